@@ -1,0 +1,87 @@
+"""The command line: `anabranch COMMAND`. Thin: each command is a module of `anabranch.commands`, loaded when it is used.
+
+Exit codes: 0 done, 1 something failed (said in one line on stderr), 2 wrong usage or settings.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import click
+
+from anabranch.context import Context
+
+COMMANDS = {
+    "run": "the whole system on this machine: broker, controller, traffic, job, executor",
+    "stream": "the Spark job: segment load and events in, decisions out",
+    "executor": "applies decisions from the Delta table through the admin REST interface",
+    "controller": "the scalable-topic controller: layouts, split, merge, sessions, REST",
+    "traffic": "the load generator of the local run",
+    "decide": "decide snapshots from a file or standard input, one JSON object a line",
+    "policy": "show, explain and check policies",
+    "lake": "create the Delta tables and show what is in them",
+    "doctor": "check this machine and the set-up, and say what is wrong",
+    "setup": "fetch and check the jars (done by make; once)",
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported only when they are called: `anabranch decide` must start fast."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        return importlib.import_module(f"anabranch.commands.{name}").command  # type: ignore[no-any-return]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="anabranch")
+@click.option(
+    "--config", "-c", "config", multiple=True, type=click.Path(path_type=Path), metavar="FILE",
+    help="Settings laid over conf/anabranch.toml; may be given several times, later wins.",
+)  # fmt: skip
+@click.option("--home", type=click.Path(path_type=Path, file_okay=False), help="Folder that holds conf/.")
+@click.option(
+    "--log-level", default="info", show_default=True,
+    type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
+)  # fmt: skip
+@click.pass_context
+def cli(ctx: click.Context, config: tuple[Path, ...], home: Path | None, log_level: str) -> None:
+    """Anabranch scales segmented topics: it splits hot segments, merges cold ones, and can say why it did or did not.
+
+    \b
+    Start here:   anabranch run --local
+    Then look:    anabranch doctor, anabranch lake show, anabranch decide --explain FILE
+    """
+    ctx.obj = Context(config, home, log_level)
+
+
+def main() -> None:
+    """Entry point: errors of ours are one line on stderr, never a traceback."""
+    from schemas.settings import SettingsError
+
+    try:
+        sys.exit(cli(standalone_mode=False) or 0)
+    except SettingsError as error:
+        click.echo(f"anabranch: {error}", err=True)
+        sys.exit(2)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""What all models share: camelCase JSON, strict types, immutability, and the bounded scalar types of the contracts.
+
+Neighbours: every other module of `schemas`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+MAX_NAME_BYTES = 1024
+"""Longest topic, subscription, consumer or reporter name that is accepted (characters)."""
+
+MAX_SEGMENT_ID = 2**63 - 1
+
+TOPIC_PATTERN = r"^topic://[^/\s]+/[^/\s]+/\S+$"
+"""`topic://tenant/namespace/name` (PIP-468, "ScalableTopicController", field topicName)."""
+
+NAMESPACE_PATTERN = r"^[^/\s]+/[^/\s]+$"
+
+TopicName = Annotated[str, Field(pattern=TOPIC_PATTERN, max_length=MAX_NAME_BYTES)]
+Namespace = Annotated[str, Field(pattern=NAMESPACE_PATTERN, max_length=MAX_NAME_BYTES)]
+Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_BYTES)]
+SegmentId = Annotated[int, Field(ge=0, le=MAX_SEGMENT_ID)]
+Hash = Annotated[int, Field(ge=0x0000, le=0xFFFF)]
+Epoch = Annotated[int, Field(ge=0, le=MAX_SEGMENT_ID)]
+Millis = Annotated[int, Field(ge=0, le=253_402_300_799_000, description="milliseconds since 1970-01-01T00:00:00Z")]
+Rate = Annotated[float, Field(ge=0, allow_inf_nan=False, description="per second, rolling over 60 s")]
+Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
+
+
+class Wire(BaseModel):
+    """A JSON object that crosses a boundary: camelCase on the wire, strict, frozen, unknown fields ignored."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        populate_by_name=True,
+        strict=True,
+        frozen=True,
+        extra="ignore",
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+    )
+
+    def to_json(self) -> str:
+        """The object as compact JSON with its wire names; unset optional fields are left out."""
+        return self.model_dump_json(by_alias=True, exclude_none=True)

@@ -1,0 +1,47 @@
+"""Writes the JSON Schemas of all messages and rows to `schemas/json/`; a test compares them with what is checked in.
+
+Run as `python -m schemas.export` after a model has changed.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from schemas.messages import ConsumerEvent, ControlEvent, SegmentStats
+from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
+from schemas.settings import Settings
+from schemas.snapshot import Answer, Snapshot
+from schemas.tables import TABLES
+
+FOLDER = Path(__file__).parent / "json"
+
+_EXPORTED: dict[str, Any] = {
+    "segment-stats": SegmentStats,
+    "consumer-events": ConsumerEvent,
+    "control-events": ControlEvent,
+    "scalable-topic-metadata": ScalableTopicMetadata,
+    "auto-scale-policy-override": AutoScalePolicyOverride,
+    "snapshot": Snapshot,
+    "answer": Answer,
+    "settings": Settings,
+    **{f"table-{name}": table.row for name, table in TABLES.items()},
+}
+
+
+def json_schemas() -> dict[str, str]:
+    """File name to JSON Schema text (draft 2020-12), for every model that crosses a boundary."""
+    return {
+        f"{name}.schema.json": json.dumps(TypeAdapter(model).json_schema(by_alias=True), indent=2, sort_keys=True)
+        + "\n"
+        for name, model in _EXPORTED.items()
+    }
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for file_name, text in json_schemas().items():
+        (FOLDER / file_name).write_text(text)

@@ -1,0 +1,30 @@
+"""Definitions of the three Kafka topics (DESIGN section 4.1): names, partitions, settings.
+
+Created by `lab.broker` locally and by `anabranch topics-init` on a cluster of one's own. Partitions are keyed by the
+scalable topic's name, so a topic's messages keep their order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from schemas.messages import MAX_VALUE_BYTES
+
+
+@dataclass(frozen=True)
+class KafkaTopic:
+    """One Kafka topic: logical name, number of partitions, broker-side settings."""
+
+    name: str
+    partitions: int
+    config: dict[str, str] = field(default_factory=dict)
+
+
+_COMMON = {"cleanup.policy": "delete", "max.message.bytes": str(MAX_VALUE_BYTES + 65_536)}
+_DAY_MS = 86_400_000
+
+SEGMENT_STATS = KafkaTopic("segment-stats", 4, {**_COMMON, "retention.ms": str(_DAY_MS)})
+CONSUMER_EVENTS = KafkaTopic("consumer-events", 2, {**_COMMON, "retention.ms": str(7 * _DAY_MS)})
+CONTROL_EVENTS = KafkaTopic("control-events", 2, {**_COMMON, "retention.ms": str(7 * _DAY_MS)})
+
+KAFKA_TOPICS = (SEGMENT_STATS, CONSUMER_EVENTS, CONTROL_EVENTS)

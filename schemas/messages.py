@@ -1,0 +1,200 @@
+"""The messages of the three Kafka topics, and the one way in which raw bytes become a message (DESIGN section 4.1).
+
+Stage: first in the stateful operator (`streaming`), and last before every producer (`controller`, `executor`, `lab`),
+so that what is written and what is read obey one validator. A message that is refused carries a `RejectReason`; it
+never raises.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
+
+from schemas.base import Count, Millis, Name, Namespace, Rate, SegmentId, TopicName, Wire
+from schemas.ids import EVERY_TOPIC
+from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
+
+VERSION = 1
+MAX_VALUE_BYTES = 1_048_576
+"""Values above this are refused unread: 1 MiB holds a sample of ten thousand segments."""
+MAX_SEGMENTS_PER_SAMPLE = 65_536
+MAX_CLOCK_AHEAD_MS = 300_000
+"""A sample from further in the future than this is refused: its reporter's clock is wrong."""
+
+SubscriptionType = Literal["STREAM", "CHECKPOINT", "QUEUE"]
+ConsumerEventKind = Literal["registered", "unregistered", "snapshot", "deleted"]
+LayoutCause = Literal["created", "split", "merge", "prune", "policy", "deleted", "snapshot"]
+OutcomeStatus = Literal["applied", "superseded", "rejected", "failed", "observed"]
+
+
+class SegmentSample(Wire):
+    """The four rates of one segment, per second, rolling over 60 s (PIP-483 "SegmentLoadStats")."""
+
+    id: SegmentId
+    msg_rate_in: Rate
+    bytes_rate_in: Rate
+    msg_rate_out: Rate
+    bytes_rate_out: Rate
+
+
+class SegmentStats(Wire):
+    """Kafka topic `segment-stats`: one reporter's sample of all segments of a topic that it owns."""
+
+    v: Literal[1]
+    topic: TopicName
+    reporter: Name
+    """Name of the broker or collector that measured."""
+    sampled_at: Millis
+    segments: Annotated[list[SegmentSample], Field(max_length=MAX_SEGMENTS_PER_SAMPLE)]
+
+    @model_validator(mode="after")
+    def _each_segment_once(self) -> SegmentStats:
+        if len({segment.id for segment in self.segments}) != len(self.segments):
+            raise ValueError("a segment id appears twice in one sample")
+        return self
+
+
+class ConsumerEvent(Wire):
+    """Kafka topic `consumer-events`: a session came or went; `consumers` is the number *after* the event."""
+
+    v: Literal[1]
+    topic: TopicName
+    subscription: Name
+    type: SubscriptionType
+    event: ConsumerEventKind
+    consumer: Name | None = None
+    """Name of the consumer that came or went; absent for a snapshot or a deletion of the subscription."""
+    consumers: Count
+    at: Millis
+
+
+class LayoutEvent(Wire):
+    """Kafka topic `control-events`: a topic's layout as it is after `cause`. `deleted` carries the last layout."""
+
+    v: Literal[1]
+    type: Literal["layout"]
+    topic: TopicName
+    cause: LayoutCause
+    decision_id: str | None = Field(default=None, max_length=128)
+    """The decision that led to the change, when one did."""
+    layout: ScalableTopicMetadata
+    at: Millis
+
+
+class PolicyEvent(Wire):
+    """Kafka topic `control-events`: the override of the whole cluster or of a namespace; null removes it."""
+
+    v: Literal[1]
+    type: Literal["policy"]
+    scope: Literal["cluster", "namespace"]
+    name: Namespace | None = None
+    """`tenant/namespace`; absent for the cluster."""
+    policy: AutoScalePolicyOverride | None
+    at: Millis
+
+    @model_validator(mode="after")
+    def _namespace_has_a_name(self) -> PolicyEvent:
+        if (self.scope == "namespace") != (self.name is not None):
+            raise ValueError("a namespace policy needs a name, a cluster policy has none")
+        return self
+
+
+class TickEvent(Wire):
+    """Kafka topic `control-events`: evaluate every topic (key `*`), or one (`topic`), at or after `at`."""
+
+    v: Literal[1]
+    type: Literal["tick"]
+    topic: TopicName | None = None
+    at: Millis
+
+
+class OutcomeEvent(Wire):
+    """Kafka topic `control-events`: how the application of a decision ended."""
+
+    v: Literal[1]
+    type: Literal["outcome"]
+    decision_id: Annotated[str, Field(min_length=1, max_length=128)]
+    topic: TopicName
+    status: OutcomeStatus
+    error: Annotated[str, Field(max_length=8192)] | None = None
+    at: Millis
+
+
+ControlEvent: TypeAlias = Annotated[LayoutEvent | PolicyEvent | TickEvent | OutcomeEvent, Field(discriminator="type")]
+Message: TypeAlias = SegmentStats | ConsumerEvent | LayoutEvent | PolicyEvent | TickEvent | OutcomeEvent
+Source = Literal["segment-stats", "consumer-events", "control-events"]
+
+
+class RejectReason(str, Enum):
+    """Why a message became a dead letter; closed, so that it can be alerted on."""
+
+    NO_VALUE = "no-value"
+    TOO_LARGE = "too-large"
+    NOT_JSON = "not-json"
+    UNKNOWN_VERSION = "unknown-version"
+    UNKNOWN_TYPE = "unknown-type"
+    INVALID = "invalid"
+    WRONG_KEY = "wrong-key"
+    FROM_THE_FUTURE = "from-the-future"
+    BAD_LAYOUT = "bad-layout"
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A message that was not accepted: the reason, and where and what was wrong, for a person."""
+
+    reason: RejectReason
+    detail: str
+
+
+_ADAPTERS: dict[str, TypeAdapter[Any]] = {
+    "segment-stats": TypeAdapter(SegmentStats),
+    "consumer-events": TypeAdapter(ConsumerEvent),
+    "control-events": TypeAdapter(ControlEvent),
+}
+
+
+def key_of(message: Message) -> str:
+    """The Kafka key that a message must carry: its topic's name, or `*` when it concerns every topic."""
+    return getattr(message, "topic", None) or EVERY_TOPIC
+
+
+def parse_message(
+    source: Source, key: bytes | None, value: bytes | None, size: int | None = None
+) -> Message | Rejected:
+    """The message in `value`, or why there is none. Total: raises for no input.
+
+    `source` is the Kafka topic's logical name; `size` the length of the whole value in bytes when `value` was cut
+    short on its way here. Unknown fields are ignored; of a repeated JSON key the last one counts.
+    """
+    if value is None:
+        return Rejected(RejectReason.NO_VALUE, "the record has no value")
+    if max(size or 0, len(value)) > MAX_VALUE_BYTES:
+        return Rejected(RejectReason.TOO_LARGE, f"{max(size or 0, len(value))} bytes, at most {MAX_VALUE_BYTES}")
+    try:
+        message: Message = _ADAPTERS[source].validate_json(value)
+    except ValidationError as error:
+        return _rejected(error)
+    except RecursionError:
+        return Rejected(RejectReason.NOT_JSON, "nested too deeply")
+    expected = key_of(message)
+    if key != expected.encode():
+        shown = "no key" if key is None else repr(key[:200])
+        return Rejected(RejectReason.WRONG_KEY, f"the record's key is {shown}, its body says {expected!r}")
+    return message
+
+
+def _rejected(error: ValidationError) -> Rejected:
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    detail = f"{where}: {first['msg']}"[:500] if where else first["msg"][:500]
+    if first["type"] == "json_invalid":
+        return Rejected(RejectReason.NOT_JSON, detail)
+    if first["type"] in ("union_tag_invalid", "union_tag_not_found"):
+        return Rejected(RejectReason.UNKNOWN_TYPE, detail)
+    if first["loc"] and first["loc"][-1] == "v":
+        return Rejected(RejectReason.UNKNOWN_VERSION, detail)
+    return Rejected(RejectReason.INVALID, detail)

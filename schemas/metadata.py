@@ -1,0 +1,160 @@
+"""The layout and policy records as Pulsar 5 ships them (PIP-468 "Metadata Store Schema", PIP-483 "Policy resolution").
+
+Field names and JSON are Pulsar's; where 5.0.0 differs from the PIP text (an active segment has `sealedAtEpoch` -1, not
+0; two wall-clock fields exist), these models follow what is shipped and accept both. Unknown fields are kept through a
+round trip. What a layout *means* (tiling, lineage, split, merge) lives in `decisions.layout`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import ConfigDict, Field, model_validator
+from pydantic.alias_generators import to_camel
+
+from schemas.base import Count, Epoch, Hash, SegmentId, Wire
+
+MAX_SEGMENTS_IN_METADATA = 65_536 * 2
+"""More segment records than this in one layout are refused: 65,536 can be active at once."""
+
+SegmentState = Literal["ACTIVE", "SEALED"]
+
+
+class Kept(Wire):
+    """A record of Pulsar's: as `Wire`, but fields that we do not know survive a round trip."""
+
+    model_config = ConfigDict(extra="allow", alias_generator=to_camel)
+
+
+class HashRange(Kept):
+    """An inclusive range of the 16-bit hash space (PIP-468 "SegmentInfo", field hashRange)."""
+
+    start: Hash
+    end: Hash
+
+    @model_validator(mode="after")
+    def _ordered(self) -> HashRange:
+        if self.start > self.end:
+            raise ValueError(f"hash range starts at {self.start:#06x}, after its end {self.end:#06x}")
+        return self
+
+
+class SegmentInfo(Kept):
+    """One segment of the DAG (PIP-468 "SegmentInfo"; the two instants and -1 for "not sealed" as Pulsar 5 ships)."""
+
+    segment_id: SegmentId
+    hash_range: HashRange
+    state: SegmentState
+    parent_ids: list[SegmentId] = Field(default_factory=list)
+    child_ids: list[SegmentId] = Field(default_factory=list)
+    created_at_epoch: Epoch = 0
+    sealed_at_epoch: int = -1
+    """Layout epoch in which the segment was sealed; -1 (Pulsar 5) or 0 (PIP text) while it is active."""
+    created_at_ms: int = 0
+    """Wall clock of the creation, milliseconds since 1970."""
+    sealed_at_ms: int = -1
+    """Wall clock of the sealing, milliseconds since 1970; -1 while active."""
+    legacy_topic_name: str | None = None
+    """Set on the wrapped old partitions of a migrated topic."""
+
+
+class AutoScalePolicyOverride(Kept):
+    """The knobs of PIP-483, all optional: an unset field falls through to the next wider scope.
+
+    The first fifteen are Pulsar's own, with its JSON names. The last eight are Anabranch's guards (DESIGN section 6):
+    off in the profile `pip-483`, on in `default`; a real Pulsar does not know them and must not be sent them.
+    """
+
+    enabled: bool | None = None
+    """Master switch of automatic split and merge."""
+    max_segments: int | None = None
+    """Hard ceiling on active segments."""
+    min_segments: int | None = None
+    """Hard floor on active segments."""
+    max_dag_depth: int | None = None
+    """Merges in a lineage after which it is no longer merged."""
+    split_cooldown_seconds: int | None = None
+    """Least time between two automatic splits of a topic, seconds."""
+    merge_cooldown_seconds: int | None = None
+    """Least time between two automatic merges of a topic, seconds."""
+    merge_window_seconds: int | None = None
+    """Time for which both segments must have stayed cold before they merge, seconds."""
+    split_msg_rate_in_threshold: float | None = None
+    """Messages in per second above which a segment splits."""
+    split_bytes_rate_in_threshold: int | None = None
+    """Bytes in per second above which a segment splits."""
+    split_msg_rate_out_threshold: float | None = None
+    """Messages out per second above which a segment splits."""
+    split_bytes_rate_out_threshold: int | None = None
+    """Bytes out per second above which a segment splits."""
+    merge_msg_rate_in_threshold: float | None = None
+    """Messages in per second below which a segment is cold."""
+    merge_bytes_rate_in_threshold: int | None = None
+    """Bytes in per second below which a segment is cold."""
+    merge_msg_rate_out_threshold: float | None = None
+    """Messages out per second below which a segment is cold."""
+    merge_bytes_rate_out_threshold: int | None = None
+    """Bytes out per second below which a segment is cold."""
+
+    merge_keeps_consumers: bool | None = None
+    """Guard: never merge below the number of consumers that need a segment each."""
+    skip_unsplittable: bool | None = None
+    """Guard: never choose a segment of width 1 for a split; report one hot key instead."""
+    normalized_coldness: bool | None = None
+    """Guard: the coldest pair is chosen by rate relative to threshold, not by adding messages to bytes."""
+    cold_since_threshold: bool | None = None
+    """Guard: a segment is cold since its load fell below the merge thresholds, not since its last record."""
+    max_load_age_seconds: int | None = None
+    """Guard: a load not seen for this long is unknown, neither hot nor cold, seconds; 0 = loads never age."""
+    explicit_lineage: bool | None = None
+    """Guard: merge depth and clocks survive the pruning of sealed segments."""
+    retry_backoff_seconds: int | None = None
+    """Guard: first pause after a failed or superseded decision, doubled at each repetition, seconds; 0 = none."""
+    threshold_crossing: bool | None = None
+    """Guard: a sample that crosses a threshold is significant even inside the change band."""
+
+
+PULSAR_POLICY_FIELDS = tuple(AutoScalePolicyOverride.model_fields)[:15]
+"""Names of the fields that Pulsar 5 knows, in its order."""
+
+
+class ScalableTopicMetadata(Kept):
+    """The whole layout of one scalable topic (PIP-468 "Metadata Store Schema")."""
+
+    epoch: Epoch
+    next_segment_id: SegmentId
+    segments: dict[SegmentId, SegmentInfo] = Field(max_length=MAX_SEGMENTS_IN_METADATA)
+    properties: dict[str, str] = Field(default_factory=dict)
+    auto_scale_policy: AutoScalePolicyOverride | None = None
+
+    @model_validator(mode="after")
+    def _keys_are_ids(self) -> ScalableTopicMetadata:
+        for key, segment in self.segments.items():
+            if key != segment.segment_id:
+                raise ValueError(f"segments[{key}] has segmentId {segment.segment_id}")
+        return self
+
+
+class SegmentLoadStats(Wire):
+    """The four rates of a segment (PIP-483 "SegmentLoadStats"), each per second over a rolling 60 s."""
+
+    msg_rate_in: float
+    bytes_rate_in: float
+    msg_rate_out: float
+    bytes_rate_out: float
+
+
+RATES = ("msgRateIn", "bytesRateIn", "msgRateOut", "bytesRateOut")
+"""The four rates in the PIP's order, by their wire names; also the reasons of a load-driven split."""
+
+__all__ = [
+    "PULSAR_POLICY_FIELDS",
+    "RATES",
+    "AutoScalePolicyOverride",
+    "Count",
+    "HashRange",
+    "ScalableTopicMetadata",
+    "SegmentInfo",
+    "SegmentLoadStats",
+    "SegmentState",
+]

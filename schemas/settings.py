@@ -1,0 +1,227 @@
+"""`conf/anabranch.toml` as typed settings: unknown keys are errors, later files win, relative paths belong to a home.
+
+Every default that a person may change lives in `conf/anabranch.toml`; the models here give its type, unit and bounds.
+The environment is read for endpoints and secrets only: `ANABRANCH_KAFKA_BOOTSTRAP`, `ANABRANCH_CONTROLLER_URL`,
+`ANABRANCH_CONTROLLER_TOKEN`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+HOME_VARIABLE = "ANABRANCH_HOME"
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+Seconds = Annotated[float, Field(gt=0, le=86_400 * 365)]
+Heap = Annotated[str, Field(pattern=r"^[1-9][0-9]*[mg]$")]
+
+
+class SettingsError(ValueError):
+    """The settings are wrong; the message says which key of which file, and what it may be."""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class KafkaSettings(_Section):
+    bootstrap: str
+    """host:port[,host:port…] of the brokers."""
+
+
+class LakeSettings(_Section):
+    path: str
+    """Folder (or object-store URL) that holds one Delta table per folder."""
+
+
+class StreamSettings(_Section):
+    checkpoint: str
+    """Folder of the query's checkpoint."""
+    buckets: Annotated[int, Field(ge=1, le=65_536)]
+    """Hash buckets of topics, the keys of the state; fixed for the life of a checkpoint."""
+    profile: Literal["default", "pip-483"]
+    """Decision profile (DESIGN section 6)."""
+    policy: str
+    """TOML file with the cluster's policy, laid over the profile's defaults."""
+    tick_seconds: Seconds
+    """Time between two evaluations of every topic, seconds (PIP-483: 60)."""
+    change_threshold: Annotated[float, Field(gt=0, le=10)]
+    """Relative move of a rate that is significant, as a fraction (PIP-483: 0.25)."""
+    max_stats_per_batch: Annotated[int, Field(ge=1)]
+    """Most segment-stats messages in one micro-batch."""
+    max_events_per_batch: Annotated[int, Field(ge=1)]
+    """Most consumer and control events in one micro-batch."""
+    bulk_writer: Literal["delta-rs", "delta-spark"]
+    """Who writes segment_load."""
+    spark_conf: str
+    """File of Spark settings, in spark-defaults format."""
+    metrics_port: Port
+    """Loopback port of the job's Prometheus metrics; 0 = none."""
+
+
+class ExecutorSettings(_Section):
+    mode: Literal["act", "observe"]
+    """`act` applies decisions, `observe` writes what it would do and touches nothing."""
+    poll_ms: Annotated[int, Field(ge=10, le=60_000)]
+    """Time between two looks at the decisions table, milliseconds."""
+    workers: Annotated[int, Field(ge=1, le=256)]
+    """Topics that are acted on at the same time."""
+    request_timeout_seconds: Seconds
+    """Longest wait for one answer of the controller, seconds."""
+    retry_first_seconds: Seconds
+    """First pause after a call without an answer, seconds; doubled each time."""
+    retry_most_seconds: Seconds
+    """Longest such pause, seconds."""
+    give_up_seconds: Seconds
+    """A decision that could not be applied for this long ends as `failed`, seconds."""
+
+
+class ControllerSettings(_Section):
+    url: str
+    """Base URL of the admin REST interface that decisions are applied through."""
+    host: str
+    """Address that our own controller binds."""
+    port: Port
+    """Port that our own controller binds; 0 = a free one."""
+    database: str
+    """SQLite file of the layouts."""
+    token: SecretStr | None = None
+    """Bearer token; by the environment only."""
+    snapshot_seconds: Seconds
+    """Time between two repetitions of every layout and consumer count on Kafka, seconds."""
+    sealed_retention_seconds: float
+    """Sealed segments are pruned after this long, seconds; negative = kept for ever."""
+    max_body_bytes: Annotated[int, Field(ge=1024)]
+    """Largest request body that is read."""
+
+
+class LocalSettings(_Section):
+    """The local run: everything on one machine, in separate processes."""
+
+    folder: str
+    """Where broker data, pid files and logs live."""
+    jars: str
+    """Folder of the jars, filled once by the set-up."""
+    broker_port: Port
+    """Port of the embedded Kafka broker; 0 = a free one."""
+    broker_heap: Heap
+    restart_first_seconds: Seconds
+    """First pause before a part that died is started again, seconds; doubled at each death in a row."""
+    restart_most_seconds: Seconds
+    """Longest such pause, seconds."""
+    free_disk_mb: Annotated[int, Field(ge=0)]
+    """The local run refuses to start with less free disk, MB."""
+
+
+class TrafficSettings(_Section):
+    """The generator: demand over the key space, from which each segment's rates follow at any layout."""
+
+    seed: int
+    topics: Annotated[int, Field(ge=0, le=100_000)]
+    """Scalable topics to create and load."""
+    namespace: str
+    """`tenant/namespace` of those topics."""
+    report_seconds: Seconds
+    """Time between two samples of every segment, seconds (PIP-483: 10)."""
+    peak_msg_rate_in: Annotated[float, Field(gt=0)]
+    """Messages in per second of one topic at its peak."""
+    message_bytes: Annotated[int, Field(ge=1)]
+    """Mean size of a message."""
+    fanout: Annotated[float, Field(ge=0)]
+    """Messages out per message in."""
+    wave_seconds: Seconds
+    """Period of the daily wave, seconds (86400 in the field, shorter in the demonstration)."""
+    burst_seconds: Seconds
+    """Mean time between two bursts of a topic, seconds."""
+    max_consumers: Annotated[int, Field(ge=0, le=1000)]
+    """Most consumers of one subscription."""
+    consumer_seconds: Seconds
+    """Mean time between two changes of a topic's consumers, seconds."""
+
+
+class Settings(_Section):
+    """Everything that can be configured, one section per part."""
+
+    kafka: KafkaSettings
+    lake: LakeSettings
+    stream: StreamSettings
+    executor: ExecutorSettings
+    controller: ControllerSettings
+    local: LocalSettings
+    traffic: TrafficSettings
+    home: Path
+    """Folder that relative paths belong to; not a key of the file."""
+
+    def path(self, value: str) -> Path:
+        """A configured local path, absolute."""
+        return (self.home / value).resolve()
+
+    @property
+    def lake_path(self) -> str:
+        """The lake: an absolute folder, or the URL as it stands."""
+        return self.lake.path if "://" in self.lake.path else str(self.path(self.lake.path))
+
+
+def default_home() -> Path:
+    """`ANABRANCH_HOME`, else the nearest folder from here upwards that holds `conf/anabranch.toml`, else the project's."""
+    if HOME_VARIABLE in os.environ:
+        return Path(os.environ[HOME_VARIABLE]).resolve()
+    for folder in (Path.cwd(), *Path.cwd().parents):
+        if (folder / "conf" / "anabranch.toml").is_file():
+            return folder
+    return Path(__file__).resolve().parent.parent
+
+
+def load_settings(
+    files: Sequence[Path | str] = (), home: Path | None = None, environment: Mapping[str, str] | None = None
+) -> Settings:
+    """`conf/anabranch.toml` of the home, then `files` in order (later wins, key by key), then the environment.
+
+    Raises `SettingsError` for a file that is missing or no TOML, an unknown key, or a value out of bounds.
+    """
+    home = (home or default_home()).resolve()
+    environment = os.environ if environment is None else environment
+    merged: dict[str, Any] = {}
+    read = [home / "conf" / "anabranch.toml", *(Path(file) for file in files)]
+    for file in read:
+        path = file if file.is_absolute() or file.is_file() else home / file
+        try:
+            _lay_over(merged, tomllib.loads(path.read_text()))
+        except OSError as error:
+            raise SettingsError(f"cannot read settings {path}: {error.strerror}") from error
+        except tomllib.TOMLDecodeError as error:
+            raise SettingsError(f"{path} is no TOML: {error}") from error
+    for variable, section, key in (
+        ("ANABRANCH_KAFKA_BOOTSTRAP", "kafka", "bootstrap"),
+        ("ANABRANCH_CONTROLLER_URL", "controller", "url"),
+        ("ANABRANCH_CONTROLLER_TOKEN", "controller", "token"),
+    ):
+        if environment.get(variable):
+            merged.setdefault(section, {})[key] = environment[variable]
+    try:
+        return Settings.model_validate({**merged, "home": home})
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}"
+            for item in error.errors(include_url=False, include_input=False)
+        )
+        raise SettingsError(f"wrong settings in {', '.join(str(file) for file in read)}: {problems}") from error
+
+
+def _lay_over(base: dict[str, Any], over: Mapping[str, Any]) -> None:
+    for key, value in over.items():
+        if isinstance(value, Mapping) and isinstance(base.get(key), dict):
+            _lay_over(base[key], value)
+        else:
+            base[key] = dict(value) if isinstance(value, Mapping) else value

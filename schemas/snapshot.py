@@ -1,0 +1,119 @@
+"""The snapshot that `decide` sees and the answer that it gives, as JSON (DESIGN section 4.3).
+
+`anabranch decide` reads one snapshot a line; the `decisions` table keeps the whole snapshot of each decision in
+`inputs`, so that any decision can be taken again. `decisions.snapshot` turns this into the frozen values that the
+evaluator works on.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import Field, TypeAdapter
+
+from schemas.base import Count, Rate, SegmentId, TopicName, Wire
+from schemas.messages import SubscriptionType
+from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
+
+Trigger = Literal["consumer", "tick"]
+"""`consumer` evaluates the consumer rule only, `tick` everything (PIP-483 "Evaluation triggers")."""
+
+Instant = Annotated[int, Field(ge=-(2**53), le=2**53, description="milliseconds since 1970-01-01T00:00:00Z")]
+
+
+class LoadRecord(Wire):
+    """The last accepted load of a segment: four rates per second, and the instants that windows are measured from."""
+
+    msg_rate_in: Rate
+    bytes_rate_in: Rate
+    msg_rate_out: Rate
+    bytes_rate_out: Rate
+    modified_at: Instant
+    """When this record was accepted as a significant change."""
+    seen_at: Instant | None = None
+    """When any sample of the segment was last seen, significant or not; `modified_at` stands in."""
+    cold_since: Instant | None = None
+    """Since when all four rates have been below the merge thresholds; `modified_at` stands in."""
+
+
+class SubscriptionCount(Wire):
+    """The sessions of one subscription."""
+
+    type: SubscriptionType
+    count: Count
+
+
+class InFlight(Wire):
+    """The open decision of a topic."""
+
+    decision_id: str
+    since: Instant
+
+
+class Snapshot(Wire):
+    """Everything that one evaluation of one topic sees."""
+
+    topic: TopicName
+    now: Instant
+    trigger: Trigger = "tick"
+    layout: ScalableTopicMetadata
+    loads: dict[SegmentId, LoadRecord] = Field(default_factory=dict)
+    """By segment id; a missing load is a missing record."""
+    consumers: dict[str, SubscriptionCount] = Field(default_factory=dict)
+    """By subscription name."""
+    policy: AutoScalePolicyOverride = AutoScalePolicyOverride()
+    """Laid over the profile's defaults; the effective policy when it was recorded by the job."""
+    last_split_at: Instant | None = None
+    last_merge_at: Instant | None = None
+    in_flight: InFlight | None = None
+    failures: Count = 0
+    """Decisions in a row that ended without effect."""
+    failed_at: Instant | None = None
+    """When the last of those ended."""
+    merge_depths: dict[SegmentId, Count] | None = None
+    """Merge depth by segment id, kept through pruning; absent = count it in the layout."""
+
+
+class GateReading(Wire):
+    """One gate that was looked at: what was measured, against which limit, and when it could next pass."""
+
+    gate: str
+    measured: float | None = None
+    limit: float | None = None
+    margin: float | None = None
+    """Distance from passing, in the gate's unit: negative = held."""
+    eligible_at: int | None = None
+    """The earliest instant at which the gate could pass by the passing of time alone, milliseconds; absent = unknown."""
+    passed: bool
+    segment: int | None = None
+    """The segment that the reading is about, when it is about one."""
+
+
+class SplitAnswer(Wire):
+    """`{"action":"split",…}`."""
+
+    action: Literal["split"] = "split"
+    segment: int
+    reason: str
+    gates: list[GateReading] = Field(default_factory=list)
+
+
+class MergeAnswer(Wire):
+    """`{"action":"merge",…}`, the pair in the order of hash start."""
+
+    action: Literal["merge"] = "merge"
+    segments: tuple[int, int]
+    reason: str
+    gates: list[GateReading] = Field(default_factory=list)
+
+
+class HoldAnswer(Wire):
+    """`{"action":"hold",…}`: `gate` is the one binding gate."""
+
+    action: Literal["hold"] = "hold"
+    gate: str
+    gates: list[GateReading] = Field(default_factory=list)
+
+
+Answer: TypeAlias = Annotated[SplitAnswer | MergeAnswer | HoldAnswer, Field(discriminator="action")]
+ANSWER: TypeAdapter[Any] = TypeAdapter(Answer)

@@ -1,0 +1,269 @@
+"""The Delta tables: one row model per table, and what the tables are made with (DESIGN section 4.2).
+
+Append-only, change data feed on, plain protocol features, so that both delta-spark and delta-rs read and write them.
+Physical schemas are derived: `schemas.arrow` and `schemas.ddl`. Times are UTC instants in microseconds; `day` is the
+UTC date of the row's own time and the partition column.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from schemas.messages import OutcomeStatus, RejectReason
+from schemas.snapshot import Trigger
+
+Family = Literal["autoscale"]
+"""Which decision system a row is of; further families share the tables."""
+
+Action = Literal["split", "merge"]
+OutcomeStep = Literal["intent"] | OutcomeStatus
+AcceptCause = Literal["first", "changed", "crossed"]
+
+
+class Row(BaseModel):
+    """A row of a Delta table: snake_case columns, strict, frozen, nothing unknown."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class DecisionRow(Row):
+    """One action to take."""
+
+    decision_id: str
+    """Digest of subject, layout epoch, action, arguments and attempt: the same in every replay."""
+    family: str
+    subject: str
+    """The scalable topic."""
+    action: str
+    """`split` or `merge`."""
+    arguments: str
+    """JSON: `{"segments":[3]}` for a split, `{"segments":[4,5]}` for a merge."""
+    reason: str
+    trigger: str
+    """`consumer` or `tick`."""
+    layout_epoch: int
+    policy_digest: str
+    decided_at: datetime
+    """The batch's time, which `decide` saw as `now`."""
+    inputs: str
+    """The whole snapshot that was decided on, JSON."""
+    gates: str
+    """JSON array of the gates that were looked at."""
+    engine_version: str
+    batch_id: int
+    seq: int
+    """The how-manieth decision of this subject, from 1, without gaps."""
+    day: date
+
+
+class HoldRow(Row):
+    """A change of the binding reason for not acting."""
+
+    family: str
+    subject: str
+    gate: str
+    """Code of the binding gate."""
+    measured: float | None
+    limit: float | None
+    margin: float | None
+    eligible_at: datetime | None
+    """When the gate could next pass by time alone."""
+    trigger: str
+    since: datetime
+    """The batch's time at which this gate became the binding one."""
+    layout_epoch: int | None
+    policy_digest: str | None
+    inputs: str
+    """The whole snapshot, JSON."""
+    gates: str
+    """JSON array of the gates that were looked at."""
+    engine_version: str
+    batch_id: int
+    seq: int
+    """The how-manieth hold of this subject, from 1, without gaps."""
+    day: date
+
+
+class SegmentLoadRow(Row):
+    """One accepted (significant) load record; rates are per second."""
+
+    topic: str
+    segment_id: int
+    msg_rate_in: float
+    bytes_rate_in: float
+    msg_rate_out: float
+    bytes_rate_out: float
+    reporter: str
+    sampled_at: datetime
+    accepted_at: datetime
+    """The batch's time."""
+    cause: str
+    """`first`, `changed` (moved by more than the band) or `crossed` (crossed a policy threshold)."""
+    kafka_partition: int
+    kafka_offset: int
+    batch_id: int
+    day: date
+
+
+class EventRow(Row):
+    """One accepted consumer or control event, ticks included."""
+
+    subject: str
+    """The scalable topic, or `*` for what concerns every topic."""
+    type: str
+    """`consumer`, `layout`, `policy`, `tick` or `outcome`."""
+    cause: str | None
+    """The event's own kind: registered, split, …; for an outcome its status."""
+    body: str
+    """The message as it came, JSON."""
+    at: datetime
+    """When it happened, by its producer's clock."""
+    kafka_topic: str
+    kafka_partition: int
+    kafka_offset: int
+    kafka_timestamp: datetime
+    accepted_at: datetime
+    """The batch's time."""
+    batch_id: int
+    day: date
+
+
+class DeadLetterRow(Row):
+    """One message that was not accepted."""
+
+    reason: str
+    """A `RejectReason`."""
+    detail: str
+    """Where and what was wrong, for a person."""
+    key: bytes | None
+    """The Kafka key, cut at 4 KiB."""
+    raw: bytes | None
+    """The Kafka value, cut at 64 KiB."""
+    raw_size: int
+    """Length of the whole value in bytes; -1 when there was none."""
+    kafka_topic: str
+    kafka_partition: int
+    kafka_offset: int
+    kafka_timestamp: datetime
+    rejected_at: datetime
+    batch_id: int
+    day: date
+
+
+class BatchRow(Row):
+    """One micro-batch that read something: what became of every message and every sample in it.
+
+    Summed over all rows: `messages` is every Kafka record that the job ever read, each exactly once, and
+    `messages = messages_accepted + messages_suppressed + dead_letters`.
+    """
+
+    batch_id: int
+    generation: str
+    """Identity of the checkpoint: batch ids start again with a new one."""
+    batch_at: datetime
+    """The batch's time, `now` of everything in it."""
+    messages: int
+    messages_accepted: int
+    """Every accepted event, and every stats message with at least one significant sample."""
+    messages_suppressed: int
+    """Stats messages in which nothing was significant."""
+    dead_letters: int
+    samples: int
+    """Segment samples in accepted and suppressed stats messages."""
+    samples_accepted: int
+    samples_insignificant: int
+    samples_stale: int
+    """Out of order, repeated, or of a segment that is sealed."""
+    events: int
+    decisions: int
+    holds: int
+    evaluations: int
+    """Topics evaluated."""
+    operator_ms: float
+    """Time spent in the stateful operator's Python, milliseconds, summed over buckets."""
+    committed_at: datetime
+    """Wall clock after the other tables' commits."""
+    day: date
+
+
+class OutcomeRow(Row):
+    """One step of applying a decision."""
+
+    decision_id: str
+    family: str
+    subject: str
+    status: str
+    """`intent`, `applied`, `superseded`, `rejected`, `failed`, or `observed`."""
+    attempt: int
+    """Calls made for this decision so far, from 0."""
+    at: datetime
+    layout_epoch: int | None
+    """Epoch of the layout that was seen at this step."""
+    seen: str
+    """JSON: what was seen (segments, states, children) when this was judged."""
+    error: str | None
+    executor: str
+    """Which executor process wrote this: host, process and fencing token."""
+    mode: str
+    """`act` or `observe`."""
+    day: date
+
+
+class AlertRow(Row):
+    """One alert raised or resolved."""
+
+    alert: str
+    subject: str
+    status: str
+    """`raised` or `resolved`."""
+    at: datetime
+    summary: str
+    labels: str
+    """JSON object."""
+    day: date
+
+
+@dataclass(frozen=True)
+class Table:
+    """One Delta table: its name, which is also its folder, row model, partition column and who writes it."""
+
+    name: str
+    row: type[Row]
+    written_by: str
+    partition_by: tuple[str, ...] = ("day",)
+    log_retention_days: int = 30
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """Delta table properties: append-only with a change data feed, and no feature that delta-rs cannot write."""
+        return {
+            "delta.appendOnly": "true",
+            "delta.enableChangeDataFeed": "true",
+            "delta.logRetentionDuration": f"interval {self.log_retention_days} days",
+            "delta.deletedFileRetentionDuration": "interval 7 days",
+            "delta.checkpointInterval": "50",
+        }
+
+
+DECISIONS = Table("decisions", DecisionRow, "streaming")
+HOLDS = Table("holds", HoldRow, "streaming")
+SEGMENT_LOAD = Table("segment_load", SegmentLoadRow, "streaming", log_retention_days=2)
+EVENTS = Table("events", EventRow, "streaming", log_retention_days=7)
+DEAD_LETTERS = Table("dead_letters", DeadLetterRow, "streaming", log_retention_days=7)
+BATCHES = Table("batches", BatchRow, "streaming", log_retention_days=2)
+OUTCOMES = Table("outcomes", OutcomeRow, "executor")
+ALERTS = Table("alerts", AlertRow, "ledger")
+
+TABLES = {
+    table.name: table for table in (DECISIONS, HOLDS, SEGMENT_LOAD, EVENTS, DEAD_LETTERS, BATCHES, OUTCOMES, ALERTS)
+}
+
+__all__ = [
+    "ALERTS", "BATCHES", "DEAD_LETTERS", "DECISIONS", "EVENTS", "HOLDS", "OUTCOMES", "SEGMENT_LOAD", "TABLES",
+    "AcceptCause", "Action", "AlertRow", "BatchRow", "DeadLetterRow", "DecisionRow", "EventRow", "Family", "HoldRow",
+    "OutcomeRow", "OutcomeStep", "RejectReason", "Row", "SegmentLoadRow", "Table", "Trigger",
+]  # fmt: skip
