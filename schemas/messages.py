@@ -92,7 +92,8 @@ class PolicyEvent(Wire):
     scope: Literal["cluster", "namespace"]
     name: Namespace | None = None
     """`tenant/namespace`; absent for the cluster."""
-    policy: AutoScalePolicyOverride | None
+    policy: AutoScalePolicyOverride | None = None
+    """The override from now on; null or absent removes it."""
     at: Millis
 
     @model_validator(mode="after")

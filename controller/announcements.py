@@ -1,0 +1,89 @@
+"""What the controller tells the world: changes as records for Kafka, built from the models of `schemas.messages`.
+
+Stage: made by the service inside the transaction of the change, kept in the store's outbox, sent by the publisher.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import NamedTuple
+
+from schemas.messages import (
+    MAX_VALUE_BYTES,
+    VERSION,
+    ConsumerEvent,
+    ConsumerEventKind,
+    LayoutCause,
+    LayoutEvent,
+    PolicyEvent,
+    Source,
+    SubscriptionType,
+    key_of,
+)
+from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
+
+log = logging.getLogger(__name__)
+
+
+class Record(NamedTuple):
+    """One Kafka record: the topic's logical name, the key, the value."""
+
+    source: Source
+    key: str
+    value: bytes
+
+
+def layout_record(
+    topic: str, cause: LayoutCause, layout: ScalableTopicMetadata, at: int, decision_id: str | None = None
+) -> Record | None:
+    """The layout after `cause` at `at` (ms). A layout above the size of a message goes without its sealed segments.
+
+    None when not even the active ones fit (above some 5,000 segments): such a topic cannot be scaled automatically.
+    """
+    for shown in (layout, _without_sealed(layout)):
+        event = LayoutEvent(
+            v=VERSION, type="layout", topic=topic, cause=cause, decision_id=decision_id, layout=shown, at=at
+        )
+        record = Record("control-events", key_of(event), event.to_json().encode())
+        if len(record.value) <= MAX_VALUE_BYTES:
+            return record
+    log.warning("%s: %s is not announced: its layout is above %d bytes", topic, cause, MAX_VALUE_BYTES)
+    return None
+
+
+def consumer_record(
+    topic: str,
+    subscription: str,
+    type: SubscriptionType,
+    event: ConsumerEventKind,
+    consumers: int,
+    at: int,
+    consumer: str | None = None,
+) -> Record:
+    """`consumers` sessions are left in the subscription after the event at `at` (ms)."""
+    message = ConsumerEvent(
+        v=VERSION,
+        topic=topic,
+        subscription=subscription,
+        type=type,
+        event=event,
+        consumer=consumer,
+        consumers=consumers,
+        at=at,
+    )
+    return Record("consumer-events", key_of(message), message.to_json().encode())
+
+
+def policy_record(namespace: str, policy: AutoScalePolicyOverride | None, at: int) -> Record:
+    """The override of a namespace as it is from `at` (ms) on; None = removed."""
+    event = PolicyEvent(v=VERSION, type="policy", scope="namespace", name=namespace, policy=policy, at=at)
+    return Record("control-events", key_of(event), event.to_json().encode())
+
+
+def _without_sealed(layout: ScalableTopicMetadata) -> ScalableTopicMetadata:
+    active = {id: segment for id, segment in layout.segments.items() if segment.state == "ACTIVE"}
+    shown = {
+        id: segment.model_copy(update={"parent_ids": [parent for parent in segment.parent_ids if parent in active]})
+        for id, segment in active.items()
+    }
+    return layout.model_copy(update={"segments": shown})

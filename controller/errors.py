@@ -1,0 +1,41 @@
+"""Refusals of the controller: an HTTP status and one sentence for the caller. Raised by the service, answered by the app."""
+
+from __future__ import annotations
+
+
+class ControllerError(Exception):
+    """An operation was refused; nothing was changed. `reason` goes into the body `{"reason": ...}`."""
+
+    status = 500
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class BadRequest(ControllerError):
+    """The request cannot be read: wrong JSON, wrong type, unknown field."""
+
+    status = 400
+
+
+class NotFound(ControllerError):
+    """No such topic, segment, subscription or consumer."""
+
+    status = 404
+
+
+class Conflict(ControllerError):
+    """What was asked for does not fit the present state, or somebody else changed it at the same moment."""
+
+    status = 409
+
+
+class PreconditionFailed(ControllerError):
+    """The request is well formed and asks for something that is never allowed."""
+
+    status = 412
+
+
+class StoreError(Exception):
+    """The database cannot be used at all; the message says which file, why, and what to do. Raised at start only."""

@@ -1,0 +1,61 @@
+"""One name for every spelling of a topic in a URL (DESIGN section 4.4).
+
+Stage: between the raw path of a request and the service. Percent triplets are spelling, not content: `a%20b`,
+`a%2520b` and a literal blank are the same topic. In the one canonical form only what would not survive in a topic name or
+in another client's URL is percent-encoded: white space, control characters, `%`, `/`, `?` and `#`. So the name that a
+list shows can be put into a path again as it stands, quoted or not.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import quote, unquote
+
+from schemas.base import MAX_NAME_BYTES
+from schemas.ids import topic_name
+
+from controller.errors import BadRequest, PreconditionFailed
+
+_ENCODED = frozenset("%/?#\\")
+
+
+def topic_of_path(tenant: str, namespace: str, topic: str) -> str:
+    """`topic://tenant/namespace/name` of three raw path segments; `ControllerError` for what is no name."""
+    name = topic_name(*(canonical_segment(part) for part in (tenant, namespace, topic)))
+    if len(name) > MAX_NAME_BYTES:
+        raise PreconditionFailed(f"the topic's name has {len(name)} characters, at most {MAX_NAME_BYTES}")
+    return name
+
+
+def namespace_of_path(tenant: str, namespace: str) -> str:
+    """`tenant/namespace` of two raw path segments."""
+    name = f"{canonical_segment(tenant)}/{canonical_segment(namespace)}"
+    if len(name) > MAX_NAME_BYTES:
+        raise PreconditionFailed(f"the namespace has {len(name)} characters, at most {MAX_NAME_BYTES}")
+    return name
+
+
+def plain_name(segment: str, what: str) -> str:
+    """A subscription's or consumer's name of a raw path segment: decoded once, as Pulsar does."""
+    name = _decoded(segment)
+    if not 0 < len(name) <= MAX_NAME_BYTES:
+        raise PreconditionFailed(f"the {what}'s name must have 1 to {MAX_NAME_BYTES} characters, got {len(name)}")
+    return name
+
+
+def canonical_segment(segment: str) -> str:
+    """The canonical form of one raw path segment of a topic's name; the same for every spelling of it."""
+    text = _decoded(segment)
+    while (decoded := _decoded(text)) != text:
+        text = decoded
+    return "".join(quote(char, safe="") if char in _ENCODED or _unprintable(char) else char for char in text)
+
+
+def _decoded(segment: str) -> str:
+    try:
+        return unquote(segment, errors="strict")
+    except UnicodeDecodeError:
+        raise BadRequest(f"the path holds percent-encoded bytes that are not UTF-8: {segment[:200]}") from None
+
+
+def _unprintable(char: str) -> bool:
+    return char.isspace() or not char.isprintable()
