@@ -1,4 +1,4 @@
-"""The command line: `anabranch COMMAND`. Thin: each command is a module of `anabranch.commands`, loaded when it is used.
+"""The command line: `anabranch COMMAND`. Thin: each command is a module of `anabranch.commands`, loaded when used.
 
 Exit codes: 0 done, 1 something failed (said in one line on stderr), 2 wrong usage or settings.
 """

@@ -174,7 +174,7 @@ class Settings(_Section):
 
 
 def default_home() -> Path:
-    """`ANABRANCH_HOME`, else the nearest folder from here upwards that holds `conf/anabranch.toml`, else the project's."""
+    """`ANABRANCH_HOME`, else the nearest folder upwards that holds `conf/anabranch.toml`, else the project's."""
     if HOME_VARIABLE in os.environ:
         return Path(os.environ[HOME_VARIABLE]).resolve()
     for folder in (Path.cwd(), *Path.cwd().parents):

@@ -83,7 +83,7 @@ class GateReading(Wire):
     margin: float | None = None
     """Distance from passing, in the gate's unit: negative = held."""
     eligible_at: int | None = None
-    """The earliest instant at which the gate could pass by the passing of time alone, milliseconds; absent = unknown."""
+    """The earliest instant at which the gate could pass by time alone, milliseconds; absent = unknown."""
     passed: bool
     segment: int | None = None
     """The segment that the reading is about, when it is about one."""

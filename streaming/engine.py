@@ -1,0 +1,194 @@
+"""The bucket engine: packed state, raw records and the batch's time in; new state and output out. Pure, no Spark.
+
+Stage: the whole of the stateful operator (DESIGN section 2). `streaming.processor` is the thin adapter that Spark sees.
+Decoded state is cached by its exact bytes: a retried or replayed batch, whose store holds other bytes, decodes anew.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from decisions.decide import Hold, Merge, Split, answer_to_wire, decide, next_due
+from decisions.gates import Gate
+from decisions.snapshot import TopicSnapshot, snapshot_to_wire
+
+from schemas.ids import canonical_json, decision_id
+from schemas.tables import Family
+from schemas.version import ENGINE_VERSION
+from streaming.intake import Intake
+from streaming.loads import LoadTable
+from streaming.policies import EffectivePolicy, Policies
+from streaming.records import Output, RawRecord
+from streaming.state import BucketState, Flight, TopicState
+
+FAMILY: Family = "autoscale"
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """What the job's configuration gives every bucket; travels to the workers."""
+
+    profile: str
+    cluster_policy: str | None
+    """The configured cluster policy as JSON."""
+    change_threshold: float
+    """Relative move of a rate that is significant, as a fraction."""
+    tick_ms: int
+    """Time between two ticks, milliseconds."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """The packed state of a bucket: topics and loads apart, so that a batch of samples rewrites loads only."""
+
+    topics: bytes | None = None
+    loads: bytes | None = None
+
+
+class BucketEngine:
+    """Runs buckets, one batch at a time."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self._settings = settings
+        self._policies = Policies(settings.profile, settings.cluster_policy)
+        self._cache: dict[int, tuple[Packed, BucketState, LoadTable]] = {}
+
+    def run(self, bucket: int, packed: Packed, records: Sequence[RawRecord], now: int) -> tuple[Packed, Output]:
+        """One batch of one bucket. `now` is the batch's time in milliseconds; equal arguments give equal answers.
+
+        Raises `StateError` when the packed state cannot be read, and for nothing else that data can cause.
+        """
+        started = time.perf_counter()
+        state, loads = self._unpack(bucket, packed)
+        output = Output()
+        intake = Intake(state, loads, self._policies, now, output)
+        intake.take(records, self._settings.change_threshold)
+        self._evaluate(state, loads, intake, now, output)
+        after = Packed(
+            topics=state.pack() if state.is_changed else packed.topics,
+            loads=loads.pack() if loads.changed else packed.loads,
+        )
+        self._cache[bucket] = (after, state, loads)
+        output.counts.operator_ms = (time.perf_counter() - started) * 1000
+        return after, output
+
+    def _unpack(self, bucket: int, packed: Packed) -> tuple[BucketState, LoadTable]:
+        cached = self._cache.pop(bucket, None)
+        if cached is not None and cached[0] == packed:
+            return cached[1], cached[2]
+        return (
+            BucketState() if packed.topics is None else BucketState.unpack(packed.topics),
+            LoadTable() if packed.loads is None else LoadTable.unpack(packed.loads),
+        )
+
+    def _evaluate(self, state: BucketState, loads: LoadTable, intake: Intake, now: int, output: Output) -> None:
+        ticked: Iterable[str] = state.topics if intake.tick else intake.due_by_tick
+        by_tick = set(ticked)
+        for name in sorted(by_tick | intake.due_by_consumer):
+            topic = state.topics.get(name)
+            if topic is None or topic.layout is None:
+                continue
+            output.counts.evaluations += 1
+            policy = self._policies.of(state, topic)
+            snapshot = _snapshot(topic, loads, policy, now, "tick" if name in by_tick else "consumer")
+            answer = decide(snapshot)
+            if isinstance(answer, Hold):
+                self._hold(state, topic, snapshot, answer, policy, output)
+            else:
+                _decide(state, topic, snapshot, answer, policy, output)
+
+    def _hold(
+        self, state: BucketState, topic: TopicState, snapshot: TopicSnapshot, hold: Hold, policy: EffectivePolicy,
+        output: Output,
+    ) -> None:  # fmt: skip
+        due = next_due(hold) if hold.gate in _WORTH_A_TICK else None
+        next_tick = (snapshot.now // self._settings.tick_ms + 1) * self._settings.tick_ms
+        if due is not None and snapshot.now < due < next_tick and due != topic.due:
+            state.touch(topic.name).due = due
+            output.due.append((topic.name, due))
+        if snapshot.trigger == "consumer" and hold.gate is Gate.CONSUMER_DEMAND:
+            return
+        if hold.gate.value == topic.hold_gate:
+            return
+        state.touch(topic.name)
+        topic.hold_gate = hold.gate.value
+        topic.hold_seq += 1
+        reading = hold.binding
+        wire = answer_to_wire(hold)
+        output.counts.holds += 1
+        output.holds.append({
+            **_identity(topic, snapshot, policy),
+            "gate": hold.gate.value,
+            "measured": reading.measured,
+            "limit": reading.limit,
+            "margin": reading.margin,
+            "eligible_at": reading.eligible_at,
+            "since": snapshot.now,
+            "gates": canonical_json([gate.model_dump(by_alias=True, exclude_none=True) for gate in wire.gates]),
+            "seq": topic.hold_seq,
+        })  # fmt: skip
+
+
+_WORTH_A_TICK = frozenset({Gate.SPLIT_COOLDOWN, Gate.RETRY_BACKOFF})
+"""Splits are fast: an evaluation that only waits for these gets a tick of its own. Merges are lazy: they wait."""
+
+
+def _snapshot(topic: TopicState, loads: LoadTable, policy: EffectivePolicy, now: int, trigger: str) -> TopicSnapshot:
+    assert topic.layout is not None
+    return TopicSnapshot(
+        topic=topic.name,
+        now=now,
+        trigger=trigger,  # type: ignore[arg-type]
+        layout=topic.layout,
+        loads=loads.loads_of(topic.name),
+        consumers=topic.consumers,
+        policy=policy.policy,
+        last_split_at=topic.last_split_at,
+        last_merge_at=topic.last_merge_at,
+        in_flight=None if topic.flight is None else (topic.flight.decision_id, topic.flight.since),
+        failures=topic.failures,
+        failed_at=topic.failed_at,
+        merge_depths=topic.merge_depths if policy.policy.explicit_lineage else None,
+    )
+
+
+def _decide(
+    state: BucketState, topic: TopicState, snapshot: TopicSnapshot, answer: Split | Merge, policy: EffectivePolicy,
+    output: Output,
+) -> None:  # fmt: skip
+    action = "split" if isinstance(answer, Split) else "merge"
+    segments = [answer.segment] if isinstance(answer, Split) else list(answer.segments)
+    state.touch(topic.name)
+    attempt_of = canonical_json([snapshot.layout.epoch, action, segments])
+    topic.attempts = topic.attempts + 1 if topic.attempt_of == attempt_of else 1
+    topic.attempt_of = attempt_of
+    identity = decision_id(topic.name, snapshot.layout.epoch, action, segments, topic.attempts)
+    topic.flight = Flight(identity, snapshot.layout.epoch, snapshot.now)
+    topic.hold_gate = None
+    topic.decision_seq += 1
+    wire = answer_to_wire(answer)
+    output.counts.decisions += 1
+    output.decisions.append({
+        **_identity(topic, snapshot, policy),
+        "decision_id": identity,
+        "action": action,
+        "arguments": canonical_json({"segments": segments}),
+        "reason": answer.reason,
+        "decided_at": snapshot.now,
+        "gates": canonical_json([gate.model_dump(by_alias=True, exclude_none=True) for gate in wire.gates]),
+        "seq": topic.decision_seq,
+    })  # fmt: skip
+
+
+def _identity(topic: TopicState, snapshot: TopicSnapshot, policy: EffectivePolicy) -> dict[str, object]:
+    return {
+        "family": FAMILY,
+        "subject": topic.name,
+        "trigger": snapshot.trigger,
+        "layout_epoch": snapshot.layout.epoch,
+        "policy_digest": policy.digest,
+        "inputs": snapshot_to_wire(snapshot).to_json(),
+        "engine_version": ENGINE_VERSION,
+    }

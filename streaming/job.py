@@ -1,0 +1,123 @@
+"""The job: session, sources, operator, sink and ticks put together, started, watched and stopped.
+
+Stage: the driver's main. It stops between batches; whatever happens, the next start continues from the checkpoint.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+from decisions.policy import PolicyError, read_policy
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from schemas.settings import Settings, SettingsError
+from streaming.checkpoint import hold_checkpoint
+from streaming.engine import EngineSettings
+from streaming.processor import BucketProcessor
+from streaming.records import OUTPUT_DDL
+from streaming.session import start_session
+from streaming.sink import LakeSink
+from streaming.sources import raw_rows
+from streaming.ticks import TickWriter
+
+log = logging.getLogger(__name__)
+
+QUERY_NAME = "anabranch"
+
+
+class JobFailed(RuntimeError):
+    """The query ended by itself; the message says why in one line."""
+
+
+def engine_settings(settings: Settings) -> EngineSettings:
+    """What the workers need of the settings; raises `SettingsError` for a policy file that cannot be read."""
+    file = settings.path(settings.stream.policy)
+    try:
+        policy = read_policy(file.read_text())
+    except (OSError, PolicyError) as error:
+        raise SettingsError(f"cannot read the cluster's policy {file}: {error}") from error
+    return EngineSettings(
+        profile=settings.stream.profile,
+        cluster_policy=policy.to_json(),
+        change_threshold=settings.stream.change_threshold,
+        tick_ms=int(settings.stream.tick_seconds * 1000),
+    )
+
+
+def operator_output(spark: SparkSession, settings: Settings) -> DataFrame:
+    """The streaming frame from Kafka to the operator's output (`OUTPUT_DDL`)."""
+    stream = settings.stream
+    rows = raw_rows(
+        spark, settings.kafka.bootstrap, stream.buckets, stream.max_stats_per_batch, stream.max_events_per_batch
+    )
+    return rows.groupBy("bucket").transformWithStateInPandas(
+        BucketProcessor(engine_settings(settings)), OUTPUT_DDL, "Append", "None"
+    )
+
+
+def start_query(spark: SparkSession, settings: Settings, sink: LakeSink) -> StreamingQuery:
+    """Starts the query; batches follow one another as long as there is data."""
+    return (
+        operator_output(spark, settings)
+        .writeStream.queryName(QUERY_NAME)
+        .option("checkpointLocation", checkpoint_of(settings))
+        .outputMode("append")
+        .trigger(processingTime="0 seconds")
+        .foreachBatch(sink.write)
+        .start()
+    )
+
+
+def checkpoint_of(settings: Settings) -> str:
+    """The checkpoint: an absolute folder, or the URL as it stands."""
+    checkpoint = settings.stream.checkpoint
+    return checkpoint if "://" in checkpoint else str(settings.path(checkpoint))
+
+
+def run_job(settings: Settings, stop: threading.Event) -> None:
+    """Runs the job until `stop` is set. Raises `CheckpointInUse`, `JobFailed`, `SettingsError`."""
+    engine_settings(settings)
+    with hold_checkpoint(checkpoint_of(settings)):
+        spark = start_session(settings)
+        ticks = TickWriter(settings.kafka.bootstrap, settings.stream.tick_seconds)
+        try:
+            query = start_query(spark, settings, LakeSink(settings.lake_path, settings.stream.bulk_writer, ticks.ask))
+            ticks.start()
+            log.info(
+                "reading %s, writing %s, checkpoint %s",
+                settings.kafka.bootstrap,
+                settings.lake_path,
+                checkpoint_of(settings),
+            )
+            _watch(query, stop)
+        finally:
+            ticks.stop()
+            spark.stop()
+
+
+def _watch(query: StreamingQuery, stop: threading.Event) -> None:
+    try:
+        while not stop.is_set() and not query.awaitTermination(1):
+            pass
+    except StreamingQueryException as error:
+        raise JobFailed(_one_line(error)) from error
+    if not stop.is_set():
+        raise JobFailed("the query ended without an error")
+    _wait_between_batches(query, seconds=20)
+    query.stop()
+
+
+def _wait_between_batches(query: StreamingQuery, seconds: float) -> None:
+    """Waits until no batch is running, for at most `seconds`; a batch that is cut off is replayed by the next start."""
+    deadline = time.monotonic() + seconds
+    while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def _one_line(error: StreamingQueryException) -> str:
+    text = str(error).split("=== Streaming Query ===")[0].split("\nJVM stacktrace")[0]
+    return " ".join(text.split())[:2000]

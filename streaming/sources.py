@@ -1,0 +1,64 @@
+"""Two Kafka sources as one stream of raw rows, each with the bucket that it goes to.
+
+Stage: first of the job (DESIGN section 7). Events and samples are limited apart, so that samples never delay events.
+No JSON is read here: the value travels as bytes and is parsed by the one validator inside the operator.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from schemas.ids import EVERY_TOPIC
+from schemas.kafka import CONSUMER_EVENTS, CONTROL_EVENTS, SEGMENT_STATS
+from schemas.messages import MAX_VALUE_BYTES
+from streaming.records import RAW_COLUMNS
+
+KAFKA_OPTIONS = {
+    # By default each action on a Kafka source waits for a long poll of 500 ms.
+    "kafka.fetch.max.wait.ms": "10",
+    "kafka.max.partition.fetch.bytes": str(8 * 1024 * 1024),
+    "kafka.max.poll.records": "5000",
+    "startingOffsets": "earliest",
+    # Records that Kafka has dropped before they were read end the query: never silent loss.
+    "failOnDataLoss": "true",
+}
+
+
+def raw_rows(spark: SparkSession, bootstrap: str, buckets: int, max_stats: int, max_events: int) -> DataFrame:
+    """Raw rows of both sources, columns `RAW_COLUMNS`; `max_stats` and `max_events` bound one micro-batch each."""
+    events = _source(spark, bootstrap, f"{CONSUMER_EVENTS.name},{CONTROL_EVENTS.name}", max_events)
+    stats = _source(spark, bootstrap, SEGMENT_STATS.name, max_stats)
+    return _with_buckets(events, buckets).unionByName(_with_buckets(stats, buckets))
+
+
+def bucket_of(key: Column, buckets: int) -> Column:
+    """The bucket of a Kafka key; a record without a key goes where the empty key goes."""
+    return F.pmod(F.xxhash64(F.coalesce(key, F.lit(b""))), F.lit(buckets)).cast("int")
+
+
+def _source(spark: SparkSession, bootstrap: str, topics: str, most: int) -> DataFrame:
+    reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topics)
+    return reader.options(**KAFKA_OPTIONS).option("maxOffsetsPerTrigger", most).load()
+
+
+def _with_buckets(source: DataFrame, buckets: int) -> DataFrame:
+    """What concerns every topic goes to all buckets, and is counted in one: its home."""
+    home = bucket_of(F.col("key"), buckets)
+    everywhere = (F.col("topic") == CONTROL_EVENTS.name) & (F.col("key") == F.lit(EVERY_TOPIC.encode()))
+    targets = F.when(everywhere, F.sequence(F.lit(0), F.lit(buckets - 1))).otherwise(F.array(home))
+    columns = {
+        "source": F.col("topic"),
+        "key": F.col("key"),
+        "value": F.substring(F.col("value"), 1, MAX_VALUE_BYTES + 1),
+        "size": F.coalesce(F.octet_length(F.col("value")).cast("long"), F.lit(-1).cast("long")),
+        "partition": F.col("partition"),
+        "offset": F.col("offset"),
+        "timestamp": F.unix_millis(F.col("timestamp")),
+        # Fixed for the batch, and kept in its replays.
+        "now": F.unix_millis(F.current_timestamp()),
+        "home_bucket": home,
+        "bucket": F.explode(targets),
+    }
+    rows = source.select([column.alias(name) for name, column in columns.items()])
+    return rows.withColumn("home", F.col("bucket") == F.col("home_bucket")).select(*RAW_COLUMNS)

@@ -1,0 +1,80 @@
+"""Settings: later files win, the environment gives endpoints, and a wrong key is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from schemas.ids import decision_id, digest, topic_parts
+from schemas.settings import SettingsError, load_settings
+
+HOME = Path(__file__).parents[2]
+
+
+def load(tmp_path, text, environment=None):
+    file = tmp_path / "over.toml"
+    file.write_text(text)
+    return load_settings([file], HOME, environment or {})
+
+
+def test_the_shipped_settings_are_valid():
+    assert load_settings([], HOME, {}).stream.change_threshold == 0.25
+    assert load_settings(["conf/demonstration.toml"], HOME, {}).stream.tick_seconds < 60
+
+
+def test_a_later_file_wins_key_by_key(tmp_path):
+    settings = load(tmp_path, "[stream]\nbuckets = 3\n")
+    assert settings.stream.buckets == 3
+    assert settings.stream.tick_seconds == 60
+
+
+def test_the_environment_gives_endpoints_and_the_token_is_not_shown(tmp_path):
+    environment = {"ANABRANCH_KAFKA_BOOTSTRAP": "k:1", "ANABRANCH_CONTROLLER_TOKEN": "s3cret"}
+    settings = load(tmp_path, "", environment)
+    assert settings.kafka.bootstrap == "k:1"
+    assert settings.controller.token.get_secret_value() == "s3cret"
+    assert "s3cret" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("[stream]\nbukets = 3\n", "stream.bukets"),
+        ("[nonsense]\na = 1\n", "nonsense"),
+        ("[stream]\nbuckets = 0\n", "stream.buckets"),
+        ("[executor]\nmode = 'maybe'\n", "executor.mode"),
+        ("not toml", "no TOML"),
+    ],
+)
+def test_a_wrong_setting_is_named(tmp_path, text, named):
+    with pytest.raises(SettingsError, match=named):
+        load(tmp_path, text)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(SettingsError, match=r"absent\.toml"):
+        load_settings([tmp_path / "absent.toml"], HOME, {})
+
+
+def test_a_decision_has_the_same_id_in_every_replay_and_another_for_every_attempt():
+    one = decision_id("topic://a/b/c", 3, "split", [7], 1)
+    assert one == decision_id("topic://a/b/c", 3, "split", [7], 1)
+    assert (
+        len({one, decision_id("topic://a/b/c", 3, "split", [7], 2), decision_id("topic://a/b/c", 4, "split", [7], 1)})
+        == 3
+    )
+
+
+def test_a_digest_does_not_depend_on_the_order_of_keys():
+    assert digest({"a": 1, "b": [2]}) == digest({"b": [2], "a": 1})
+
+
+@pytest.mark.parametrize("name", ["topic://a/b", "persistent://a/b/c", "topic:///b/c", "", "topic://a//c"])
+def test_another_form_of_name_is_refused(name):
+    with pytest.raises(ValueError, match="topic://tenant/namespace/name"):
+        topic_parts(name)
+
+
+def test_a_topic_name_may_hold_slashes():
+    assert topic_parts("topic://a/b/c/d") == ("a", "b", "c/d")
