@@ -1,0 +1,319 @@
+"""The traffic of the local run: topics, consumers and load samples, as a cluster full of clients would cause them.
+
+Stage: closes the local loop. `Sessions` makes the controller hold the topics and consumers that `lab.demand` asks for
+and reads the layouts; `Reports` integrates the demand over every active segment and produces `segment-stats` to Kafka,
+as the brokers that own the segments would. Nothing here decides anything.
+
+Everything is level-based: each pass compares what is wanted now with what is known, so a restart of the controller, of
+the broker or of this process needs no special case. While the controller is down, the last known layouts stand in.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+import zlib
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from random import Random
+
+import httpx
+import numpy as np
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from pydantic import ValidationError
+
+from lab.demand import Demand, demands
+from lab.garbage import make_garbage
+from schemas.ids import topic_parts
+from schemas.kafka import SEGMENT_STATS
+from schemas.messages import MAX_VALUE_BYTES, VERSION, SegmentSample, SegmentStats
+from schemas.metadata import ScalableTopicMetadata
+from schemas.settings import Settings
+
+COUNTERS_FILE = "traffic.json"
+REPORTERS = 3
+"""Brokers that own the segments of a topic between them."""
+LONGEST_PAUSE_SECONDS = 10.0
+FLUSH_SECONDS = 15.0
+
+log = logging.getLogger(__name__)
+
+
+def segment_stats(demand: Demand, layout: ScalableTopicMetadata, t: float) -> list[SegmentStats]:
+    """What the owners of the topic's active segments report at `t` (seconds since 1970): one message a reporter."""
+    active = [segment for segment in layout.segments.values() if segment.state == "ACTIVE"]
+    rates = demand.rates(
+        t, [segment.hash_range.start for segment in active], [segment.hash_range.end for segment in active]
+    )
+    rates = np.round(np.maximum(rates, 0.0), 3)
+    owned: dict[str, list[SegmentSample]] = {}
+    for segment, (msg_in, bytes_in, msg_out, bytes_out) in zip(active, rates.tolist(), strict=True):
+        owned.setdefault(_owner(demand.topic, segment.segment_id), []).append(
+            SegmentSample(
+                id=segment.segment_id,
+                msg_rate_in=msg_in,
+                bytes_rate_in=bytes_in,
+                msg_rate_out=msg_out,
+                bytes_rate_out=bytes_out,
+            )
+        )
+    return [
+        SegmentStats(v=VERSION, topic=demand.topic, reporter=reporter, sampled_at=int(t * 1000), segments=samples)
+        for reporter, samples in sorted(owned.items())
+    ]
+
+
+def _owner(topic: str, segment: int) -> str:
+    return f"broker-{1 + zlib.crc32(f'{topic}/{segment}'.encode()) % REPORTERS}"
+
+
+class Sessions:
+    """Keeps the topics and consumers at the controller as the demand wants them, and the layouts as they are there."""
+
+    def __init__(self, client: httpx.Client, topics: Iterable[Demand], max_consumers: int) -> None:
+        self._client = client
+        self._demands = tuple(topics)
+        self._max_consumers = max_consumers
+        # None = unknown: after a start, consumers of an earlier life may still be registered.
+        self._registered: dict[tuple[str, str], set[str] | None] = {}
+        self.layouts: dict[str, ScalableTopicMetadata] = {}
+        """The newest layout of each topic that the controller has answered with."""
+
+    def synchronise(self, t: float, stop: threading.Event | None = None) -> None:
+        """One pass over all topics. Raises `httpx.TransportError` as soon as the controller cannot be reached."""
+        for demand in self._demands:
+            if stop is not None and stop.is_set():
+                return
+            try:
+                self._read_layout(demand)
+                self._set_consumers(demand, t)
+            except httpx.HTTPStatusError as error:
+                answer = error.response
+                log.warning(
+                    "%s %s answered %d: %s", answer.request.method, answer.url, answer.status_code, answer.text[:200]
+                )
+            except ValidationError as error:
+                log.warning("the controller's layout of %s is no ScalableTopicMetadata: %s", demand.topic, error)
+
+    def _read_layout(self, demand: Demand) -> None:
+        path = f"/admin/v2/scalable/{topic_parts(demand.topic).path}"
+        answer = self._client.get(path)
+        if answer.status_code == 404:
+            created = self._client.put(path, params={"numInitialSegments": demand.initial_segments})
+            if created.status_code != 409:
+                created.raise_for_status()
+            for subscription in demand.subscriptions:
+                self._registered[demand.topic, subscription.name] = set()
+            answer = self._client.get(path)
+        answer.raise_for_status()
+        self.layouts[demand.topic] = ScalableTopicMetadata.model_validate_json(answer.content)
+
+    def _set_consumers(self, demand: Demand, t: float) -> None:
+        path = f"/admin/v2/scalable/{topic_parts(demand.topic).path}/subscriptions"
+        wanted_counts = demand.consumers(t)
+        for subscription in demand.subscriptions:
+            every = [f"{subscription.name}-{number}" for number in range(self._max_consumers)]
+            wanted = set(every[: wanted_counts[subscription.name]])
+            known = self._registered.get((demand.topic, subscription.name))
+            certain = set() if known is None else known
+            for name in every:
+                if name in wanted and name not in certain:
+                    self._client.put(
+                        f"{path}/{subscription.name}/consumers/{name}", params={"type": subscription.type}
+                    ).raise_for_status()
+                elif name not in wanted and (known is None or name in known):
+                    answer = self._client.delete(
+                        f"{path}/{subscription.name}/consumers/{name}", params={"type": subscription.type}
+                    )
+                    if answer.status_code != 404:
+                        answer.raise_for_status()
+            self._registered[demand.topic, subscription.name] = wanted
+
+
+class Counters:
+    """What was sent, cumulative over restarts, in a small file for people; the truth is Kafka's end offsets."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._lock = threading.Lock()
+        self.counts: Counter[str] = Counter()
+        try:
+            stored = json.loads(file.read_text())
+            self.counts.update({key: int(stored[key]) for key in ("starts", "sent", "delivered", "failed", "garbage")})
+        except (OSError, ValueError, KeyError, TypeError):
+            self.counts.clear()
+        self.counts["starts"] += 1
+
+    def add(self, name: str, number: int = 1) -> None:
+        """Counts `number` more of `name`: sent, delivered, failed or garbage (a part of sent)."""
+        with self._lock:
+            self.counts[name] += number
+
+    def write(self) -> None:
+        """Replaces the file in one step; a full disk is logged and stops nothing."""
+        with self._lock:
+            counts = {name: self.counts[name] for name in ("starts", "sent", "delivered", "failed", "garbage")}
+        scratch = self._file.with_suffix(".new")
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            scratch.write_text(json.dumps({**counts, "at": int(time.time() * 1000)}))
+            os.replace(scratch, self._file)
+        except OSError as error:
+            log.warning("cannot write %s: %s", self._file, error)
+
+
+class Outlet:
+    """An idempotent producer that outlives the broker: what cannot be delivered in two minutes counts as failed."""
+
+    def __init__(self, bootstrap: str, counters: Counters) -> None:
+        self._counters = counters
+        self._configuration = {
+            "bootstrap.servers": bootstrap,
+            "client.id": "anabranch-traffic",
+            "enable.idempotence": True,
+            "linger.ms": 5,
+            "compression.type": "lz4",
+            "message.timeout.ms": 120_000,
+            "message.max.bytes": 2 * MAX_VALUE_BYTES,
+            "error_cb": self._on_error,
+        }
+        self._producer = Producer(self._configuration)
+        self._down = False
+
+    def send(self, topic: str, key: bytes | None, value: bytes | None) -> None:
+        """Hands one record to the client; the counters learn later what became of it."""
+        self._counters.add("sent")
+        try:
+            self._producer.produce(topic, key=key, value=value, on_delivery=self._on_delivery)
+        except BufferError:
+            self._counters.add("failed")
+        except KafkaException as error:
+            self._counters.add("failed")
+            if error.args[0].fatal():
+                log.warning("the producer gave up (%s); a new one takes over", error)
+                self._producer.purge()
+                self._producer.poll(1.0)
+                self._producer = Producer(self._configuration)
+
+    def poll(self) -> None:
+        """Learns of deliveries."""
+        self._producer.poll(0)
+
+    def close(self) -> None:
+        """Waits until everything is delivered, at most `FLUSH_SECONDS`; the rest counts as failed."""
+        left = self._producer.flush(FLUSH_SECONDS)
+        if left:
+            log.warning("%d records were not delivered in %.0f s", left, FLUSH_SECONDS)
+            self._producer.purge()
+            self._producer.poll(1.0)
+
+    def _on_delivery(self, error: KafkaError | None, _record: Message) -> None:
+        self._counters.add("failed" if error else "delivered")
+        self._down = self._down and error is not None
+
+    def _on_error(self, error: KafkaError) -> None:
+        if not self._down:
+            self._down = True
+            log.warning("Kafka: %s", error.str())
+
+
+class Reports:
+    """Produces the samples of one instant for every topic whose layout is known, and garbage when asked for."""
+
+    def __init__(self, settings: Settings, topics: Iterable[Demand], outlet: Outlet, counters: Counters) -> None:
+        self._demands = tuple(topics)
+        self._outlet = outlet
+        self._counters = counters
+        self._interval = settings.traffic.report_seconds
+        self._seed = settings.traffic.seed
+
+    def report(self, t: float, layouts: dict[str, ScalableTopicMetadata]) -> int:
+        """Sends the samples of instant `t`; the number of messages."""
+        messages = [
+            message
+            for demand in self._demands
+            if demand.topic in layouts
+            for message in segment_stats(demand, layouts[demand.topic], t)
+        ]
+        for message in messages:
+            self._outlet.send(SEGMENT_STATS.name, message.topic.encode(), message.to_json().encode())
+        self._outlet.poll()
+        return len(messages)
+
+    def litter(self, t: float, rate: float) -> int:
+        """Sends `rate` bad messages a second for one report interval; the number of messages."""
+        random = Random(f"{self._seed}/garbage/{t}")
+        number = int(rate * self._interval + random.random())
+        for _ in range(number if self._demands else 0):
+            garbage = make_garbage(random.choice(self._demands).topic, int(t * 1000), random)
+            self._outlet.send(garbage.source, garbage.key, garbage.value)
+            self._counters.add("garbage")
+        self._outlet.poll()
+        return number
+
+
+def run_traffic(settings: Settings, stop: threading.Event, garbage: float = 0.0) -> Counters:
+    """Generates traffic until `stop` is set, then delivers what is under way. `garbage`: bad messages a second.
+
+    Samples fall on multiples of the report interval, so that a restarted generator reports what this one would have.
+    """
+    topics = demands(settings.traffic)
+    counters = Counters(settings.path(settings.local.folder) / COUNTERS_FILE)
+    outlet = Outlet(settings.kafka.bootstrap, counters)
+    reports = Reports(settings, topics, outlet, counters)
+    with controller_client(settings) as client:
+        sessions = Sessions(client, topics, settings.traffic.max_consumers)
+        thread = threading.Thread(
+            target=_keep_sessions, args=(sessions, settings.traffic.report_seconds, stop), name="sessions", daemon=True
+        )
+        thread.start()
+        log.info("%d topics, a sample every %g s", len(topics), settings.traffic.report_seconds)
+        while not stop.is_set():
+            t = next_instant(time.time(), settings.traffic.report_seconds)
+            if stop.wait(max(0.0, t - time.time())):
+                break
+            reports.report(t, dict(sessions.layouts))
+            if garbage > 0:
+                reports.litter(t, garbage)
+            counters.write()
+        thread.join(settings.executor.request_timeout_seconds)
+    outlet.close()
+    counters.write()
+    log.info("stopped: %s", dict(counters.counts))
+    return counters
+
+
+def controller_client(settings: Settings) -> httpx.Client:
+    """A client of the controller's admin interface, with the token when one is set."""
+    token = settings.controller.token
+    return httpx.Client(
+        base_url=settings.controller.url,
+        timeout=settings.executor.request_timeout_seconds,
+        headers={"Authorization": f"Bearer {token.get_secret_value()}"} if token else {},
+    )
+
+
+def next_instant(now: float, interval: float) -> float:
+    """The first multiple of `interval` after `now`, seconds since 1970."""
+    return (now // interval + 1) * interval
+
+
+def _keep_sessions(sessions: Sessions, interval: float, stop: threading.Event) -> None:
+    failures = 0
+    while not stop.is_set():
+        try:
+            sessions.synchronise(time.time(), stop)
+            if failures:
+                log.info("the controller answers again")
+            failures = 0
+        except httpx.TransportError as error:
+            failures += 1
+            if failures == 1:
+                log.warning("the controller cannot be reached (%s); going on with the layouts known so far", error)
+        stop.wait(
+            min(interval * 2 ** min(failures, 10), max(interval, LONGEST_PAUSE_SECONDS)) if failures else interval
+        )
