@@ -1,4 +1,7 @@
-"""Refusals of the controller: an HTTP status and one sentence for the caller. Raised by the service, answered by the app."""
+"""Refusals of the controller: an HTTP status and one sentence for the caller.
+
+Stage: raised by the service and what it calls, answered by the app. `StartError` is for whoever starts the process.
+"""
 
 from __future__ import annotations
 
@@ -37,5 +40,5 @@ class PreconditionFailed(ControllerError):
     status = 412
 
 
-class StoreError(Exception):
-    """The database cannot be used at all; the message says which file, why, and what to do. Raised at start only."""
+class StartError(Exception):
+    """The controller cannot start; the message says what is wrong and what to do."""

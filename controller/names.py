@@ -1,19 +1,18 @@
 """One name for every spelling of a topic in a URL (DESIGN section 4.4).
 
-Stage: between the raw path of a request and the service. Percent triplets are spelling, not content: `a%20b`,
-`a%2520b` and a literal blank are the same topic. In the one canonical form only what would not survive in a topic name or
-in another client's URL is percent-encoded: white space, control characters, `%`, `/`, `?` and `#`. So the name that a
-list shows can be put into a path again as it stands, quoted or not.
+Stage: between the raw path of a request and the service. Percent triplets are spelling, not content: `a%20b` and
+`a%2520b` are the same topic. In the one canonical form only what would not survive in a topic name or in another
+client's URL is percent-encoded: white space, control characters, `%`, `/`, `?`, `#` and the backslash. So the name that
+a list shows can be put into a path again as it stands, quoted or not.
 """
 
 from __future__ import annotations
 
 from urllib.parse import quote, unquote
 
+from controller.errors import BadRequest, PreconditionFailed
 from schemas.base import MAX_NAME_BYTES
 from schemas.ids import topic_name
-
-from controller.errors import BadRequest, PreconditionFailed
 
 _ENCODED = frozenset("%/?#\\")
 

@@ -1,0 +1,300 @@
+"""The admin REST interface: verbs, paths, bodies and status codes of Pulsar 5 (DESIGN section 4.4).
+
+Stage: the outermost part of the controller; a request is read here, `controller.service` does it. Where Pulsar answers
+a wrong argument with 500 and a stack trace, this answers the 4xx that fits, always with `{"reason": ...}`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated, Any, cast
+
+from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from controller.errors import BadRequest, ControllerError, NotFound, PreconditionFailed
+from controller.middleware import RequestGate
+from controller.names import namespace_of_path, plain_name, topic_of_path
+from controller.policies import parse_json, parse_override
+from controller.publisher import Publisher
+from controller.service import ScalableTopicService
+from controller.store import LayoutStore
+from schemas.messages import SubscriptionType
+from schemas.metadata import AutoScalePolicyOverride
+
+log = logging.getLogger(__name__)
+
+PRUNE_SECONDS = 60.0
+"""Time between two looks for sealed segments to prune (as Pulsar's garbage collection), seconds."""
+
+_SUBSCRIPTION_TYPES = ("STREAM", "CHECKPOINT", "QUEUE")
+_LONG = re.compile(r"-?[0-9]{1,18}", re.ASCII)
+
+
+def create_app(
+    store: LayoutStore,
+    service: ScalableTopicService,
+    publisher: Publisher,
+    token: str | None,
+    max_body_bytes: int,
+    prune_seconds: float = PRUNE_SECONDS,
+) -> FastAPI:
+    """The ASGI application; starting it starts the publisher and the pruning, stopping it stops both."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        publisher.start()
+        pruning = asyncio.create_task(_prune_for_ever(service, prune_seconds))
+        yield
+        pruning.cancel()
+        await asyncio.gather(pruning, return_exceptions=True)
+        await asyncio.to_thread(publisher.stop)
+
+    app = FastAPI(
+        title="Anabranch scalable-topic controller",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.service = service
+    app.include_router(_topics)
+    app.include_router(_namespaces)
+
+    @app.get("/healthz", tags=["health"])
+    def health() -> JSONResponse:
+        """200 when the store answers and announcements reach Kafka, 503 with the reason otherwise."""
+        status = publisher.status()
+        with store.read() as view:
+            waiting = view.outbox_length()
+        body = {"status": "ok" if status.working else "failing", "outbox": waiting, "reason": status.error}
+        return JSONResponse(body, 200 if status.working else 503)
+
+    _answer_errors(app)
+    app.add_middleware(RequestGate, token=token, max_body_bytes=max_body_bytes)
+    return app
+
+
+async def _body(request: Request) -> bytes:
+    return await request.body()
+
+
+async def _service(request: Request) -> ScalableTopicService:
+    return cast(ScalableTopicService, request.app.state.service)
+
+
+async def _topic(tenant: str, namespace: str, topic: str) -> str:
+    return topic_of_path(tenant, namespace, topic)
+
+
+async def _namespace(tenant: str, namespace: str) -> str:
+    return namespace_of_path(tenant, namespace)
+
+
+async def _subscription(subscription: str) -> str:
+    return plain_name(subscription, "subscription")
+
+
+async def _consumer(consumer: str) -> str:
+    return plain_name(consumer, "consumer")
+
+
+async def _subscription_type(type: str = "STREAM") -> SubscriptionType:
+    if type not in _SUBSCRIPTION_TYPES:
+        raise PreconditionFailed(f"type must be one of {', '.join(_SUBSCRIPTION_TYPES)}, got: {type[:200]}")
+    return cast(SubscriptionType, type)
+
+
+Body = Annotated[bytes, Depends(_body)]
+Service = Annotated[ScalableTopicService, Depends(_service)]
+Topic = Annotated[str, Depends(_topic)]
+Namespace = Annotated[str, Depends(_namespace)]
+Subscription = Annotated[str, Depends(_subscription)]
+Consumer = Annotated[str, Depends(_consumer)]
+Type = Annotated[SubscriptionType, Depends(_subscription_type)]
+Decision = Annotated[
+    str | None,
+    Header(alias="X-Anabranch-Decision", max_length=128, description="Id of the decision that is being applied."),
+]
+
+_topics = APIRouter(prefix="/admin/v2/scalable/{tenant}/{namespace}", tags=["scalable topics"])
+_namespaces = APIRouter(
+    prefix="/admin/v2/namespaces/{tenant}/{namespace}/scalableTopicAutoScalePolicy", tags=["namespaces"]
+)
+
+
+@_topics.get("")
+def list_topics(
+    service: Service, namespace: Namespace, property: Annotated[list[str], Query(default_factory=list)]
+) -> list[str]:
+    """The topics of a namespace; `property=key=value`, repeated, keeps those that have all of them."""
+    filters = []
+    for text in property:
+        key, _, value = text.partition("=")
+        if not key or not value:
+            raise PreconditionFailed(f"property filter must be in the form key=value, got: {text[:200]}")
+        filters.append((key, value))
+    return service.list_topics(namespace, filters)
+
+
+@_topics.put("/{topic}", status_code=204)
+def create_topic(service: Service, topic: Topic, body: Body, numInitialSegments: str = "1") -> None:
+    """Create a topic; the body is empty or an object of string properties."""
+    properties = parse_json(body)
+    if properties is None:
+        properties = {}
+    if not isinstance(properties, dict) or not all(isinstance(value, str) for value in properties.values()):
+        raise BadRequest("the body must be empty or a JSON object of string properties")
+    if not _LONG.fullmatch(numInitialSegments):
+        raise PreconditionFailed(f"numInitialSegments must be a whole number, got: {numInitialSegments[:200]}")
+    service.create_topic(topic, int(numInitialSegments), properties)
+
+
+@_topics.get("/{topic}")
+def get_layout(service: Service, topic: Topic) -> Response:
+    """The layout record of a topic (ScalableTopicMetadata)."""
+    return Response(service.layout_json(topic), media_type="application/json")
+
+
+@_topics.delete("/{topic}", status_code=204)
+def delete_topic(service: Service, topic: Topic) -> None:
+    """Delete a topic; `force` is accepted and makes no difference."""
+    service.delete_topic(topic)
+
+
+@_topics.get("/{topic}/stats")
+def get_stats(service: Service, topic: Topic) -> JSONResponse:
+    """Epoch, segments with names and states, sessions of each subscription."""
+    return JSONResponse(service.stats(topic))
+
+
+@_topics.post("/{topic}/split/{segment}", status_code=204)
+def split_segment(service: Service, topic: Topic, segment: str, decision: Decision = None) -> None:
+    """Split an active segment at the middle of its hash range."""
+    service.split_segment(topic, _segment_id(segment), decision or None)
+
+
+@_topics.post("/{topic}/merge/{first}/{second}", status_code=204)
+def merge_segments(service: Service, topic: Topic, first: str, second: str, decision: Decision = None) -> None:
+    """Merge two adjacent active segments."""
+    service.merge_segments(topic, _segment_id(first), _segment_id(second), decision or None)
+
+
+@_topics.get("/{topic}/autoScalePolicy")
+def get_policy(service: Service, topic: Topic) -> Response:
+    """The override of a topic as it was set; 200 without a body when there is none, as Pulsar."""
+    return _policy_answer(service.policy(topic))
+
+
+@_topics.post("/{topic}/autoScalePolicy", status_code=204)
+def set_policy(service: Service, topic: Topic, body: Body) -> None:
+    """Replace the override of a topic; an empty body removes it."""
+    service.set_policy(topic, parse_override(body))
+
+
+@_topics.delete("/{topic}/autoScalePolicy", status_code=204)
+def remove_policy(service: Service, topic: Topic) -> None:
+    """Remove the override of a topic."""
+    service.set_policy(topic, None)
+
+
+@_namespaces.get("")
+def get_namespace_policy(service: Service, namespace: Namespace) -> Response:
+    """The override of a namespace as it was set; 200 without a body when there is none, as Pulsar."""
+    return _policy_answer(service.namespace_policy(namespace))
+
+
+@_namespaces.post("", status_code=204)
+def set_namespace_policy(service: Service, namespace: Namespace, body: Body) -> None:
+    """Replace the override of a namespace; an empty body removes it."""
+    service.set_namespace_policy(namespace, parse_override(body))
+
+
+@_namespaces.delete("", status_code=204)
+def remove_namespace_policy(service: Service, namespace: Namespace) -> None:
+    """Remove the override of a namespace."""
+    service.set_namespace_policy(namespace, None)
+
+
+@_topics.put("/{topic}/subscriptions/{subscription}", status_code=204)
+def create_subscription(service: Service, topic: Topic, subscription: Subscription, type: Type) -> None:
+    """Create a subscription; nothing happens when it exists with this type."""
+    service.create_subscription(topic, subscription, type)
+
+
+@_topics.delete("/{topic}/subscriptions/{subscription}", status_code=204)
+def delete_subscription(service: Service, topic: Topic, subscription: Subscription) -> None:
+    """Delete a subscription with its sessions."""
+    service.delete_subscription(topic, subscription)
+
+
+@_topics.put("/{topic}/subscriptions/{subscription}/consumers/{consumer}", status_code=204)
+def register_consumer(
+    service: Service, topic: Topic, subscription: Subscription, consumer: Consumer, type: Type
+) -> None:
+    """Register a consumer session (not in Pulsar's REST); a known name changes nothing."""
+    service.register_consumer(topic, subscription, consumer, type)
+
+
+@_topics.delete("/{topic}/subscriptions/{subscription}/consumers/{consumer}", status_code=204)
+def unregister_consumer(service: Service, topic: Topic, subscription: Subscription, consumer: Consumer) -> None:
+    """Unregister a consumer session (not in Pulsar's REST)."""
+    service.unregister_consumer(topic, subscription, consumer)
+
+
+def _segment_id(text: str) -> int:
+    if not _LONG.fullmatch(text):
+        raise NotFound(f"not a segment id: {text[:200]}")
+    return int(text)
+
+
+def _policy_answer(policy: AutoScalePolicyOverride | None) -> Response:
+    if policy is None:
+        return Response(status_code=200)
+    return Response(policy.to_json(), media_type="application/json")
+
+
+def _answer_errors(app: FastAPI) -> None:
+    def reason(status: int, text: str, headers: Any = None) -> JSONResponse:
+        return JSONResponse({"reason": text}, status, headers=headers)
+
+    @app.exception_handler(ControllerError)
+    async def _(request: Request, error: ControllerError) -> JSONResponse:
+        return reason(error.status, error.reason)
+
+    @app.exception_handler(HTTPException)
+    async def _(request: Request, error: HTTPException) -> JSONResponse:
+        return reason(error.status_code, f"{error.detail}: {request.method} {request.url.path[:200]}", error.headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def _(request: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        return reason(400, f"{first['loc'][-1]}: {first['msg']}")
+
+    @app.exception_handler(sqlite3.Error)
+    async def _(request: Request, error: sqlite3.Error) -> JSONResponse:
+        log.error("%s %s: the store failed: %s", request.method, request.url.path, error)
+        return reason(503, f"the store of layouts cannot be used now: {error}")
+
+    @app.exception_handler(Exception)
+    async def _(request: Request, error: Exception) -> JSONResponse:
+        return reason(500, "an error inside the controller; its log says more")
+
+
+async def _prune_for_ever(service: ScalableTopicService, every_seconds: float) -> None:
+    while True:
+        await asyncio.sleep(every_seconds)
+        try:
+            pruned = await asyncio.to_thread(service.prune_sealed)
+        except Exception:
+            log.exception("pruning failed; trying again in %.0f s", every_seconds)
+        else:
+            if pruned:
+                log.info("pruned %d sealed segments", pruned)

@@ -1,0 +1,77 @@
+"""What every request passes before it is routed: the token, the size of its body, the path as it was sent.
+
+Stage: around the app. Routing goes by the raw path, so that an encoded slash stays inside its segment;
+`controller.names` decodes the segments. The whole body is read here, bounded, so that no endpoint waits for a sender.
+"""
+
+from __future__ import annotations
+
+import hmac
+from urllib.parse import quote
+
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+OPEN_PATHS = frozenset({"/healthz"})
+"""Paths that need no token."""
+
+
+class RequestGate:
+    """Lets a request through that is authorised and small enough: 401 and 413 otherwise."""
+
+    def __init__(self, app: ASGIApp, token: str | None, max_body_bytes: int) -> None:
+        self._app = app
+        self._authorization = None if token is None else f"Bearer {token}".encode()
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        path = _raw_path(scope)
+        headers = dict(scope["headers"])
+        if not self._authorized(path, headers):
+            refusal = JSONResponse({"reason": "this needs the header Authorization: Bearer <token>"}, 401)
+            refusal.headers["WWW-Authenticate"] = "Bearer"
+            await refusal(scope, receive, send)
+            return
+        length = headers.get(b"content-length", b"0")
+        body = None
+        if not length.isdigit() or int(length) <= self._max_body_bytes:
+            body = await self._body(receive)
+        if body is None:
+            reason = f"the body is larger than {self._max_body_bytes} bytes"
+            await JSONResponse({"reason": reason}, 413)(scope, receive, send)
+            return
+        pending = [body]
+
+        async def replay() -> Message:
+            if pending:
+                return {"type": "http.request", "body": pending.pop(), "more_body": False}
+            return await receive()
+
+        await self._app({**scope, "path": path}, replay, send)
+
+    def _authorized(self, path: str, headers: dict[bytes, bytes]) -> bool:
+        if self._authorization is None or path in OPEN_PATHS:
+            return True
+        return hmac.compare_digest(headers.get(b"authorization", b""), self._authorization)
+
+    async def _body(self, receive: Receive) -> bytes | None:
+        """The whole body; None when it is too large. One that breaks off counts as what came of it."""
+        chunks: list[bytes] = []
+        size = 0
+        while True:
+            message = await receive()
+            chunk = message.get("body", b"")
+            size += len(chunk)
+            if size > self._max_body_bytes:
+                return None
+            chunks.append(chunk)
+            if not message.get("more_body", False):
+                return b"".join(chunks)
+
+
+def _raw_path(scope: Scope) -> str:
+    raw = scope.get("raw_path")
+    return raw.decode("ascii", "replace") if raw is not None else quote(scope["path"])

@@ -1,0 +1,63 @@
+"""Policy overrides as they come in over REST: read strictly, and refused when the policy they lead to is contradictory.
+
+Stage: between the app and the service. Pulsar stores an empty override when a field is unknown; here that is a 400 that
+names the field. What is valid is decided by `decisions.policy`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import ValidationError
+from pydantic_core import from_json
+
+from controller.errors import BadRequest, PreconditionFailed
+from decisions.policy import resolve_policy
+from schemas.metadata import AutoScalePolicyOverride
+
+Profile = Literal["default", "pip-483"]
+
+MAX_LONG = 2**63 - 1
+
+_FIELDS = {field.alias for field in AutoScalePolicyOverride.model_fields.values()}
+
+
+def parse_override(body: bytes) -> AutoScalePolicyOverride | None:
+    """The override in a request's body; None for an empty body or `null`, which removes it as in Pulsar.
+
+    Raises `BadRequest` for what is no JSON object, an unknown field, or a value of the wrong type.
+    """
+    value = parse_json(body)
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise BadRequest("the policy must be a JSON object")
+    for name, number in value.items():
+        if name not in _FIELDS:
+            raise BadRequest(f"unknown policy field: {name[:200]}")
+        if isinstance(number, (int, float)) and abs(number) > MAX_LONG:
+            raise BadRequest(f"{name} is out of range")
+    try:
+        return AutoScalePolicyOverride.model_validate(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        raise BadRequest(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}") from None
+
+
+def check_override(
+    profile: Profile, namespace: AutoScalePolicyOverride | None, topic: AutoScalePolicyOverride | None
+) -> None:
+    """Raises `PreconditionFailed` naming the rule that the resolved policy breaks (PIP-483 "Policy resolution")."""
+    broken = resolve_policy(profile, None, namespace, topic).broken
+    if broken is not None:
+        raise PreconditionFailed(f"Invalid auto split/merge configuration: {broken}")
+
+
+def parse_json(body: bytes) -> object:
+    """The JSON value of a request's body, None when it is empty; raises `BadRequest`."""
+    if not body.strip():
+        return None
+    try:
+        return from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise BadRequest(f"the body is not JSON: {error}") from None

@@ -1,0 +1,97 @@
+"""The controller as a process: its parts put together from the settings, the port bound, uvicorn around it.
+
+Stage: called by `anabranch controller`. All that can be wrong with the set-up is found before the first request.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import signal
+import socket
+from collections.abc import Callable
+
+import uvicorn
+
+from controller.app import PRUNE_SECONDS, create_app
+from controller.errors import StartError
+from controller.publisher import Publisher
+from controller.service import ScalableTopicService, wall_clock_ms
+from controller.snapshots import Snapshots
+from controller.store import LayoutStore
+from schemas.settings import ControllerSettings, Settings
+
+GRACE_SECONDS = 5
+"""Longest wait at a clean stop for requests that are being answered."""
+
+
+def serve(settings: Settings, ready: Callable[[str], None]) -> None:
+    """Run the controller until SIGTERM or SIGINT; `ready` is called with its URL once it answers.
+
+    Raises `StartError` before anything runs.
+    """
+    chosen = settings.controller
+    listening = _listen(chosen)
+    with listening:
+        store = LayoutStore(settings.path(chosen.database))
+        try:
+            service = ScalableTopicService(
+                store, settings.stream.profile, chosen.sealed_retention_seconds, wall_clock_ms
+            )
+            publisher = Publisher(store, settings.kafka.bootstrap, Snapshots(chosen.snapshot_seconds, wall_clock_ms))
+            token = chosen.token.get_secret_value() if chosen.token else None
+            prune_seconds = min(PRUNE_SECONDS, max(1.0, chosen.sealed_retention_seconds))
+            app = create_app(store, service, publisher, token, chosen.max_body_bytes, prune_seconds)
+            config = uvicorn.Config(
+                app,
+                http="h11",
+                ws="none",
+                lifespan="on",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=GRACE_SECONDS,
+            )
+            # uvicorn raises the signal again once it has stopped; that must not kill a process that ended well.
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, lambda *_: None)
+            _Server(config, lambda: ready(_url(listening))).run(sockets=[listening])
+        finally:
+            store.close()
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._ready()
+
+
+def _listen(chosen: ControllerSettings) -> socket.socket:
+    if chosen.token is None and not _is_loopback(chosen.host):
+        raise StartError(
+            f"controller.host {chosen.host} is no loopback address and needs a token: set ANABRANCH_CONTROLLER_TOKEN"
+        )
+    family = socket.AF_INET6 if ":" in chosen.host else socket.AF_INET
+    try:
+        return socket.create_server((chosen.host, chosen.port), family=family, backlog=2048)
+    except (OSError, UnicodeError) as error:
+        detail = error.strerror if isinstance(error, OSError) else "not an address"
+        raise StartError(
+            f"cannot listen on {chosen.host}:{chosen.port}: {detail}; choose another controller.port (0 = a free one)"
+        ) from error
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _url(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

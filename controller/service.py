@@ -1,0 +1,297 @@
+"""The operations on scalable topics: what PIP-468 calls ScalableTopicService, for one node.
+
+Stage: between the app and the store. Every operation is one transaction that holds the change and its announcement. A
+layout is read, changed by `decisions.layout` and put back by compare-and-set; who loses a race looks again, so that of
+two splits of the same segment one is done and the other hears that the segment is not active any more.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from controller.announcements import consumer_record, layout_record, policy_record
+from controller.errors import Conflict, NotFound, PreconditionFailed
+from controller.policies import Profile, check_override
+from controller.store import LayoutStore, StoredSubscription, StoredTopic, View
+from decisions.layout import LayoutError, SegmentLayout
+from schemas.ids import topic_parts
+from schemas.messages import LayoutCause, SubscriptionType
+from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata, SegmentInfo
+
+log = logging.getLogger(__name__)
+
+MAX_INITIAL_SEGMENTS = 65_536
+"""One per hash value: the space is 16 bits wide."""
+MAX_PROPERTIES_BYTES = 65_536
+ATTEMPTS = 64
+"""Races that an operation may lose in a row before it gives up with 409."""
+
+Change = Callable[[ScalableTopicMetadata], ScalableTopicMetadata]
+
+
+def wall_clock_ms() -> int:
+    """Milliseconds since 1970-01-01T00:00:00Z."""
+    return time.time_ns() // 1_000_000
+
+
+class ScalableTopicService:
+    """All operations of the admin interface. Refusals are `ControllerError`s and change nothing."""
+
+    def __init__(
+        self, store: LayoutStore, profile: Profile, sealed_retention_seconds: float, now_ms: Callable[[], int]
+    ) -> None:
+        self._store = store
+        self._profile = profile
+        self._retention_seconds = sealed_retention_seconds
+        self._now_ms = now_ms
+
+    def create_topic(self, topic: str, initial_segments: int, properties: dict[str, str]) -> None:
+        """Create a topic with `initial_segments` equal segments (1 to 65,536)."""
+        if not 1 <= initial_segments <= MAX_INITIAL_SEGMENTS:
+            bound = ">= 1" if initial_segments < 1 else f"<= {MAX_INITIAL_SEGMENTS}"
+            raise PreconditionFailed(f"numInitialSegments must be {bound}")
+        if sum(len(key.encode()) + len(value.encode()) for key, value in properties.items()) > MAX_PROPERTIES_BYTES:
+            raise PreconditionFailed(f"the properties are above {MAX_PROPERTIES_BYTES} bytes")
+        now = self._now_ms()
+        metadata = SegmentLayout.create(initial_segments, now).to_metadata()
+        metadata = metadata.model_copy(update={"properties": properties})
+        record = layout_record(topic, "created", metadata, now)
+        with self._store.write() as transaction:
+            if not transaction.insert_topic(topic, metadata):
+                raise Conflict(f"Scalable topic already exists: {topic}")
+            transaction.announce(record)
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic with its subscriptions; what listeners hear last is the layout it had."""
+        now = self._now_ms()
+        with self._store.write() as transaction:
+            stored = _topic(transaction, topic)
+            subscriptions = transaction.subscriptions(topic)
+            transaction.delete_topic(topic)
+            for name, type, _ in subscriptions:
+                transaction.announce(consumer_record(topic, name, type, "deleted", 0, now))
+            transaction.announce(layout_record(topic, "deleted", stored.metadata, now))
+
+    def list_topics(self, namespace: str, filters: Iterable[tuple[str, str]] = ()) -> list[str]:
+        """The names of a namespace's topics that have all of the given properties, sorted."""
+        wanted = list(filters)
+        with self._store.read() as view:
+            if not wanted:
+                return view.topics_of(namespace)
+            found = view.properties_of(namespace)
+        return [topic for topic, has in found.items() if all(has.get(key) == value for key, value in wanted)]
+
+    def layout_json(self, topic: str) -> str:
+        """The layout record (`ScalableTopicMetadata`) as JSON."""
+        with self._store.read() as view:
+            layout = view.layout_json(topic)
+        if layout is None:
+            raise NotFound(f"Scalable topic not found: {topic}")
+        return layout
+
+    def stats(self, topic: str) -> dict[str, Any]:
+        """Counts of segments, their names and states, and the number of sessions of each subscription."""
+        with self._store.read() as view:
+            metadata = _topic(view, topic).metadata
+            subscriptions = view.subscriptions(topic)
+        segments = metadata.segments.values()
+        active = sum(segment.state == "ACTIVE" for segment in segments)
+        return {
+            "epoch": metadata.epoch,
+            "totalSegments": len(segments),
+            "activeSegments": active,
+            "sealedSegments": len(segments) - active,
+            "segments": {
+                segment.segment_id: {"name": segment_topic(topic, segment), "state": segment.state}
+                for segment in segments
+            },
+            "subscriptions": {name: {"consumerCount": consumers} for name, _, consumers in subscriptions},
+        }
+
+    def split_segment(self, topic: str, segment: int, decision_id: str | None = None) -> None:
+        """Split an active segment at the middle of its range (PIP-468 "Split Protocol", step 4)."""
+        now = self._now_ms()
+        self._change_layout(topic, "split", [segment], lambda layout: layout.split_segment(segment, now), decision_id)
+
+    def merge_segments(self, topic: str, first: int, second: int, decision_id: str | None = None) -> None:
+        """Merge two adjacent active segments; their order is kept in the parents (PIP-468 "Merge Protocol", step 4)."""
+        now = self._now_ms()
+        self._change_layout(
+            topic, "merge", [first, second], lambda layout: layout.merge_segments(first, second, now), decision_id
+        )
+
+    def prune_sealed(self) -> int:
+        """Remove the segments sealed for longer than the retention, all of a topic in one step; how many there were."""
+        if self._retention_seconds < 0:
+            return 0
+        until = self._now_ms() - int(self._retention_seconds * 1000)
+        with self._store.read() as view:
+            topics = view.topics_sealed_until(until)
+        pruned: dict[str, int] = {}
+
+        def prune(metadata: ScalableTopicMetadata) -> ScalableTopicMetadata:
+            layout = SegmentLayout.from_metadata(metadata)
+            old = [segment.segment_id for segment in metadata.segments.values() if _sealed_until(segment, until)]
+            for segment in old:
+                layout = layout.prune_segment(segment)
+            pruned[topic] = len(old)
+            return _with_layout(metadata, layout)
+
+        for topic in topics:
+            try:
+                self._change(topic, "prune", prune)
+            except (NotFound, Conflict) as error:
+                log.info("not pruned this time: %s", error)
+        return sum(pruned.values())
+
+    def policy(self, topic: str) -> AutoScalePolicyOverride | None:
+        """The override of a topic as it was set, None when there is none."""
+        with self._store.read() as view:
+            return _topic(view, topic).metadata.auto_scale_policy
+
+    def set_policy(self, topic: str, policy: AutoScalePolicyOverride | None) -> None:
+        """Replace the override of a topic; None removes it. Checked against the override of its namespace."""
+        with self._store.read() as view:
+            _exists(view, topic)
+            namespace = view.namespace_policy(topic_parts(topic).full_namespace)
+        if policy is not None:
+            check_override(self._profile, namespace, policy)
+        self._change(topic, "policy", lambda metadata: metadata.model_copy(update={"auto_scale_policy": policy}))
+
+    def namespace_policy(self, namespace: str) -> AutoScalePolicyOverride | None:
+        """The override of a namespace as it was set, None when there is none."""
+        with self._store.read() as view:
+            return view.namespace_policy(namespace)
+
+    def set_namespace_policy(self, namespace: str, policy: AutoScalePolicyOverride | None) -> None:
+        """Replace the override of a namespace; None removes it. Overrides of its topics are not checked again."""
+        if policy is not None:
+            check_override(self._profile, policy, None)
+        with self._store.write() as transaction:
+            if policy is not None:
+                transaction.set_namespace_policy(namespace, policy)
+            elif not transaction.remove_namespace_policy(namespace):
+                return
+            transaction.announce(policy_record(namespace, policy, self._now_ms()))
+
+    def create_subscription(self, topic: str, subscription: str, type: SubscriptionType) -> None:
+        """Create a subscription; an existing one of the same type is left as it is."""
+        with self._store.write() as transaction:
+            _exists(transaction, topic)
+            found = transaction.subscription(topic, subscription)
+            if found is None:
+                transaction.insert_subscription(topic, subscription, type)
+                transaction.announce(consumer_record(topic, subscription, type, "snapshot", 0, self._now_ms()))
+            else:
+                _same_type(found, type)
+
+    def delete_subscription(self, topic: str, subscription: str) -> None:
+        """Delete a subscription with its sessions."""
+        with self._store.write() as transaction:
+            found = _subscription(transaction, topic, subscription)
+            transaction.delete_subscription(topic, subscription)
+            transaction.announce(consumer_record(topic, subscription, found.type, "deleted", 0, self._now_ms()))
+
+    def register_consumer(self, topic: str, subscription: str, consumer: str, type: SubscriptionType) -> None:
+        """Register a consumer session, with its subscription when that is missing; a known name changes nothing."""
+        with self._store.write() as transaction:
+            _exists(transaction, topic)
+            found = transaction.subscription(topic, subscription)
+            if found is None:
+                transaction.insert_subscription(topic, subscription, type)
+                found = StoredSubscription(subscription, type, 0)
+            _same_type(found, type)
+            if transaction.insert_consumer(topic, subscription, consumer):
+                count = found.consumers + 1
+                transaction.announce(
+                    consumer_record(topic, subscription, type, "registered", count, self._now_ms(), consumer)
+                )
+
+    def unregister_consumer(self, topic: str, subscription: str, consumer: str) -> None:
+        """Remove a consumer session; its subscription stays."""
+        with self._store.write() as transaction:
+            found = _subscription(transaction, topic, subscription)
+            if not transaction.delete_consumer(topic, subscription, consumer):
+                raise NotFound(f"Consumer not found: {consumer} of {subscription} on {topic}")
+            count = found.consumers - 1
+            transaction.announce(
+                consumer_record(topic, subscription, found.type, "unregistered", count, self._now_ms(), consumer)
+            )
+
+    def _change_layout(
+        self,
+        topic: str,
+        cause: LayoutCause,
+        segments: Sequence[int],
+        change: Callable[[SegmentLayout], SegmentLayout],
+        decision_id: str | None,
+    ) -> None:
+        def changed(metadata: ScalableTopicMetadata) -> ScalableTopicMetadata:
+            for segment in segments:
+                if segment not in metadata.segments:
+                    raise NotFound(f"Segment not found: {segment} of {topic}")
+            try:
+                return _with_layout(metadata, change(SegmentLayout.from_metadata(metadata)))
+            except LayoutError as error:
+                raise Conflict(str(error)) from None
+
+        self._change(topic, cause, changed, decision_id)
+
+    def _change(self, topic: str, cause: LayoutCause, change: Change, decision_id: str | None = None) -> None:
+        """Compare-and-set: change what is there now, and look again when somebody else was faster."""
+        for _ in range(ATTEMPTS):
+            with self._store.read() as view:
+                stored = _topic(view, topic)
+            metadata = change(stored.metadata)
+            record = layout_record(topic, cause, metadata, self._now_ms(), decision_id)
+            with self._store.write() as transaction:
+                if transaction.replace_layout(topic, stored.version, metadata):
+                    transaction.announce(record)
+                    return
+        raise Conflict(f"Concurrent modification of {topic}: {ATTEMPTS} attempts came too late; try again")
+
+
+def segment_topic(topic: str, segment: SegmentInfo) -> str:
+    """`segment://tenant/namespace/topic/0000-7fff-1` (PIP-468 "Segment Topic Management via Admin API")."""
+    hash_range = segment.hash_range
+    return f"segment://{topic_parts(topic).path}/{hash_range.start:04x}-{hash_range.end:04x}-{segment.segment_id}"
+
+
+def _topic(view: View, topic: str) -> StoredTopic:
+    stored = view.topic(topic)
+    if stored is None:
+        raise NotFound(f"Scalable topic not found: {topic}")
+    return stored
+
+
+def _exists(view: View, topic: str) -> None:
+    if not view.has_topic(topic):
+        raise NotFound(f"Scalable topic not found: {topic}")
+
+
+def _subscription(view: View, topic: str, subscription: str) -> StoredSubscription:
+    _exists(view, topic)
+    found = view.subscription(topic, subscription)
+    if found is None:
+        raise NotFound(f"Subscription not found: {subscription} on {topic}")
+    return found
+
+
+def _same_type(found: StoredSubscription, type: SubscriptionType) -> None:
+    if found.type != type:
+        raise Conflict(f"Subscription {found.name} exists with type {found.type}, not {type}")
+
+
+def _sealed_until(segment: SegmentInfo, instant_ms: int) -> bool:
+    return segment.state == "SEALED" and segment.sealed_at_ms <= instant_ms
+
+
+def _with_layout(metadata: ScalableTopicMetadata, layout: SegmentLayout) -> ScalableTopicMetadata:
+    """The changed segments with everything else that the record carried: properties, policy, unknown fields."""
+    changed = layout.to_metadata()
+    return metadata.model_copy(
+        update={"epoch": changed.epoch, "next_segment_id": changed.next_segment_id, "segments": changed.segments}
+    )
