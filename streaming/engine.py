@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from decisions.decide import Hold, Merge, Split, answer_to_wire, decide, next_due
 from decisions.gates import Gate
 from decisions.snapshot import TopicSnapshot, snapshot_to_wire
-
 from schemas.ids import canonical_json, decision_id
 from schemas.tables import Family
 from schemas.version import ENGINE_VERSION

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from decisions.layout import LayoutError, SegmentLayout
 
+from decisions.layout import LayoutError, SegmentLayout
 from schemas.ids import EVERY_TOPIC
 from schemas.messages import (
     MAX_CLOCK_AHEAD_MS,

@@ -9,11 +9,11 @@ import logging
 import threading
 import time
 
-from decisions.policy import PolicyError, read_policy
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
+from decisions.policy import PolicyError, read_policy
 from schemas.settings import Settings, SettingsError
 from streaming.checkpoint import hold_checkpoint
 from streaming.engine import EngineSettings

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pydantic_core
+
 from decisions.significance import accept_causes
 from decisions.snapshot import Load
-
 from streaming.state import StateError
 
 LOADS_VERSION = 1

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from decisions.policy import Policy, policy_digest, resolve_policy
 
+from decisions.policy import Policy, policy_digest, resolve_policy
 from schemas.ids import topic_parts
 from schemas.metadata import AutoScalePolicyOverride
 from streaming.state import BucketState, TopicState

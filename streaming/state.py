@@ -13,8 +13,8 @@ from functools import cached_property
 from typing import Any
 
 import pydantic_core
-from decisions.layout import SegmentLayout
 
+from decisions.layout import SegmentLayout
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 
 STATE_VERSION = 1
