@@ -179,6 +179,7 @@ class Outlet:
             "compression.type": "lz4",
             "message.timeout.ms": 120_000,
             "message.max.bytes": 2 * MAX_VALUE_BYTES,
+            "log_level": 2,
             "error_cb": self._on_error,
         }
         self._producer = Producer(self._configuration)
