@@ -130,6 +130,9 @@ _namespaces = APIRouter(
 )
 
 
+_DONE: dict[str, Any] = {"status_code": 204, "response_class": Response}
+
+
 @_topics.get("")
 def list_topics(
     service: Service, namespace: Namespace, property: Annotated[list[str], Query(default_factory=list)]
@@ -144,7 +147,7 @@ def list_topics(
     return service.list_topics(namespace, filters)
 
 
-@_topics.put("/{topic}", status_code=204)
+@_topics.put("/{topic}", **_DONE)
 def create_topic(service: Service, topic: Topic, body: Body, numInitialSegments: str = "1") -> None:
     """Create a topic; the body is empty or an object of string properties."""
     properties = parse_json(body)
@@ -163,7 +166,7 @@ def get_layout(service: Service, topic: Topic) -> Response:
     return Response(service.layout_json(topic), media_type="application/json")
 
 
-@_topics.delete("/{topic}", status_code=204)
+@_topics.delete("/{topic}", **_DONE)
 def delete_topic(service: Service, topic: Topic) -> None:
     """Delete a topic; `force` is accepted and makes no difference."""
     service.delete_topic(topic)
@@ -175,13 +178,13 @@ def get_stats(service: Service, topic: Topic) -> JSONResponse:
     return JSONResponse(service.stats(topic))
 
 
-@_topics.post("/{topic}/split/{segment}", status_code=204)
+@_topics.post("/{topic}/split/{segment}", **_DONE)
 def split_segment(service: Service, topic: Topic, segment: str, decision: Decision = None) -> None:
     """Split an active segment at the middle of its hash range."""
     service.split_segment(topic, _segment_id(segment), decision or None)
 
 
-@_topics.post("/{topic}/merge/{first}/{second}", status_code=204)
+@_topics.post("/{topic}/merge/{first}/{second}", **_DONE)
 def merge_segments(service: Service, topic: Topic, first: str, second: str, decision: Decision = None) -> None:
     """Merge two adjacent active segments."""
     service.merge_segments(topic, _segment_id(first), _segment_id(second), decision or None)
@@ -193,13 +196,13 @@ def get_policy(service: Service, topic: Topic) -> Response:
     return _policy_answer(service.policy(topic))
 
 
-@_topics.post("/{topic}/autoScalePolicy", status_code=204)
+@_topics.post("/{topic}/autoScalePolicy", **_DONE)
 def set_policy(service: Service, topic: Topic, body: Body) -> None:
     """Replace the override of a topic; an empty body removes it."""
     service.set_policy(topic, parse_override(body))
 
 
-@_topics.delete("/{topic}/autoScalePolicy", status_code=204)
+@_topics.delete("/{topic}/autoScalePolicy", **_DONE)
 def remove_policy(service: Service, topic: Topic) -> None:
     """Remove the override of a topic."""
     service.set_policy(topic, None)
@@ -211,31 +214,31 @@ def get_namespace_policy(service: Service, namespace: Namespace) -> Response:
     return _policy_answer(service.namespace_policy(namespace))
 
 
-@_namespaces.post("", status_code=204)
+@_namespaces.post("", **_DONE)
 def set_namespace_policy(service: Service, namespace: Namespace, body: Body) -> None:
     """Replace the override of a namespace; an empty body removes it."""
     service.set_namespace_policy(namespace, parse_override(body))
 
 
-@_namespaces.delete("", status_code=204)
+@_namespaces.delete("", **_DONE)
 def remove_namespace_policy(service: Service, namespace: Namespace) -> None:
     """Remove the override of a namespace."""
     service.set_namespace_policy(namespace, None)
 
 
-@_topics.put("/{topic}/subscriptions/{subscription}", status_code=204)
+@_topics.put("/{topic}/subscriptions/{subscription}", **_DONE)
 def create_subscription(service: Service, topic: Topic, subscription: Subscription, type: Type) -> None:
     """Create a subscription; nothing happens when it exists with this type."""
     service.create_subscription(topic, subscription, type)
 
 
-@_topics.delete("/{topic}/subscriptions/{subscription}", status_code=204)
+@_topics.delete("/{topic}/subscriptions/{subscription}", **_DONE)
 def delete_subscription(service: Service, topic: Topic, subscription: Subscription) -> None:
     """Delete a subscription with its sessions."""
     service.delete_subscription(topic, subscription)
 
 
-@_topics.put("/{topic}/subscriptions/{subscription}/consumers/{consumer}", status_code=204)
+@_topics.put("/{topic}/subscriptions/{subscription}/consumers/{consumer}", **_DONE)
 def register_consumer(
     service: Service, topic: Topic, subscription: Subscription, consumer: Consumer, type: Type
 ) -> None:
@@ -243,7 +246,7 @@ def register_consumer(
     service.register_consumer(topic, subscription, consumer, type)
 
 
-@_topics.delete("/{topic}/subscriptions/{subscription}/consumers/{consumer}", status_code=204)
+@_topics.delete("/{topic}/subscriptions/{subscription}/consumers/{consumer}", **_DONE)
 def unregister_consumer(service: Service, topic: Topic, subscription: Subscription, consumer: Consumer) -> None:
     """Unregister a consumer session (not in Pulsar's REST)."""
     service.unregister_consumer(topic, subscription, consumer)

@@ -17,8 +17,8 @@ from typing import NamedTuple
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from controller.announcements import Record
-from controller.snapshots import Snapshots
-from controller.store import LayoutStore, View
+from controller.snapshots import Page, Snapshots
+from controller.store import LayoutStore, OutboxEntry, View
 from schemas.kafka import CONSUMER_EVENTS, CONTROL_EVENTS
 from schemas.messages import MAX_VALUE_BYTES
 
@@ -44,6 +44,8 @@ _PRODUCER_CONFIG = {
     "reconnect.backoff.max.ms": 1_000,
     "topic.metadata.propagation.max.ms": 5_000,
     "queue.buffering.max.kbytes": 65_536,
+    # librdkafka repeats itself at every attempt to connect; what it has to say arrives in `error_cb` too.
+    "log_level": 0,
 }
 
 
@@ -102,9 +104,9 @@ class Publisher:
             try:
                 self._publish()
             except Exception as error:
-                self._error = f"announcements do not reach Kafka at {self._bootstrap}: {error}"
-                log.warning("%s; sending again from the oldest one that is not confirmed", self._error)
-                log.debug("the failure in full", exc_info=True)
+                detail = error.args[0].str() if isinstance(error, KafkaException) else error
+                self._trouble(f"announcements do not reach Kafka at {self._bootstrap}: {detail}")
+                log.debug("sending again from the oldest one that is not confirmed", exc_info=True)
                 if time.monotonic() - began > 2 * MOST_PAUSE_SECONDS:
                     pause = FIRST_PAUSE_SECONDS
                 self._stopping.wait(pause)
@@ -112,7 +114,8 @@ class Publisher:
 
     def _publish(self) -> None:
         """Send until the publisher stops; raises when a delivery fails or the store cannot be read or written."""
-        producer = Producer({**_PRODUCER_CONFIG, "bootstrap.servers": self._bootstrap, "error_cb": self._on_error})
+        config = {**_PRODUCER_CONFIG, "bootstrap.servers": self._bootstrap, "error_cb": self._on_error}
+        producer = Producer(config)
         self._in_flight.clear()
         self._failure = None
         self._snapshots.restart()
@@ -121,19 +124,21 @@ class Publisher:
             while True:
                 self._store.announced.clear()
                 with self._store.read() as view:
-                    records = self._next_records(view, last)
-                for seq, record in records:
+                    entries, page = self._next(view, last)
+                for seq, record in entries:
                     self._send(producer, seq, record)
                     last = seq
+                for record in page.records() if page else ():
+                    self._send(producer, last, record)
                 producer.poll(0.02 if self._in_flight else 0)
                 self._drop_confirmed()
                 if self._failure is not None:
                     raise KafkaException(self._failure)
                 if self._stopping.is_set():
                     stop_at = min(stop_at, time.monotonic() + DRAIN_SECONDS)
-                    if (not records and not self._in_flight) or time.monotonic() > stop_at:
+                    if (not entries and not self._in_flight) or time.monotonic() > stop_at:
                         return
-                elif not records and not self._in_flight:
+                elif not entries and not self._in_flight:
                     if self._error is not None:
                         self._probe(producer)
                     self._store.announced.wait(min(IDLE_SECONDS, self._snapshots.due_in()))
@@ -141,15 +146,15 @@ class Publisher:
             producer.purge()
             producer.flush(1)
 
-    def _next_records(self, view: View, last: int) -> list[tuple[int, Record]]:
+    def _next(self, view: View, last: int) -> tuple[list[OutboxEntry], Page | None]:
+        """What to send now: the next entries, and a page of snapshots only when these are all there are."""
         room = MAX_IN_FLIGHT - len(self._in_flight)
         if room <= 0:
-            return []
-        records = [(seq, record) for seq, record in view.outbox_after(last, room)]
-        if len(records) < room and not self._stopping.is_set():
-            newest = records[-1][0] if records else last
-            records += [(newest, record) for record in self._snapshots.next_page(view)]
-        return records
+            return [], None
+        entries = view.outbox_after(last, room)
+        if len(entries) == room or self._stopping.is_set():
+            return entries, None
+        return entries, self._snapshots.next_page(view)
 
     def _send(self, producer: Producer, seq: int, record: Record) -> None:
         sent = _Sent(seq)
@@ -157,7 +162,7 @@ class Publisher:
         def delivered(error: KafkaError | None, _: Message) -> None:
             if error is None:
                 sent.confirmed = True
-                self._error = None
+                self._trouble(None)
                 self._progress_at = time.monotonic()
             elif self._failure is None:
                 self._failure = error
@@ -170,7 +175,7 @@ class Publisher:
                 producer.produce(record.source, key=record.key, value=record.value, on_delivery=delivered)
                 return
             except BufferError:
-                if self._stopping.is_set():
+                if self._stopping.is_set() or self._failure is not None:
                     raise
                 producer.poll(0.1)
 
@@ -187,16 +192,24 @@ class Publisher:
         try:
             known = producer.list_topics(timeout=1).topics
         except KafkaException as error:
-            self._error = f"no Kafka broker at {self._bootstrap} answers: {error.args[0].str()}"
+            self._trouble(f"no Kafka broker at {self._bootstrap} answers: {error.args[0].str()}")
             return
         missing = [topic.name for topic in (CONTROL_EVENTS, CONSUMER_EVENTS) if topic.name not in known]
-        if missing:
-            self._error = f"Kafka at {self._bootstrap} has no topic {' and no topic '.join(missing)}; create it first"
-        else:
-            self._error = None
+        absent = f"Kafka at {self._bootstrap} has no topic {' and no topic '.join(missing)}; create it first"
+        self._trouble(absent if missing else None)
 
     def _on_error(self, error: KafkaError) -> None:
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
-            self._error = f"no Kafka broker at {self._bootstrap} can be reached"
+            self._trouble(f"no Kafka broker at {self._bootstrap} can be reached")
         elif error.fatal():
             self._failure = error
+
+    def _trouble(self, error: str | None) -> None:
+        """Note what keeps announcements from Kafka, None for nothing; only a change is worth a line in the log."""
+        if error == self._error:
+            return
+        self._error = error
+        if error is None:
+            log.info("announcements reach Kafka at %s", self._bootstrap)
+        else:
+            log.warning("%s; announcements wait in the outbox", error)

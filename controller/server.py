@@ -47,6 +47,7 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> None:
                 ws="none",
                 lifespan="on",
                 log_config=None,
+                log_level="warning",
                 access_log=False,
                 server_header=False,
                 timeout_graceful_shutdown=GRACE_SECONDS,

@@ -159,6 +159,8 @@ class ScalableTopicService:
             namespace = view.namespace_policy(topic_parts(topic).full_namespace)
         if policy is not None:
             check_override(self._profile, namespace, policy)
+        elif self.policy(topic) is None:
+            return
         self._change(topic, "policy", lambda metadata: metadata.model_copy(update={"auto_scale_policy": policy}))
 
     def namespace_policy(self, namespace: str) -> AutoScalePolicyOverride | None:

@@ -7,12 +7,34 @@ older than an announcement that was sent before it, and what changes later is an
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from controller.announcements import Record, consumer_record, layout_record, policy_record
-from controller.store import View
+from controller.store import StoredSubscription, View
+from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 
 TOPICS_A_PAGE = 50
+
+
+class Page(NamedTuple):
+    """What one look at the store gave; turned into records outside of the look."""
+
+    at: int
+    policies: dict[str, AutoScalePolicyOverride]
+    layouts: list[tuple[str, str]]
+    subscriptions: list[tuple[str, StoredSubscription]]
+
+    def records(self) -> Iterator[Record]:
+        """The page as snapshot announcements."""
+        for namespace, policy in self.policies.items():
+            yield policy_record(namespace, policy, self.at)
+        for topic, layout in self.layouts:
+            metadata = ScalableTopicMetadata.model_validate_json(layout)
+            if record := layout_record(topic, "snapshot", metadata, self.at):
+                yield record
+        for topic, (name, type, consumers) in self.subscriptions:
+            yield consumer_record(topic, name, type, "snapshot", consumers, self.at)
 
 
 class Snapshots:
@@ -34,22 +56,16 @@ class Snapshots:
         self._topic = None
         self._due = time.monotonic()
 
-    def next_page(self, view: View) -> list[Record]:
-        """The next records of the round, nothing when none is due."""
+    def next_page(self, view: View) -> Page | None:
+        """The next part of the round, None when none is due."""
         if self.due_in() > 0:
-            return []
-        now = self._now_ms()
-        records: list[Record | None] = []
+            return None
+        policies: dict[str, AutoScalePolicyOverride] = {}
         if self._topic is None:
             self._topic = ""
             self._due = time.monotonic() + self._every_seconds
-            records += [policy_record(name, policy, now) for name, policy in view.namespace_policies().items()]
-        topics = view.topics_after(self._topic, TOPICS_A_PAGE)
-        for topic, _, metadata in topics:
-            records.append(layout_record(topic, "snapshot", metadata, now))
-            records += [
-                consumer_record(topic, name, type, "snapshot", consumers, now)
-                for name, type, consumers in view.subscriptions(topic)
-            ]
-        self._topic = topics[-1].topic if len(topics) == TOPICS_A_PAGE else None
-        return [record for record in records if record is not None]
+            policies = view.namespace_policies()
+        layouts = view.layouts_after(self._topic, TOPICS_A_PAGE)
+        subscriptions = [(topic, found) for topic, _ in layouts for found in view.subscriptions(topic)]
+        self._topic = layouts[-1][0] if len(layouts) == TOPICS_A_PAGE else None
+        return Page(self._now_ms(), policies, layouts, subscriptions)

@@ -91,7 +91,7 @@ class View:
     def topic(self, topic: str) -> StoredTopic | None:
         """The topic with its layout, or None."""
         row = self._db.execute("SELECT topic, version, metadata FROM topics WHERE topic = ?", (topic,)).fetchone()
-        return _stored(row) if row else None
+        return StoredTopic(row[0], row[1], ScalableTopicMetadata.model_validate_json(row[2])) if row else None
 
     def has_topic(self, topic: str) -> bool:
         """Whether there is a topic of that name."""
@@ -115,12 +115,11 @@ class View:
         )
         return {topic: json.loads(properties or "{}") for topic, properties in rows}
 
-    def topics_after(self, topic: str, limit: int) -> list[StoredTopic]:
-        """The next `limit` topics in the order of their names."""
-        rows = self._db.execute(
-            "SELECT topic, version, metadata FROM topics WHERE topic > ? ORDER BY topic LIMIT ?", (topic, limit)
-        )
-        return [_stored(row) for row in rows]
+    def layouts_after(self, topic: str, limit: int) -> list[tuple[str, str]]:
+        """The next `limit` topics in the order of their names, each with its layout record as JSON."""
+        return self._db.execute(
+            "SELECT topic, metadata FROM topics WHERE topic > ? ORDER BY topic LIMIT ?", (topic, limit)
+        ).fetchall()
 
     def topics_sealed_until(self, instant_ms: int) -> list[str]:
         """Topics that hold a segment sealed at or before `instant_ms`."""
@@ -327,8 +326,3 @@ class LayoutStore:
 def _columns(metadata: ScalableTopicMetadata) -> tuple[int | None, str]:
     sealed = [segment.sealed_at_ms for segment in metadata.segments.values() if segment.state == "SEALED"]
     return min(sealed, default=None), metadata.to_json()
-
-
-def _stored(row: tuple[str, int, str]) -> StoredTopic:
-    topic, version, metadata = row
-    return StoredTopic(topic, version, ScalableTopicMetadata.model_validate_json(metadata))

@@ -1,0 +1,105 @@
+"""A real controller on a real port for the tests of its REST interface; its Kafka is a closed port."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+
+from controller.app import create_app
+from controller.publisher import Publisher
+from controller.service import ScalableTopicService
+from controller.snapshots import Snapshots
+from controller.store import LayoutStore
+from schemas.ids import EVERY_TOPIC
+from schemas.messages import Message, Rejected, parse_message
+from tests.waiting import wait_until
+
+NOWHERE = "127.0.0.1:1"
+"""No broker listens here: everything stays in the outbox, where a test can read it."""
+
+
+@dataclass
+class Clock:
+    """A wall clock that the test moves, milliseconds."""
+
+    now: int = 1_763_660_000_000
+
+    def __call__(self) -> int:
+        return self.now
+
+
+@dataclass
+class RunningController:
+    """The parts of a controller that answers at `url`, and a client for it."""
+
+    url: str
+    store: LayoutStore
+    service: ScalableTopicService
+    publisher: Publisher
+    clock: Clock
+    client: httpx.Client
+    namespaces: Iterator[int] = field(default_factory=lambda: iter(range(1_000_000)))
+
+    def new_namespace(self) -> str:
+        """A `tenant/namespace` that no other test uses."""
+        return f"acme/n{next(self.namespaces)}"
+
+    def announced(self, topic: str | None = None) -> list[Message]:
+        """What waits in the outbox, of one topic or of no topic, each message checked as its listeners will."""
+        with self.store.read() as view:
+            entries = view.outbox_after(0, 1_000_000)
+        records = [record for _, record in entries if record.key == (topic or EVERY_TOPIC)]
+        messages = [parse_message(record.source, record.key.encode(), record.value) for record in records]
+        assert not [message for message in messages if isinstance(message, Rejected)]
+        return messages
+
+
+@contextmanager
+def run_controller(
+    database: Path,
+    bootstrap: str = NOWHERE,
+    token: str | None = None,
+    retention_seconds: float = -1,
+    snapshot_seconds: float = 3600,
+) -> Iterator[RunningController]:
+    """A controller in this process, on a free port, with a clock that stands still."""
+    clock = Clock()
+    store = LayoutStore(database)
+    service = ScalableTopicService(store, "default", retention_seconds, clock)
+    publisher = Publisher(store, bootstrap, Snapshots(snapshot_seconds, clock))
+    app = create_app(store, service, publisher, token, 1_048_576)
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, http="h11", ws="none", log_config=None, log_level="warning"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    wait_until(lambda: server.started)
+    url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    try:
+        with httpx.Client(base_url=url, timeout=30) as client:
+            yield RunningController(url, store, service, publisher, clock, client)
+    finally:
+        server.should_exit = True
+        thread.join()
+        listening.close()
+        store.close()
+
+
+@pytest.fixture(scope="session")
+def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningController]:
+    """One controller for all tests of a run; each test takes a namespace of its own."""
+    with run_controller(tmp_path_factory.mktemp("controller") / "layouts.db") as running:
+        yield running
+
+
+@pytest.fixture
+def namespace(controller: RunningController) -> str:
+    """A fresh `tenant/namespace`."""
+    return controller.new_namespace()
