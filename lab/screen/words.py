@@ -1,0 +1,68 @@
+"""Numbers, ages, names and holds in words, short enough for one line of a terminal. Pure.
+
+Stage: drawing, below `lab.screen.frame`. Whatever a stranger may have named is made printable here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from lab.view import HoldView
+from schemas.ids import topic_parts
+
+
+def printable(text: str) -> str:
+    """The text without anything that a terminal would obey: control characters become `·`."""
+    return "".join(character if character.isprintable() else "·" for character in text)
+
+
+def short_names(topics: Iterable[str]) -> dict[str, str]:
+    """Each topic's shortest name that is unambiguous among `topics`: without what all of them have in front."""
+    names = list(topics)
+    parts = [topic_parts(name) for name in names]
+    if len({part.full_namespace for part in parts}) <= 1:
+        return {name: printable(part.name) for name, part in zip(names, parts, strict=True)}
+    if len({part.tenant for part in parts}) <= 1:
+        return {name: printable(f"{part.namespace}/{part.name}") for name, part in zip(names, parts, strict=True)}
+    return {name: printable(part.path) for name, part in zip(names, parts, strict=True)}
+
+
+def span(seconds: float) -> str:
+    """A length of time: `0.4 s`, `12 s`, `3 min`, `5 h`, `2 d`."""
+    seconds = max(0.0, seconds)
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    if seconds < 119.5:
+        return f"{seconds:.0f} s"
+    if seconds < 7_170:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 172_800:
+        return f"{seconds / 3600:.0f} h"
+    return f"{seconds / 86_400:.0f} d"
+
+
+def age(then: datetime, now: datetime) -> str:
+    """How long ago, in whole seconds below two minutes: `3 s`, `12 min`."""
+    seconds = max(0.0, (now - then).total_seconds())
+    return f"{seconds:.0f} s" if seconds < 119.5 else span(seconds)
+
+
+def amount(value: float) -> str:
+    """A number in at most six characters: `0.5`, `812`, `12.3k`, `64M`."""
+    for limit, divisor, unit in ((1e3, 1, ""), (1e6, 1e3, "k"), (1e9, 1e6, "M"), (1e12, 1e9, "G")):
+        if abs(value) < limit * 0.99995:
+            scaled = value / divisor
+            return f"{scaled:.0f}{unit}" if scaled == int(scaled) or abs(scaled) >= 100 else f"{scaled:.3g}{unit}"
+    return f"{value:.2g}"
+
+
+def hold_reason(hold: HoldView, now: datetime) -> str:
+    """Why a topic holds: the gate, what was measured against which limit, and when it could next pass."""
+    words = printable(hold.gate).replace("-", " ")
+    if hold.measured is not None and hold.limit is not None:
+        words += f": {amount(hold.measured)} of {amount(hold.limit)}"
+    if hold.eligible_at is not None:
+        left = (hold.eligible_at - now).total_seconds()
+        words += f", in {span(left)}" if left > 0 else ", due"
+    return words
