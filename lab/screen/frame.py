@@ -166,9 +166,7 @@ def _figure(number: str, words: str, style: str = "") -> Text:
 
 def _topic_lines(view: LakeView, width: int, most: int, two_lines: bool) -> list[Text]:
     if not view.topics:
-        return [Text("no layouts yet: waiting for the controller's first events to come through the stream", DIM)][
-            :most
-        ]
+        return [Text("no topics yet: the first layouts are on their way through the stream", DIM)][:most]
     names = short_names(topic.name for topic in view.topics)
     columns = _columns(width, max(map(_cells, names.values())), two_lines, _widest_consumers(view))
     heading = Text(" " * (columns.name + columns.epoch))
