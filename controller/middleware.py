@@ -16,6 +16,10 @@ OPEN_PATHS = frozenset({"/healthz"})
 """Paths that need no token."""
 
 
+class _BrokenOff(Exception):
+    """Nobody waits for an answer any more."""
+
+
 class RequestGate:
     """Lets a request through that is authorised and small enough: 401 and 413 otherwise."""
 
@@ -36,9 +40,13 @@ class RequestGate:
             await refusal(scope, receive, send)
             return
         length = headers.get(b"content-length", b"0")
-        body = None
-        if not length.isdigit() or int(length) <= self._max_body_bytes:
-            body = await self._body(receive)
+        if length.isdigit() and int(length) > self._max_body_bytes:
+            body = None
+        else:
+            try:
+                body = await self._body(receive)
+            except _BrokenOff:
+                return
         if body is None:
             reason = f"the body is larger than {self._max_body_bytes} bytes"
             await JSONResponse({"reason": reason}, 413)(scope, receive, send)
@@ -58,11 +66,13 @@ class RequestGate:
         return hmac.compare_digest(headers.get(b"authorization", b""), self._authorization)
 
     async def _body(self, receive: Receive) -> bytes | None:
-        """The whole body; None when it is too large. One that breaks off counts as what came of it."""
+        """The whole body; None when it is too large. Raises `_BrokenOff` when its sender is gone half way."""
         chunks: list[bytes] = []
         size = 0
         while True:
             message = await receive()
+            if message["type"] == "http.disconnect":
+                raise _BrokenOff
             chunk = message.get("body", b"")
             size += len(chunk)
             if size > self._max_body_bytes:

@@ -30,8 +30,7 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> None:
     Raises `StartError` before anything runs.
     """
     chosen = settings.controller
-    listening = _listen(chosen)
-    with listening:
+    with _listen(chosen) as listening:
         store = LayoutStore(settings.path(chosen.database))
         try:
             service = ScalableTopicService(
@@ -78,12 +77,15 @@ def _listen(chosen: ControllerSettings) -> socket.socket:
         )
     family = socket.AF_INET6 if ":" in chosen.host else socket.AF_INET
     try:
-        return socket.create_server((chosen.host, chosen.port), family=family, backlog=2048)
+        listening = socket.create_server((chosen.host, chosen.port), family=family, backlog=2048)
     except (OSError, UnicodeError) as error:
         detail = error.strerror if isinstance(error, OSError) else "not an address"
         raise StartError(
             f"cannot listen on {chosen.host}:{chosen.port}: {detail}; choose another controller.port (0 = a free one)"
         ) from error
+    # asyncio does this for sockets that it makes itself only; without it an answer with a body takes 40 ms longer.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening
 
 
 def _is_loopback(host: str) -> bool:

@@ -77,6 +77,7 @@ def run_controller(
     publisher = Publisher(store, bootstrap, Snapshots(snapshot_seconds, clock))
     app = create_app(store, service, publisher, token, 1_048_576)
     listening = socket.create_server(("127.0.0.1", 0))
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     server = uvicorn.Server(uvicorn.Config(app, http="h11", ws="none", log_config=None, log_level="warning"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()

@@ -61,10 +61,14 @@ def test_a_version_is_not_used_again_by_a_topic_created_anew(store: LayoutStore)
 
 
 def test_what_raises_leaves_neither_the_change_nor_its_announcement(store: LayoutStore) -> None:
-    with pytest.raises(RuntimeError), store.write() as transaction:
-        transaction.insert_topic(TOPIC, layout())
-        transaction.announce(consumer_record(TOPIC, "s", "STREAM", "snapshot", 0, 1))
-        raise RuntimeError
+    def fail_half_way() -> None:
+        with store.write() as transaction:
+            transaction.insert_topic(TOPIC, layout())
+            transaction.announce(consumer_record(TOPIC, "s", "STREAM", "snapshot", 0, 1))
+            raise RuntimeError("half way")
+
+    with pytest.raises(RuntimeError, match="half way"):
+        fail_half_way()
     with store.read() as view:
         assert view.topic(TOPIC) is None
         assert view.outbox_length() == 0
