@@ -1,0 +1,187 @@
+"""The embedded Kafka broker: one KRaft node on loopback, from the checked jars, in a folder of its own.
+
+Stage: first of the local run, and the real broker of the tests. Data survives kill -9 and later starts; the ports are
+chosen anew at each first start of a process unless they are given.
+"""
+
+from __future__ import annotations
+
+import base64
+import signal
+import socket
+import subprocess
+import time
+import uuid
+from pathlib import Path
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from lab.java_home import SetupError, find_java
+from schemas.kafka import KAFKA_TOPICS
+
+_FLAGS = [
+    "-Xms64m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Xshare:auto",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+]
+_START_SECONDS = 60
+_STOP_SECONDS = 20
+
+
+def free_ports(count: int) -> list[int]:
+    """Loopback ports that nobody listens on at this moment."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def check_port_is_free(port: int, what: str) -> None:
+    """Raises `SetupError` when somebody listens on a loopback port that was asked for."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise SetupError(
+                f"port {port} for {what} is taken: stop who holds it, or set another (0 = a free one)"
+            ) from error
+
+
+class EmbeddedBroker:
+    """One broker process. `bootstrap` is known from the start and stays the same through restarts of the process."""
+
+    def __init__(self, folder: Path, jars: Path, heap: str = "256m", port: int = 0) -> None:
+        """`folder` holds data, configuration and log; `port` 0 means a free one."""
+        self.folder, self._jars, self._heap = Path(folder).resolve(), jars, heap
+        if port:
+            check_port_is_free(port, "the embedded Kafka broker")
+        found = free_ports(2)
+        self.port, self._controller_port = port or found[0], found[1]
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        """`host:port` of the broker."""
+        return f"127.0.0.1:{self.port}"
+
+    def prepare(self) -> list[str]:
+        """Writes the configuration, formats the folder if it is new, and answers the command that runs the broker."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        properties = self.folder / "server.properties"
+        properties.write_text(
+            _PROPERTIES.format(port=self.port, controller=self._controller_port, data=self.folder / "data")
+        )
+        if not (self.folder / "data" / "meta.properties").is_file():
+            run = subprocess.run(
+                self._java("kafka.tools.StorageTool", "format", "-t", _cluster_id(), "-c", str(properties)),
+                capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False,
+            )  # fmt: skip
+            if run.returncode:
+                raise SetupError(
+                    f"the broker's folder {self.folder} could not be formatted: {run.stdout[-500:]}{run.stderr[-500:]}"
+                )
+        return self._java("kafka.Kafka", str(properties))
+
+    def start(self) -> None:
+        """Starts the broker and waits until it serves; raises `SetupError` with its last words when it does not."""
+        command = self.prepare()
+        with open(self.folder / "broker.log", "ab") as log:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        deadline = time.monotonic() + _START_SECONDS
+        while not is_serving(self.bootstrap):
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                words = (self.folder / "broker.log").read_text(errors="replace")[-800:]
+                self.kill()
+                raise SetupError(f"the Kafka broker did not start; the end of {self.folder / 'broker.log'}: {words}")
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        """Ends the broker orderly."""
+        if self.process and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    def kill(self) -> None:
+        """Ends the broker with SIGKILL."""
+        if self.process and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+    def _java(self, main: str, *arguments: str) -> list[str]:
+        return [find_java(), f"-Xmx{self._heap}", *_FLAGS, "-cp", f"{self._jars}/*", main, *arguments]
+
+
+def is_serving(bootstrap: str) -> bool:
+    """Whether a broker answers there within a second."""
+    host, _, port = bootstrap.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), 0.5).close()
+    except OSError:
+        return False
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    try:
+        return bool(admin.list_topics(timeout=1).brokers)
+    except KafkaException:
+        return False
+
+
+def create_topics(bootstrap: str) -> None:
+    """The three topics of `schemas.kafka`, made where they are missing; raises `KafkaException` when that fails."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    wanted = [NewTopic(topic.name, topic.partitions, 1, config=topic.config) for topic in KAFKA_TOPICS]
+    for future in admin.create_topics(wanted, operation_timeout=20).values():
+        try:
+            future.result(30)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+
+
+def _cluster_id() -> str:
+    """16 random bytes, url-safe; not beginning with `-`, which the tool would take for an option."""
+    while True:
+        identity = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if not identity.startswith("-"):
+            return identity
+
+
+_PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+controller.listener.names=CONTROLLER
+inter.broker.listener.name=PLAINTEXT
+log.dirs={data}
+num.partitions=1
+auto.create.topics.enable=false
+default.replication.factor=1
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+share.coordinator.state.topic.num.partitions=1
+group.initial.rebalance.delay.ms=0
+num.network.threads=2
+num.io.threads=4
+background.threads=2
+log.cleaner.dedupe.buffer.size=2097152
+"""

@@ -1,0 +1,47 @@
+"""Finding a Java that is good enough, and saying in one line what to do when there is none.
+
+Neighbours: whatever starts a JVM here: `lab.setup`, `lab.broker`, `lab.doctor`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+LEAST_JAVA = 17
+
+
+class SetupError(RuntimeError):
+    """Something that the system needs is missing or wrong; the message says what, and what to do."""
+
+
+def find_java() -> str:
+    """The `java` to use: `JAVA_HOME`'s, else the one on the path; raises `SetupError` when it is missing or too old."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is None or not Path(java).is_file():
+        where = f"JAVA_HOME is {home}, which holds no bin/java" if home else "there is no `java` on the path"
+        raise SetupError(f"Java {LEAST_JAVA} or newer is needed, and {where}: install a JRE, or set JAVA_HOME")
+    version = java_version(java)
+    if version < LEAST_JAVA:
+        raise SetupError(
+            f"{java} is Java {version}, at least {LEAST_JAVA} is needed: install a newer one, or set JAVA_HOME"
+        )
+    return java
+
+
+def java_version(java: str) -> int:
+    """The major version of a `java` executable; raises `SetupError` when it does not run."""
+    try:
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
+    except (OSError, subprocess.SubprocessError) as error:
+        raise SetupError(f"{java} does not run: {error}; install Java {LEAST_JAVA}, or set JAVA_HOME") from error
+    found = re.search(r'version "(?:1\.)?(\d+)', said)
+    if found is None:
+        raise SetupError(
+            f"cannot tell the version of {java} from {said.splitlines()[:1]}; set JAVA_HOME to another one"
+        )
+    return int(found.group(1))
