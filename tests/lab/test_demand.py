@@ -12,20 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lab.demand import KEYS, Demand, demands
-from schemas.settings import TrafficSettings
-
-NOW = 1_763_660_000.0
-
-
-def traffic_settings(**changed: object) -> TrafficSettings:
-    """The demonstration's traffic, with changes."""
-    base = {
-        "seed": 7, "topics": 6, "namespace": "acme/shop", "report_seconds": 1, "peak_msg_rate_in": 30_000,
-        "message_bytes": 1000, "fanout": 2.0, "wave_seconds": 90, "burst_seconds": 40, "max_consumers": 6,
-        "consumer_seconds": 20,
-    }  # fmt: skip
-    return TrafficSettings.model_validate({**base, **changed})
-
+from tests.lab.demonstration import NOW, traffic_settings
 
 topics = st.builds(
     lambda seed, index: Demand(traffic_settings(seed=seed), index), st.integers(0, 99), st.integers(0, 11)

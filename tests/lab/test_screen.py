@@ -18,9 +18,8 @@ from lab.screen import export_frame, frame, run_screen
 from lab.screen.keyspace import ruler, strip
 from lab.screen.words import age, amount, hold_reason, printable, short_names, span
 from lab.view import DecisionView, HoldView, LakeView, Rates, SegmentView, TopicView
-from schemas.settings import load_settings
+from tests.lab.demonstration import local_settings
 from tests.lab.lake import at, decision, hold, layout_event, layout_json, load, outcome, write
-from tests.lab.test_traffic import HOME
 from tests.waiting import wait_until
 
 SIZES = [(80, 24), (100, 30), (140, 40), (220, 60), (60, 20), (40, 12), (20, 6), (8, 2), (1, 1)]
@@ -227,7 +226,7 @@ def test_export_gives_a_picture_and_a_text_of_the_same_frame():
 
 
 def test_the_running_screen_shows_what_comes_into_the_lake_and_gives_the_terminal_back(tmp_path):
-    loaded = load_settings([HOME / "conf" / "demonstration.toml"], HOME, {}).model_copy(update={"home": tmp_path})
+    loaded = local_settings(tmp_path)
     file = io.StringIO()
     console = Console(file=file, force_terminal=True, width=100, height=30)
     stop = threading.Event()

@@ -5,23 +5,18 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from lab.demand import KEYS, Demand
 from lab.traffic import Counters, Outlet, Reports, Sessions, next_instant, run_traffic, segment_stats
 from schemas.messages import Rejected, SegmentStats, parse_message
 from schemas.metadata import ScalableTopicMetadata
-from schemas.settings import Settings, load_settings
-from tests.lab.test_demand import NOW, traffic_settings
+from tests.lab.demonstration import NOW, local_settings, traffic_settings
 from tests.waiting import wait_until
-
-HOME = Path(__file__).resolve().parents[2]
 
 
 def layout(*bounds: tuple[int, int], sealed: int = 0, epoch: int = 0) -> ScalableTopicMetadata:
@@ -218,14 +213,6 @@ def test_counters_go_on_after_a_restart_and_survive_a_broken_file(tmp_path):
     assert Counters(file).counts["sent"] == 0
 
 
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[str]:
-    """Bootstrap address of librdkafka's own mock cluster: the real protocol, no JVM."""
-    owner = Producer({"test.mock.num.brokers": "1", "bootstrap.servers": "unused:1", "log_level": 0})
-    yield ",".join(f"{broker.host}:{broker.port}" for broker in owner.list_topics(timeout=10).brokers.values())
-    owner.flush(1)
-
-
 def read_all(bootstrap: str, topic: str) -> list[tuple[bytes | None, bytes | None]]:
     """Every record of a topic."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "test", "enable.partition.eof": True})
@@ -246,11 +233,6 @@ def read_all(bootstrap: str, topic: str) -> list[tuple[bytes | None, bytes | Non
     finally:
         consumer.close()
     return found
-
-
-def local_settings(home: Path, bootstrap: str) -> Settings:
-    loaded = load_settings([HOME / "conf" / "demonstration.toml"], HOME, {"ANABRANCH_KAFKA_BOOTSTRAP": bootstrap})
-    return loaded.model_copy(update={"home": home})
 
 
 def test_reports_reach_kafka_keyed_by_topic_and_are_all_counted(kafka, tmp_path):
