@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from schemas.messages import (
     MAX_VALUE_BYTES,
-    VERSION,
     ConsumerEvent,
     ConsumerEventKind,
     LayoutCause,
@@ -41,9 +40,7 @@ def layout_record(
     None when not even the active ones fit (above some 5,000 segments): such a topic cannot be scaled automatically.
     """
     for shown in (layout, _without_sealed(layout)):
-        event = LayoutEvent(
-            v=VERSION, type="layout", topic=topic, cause=cause, decision_id=decision_id, layout=shown, at=at
-        )
+        event = LayoutEvent(v=1, type="layout", topic=topic, cause=cause, decision_id=decision_id, layout=shown, at=at)
         record = Record("control-events", key_of(event), event.to_json().encode())
         if len(record.value) <= MAX_VALUE_BYTES:
             return record
@@ -62,7 +59,7 @@ def consumer_record(
 ) -> Record:
     """`consumers` sessions are left in the subscription after the event at `at` (ms)."""
     message = ConsumerEvent(
-        v=VERSION,
+        v=1,
         topic=topic,
         subscription=subscription,
         type=type,
@@ -76,7 +73,7 @@ def consumer_record(
 
 def policy_record(namespace: str, policy: AutoScalePolicyOverride | None, at: int) -> Record:
     """The override of a namespace as it is from `at` (ms) on; None = removed."""
-    event = PolicyEvent(v=VERSION, type="policy", scope="namespace", name=namespace, policy=policy, at=at)
+    event = PolicyEvent(v=1, type="policy", scope="namespace", name=namespace, policy=policy, at=at)
     return Record("control-events", key_of(event), event.to_json().encode())
 
 

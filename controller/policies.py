@@ -18,8 +18,9 @@ from schemas.metadata import AutoScalePolicyOverride
 Profile = Literal["default", "pip-483"]
 
 MAX_LONG = 2**63 - 1
-
-_FIELDS = {field.alias for field in AutoScalePolicyOverride.model_fields.values()}
+MAX_INT = 2**31 - 1
+_INTS = frozenset({"maxSegments", "minSegments", "maxDagDepth"})
+_FIELDS = frozenset(field.alias for field in AutoScalePolicyOverride.model_fields.values())
 
 
 def parse_override(body: bytes) -> AutoScalePolicyOverride | None:
@@ -35,8 +36,8 @@ def parse_override(body: bytes) -> AutoScalePolicyOverride | None:
     for name, number in value.items():
         if name not in _FIELDS:
             raise BadRequest(f"unknown policy field: {name[:200]}")
-        if isinstance(number, (int, float)) and abs(number) > MAX_LONG:
-            raise BadRequest(f"{name} is out of range")
+        if isinstance(number, (int, float)) and abs(number) > _most(name):
+            raise BadRequest(f"{name}: out of range, at most {_most(name)}")
     try:
         return AutoScalePolicyOverride.model_validate(value)
     except ValidationError as error:
@@ -61,3 +62,10 @@ def parse_json(body: bytes) -> object:
         return from_json(body, allow_inf_nan=False)
     except ValueError as error:
         raise BadRequest(f"the body is not JSON: {error}") from None
+
+
+def _most(field: str) -> int:
+    """The largest value that Pulsar's type of a field holds; durations are kept in milliseconds."""
+    if field in _INTS:
+        return MAX_INT
+    return MAX_LONG // 1000 if field.endswith("Seconds") else MAX_LONG

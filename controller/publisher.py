@@ -136,7 +136,8 @@ class Publisher:
                     raise KafkaException(self._failure)
                 if self._stopping.is_set():
                     stop_at = min(stop_at, time.monotonic() + DRAIN_SECONDS)
-                    if (not entries and not self._in_flight) or time.monotonic() > stop_at:
+                    done = not entries and not self._in_flight
+                    if done or self._error is not None or time.monotonic() > stop_at:
                         return
                 elif not entries and not self._in_flight:
                     if self._error is not None:

@@ -16,20 +16,18 @@ from controller.announcements import consumer_record, layout_record, policy_reco
 from controller.errors import Conflict, NotFound, PreconditionFailed
 from controller.policies import Profile, check_override
 from controller.store import LayoutStore, StoredSubscription, StoredTopic, View
-from decisions.layout import LayoutError, SegmentLayout
+from decisions.layout import HASH_SPACE, LayoutError, Segment, SegmentLayout, segment_topic
 from schemas.ids import topic_parts
 from schemas.messages import LayoutCause, SubscriptionType
-from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata, SegmentInfo
+from schemas.metadata import AutoScalePolicyOverride
 
 log = logging.getLogger(__name__)
 
-MAX_INITIAL_SEGMENTS = 65_536
-"""One per hash value: the space is 16 bits wide."""
 MAX_PROPERTIES_BYTES = 65_536
 ATTEMPTS = 64
 """Races that an operation may lose in a row before it gives up with 409."""
 
-Change = Callable[[ScalableTopicMetadata], ScalableTopicMetadata]
+Change = Callable[[SegmentLayout], SegmentLayout]
 
 
 def wall_clock_ms() -> int:
@@ -50,14 +48,13 @@ class ScalableTopicService:
 
     def create_topic(self, topic: str, initial_segments: int, properties: dict[str, str]) -> None:
         """Create a topic with `initial_segments` equal segments (1 to 65,536)."""
-        if not 1 <= initial_segments <= MAX_INITIAL_SEGMENTS:
-            bound = ">= 1" if initial_segments < 1 else f"<= {MAX_INITIAL_SEGMENTS}"
+        if not 1 <= initial_segments <= HASH_SPACE:
+            bound = ">= 1" if initial_segments < 1 else f"<= {HASH_SPACE}"
             raise PreconditionFailed(f"numInitialSegments must be {bound}")
         if sum(len(key.encode()) + len(value.encode()) for key, value in properties.items()) > MAX_PROPERTIES_BYTES:
             raise PreconditionFailed(f"the properties are above {MAX_PROPERTIES_BYTES} bytes")
         now = self._now_ms()
-        metadata = SegmentLayout.create(initial_segments, now).to_metadata()
-        metadata = metadata.model_copy(update={"properties": properties})
+        metadata = SegmentLayout.create(initial_segments, now, properties).to_metadata()
         record = layout_record(topic, "created", metadata, now)
         with self._store.write() as transaction:
             if not transaction.insert_topic(topic, metadata):
@@ -95,18 +92,17 @@ class ScalableTopicService:
     def stats(self, topic: str) -> dict[str, Any]:
         """Counts of segments, their names and states, and the number of sessions of each subscription."""
         with self._store.read() as view:
-            metadata = _topic(view, topic).metadata
+            stored = _topic(view, topic)
             subscriptions = view.subscriptions(topic)
-        segments = metadata.segments.values()
-        active = sum(segment.state == "ACTIVE" for segment in segments)
+        layout = SegmentLayout.from_metadata(stored.metadata)
         return {
-            "epoch": metadata.epoch,
-            "totalSegments": len(segments),
-            "activeSegments": active,
-            "sealedSegments": len(segments) - active,
+            "epoch": layout.epoch,
+            "totalSegments": len(layout.segments),
+            "activeSegments": len(layout.active),
+            "sealedSegments": len(layout.segments) - len(layout.active),
             "segments": {
-                segment.segment_id: {"name": segment_topic(topic, segment), "state": segment.state}
-                for segment in segments
+                id: {"name": segment_topic(topic, segment), "state": segment.state.value}
+                for id, segment in layout.segments.items()
             },
             "subscriptions": {name: {"consumerCount": consumers} for name, _, consumers in subscriptions},
         }
@@ -132,13 +128,12 @@ class ScalableTopicService:
             topics = view.topics_sealed_until(until)
         pruned: dict[str, int] = {}
 
-        def prune(metadata: ScalableTopicMetadata) -> ScalableTopicMetadata:
-            layout = SegmentLayout.from_metadata(metadata)
-            old = [segment.segment_id for segment in metadata.segments.values() if _sealed_until(segment, until)]
+        def prune(layout: SegmentLayout) -> SegmentLayout:
+            old = [id for id, segment in layout.segments.items() if _sealed_until(segment, until)]
             for segment in old:
                 layout = layout.prune_segment(segment)
             pruned[topic] = len(old)
-            return _with_layout(metadata, layout)
+            return layout
 
         for topic in topics:
             try:
@@ -161,7 +156,7 @@ class ScalableTopicService:
             check_override(self._profile, namespace, policy)
         elif self.policy(topic) is None:
             return
-        self._change(topic, "policy", lambda metadata: metadata.model_copy(update={"auto_scale_policy": policy}))
+        self._change(topic, "policy", lambda layout: layout.with_policy(policy))
 
     def namespace_policy(self, namespace: str) -> AutoScalePolicyOverride | None:
         """The override of a namespace as it was set, None when there is none."""
@@ -228,15 +223,15 @@ class ScalableTopicService:
         topic: str,
         cause: LayoutCause,
         segments: Sequence[int],
-        change: Callable[[SegmentLayout], SegmentLayout],
+        change: Change,
         decision_id: str | None,
     ) -> None:
-        def changed(metadata: ScalableTopicMetadata) -> ScalableTopicMetadata:
+        def changed(layout: SegmentLayout) -> SegmentLayout:
             for segment in segments:
-                if segment not in metadata.segments:
+                if segment not in layout.segments:
                     raise NotFound(f"Segment not found: {segment} of {topic}")
             try:
-                return _with_layout(metadata, change(SegmentLayout.from_metadata(metadata)))
+                return change(layout)
             except LayoutError as error:
                 raise Conflict(str(error)) from None
 
@@ -247,19 +242,13 @@ class ScalableTopicService:
         for _ in range(ATTEMPTS):
             with self._store.read() as view:
                 stored = _topic(view, topic)
-            metadata = change(stored.metadata)
+            metadata = change(SegmentLayout.from_metadata(stored.metadata)).to_metadata()
             record = layout_record(topic, cause, metadata, self._now_ms(), decision_id)
             with self._store.write() as transaction:
                 if transaction.replace_layout(topic, stored.version, metadata):
                     transaction.announce(record)
                     return
         raise Conflict(f"Concurrent modification of {topic}: {ATTEMPTS} attempts came too late; try again")
-
-
-def segment_topic(topic: str, segment: SegmentInfo) -> str:
-    """`segment://tenant/namespace/topic/0000-7fff-1` (PIP-468 "Segment Topic Management via Admin API")."""
-    hash_range = segment.hash_range
-    return f"segment://{topic_parts(topic).path}/{hash_range.start:04x}-{hash_range.end:04x}-{segment.segment_id}"
 
 
 def _topic(view: View, topic: str) -> StoredTopic:
@@ -287,13 +276,5 @@ def _same_type(found: StoredSubscription, type: SubscriptionType) -> None:
         raise Conflict(f"Subscription {found.name} exists with type {found.type}, not {type}")
 
 
-def _sealed_until(segment: SegmentInfo, instant_ms: int) -> bool:
-    return segment.state == "SEALED" and segment.sealed_at_ms <= instant_ms
-
-
-def _with_layout(metadata: ScalableTopicMetadata, layout: SegmentLayout) -> ScalableTopicMetadata:
-    """The changed segments with everything else that the record carried: properties, policy, unknown fields."""
-    changed = layout.to_metadata()
-    return metadata.model_copy(
-        update={"epoch": changed.epoch, "next_segment_id": changed.next_segment_id, "segments": changed.segments}
-    )
+def _sealed_until(segment: Segment, instant_ms: int) -> bool:
+    return not segment.is_active and segment.sealed_at_ms <= instant_ms

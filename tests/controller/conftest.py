@@ -18,6 +18,7 @@ from controller.publisher import Publisher
 from controller.service import ScalableTopicService
 from controller.snapshots import Snapshots
 from controller.store import LayoutStore
+from lab.broker import EmbeddedBroker
 from schemas.ids import EVERY_TOPIC
 from schemas.messages import Message, Rejected, parse_message
 from tests.waiting import wait_until
@@ -91,6 +92,12 @@ def run_controller(
         thread.join()
         listening.close()
         store.close()
+
+
+@pytest.fixture(scope="session")
+def kafka(broker: EmbeddedBroker) -> str:
+    """`host:port` of a real broker with the three topics."""
+    return broker.bootstrap
 
 
 @pytest.fixture(scope="session")

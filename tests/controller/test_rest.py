@@ -79,6 +79,11 @@ def test_create_list_and_get_as_pulsar(topics: Topics) -> None:
                 "sealedAtEpoch": -1,
                 "createdAtMs": topics.controller.clock.now,
                 "sealedAtMs": -1,
+                "sealed": False,
+                "active": True,
+                "root": True,
+                "leaf": True,
+                "legacy": False,
             }
             for id, start, end in ((0, 0, 32767), (1, 32768, 65535))
         },
@@ -294,7 +299,9 @@ def test_posting_nothing_removes_the_policy_as_in_pulsar(topics: Topics, body: b
         (b'{"maxSegments": "9"}', 400, ["maxSegments"]),
         (b'{"maxSegments": 9.5}', 400, ["maxSegments"]),
         (b'{"enabled": 1}', 400, ["enabled"]),
-        (b'{"maxSegments": 99999999999999999999}', 400, ["maxSegments"]),
+        (b'{"maxSegments": 2147483648}', 400, ["maxSegments"]),
+        (b'{"splitBytesRateInThreshold": 9223372036854775808}', 400, ["splitBytesRateInThreshold"]),
+        (b'{"mergeWindowSeconds": 9223372036854776}', 400, ["mergeWindowSeconds"]),
         (b'{"splitMsgRateInThreshold": 1e400}', 400, []),
         (b'{"splitMsgRateInThreshold": NaN}', 400, []),
         (b"{not json", 400, []),

@@ -133,7 +133,7 @@ def test_any_walk_of_splits_merges_prunes_and_policies_keeps_the_layout_whole(pr
     run_state_machine_as_test(
         Walk,
         settings=settings(
-            max_examples=20, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=50, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
         ),
     )
 

@@ -1,0 +1,99 @@
+"""From the outbox to a real broker: everything, in order, and the truth again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.controller.conftest import NOWHERE, RunningController, run_controller
+from tests.controller.listening import Listener
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture
+def listener(kafka: str, request: pytest.FixtureRequest) -> Iterator[Listener]:
+    opened = Listener(kafka, f"topic://acme/{request.node.name}/")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    return f"topic://acme/{request.node.name}/t"
+
+
+def path_of(topic: str) -> str:
+    return f"/admin/v2/scalable/{topic.removeprefix('topic://')}"
+
+
+def outbox_of(controller: RunningController) -> int:
+    with controller.store.read() as view:
+        return view.outbox_length()
+
+
+def test_every_change_is_announced_once_in_order_and_leaves_the_outbox(
+    kafka: str, listener: Listener, topic: str, tmp_path: Path
+) -> None:
+    with run_controller(tmp_path / "layouts.db", kafka) as controller:
+        controller.client.put(path_of(topic))
+        for segment in range(30):
+            assert controller.client.post(f"{path_of(topic)}/split/{segment}").status_code == 204
+            controller.client.put(f"{path_of(topic)}/subscriptions/s/consumers/c{segment}")
+        wait_until(lambda: outbox_of(controller) == 0)
+        assert controller.client.get("/healthz").json() == {"status": "ok", "outbox": 0, "reason": None}
+        listener.read_until(lambda: len(listener.messages) == 61)
+        assert [event.layout.epoch for event in listener.layouts(topic)] == list(range(31))
+        assert [event.consumers for event in listener.sessions(topic)] == list(range(1, 31))
+
+
+def test_snapshots_between_changes_never_tell_an_older_truth(
+    kafka: str, listener: Listener, topic: str, tmp_path: Path
+) -> None:
+    with run_controller(tmp_path / "layouts.db", kafka, snapshot_seconds=0.001) as controller:
+        controller.client.put(path_of(topic))
+        for number in range(100):
+            controller.client.put(f"{path_of(topic)}/subscriptions/s/consumers/c{number}")
+        controller.client.post(f"{path_of(topic)}/split/0")
+        listener.read_until(lambda: listener.epoch(topic) == 1 and listener.sessions(topic)[-1].consumers == 100)
+    counts = [event.consumers for event in listener.sessions(topic)]
+    assert "snapshot" in {event.event for event in listener.sessions(topic)}
+    assert counts == sorted(counts)
+    assert [e.consumers for e in listener.sessions(topic) if e.event == "registered"] == list(range(1, 101))
+    epochs = [event.layout.epoch for event in listener.layouts(topic)]
+    assert epochs == sorted(epochs)
+
+
+def test_a_start_repeats_every_layout_count_and_policy(
+    kafka: str, listener: Listener, topic: str, tmp_path: Path
+) -> None:
+    with run_controller(tmp_path / "layouts.db", kafka) as controller:
+        for number in range(120):
+            controller.client.put(f"{path_of(topic)}{number}")
+        controller.client.put(f"{path_of(topic)}7/subscriptions/s/consumers/c")
+        listener.read_until(lambda: len(listener.messages) == 121)
+    with run_controller(tmp_path / "layouts.db", kafka):
+        listener.read_until(lambda: len(listener.messages) == 242)
+    again = listener.messages[121:]
+    assert {event.topic for event in again if hasattr(event, "cause") and event.cause == "snapshot"} == {
+        f"{topic}{number}" for number in range(120)
+    }
+    assert [(e.event, e.consumers) for e in listener.sessions(f"{topic}7")] == [("registered", 1), ("snapshot", 1)]
+
+
+def test_what_was_changed_while_kafka_was_away_is_announced_when_it_is_back(
+    kafka: str, listener: Listener, topic: str, tmp_path: Path
+) -> None:
+    with run_controller(tmp_path / "layouts.db", NOWHERE) as controller:
+        controller.client.put(path_of(topic))
+        controller.client.post(f"{path_of(topic)}/split/0", headers={"X-Anabranch-Decision": "d-1"})
+        controller.client.delete(path_of(topic))
+        assert outbox_of(controller) == 3
+    with run_controller(tmp_path / "layouts.db", kafka) as controller:
+        listener.read_until(lambda: len(listener.messages) == 3)
+        wait_until(lambda: outbox_of(controller) == 0)
+    seen = [(event.cause, event.layout.epoch, event.decision_id) for event in listener.layouts(topic)]
+    assert seen == [("created", 0, None), ("split", 1, "d-1"), ("deleted", 1, None)]
