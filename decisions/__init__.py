@@ -1,0 +1,10 @@
+"""The decisions: pure functions from frozen values to frozen values (PIP-483 on the layout of PIP-468).
+
+No Spark, Kafka, Delta, clock, log or random: `now` is an argument. In the order in which a topic meets them:
+
+- `hashing`, `layout`   keys, segments, split, merge, lineage
+- `policy`              the knobs, their profiles, their resolution
+- `significance`        which sample becomes a load record
+- `snapshot`            what one evaluation sees
+- `decide`, `gates`     the two passes, and the reasons for holding still
+"""

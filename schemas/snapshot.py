@@ -70,6 +70,8 @@ class Snapshot(Wire):
     """Decisions in a row that ended without effect."""
     failed_at: Instant | None = None
     """When the last of those ended."""
+    failed_action: Literal["split", "merge"] | None = None
+    """Which action that was, and is backed off from; absent = both."""
     merge_depths: dict[SegmentId, Count] | None = None
     """Merge depth by segment id, kept through pruning; absent = count it in the layout."""
 

@@ -149,6 +149,7 @@ def _snapshot(topic: TopicState, loads: LoadTable, policy: EffectivePolicy, now:
         in_flight=None if topic.flight is None else (topic.flight.decision_id, topic.flight.since),
         failures=topic.failures,
         failed_at=topic.failed_at,
+        failed_action=topic.failed_action,
         merge_depths=topic.merge_depths if policy.policy.explicit_lineage else None,
     )
 
@@ -164,7 +165,7 @@ def _decide(
     topic.attempts = topic.attempts + 1 if topic.attempt_of == attempt_of else 1
     topic.attempt_of = attempt_of
     identity = decision_id(topic.name, snapshot.layout.epoch, action, segments, topic.attempts)
-    topic.flight = Flight(identity, snapshot.layout.epoch, snapshot.now)
+    topic.flight = Flight(identity, snapshot.layout.epoch, snapshot.now, action)
     topic.hold_gate = None
     topic.decision_seq += 1
     wire = answer_to_wire(answer)

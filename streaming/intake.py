@@ -154,7 +154,7 @@ class Intake:
         topic = self._state.touch(event.topic)
         flight = known.flight
         if event.status == "applied":
-            topic.failures, topic.failed_at = 0, None
+            topic.failures, topic.failed_at, topic.failed_action = 0, None, None
             if topic.layout and topic.layout.epoch > flight.epoch:
                 topic.flight = None
             else:
@@ -163,6 +163,7 @@ class Intake:
             topic.flight = None
             topic.failures += 1
             topic.failed_at = self._now
+            topic.failed_action = flight.action
         self.due_by_consumer.add(event.topic)
 
     def _filter(self, stats: list[tuple[RawRecord, SegmentStats]], change_threshold: float) -> None:

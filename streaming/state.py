@@ -34,6 +34,8 @@ class Flight:
     """Layout epoch that was decided on."""
     since: int
     """Batch time of the decision, milliseconds."""
+    action: str
+    """`split` or `merge`."""
     applied: bool = False
     """The executor has said so; the flight ends when the layout shows it too."""
 
@@ -53,6 +55,7 @@ class TopicState:
     flight: Flight | None = None
     failures: int = 0
     failed_at: int | None = None
+    failed_action: str | None = None
     attempt_of: str | None = None
     """What the last decision was, and on which epoch; the same again is the next attempt."""
     attempts: int = 0

@@ -1,0 +1,153 @@
+"""The gates: every reason for not acting, named once; docs/gates.md is generated from this table.
+
+Stage: the words of the explanation that `decisions.decide` returns. `python -m decisions.gates` prints the page.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Gate(str, Enum):
+    """What can hold a topic; the list is closed."""
+
+    INVALID_POLICY = "invalid-policy"
+    DISABLED = "disabled"
+    IN_FLIGHT = "in-flight"
+    RETRY_BACKOFF = "retry-backoff"
+    MAX_SEGMENTS = "max-segments"
+    SPLIT_COOLDOWN = "split-cooldown"
+    CONSUMER_DEMAND = "consumer-demand"
+    SPLIT_THRESHOLDS = "split-thresholds"
+    UNSPLITTABLE = "unsplittable"
+    MIN_SEGMENTS = "min-segments"
+    MERGE_CONSUMERS = "merge-consumers"
+    MERGE_LOADS = "merge-loads"
+    MERGE_THRESHOLDS = "merge-thresholds"
+    MAX_DAG_DEPTH = "max-dag-depth"
+    MERGE_COOLDOWN = "merge-cooldown"
+    MERGE_WINDOW = "merge-window"
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A gate in words: the sentence says why it holds; measured and limit say what is compared."""
+
+    sentence: str
+    measured: str
+    limit: str
+    source: str
+
+
+DESCRIPTIONS: dict[Gate, Description] = {
+    Gate.INVALID_POLICY: Description(
+        "The topic's effective policy breaks a rule, so scaling is off for it", "-", "-", 'PIP-483 "Policy resolution"'
+    ),
+    Gate.DISABLED: Description(
+        "The topic's effective policy has `enabled = false`", "-", "-", 'PIP-483 "Policy resolution"'
+    ),
+    Gate.IN_FLIGHT: Description(
+        "An earlier decision is still open", "milliseconds since it was taken", "-", 'PIP-483 "Pass 1"'
+    ),
+    Gate.RETRY_BACKOFF: Description(
+        "The last decision of this kind ended without effect", "milliseconds since then", "pause, ms", "guard"
+    ),
+    Gate.MAX_SEGMENTS: Description(
+        "The topic has as many active segments as it may", "active segments", "`maxSegments`", 'PIP-483 "Caps"'
+    ),
+    Gate.SPLIT_COOLDOWN: Description(
+        "The last split was too recent", "milliseconds since then", "`splitCooldown`, ms", 'PIP-483 "Pass 1"'
+    ),
+    Gate.CONSUMER_DEMAND: Description(
+        "No managed subscription has more consumers than there are active segments",
+        "consumers of the largest managed subscription",
+        "active segments",
+        'PIP-483 "Pass 1" (a)',
+    ),
+    Gate.SPLIT_THRESHOLDS: Description(
+        "No segment is above a split threshold", "largest rate / threshold", "1", 'PIP-483 "Pass 1" (b)'
+    ),
+    Gate.UNSPLITTABLE: Description(
+        "The segment that would be split holds a single hash: one hot key", "width in hashes", "1", "guard"
+    ),
+    Gate.MIN_SEGMENTS: Description(
+        "The topic has as few active segments as it may", "active segments", "`minSegments`", 'PIP-483 "Caps"'
+    ),
+    Gate.MERGE_CONSUMERS: Description(
+        "After a merge the consumers would lack a segment", "segments after the merge", "consumers", "guard"
+    ),
+    Gate.MERGE_LOADS: Description(
+        "No two neighbours both have a load that is known and recent enough",
+        "neighbours with loads",
+        "1",
+        "guard and facts",
+    ),
+    Gate.MERGE_THRESHOLDS: Description(
+        "No two neighbours are both cold", "smallest rate / merge threshold of a pair", "1", 'PIP-483 "Pass 2"'
+    ),
+    Gate.MAX_DAG_DEPTH: Description(
+        "The cold neighbours' lineages have been merged as often as they may",
+        "merges",
+        "`maxDagDepth`",
+        'PIP-483 "Caps"',
+    ),
+    Gate.MERGE_COOLDOWN: Description(
+        "The last merge was too recent", "milliseconds since then", "`mergeCooldown`, ms", 'PIP-483 "Pass 2"'
+    ),
+    Gate.MERGE_WINDOW: Description(
+        "The cold neighbours have not been cold for long enough",
+        "milliseconds cold",
+        "`mergeWindow`, ms",
+        'PIP-483 "Pass 2"',
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One gate as it was found. `margin` is positive on the passing side, in the unit of `measured`."""
+
+    gate: Gate
+    passed: bool
+    measured: float | None = None
+    limit: float | None = None
+    margin: float | None = None
+    eligible_at: int | None = None
+    """The earliest instant at which it could pass by time alone, milliseconds; None: time alone does not open it."""
+    segment: int | None = None
+
+
+def page() -> str:
+    """docs/gates.md."""
+    lines = [
+        "# Gates",
+        "",
+        "Every reason for holding still, in the order in which an evaluation looks. A hold names one binding gate; its",
+        "`gates` list every gate that was looked at, with what was measured, the limit, the margin (positive on the",
+        "passing side) and `eligibleAt`, the earliest instant at which time alone could open it. Gates marked *guard*",
+        "are off in the profile `pip-483`. Generated by `python -m decisions.gates`.",
+        "",
+        "| gate | holds because | measured | limit | source |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for gate in Gate:
+        words = DESCRIPTIONS[gate]
+        lines.append(f"| `{gate.value}` | {words.sentence} | {words.measured} | {words.limit} | {words.source} |")
+    lines += [
+        "",
+        "## Which gate binds",
+        "",
+        "1. A topic that is switched off, has a decision open, or backs off from both actions, holds for that.",
+        "2. A topic that wants to split (consumers without a segment, or a segment above a threshold) and may not,",
+        "   holds for the gate of the split pass that forbids it.",
+        "3. An evaluation by a consumer event that finds no demand holds with `consumer-demand`.",
+        "4. Otherwise the merge pass tells: the first of `min-segments`, `merge-consumers`, `merge-loads`,",
+        "   `merge-thresholds` and `max-dag-depth` that no pair passes; where one passes all, the wait that ends last.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(page(), end="")

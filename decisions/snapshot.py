@@ -1,0 +1,118 @@
+"""The snapshot: the frozen value that one evaluation of one topic sees, and its form on the wire.
+
+Stage: the input of `decisions.decide`. `now` and all instants are milliseconds since 1970; rates are per second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from decisions.layout import SegmentLayout
+from decisions.policy import Policy, policy_override, resolve_policy
+from schemas.snapshot import InFlight, LoadRecord, Snapshot, SubscriptionCount, Trigger
+
+MANAGED = frozenset({"STREAM", "CHECKPOINT"})
+"""Subscription types whose consumers need a segment each (PIP-483 "Subscription types")."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The last accepted load record of a segment."""
+
+    msg_rate_in: float
+    bytes_rate_in: float
+    msg_rate_out: float
+    bytes_rate_out: float
+    modified_at: int
+    seen_at: int | None = None
+    """When any sample was last seen; None: `modified_at` stands in."""
+    cold_since: int | None = None
+    """Since when it has been below the merge thresholds; None: `modified_at` stands in."""
+
+    @property
+    def rates(self) -> tuple[float, float, float, float]:
+        """The four rates in the PIP's order."""
+        return (self.msg_rate_in, self.bytes_rate_in, self.msg_rate_out, self.bytes_rate_out)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSnapshot:
+    """Everything that one evaluation sees (PIP-483 "The decision: AutoScalePolicyEvaluator")."""
+
+    topic: str
+    now: int
+    layout: SegmentLayout
+    policy: Policy
+    trigger: Trigger = "tick"
+    loads: Mapping[int, Load] = field(default_factory=dict)
+    consumers: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    """Subscription to (type, sessions)."""
+    last_split_at: int | None = None
+    last_merge_at: int | None = None
+    in_flight: tuple[str, int] | None = None
+    """Id and instant of the open decision."""
+    failures: int = 0
+    failed_at: int | None = None
+    failed_action: str | None = None
+    """Which action failed, and is backed off from; None: both."""
+    merge_depths: Mapping[int, int] | None = None
+    """Merge depths kept through pruning; None: those of the layout."""
+
+    @property
+    def required_segments(self) -> int:
+        """Segments that the consumers need: the largest count over the managed subscriptions."""
+        return max((count for kind, count in self.consumers.values() if kind in MANAGED), default=0)
+
+    def merge_depth(self, segment_id: int) -> int:
+        """Merges in a segment's lineage, kept or counted, whichever is more."""
+        counted = self.layout.merge_depth(segment_id)
+        return counted if self.merge_depths is None else max(counted, self.merge_depths.get(segment_id, 0))
+
+
+def snapshot_from_wire(wire: Snapshot, profile: str = "default") -> TopicSnapshot:
+    """The frozen value of a wire snapshot, its policy laid over the profile; `LayoutError` for a bad layout."""
+    return TopicSnapshot(
+        topic=wire.topic,
+        now=wire.now,
+        trigger=wire.trigger,
+        layout=SegmentLayout.from_metadata(wire.layout),
+        loads={number: Load(**dict(record)) for number, record in wire.loads.items()},
+        consumers={name: (count.type, count.count) for name, count in wire.consumers.items()},
+        policy=resolve_policy(profile, wire.policy).policy,
+        last_split_at=wire.last_split_at,
+        last_merge_at=wire.last_merge_at,
+        in_flight=None if wire.in_flight is None else (wire.in_flight.decision_id, wire.in_flight.since),
+        failures=wire.failures,
+        failed_at=wire.failed_at,
+        failed_action=wire.failed_action,
+        merge_depths=wire.merge_depths,
+    )
+
+
+def snapshot_to_wire(snapshot: TopicSnapshot) -> Snapshot:
+    """The wire form, with the whole effective policy: deciding on it again gives the same answer in any profile."""
+    return Snapshot(
+        topic=snapshot.topic,
+        now=snapshot.now,
+        trigger=snapshot.trigger,
+        layout=snapshot.layout.to_metadata(),
+        loads={
+            number: LoadRecord(**{name: getattr(load, name) for name in Load.__slots__})
+            for number, load in snapshot.loads.items()
+        },
+        consumers={
+            name: SubscriptionCount(type=kind, count=count)  # type: ignore[arg-type]
+            for name, (kind, count) in snapshot.consumers.items()
+        },
+        policy=policy_override(snapshot.policy),
+        last_split_at=snapshot.last_split_at,
+        last_merge_at=snapshot.last_merge_at,
+        in_flight=None
+        if snapshot.in_flight is None
+        else InFlight(decision_id=snapshot.in_flight[0], since=snapshot.in_flight[1]),
+        failures=snapshot.failures,
+        failed_at=snapshot.failed_at,
+        failed_action=snapshot.failed_action,  # type: ignore[arg-type]
+        merge_depths=None if snapshot.merge_depths is None else dict(snapshot.merge_depths),
+    )
