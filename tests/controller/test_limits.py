@@ -96,3 +96,13 @@ def test_the_command_says_in_one_line_why_it_cannot_start(tmp_path: Path) -> Non
     assert result.exit_code == 1
     assert result.output.count("\n") == 1
     assert "is no loopback address" in result.output
+
+
+def test_a_database_that_cannot_be_written_is_503_with_the_reason(tmp_path: Path) -> None:
+    with run_controller(tmp_path / "layouts.db") as running:
+        with running.store.write() as transaction:
+            transaction._db.execute("PRAGMA query_only = 1")
+        answer = running.client.put("/admin/v2/scalable/a/b/t")
+        assert (answer.status_code, list(answer.json())) == (503, ["reason"])
+        assert "readonly database" in answer.json()["reason"]
+        assert running.client.get("/admin/v2/scalable/a/b").json() == []

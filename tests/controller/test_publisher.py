@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from lab.broker import EmbeddedBroker, create_topics
+from lab.setup import Jars
 from tests.controller.conftest import NOWHERE, RunningController, run_controller
 from tests.controller.listening import Listener
 from tests.waiting import wait_until
@@ -97,3 +99,42 @@ def test_what_was_changed_while_kafka_was_away_is_announced_when_it_is_back(
         wait_until(lambda: outbox_of(controller) == 0)
     seen = [(event.cause, event.layout.epoch, event.decision_id) for event in listener.layouts(topic)]
     assert seen == [("created", 0, None), ("split", 1, "d-1"), ("deleted", 1, None)]
+
+
+def test_a_broker_that_goes_and_comes_back_gets_everything(jars: Jars, topic: str, tmp_path: Path) -> None:
+    broker = EmbeddedBroker(tmp_path / "kafka", jars.kafka)
+    broker.start()
+    try:
+        create_topics(broker.bootstrap)
+        with run_controller(tmp_path / "layouts.db", broker.bootstrap) as controller:
+            controller.client.put(path_of(topic))
+            wait_until(lambda: outbox_of(controller) == 0)
+            broker.stop()
+            for segment in range(20):
+                assert controller.client.post(f"{path_of(topic)}/split/{segment}").status_code == 204
+            wait_until(lambda: controller.client.get("/healthz").status_code == 503)
+            assert outbox_of(controller) == 20
+            broker.start()
+            wait_until(lambda: outbox_of(controller) == 0, 30)
+            assert controller.client.get("/healthz").status_code == 200
+        listener = Listener(broker.bootstrap, topic)
+        listener.read_until(lambda: listener.epoch(topic) == 20)
+        listener.close()
+    finally:
+        broker.stop()
+    changes = [event.layout.epoch for event in listener.layouts(topic) if event.cause != "snapshot"]
+    assert list(dict.fromkeys(changes)) == list(range(21))
+
+
+def test_missing_kafka_topics_are_named_until_they_are_created(jars: Jars, topic: str, tmp_path: Path) -> None:
+    broker = EmbeddedBroker(tmp_path / "kafka", jars.kafka)
+    broker.start()
+    try:
+        with run_controller(tmp_path / "layouts.db", broker.bootstrap) as controller:
+            wait_until(lambda: "no topic control-events" in str(controller.publisher.status().error))
+            controller.client.put(path_of(topic))
+            create_topics(broker.bootstrap)
+            wait_until(lambda: outbox_of(controller) == 0, 30)
+            assert controller.publisher.status() == (True, None)
+    finally:
+        broker.stop()
