@@ -1,0 +1,55 @@
+"""The executor as a process: its parts put together from the settings, and the two signals that stop it.
+
+Stage: called by `anabranch executor`. What is wrong with the lake is said before any work begins.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+from executor.admin import AdminClient
+from executor.loop import LAKE_ERRORS, Executor
+from executor.outcomes import OutcomeLedger
+from executor.publisher import KafkaPublisher
+from executor.tail import DecisionTail
+from schemas.settings import Settings
+
+
+class StartError(Exception):
+    """The executor cannot start; the message says what is wrong and what to do."""
+
+
+def run_executor(settings: Settings, ready: Callable[[str], None]) -> None:
+    """Apply decisions until SIGTERM or SIGINT; `ready` gets one line when the record has been read.
+
+    Raises `StartError`, or `executor.outcomes.LeaseLost` when another executor has taken over.
+    """
+    chosen = settings.executor
+    token = settings.controller.token
+    try:
+        ledger = OutcomeLedger(settings.lake_path, chosen.mode)
+        tail = DecisionTail(settings.lake_path)
+    except LAKE_ERRORS as error:
+        raise _no_lake(settings, error) from error
+    cluster = AdminClient(
+        settings.controller.url, token.get_secret_value() if token else None, chosen.request_timeout_seconds
+    )
+    executor = Executor(chosen, tail, ledger, cluster, KafkaPublisher(settings.kafka.bootstrap))
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, lambda *_: executor.stop())
+    try:
+        executor.run(
+            lambda: ready(
+                f"executor ready: mode {chosen.mode}, lease token {ledger.token}, {executor.open_decisions} open "
+                f"decisions, applying at {settings.controller.url}"
+            )
+        )
+    except LAKE_ERRORS as error:
+        raise _no_lake(settings, error) from error
+    finally:
+        cluster.close()
+
+
+def _no_lake(settings: Settings, error: Exception) -> StartError:
+    return StartError(f"cannot read the lake at {settings.lake_path}: {error}; see [lake] path")

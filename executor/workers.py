@@ -1,0 +1,83 @@
+"""Threads that make calls for `loop`: tasks in, results out, nothing shared.
+
+Daemon threads: a call that hangs must not keep a stopped process alive. The counts are the loop's, and are touched by
+its thread only.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+log = logging.getLogger(__name__)
+
+Work = TypeVar("Work")
+Result = TypeVar("Result")
+
+
+class Workers(Generic[Work, Result]):
+    """`number` threads; a retry takes at most half of them."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._tasks: queue.SimpleQueue[tuple[Work, bool, Callable[[], Result]]] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[Work, bool, Result | Exception] | None] = queue.SimpleQueue()
+        self._busy = 0
+        self._retrying = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether a result is still to come."""
+        return self._busy > 0
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a thread is idle."""
+        return self._busy < self._number
+
+    @property
+    def has_room_for_retry(self) -> bool:
+        """Whether a thread is idle that a retry may take: topics that hang must leave some to the others."""
+        return self.has_room and self._retrying < max(1, self._number // 2)
+
+    def start(self) -> None:
+        """Start all threads."""
+        for number in range(self._number):
+            threading.Thread(target=self._run, name=f"worker-{number}", daemon=True).start()
+
+    def give(self, work: Work, retry: bool, task: Callable[[], Result]) -> None:
+        """Have a task done."""
+        self._busy += 1
+        self._retrying += retry
+        self._tasks.put((work, retry, task))
+
+    def results(self, wait_seconds: float) -> Iterator[tuple[Work, Result | Exception]]:
+        """What is done; waits for the first result, or a `wake`, for at most `wait_seconds`."""
+        try:
+            found = self._done.get(timeout=max(0.0, wait_seconds))
+            while True:
+                if found is not None:
+                    work, retry, result = found
+                    self._busy -= 1
+                    self._retrying -= retry
+                    yield work, result
+                found = self._done.get_nowait()
+        except queue.Empty:
+            return
+
+    def wake(self) -> None:
+        """End a wait for results; from any thread, and from signal handlers."""
+        self._done.put(None)
+
+    def _run(self) -> None:
+        while True:
+            work, retry, task = self._tasks.get()
+            try:
+                result: Result | Exception = task()
+            except Exception as error:
+                log.exception("an error in the executor itself")
+                result = error
+            self._done.put((work, retry, result))
