@@ -13,7 +13,10 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from lab.view import Row, active_ranges
+from schemas.delta import open_table
 from schemas.kafka import KAFKA_TOPICS
+from schemas.settings import Settings
+from schemas.tables import BATCHES
 
 KEYS = 0x10000
 KAFKA_SECONDS = 5.0
@@ -104,3 +107,14 @@ def _tiles(ranges: Iterable[tuple[int, int]]) -> bool:
             return False
         following = end + 1
     return following == KEYS
+
+
+def unread_messages(settings: Settings) -> int | None:
+    """Kafka records that the job has not accounted for yet; None when the broker does not answer."""
+    offsets = end_offsets(settings.kafka.bootstrap)
+    table = open_table(settings.lake_path, BATCHES)
+    if offsets is None or table is None:
+        return None
+    rows = table.to_pyarrow_table(columns=["generation", "messages", "committed_at"]).to_pylist()
+    newest = max(rows, key=lambda row: row["committed_at"])["generation"] if rows else None
+    return sum(offsets.values()) - sum(row["messages"] for row in rows if row["generation"] == newest)

@@ -86,14 +86,11 @@ def _fetch(ivy_file: Path, folder: Path, expected: dict[str, str]) -> None:
         run = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
         problems = wrong_jars(got, expected)
         if problems:
-            said = [
-                line.strip()
-                for line in (run.stdout + run.stderr).splitlines()
-                if "unresolved" in line or "ERROR" in line
-            ]
+            words = (run.stdout + run.stderr).splitlines()
+            said = [line.strip() for line in words if "unresolved" in line or "ERROR" in line]
             raise SetupError(
-                f"the jars of {ivy_file.name} could not be fetched: {'; '.join([*problems[:3], *said[:2]])}. Is this machine "
-                f"online? {IVY_SETTINGS_VARIABLE} may name an Ivy settings file with a mirror; then run the command again"
+                f"the jars of {ivy_file.name} could not be fetched: {'; '.join([*problems[:3], *said[:2]])}. Is this "
+                f"machine online? {IVY_SETTINGS_VARIABLE} may name an Ivy settings file with a mirror; then try again"
             )
         shutil.rmtree(folder, ignore_errors=True)
         got.rename(folder)

@@ -1,0 +1,120 @@
+"""`anabranch run --local`: the whole system on this machine, with a screen for people or a report for scripts."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import click
+
+from anabranch.context import Context
+from anabranch.duration import DURATION
+
+DEMONSTRATION = Path("conf/demonstration.toml")
+
+
+@click.command("run")
+@click.option("--local", "is_local", is_flag=True, help="On this machine, in separate processes (the only way so far).")
+@click.option("--for", "seconds", type=DURATION, metavar="TIME", help="End by itself after this long (120s, 2m).")
+@click.option(
+    "--report", "report_file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    help="Write a report of the run as JSON when it ends.",
+)  # fmt: skip
+@click.option("--no-screen", is_flag=True, help="Lines instead of the live screen (also without a terminal).")
+@click.option(
+    "--field", is_flag=True, help="The clocks and thresholds of conf/anabranch.toml, not the demonstration's."
+)
+@click.option(
+    "--without", multiple=True, type=click.Choice(["controller", "stream", "executor", "traffic"]),
+    help="Leave a part out, to run it yourself.",
+)  # fmt: skip
+@click.pass_obj
+def command(
+    context: Context, is_local: bool, seconds: float | None, report_file: Path | None, no_screen: bool, field: bool,
+    without: tuple[str, ...],
+) -> None:  # fmt: skip
+    """Run broker, controller, traffic, Spark job and executor on this machine until Ctrl-C.
+
+    \b
+    State is kept: the next run goes on where this one ended; `make reset` forgets it. Ctrl-C ends it orderly, a second
+    Ctrl-C at once. Logs of the parts: var/log/. Exit code 1 when a part was not running at the end.
+    """
+    if not is_local:
+        raise click.UsageError(
+            "say --local; on a cluster run `anabranch stream`, `executor` and `controller` themselves"
+        )
+    if not field and not context.config:
+        context.extra.append(DEMONSTRATION)
+    settings = context.settings
+    from lab.java_home import SetupError
+    from lab.local_run import LocalRun
+    from lab.supervisor import only_one
+
+    screen = sys.stdout.isatty() and not no_screen and seconds is None
+    files = [file if file.is_absolute() else settings.home / file for file in (*context.extra, *context.config)]
+    logging.basicConfig(level="WARNING", format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    run = LocalRun(settings, files, without, context.log_level, lambda line: click.echo(line, err=True))
+    _stop_on_signals(run.stop, run.at_once)
+    try:
+        with only_one(run.folder):
+            report = _live(run, seconds, screen, wants_report=report_file is not None or not screen)
+    except SetupError as error:
+        raise click.ClickException(str(error)) from error
+    if report is not None:
+        _publish(report, report_file)
+    unhealthy = [f"{state.name} ({state.detail or state.state})" for state in run.unhealthy_at_end]
+    if unhealthy:
+        raise click.ClickException(f"not running at the end: {', '.join(unhealthy)}; see the logs in {run.folder}/log")
+
+
+def _live(run: Any, seconds: float | None, screen: bool, wants_report: bool) -> dict[str, Any] | None:
+    try:
+        run.start()
+        if seconds is not None:
+            clock = threading.Timer(seconds, run.stop.set)
+            clock.daemon = True
+            clock.start()
+        if screen:
+            _watch_with_screen(run)
+        else:
+            if not run.stop.is_set():
+                click.echo(f"running; logs in {run.folder}/log, Ctrl-C ends it", err=True)
+            run.watch()
+    finally:
+        report = run.finish(wants_report)
+    return report
+
+
+def _watch_with_screen(run: Any) -> None:
+    """The screen draws in a thread of its own: parts die with the thread that started them, which is this one."""
+    from lab.screen import run_screen
+
+    logging.getLogger().handlers.clear()
+    logging.basicConfig(filename=run.folder / "log" / "run.log", level="INFO", force=True)
+    drawer = threading.Thread(target=run_screen, args=(run.settings, run.states, run.stop), name="screen", daemon=True)
+    drawer.start()
+    run.watch()
+    drawer.join(5)
+
+
+def _publish(report: dict[str, Any], file: Path | None) -> None:
+    from lab.report import report_text
+
+    if file is not None:
+        file.write_text(json.dumps(report, indent=2) + "\n")
+    click.echo(report_text(report))
+
+
+def _stop_on_signals(stop: threading.Event, at_once: threading.Event) -> None:
+    def on_signal(*_: object) -> None:
+        if stop.is_set():
+            at_once.set()
+        stop.set()
+
+    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(name, on_signal)

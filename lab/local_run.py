@@ -1,0 +1,162 @@
+"""The local run: broker, controller, job, executor and traffic as supervised processes on this machine.
+
+Stage: `anabranch run --local`. Chooses the ports, writes them into a settings file that all parts are given, starts the
+parts in the order in which they need one another, and ends them in the opposite one.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from lab.broker import EmbeddedBroker, check_port_is_free, create_topics, free_ports, is_serving
+from lab.integrity import unread_messages
+from lab.java_home import SetupError
+from lab.processes import PartSpec, PartState
+from lab.report import build_report
+from lab.setup import ensure_jars
+from lab.supervisor import Supervisor
+from schemas.delta import create_lake
+from schemas.settings import Settings, load_settings
+
+log = logging.getLogger(__name__)
+
+READY_SECONDS = 90
+
+
+@dataclass
+class LocalRun:
+    """One local run; use `start`, then `watch`, then `finish`, on one thread."""
+
+    settings: Settings
+    files: Sequence[Path]
+    """Settings files that were laid over the first."""
+    without: Sequence[str] = ()
+    """Parts that are not started."""
+    log_level: str = "info"
+    say: Callable[[str], None] = lambda _: None
+    stop: threading.Event = field(default_factory=threading.Event)
+    """Set: end orderly."""
+    at_once: threading.Event = field(default_factory=threading.Event)
+    """Set as well: do not wait for anything."""
+
+    def __post_init__(self) -> None:
+        self.folder = self.settings.path(self.settings.local.folder)
+        self.started_at = datetime.now(timezone.utc)
+        self.unhealthy_at_end: list[PartState] = []
+        """Parts that were not running when the run was told to end."""
+        self._supervisor: Supervisor | None = None
+
+    def states(self) -> list[PartState]:
+        """The parts as they are; empty before `start`."""
+        return self._supervisor.states() if self._supervisor else []
+
+    def start(self) -> None:
+        """Starts everything; raises `SetupError` with what is missing or does not start, and what to do."""
+        local, controller = self.settings.local, self.settings.controller
+        self._check_disk()
+        jars = ensure_jars(self.settings, self.say)
+        self._supervisor = supervisor = Supervisor(self.folder, local.restart_first_seconds, local.restart_most_seconds)
+        broker = EmbeddedBroker(self.folder / "kafka", jars.kafka, local.broker_heap, local.broker_port)
+        if controller.port:
+            check_port_is_free(controller.port, "the controller")
+        port = controller.port or free_ports(1)[0]
+        url = f"http://127.0.0.1:{port}"
+        run_file = self._write_run_file(broker.bootstrap, port, url)
+        self.settings = load_settings([*self.files, run_file], self.settings.home, {})
+        self.say("starting the Kafka broker …")
+        serving = PartSpec("broker", broker.prepare, 0, lambda: is_serving(broker.bootstrap), stop_seconds=20)
+        supervisor.start(serving, READY_SECONDS, self.stop)
+        if self.stop.is_set():
+            return
+        create_topics(broker.bootstrap)
+        create_lake(self.settings.lake_path)
+        parts = [
+            PartSpec("controller", self._part_command("controller", run_file), 1, lambda: _answers(f"{url}/healthz")),
+            PartSpec("stream", self._part_command("stream", run_file), 2, stop_seconds=40),
+            PartSpec("executor", self._part_command("executor", run_file), 2),
+            PartSpec("traffic", self._part_command("traffic", run_file), 3),
+        ]
+        for part in parts:
+            if part.name not in self.without and not self.stop.is_set():
+                self.say(f"starting the {part.name} …")
+                supervisor.start(part, READY_SECONDS, self.stop)
+
+    def watch(self) -> None:
+        """Keeps the parts running until `stop` is set."""
+        if self._supervisor:
+            self._supervisor.run(self.stop)
+
+    def finish(self, report: bool = False) -> dict[str, Any] | None:
+        """Ends everything, and answers the report if it is wanted; nothing is left running, whatever happens."""
+        supervisor = self._supervisor
+        if supervisor is None:
+            return None
+        lived = supervisor.states()
+        self.unhealthy_at_end = [state for state in lived if state.state not in ("up", "starting")]
+        built = None
+        try:
+            supervisor.stop(("traffic",), self.at_once)
+            if report and not self.at_once.is_set():
+                self._drain(supervisor)
+                supervisor.stop(("executor",), self.at_once)
+                self._drain(supervisor)
+                supervisor.stop(("stream",), self.at_once)
+                built = build_report(
+                    self.settings, lived, self.started_at, datetime.now(timezone.utc), supervisor.events
+                )
+        finally:
+            supervisor.stop(None, self.at_once)
+        return built
+
+    def _drain(self, supervisor: Supervisor, seconds: float = 10.0) -> None:
+        """Lets the job take in what is in Kafka, so that the report's counts can be compared with Kafka's."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not self.at_once.is_set():
+            supervisor.look()
+            if unread_messages(self.settings) == 0:
+                return
+            time.sleep(0.2)
+
+    def _write_run_file(self, bootstrap: str, port: int, url: str) -> Path:
+        file = self.folder / "run.toml"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(
+            "# Written by every local run: where its parts find one another.\n"
+            f'[kafka]\nbootstrap = "{bootstrap}"\n[controller]\nport = {port}\nurl = "{url}"\n'
+        )
+        return file
+
+    def _part_command(self, name: str, run_file: Path) -> Callable[[], Sequence[str]]:
+        options = [argument for file in (*self.files, run_file) for argument in ("--config", str(file))]
+        command = [
+            sys.executable, "-m", "anabranch.cli", "--home", str(self.settings.home), *options,
+            "--log-level", self.log_level, name,
+        ]  # fmt: skip
+        return lambda: command
+
+    def _check_disk(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(self.folder).free // 1_000_000
+        if free < self.settings.local.free_disk_mb:
+            raise SetupError(
+                f"{free} MB free in {self.folder}, the local run wants {self.settings.local.free_disk_mb}: make room, "
+                "`make reset` forgets earlier runs, or lower [local] free_disk_mb"
+            )
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(url, timeout=1).status_code == 200
+    except httpx.HTTPError:
+        return False

@@ -1,0 +1,135 @@
+"""Parts as child processes, each in a session of its own, so that all that a part has started can be found and ended.
+
+Stage: under `lab.supervisor`. A part's session outlives its main process: a JVM whose Python was killed, a worker that
+left its process group. Only processes of sessions that were started here are ever signalled.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+_TETHER = Path(__file__).parent / "tether.py"
+_LOG_BYTES = 20_000_000
+
+
+@dataclass(frozen=True)
+class PartSpec:
+    """One part of the local run: what to run, and how to tell that it serves."""
+
+    name: str
+    command: Callable[[], Sequence[str]]
+    """Asked anew at every start."""
+    rank: int
+    """Parts of a lower rank start before and stop after those of a higher one."""
+    is_ready: Callable[[], bool] = lambda: True
+    environment: Mapping[str, str] = field(default_factory=dict)
+    stop_seconds: float = 15.0
+
+
+@dataclass(frozen=True)
+class PartState:
+    """A part as the screen and the report see it."""
+
+    name: str
+    pid: int | None
+    state: str
+    """`starting`, `up`, `restarting` or `stopped`."""
+    restarts: int
+    last_exit: int | None
+    """Exit code of its last end; negative: the signal."""
+    since: datetime
+    """When it came into this state."""
+    detail: str
+
+
+class Child:
+    """A running part."""
+
+    def __init__(self, spec: PartSpec, log: Path) -> None:
+        """Starts it; its output is appended to `log`, which is set aside when it has grown large."""
+        if log.is_file() and log.stat().st_size > _LOG_BYTES:
+            log.replace(log.with_suffix(".log.1"))
+        command = [sys.executable, "-S", str(_TETHER), str(os.getpid()), *spec.command()]
+        with open(log, "ab") as output:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+                env={**os.environ, **spec.environment},
+            )  # fmt: skip
+        self.started = time.monotonic()
+
+    @property
+    def pid(self) -> int:
+        """Process id of the part, which is also the id of its session."""
+        return self.process.pid
+
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return self.process.poll()
+
+    def terminate(self) -> None:
+        """Asks the main process to end; the rest of the session follows it."""
+        if self.process.poll() is None:
+            self.process.terminate()
+
+    def kill_session(self, deadline_s: float = 10.0) -> None:
+        """SIGKILL for whatever is left of the session; returns when nothing is."""
+        end_session(self.pid, deadline_s)
+        self.process.wait(deadline_s)
+
+
+def end_session(session: int, deadline_s: float = 10.0) -> None:
+    """Ends every process of a session with SIGKILL and waits until none is left; raises `TimeoutError` otherwise."""
+    end = time.monotonic() + deadline_s
+    while members := session_members(session):
+        for pid in members:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        if time.monotonic() > end:
+            raise TimeoutError(f"processes {members} of session {session} do not end")
+        time.sleep(0.02)
+
+
+def session_members(session: int) -> list[int]:
+    """Ids of the living processes of a session; zombies do not count."""
+    if sys.platform == "linux":
+        found = [(pid, _stat(pid)) for pid in map(int, filter(str.isdigit, os.listdir("/proc")))]
+        return [pid for pid, stat in found if stat is not None and stat[0] != "Z" and int(stat[3]) == session]
+    listed = subprocess.run(["ps", "-axo", "pid=,sess=,stat="], capture_output=True, text=True, check=True).stdout
+    rows = [line.split() for line in listed.splitlines()]
+    return [int(row[0]) for row in rows if len(row) > 2 and row[1] == str(session) and not row[2].startswith("Z")]
+
+
+def start_mark(pid: int) -> str | None:
+    """Something that tells this process from a later one of the same id; None when there is no such process."""
+    if sys.platform == "linux":
+        stat = _stat(pid)
+        return None if stat is None else stat[19]
+    listed = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
+    return listed.strip() or None
+
+
+def boot_mark() -> str:
+    """Something that tells this boot of the machine from others; process ids mean nothing across boots."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _stat(pid: int) -> list[str] | None:
+    """The fields of /proc/PID/stat from the state on; the name before it may hold anything."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    return text.rpartition(")")[2].split()

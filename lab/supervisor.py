@@ -1,0 +1,215 @@
+"""The supervisor: starts the parts in order, restarts what dies with back-off, and leaves nothing behind.
+
+Stage: the local run. Before a part is started again everything left of its session is ended, so that two drivers never
+share a checkpoint. What was started is on record: after a supervisor that was killed the next one cleans up.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import IO, Any
+
+from lab.java_home import SetupError
+from lab.processes import Child, PartSpec, PartState, boot_mark, end_session, session_members, start_mark
+
+log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 0.1
+_STEADY_SECONDS = 30.0
+"""A part that has been up for so long has shown that it can run: its next death is a first one again."""
+
+
+@dataclass
+class _Part:
+    spec: PartSpec
+    child: Child | None = None
+    state: str = "stopped"
+    restarts: int = 0
+    deaths_in_a_row: int = 0
+    last_exit: int | None = None
+    start_at: float = 0.0
+    since: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
+    detail: str = ""
+
+    def become(self, state: str, detail: str = "") -> None:
+        self.state, self.detail, self.since = state, detail, datetime.now(timezone.utc)
+
+
+class Supervisor:
+    """Runs parts until it is told to stop. `run` is one thread's work; `states` may be read from any."""
+
+    def __init__(self, folder: Path, restart_first_s: float, restart_most_s: float) -> None:
+        """`folder` gets the logs and the record of what was started."""
+        self._logs = folder / "log"
+        self._logs.mkdir(parents=True, exist_ok=True)
+        self._record = folder / "processes.json"
+        self._first, self._most = restart_first_s, restart_most_s
+        self._parts: list[_Part] = []
+        self.events: list[dict[str, Any]] = []
+        """What happened to which part, oldest first: started, up, died, stopped."""
+        end_leftovers(self._record)
+
+    def states(self) -> list[PartState]:
+        """All parts, in the order in which they were started."""
+        return [
+            PartState(
+                part.spec.name, part.child.pid if part.child else None, part.state, part.restarts, part.last_exit,
+                part.since, part.detail,
+            )
+            for part in self._parts
+        ]  # fmt: skip
+
+    def start(self, spec: PartSpec, ready_seconds: float, stop: threading.Event | None = None) -> None:
+        """Starts a part and waits until it serves; a part that dies meanwhile is started again.
+
+        Raises `SetupError` with the part's last words when it does not serve in time.
+        """
+        part = _Part(spec)
+        self._parts.append(part)
+        self._launch(part)
+        end = time.monotonic() + ready_seconds
+        while part.state != "up":
+            if stop is not None and stop.is_set():
+                return
+            self.look()
+            if time.monotonic() > end:
+                raise SetupError(f"the {spec.name} does not serve after {ready_seconds:g} s: {self._last_words(part)}")
+            time.sleep(_LOOK_SECONDS / 2)
+
+    def run(self, stop: threading.Event) -> None:
+        """Watches the parts until `stop` is set."""
+        while not stop.wait(_LOOK_SECONDS):
+            self.look()
+
+    def look(self) -> None:
+        """One look at every part."""
+        for part in self._parts:
+            self._look_at(part)
+
+    def stop(self, names: Sequence[str] | None = None, at_once: threading.Event | None = None) -> None:
+        """Ends the parts of these names (all when None), the highest rank first; `at_once` cuts the waiting short."""
+        chosen = [part for part in self._parts if names is None or part.spec.name in names]
+        for rank in sorted({part.spec.rank for part in chosen}, reverse=True):
+            ranked = [part for part in chosen if part.spec.rank == rank and part.child is not None]
+            for part in ranked:
+                part.child.terminate()  # type: ignore[union-attr]
+            for part in ranked:
+                self._finish(part, at_once)
+        self._write_record()
+
+    def _look_at(self, part: _Part) -> None:
+        if part.state == "restarting":
+            if time.monotonic() >= part.start_at:
+                part.restarts += 1
+                self._launch(part)
+            return
+        if part.child is None:
+            return
+        code = part.child.exit_code()
+        if code is not None:
+            self._bury(part, code)
+        elif part.state == "starting" and part.spec.is_ready():
+            part.become("up")
+            self._note(part, "up")
+        elif part.state == "up" and time.monotonic() - part.child.started > _STEADY_SECONDS:
+            part.deaths_in_a_row = 0
+
+    def _launch(self, part: _Part) -> None:
+        part.child = Child(part.spec, self._logs / f"{part.spec.name}.log")
+        part.become("starting")
+        self._note(part, "started", pid=part.child.pid)
+        self._write_record()
+
+    def _bury(self, part: _Part, code: int) -> None:
+        assert part.child is not None
+        part.child.kill_session()
+        part.last_exit = code
+        pause = min(self._first * 2**part.deaths_in_a_row, self._most)
+        part.deaths_in_a_row += 1
+        part.start_at = time.monotonic() + pause
+        part.child = None
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        part.become("restarting", f"{how}; again in {pause:g} s")
+        self._note(part, "died", exit=code, words=self._last_words(part))
+        log.warning("%s died (%s); starting it again in %g s", part.spec.name, how, pause)
+
+    def _finish(self, part: _Part, at_once: threading.Event | None) -> None:
+        assert part.child is not None
+        end = time.monotonic() + part.spec.stop_seconds
+        while part.child.exit_code() is None and time.monotonic() < end and not (at_once and at_once.is_set()):
+            time.sleep(0.02)
+        part.last_exit = part.child.exit_code()
+        part.child.kill_session()
+        part.child = None
+        part.become("stopped")
+        self._note(part, "stopped", exit=part.last_exit)
+
+    def _note(self, part: _Part, what: str, **more: Any) -> None:
+        at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+        self.events.append({"at": at, "part": part.spec.name, "what": what, **more})
+
+    def _last_words(self, part: _Part) -> str:
+        try:
+            lines = (self._logs / f"{part.spec.name}.log").read_text(errors="replace").strip().splitlines()
+        except OSError:
+            return "no log"
+        return f"{lines[-1][-300:]} (log/{part.spec.name}.log)" if lines else f"nothing in log/{part.spec.name}.log"
+
+    def _write_record(self) -> None:
+        running = [part.child.pid for part in self._parts if part.child is not None]
+        made = self._record.with_suffix(".part")
+        sessions = [{"session": pid, "mark": start_mark(pid), "boot": boot_mark()} for pid in running]
+        made.write_text(json.dumps(sessions))
+        made.replace(self._record)
+
+
+def end_leftovers(record: Path) -> list[int]:
+    """Ends what an earlier supervisor that was killed has left running, and answers the ids of those sessions.
+
+    A session counts as left only while its first process is the very one on record, or it has members that say so.
+    """
+    try:
+        known = json.loads(record.read_text())
+    except (OSError, ValueError):
+        return []
+    left = []
+    for entry in known:
+        if entry["boot"] != boot_mark():
+            continue
+        mark = start_mark(entry["session"])
+        same_leader = mark is not None and mark == entry["mark"]
+        # While a session has members its id is not given to another process.
+        orphans = mark is None and bool(session_members(entry["session"]))
+        if same_leader or orphans:
+            end_session(entry["session"])
+            left.append(entry["session"])
+    record.unlink(missing_ok=True)
+    return left
+
+
+@contextmanager
+def only_one(folder: Path) -> Iterator[IO[str]]:
+    """Holds the folder against a second local run; `SetupError` names the process that has it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "run.lock", "a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.seek(0)
+            raise SetupError(
+                f"another local run (process {lock.read().strip() or 'unknown'}) uses {folder}: stop it first"
+            ) from error
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        yield lock
