@@ -1,0 +1,49 @@
+"""Rows of `decisions` as the job writes them, and decisions made from layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from itertools import count
+from typing import Any
+
+from deltalake import write_deltalake
+
+from decisions.layout import SegmentLayout
+from executor.decision import Decision
+from schemas.arrow import to_arrow
+from schemas.delta import create_table
+from schemas.ids import canonical_json, decision_id
+from schemas.snapshot import Snapshot
+from schemas.tables import DECISIONS, DecisionRow
+from schemas.version import ENGINE_VERSION
+
+DECIDED_AT = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)
+_seq = count(1)
+
+
+def decision(layout: SegmentLayout, *segments: int, topic: str = "topic://acme/shop/orders") -> Decision:
+    """A split of one segment or a merge of two, decided on `layout`."""
+    action = "split" if len(segments) == 1 else "merge"
+    name = decision_id(topic, layout.epoch, action, list(segments), 1)
+    return Decision(name, "autoscale", topic, action, segments, layout)  # type: ignore[arg-type]
+
+
+def row(decided: Decision, **changed: Any) -> DecisionRow:
+    """The row of a decision; `changed` columns are taken as they are, however wrong."""
+    snapshot = Snapshot(topic=decided.subject, now=1_763_660_000_000, layout=decided.layout.to_metadata())
+    number = next(_seq)
+    columns = {
+        "decision_id": decided.decision_id, "family": "autoscale", "subject": decided.subject,
+        "action": decided.action, "arguments": canonical_json({"segments": list(decided.segments)}),
+        "reason": "cold" if decided.action == "merge" else "msgRateIn", "trigger": "tick",
+        "layout_epoch": decided.layout.epoch, "policy_digest": "0" * 32, "decided_at": DECIDED_AT,
+        "inputs": snapshot.to_json(), "gates": "[]", "engine_version": ENGINE_VERSION, "batch_id": number,
+        "seq": number, "day": DECIDED_AT.date(),
+    }  # fmt: skip
+    return DecisionRow(**(columns | changed))
+
+
+def commit(lake: str, rows: Sequence[DecisionRow]) -> None:
+    """One commit with all rows, as a batch of the job makes."""
+    write_deltalake(create_table(lake, DECISIONS), to_arrow(DECISIONS, rows), mode="append")

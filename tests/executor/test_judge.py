@@ -1,0 +1,184 @@
+"""The verdict about a decision, from layouts alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import MappingProxyType
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from decisions.layout import SegmentLayout
+from executor.decision import Decision
+from executor.judge import Act, Applied, Superseded, describe, judge
+from tests.executor.orders import decision
+
+NOW = 1_763_660_000_000
+TWO = SegmentLayout.create(2, NOW)
+
+
+def test_an_untouched_layout_is_acted_on_whether_or_not_a_call_may_have_gone_out():
+    for split_or_merge in (decision(TWO, 0), decision(TWO, 0, 1)):
+        assert judge(split_or_merge, TWO, may_have_called=False) == Act()
+        assert judge(split_or_merge, TWO, may_have_called=True) == Act()
+
+
+def test_a_split_that_shows_is_applied_when_a_call_may_have_gone_out():
+    assert judge(decision(TWO, 0), TWO.split_segment(0, NOW), may_have_called=True) == Applied((2, 3))
+
+
+def test_a_split_that_shows_before_any_call_is_somebody_elses():
+    verdict = judge(decision(TWO, 0), TWO.split_segment(0, NOW), may_have_called=False)
+    assert isinstance(verdict, Superseded)
+    assert "somebody else has done the same" in verdict.why
+
+
+def test_a_merge_that_shows_is_applied_in_either_order_of_its_parents():
+    for merged in (TWO.merge_segments(0, 1, NOW), TWO.merge_segments(1, 0, NOW)):
+        assert judge(decision(TWO, 0, 1), merged, may_have_called=True) == Applied((2,))
+
+
+def test_a_split_of_another_segment_supersedes():
+    verdict = judge(decision(TWO, 0), TWO.split_segment(1, NOW), may_have_called=True)
+    assert isinstance(verdict, Superseded)
+    assert "no longer active 1, new 2, 3" in verdict.why
+
+
+def test_an_effect_that_shows_beside_another_change_is_applied():
+    layout = TWO.split_segment(1, NOW).split_segment(0, NOW)
+    assert judge(decision(TWO, 0), layout, may_have_called=True) == Applied((4, 5))
+
+
+def test_a_merge_of_the_segment_that_was_to_be_split_supersedes():
+    assert isinstance(judge(decision(TWO, 0), TWO.merge_segments(0, 1, NOW), may_have_called=True), Superseded)
+
+
+def test_a_split_of_a_segment_that_was_to_be_merged_supersedes():
+    assert isinstance(judge(decision(TWO, 0, 1), TWO.split_segment(0, NOW), may_have_called=True), Superseded)
+
+
+def test_two_segments_that_merged_with_others_did_not_merge_with_each_other():
+    four = SegmentLayout.create(4, NOW)
+    layout = four.merge_segments(0, 1, NOW).merge_segments(2, 3, NOW)
+    assert isinstance(judge(decision(four, 1, 2), layout, may_have_called=True), Superseded)
+
+
+def test_an_epoch_that_moved_by_pruning_alone_changes_nothing():
+    before = TWO.split_segment(0, NOW)
+    after = before.prune_segment(0)
+    assert after.epoch > before.epoch
+    assert judge(decision(before, 2), after, may_have_called=False) == Act()
+
+
+def test_a_topic_that_is_gone_supersedes():
+    assert judge(decision(TWO, 0), None, may_have_called=True) == Superseded("the topic is gone")
+
+
+@pytest.mark.parametrize(
+    "live",
+    [SegmentLayout.create(2, NOW + 1), SegmentLayout.create(3, NOW), SegmentLayout.create(1, NOW)],
+    ids=["same segments, born later", "other ranges", "ids went backwards"],
+)
+def test_a_topic_that_was_deleted_and_created_again_supersedes(live: SegmentLayout):
+    verdict = judge(decision(TWO, 0), live, may_have_called=True)
+    assert isinstance(verdict, Superseded)
+    assert "created again" in verdict.why
+
+
+def test_an_unknown_instant_of_creation_is_no_sign_of_another_topic():
+    assert judge(decision(SegmentLayout.create(2, 0), 0), TWO, may_have_called=False) == Act()
+
+
+def test_a_split_shows_when_the_parent_is_pruned():
+    layout = TWO.split_segment(0, NOW).prune_segment(0)
+    assert judge(decision(TWO, 0), layout, may_have_called=True) == Applied((2, 3))
+
+
+def test_a_split_shows_when_one_of_the_children_was_split_and_pruned_too():
+    layout = TWO.split_segment(0, NOW).split_segment(2, NOW).prune_segment(2)
+    assert judge(decision(TWO, 0), layout, may_have_called=True) == Applied((3,))
+    assert judge(decision(TWO, 0), layout.prune_segment(0), may_have_called=True) == Applied((3,))
+
+
+def test_a_merge_shows_when_one_or_both_parents_are_pruned():
+    merged = TWO.merge_segments(0, 1, NOW)
+    assert judge(decision(TWO, 0, 1), merged.prune_segment(0), may_have_called=True) == Applied((2,))
+    assert judge(decision(TWO, 0, 1), merged.prune_segment(0).prune_segment(1), may_have_called=True) == Applied((2,))
+
+
+def test_what_pruning_has_made_undecidable_is_superseded_and_says_so():
+    layout = TWO.split_segment(0, NOW).split_segment(2, NOW).split_segment(3, NOW)
+    for pruned in (2, 3):
+        layout = layout.prune_segment(pruned)
+    for left in (layout, layout.prune_segment(0)):
+        verdict = judge(decision(TWO, 0), left, may_have_called=True)
+        assert isinstance(verdict, Superseded)
+        assert "does not show what sealed them" in verdict.why
+
+
+def test_children_at_another_point_than_the_middle_are_not_this_split():
+    split = TWO.split_segment(0, NOW)
+    lower, upper = split.segments[2], split.segments[3]
+    moved = {2: replace(lower, end=lower.end - 1), 3: replace(upper, start=upper.start - 1)}
+    layout = replace(split, segments=MappingProxyType({**split.segments, **moved}))
+    assert isinstance(judge(decision(TWO, 0), layout, may_have_called=True), Superseded)
+
+
+def test_the_record_of_what_was_seen_names_the_segments_their_children_and_what_was_pruned():
+    seen = describe(decision(TWO, 0, 1), TWO.merge_segments(0, 1, NOW).prune_segment(1))
+    assert seen["segments"]["0"] == {"state": "SEALED", "range": "0000-7fff", "children": [2]}
+    assert seen["segments"]["2"]["state"] == "ACTIVE"
+    assert (seen["pruned"], seen["active"]) == ([1], 1)
+
+
+class Walk:
+    """Changes of a layout that remember whether they made the effect of a decision."""
+
+    def __init__(self, layout: SegmentLayout, decided: Decision | None = None) -> None:
+        self.layout, self.decided, self.had_effect, self.only_pruned = layout, decided, False, True
+
+    def step(self, data: st.DataObject) -> None:
+        """One random split, merge or prune, where possible one that concerns the decision."""
+        active, sealed = self.layout.active, [s for s in self.layout.segments.values() if not s.is_active]
+        kind = data.draw(st.sampled_from(["split", "merge", "prune"]))
+        if kind == "prune" and sealed:
+            self.layout = self.layout.prune_segment(data.draw(st.sampled_from(sealed)).segment_id)
+        elif kind == "merge" and len(active) > 1:
+            at = data.draw(st.integers(0, len(active) - 2))
+            self._note("merge", active[at].segment_id, active[at + 1].segment_id)
+            self.layout = self.layout.merge_segments(active[at].segment_id, active[at + 1].segment_id, NOW)
+        elif kind == "split" and (wide := [s for s in active if s.width > 1]):
+            chosen = data.draw(st.sampled_from(wide)).segment_id
+            self._note("split", chosen)
+            self.layout = self.layout.split_segment(chosen, NOW)
+
+    def _note(self, action: str, *segments: int) -> None:
+        self.only_pruned = False
+        if self.decided and action == self.decided.action and set(segments) == set(self.decided.segments):
+            self.had_effect = True
+
+
+@given(st.data())
+def test_the_verdict_agrees_with_what_really_happened_on_every_walk(data: st.DataObject):
+    before = Walk(SegmentLayout.create(data.draw(st.integers(1, 4)), NOW))
+    for _ in range(data.draw(st.integers(0, 6))):
+        before.step(data)
+    active = before.layout.active
+    first = data.draw(st.integers(0, len(active) - 1))
+    merges = len(active) > 1 and data.draw(st.booleans())
+    first = min(first, len(active) - 2) if merges else first
+    decided = decision(before.layout, *(segment.segment_id for segment in active[first : first + (2 if merges else 1)]))
+
+    walk = Walk(before.layout, decided)
+    for _ in range(data.draw(st.integers(0, 6))):
+        walk.step(data)
+        verdict = judge(decided, walk.layout, may_have_called=True)
+        assert isinstance(verdict, Act) == walk.only_pruned
+        if isinstance(verdict, Applied):
+            assert walk.had_effect
+        if walk.had_effect and all(segment in walk.layout.segments for segment in decided.segments):
+            children = {i for s in decided.segments for i in walk.layout.segments[s].child_ids}
+            assert isinstance(verdict, Applied) == bool(children)
+        if not walk.had_effect:
+            assert not isinstance(judge(decided, walk.layout, may_have_called=False), Applied)
