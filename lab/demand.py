@@ -83,7 +83,8 @@ class Demand:
         """Segments that the topic is created with."""
         traits = self._random("traits")
         self._phase = (settings.seed * _GOLDEN + index * _GOLDEN) % 1.0
-        self._peak = settings.peak_msg_rate_in * traits.uniform(0.6, 1.0)
+        # One topic in six is quiet: only its consumers ask for segments there.
+        self._peak = settings.peak_msg_rate_in * traits.uniform(0.6, 1.0) * (0.15 if index % 6 == 4 else 1.0)
         self._message_bytes = settings.message_bytes * math.exp(traits.uniform(math.log(0.3), math.log(3.0)))
         self._fanout = settings.fanout * traits.uniform(0.5, 1.6)
         shares = [traits.uniform(0.5, 1.0) for _ in range(traits.choice((1, 2, 2, 3)))]
@@ -147,7 +148,7 @@ class Demand:
         into = (t - (slot + traits[2]) * self._settings.burst_seconds) / length
         if traits[0] > _BURST_CHANCE or not 0 < into < 1:
             return 0.0, 0.0, 1.0
-        size = self._settings.peak_msg_rate_in * (0.3 + 0.6 * traits[3]) * math.sin(math.pi * into) ** 0.5
+        size = self._peak * (0.4 + 0.6 * traits[3]) * math.sin(math.pi * into) ** 0.5
         return size, traits[4], 0.01 + 0.03 * traits[5]
 
     def _subscriptions(self, index: int) -> tuple[Subscription, ...]:
@@ -165,7 +166,7 @@ class Demand:
             slot -= 1
             traits = _slot_traits(f"{self._seed}/{subscription}/{slot}")
         since = (slot + 0.8 * traits[0]) * length
-        return round(self._settings.max_consumers * self.activity(since) * (0.25 + 0.75 * traits[1]))
+        return round(self._settings.max_consumers * (0.4 + 0.6 * self.activity(since)) * traits[1])
 
     def _random(self, what: str) -> Random:
         return Random(f"{self._seed}/{what}")
