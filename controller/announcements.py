@@ -39,7 +39,8 @@ def layout_record(
 
     None when not even the active ones fit (above some 5,000 segments): such a topic cannot be scaled automatically.
     """
-    for shown in (layout, _without_sealed(layout)):
+    shorter = _without_sealed(layout)
+    for shown in (layout, shorter) if len(shorter.segments) < len(layout.segments) else (layout,):
         event = LayoutEvent(v=1, type="layout", topic=topic, cause=cause, decision_id=decision_id, layout=shown, at=at)
         record = Record("control-events", key_of(event), event.to_json().encode())
         if len(record.value) <= MAX_VALUE_BYTES:

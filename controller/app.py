@@ -31,8 +31,8 @@ from schemas.metadata import AutoScalePolicyOverride
 
 log = logging.getLogger(__name__)
 
-PRUNE_SECONDS = 60.0
-"""Time between two looks for sealed segments to prune (as Pulsar's garbage collection), seconds."""
+PRUNE_SECONDS = 10.0
+"""Time between two looks for sealed segments to prune, seconds; a look that finds none is one query on an index."""
 
 _SUBSCRIPTION_TYPES = ("STREAM", "CHECKPOINT", "QUEUE")
 _LONG = re.compile(r"-?[0-9]{1,18}", re.ASCII)

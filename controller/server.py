@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import uvicorn
 
-from controller.app import PRUNE_SECONDS, create_app
+from controller.app import create_app
 from controller.errors import StartError
 from controller.publisher import Publisher
 from controller.service import ScalableTopicService, wall_clock_ms
@@ -38,8 +38,7 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> None:
             )
             publisher = Publisher(store, settings.kafka.bootstrap, Snapshots(chosen.snapshot_seconds, wall_clock_ms))
             token = chosen.token.get_secret_value() if chosen.token else None
-            prune_seconds = min(PRUNE_SECONDS, max(1.0, chosen.sealed_retention_seconds))
-            app = create_app(store, service, publisher, token, chosen.max_body_bytes, prune_seconds)
+            app = create_app(store, service, publisher, token, chosen.max_body_bytes)
             config = uvicorn.Config(
                 app,
                 http="h11",
@@ -51,10 +50,11 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> None:
                 server_header=False,
                 timeout_graceful_shutdown=GRACE_SECONDS,
             )
-            # uvicorn raises the signal again once it has stopped; that must not kill a process that ended well.
+            server = _Server(config, lambda: ready(_url(listening)))
+            # uvicorn takes these over while it runs and raises them again at its end: that must not kill the process.
             for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, lambda *_: None)
-            _Server(config, lambda: ready(_url(listening))).run(sockets=[listening])
+                signal.signal(number, lambda *_: server.stop())
+            server.run(sockets=[listening])
         finally:
             store.close()
 
@@ -63,6 +63,10 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
         super().__init__(config)
         self._ready = ready
+
+    def stop(self) -> None:
+        """End as soon as possible; harmless when it has ended."""
+        self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

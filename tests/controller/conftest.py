@@ -70,13 +70,14 @@ def run_controller(
     token: str | None = None,
     retention_seconds: float = -1,
     snapshot_seconds: float = 3600,
+    prune_seconds: float = 3600,
 ) -> Iterator[RunningController]:
     """A controller in this process, on a free port, with a clock that stands still."""
     clock = Clock()
     store = LayoutStore(database)
     service = ScalableTopicService(store, "default", retention_seconds, clock)
     publisher = Publisher(store, bootstrap, Snapshots(snapshot_seconds, clock))
-    app = create_app(store, service, publisher, token, 1_048_576)
+    app = create_app(store, service, publisher, token, 1_048_576, prune_seconds)
     listening = socket.create_server(("127.0.0.1", 0))
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     server = uvicorn.Server(uvicorn.Config(app, http="h11", ws="none", log_config=None, log_level="warning"))

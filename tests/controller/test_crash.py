@@ -23,7 +23,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.broker
 
 ROOT = Path(__file__).resolve().parents[2]
-KILLS = 6
+KILLS = 5
 TOPICS = 4
 
 

@@ -21,6 +21,7 @@ from hypothesis.stateful import (
 from schemas.messages import LayoutEvent
 from schemas.metadata import ScalableTopicMetadata
 from tests.controller.conftest import RunningController, run_controller
+from tests.waiting import wait_until
 
 RETENTION_S = 60
 numbers = itertools.count()
@@ -164,3 +165,14 @@ def test_sealed_segments_of_a_topic_are_pruned_in_one_step_at_the_end_of_their_r
     assert isinstance(last, LayoutEvent)
     assert (last.cause, last.layout.epoch, last.decision_id) == ("prune", 6, None)
     assert all(segment.parent_ids == [] for segment in last.layout.segments.values())
+
+
+def test_pruning_goes_on_by_itself(tmp_path: Path) -> None:
+    path = "/admin/v2/scalable/acme/prune/t"
+    with run_controller(tmp_path / "layouts.db", retention_seconds=RETENTION_S, prune_seconds=0.02) as running:
+        running.client.put(path)
+        for segment in (0, 1):
+            running.client.post(f"{path}/split/{segment}")
+            running.clock.now += RETENTION_S * 1000
+            wait_until(lambda: running.client.get(f"{path}/stats").json()["sealedSegments"] == 0)
+        assert running.client.get(path).json()["epoch"] == 4
