@@ -219,29 +219,32 @@ def _topic_line(topic: TopicView, name: str, columns: _Columns, now: datetime) -
         line.append_text(_cell(_consumers(topic), columns.consumers))
     if columns.hold:
         line.append("  ")
-        line.append_text(_cell(_standing(topic, now), columns.hold))
+        line.append_text(_cell(_standing(topic, now, columns.hold), columns.hold))
     return line
 
 
 def _second_line(topic: TopicView, columns: _Columns, now: datetime, width: int) -> Text:
     line = Text(" " * (columns.name + columns.epoch))
     line.append(f"{len(topic.segments)} seg  ", FAINT)
-    line.append_text(_standing(topic, now))
-    if not columns.consumers and topic.consumers:
-        consumers = _consumers(topic)
-        gap = width - line.cell_len - consumers.cell_len
-        if gap >= 2:
-            line.append(" " * gap)
-            line.append_text(consumers)
+    consumers = Text() if columns.consumers else _consumers(topic)
+    room = width - line.cell_len - (consumers.cell_len + 2 if consumers.cell_len else 0)
+    # The reason comes first: consumers are left out before it is cut to its bare code.
+    if room < 24:
+        consumers, room = Text(), width - line.cell_len
+    standing = _standing(topic, now, room)
+    line.append_text(standing)
+    if consumers.cell_len:
+        line.append(" " * (width - line.cell_len - consumers.cell_len))
+        line.append_text(consumers)
     return line
 
 
-def _standing(topic: TopicView, now: datetime) -> Text:
+def _standing(topic: TopicView, now: datetime, room: int) -> Text:
     if topic.open_decision is not None:
         return Text.assemble(("▸ ", BUSY), (printable(topic.open_decision), f"bold {BUSY}"), (" under way", BUSY))
     if topic.hold is None:
         return Text("evaluation due", FAINT)
-    return Text(hold_reason(topic.hold, now), DIM)
+    return Text(hold_reason(topic.hold, now, room), DIM)
 
 
 def _consumers(topic: TopicView) -> Text:

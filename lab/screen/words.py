@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
+from rich.cells import cell_len
+
+from decisions.gates import DESCRIPTIONS
 from lab.view import HoldView
 from schemas.ids import topic_parts
 
@@ -57,12 +60,41 @@ def amount(value: float) -> str:
     return f"{value:.2g}"
 
 
-def hold_reason(hold: HoldView, now: datetime) -> str:
-    """Why a topic holds: the gate, what was measured against which limit, and when it could next pass."""
-    words = printable(hold.gate).replace("-", " ")
-    if hold.measured is not None and hold.limit is not None:
-        words += f": {amount(hold.measured)} of {amount(hold.limit)}"
-    if hold.eligible_at is not None:
-        left = (hold.eligible_at - now).total_seconds()
-        words += f", in {span(left)}" if left > 0 else ", due"
-    return words
+def hold_reason(hold: HoldView, now: datetime, room: int = 1000) -> str:
+    """Why a topic holds, in the longest form that fits `room` cells: the gate in words, the figures, and the wait."""
+    code = printable(hold.gate)
+    sentence = _SENTENCES.get(hold.gate, code.replace("-", " "))
+    figures, wait = _figures(hold, now), _wait(hold, now)
+    forms = (
+        f"{sentence}{f' ({figures})' if figures else ''}{wait}",
+        f"{sentence}{wait}",
+        f"{code}{f': {figures}' if figures else ''}{wait}",
+        f"{code}{wait}",
+    )
+    return next((form for form in forms if cell_len(form) <= room), code)
+
+
+_SENTENCES = {gate.value: words.sentence.replace("`", "") for gate, words in DESCRIPTIONS.items()}
+_MEASURED = {gate.value: words.measured for gate, words in DESCRIPTIONS.items()}
+
+
+def _figures(hold: HoldView, now: datetime) -> str:
+    measured, limit = hold.measured, hold.limit
+    if measured is None or limit is None:
+        return ""
+    words = _MEASURED.get(hold.gate, "")
+    if words.startswith("milliseconds"):
+        if hold.eligible_at is not None:
+            # The reading is as old as the hold; what is left of the wait is known now.
+            measured = min(limit, max(0.0, limit - (hold.eligible_at - now).total_seconds() * 1000))
+        return f"{measured / 1000:.0f} of {limit / 1000:.0f} s" if limit < 120_000 else f"of {span(limit / 1000)}"
+    if "rate /" in words:
+        return f"{measured * 100:.0f} % of the threshold"
+    return f"{amount(measured)} of {amount(limit)}"
+
+
+def _wait(hold: HoldView, now: datetime) -> str:
+    if hold.eligible_at is None:
+        return ""
+    left = (hold.eligible_at - now).total_seconds()
+    return f", {span(left)} left" if left > 0 else ", due at the next tick"

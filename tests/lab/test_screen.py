@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
+from decisions.gates import DESCRIPTIONS, Gate
 from lab.screen import export_frame, frame, run_screen
 from lab.screen.keyspace import ruler, strip
 from lab.screen.words import age, amount, hold_reason, printable, short_names, span
@@ -43,7 +44,7 @@ def topic(name: str = "topic://acme/shop/orders", segments: int = 4, **changed: 
         "epoch": 7,
         "segments": tuple(segment(n, n * width, (n + 1) * width - 1, n / 3) for n in range(segments)),
         "consumers": (("audit", "QUEUE", 3), ("billing", "STREAM", 4)),
-        "hold": HoldView("merge-cooldown", 4.0, 12.0, at(8), at(-4)),
+        "hold": HoldView("merge-cooldown", 4000.0, 12_000.0, at(8), at(0)),
         "open_decision": None,
     }
     return TopicView(**{**whole, **changed})
@@ -104,8 +105,8 @@ def test_a_frame_fits_terminals_of_every_size(width, height, topics, decisions):
 def test_eighty_columns_show_parts_rates_topics_reasons_consumers_decisions_and_the_legend():
     text = "\n".join(drawn(VIEWS["six"], 80, 24))
     for words in ("● stream", "412 samples/s", "18 % significant", "2 dead letters", "251 ms a batch", "0000",
-                  "merge cooldown: 4 of 12, in 8.0 s", "billing 4", "audit (3)", "split 1", "bytesRateOut", "tick",
-                  "applied after 1.0 s", "over the split threshold"):  # fmt: skip
+                  "merge-cooldown: 4 of 12 s, 8.0 s left", "billing 4", "audit (3)", "split 1", "bytesRateOut",
+                  "tick", "applied after 1.0 s", "over the split threshold"):  # fmt: skip
         assert words in text
     assert all(f"t{number} " in text for number in range(6))
 
@@ -211,10 +212,34 @@ class TestWords:
         assert age(at(-90), at(0)) == "90 s"
 
     def test_holds_count_down_and_then_are_due(self):
-        waiting = HoldView("merge-window", 2.0, 8.0, at(6), at(0))
-        assert hold_reason(waiting, at(0)) == "merge window: 2 of 8, in 6.0 s"
-        assert hold_reason(waiting, at(7)) == "merge window: 2 of 8, due"
-        assert hold_reason(HoldView("min-segments", None, None, None, at(0)), at(0)) == "min segments"
+        waiting = HoldView("merge-window", 2000.0, 8000.0, at(6), at(0))
+        sentence = "The cold neighbours have not been cold for long enough"
+        assert hold_reason(waiting, at(0)) == f"{sentence} (2 of 8 s), 6.0 s left"
+        assert hold_reason(waiting, at(5)) == f"{sentence} (7 of 8 s), 1.0 s left"
+        assert hold_reason(waiting, at(7)) == f"{sentence} (8 of 8 s), due at the next tick"
+
+    @pytest.mark.parametrize("gate", list(Gate))
+    def test_every_gate_is_a_sentence_where_there_is_room(self, gate):
+        reason = hold_reason(HoldView(gate.value, None, None, None, at(0)), at(0))
+        assert reason == DESCRIPTIONS[gate].sentence.replace("`", "")
+
+    @pytest.mark.parametrize(
+        ("gate", "measured", "limit", "figures"),
+        [("max-segments", 16.0, 16.0, "16 of 16"), ("split-thresholds", 0.534, 1.0, "53 % of the threshold")],
+    )
+    def test_figures_are_in_the_unit_of_the_gate(self, gate, measured, limit, figures):
+        assert figures in hold_reason(HoldView(gate, measured, limit, None, at(0)), at(0))
+
+    @pytest.mark.parametrize(
+        ("room", "shown"),
+        [(200, "The last merge was too recent (4 of 12 s), 8.0 s left"),
+         (45, "The last merge was too recent, 8.0 s left"), (36, "merge-cooldown: 4 of 12 s, 8.0 s left"), (30, "merge-cooldown, 8.0 s left"), (5, "merge-cooldown")],
+    )  # fmt: skip
+    def test_reasons_drop_detail_before_they_are_cut(self, room, shown):
+        assert hold_reason(HoldView("merge-cooldown", 4000.0, 12_000.0, at(8), at(0)), at(0), room + 1) == shown
+
+    def test_a_gate_of_a_later_version_is_shown_by_its_code(self):
+        assert hold_reason(HoldView("moon-phase", 1.0, 2.0, None, at(0)), at(0)) == "moon phase (1 of 2)"
 
     def test_control_characters_become_dots(self):
         assert printable("a\x1b[31m\nb\u202e") == "a·[31m·b·"
@@ -222,7 +247,7 @@ class TestWords:
 
 def test_export_gives_a_picture_and_a_text_of_the_same_frame():
     assert "<svg" in export_frame(VIEWS["six"], PARTS, 100, 30, "svg")
-    assert "merge cooldown" in export_frame(VIEWS["six"], PARTS, 100, 30, "text")
+    assert "The last merge was too recent" in export_frame(VIEWS["six"], PARTS, 100, 30, "text")
 
 
 def test_the_running_screen_shows_what_comes_into_the_lake_and_gives_the_terminal_back(tmp_path):
@@ -240,7 +265,7 @@ def test_the_running_screen_shows_what_comes_into_the_lake_and_gives_the_termina
             load(0, 20_000, 1),
             hold(1, "split-cooldown"),
         )
-        wait_until(lambda: "split cooldown" in file.getvalue())
+        wait_until(lambda: "The last split was too recent" in file.getvalue())
         write(loaded.lake_path, decision(2), outcome("d1", "applied", 3))
         wait_until(lambda: "applied" in file.getvalue().rpartition("newest decisions")[2])
     finally:
