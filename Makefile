@@ -1,0 +1,57 @@
+# Anabranch. Every target does its own set-up: a fresh clone needs Python >= 3.10 and Java >= 17, nothing else.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test check bench reset clean lock format schemas
+
+help:  ## say what can be made
+	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: setup  ## the whole system on this machine, with a live screen, until Ctrl-C (ARGS="--for 120s --report FILE")
+	@exec $(BIN)/anabranch run --local $(ARGS)
+
+test: setup check  ## check, then all tests (ARGS="-k NAME" chooses)
+	@$(BIN)/pytest $(ARGS)
+
+check: $(VENV)/.installed  ## format, lint, types, import contracts
+	@$(BIN)/ruff format --check --quiet . || { echo "not formatted: run make format"; exit 1; }
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/lint-imports > $(VENV)/contracts.log 2>&1 || { cat $(VENV)/contracts.log; exit 1; }
+	@echo "format, lint, types and import contracts: clean"
+
+bench: setup  ## the benchmarks: a table, and JSON under benchmarks/results/
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+reset: $(VENV)/.installed  ## forget all state: lake, broker data, layouts, checkpoints
+	@$(BIN)/python -m lab.reset
+
+setup: $(VENV)/.installed  ## virtual environment, packages and jars; once
+	@$(BIN)/anabranch setup --quiet
+
+format: $(VENV)/.installed  ## format the code
+	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+schemas: $(VENV)/.installed  ## write the generated files: JSON Schemas, docs/gates.md
+	@$(BIN)/python -m schemas.export && $(BIN)/python -m decisions.gates > docs/gates.md
+
+lock: $(VENV)/.installed  ## resolve requirements.lock again from pyproject.toml
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --extra dev --upgrade \
+	    --no-header --no-annotate pyproject.toml -o requirements.lock
+
+clean:  ## remove the virtual environment and all caches; state stays
+	rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache .import_linter_cache *.egg-info build
+
+$(VENV)/.installed: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 10) else "Python 3.10 or newer is needed, $(PYTHON) is " + sys.version.split()[0] + ": set PYTHON=/path/to/python3")'
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) has no venv module: install it (on Debian: apt-get install python3-venv), or set PYTHON=/path/to/python3"; exit 1; }
+	@command -v "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" >/dev/null || { echo "Java 17 or newer is needed and was not found: install a JRE (on Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME"; exit 1; }
+	@echo "setting up $(VENV) (once; about a minute) …"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv || { echo "uv could not be installed: is this machine online?"; exit 1; }
+	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --require-hashes -r requirements.lock
+	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps -e .
+	@touch $@

@@ -1,0 +1,23 @@
+"""`anabranch setup`: the jars, fetched once and checked."""
+
+from __future__ import annotations
+
+import click
+
+from anabranch.context import Context
+
+
+@click.command("setup")
+@click.option("--quiet", is_flag=True, help="Say nothing when there is nothing to do.")
+@click.pass_obj
+def command(context: Context, quiet: bool) -> None:
+    """Fetch the jars of conf/jars/ (once, by the Ivy inside pyspark) and check each against its SHA-256."""
+    from lab.java_home import SetupError
+    from lab.setup import ensure_jars
+
+    try:
+        jars = ensure_jars(context.settings, lambda line: click.echo(line, err=True))
+    except SetupError as error:
+        raise click.ClickException(str(error)) from error
+    if not quiet:
+        click.echo(f"jars are in {jars.spark.parent}")
