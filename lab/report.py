@@ -11,12 +11,13 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 from deltalake import QueryBuilder
 
 from lab.integrity import check_integrity, end_offsets
+from lab.processes import PartState
 from lab.traffic import COUNTERS_FILE
 from lab.view import COMMITTED_AT, Row, action_kind, active_ranges, cdf_rows
 from schemas.delta import open_table
@@ -31,22 +32,9 @@ LATENCIES = (
 )  # fmt: skip
 
 
-class Part(Protocol):
-    """What is reported of a supervised process (`lab.processes.PartState`)."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def state(self) -> str: ...
-    @property
-    def restarts(self) -> int: ...
-    @property
-    def detail(self) -> str: ...
-
-
 def build_report(
     settings: Settings,
-    parts: Sequence[Part],
+    parts: Sequence[PartState],
     started_at: datetime,
     stopped_at: datetime,
     events: Iterable[Any] = (),
@@ -57,7 +45,8 @@ def build_report(
     A row belongs to the run when its own time is in it; the integrity checks look at the whole lake. Keys:
 
     - `run`: `startedAt`, `stoppedAt` (ISO 8601), `seconds`, `engineVersion`
-    - `parts`: a list of `name`, `state`, `restarts`, `detail`; `partEvents`: `events` as given; `restarts`: their sum
+    - `parts`: a list of `name`, `state`, `restarts`, `lastExit`, `detail`; `restarts`: all of them
+    - `partEvents`: `events` as given
     - `traffic`: the generator's own counters (`starts`, `sent`, `delivered`, `failed`, `garbage`), or null
     - `batches`: `count`, and `milliseconds` and `operatorMilliseconds` as distributions
     - `messages`: `total`, `accepted`, `suppressed`, `deadLetters`
@@ -93,7 +82,11 @@ def build_report(
             "engineVersion": ENGINE_VERSION,
         },
         "parts": [
-            {"name": part.name, "state": part.state, "restarts": part.restarts, "detail": part.detail} for part in parts
+            {
+                "name": part.name, "state": part.state, "restarts": part.restarts, "lastExit": part.last_exit,
+                "detail": part.detail,
+            }
+            for part in parts
         ],
         "partEvents": json.loads(json.dumps(list(events), default=str)),
         "restarts": sum(part.restarts for part in parts),

@@ -22,11 +22,12 @@ from typing import Literal
 from rich.console import Console
 from rich.live import Live
 
-from lab.screen.frame import Part, frame
+from lab.processes import PartState
+from lab.screen.frame import frame
 from lab.view import LakeReader, LakeView
 from schemas.settings import Settings
 
-__all__ = ["Part", "export_frame", "frame", "run_screen"]
+__all__ = ["export_frame", "frame", "run_screen"]
 
 FRAMES_PER_SECOND = 4
 LOOKS_PER_SECOND = 2
@@ -36,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 def run_screen(
-    settings: Settings, parts: Callable[[], Sequence[Part]], stop: threading.Event, console: Console | None = None
+    settings: Settings, parts: Callable[[], Sequence[PartState]], stop: threading.Event, console: Console | None = None
 ) -> LakeView:
     """Draws until `stop` is set; the terminal is then as it was before. The last view.
 
@@ -76,7 +77,7 @@ def run_screen(
 
 def export_frame(
     view: LakeView,
-    parts: Sequence[Part],
+    parts: Sequence[PartState],
     width: int = 100,
     height: int = 30,
     form: Literal["svg", "text"] = "svg",

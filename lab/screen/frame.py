@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
 
 from rich.console import Group
 from rich.text import Text
 
+from lab.processes import PartState
 from lab.screen.keyspace import legend, ruler, strip
 from lab.screen.words import age, amount, hold_reason, printable, short_names, span
 from lab.view import DecisionView, LakeView, TopicView
@@ -32,24 +32,12 @@ _OUTCOMES = {
 }
 
 
+_STATES = {"up": ("●", GOOD), "starting": ("◐", BUSY), "stopped": ("○", DIM), "restarting": ("✗", BAD)}
 _ACTIONS = (
     ("split:consumer-count", "splits for consumers"),
     ("split:load", "splits for load"),
     ("merge", "merges of cold pairs"),
 )
-
-
-class Part(Protocol):
-    """What the screen shows of a supervised process (`lab.processes.PartState`)."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def state(self) -> str: ...
-    @property
-    def restarts(self) -> int: ...
-    @property
-    def detail(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -63,7 +51,7 @@ class _Columns:
     hold: int
 
 
-def frame(view: LakeView, parts: Sequence[Part], width: int, height: int, elapsed: float = 0.0) -> Group:
+def frame(view: LakeView, parts: Sequence[PartState], width: int, height: int, elapsed: float = 0.0) -> Group:
     """The whole screen in at most `height` lines of at most `width` cells. `elapsed`: seconds since the start."""
     top = [_parts_line(parts, width, elapsed), *_trouble_lines(parts, width, height), _rates_line(view, width)]
     if height >= 16:
@@ -103,7 +91,7 @@ def _joined(items: Sequence[Text], gap: str, width: int) -> Text:
     return line
 
 
-def _parts_line(parts: Sequence[Part], width: int, elapsed: float) -> Text:
+def _parts_line(parts: Sequence[PartState], width: int, elapsed: float) -> Text:
     items = [Text.assemble(("anabranch", "bold"))]
     for part in parts:
         mark, style = _mark(part)
@@ -119,17 +107,11 @@ def _parts_line(parts: Sequence[Part], width: int, elapsed: float) -> Text:
     return line
 
 
-def _mark(part: Part) -> tuple[str, str]:
-    if part.state in ("running", "ready"):
-        return "●", GOOD
-    if part.state in ("starting", "stopping"):
-        return "◐", BUSY
-    if part.state in ("stopped", "ended", "finished"):
-        return "○", DIM
-    return "✗", BAD
+def _mark(part: PartState) -> tuple[str, str]:
+    return _STATES.get(part.state, ("✗", BAD))
 
 
-def _trouble_lines(parts: Sequence[Part], width: int, height: int) -> list[Text]:
+def _trouble_lines(parts: Sequence[PartState], width: int, height: int) -> list[Text]:
     troubled = [part for part in parts if _mark(part)[0] == "✗"]
     return [
         Text(printable(f"{part.name} {part.state}: {part.detail}" if part.detail else f"{part.name} {part.state}"), BAD)

@@ -5,6 +5,7 @@ Stage: drawing, below `lab.screen.frame`. Whatever a stranger may have named is 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from datetime import datetime
 
@@ -64,31 +65,33 @@ def hold_reason(hold: HoldView, now: datetime, room: int = 1000) -> str:
     """Why a topic holds, in the longest form that fits `room` cells: the gate in words, the figures, and the wait."""
     code = printable(hold.gate)
     sentence = _SENTENCES.get(hold.gate, code.replace("-", " "))
+    short = re.split(r" ?[;:(]", sentence)[0]
     figures, wait = _figures(hold, now), _wait(hold, now)
     forms = (
         f"{sentence}{f' ({figures})' if figures else ''}{wait}",
-        f"{sentence}{wait}",
+        f"{short}{f' ({figures})' if figures else ''}{wait}",
+        f"{short}{wait}",
         f"{code}{f': {figures}' if figures else ''}{wait}",
         f"{code}{wait}",
     )
     return next((form for form in forms if cell_len(form) <= room), code)
 
 
-_SENTENCES = {gate.value: words.sentence.replace("`", "") for gate, words in DESCRIPTIONS.items()}
-_MEASURED = {gate.value: words.measured for gate, words in DESCRIPTIONS.items()}
+_SENTENCES = {gate.value: words.sentence.replace("`", "").rstrip(".") for gate, words in DESCRIPTIONS.items()}
+_UNITS = {gate.value: words.unit for gate, words in DESCRIPTIONS.items()}
 
 
 def _figures(hold: HoldView, now: datetime) -> str:
     measured, limit = hold.measured, hold.limit
     if measured is None or limit is None:
         return ""
-    words = _MEASURED.get(hold.gate, "")
-    if words.startswith("milliseconds"):
+    unit = _UNITS.get(hold.gate)
+    if unit == "ms":
         if hold.eligible_at is not None:
             # The reading is as old as the hold; what is left of the wait is known now.
             measured = min(limit, max(0.0, limit - (hold.eligible_at - now).total_seconds() * 1000))
         return f"{measured / 1000:.0f} of {limit / 1000:.0f} s" if limit < 120_000 else f"of {span(limit / 1000)}"
-    if "rate /" in words:
+    if unit == "ratio":
         return f"{measured * 100:.0f} % of the threshold"
     return f"{amount(measured)} of {amount(limit)}"
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
-from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import Producer
 
 from lab.integrity import check_integrity, end_offsets
+from lab.processes import PartState
 from lab.report import build_report, distribution, latencies, report_text
 from schemas.arrow import to_arrow
 from schemas.settings import Settings
@@ -31,7 +31,7 @@ from tests.lab.lake import (
 
 NOTHING = {"n": 0, "p50": None, "p95": None, "max": None}
 SPLIT = layout_json((0, 0x0000, 0xFFFF), (1, 0x0000, 0x7FFF), (2, 0x8000, 0xFFFF), epoch=1, sealed=(0,))
-PARTS = [SimpleNamespace(name="stream", state="stopped", restarts=2, detail="")]
+PARTS = [PartState("stream", None, "stopped", 2, 137, at(9), "")]
 
 
 @pytest.fixture

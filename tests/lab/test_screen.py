@@ -6,7 +6,6 @@ import io
 import itertools
 import re
 import threading
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +14,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from decisions.gates import DESCRIPTIONS, Gate
+from lab.processes import PartState
 from lab.screen import export_frame, frame, run_screen
 from lab.screen.keyspace import ruler, strip
 from lab.screen.words import age, amount, hold_reason, printable, short_names, span
@@ -26,8 +26,8 @@ from tests.waiting import wait_until
 SIZES = [(80, 24), (100, 30), (140, 40), (220, 60), (60, 20), (40, 12), (20, 6), (8, 2), (1, 1)]
 
 
-def part(name: str, state: str = "running", restarts: int = 0, detail: str = "") -> SimpleNamespace:
-    return SimpleNamespace(name=name, state=state, restarts=restarts, detail=detail)
+def part(name: str, state: str = "up", restarts: int = 0, detail: str = "") -> PartState:
+    return PartState(name, 17, state, restarts, None, at(-60), detail)
 
 
 PARTS = [part(name) for name in ("broker", "controller", "traffic", "stream", "executor")]
@@ -130,10 +130,10 @@ def test_forty_topics_on_a_small_terminal_show_the_busiest_and_count_the_rest():
 
 
 def test_a_part_that_is_down_says_so_with_its_detail_and_restarts_are_counted():
-    parts = [part("broker"), part("stream", "waiting", 3, "exit 137; again in 4 s")]
+    parts = [part("broker"), part("stream", "restarting", 3, "exit 137; again in 4 s")]
     text = "\n".join(drawn(VIEWS["six"], 80, 24, parts))
     assert "✗ stream ↻3" in text
-    assert "stream waiting: exit 137; again in 4 s" in text
+    assert "stream restarting: exit 137; again in 4 s" in text
 
 
 def test_names_of_strangers_cannot_steer_the_terminal():
@@ -213,7 +213,7 @@ class TestWords:
 
     def test_holds_count_down_and_then_are_due(self):
         waiting = HoldView("merge-window", 2000.0, 8000.0, at(6), at(0))
-        sentence = "The cold neighbours have not been cold for long enough"
+        sentence = DESCRIPTIONS[Gate.MERGE_WINDOW].sentence.rstrip(".")
         assert hold_reason(waiting, at(0)) == f"{sentence} (2 of 8 s), 6.0 s left"
         assert hold_reason(waiting, at(5)) == f"{sentence} (7 of 8 s), 1.0 s left"
         assert hold_reason(waiting, at(7)) == f"{sentence} (8 of 8 s), due at the next tick"
@@ -221,7 +221,7 @@ class TestWords:
     @pytest.mark.parametrize("gate", list(Gate))
     def test_every_gate_is_a_sentence_where_there_is_room(self, gate):
         reason = hold_reason(HoldView(gate.value, None, None, None, at(0)), at(0))
-        assert reason == DESCRIPTIONS[gate].sentence.replace("`", "")
+        assert reason == DESCRIPTIONS[gate].sentence.replace("`", "").rstrip(".")
 
     @pytest.mark.parametrize(
         ("gate", "measured", "limit", "figures"),

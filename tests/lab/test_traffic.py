@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+from collections.abc import Iterator
 
 import httpx
 import numpy as np
@@ -13,8 +14,9 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from lab.demand import KEYS, Demand
 from lab.traffic import Counters, Outlet, Reports, Sessions, next_instant, run_traffic, segment_stats
-from schemas.messages import Rejected, SegmentStats, parse_message
+from schemas.messages import ConsumerEvent, Rejected, SegmentStats, parse_message
 from schemas.metadata import ScalableTopicMetadata
+from tests.controller.conftest import RunningController, run_controller
 from tests.lab.demonstration import NOW, local_settings, traffic_settings
 from tests.waiting import wait_until
 
@@ -37,54 +39,59 @@ def layout(*bounds: tuple[int, int], sealed: int = 0, epoch: int = 0) -> Scalabl
 HALVES = layout((0, KEYS - 1), (0, 0x7FFF), (0x8000, KEYS - 1), sealed=1)
 
 
-class Controller:
-    """The admin interface as `Sessions` sees it: topics and consumers, and outages on demand."""
+class Outages(httpx.HTTPTransport):
+    """The way to a real controller, with the faults that it would not show when asked: no connection, an error."""
 
     def __init__(self) -> None:
-        self.topics: dict[str, int] = {}
-        self.consumers: dict[tuple[str, str], dict[str, str]] = {}
-        self.calls: list[tuple[str, str]] = []
+        super().__init__()
         self.down = False
         self.status: int | None = None
+        self.calls: list[str] = []
 
-    def __call__(self, request: httpx.Request) -> httpx.Response:
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
         if self.down:
             raise httpx.ConnectError("connection refused", request=request)
         if self.status is not None:
             return httpx.Response(self.status, text="no")
-        path = request.url.path.removeprefix("/admin/v2/scalable/")
-        self.calls.append((request.method, path))
-        topic, _, rest = path.partition("/subscriptions/")
-        if not rest:
-            return self._topic(request, topic)
-        if topic not in self.topics:
-            return httpx.Response(404)
-        subscription, _, consumer = rest.partition("/consumers/")
-        sessions = self.consumers.setdefault((topic, subscription), {})
-        if request.method == "PUT":
-            sessions[consumer] = request.url.params["type"]
-            return httpx.Response(204)
-        return httpx.Response(204 if sessions.pop(consumer, None) else 404)
-
-    def _topic(self, request: httpx.Request, topic: str) -> httpx.Response:
-        if request.method == "PUT":
-            if topic in self.topics:
-                return httpx.Response(409)
-            self.topics[topic] = int(request.url.params["numInitialSegments"])
-            return httpx.Response(204)
-        if topic not in self.topics:
-            return httpx.Response(404)
-        return httpx.Response(200, text=(layout((0, KEYS - 1)) if self.topics[topic] == 1 else HALVES).to_json())
+        self.calls.append(request.method)
+        return super().handle_request(request)
 
 
-def sessions_with(controller: Controller, *topics: Demand) -> Sessions:
-    client = httpx.Client(base_url="http://controller", transport=httpx.MockTransport(controller))
-    return Sessions(client, topics, 6)
+@pytest.fixture(scope="module")
+def controller(tmp_path_factory) -> Iterator[RunningController]:
+    """A real controller; every test takes a namespace of its own."""
+    with run_controller(tmp_path_factory.mktemp("controller") / "layouts.db") as running:
+        yield running
 
 
-def connected(controller: Controller, demand: Demand) -> dict[str, int]:
-    path = demand.topic.removeprefix("topic://")
-    return {sub.name: len(controller.consumers.get((path, sub.name), {})) for sub in demand.subscriptions}
+class Local:
+    """The demand for a few topics in a namespace of their own, at a real controller."""
+
+    def __init__(self, controller: RunningController, number: int = 1, first: int = 0) -> None:
+        self.controller = controller
+        self.settings = traffic_settings(namespace=controller.new_namespace())
+        self.topics = [Demand(self.settings, index) for index in range(first, first + number)]
+        self.way = Outages()
+
+    @property
+    def demand(self) -> Demand:
+        return self.topics[0]
+
+    def sessions(self) -> Sessions:
+        return Sessions(httpx.Client(base_url=self.controller.url, transport=self.way), self.topics, 6)
+
+    def connected(self, demand: Demand | None = None) -> dict[str, int]:
+        """What the controller says: consumers by subscription, those without any left out."""
+        found = self.controller.service.stats((demand or self.demand).topic)["subscriptions"]
+        return {name: stats["consumerCount"] for name, stats in found.items() if stats["consumerCount"]}
+
+    def wanted(self, t: float, demand: Demand | None = None) -> dict[str, int]:
+        return {name: count for name, count in (demand or self.demand).consumers(t).items() if count}
+
+    def instant_with(self, least: int, most: int, after: float = NOW) -> float:
+        """An instant at which the first subscription has that many consumers."""
+        name = self.demand.subscriptions[0].name
+        return next(after + step for step in range(600) if least <= self.demand.consumers(after + step)[name] <= most)
 
 
 def test_samples_cover_the_active_segments_only_each_by_one_owner():
@@ -125,80 +132,97 @@ def test_samples_fall_on_multiples_of_the_interval(now, expected):
     assert next_instant(now, 10.0) == expected
 
 
-def test_first_pass_creates_topics_reads_layouts_and_registers_consumers():
-    controller, topics = Controller(), [Demand(traffic_settings(), index) for index in range(6)]
-    sessions = sessions_with(controller, *topics)
+def test_first_pass_creates_topics_reads_layouts_and_registers_consumers(controller):
+    local = Local(controller, 6)
+    sessions = local.sessions()
     sessions.synchronise(NOW)
-    assert controller.topics == {demand.topic.removeprefix("topic://"): demand.initial_segments for demand in topics}
-    assert set(sessions.layouts) == {demand.topic for demand in topics}
-    assert all(connected(controller, demand) == demand.consumers(NOW) for demand in topics)
+    active = {
+        topic: sum(s.state == "ACTIVE" for s in found.segments.values()) for topic, found in sessions.layouts.items()
+    }
+    assert active == {demand.topic: demand.initial_segments for demand in local.topics}
+    assert all(local.connected(demand) == local.wanted(NOW, demand) for demand in local.topics)
 
 
-def test_consumers_follow_the_demand_with_no_call_when_nothing_changed():
-    controller, demand = Controller(), Demand(traffic_settings(), 2)
-    sessions = sessions_with(controller, demand)
-    for step in range(120):
-        before = demand.consumers(NOW + step - 1) if step else None
-        calls = len(controller.calls)
-        sessions.synchronise(NOW + step)
-        assert connected(controller, demand) == demand.consumers(NOW + step)
-        if demand.consumers(NOW + step) == before:
-            assert controller.calls[calls:] == [("GET", demand.topic.removeprefix("topic://"))]
-
-
-def test_registration_names_the_type_of_the_subscription():
-    controller, demand = Controller(), Demand(traffic_settings(), 5)
-    sessions = sessions_with(controller, demand)
-    for step in range(90):
-        sessions.synchronise(NOW + step)
-        for subscription in demand.subscriptions:
-            path = demand.topic.removeprefix("topic://")
-            assert set(controller.consumers.get((path, subscription.name), {}).values()) <= {subscription.type}
-
-
-def test_restarted_generator_unregisters_consumers_of_its_earlier_life():
-    controller, demand = Controller(), Demand(traffic_settings(), 0)
-    busy = next(NOW + step for step in range(300) if demand.consumers(NOW + step)["billing"] >= 4)
-    calm = next(busy + step for step in range(300) if demand.consumers(busy + step)["billing"] <= 1)
-    sessions_with(controller, demand).synchronise(busy)
-    sessions_with(controller, demand).synchronise(calm)
-    assert connected(controller, demand) == demand.consumers(calm)
-
-
-def test_layouts_stay_known_while_the_controller_is_down_and_consumers_catch_up_afterwards():
-    controller, demand = Controller(), Demand(traffic_settings(), 0)
-    sessions = sessions_with(controller, demand)
+def test_layouts_are_those_after_a_split(controller):
+    local = Local(controller)
+    sessions = local.sessions()
     sessions.synchronise(NOW)
-    known = sessions.layouts[demand.topic]
-    controller.down = True
+    controller.service.split_segment(local.demand.topic, 0)
+    sessions.synchronise(NOW)
+    samples = segment_stats(local.demand, sessions.layouts[local.demand.topic], NOW)
+    assert sorted(sample.id for message in samples for sample in message.segments) == [1, 2]
+
+
+def test_consumers_follow_the_demand_with_no_call_when_nothing_changed(controller):
+    local = Local(controller, first=2)
+    sessions = local.sessions()
+    for step in range(100):
+        calls = len(local.way.calls)
+        sessions.synchronise(NOW + step)
+        assert local.connected() == local.wanted(NOW + step)
+        if step and local.wanted(NOW + step) == local.wanted(NOW + step - 1):
+            assert local.way.calls[calls:] == ["GET"]
+
+
+def test_registration_names_the_type_of_the_subscription(controller):
+    local = Local(controller, 6)
+    local.sessions().synchronise(NOW)
+    announced = {
+        (event.topic, event.subscription, event.type)
+        for demand in local.topics
+        for event in controller.announced(demand.topic)
+        if isinstance(event, ConsumerEvent)
+    }
+    assert announced == {
+        (demand.topic, subscription.name, subscription.type)
+        for demand in local.topics
+        for subscription in demand.subscriptions
+        if demand.consumers(NOW)[subscription.name]
+    }
+
+
+def test_restarted_generator_unregisters_consumers_of_its_earlier_life(controller):
+    local = Local(controller)
+    busy = local.instant_with(4, 6)
+    calm = local.instant_with(0, 1, after=busy)
+    local.sessions().synchronise(busy)
+    local.sessions().synchronise(calm)
+    assert local.connected() == local.wanted(calm)
+
+
+def test_layouts_stay_known_while_the_controller_is_down_and_consumers_catch_up_afterwards(controller):
+    local = Local(controller)
+    sessions = local.sessions()
+    sessions.synchronise(NOW)
+    known = sessions.layouts[local.demand.topic]
+    local.way.down = True
     with pytest.raises(httpx.TransportError):
         sessions.synchronise(NOW + 30)
-    assert sessions.layouts[demand.topic] == known
-    controller.down = False
+    assert sessions.layouts[local.demand.topic] == known
+    local.way.down = False
     sessions.synchronise(NOW + 60)
-    assert connected(controller, demand) == demand.consumers(NOW + 60)
+    assert local.connected() == local.wanted(NOW + 60)
 
 
-def test_one_topic_that_answers_with_an_error_does_not_stop_the_pass():
-    controller, topics = Controller(), [Demand(traffic_settings(), index) for index in range(2)]
-    sessions = sessions_with(controller, *topics)
-    controller.status = 500
+def test_topics_that_answer_with_an_error_do_not_stop_the_pass(controller):
+    local = Local(controller, 2)
+    sessions = local.sessions()
+    local.way.status = 500
     sessions.synchronise(NOW)
     assert sessions.layouts == {}
-    controller.status = None
+    local.way.status = None
     sessions.synchronise(NOW)
     assert len(sessions.layouts) == 2
 
 
-def test_deleted_topic_is_created_again_with_its_consumers():
-    controller, demand = Controller(), Demand(traffic_settings(), 0)
-    busy = next(NOW + step for step in range(300) if demand.consumers(NOW + step)["billing"] >= 3)
-    sessions = sessions_with(controller, demand)
+def test_deleted_topic_is_created_again_with_its_consumers(controller):
+    local = Local(controller)
+    busy = local.instant_with(3, 6)
+    sessions = local.sessions()
     sessions.synchronise(busy)
-    controller.topics.clear()
-    controller.consumers.clear()
+    controller.service.delete_topic(local.demand.topic)
     sessions.synchronise(busy)
-    assert connected(controller, demand) == demand.consumers(busy)
+    assert local.connected() == local.wanted(busy)
 
 
 def test_counters_go_on_after_a_restart_and_survive_a_broken_file(tmp_path):
