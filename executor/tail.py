@@ -53,10 +53,11 @@ class DecisionTail:
 
     def _changes(self, first: int, last: int) -> list[Row]:
         # Not allow_out_of_range: it answers with no rows at all when the first version is forgotten.
-        found = pa.table(self._table.load_cdf(starting_version=first, ending_version=last))
-        ordered = found.sort_by([(name, "ascending") for name in ("_commit_version", "batch_id", "seq")])
-        rows: list[Row] = ordered.select(COLUMNS).to_pylist()
-        return rows
+        found = self._table.load_cdf(starting_version=first, ending_version=last)
+        return sorted(
+            pa.table(found).select([*COLUMNS, "_commit_version"]).to_pylist(),
+            key=lambda row: (row["_commit_version"], row["batch_id"], row["seq"]),
+        )
 
     def _scan(self, known: Container[str]) -> list[Row]:
         ids = self._table.to_pyarrow_table(columns=["decision_id"])["decision_id"].to_pylist()
@@ -64,6 +65,4 @@ class DecisionTail:
         if not wanted:
             return []
         found = self._table.to_pyarrow_table(columns=list(COLUMNS), filters=[("decision_id", "in", wanted)])
-        ordered = found.sort_by([(name, "ascending") for name in ("decided_at", "batch_id", "seq")])
-        rows: list[Row] = ordered.to_pylist()
-        return rows
+        return sorted(found.to_pylist(), key=lambda row: (row["decided_at"], row["batch_id"], row["seq"]))

@@ -1,0 +1,175 @@
+"""A real controller behind a gate, a real lake, and an executor in a thread whose events are collected."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from decisions.layout import SegmentLayout
+from executor.admin import AdminClient
+from executor.decision import Decision
+from executor.loop import Executor
+from executor.outcomes import OutcomeLedger
+from executor.tail import DecisionTail
+from schemas.delta import create_lake, open_table
+from schemas.messages import OutcomeEvent
+from schemas.settings import ExecutorSettings, load_settings
+from schemas.tables import OUTCOMES
+from tests.controller.conftest import RunningController, run_controller
+from tests.executor import orders
+from tests.executor.gate import Gate, open_gate
+from tests.waiting import wait_until
+
+TERMINAL = ("applied", "superseded", "rejected", "failed", "observed")
+
+
+def settings(**changed: Any) -> ExecutorSettings:
+    """The shipped settings with short times."""
+    quick = {"poll_ms": 10, "request_timeout_seconds": 5, "retry_first_seconds": 0.02, "retry_most_seconds": 0.1}
+    return load_settings(environment={}).executor.model_copy(update=quick | changed)
+
+
+@dataclass
+class Collected:
+    """A publisher that keeps what it is given."""
+
+    events: list[OutcomeEvent] = field(default_factory=list)
+
+    def publish(self, event: OutcomeEvent) -> None:
+        self.events.append(event)
+
+    def poll(self) -> None:
+        return
+
+    def close(self) -> None:
+        return
+
+
+@dataclass
+class House:
+    """A lake, a controller behind a gate, and a way to give orders and to see how they end."""
+
+    lake: str
+    controller: RunningController
+    gate: Gate
+    namespace: str
+    published: Collected = field(default_factory=Collected)
+
+    def create(self, name: str, segments: int = 1) -> str:
+        """A new topic; its full name."""
+        answer = self.controller.client.put(f"{self._path(name)}?numInitialSegments={segments}")
+        assert answer.status_code == 204
+        return f"topic://{self.namespace}/{name}"
+
+    def post(self, topic: str, call: str) -> None:
+        """A call by somebody else: `split/0`, `merge/0/1`."""
+        assert self.controller.client.post(f"{self._path(topic.rpartition('/')[2])}/{call}").status_code == 204
+
+    def delete(self, topic: str) -> None:
+        """Somebody deletes a topic."""
+        assert self.controller.client.delete(self._path(topic.rpartition("/")[2])).status_code == 204
+
+    def layout(self, topic: str) -> SegmentLayout:
+        """The layout as it is now."""
+        found = AdminClient(self.controller.url, None, 10).layout(topic)
+        assert isinstance(found, SegmentLayout)
+        return found
+
+    def decide(self, topic: str, *segments: int) -> Decision:
+        """A decision on the layout as it is now; not committed."""
+        return orders.decision(self.layout(topic), *segments, topic=topic)
+
+    def commit(self, *decided: Decision, **changed: Any) -> None:
+        """One commit of the job with these decisions."""
+        orders.commit(self.lake, [orders.row(one, **changed) for one in decided])
+
+    def outcomes(self, decided: Decision | None = None) -> list[dict[str, Any]]:
+        """All rows of `outcomes` in order, of one decision or all."""
+        table = open_table(self.lake, OUTCOMES)
+        assert table is not None
+        rows = sorted(table.to_pyarrow_table().to_pylist(), key=lambda row: row["at"])
+        return [row for row in rows if decided is None or row["decision_id"] == decided.decision_id]
+
+    def ends(self, decided: Decision | None = None) -> list[dict[str, Any]]:
+        """The terminal rows."""
+        return [row for row in self.outcomes(decided) if row["status"] in TERMINAL]
+
+    def end(self, decided: Decision, deadline_s: float = 10) -> dict[str, Any]:
+        """The one terminal row of a decision, when it is there."""
+        found = wait_until(lambda: self.ends(decided), deadline_s)
+        assert len(found) == 1
+        return found[0]
+
+    def open_ledger(self, mode: str = "act") -> OutcomeLedger:
+        """The ledger of another executor: takes the lease."""
+        return OutcomeLedger(self.lake, mode)
+
+    @contextmanager
+    def running(self, clock: Any = None, url: str | None = None, **changed: Any) -> Iterator[Executor]:
+        """An executor at work until the end of the block, then stopped cleanly."""
+        chosen = settings(**changed)
+        cluster = AdminClient(url or self.gate.url, None, chosen.request_timeout_seconds)
+        with_clock = {"clock": clock} if clock else {}
+        executor = Executor(
+            chosen, DecisionTail(self.lake), self.open_ledger(chosen.mode), cluster, self.published, **with_clock
+        )
+        failed: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                executor.run(ready.set)
+            except BaseException as error:
+                failed.append(error)
+            finally:
+                ready.set()
+
+        ready = threading.Event()
+        thread = threading.Thread(target=work)
+        thread.start()
+        assert ready.wait(10)
+        try:
+            yield executor
+        finally:
+            executor.stop()
+            self.gate.released.set()
+            thread.join(15)
+            cluster.close()
+            assert not thread.is_alive()
+            if failed:
+                raise failed[0]
+
+    def _path(self, name: str) -> str:
+        return f"/admin/v2/scalable/{self.namespace}/{name}"
+
+
+class Clock:
+    """A wall clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.now = datetime.fromisoformat("2026-11-20T12:00:00+00:00")
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+@pytest.fixture(scope="session")
+def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningController]:
+    """One controller for all tests of the executor; each test takes a namespace of its own."""
+    with run_controller(tmp_path_factory.mktemp("controller") / "layouts.db") as running:
+        yield running
+
+
+@pytest.fixture
+def house(controller: RunningController, tmp_path: Path) -> Iterator[House]:
+    """A fresh lake and namespace, and a gate of its own."""
+    lake = str(tmp_path / "lake")
+    create_lake(lake)
+    with open_gate(controller.url) as gate:
+        yield House(lake, controller, gate, controller.new_namespace())

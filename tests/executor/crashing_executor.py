@@ -1,0 +1,69 @@
+"""The real executor, made to kill itself with SIGKILL at a chosen point; its events go to a file.
+
+`python -m tests.executor.crashing_executor SETTINGS EVENTS POINT`, at the first time that POINT is reached.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from executor import process
+from executor.admin import AdminClient
+from executor.outcomes import INTENT, OutcomeLedger
+from schemas.messages import OutcomeEvent
+from schemas.settings import load_settings
+
+POINTS = ("before-intent", "after-intent", "after-call", "before-end", "after-end", "never")
+
+
+class FilePublisher:
+    """Writes each event as a line."""
+
+    path: Path
+
+    def __init__(self, _: str) -> None:
+        return
+
+    def publish(self, event: OutcomeEvent) -> None:
+        with self.path.open("a") as file:
+            file.write(event.to_json() + "\n")
+
+    def poll(self) -> None:
+        return
+
+    def close(self) -> None:
+        return
+
+
+def main() -> None:
+    """Runs until it kills itself, or is stopped."""
+    file, events, point = sys.argv[1:]
+    FilePublisher.path = Path(events)
+    append, apply = OutcomeLedger.append, AdminClient.apply
+
+    def crash_at(reached: str) -> None:
+        if reached == point:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def crashing_append(ledger: OutcomeLedger, rows: Any) -> None:
+        step = "intent" if any(row.status == INTENT for row in rows) else "end"
+        crash_at(f"before-{step}")
+        append(ledger, rows)
+        crash_at(f"after-{step}")
+
+    def crashing_apply(client: AdminClient, decision: Any) -> Any:
+        answer = apply(client, decision)
+        crash_at("after-call")
+        return answer
+
+    OutcomeLedger.append, AdminClient.apply = crashing_append, crashing_apply  # type: ignore[method-assign]
+    process.KafkaPublisher = FilePublisher  # type: ignore[assignment,misc]
+    process.run_executor(load_settings([Path(file)]), lambda line: print(line, flush=True))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""kill -9 at every step, then a restart: what was begun is finished, nothing is done twice, nothing is forgotten."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from schemas.messages import OutcomeEvent
+from tests.executor.conftest import House
+from tests.executor.crashing_executor import POINTS
+from tests.waiting import wait_until
+
+
+@contextmanager
+def started(house: House, folder: Path, point: str) -> Iterator[subprocess.Popen[str]]:
+    """An executor as a process of its own, ended at the end of the block at the latest."""
+    settings = folder / "executor.toml"
+    settings.write_text(
+        f'[lake]\npath = "{house.lake}"\n[controller]\nurl = "{house.gate.url}"\n[executor]\npoll_ms = 10\n'
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.executor.crashing_executor", str(settings), str(folder / "events"), point],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=30)
+
+
+@pytest.mark.parametrize("point", POINTS[:-1])
+def test_an_executor_that_is_killed_finishes_after_a_restart_what_it_had_begun(
+    house: House, tmp_path: Path, point: str
+):
+    split, merge = house.decide(house.create("split"), 0), house.decide(house.create("merge", 2), 0, 1)
+    house.commit(split, merge)
+    with started(house, tmp_path, point) as process:
+        assert process.wait(30) == -signal.SIGKILL
+    with house.running():
+        for decided in (split, merge):
+            assert house.end(decided)["status"] == "applied"
+        announced = wait_until(lambda: len(house.published.events) >= 2 and house.published.events)
+
+    for decided in (split, merge):
+        assert house.layout(decided.subject).epoch == 1
+        assert house.outcomes(decided)[0]["status"] == "intent"
+        assert len(house.ends(decided)) == 1
+    assert {(event.decision_id, event.status) for event in announced} == {
+        (decided.decision_id, "applied") for decided in (split, merge)
+    }
+    assert house.gate.count("POST", "split") in (1, 2)
+
+
+def test_an_executor_that_is_told_to_stop_ends_well_and_the_next_goes_on(house: House, tmp_path: Path):
+    first, second = house.decide(house.create("first"), 0), house.decide(house.create("second"), 0)
+    house.commit(first)
+    with started(house, tmp_path, "never") as process:
+        assert process.stdout is not None
+        assert "executor ready: mode act, lease token 1, 1 open decisions" in process.stdout.readline()
+        assert house.end(first)["status"] == "applied"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    [line] = (tmp_path / "events").read_text().splitlines()
+    assert OutcomeEvent.model_validate_json(line).decision_id == first.decision_id
+    house.commit(second)
+    with house.running():
+        assert house.end(second)["status"] == "applied"
+
+
+def test_a_call_that_is_out_when_the_stop_comes_is_finished_and_recorded(house: House):
+    topic = house.create("orders")
+    split = house.decide(topic, 0)
+    with house.running() as executor:
+        apply = executor._cluster.apply
+
+        def stop_after(decision):
+            answer = apply(decision)
+            executor.stop()
+            return answer
+
+        executor._cluster.apply = stop_after
+        house.commit(split)
+        wait_until(executor._stopping.is_set)
+    assert [row["status"] for row in house.outcomes(split)] == ["intent", "applied"]
+    assert [event.status for event in house.published.events] == ["applied"]
