@@ -2,9 +2,9 @@
 
 No Spark, Kafka, Delta, clock, log or random: `now` is an argument. In the order in which a topic meets them:
 
-- `hashing`, `layout`   keys, segments, split, merge, lineage
+- `hashing`, `names`, `layout`   keys, segments, split, merge, lineage
 - `policy`              the knobs, their profiles, their resolution
 - `significance`        which sample becomes a load record
 - `snapshot`            what one evaluation sees
-- `decide`, `gates`     the two passes, and the reasons for holding still
+- `decide`, `answers`, `gates`   the two passes, what they answer, and every reason for holding
 """

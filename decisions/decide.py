@@ -1,347 +1,380 @@
-"""decide(snapshot): the two passes of PIP-483, each rule a named gate, in the PIP's order.
+"""decide(snapshot): the two passes of PIP-483 "The decision: AutoScalePolicyEvaluator", each rule a named gate.
 
-Split first (short cooldown), then merge (long cooldown), at most one action (PIP-483 "The decision"):
+Split first (short cooldown), then merge (long cooldown), at most one action:
 
-    off?  in flight?  backing off?
-    pass 1   max segments . split cooldown . (a) consumers without a segment . (b) a rate above its split threshold
-    pass 2   min segments . consumers kept . a pair known, cold, not too deep . merge cooldown . cold for the window
+    invalid-policy . disabled . in-flight
+    pass 1  retry-backoff . max-segments . split-cooldown
+            (a) consumer-demand                              -> split the busiest segment
+            (b) load-missing . load-stale . split-thresholds -> split the most overloaded segment
+    pass 2  retry-backoff . min-segments . merge-cooldown . merge-consumers
+            merge-thresholds . max-dag-depth . merge-window  -> merge the coldest neighbours
 
-The answer is a value: `Split`, `Merge` or `Hold`, each with every gate that was looked at; a hold names the binding one
-(the rule is in docs/gates.md). Pure and total: no snapshot of valid values raises. Where the PIP is silent, this is
-what Pulsar 5.0.0-M1 does, with every tie broken by the lowest id, of a pair by the lowest hash start.
+Every gate is read even when an earlier one has failed, so that a hold can say what would have to change; which gate
+binds is told in docs/gates.md. Pure and total. Where the PIP is silent this is what Pulsar 5.0.0-M1 does, with every
+tie broken by the lowest id, of a pair by the lowest hash start.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
+from decisions.answers import Answer, Hold, Merge, Split, answer_to_wire, next_due
 from decisions.gates import Gate, Reading
 from decisions.layout import Segment
-from decisions.significance import is_cold
+from decisions.policy import Policy
+from decisions.significance import Rates, is_cold
 from decisions.snapshot import Load, TopicSnapshot
 from schemas.metadata import RATES
-from schemas.snapshot import GateReading, HoldAnswer, MergeAnswer, SplitAnswer
+
+__all__ = ["MAX_BACKOFF_MS", "Hold", "Merge", "Split", "answer_to_wire", "decide", "next_due"]
 
 MAX_BACKOFF_MS = 3_600_000
-"""The back-off after repeated failures stops doubling here."""
+"""The pause after repeated failures stops doubling here (or at the policy's first pause, if that is longer)."""
+MAX_DOUBLINGS = 20
+LAST_INSTANT_MS = 253_402_300_799_000
+"""Year 9999: what would be eligible later counts as never."""
+MAX_RATIO = 1.7976931348623157e308
+"""A ratio that overflows, or whose threshold is 0, is shown as this: JSON knows no infinity."""
+
+Loads = Sequence[Load | None]
+"""The known load of each active segment, in their order; None: missing, or too old to be trusted."""
+Held = tuple[Reading, int | None]
+"""What holds an action that is wanted, and when time alone would let it go."""
 
 
-@dataclass(frozen=True, slots=True)
-class Split:
-    """Split one segment. `reason` is `consumer-count` or the rate that is furthest over its threshold."""
-
-    segment: int
-    reason: str
-    gates: tuple[Reading, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Merge:
-    """Merge two neighbours, in the order of their ranges."""
-
-    segments: tuple[int, int]
-    reason: str
-    gates: tuple[Reading, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """Do nothing, and say why: `binding` is the one reading that holds."""
-
-    binding: Reading
-    gates: tuple[Reading, ...]
-
-    @property
-    def gate(self) -> Gate:
-        """The binding gate."""
-        return self.binding.gate
-
-
-def decide(snapshot: TopicSnapshot) -> Split | Merge | Hold:
-    """The one action to take now, or why none (PIP-483 "AutoScalePolicyEvaluator")."""
+def decide(snapshot: TopicSnapshot) -> Answer:
+    """The one action to take now, or why none."""
+    switched_off = _switched_off(snapshot)
+    if switched_off is not None:
+        return Hold(switched_off, (switched_off,))
     gates: list[Reading] = []
-    closed = _switched_off(snapshot) or _open_decision(snapshot)
-    if closed:
-        return Hold(closed, (closed,))
-    wanted = _split_pass(snapshot, gates)
-    if isinstance(wanted, Split):
-        return wanted
+    loads = _known_loads(snapshot)
+    split = _split_pass(snapshot, loads, gates)
+    if isinstance(split, Split):
+        return split
     if snapshot.trigger == "consumer":
-        return Hold(wanted or _of(gates, Gate.CONSUMER_DEMAND), tuple(gates))
-    merge = _merge_pass(snapshot, gates)
+        gates.append(Reading(Gate.NOT_THIS_TRIGGER, False))
+        binding, due = split or (_reading_of(Gate.CONSUMER_DEMAND, gates), None)
+        return Hold(binding, tuple(gates), due)
+    merge = _merge_pass(snapshot, loads, gates)
     if isinstance(merge, Merge):
         return merge
-    return Hold(wanted or merge, tuple(gates))
-
-
-def next_due(hold: Hold) -> int | None:
-    """The earliest instant, in milliseconds, at which time alone could open the binding gate; None when it cannot."""
-    return hold.binding.eligible_at
-
-
-def answer_to_wire(answer: Split | Merge | Hold) -> SplitAnswer | MergeAnswer | HoldAnswer:
-    """The answer as JSON model (DESIGN section 4.3)."""
-    gates = [
-        GateReading(
-            gate=reading.gate.value,
-            measured=reading.measured,
-            limit=reading.limit,
-            margin=reading.margin,
-            eligible_at=reading.eligible_at,
-            passed=reading.passed,
-            segment=reading.segment,
-        )
-        for reading in answer.gates
-    ]
-    if isinstance(answer, Split):
-        return SplitAnswer(segment=answer.segment, reason=answer.reason, gates=gates)
-    if isinstance(answer, Merge):
-        return MergeAnswer(segments=answer.segments, reason=answer.reason, gates=gates)
-    return HoldAnswer(gate=answer.gate.value, gates=gates)
+    binding, due = split or merge or (_at_rest(snapshot, loads, gates), None)
+    if split is not None and merge is not None:
+        due = min((instant for instant in (split[1], merge[1]) if instant is not None), default=None)
+    return Hold(binding, tuple(gates), due)
 
 
 def _switched_off(snapshot: TopicSnapshot) -> Reading | None:
+    """PIP-483 "Policy resolution" and the in-flight guard of "Pass 1": nothing else is looked at."""
     if snapshot.policy.broken is not None:
-        return Reading(Gate.INVALID_POLICY, passed=False)
+        return Reading(Gate.INVALID_POLICY, False, detail=snapshot.policy.broken)
     if not snapshot.policy.enabled:
-        return Reading(Gate.DISABLED, passed=False)
+        return Reading(Gate.DISABLED, False)
+    if snapshot.in_flight is not None:
+        return Reading(Gate.IN_FLIGHT, False, measured=float(snapshot.now - snapshot.in_flight[1]))
     return None
 
 
-def _open_decision(snapshot: TopicSnapshot) -> Reading | None:
-    if snapshot.in_flight is None:
-        return None
-    return Reading(Gate.IN_FLIGHT, passed=False, measured=float(snapshot.now - snapshot.in_flight[1]))
+def _at_rest(snapshot: TopicSnapshot, loads: Loads, gates: list[Reading]) -> Reading:
+    """What binds a topic that wants neither to split nor to merge."""
+    above_floor = len(loads) > max(snapshot.policy.min_segments, 1)
+    if above_floor and any(left and right for left, right in pairwise(loads)):
+        return _reading_of(Gate.MERGE_THRESHOLDS, gates)
+    if not above_floor and any(loads):
+        return _reading_of(Gate.SPLIT_THRESHOLDS, gates)
+    missing = _reading_of(Gate.LOAD_MISSING, gates)
+    return _reading_of(Gate.LOAD_STALE, gates) if missing.passed else missing
 
 
-# Pass 1: SPLIT
+# Pass 1: SPLIT (fast, lightly coalesced)
 
 
-def _split_pass(snapshot: TopicSnapshot, gates: list[Reading]) -> Split | Reading | None:
-    """The split, or the gate that forbids one that is wanted, or None when none is wanted."""
-    active = snapshot.layout.active
-    most = snapshot.policy.max_segments
-    caps = [
-        _backoff(snapshot, "split"),
-        _count_gate(Gate.MAX_SEGMENTS, len(active), most, passed=len(active) < most),
-        _wait_gate(Gate.SPLIT_COOLDOWN, snapshot.now, snapshot.last_split_at, snapshot.policy.split_cooldown_ms),
-    ]
-    gates += [reading for reading in caps if reading is not None]
-    forbidden = next((reading for reading in caps if reading is not None and not reading.passed), None)
-    chosen, reason, unsplittable = _consumer_rule(snapshot, gates)
-    if chosen is None and unsplittable is None and snapshot.trigger == "tick":
-        chosen, reason, unsplittable = _load_rule(snapshot, gates)
-    if chosen is None:
-        return unsplittable and (forbidden or unsplittable)
-    return forbidden or Split(chosen.segment_id, reason, tuple(gates))
-
-
-def _consumer_rule(snapshot: TopicSnapshot, gates: list[Reading]) -> tuple[Segment | None, str, Reading | None]:
-    """Rule (a): consumers without a segment of their own split the busiest one by msgRateIn."""
-    required, active = snapshot.required_segments, snapshot.layout.active
-    gates.append(_count_gate(Gate.CONSUMER_DEMAND, required, len(active), passed=required > len(active), above=True))
-    if required <= len(active):
-        return None, "", None
-    splittable = _splittable(snapshot, active)
-    if not splittable:
-        return None, "", _unsplittable(min(active, key=lambda segment: segment.segment_id), gates)
-    busiest = max(splittable, key=lambda segment: (_msg_rate_in(snapshot, segment), -segment.segment_id))
-    return busiest, "consumer-count", None
-
-
-def _load_rule(snapshot: TopicSnapshot, gates: list[Reading]) -> tuple[Segment | None, str, Reading | None]:
-    """Rule (b): the segment whose largest rate / threshold is above 1, and the largest of those."""
-    scored = []
-    for segment in snapshot.layout.active:
-        load = _known_load(snapshot, segment)
-        if load is not None:
-            score, reason = _overload(snapshot, load)
-            scored.append((score, -segment.segment_id, reason, segment))
-    splittable = [entry for entry in scored if _splittable(snapshot, [entry[3]])]
-    best = max(splittable, default=None, key=lambda entry: entry[:2])
-    hottest = max(scored, default=None, key=lambda entry: entry[:2])
-    shown = best if best is not None and best[0] > 1 else hottest
-    gates.append(
-        Reading(
-            Gate.SPLIT_THRESHOLDS,
-            passed=shown is not None and shown[0] > 1,
-            measured=None if shown is None else shown[0],
-            limit=1.0,
-            margin=None if shown is None else shown[0] - 1,
-            segment=None if shown is None else shown[3].segment_id,
-        )
-    )
-    if best is not None and best[0] > 1:
-        return best[3], best[2], None
-    if hottest is not None and hottest[0] > 1:
-        return None, "", _unsplittable(hottest[3], gates)
-    return None, "", None
-
-
-def _overload(snapshot: TopicSnapshot, load: Load) -> tuple[float, str]:
-    """The largest of the four ratios rate / split threshold, and the rate that it is of."""
-    ratios = [rate / limit for rate, limit in zip(load.rates, snapshot.policy.split_thresholds, strict=True)]
-    worst = max(range(4), key=lambda number: (ratios[number], -number))
-    return ratios[worst], RATES[worst]
-
-
-def _splittable(snapshot: TopicSnapshot, segments: Sequence[Segment]) -> list[Segment]:
-    return [segment for segment in segments if segment.width > 1 or not snapshot.policy.skip_unsplittable]
-
-
-def _unsplittable(segment: Segment, gates: list[Reading]) -> Reading:
-    reading = Reading(Gate.UNSPLITTABLE, passed=False, measured=1.0, limit=1.0, margin=0.0, segment=segment.segment_id)
-    gates.append(reading)
-    return reading
-
-
-# Pass 2: MERGE
-
-
-def _merge_pass(snapshot: TopicSnapshot, gates: list[Reading]) -> Merge | Reading:
-    """The merge, or the gate that binds."""
+def _split_pass(snapshot: TopicSnapshot, loads: Loads, gates: list[Reading]) -> Split | Held | None:
+    """The split; or what holds one that is wanted; or None when none is wanted."""
     policy, active = snapshot.policy, snapshot.layout.active
-    least = policy.min_segments
-    structure = [
-        _backoff(snapshot, "merge"),
-        _count_gate(Gate.MIN_SEGMENTS, len(active), least, passed=len(active) > least, above=True),
-    ]
+    backoff = _backoff(snapshot, "split")
+    if backoff is not None:
+        gates.append(backoff)
+    room = _below(Gate.MAX_SEGMENTS, len(active), policy.max_segments)
+    cooldown = _waited(Gate.SPLIT_COOLDOWN, snapshot.now, snapshot.last_split_at, policy.split_cooldown_ms)
+    gates += (room, cooldown)
+
+    required = snapshot.required_segments
+    demand = _above(Gate.CONSUMER_DEMAND, required, len(active))
+    gates.append(demand)
+    fresh_until = LAST_INSTANT_MS
+    if demand.passed:
+        chosen, reason = _busiest(snapshot, loads), "consumer-count"
+        if chosen is None:
+            gates.append(_unsplittable(active[0]))
+    elif snapshot.trigger == "consumer":
+        return None
+    else:
+        gates += _evidence(snapshot, loads)
+        chosen, reason, overloaded = _most_overloaded(snapshot, loads, gates)
+        if not overloaded:
+            return None
+        fresh_until = max(_fresh_until(snapshot, loads[at]) for at in overloaded)
+
+    for forbidding in (backoff, room, cooldown):
+        if forbidding is not None and not forbidding.passed:
+            possible = room.passed and chosen is not None
+            due = _due((backoff, cooldown), fresh_until) if possible else None
+            return forbidding, due
+    if chosen is None:
+        return _reading_of(Gate.UNSPLITTABLE, gates), None
+    return Split(chosen.segment_id, reason, tuple(gates))
+
+
+def _busiest(snapshot: TopicSnapshot, loads: Loads) -> Segment | None:
+    """Rule (a): the active segment with the highest msgRateIn, 0 when not known. None: all are unsplittable."""
+    best, best_rate = None, -1.0
+    for segment, load in zip(snapshot.layout.active, loads, strict=True):
+        if snapshot.policy.skip_unsplittable and segment.width == 1:
+            continue
+        rate = 0.0 if load is None else load.msg_rate_in
+        if rate > best_rate or (rate == best_rate and best is not None and segment.segment_id < best.segment_id):
+            best, best_rate = segment, rate
+    return best
+
+
+def _most_overloaded(
+    snapshot: TopicSnapshot, loads: Loads, gates: list[Reading]
+) -> tuple[Segment | None, str, list[int]]:
+    """Rule (b): the segment whose largest rate / split threshold is above 1 and highest, the rate that it is of, and
+    the places of all that could be chosen (of all that are above, when none of them can be split)."""
+    active, skip = snapshot.layout.active, snapshot.policy.skip_unsplittable
+    scores = [None if load is None else overload(load, snapshot.policy) for load in loads]
+    above = [at for at, score in enumerate(scores) if score is not None and score[0] > 1.0]
+    splittable = [at for at in above if active[at].width > 1] if skip else above
+    shown, shown_score = None, (-1.0, "")
+    for at in splittable or above or range(len(scores)):
+        score = scores[at]
+        if score is None:
+            continue
+        segment = active[at]
+        if shown is None or score[0] > shown_score[0] or (
+            score[0] == shown_score[0] and segment.segment_id < shown.segment_id
+        ):  # fmt: skip
+            shown, shown_score = segment, score
+    if shown is None:
+        gates.append(Reading(Gate.SPLIT_THRESHOLDS, False, limit=1.0))
+        return None, "", []
+    gates.append(_above(Gate.SPLIT_THRESHOLDS, min(shown_score[0], MAX_RATIO), 1.0, shown.segment_id))
+    if above and not splittable:
+        gates.append(_unsplittable(shown))
+        return None, "", above
+    return shown, shown_score[1], splittable
+
+
+def overload(load: Load, policy: Policy) -> tuple[float, str]:
+    """The largest of the four ratios rate / split threshold, and the rate that it is of (the first of equals)."""
+    limits = policy.split_thresholds
+    score, reason = load.msg_rate_in / limits[0], RATES[0]
+    ratio = load.bytes_rate_in / limits[1]
+    if ratio > score:
+        score, reason = ratio, RATES[1]
+    ratio = load.msg_rate_out / limits[2]
+    if ratio > score:
+        score, reason = ratio, RATES[2]
+    ratio = load.bytes_rate_out / limits[3]
+    if ratio > score:
+        score, reason = ratio, RATES[3]
+    return score, reason
+
+
+def _unsplittable(segment: Segment) -> Reading:
+    return Reading(Gate.UNSPLITTABLE, False, float(segment.width), 1.0, segment.width - 1.0, segment=segment.segment_id)
+
+
+# Pass 2: MERGE (lazy, rate-limited)
+
+
+def _merge_pass(snapshot: TopicSnapshot, loads: Loads, gates: list[Reading]) -> Merge | Held | None:
+    """The merge; or what holds one that is wanted; or None when no neighbours are both cold."""
+    policy, active, now = snapshot.policy, snapshot.layout.active, snapshot.now
+    backoff = _backoff(snapshot, "merge")
+    if backoff is not None and snapshot.failed_action is not None:
+        gates.append(backoff)
+    floor = _above(Gate.MIN_SEGMENTS, len(active), policy.min_segments)
+    cooldown = _waited(Gate.MERGE_COOLDOWN, now, snapshot.last_merge_at, policy.merge_cooldown_ms)
+    gates += (floor, cooldown)
+    forbidding = [reading for reading in (backoff, floor) if reading is not None and not reading.passed]
     if policy.merge_keeps_consumers:
-        left, required = len(active) - 1, snapshot.required_segments
-        structure.append(_count_gate(Gate.MERGE_CONSUMERS, left, required, passed=left >= required, above=True))
-    gates += [reading for reading in structure if reading is not None]
-    for reading in structure:
-        if reading is not None and not reading.passed:
-            return reading
-    cooldown = _wait_gate(Gate.MERGE_COOLDOWN, snapshot.now, snapshot.last_merge_at, policy.merge_cooldown_ms)
-    pairs = _PairSearch(snapshot, gates)
-    gates.append(cooldown)
-    if pairs.closed is not None:
-        return pairs.closed
-    ready = [pair for pair in pairs.mergeable if _cold_for(snapshot, pair) >= policy.merge_window_ms]
-    longest = max(pairs.mergeable, key=lambda pair: _cold_for(snapshot, pair))
-    shown = ready[0] if ready else longest
-    cold_since = snapshot.now - _cold_for(snapshot, shown)
-    window = _wait_gate(Gate.MERGE_WINDOW, snapshot.now, cold_since, policy.merge_window_ms, shown[0].segment_id)
+        consumers = _above(Gate.MERGE_CONSUMERS, len(active), snapshot.required_segments)
+        gates.append(consumers)
+        if not consumers.passed:
+            forbidding.append(consumers)
+
+    cold = [load is not None and is_cold(load.rates, policy) for load in loads]
+    pairs = [at for at in range(len(cold) - 1) if cold[at] and cold[at + 1]]
+    gates.append(_coldness(snapshot, loads, pairs))
+    if not pairs:
+        return None
+
+    depths = {at: max(snapshot.merge_depth(active[i].segment_id) for i in (at, at + 1)) for at in pairs}
+    shallowest = min(pairs, key=depths.__getitem__)
+    depth = _below(Gate.MAX_DAG_DEPTH, depths[shallowest], policy.max_dag_depth, active[shallowest].segment_id)
+    gates.append(depth)
+    if not depth.passed:
+        return (forbidding[0] if forbidding else depth), None
+
+    pairs = [at for at in pairs if depths[at] < policy.max_dag_depth]
+    since = {at: max(_cold_since(snapshot, loads[at]), _cold_since(snapshot, loads[at + 1])) for at in pairs}
+    longest = min(pairs, key=since.__getitem__)
+    window = _waited(Gate.MERGE_WINDOW, now, since[longest], policy.merge_window_ms, segment=active[longest].segment_id)
     gates.append(window)
-    if ready and cooldown.passed:
-        first, second = min(ready, key=lambda pair: (_warmth(snapshot, pair), pair[0].start))
-        return Merge((first.segment_id, second.segment_id), "cold", tuple(gates))
-    waiting = [reading for reading in (cooldown, window) if not reading.passed]
-    return max(waiting, key=lambda reading: reading.eligible_at or 0)
+    waits = [reading for reading in (cooldown, window) if not reading.passed]
+    if not forbidding and not waits:
+        ready = [at for at in pairs if now - since[at] >= policy.merge_window_ms]
+        coldest = min(ready, key=lambda at: _warmth(policy, loads[at], loads[at + 1]))
+        return Merge((active[coldest].segment_id, active[coldest + 1].segment_id), "cold", tuple(gates))
+
+    binding = forbidding[0] if forbidding else max(waits, key=_ends_at)
+    if any(reading is not backoff for reading in forbidding):
+        return binding, None
+    dues = []
+    for at in pairs:
+        until = min(_fresh_until(snapshot, loads[at]), _fresh_until(snapshot, loads[at + 1]))
+        due = _due((backoff, cooldown), until, since[at] + policy.merge_window_ms)
+        if due is not None:
+            dues.append(due)
+    return binding, min(dues, default=None)
 
 
-Pair = tuple[Segment, Segment]
+def _coldness(snapshot: TopicSnapshot, loads: Loads, cold_pairs: Sequence[int]) -> Reading:
+    """How near to being cold the neighbours with known loads are that are nearest."""
+    known = cold_pairs or [at for at in range(len(loads) - 1) if loads[at] and loads[at + 1]]
+    if not known:
+        return Reading(Gate.MERGE_THRESHOLDS, False, limit=1.0)
+    limits = snapshot.policy.merge_thresholds
+    heat = [MAX_RATIO if load is None else _heat(load.rates, limits) for load in loads]
+    nearest = min(known, key=lambda at: max(heat[at], heat[at + 1]))
+    warmer = nearest if heat[nearest] >= heat[nearest + 1] else nearest + 1
+    ratio = heat[warmer]
+    segment = snapshot.layout.active[warmer].segment_id
+    return Reading(Gate.MERGE_THRESHOLDS, bool(cold_pairs), ratio, 1.0, 1.0 - ratio, segment=segment)
 
 
-class _PairSearch:
-    """The neighbours that could merge, narrowed gate by gate: known loads, both cold, lineages not too deep."""
-
-    def __init__(self, snapshot: TopicSnapshot, gates: list[Reading]) -> None:
-        policy = snapshot.policy
-        pairs = list(pairwise(snapshot.layout.active))
-        known = [pair for pair in pairs if all(_known_load(snapshot, segment) for segment in pair)]
-        cold = [pair for pair in known if all(_is_cold(snapshot, segment) for segment in pair)]
-        depths = [max(snapshot.merge_depth(segment.segment_id) for segment in pair) for pair in cold]
-        self.mergeable: list[Pair] = [
-            pair for pair, depth in zip(cold, depths, strict=True) if depth < policy.max_dag_depth
-        ]
-        self.closed: Reading | None = None
-        self._note(gates, _count_gate(Gate.MERGE_LOADS, len(known), 1, passed=bool(known), above=True))
-        if known:
-            coldest = min(known, key=lambda pair: _hottest_ratio(snapshot, pair))
-            ratio = _hottest_ratio(snapshot, coldest)
-            self._note(
-                gates,
-                Reading(Gate.MERGE_THRESHOLDS, bool(cold), ratio, 1.0, 1.0 - ratio, segment=coldest[0].segment_id),
-            )
-        if cold:
-            deepest = policy.max_dag_depth
-            self._note(gates, _count_gate(Gate.MAX_DAG_DEPTH, min(depths), deepest, passed=bool(self.mergeable)))
-
-    def _note(self, gates: list[Reading], reading: Reading) -> None:
-        gates.append(reading)
-        if self.closed is None and not reading.passed:
-            self.closed = reading
+def _heat(rates: Rates, limits: Rates) -> float:
+    """The largest rate / merge threshold; a threshold of 0 is never undercut."""
+    if 0.0 in limits:
+        return MAX_RATIO
+    ratio = max(rates[0] / limits[0], rates[1] / limits[1], rates[2] / limits[2], rates[3] / limits[3])
+    return ratio if ratio < MAX_RATIO else MAX_RATIO
 
 
-def _is_cold(snapshot: TopicSnapshot, segment: Segment) -> bool:
-    load = _known_load(snapshot, segment)
-    return load is not None and is_cold(load.rates, snapshot.policy)
+def _cold_since(snapshot: TopicSnapshot, load: Load | None) -> int:
+    """When the window of a cold segment began: with its record, or by the guard when it fell below the thresholds."""
+    assert load is not None
+    if snapshot.policy.cold_since_threshold and load.cold_since is not None:
+        return load.cold_since
+    return load.modified_at
 
 
-def _cold_for(snapshot: TopicSnapshot, pair: Pair) -> int:
-    """For how long both have been cold, milliseconds: since the later of the two."""
-    since = []
-    for segment in pair:
-        load = snapshot.loads[segment.segment_id]
-        from_threshold = snapshot.policy.cold_since_threshold and load.cold_since is not None
-        since.append(load.cold_since if from_threshold else load.modified_at)
-    return snapshot.now - max(at for at in since if at is not None)
+def _warmth(policy: Policy, left: Load | None, right: Load | None) -> float:
+    """The coldest pair has least of it: all eight rates added up; by the guard, the largest rate of the union relative
+    to its merge threshold."""
+    assert left is not None
+    assert right is not None
+    if policy.normalized_coldness:
+        summed = zip(left.rates, right.rates, policy.merge_thresholds, strict=True)
+        return max((one + other) / limit for one, other, limit in summed)
+    return _added_up(left) + _added_up(right)
 
 
-def _warmth(snapshot: TopicSnapshot, pair: Pair) -> float:
-    """What the coldest pair has least of: all eight rates added up, or each first divided by its merge threshold."""
-    total = 0.0
-    for segment in pair:
-        for rate, limit in zip(snapshot.loads[segment.segment_id].rates, snapshot.policy.merge_thresholds, strict=True):
-            total += rate / limit if snapshot.policy.normalized_coldness else rate
-    return total
+def _added_up(load: Load) -> float:
+    return load.msg_rate_in + load.bytes_rate_in + load.msg_rate_out + load.bytes_rate_out
 
 
-def _hottest_ratio(snapshot: TopicSnapshot, pair: Pair) -> float:
-    """The largest rate / merge threshold of a pair; a threshold of 0 is never undercut."""
-    ratios = [
-        rate / limit if limit > 0 else float("inf")
-        for segment in pair
-        for rate, limit in zip(snapshot.loads[segment.segment_id].rates, snapshot.policy.merge_thresholds, strict=True)
-    ]
-    return max(ratios)
+# Loads: which are known, and until when
 
 
-# What both passes use
+def _known_loads(snapshot: TopicSnapshot) -> Loads:
+    """The load of each active segment, unless it is missing or, by the guard, too old to be trusted."""
+    found = snapshot.loads.get
+    loads = [found(segment.segment_id) for segment in snapshot.layout.active]
+    if snapshot.policy.max_load_age_ms == 0:
+        return loads
+    oldest = snapshot.now - snapshot.policy.max_load_age_ms
+    return [load if load is not None and _seen_at(load) >= oldest else None for load in loads]
 
 
-def _known_load(snapshot: TopicSnapshot, segment: Segment) -> Load | None:
-    """The segment's load, unless it is missing or, by the guard, too old to be trusted."""
-    load = snapshot.loads.get(segment.segment_id)
+def _evidence(snapshot: TopicSnapshot, loads: Loads) -> list[Reading]:
+    """What is not known of the load, before it is judged."""
+    active, found = snapshot.layout.active, snapshot.loads
+    missing = [segment.segment_id for segment in active if segment.segment_id not in found]
+    count = float(len(missing))
+    readings = [Reading(Gate.LOAD_MISSING, not missing, count, 0.0, -count, segment=missing[0] if missing else None)]
+    limit = snapshot.policy.max_load_age_ms
+    if limit and len(missing) < len(active):
+        seen, segment = min(
+            (_seen_at(found[segment.segment_id]), segment.segment_id)
+            for segment in active
+            if segment.segment_id in found
+        )
+        age = snapshot.now - seen
+        readings.append(
+            Reading(Gate.LOAD_STALE, age <= limit, float(age), float(limit), float(limit - age), segment=segment)
+        )
+    return readings
+
+
+def _seen_at(load: Load) -> int:
+    return load.modified_at if load.seen_at is None else load.seen_at
+
+
+def _fresh_until(snapshot: TopicSnapshot, load: Load | None) -> int:
+    """The last instant at which a known load is still known."""
     if load is None or snapshot.policy.max_load_age_ms == 0:
-        return load
-    seen_at = load.modified_at if load.seen_at is None else load.seen_at
-    return load if snapshot.now - seen_at <= snapshot.policy.max_load_age_ms else None
+        return LAST_INSTANT_MS
+    return _seen_at(load) + snapshot.policy.max_load_age_ms
 
 
-def _msg_rate_in(snapshot: TopicSnapshot, segment: Segment) -> float:
-    load = _known_load(snapshot, segment)
-    return 0.0 if load is None else load.msg_rate_in
+# Readings
 
 
 def _backoff(snapshot: TopicSnapshot, action: str) -> Reading | None:
     """The pause after decisions of this kind that ended without effect; None when there is none to make."""
     first = snapshot.policy.retry_backoff_ms
-    concerned = snapshot.failed_action in (None, action)
-    if first == 0 or snapshot.failures == 0 or snapshot.failed_at is None or not concerned:
+    if first == 0 or snapshot.failures == 0 or snapshot.failed_at is None:
         return None
-    pause = min(first * 2 ** min(snapshot.failures - 1, 20), max(first, MAX_BACKOFF_MS))
-    return _wait_gate(Gate.RETRY_BACKOFF, snapshot.now, snapshot.failed_at, pause)
+    if snapshot.failed_action is not None and snapshot.failed_action != action:
+        return None
+    pause = min(first << min(snapshot.failures - 1, MAX_DOUBLINGS), max(first, MAX_BACKOFF_MS))
+    return _waited(Gate.RETRY_BACKOFF, snapshot.now, snapshot.failed_at, pause)
 
 
-def _wait_gate(gate: Gate, now: int, since: int | None, wait_ms: int, segment: int | None = None) -> Reading:
+def _waited(gate: Gate, now: int, since: int | None, wait_ms: int, segment: int | None = None) -> Reading:
     """Passes when at least `wait_ms` have gone by since `since`, or nothing ever happened. Exactly equal passes."""
     if since is None:
-        return Reading(gate, passed=True, limit=float(wait_ms), segment=segment)
+        return Reading(gate, True, None, float(wait_ms))
     elapsed = now - since
     passed = elapsed >= wait_ms
-    eligible_at = None if passed else since + wait_ms
+    ends = since + wait_ms
+    eligible_at = None if passed or ends > LAST_INSTANT_MS else ends
     return Reading(gate, passed, float(elapsed), float(wait_ms), float(elapsed - wait_ms), eligible_at, segment)
 
 
-def _count_gate(gate: Gate, measured: int, limit: int, *, passed: bool, above: bool = False) -> Reading:
-    margin = measured - limit if above else limit - measured
-    return Reading(gate, passed, float(measured), float(limit), float(margin))
+def _above(gate: Gate, measured: float, limit: float, segment: int | None = None) -> Reading:
+    return Reading(gate, measured > limit, float(measured), float(limit), float(measured - limit), None, segment)
 
 
-def _of(gates: Sequence[Reading], gate: Gate) -> Reading:
+def _below(gate: Gate, measured: float, limit: float, segment: int | None = None) -> Reading:
+    return Reading(gate, measured < limit, float(measured), float(limit), float(limit - measured), None, segment)
+
+
+def _reading_of(gate: Gate, gates: Sequence[Reading]) -> Reading:
     return next(reading for reading in gates if reading.gate is gate)
+
+
+def _ends_at(wait: Reading) -> int:
+    return LAST_INSTANT_MS if wait.eligible_at is None else wait.eligible_at
+
+
+def _due(waits: Iterable[Reading | None], until: int, at_least: int = 0) -> int | None:
+    """The instant at which the last of these waits has ended, unless that is after `until`."""
+    due = max([at_least, *(_ends_at(wait) for wait in waits if wait is not None and not wait.passed)])
+    return due if due <= until and due < LAST_INSTANT_MS else None

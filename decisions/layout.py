@@ -15,7 +15,8 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from schemas.ids import topic_parts
+from decisions.names import segment_descriptor, segment_topic_name
+from schemas.base import MAX_SEGMENT_ID
 from schemas.metadata import AutoScalePolicyOverride, HashRange, ScalableTopicMetadata, SegmentInfo
 
 HASH_SPACE = 0x10000
@@ -61,6 +62,8 @@ class Segment:
     legacy_topic_name: str | None = None
     unknown: tuple[tuple[str, Any], ...] = ()
     """Fields that we do not know, kept for the way back."""
+    range_unknown: tuple[tuple[str, Any], ...] = ()
+    """The same of its hash range."""
 
     @property
     def width(self) -> int:
@@ -75,12 +78,12 @@ class Segment:
     @property
     def descriptor(self) -> str:
         """Range and id as `0000-7fff-1` (PIP-468 "Segment Topic Management")."""
-        return f"{self.start:04x}-{self.end:04x}-{self.segment_id}"
+        return segment_descriptor(self.start, self.end, self.segment_id)
 
 
 def segment_topic(topic: str, segment: Segment) -> str:
     """The name of the topic that holds a segment's messages: `segment://tenant/namespace/name/0000-7fff-1`."""
-    return f"segment://{topic_parts(topic).path}/{segment.descriptor}"
+    return segment_topic_name(topic, segment.descriptor)
 
 
 @dataclass(frozen=True)
@@ -141,7 +144,7 @@ class SegmentLayout:
         return tuple(sorted(found, key=lambda segment: (segment.start, segment.segment_id)))
 
     def check(self) -> None:
-        """Raises `LayoutStateError` unless the active segments tile `0x0000..0xFFFF` and ids are below the next one."""
+        """Raises `LayoutStateError` unless the active segments tile `0x0000..0xFFFF` without gap or overlap."""
         expected = 0
         for segment in self.active:
             if segment.start != expected:
@@ -152,23 +155,23 @@ class SegmentLayout:
             expected = segment.end + 1
         if expected != HASH_SPACE:
             raise LayoutStateError(f"the active segments end at {expected:#06x}, not at 0x10000")
-        beyond = [number for number in self.segments if number >= self.next_segment_id]
-        if beyond:
-            raise LayoutStateError(f"segment {min(beyond)} is not below nextSegmentId {self.next_segment_id}")
 
     def find_active_segment(self, hash_value: int) -> Segment:
         """The active segment that holds a hash (PIP-468 "findActiveSegment")."""
         if not 0 <= hash_value < HASH_SPACE:
             raise LayoutArgumentError(f"a hash is in 0x0000..0xffff, got {hash_value}")
-        return self.active[bisect_right([segment.start for segment in self.active], hash_value) - 1]
+        at = bisect_right(self.active, hash_value, key=lambda segment: segment.start) - 1
+        if at < 0 or self.active[at].end < hash_value:
+            raise LayoutStateError(f"no active segment holds the hash {hash_value:#06x}")
+        return self.active[at]
 
     def split_segment(self, segment_id: int, now_ms: int) -> SegmentLayout:
         """Seals an active segment and adds its two halves; of an odd width the lower is one larger (PIP-468)."""
         parent = self._active_segment(segment_id, "split")
         if parent.width == 1:
-            raise LayoutStateError(f"segment {segment_id} has width 1: it cannot be split")
+            raise LayoutStateError(f"segment {segment_id} holds one hash ({parent.start:#06x}): it cannot be split")
         middle = parent.start + (parent.end - parent.start) // 2
-        lower, upper = self.next_segment_id, self.next_segment_id + 1
+        lower, upper = self._fresh_ids(2)
         child = Segment(
             lower, parent.start, middle, parent_ids=(segment_id,), created_at_epoch=self.epoch + 1, created_at_ms=now_ms
         )
@@ -181,8 +184,9 @@ class SegmentLayout:
         if first.end + 1 != second.start and second.end + 1 != first.start:
             ranges = " and ".join(f"[{one.start:04x}, {one.end:04x}]" for one in (first, second))
             raise LayoutArgumentError(f"segments are not adjacent: {ranges}")
+        (fresh,) = self._fresh_ids(1)
         merged = Segment(
-            self.next_segment_id, min(first.start, second.start), max(first.end, second.end),
+            fresh, min(first.start, second.start), max(first.end, second.end),
             parent_ids=(first_id, second_id), created_at_epoch=self.epoch + 1, created_at_ms=now_ms,
         )  # fmt: skip
         sealed = [self._sealed(segment, (merged.segment_id,), now_ms) for segment in (first, second)]
@@ -190,21 +194,17 @@ class SegmentLayout:
 
     def prune_segment(self, segment_id: int) -> SegmentLayout:
         """Removes a sealed segment, and its id from its parents and children; ids are never used again."""
-        gone = self._segment(segment_id)
-        if gone.is_active:
+        if self._segment(segment_id).is_active:
             raise LayoutArgumentError(f"segment {segment_id} is active: only sealed segments are pruned")
-        relatives = []
-        for number in {*gone.parent_ids, *gone.child_ids} - {segment_id}:
-            relative = self.segments.get(number)
-            if relative is not None:
-                relatives.append(replace(
+        kept = {number: segment for number, segment in self.segments.items() if number != segment_id}
+        for number, relative in kept.items():
+            if segment_id in relative.parent_ids or segment_id in relative.child_ids:
+                kept[number] = replace(
                     relative,
                     parent_ids=tuple(i for i in relative.parent_ids if i != segment_id),
                     child_ids=tuple(i for i in relative.child_ids if i != segment_id),
-                ))  # fmt: skip
-        successor = self._successor(relatives, self.next_segment_id)
-        kept = {number: segment for number, segment in successor.segments.items() if number != segment_id}
-        return replace(successor, segments=MappingProxyType(kept))
+                )
+        return replace(self, epoch=self.epoch + 1, segments=MappingProxyType(kept))
 
     def with_policy(self, policy: AutoScalePolicyOverride | None) -> SegmentLayout:
         """The same layout with another policy override of the topic; the epoch stays."""
@@ -217,9 +217,27 @@ class SegmentLayout:
         )
 
     def merge_depth(self, segment_id: int) -> int:
-        """Merges in a lineage: distinct segments among it and its ancestors that have two or more parents (PIP-483)."""
-        ancestors = self._reach([self._segment(segment_id).segment_id], "parent_ids")
-        return sum(len(self.segments[number].parent_ids) > 1 for number in ancestors)
+        """Merges in a lineage: distinct segments among it and its ancestors that have two or more parents (PIP-483).
+
+        A union count, not the longest chain; ancestors that were pruned are not there to be counted.
+        """
+        found = self._merge_depths.get(segment_id)
+        if found is None:
+            ancestors = self._reach([self._segment(segment_id).segment_id], "parent_ids")
+            found = sum(len(self.segments[number].parent_ids) > 1 for number in ancestors)
+            self._merge_depths[segment_id] = found
+        return found
+
+    @cached_property
+    def _merge_depths(self) -> dict[int, int]:
+        return {}
+
+    def _fresh_ids(self, count: int) -> range:
+        """Ids never used: from `next_segment_id`, or above every known one where a record has that wrong."""
+        first = max(self.next_segment_id, max(self.segments) + 1)
+        if first + count > MAX_SEGMENT_ID:
+            raise LayoutStateError(f"segment ids are used up: the next would be {first}")
+        return range(first, first + count)
 
     def _reach(self, start: Iterable[int], edge: str) -> frozenset[int]:
         seen: set[int] = set()
@@ -268,13 +286,14 @@ def _segment(info: SegmentInfo) -> Segment:
         sealed_at_ms=info.sealed_at_ms,
         legacy_topic_name=info.legacy_topic_name,
         unknown=tuple((name, value) for name, value in extra.items() if name not in _DERIVED),
+        range_unknown=tuple((info.hash_range.model_extra or {}).items()),
     )
 
 
 def _info(segment: Segment) -> SegmentInfo:
     return SegmentInfo(
         segment_id=segment.segment_id,
-        hash_range=HashRange(start=segment.start, end=segment.end),
+        hash_range=HashRange(start=segment.start, end=segment.end, **dict(segment.range_unknown)),
         state=segment.state.value,
         parent_ids=list(segment.parent_ids),
         child_ids=list(segment.child_ids),

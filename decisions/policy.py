@@ -8,15 +8,17 @@ bug of ours.
 
 from __future__ import annotations
 
-import re
+import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
 from pydantic import ValidationError
 
+from decisions.quantities import QuantityError, parse_duration, parse_rate, parse_size
 from schemas.ids import digest
 from schemas.metadata import AutoScalePolicyOverride
 
@@ -25,14 +27,22 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+MAX_INT, MAX_LONG = 2**31 - 1, 2**63 - 1
+"""What Pulsar's fields hold: counts are 32-bit, seconds and bytes 64-bit."""
+BEYOND_LONG = 2.0**64
+"""Stands for a size that Pulsar cannot hold, whatever it was."""
+
 
 class PolicyError(ValueError):
     """A policy cannot be read; the message names the key and says what it may be."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Policy:
-    """The effective policy of a topic. Rates are per second, durations milliseconds; defaults are those of the PIP."""
+    """The effective policy of a topic. Rates are per second, durations milliseconds; defaults are those of the PIP.
+
+    The first fifteen fields are PIP-483 "Configuration", the rest the guards of DESIGN section 6, off unless set.
+    """
 
     enabled: bool = True
     max_segments: int = 64
@@ -59,10 +69,8 @@ class Policy:
     retry_backoff_ms: int = 0
     """0: no back-off."""
     threshold_crossing: bool = False
-    broken: str | None = None
-    """The rule that the combination breaks; scaling is then off."""
 
-    @property
+    @cached_property
     def split_thresholds(self) -> tuple[float, float, float, float]:
         """The four split thresholds in the order of the rates."""
         return (
@@ -70,13 +78,18 @@ class Policy:
             self.split_msg_rate_out_threshold, self.split_bytes_rate_out_threshold,
         )  # fmt: skip
 
-    @property
+    @cached_property
     def merge_thresholds(self) -> tuple[float, float, float, float]:
         """The four merge thresholds in the order of the rates."""
         return (
             self.merge_msg_rate_in_threshold, self.merge_bytes_rate_in_threshold,
             self.merge_msg_rate_out_threshold, self.merge_bytes_rate_out_threshold,
         )  # fmt: skip
+
+    @cached_property
+    def broken(self) -> str | None:
+        """The first rule that the combination breaks, or None; nothing is decided by a broken policy."""
+        return next(iter(policy_violations(self)), None)
 
 
 PROFILES: Mapping[str, Policy] = MappingProxyType({
@@ -112,36 +125,69 @@ def resolve_policy(
     namespace: AutoScalePolicyOverride | None = None,
     topic: AutoScalePolicyOverride | None = None,
 ) -> ResolvedPolicy:
-    """Lays the overrides over a profile, field by field (PIP-483 "Policy resolution"); `KeyError`: no such profile."""
+    """Lays the overrides over a profile, field by field, the most specific wins (PIP-483 "Policy resolution").
+
+    An invalid combination comes back with `enabled` False and `broken` naming the rule. `KeyError`: no such profile.
+    """
     values: dict[str, Any] = {}
-    origins = dict.fromkeys(_WIRE_NAMES, f"profile {profile}")
+    origins = dict.fromkeys(POLICY_FIELDS, f"profile {profile}")
     for scope, override in (("cluster", cluster), ("namespace", namespace), ("topic", topic)):
         if override is None:
             continue
-        for wire, (field, name, scale) in _WIRE_NAMES.items():
-            value = getattr(override, field)
+        for wire, known in POLICY_FIELDS.items():
+            value = getattr(override, known.attribute)
             if value is not None:
-                values[name] = value * scale if scale != 1 else value
+                values[known.name] = known.inside(value)
                 origins[wire] = scope
     policy = replace(PROFILES[profile], **values)
-    violations = policy_violations(policy)
-    if violations:
-        policy = replace(policy, enabled=False, broken=violations[0])
-    return ResolvedPolicy(policy, MappingProxyType(origins), policy.broken)
+    broken = policy.broken
+    if broken is not None:
+        policy = replace(policy, enabled=False)
+    return ResolvedPolicy(policy, MappingProxyType(origins), broken)
 
 
 def policy_violations(policy: Policy) -> list[str]:
-    """The rules that a combination breaks, in words; empty when it is valid (facts of Pulsar, 1.7)."""
-    broken = [sentence for holds, sentence in _RULES if not holds(policy)]
-    pairs = zip(_RATE_WORDS, policy.split_thresholds, policy.merge_thresholds, strict=True)
-    for rate, split, merge in pairs:
-        if not split > 0:
+    """The rules that a combination breaks, in words; empty when it is valid.
+
+    The rules of Pulsar for the resolved policy: counts and durations in range, split thresholds above 0, merge
+    thresholds not below 0, and each split threshold strictly above its merge threshold (the dead band of PIP-483
+    "Anti-flip-flop").
+    """
+    broken = []
+    if not policy.min_segments >= 1:
+        broken.append(f"minSegments must be at least 1, got {policy.min_segments}")
+    if not policy.max_segments >= policy.min_segments:
+        broken.append(f"maxSegments ({policy.max_segments}) must not be less than minSegments ({policy.min_segments})")
+    if not policy.max_dag_depth >= 0:
+        broken.append(f"maxDagDepth must not be negative, got {policy.max_dag_depth}")
+    for wire, known in POLICY_FIELDS.items():
+        value = getattr(policy, known.name)
+        if known.factor != 1 and value < 0:
+            broken.append(f"{wire} must not be negative, got {value // known.factor}")
+        if type(value) is int and value > (MAX_LONG * known.factor if known.factor != 1 else MAX_INT):
+            broken.append(f"{wire} is larger than Pulsar can hold")
+        if known.attribute in BYTE_THRESHOLDS and value > MAX_LONG:
+            broken.append(f"{wire} is larger than Pulsar can hold")
+    for rate, split, merge in zip(RATE_WORDS, policy.split_thresholds, policy.merge_thresholds, strict=True):
+        if not 0 < split < math.inf:
             broken.append(f"split{rate}Threshold must be greater than 0, got {split:g}")
-        if not merge >= 0:
+        if not 0 <= merge < math.inf:
             broken.append(f"merge{rate}Threshold must not be negative, got {merge:g}")
         if not split > merge:
             broken.append(f"split{rate}Threshold ({split:g}) must be greater than merge{rate}Threshold ({merge:g})")
     return broken
+
+
+def policy_warnings(policy: Policy) -> list[str]:
+    """What is valid and yet unwise: two cold neighbours whose union is hot enough to be split again at once."""
+    if policy_violations(policy):
+        return []
+    return [
+        f"merge{rate}Threshold ({merge:g}) is more than half of split{rate}Threshold ({split:g}): two cold neighbours "
+        "can merge into a segment that is split again; only maxDagDepth ends that"
+        for rate, split, merge in zip(RATE_WORDS, policy.split_thresholds, policy.merge_thresholds, strict=True)
+        if merge * 2 > split
+    ]
 
 
 def policy_digest(policy: Policy) -> str:
@@ -150,67 +196,99 @@ def policy_digest(policy: Policy) -> str:
 
 
 def policy_override(policy: Policy) -> AutoScalePolicyOverride:
-    """The effective policy with every field set, as a snapshot carries it."""
-    values: dict[str, Any] = {}
-    for field, name, scale in _WIRE_NAMES.values():
-        value = getattr(policy, name)
-        values[field] = value // scale if scale != 1 else int(value) if field in _WHOLE else value
-    return AutoScalePolicyOverride(**values)
+    """The effective policy with every field set, as a snapshot carries it; sub-second parts of durations are cut."""
+    return AutoScalePolicyOverride(
+        **{known.attribute: known.outside(getattr(policy, known.name)) for known in POLICY_FIELDS.values()}
+    )
 
 
 def read_policy(text: str) -> AutoScalePolicyOverride:
-    """An override from TOML with units: `"60s"`, `"5m"`, `"50MB"` (decimal), `"25%"`. Raises `PolicyError`."""
+    """An override from TOML with human units: `"60s"`, `"5m"`, `"50MB"` (decimal), `"10k"`, or plain numbers.
+
+    Raises `PolicyError` naming the key for what is no TOML, an unknown key, or a value that is not of the key's kind.
+    """
     try:
         found = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise PolicyError(f"no TOML: {error}") from error
     values: dict[str, Any] = {}
     for key, value in found.items():
-        if key not in _WIRE_NAMES:
-            raise PolicyError(f"unknown key {key!r}; known keys: {', '.join(_WIRE_NAMES)}")
-        values[key] = _quantity(key, value) if isinstance(value, str) else value
-        if key.endswith("Threshold") and "Msg" in key and isinstance(values[key], int):
-            values[key] = float(values[key])
+        if key not in POLICY_FIELDS:
+            raise PolicyError(f"unknown key {key!r}; known keys: {', '.join(POLICY_FIELDS)}")
+        try:
+            values[key] = POLICY_FIELDS[key].read(value)
+        except QuantityError as error:
+            raise PolicyError(f"{key}: {error}") from None
     try:
         return AutoScalePolicyOverride.model_validate(values)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise PolicyError(f"{first['loc'][0]}: {first['msg']}, got {values[str(first['loc'][0])]!r}") from error
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise PolicyError(f"{first['loc'][0]}: {first['msg']}, got {found[str(first['loc'][0])]!r}") from None
 
 
-def _quantity(key: str, text: str) -> int | float:
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z%]*)", text.strip())
-    units = _DURATIONS if key.endswith("Seconds") else {**_SIZES, "%": 0.01}
-    if found is None or found.group(2) not in units:
-        raise PolicyError(f"{key}: cannot read {text!r}; units here are {', '.join(unit or 'none' for unit in units)}")
-    value = float(found.group(1)) * units[found.group(2)]
-    return int(value) if value.is_integer() else value
-
-
-_DURATIONS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
-_SIZES = {"": 1, "B": 1, "kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "k": 1e3}
-_RATE_WORDS = ("MsgRateIn", "BytesRateIn", "MsgRateOut", "BytesRateOut")
-
-_RULES: tuple[tuple[Callable[[Policy], bool], str], ...] = (
-    (lambda policy: policy.min_segments >= 1, "minSegments must be at least 1"),
-    (lambda policy: policy.max_segments >= policy.min_segments, "maxSegments must not be less than minSegments"),
-    (lambda policy: policy.max_dag_depth >= 0, "maxDagDepth must not be negative"),
-    (lambda policy: policy.split_cooldown_ms >= 0, "splitCooldownSeconds must not be negative"),
-    (lambda policy: policy.merge_cooldown_ms >= 0, "mergeCooldownSeconds must not be negative"),
-    (lambda policy: policy.merge_window_ms >= 0, "mergeWindowSeconds must not be negative"),
-    (lambda policy: policy.max_load_age_ms >= 0, "maxLoadAgeSeconds must not be negative"),
-    (lambda policy: policy.retry_backoff_ms >= 0, "retryBackoffSeconds must not be negative"),
+RATE_ENDINGS = ("_rate_in_threshold", "_rate_out_threshold")
+BYTE_THRESHOLDS = frozenset(
+    name for name in AutoScalePolicyOverride.model_fields if name.endswith(RATE_ENDINGS) and "_bytes_" in name
 )
+RATE_WORDS = ("MsgRateIn", "BytesRateIn", "MsgRateOut", "BytesRateOut")
+"""The four rates in the PIP's order, as policy keys spell them."""
 
 
-def _wire_names() -> dict[str, tuple[str, str, int]]:
-    """Wire name to (override's field, policy's field, factor): durations are seconds outside, milliseconds inside."""
+@dataclass(frozen=True, slots=True)
+class PolicyField:
+    """One field on its two sides: in an `AutoScalePolicyOverride` (as Pulsar has it) and in a `Policy`."""
+
+    attribute: str
+    """The override's attribute."""
+    name: str
+    """The policy's attribute."""
+    factor: int
+    """1000 for durations: seconds outside, milliseconds inside."""
+
+    def inside(self, value: Any) -> Any:
+        """The override's value as the policy has it."""
+        if self.name.endswith(RATE_ENDINGS):
+            return _as_float(value)
+        return value * self.factor if self.factor != 1 else value
+
+    def outside(self, value: Any) -> Any:
+        """The policy's value as the override has it."""
+        if self.attribute in BYTE_THRESHOLDS:
+            return int(min(value, BEYOND_LONG))
+        return value // self.factor if self.factor != 1 else value
+
+    def read(self, value: Any) -> Any:
+        """A value of a TOML file as the override has it; raises `QuantityError`."""
+        if self.factor != 1:
+            return _whole(parse_duration(value), "a whole number of seconds", value)
+        if self.attribute in BYTE_THRESHOLDS:
+            return _whole(parse_size(value), "a whole number of bytes", value)
+        if self.attribute.endswith(RATE_ENDINGS):
+            return float(parse_rate(value))
+        return value
+
+
+def _whole(amount: Any, expected: str, written: Any) -> int:
+    if amount.denominator != 1:
+        raise QuantityError(f"{written!r} is not {expected}")
+    return int(amount)
+
+
+def _as_float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def _policy_fields() -> dict[str, PolicyField]:
     found = {}
-    for name, field in AutoScalePolicyOverride.model_fields.items():
-        seconds = name.endswith("_seconds")
-        found[str(field.alias)] = (name, f"{name[:-8]}_ms" if seconds else name, 1000 if seconds else 1)
+    for attribute, field in AutoScalePolicyOverride.model_fields.items():
+        seconds = attribute.endswith("_seconds")
+        name = f"{attribute.removesuffix('_seconds')}_ms" if seconds else attribute
+        found[str(field.alias)] = PolicyField(attribute, name, 1000 if seconds else 1)
     return found
 
 
-_WIRE_NAMES = _wire_names()
-_WHOLE = {name for name in AutoScalePolicyOverride.model_fields if "bytes" in name}
+POLICY_FIELDS: Mapping[str, PolicyField] = MappingProxyType(_policy_fields())
+"""Every field by its wire name, Pulsar's fifteen first."""

@@ -21,11 +21,11 @@ CAUSES: dict[int, Cause] = {1: "first", 2: "changed", 3: "crossed"}
 """Codes of `accept_causes`; 0 is no significant change."""
 
 
-def accept_cause(last: Rates | None, current: Rates, band: float, policy: Policy | None) -> Cause | None:
-    """Why a sample is significant, or None. `band` is a fraction (0.25); `policy` None means no crossing test."""
+def accept_cause(last: Rates | None, current: Rates, threshold: float, policy: Policy | None) -> Cause | None:
+    """Why a sample is significant, or None. `threshold` is a fraction (0.25); `policy` None means no crossing test."""
     if last is None:
         return "first"
-    if any(_moved(before, now, band) for before, now in zip(last, current, strict=True)):
+    if any(_moved(before, now, threshold) for before, now in zip(last, current, strict=True)):
         return "changed"
     if policy is not None and policy.threshold_crossing:
         split = zip(last, current, policy.split_thresholds, strict=True)
@@ -41,7 +41,7 @@ def accept_causes(
     last: npt.NDArray[np.float64],
     has_last: npt.NDArray[np.bool_],
     current: npt.NDArray[np.float64],
-    band: float,
+    threshold: float,
     thresholds: npt.NDArray[np.float64] | None = None,
 ) -> npt.NDArray[np.int8]:
     """`accept_cause` over n samples: codes as in `CAUSES`, 0 for none.
@@ -50,7 +50,7 @@ def accept_causes(
     sample's topic, a row of NaN where crossing does not count.
     """
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        moved = np.where(last == 0, current != 0, np.abs(current - last) / last > band).any(axis=1)
+        moved = np.where(last == 0, current != 0, np.abs(current - last) / last > threshold).any(axis=1)
     codes = np.where(moved, 2, 0).astype(np.int8)
     if thresholds is not None:
         split, merge = thresholds[:, :4], thresholds[:, 4:]
@@ -62,8 +62,14 @@ def accept_causes(
 
 def is_cold(rates: Rates, policy: Policy) -> bool:
     """Whether all four rates are strictly below the merge thresholds (PIP-483 "Pass 2")."""
-    return all(rate < limit for rate, limit in zip(rates, policy.merge_thresholds, strict=True))
+    limits = policy.merge_thresholds
+    return rates[0] < limits[0] and rates[1] < limits[1] and rates[2] < limits[2] and rates[3] < limits[3]
 
 
-def _moved(last: float, current: float, band: float) -> bool:
-    return current != 0 if last == 0 else abs(current - last) / last > band
+def are_cold(rates: npt.NDArray[np.float64], merge_thresholds: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    """`is_cold` over n x 4 rates; `merge_thresholds` is n x 4, or 4 for all."""
+    return np.asarray((rates < merge_thresholds).all(axis=1), np.bool_)
+
+
+def _moved(last: float, current: float, threshold: float) -> bool:
+    return current != 0 if last == 0 else abs(current - last) / last > threshold

@@ -65,9 +65,11 @@ class TopicSnapshot:
         return max((count for kind, count in self.consumers.values() if kind in MANAGED), default=0)
 
     def merge_depth(self, segment_id: int) -> int:
-        """Merges in a segment's lineage, kept or counted, whichever is more."""
+        """Merges in a segment's lineage as the layout shows it; by the guard, as remembered when that is more."""
         counted = self.layout.merge_depth(segment_id)
-        return counted if self.merge_depths is None else max(counted, self.merge_depths.get(segment_id, 0))
+        if self.merge_depths is None or not self.policy.explicit_lineage:
+            return counted
+        return max(counted, self.merge_depths.get(segment_id, 0))
 
 
 def snapshot_from_wire(wire: Snapshot, profile: str = "default") -> TopicSnapshot:

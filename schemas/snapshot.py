@@ -89,6 +89,8 @@ class GateReading(Wire):
     passed: bool
     segment: int | None = None
     """The segment that the reading is about, when it is about one."""
+    detail: str | None = None
+    """What numbers cannot say: the rule that a policy breaks."""
 
 
 class SplitAnswer(Wire):
