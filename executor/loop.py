@@ -255,17 +255,11 @@ class Executor:
     def _row(self, work: _Work, step: Step, now: datetime) -> OutcomeRow:
         decision = work.decision
         layout = None if isinstance(step, _Begin) else step.layout
-        seen: dict[str, object] = {}
-        error = None
-        if isinstance(step, Ended):
-            error = step.error
-            if isinstance(decision, Decision) and (layout is not None or step.status != "failed"):
-                seen = describe(decision, layout)
-            if step.would is not None:
-                seen["would"] = step.would
-        elif isinstance(step, TryAgain):
-            error = step.reason
-            seen = describe(decision, layout) if isinstance(decision, Decision) and layout is not None else {}
+        error = step.error if isinstance(step, Ended) else step.reason if isinstance(step, TryAgain) else None
+        gone = isinstance(step, Ended) and step.status in ("superseded", "observed") and layout is None
+        seen = describe(decision, layout) if isinstance(decision, Decision) and (layout or gone) else {}
+        if isinstance(step, Ended) and step.would is not None:
+            seen["would"] = step.would
         return self._ledger.row(
             decision_id=decision.decision_id,
             family=decision.family,

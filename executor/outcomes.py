@@ -117,7 +117,7 @@ class OutcomeLedger:
         )  # fmt: skip
 
     def append(self, rows: list[OutcomeRow]) -> None:
-        """One commit with all rows. Raises `LeaseLost`, or what Delta raises: then the same rows can be given again."""
+        """One commit with all rows. Raises `LeaseLost`, or what Delta raises: then the steps can be given again."""
         self.check_lease()
         version = self._table.version()
         if self._unsure_from is not None:
@@ -165,7 +165,7 @@ class OutcomeLedger:
         if first > last:
             return rows
         found = pa.table(self._table.load_cdf(starting_version=first, ending_version=last))
-        names = ("decision_id", "status", "attempt", "at", "executor")
+        names = ("decision_id", "status", "attempt", "executor")
         recorded = set(zip(*(found[name].to_pylist() for name in names), strict=True))
         return [row for row in rows if tuple(getattr(row, name) for name in names) not in recorded]
 

@@ -60,9 +60,12 @@ class DecisionTail:
         )
 
     def _scan(self, known: Container[str]) -> list[Row]:
-        ids = self._table.to_pyarrow_table(columns=["decision_id"])["decision_id"].to_pylist()
-        wanted = list({i for i in ids if i not in known})
+        named = self._table.to_pyarrow_table(columns=["decision_id", "day"])
+        days = dict(zip(named["decision_id"].to_pylist(), named["day"].to_pylist(), strict=True))
+        wanted = {decision: day for decision, day in days.items() if decision not in known}
         if not wanted:
             return []
-        found = self._table.to_pyarrow_table(columns=list(COLUMNS), filters=[("decision_id", "in", wanted)])
+        # By partition too: ids say nothing about files, and the inputs of all past decisions are large.
+        here = [("day", "in", sorted(set(wanted.values()))), ("decision_id", "in", list(wanted))]
+        found = self._table.to_pyarrow_table(columns=list(COLUMNS), filters=here)
         return sorted(found.to_pylist(), key=lambda row: (row["decided_at"], row["batch_id"], row["seq"]))
