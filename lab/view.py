@@ -325,7 +325,8 @@ class LakeReader:
                 for segment, (start, end) in topic.ranges.items()
             ),
             consumers=tuple((sub, kind, count) for sub, (kind, count) in sorted(topic.consumers.items())),
-            hold=topic.hold,
+            # The job notes that a decision is open, but not that it no longer is: the outcome says so.
+            hold=None if topic.hold and topic.hold.gate == "in-flight" and not is_open else topic.hold,
             open_decision=f"{newest['action']} {segments_text(decision_segments(newest))}" if is_open else None,
         )
 

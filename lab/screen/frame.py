@@ -134,11 +134,11 @@ def _rates_line(view: LakeView, width: int) -> Text:
 
 
 def _actions_line(view: LakeView) -> Text:
-    line = Text("applied  ", DIM)
+    line = Text("applied", DIM)
     for kind, words in _ACTIONS:
         count = view.actions.get(kind, 0)
+        line.append("  ")
         line.append_text(_figure(str(count), words, GOOD if count else ""))
-        line.append("   ")
     return line
 
 
@@ -225,7 +225,7 @@ def _standing(topic: TopicView, now: datetime, room: int) -> Text:
     if topic.open_decision is not None:
         return Text.assemble(("▸ ", BUSY), (printable(topic.open_decision), f"bold {BUSY}"), (" under way", BUSY))
     if topic.hold is None:
-        return Text("evaluation due", FAINT)
+        return Text("evaluated at the next tick", FAINT)
     return Text(hold_reason(topic.hold, now, room), DIM)
 
 

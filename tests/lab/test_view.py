@@ -113,6 +113,15 @@ def test_hold_stands_until_a_decision_and_the_decision_until_its_outcome(lake):
     assert reader.refresh(at(9)).topics[0].hold.gate == "split-cooldown"
 
 
+def test_hold_for_an_open_decision_ends_with_its_outcome(lake):
+    reader = LakeReader(lake)
+    write(lake, layout_event(WHOLE, 0), decision(1), hold(2, "in-flight"))
+    topic = reader.refresh(at(3)).topics[0]
+    assert (topic.hold.gate, topic.open_decision) == ("in-flight", "split 0")
+    write(lake, outcome("d1", "applied", 4))
+    assert reader.refresh(at(5)).topics[0].hold is None
+
+
 def test_decision_that_is_later_than_the_hold_in_one_refresh_wins(lake):
     write(lake, layout_event(WHOLE, 0), decision(3), hold(1))
     assert LakeReader(lake).refresh(at(4)).topics[0].hold is None
