@@ -166,9 +166,11 @@ class Supervisor:
         return f"{lines[-1][-300:]} (log/{part.spec.name}.log)" if lines else f"nothing in log/{part.spec.name}.log"
 
     def _write_record(self) -> None:
-        running = [part.child.pid for part in self._parts if part.child is not None]
+        running = [(part.spec.name, part.child.pid) for part in self._parts if part.child is not None]
         made = self._record.with_suffix(".part")
-        sessions = [{"session": pid, "mark": start_mark(pid), "boot": boot_mark()} for pid in running]
+        sessions = [
+            {"part": name, "session": pid, "mark": start_mark(pid), "boot": boot_mark()} for name, pid in running
+        ]
         made.write_text(json.dumps(sessions))
         made.replace(self._record)
 
