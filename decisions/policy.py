@@ -28,9 +28,7 @@ else:
     import tomli as tomllib
 
 MAX_INT, MAX_LONG = 2**31 - 1, 2**63 - 1
-"""What Pulsar's fields hold: counts are 32-bit, seconds and bytes 64-bit."""
-BEYOND_LONG = 2.0**64
-"""Stands for a size that Pulsar cannot hold, whatever it was."""
+"""What Pulsar's fields hold: counts are 32-bit, seconds 64-bit."""
 
 
 class PolicyError(ValueError):
@@ -166,8 +164,6 @@ def policy_violations(policy: Policy) -> list[str]:
             broken.append(f"{wire} must not be negative, got {value // known.factor}")
         if type(value) is int and value > (MAX_LONG * known.factor if known.factor != 1 else MAX_INT):
             broken.append(f"{wire} is larger than Pulsar can hold")
-        if known.attribute in BYTE_THRESHOLDS and value > MAX_LONG:
-            broken.append(f"{wire} is larger than Pulsar can hold")
     for rate, split, merge in zip(RATE_WORDS, policy.split_thresholds, policy.merge_thresholds, strict=True):
         if not 0 < split < math.inf:
             broken.append(f"split{rate}Threshold must be greater than 0, got {split:g}")
@@ -254,7 +250,7 @@ class PolicyField:
     def outside(self, value: Any) -> Any:
         """The policy's value as the override has it."""
         if self.attribute in BYTE_THRESHOLDS:
-            return int(min(value, BEYOND_LONG))
+            return int(value) if math.isfinite(value) else 10**400
         return value // self.factor if self.factor != 1 else value
 
     def read(self, value: Any) -> Any:
