@@ -12,7 +12,8 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from lab.view import Row, active_ranges
+from lab.tail import Row
+from lab.view import active_ranges
 from schemas.delta import open_table
 from schemas.kafka import KAFKA_TOPICS
 from schemas.settings import Settings

@@ -90,7 +90,7 @@ def _show_tables(lake: str, output: str) -> None:
 
 
 def _show_rows(lake: str, name: str, output: str, limit: int) -> None:
-    from lab.view import COMMITTED_AT, newest_rows
+    from lab.tail import COMMITTED_AT, newest_rows
     from schemas.delta import open_table
 
     opened = open_table(lake, TABLES[name])

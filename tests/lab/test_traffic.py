@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -17,7 +21,7 @@ from lab.traffic import Counters, Outlet, Reports, Sessions, next_instant, run_t
 from schemas.messages import ConsumerEvent, Rejected, SegmentStats, parse_message
 from schemas.metadata import ScalableTopicMetadata
 from tests.controller.conftest import RunningController, run_controller
-from tests.lab.demonstration import NOW, local_settings, traffic_settings
+from tests.lab.demonstration import HOME, NOW, local_settings, traffic_settings
 from tests.waiting import wait_until
 
 
@@ -306,6 +310,26 @@ def test_generator_without_a_controller_keeps_running_and_stops_cleanly(kafka, t
     counts = json.loads(file.read_text())
     assert not thread.is_alive()
     assert counts["sent"] == counts["delivered"] + counts["failed"] > 0
+
+
+def test_sigterm_ends_the_process_cleanly_with_everything_delivered(kafka, tmp_path, controller):
+    shutil.copytree(HOME / "conf", tmp_path / "conf")
+    places = {"ANABRANCH_KAFKA_BOOTSTRAP": kafka, "ANABRANCH_CONTROLLER_URL": controller.url}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "anabranch.cli", "--home", str(tmp_path), "-c", "conf/demonstration.toml", "traffic"],
+        cwd=HOME, env={**os.environ, **places}, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    file = tmp_path / "var" / "traffic.json"
+    try:
+        wait_until(lambda: file.exists() and json.loads(file.read_text())["delivered"] > 10, deadline_s=30)
+        process.terminate()
+        said = process.communicate(timeout=20)[1]
+    finally:
+        process.kill()
+    counts = json.loads(file.read_text())
+    assert process.returncode == 0, said
+    assert counts["sent"] == counts["delivered"] > 10
+    assert f"delivered {counts['delivered']}, failed 0" in said
 
 
 @pytest.fixture

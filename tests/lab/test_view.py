@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from lab.view import LakeReader, Tail, cdf_rows, newest_rows
+from lab.tail import Tail, cdf_rows, newest_rows
+from lab.view import LakeReader
 from schemas.arrow import to_arrow
 from schemas.delta import create_lake, create_table
 from schemas.tables import DEAD_LETTERS
