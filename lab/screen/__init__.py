@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import io
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -88,7 +89,10 @@ def export_frame(
         record=True, file=io.StringIO(), width=width, height=height, force_terminal=True, color_system="truecolor"
     )
     console.print(frame(view, parts, width, height, elapsed))
-    return console.export_svg(title="anabranch run --local") if form == "svg" else console.export_text()
+    if form == "text":
+        return console.export_text()
+    # Without the fonts of a web host that the picture would otherwise ask for; any monospace font does.
+    return re.sub(r"@font-face \{.*?\}\s*", "", console.export_svg(title="anabranch run --local"), flags=re.DOTALL)
 
 
 def _now() -> datetime:
