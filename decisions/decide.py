@@ -196,7 +196,7 @@ def _merge_pass(snapshot: TopicSnapshot, loads: Loads, gates: list[Reading]) -> 
     """The merge; or what holds one that is wanted; or None when no neighbours are both cold."""
     policy, active, now = snapshot.policy, snapshot.layout.active, snapshot.now
     backoff = _backoff(snapshot, "merge")
-    if backoff is not None and snapshot.failed_action is not None:
+    if backoff is not None and backoff not in gates:
         gates.append(backoff)
     floor = _above(Gate.MIN_SEGMENTS, len(active), policy.min_segments)
     cooldown = _waited(Gate.MERGE_COOLDOWN, now, snapshot.last_merge_at, policy.merge_cooldown_ms)

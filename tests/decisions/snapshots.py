@@ -156,7 +156,10 @@ def _policies(guards: bool) -> list[Policy]:
 
 def _policy(rng: Random, guards: bool) -> Policy:
     split = [rng.choice((10_000.0, 1.0, 3.0, 1e-310, 1e308, 50e6)) for _ in range(4)]
-    merge = [rng.choice((0.0 if rng.random() < 0.2 else limit / 4, limit / 10, limit / 2, math.nextafter(limit, 0))) for limit in split]
+    merge = [
+        rng.choice((0.0 if rng.random() < 0.2 else limit / 4, limit / 10, limit / 2, math.nextafter(limit, 0)))
+        for limit in split
+    ]
     base = PIP
     if guards:
         base = replace(
