@@ -22,10 +22,8 @@ from itertools import pairwise
 from decisions.answers import Answer, Hold, Merge, Split, answer_to_wire, next_due
 from decisions.gates import Gate, Reading
 from decisions.layout import Segment
-from decisions.policy import Policy
-from decisions.significance import Rates, is_cold
+from decisions.rates import MAX_RATIO, heat, is_cold, overload, warmth
 from decisions.snapshot import Load, TopicSnapshot
-from schemas.metadata import RATES
 
 __all__ = ["MAX_BACKOFF_MS", "Hold", "Merge", "Split", "answer_to_wire", "decide", "next_due"]
 
@@ -34,9 +32,6 @@ MAX_BACKOFF_MS = 3_600_000
 MAX_DOUBLINGS = 20
 LAST_INSTANT_MS = 253_402_300_799_000
 """Year 9999: what would be eligible later counts as never."""
-MAX_RATIO = 1.7976931348623157e308
-"""A ratio that overflows, or whose threshold is 0, is shown as this: JSON knows no infinity."""
-
 Loads = Sequence[Load | None]
 """The known load of each active segment, in their order; None: missing, or too old to be trusted."""
 Held = tuple[Reading, int | None]
@@ -146,7 +141,7 @@ def _most_overloaded(
     """Rule (b): the segment whose largest rate / split threshold is above 1 and highest, the rate that it is of, and
     the places of all that could be chosen (of all that are above, when none of them can be split)."""
     active, skip = snapshot.layout.active, snapshot.policy.skip_unsplittable
-    scores = [None if load is None else overload(load, snapshot.policy) for load in loads]
+    scores = [None if load is None else overload(load.rates, snapshot.policy) for load in loads]
     above = [at for at, score in enumerate(scores) if score is not None and score[0] > 1.0]
     splittable = [at for at in above if active[at].width > 1] if skip else above
     shown, shown_score = None, (-1.0, "")
@@ -167,22 +162,6 @@ def _most_overloaded(
         gates.append(_unsplittable(shown))
         return None, "", above
     return shown, shown_score[1], splittable
-
-
-def overload(load: Load, policy: Policy) -> tuple[float, str]:
-    """The largest of the four ratios rate / split threshold, and the rate that it is of (the first of equals)."""
-    limits = policy.split_thresholds
-    score, reason = load.msg_rate_in / limits[0], RATES[0]
-    ratio = load.bytes_rate_in / limits[1]
-    if ratio > score:
-        score, reason = ratio, RATES[1]
-    ratio = load.msg_rate_out / limits[2]
-    if ratio > score:
-        score, reason = ratio, RATES[2]
-    ratio = load.bytes_rate_out / limits[3]
-    if ratio > score:
-        score, reason = ratio, RATES[3]
-    return score, reason
 
 
 def _unsplittable(segment: Segment) -> Reading:
@@ -229,7 +208,7 @@ def _merge_pass(snapshot: TopicSnapshot, loads: Loads, gates: list[Reading]) -> 
     waits = [reading for reading in (cooldown, window) if not reading.passed]
     if not forbidding and not waits:
         ready = [at for at in pairs if now - since[at] >= policy.merge_window_ms]
-        coldest = min(ready, key=lambda at: _warmth(policy, loads[at], loads[at + 1]))
+        coldest = min(ready, key=lambda at: _pair_warmth(snapshot, loads[at], loads[at + 1]))
         return Merge((active[coldest].segment_id, active[coldest + 1].segment_id), "cold", tuple(gates))
 
     binding = forbidding[0] if forbidding else max(waits, key=_ends_at)
@@ -249,21 +228,12 @@ def _coldness(snapshot: TopicSnapshot, loads: Loads, cold_pairs: Sequence[int]) 
     known = cold_pairs or [at for at in range(len(loads) - 1) if loads[at] and loads[at + 1]]
     if not known:
         return Reading(Gate.MERGE_THRESHOLDS, False, limit=1.0)
-    limits = snapshot.policy.merge_thresholds
-    heat = [MAX_RATIO if load is None else _heat(load.rates, limits) for load in loads]
-    nearest = min(known, key=lambda at: max(heat[at], heat[at + 1]))
-    warmer = nearest if heat[nearest] >= heat[nearest + 1] else nearest + 1
-    ratio = heat[warmer]
+    heats = [MAX_RATIO if load is None else heat(load.rates, snapshot.policy) for load in loads]
+    nearest = min(known, key=lambda at: max(heats[at], heats[at + 1]))
+    warmer = nearest if heats[nearest] >= heats[nearest + 1] else nearest + 1
+    ratio = heats[warmer]
     segment = snapshot.layout.active[warmer].segment_id
     return Reading(Gate.MERGE_THRESHOLDS, bool(cold_pairs), ratio, 1.0, 1.0 - ratio, segment=segment)
-
-
-def _heat(rates: Rates, limits: Rates) -> float:
-    """The largest rate / merge threshold; a threshold of 0 is never undercut."""
-    if 0.0 in limits:
-        return MAX_RATIO
-    ratio = max(rates[0] / limits[0], rates[1] / limits[1], rates[2] / limits[2], rates[3] / limits[3])
-    return ratio if ratio < MAX_RATIO else MAX_RATIO
 
 
 def _cold_since(snapshot: TopicSnapshot, load: Load | None) -> int:
@@ -274,19 +244,10 @@ def _cold_since(snapshot: TopicSnapshot, load: Load | None) -> int:
     return load.modified_at
 
 
-def _warmth(policy: Policy, left: Load | None, right: Load | None) -> float:
-    """The coldest pair has least of it: all eight rates added up; by the guard, the largest rate of the union relative
-    to its merge threshold."""
+def _pair_warmth(snapshot: TopicSnapshot, left: Load | None, right: Load | None) -> float:
     assert left is not None
     assert right is not None
-    if policy.normalized_coldness:
-        summed = zip(left.rates, right.rates, policy.merge_thresholds, strict=True)
-        return max((one + other) / limit for one, other, limit in summed)
-    return _added_up(left) + _added_up(right)
-
-
-def _added_up(load: Load) -> float:
-    return load.msg_rate_in + load.bytes_rate_in + load.msg_rate_out + load.bytes_rate_out
+    return warmth(left.rates, right.rates, snapshot.policy)
 
 
 # Loads: which are known, and until when
@@ -307,7 +268,9 @@ def _evidence(snapshot: TopicSnapshot, loads: Loads) -> list[Reading]:
     active, found = snapshot.layout.active, snapshot.loads
     missing = [segment.segment_id for segment in active if segment.segment_id not in found]
     count = float(len(missing))
-    readings = [Reading(Gate.LOAD_MISSING, not missing, count, 0.0, -count, segment=missing[0] if missing else None)]
+    readings = [
+        Reading(Gate.LOAD_MISSING, not missing, count, 0.0, 0.0 - count, segment=missing[0] if missing else None)
+    ]
     limit = snapshot.policy.max_load_age_ms
     if limit and len(missing) < len(active):
         seen, segment = min(

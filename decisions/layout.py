@@ -272,22 +272,26 @@ class SegmentLayout:
 
 
 def _segment(info: SegmentInfo) -> Segment:
-    extra = info.model_extra or {}
+    extra, range_extra = info.model_extra, info.hash_range.model_extra
+    known = not extra or extra.keys() <= _DERIVED
     return Segment(
-        segment_id=info.segment_id,
-        start=info.hash_range.start,
-        end=info.hash_range.end,
-        state=SegmentState(info.state),
-        parent_ids=tuple(info.parent_ids),
-        child_ids=tuple(info.child_ids),
-        created_at_epoch=info.created_at_epoch,
-        sealed_at_epoch=info.sealed_at_epoch,
-        created_at_ms=info.created_at_ms,
-        sealed_at_ms=info.sealed_at_ms,
-        legacy_topic_name=info.legacy_topic_name,
-        unknown=tuple((name, value) for name, value in extra.items() if name not in _DERIVED),
-        range_unknown=tuple((info.hash_range.model_extra or {}).items()),
+        info.segment_id,
+        info.hash_range.start,
+        info.hash_range.end,
+        _STATES[info.state],
+        tuple(info.parent_ids),
+        tuple(info.child_ids),
+        info.created_at_epoch,
+        info.sealed_at_epoch,
+        info.created_at_ms,
+        info.sealed_at_ms,
+        info.legacy_topic_name,
+        () if known else tuple((name, value) for name, value in (extra or {}).items() if name not in _DERIVED),
+        tuple(range_extra.items()) if range_extra else (),
     )
+
+
+_STATES = {state.value: state for state in SegmentState}
 
 
 def _info(segment: Segment) -> SegmentInfo:

@@ -13,9 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from decisions.policy import Policy
+from decisions.rates import Rates, is_cold
 
-Rates = tuple[float, float, float, float]
 Cause = Literal["first", "changed", "crossed"]
+
+__all__ = ["CAUSES", "Cause", "Rates", "accept_cause", "accept_causes", "are_cold", "is_cold"]
 
 CAUSES: dict[int, Cause] = {1: "first", 2: "changed", 3: "crossed"}
 """Codes of `accept_causes`; 0 is no significant change."""
@@ -58,12 +60,6 @@ def accept_causes(
         codes[(codes == 0) & crossed.any(axis=1)] = 3
     codes[~has_last] = 1
     return codes
-
-
-def is_cold(rates: Rates, policy: Policy) -> bool:
-    """Whether all four rates are strictly below the merge thresholds (PIP-483 "Pass 2")."""
-    limits = policy.merge_thresholds
-    return rates[0] < limits[0] and rates[1] < limits[1] and rates[2] < limits[2] and rates[3] < limits[3]
 
 
 def are_cold(rates: npt.NDArray[np.float64], merge_thresholds: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
 
 from decisions.layout import SegmentLayout
 from decisions.policy import Policy, policy_override, resolve_policy
+from schemas.metadata import AutoScalePolicyOverride
 from schemas.snapshot import InFlight, LoadRecord, Snapshot, SubscriptionCount, Trigger
 
 MANAGED = frozenset({"STREAM", "CHECKPOINT"})
@@ -72,16 +75,22 @@ class TopicSnapshot:
         return max(counted, self.merge_depths.get(segment_id, 0))
 
 
-def snapshot_from_wire(wire: Snapshot, profile: str = "default") -> TopicSnapshot:
-    """The frozen value of a wire snapshot, its policy laid over the profile; `LayoutError` for a bad layout."""
+def snapshot_from_wire(
+    wire: Snapshot, profile: str = "default", over: AutoScalePolicyOverride | None = None
+) -> TopicSnapshot:
+    """The frozen value of a wire snapshot, its policy laid over the profile, and `over` laid over both.
+
+    A combination that breaks a rule is kept and disabled: `decide` answers `invalid-policy`. Raises `LayoutStateError`
+    for a layout that does not tile the hash space, `KeyError` for an unknown profile.
+    """
     return TopicSnapshot(
         topic=wire.topic,
         now=wire.now,
         trigger=wire.trigger,
         layout=SegmentLayout.from_metadata(wire.layout),
-        loads={number: Load(**dict(record)) for number, record in wire.loads.items()},
+        loads={number: _load(record) for number, record in wire.loads.items()},
         consumers={name: (count.type, count.count) for name, count in wire.consumers.items()},
-        policy=resolve_policy(profile, wire.policy).policy,
+        policy=_resolved(profile, _values(wire.policy), None if over is None else _values(over)),
         last_split_at=wire.last_split_at,
         last_merge_at=wire.last_merge_at,
         in_flight=None if wire.in_flight is None else (wire.in_flight.decision_id, wire.in_flight.since),
@@ -118,3 +127,35 @@ def snapshot_to_wire(snapshot: TopicSnapshot) -> Snapshot:
         failed_action=snapshot.failed_action,  # type: ignore[arg-type]
         merge_depths=None if snapshot.merge_depths is None else dict(snapshot.merge_depths),
     )
+
+
+def _load(record: LoadRecord) -> Load:
+    return Load(
+        record.msg_rate_in,
+        record.bytes_rate_in,
+        record.msg_rate_out,
+        record.bytes_rate_out,
+        record.modified_at,
+        record.seen_at,
+        record.cold_since,
+    )
+
+
+_FIELDS = tuple(AutoScalePolicyOverride.model_fields)
+_Values = tuple[object, ...]
+
+
+def _values(override: AutoScalePolicyOverride) -> _Values:
+    return tuple([getattr(override, name) for name in _FIELDS])
+
+
+@lru_cache(maxsize=1024)
+def _resolved(profile: str, own: _Values, over: _Values | None) -> Policy:
+    """Most snapshots of a fleet share a policy: resolve each combination once."""
+    overrides = [None if values is None else _override(values) for values in (own, over)]
+    return resolve_policy(profile, *overrides).policy
+
+
+def _override(values: _Values) -> AutoScalePolicyOverride:
+    fields: dict[str, Any] = dict(zip(_FIELDS, values, strict=True))
+    return AutoScalePolicyOverride.model_construct(None, **fields)

@@ -1,4 +1,4 @@
-"""What every answer owes its reader: each gate once and in order, readings that agree with the table, one that binds."""
+"""What every answer owes its reader: each gate once, in order, agreeing with the table; and one that binds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,18 @@ from decisions.policy import policy_override, resolve_policy
 from decisions.snapshot import snapshot_from_wire, snapshot_to_wire
 from schemas.snapshot import ANSWER, Snapshot
 from tests.decisions.snapshots import (
-    COLD, DEFAULT, MINUTE, NOW, PIP, SECOND, at, load, msg_rate, random_snapshot, snapshot, stream,
+    COLD,
+    DEFAULT,
+    MINUTE,
+    NOW,
+    PIP,
+    SECOND,
+    at,
+    load,
+    msg_rate,
+    random_snapshot,
+    snapshot,
+    stream,
 )  # fmt: skip
 
 RELATIONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}

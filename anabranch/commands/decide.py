@@ -1,0 +1,129 @@
+"""`anabranch decide`: snapshots in, answers out, one JSON object a line (DESIGN section 4.3). No Spark, no JVM.
+
+The dry run of the whole system: any snapshot, recorded or written by hand, can be decided again here, under any
+profile or policy. Answers keep the order of the lines and leave as soon as the lines that were read are decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import click
+from pydantic import ValidationError
+from pydantic_core import to_json
+
+from decisions.answers import Answer, Hold, Split
+from decisions.decide import decide
+from decisions.layout import LayoutError
+from decisions.policy import PROFILES, PolicyError, read_policy
+from decisions.snapshot import snapshot_from_wire
+from schemas.metadata import AutoScalePolicyOverride
+from schemas.snapshot import Snapshot
+
+_CHUNK_BYTES = 1 << 18
+_SHOWN_ERRORS = 3
+
+
+@click.command("decide")
+@click.option("--profile", default="default", show_default=True, type=click.Choice(sorted(PROFILES)))
+@click.option(
+    "--policy", "policy_file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
+    help="TOML policy laid over each snapshot's own: what would this policy have decided?",
+)  # fmt: skip
+@click.option("--explain", is_flag=True, help="A table of gates for people instead of JSON.")
+@click.argument("file", type=click.File("rb"), default="-")
+@click.pass_context
+def command(ctx: click.Context, profile: str, policy_file: Path | None, explain: bool, file: IO[bytes]) -> None:
+    """Decide snapshots from FILE or standard input, one JSON object a line; answers in the same order.
+
+    \b
+    A snapshot's policy is laid over the profile's defaults. A line that is no valid snapshot answers
+    {"error": "..."} in its place. Exit code 1 when there was one.
+    """
+    over = _read_policy_file(policy_file)
+    if explain:
+        from anabranch.explanation import explained
+    out = click.get_binary_stream("stdout")
+    failed, number = False, 0
+    for lines in _chunks_of_lines(file):
+        answers = []
+        for line in lines:
+            number += 1
+            try:
+                snapshot = snapshot_from_wire(Snapshot.model_validate_json(line), profile, over)
+            except (ValidationError, LayoutError) as error:
+                failed = True
+                problem = _in_one_line(error)
+                answers.append(f"line {number}: {problem}\n".encode() if explain else to_json({"error": problem}))
+                continue
+            answer = decide(snapshot)
+            answers.append(explained(snapshot, answer).encode() if explain else _as_json(answer))
+        out.write(b"\n".join(answers) + b"\n")
+        out.flush()
+    ctx.exit(1 if failed else 0)
+
+
+def _read_policy_file(file: Path | None) -> AutoScalePolicyOverride | None:
+    if file is None:
+        return None
+    try:
+        return read_policy(file.read_text())
+    except (PolicyError, UnicodeDecodeError) as error:
+        raise click.ClickException(f"{file}: {error}") from error
+
+
+def _chunks_of_lines(file: IO[bytes]) -> Iterator[list[bytes]]:
+    """What can be read at once, cut into whole lines: a reader at the other end of a pipe never waits for a block."""
+    read = getattr(file, "read1", file.read)
+    rest = [b""]
+    while chunk := read(_CHUNK_BYTES):
+        head, newline, tail = chunk.rpartition(b"\n")
+        if newline:
+            yield (b"".join(rest) + head).split(b"\n")
+            rest = [tail]
+        else:
+            rest.append(chunk)
+    if last := b"".join(rest):
+        yield [last]
+
+
+def _as_json(answer: Answer) -> bytes:
+    """What `answer_to_wire(answer).to_json()` says, without building the models."""
+    gates = [_reading_as_json(reading) for reading in answer.gates]
+    if isinstance(answer, Hold):
+        return to_json({"action": "hold", "gate": answer.gate.value, "gates": gates})
+    if isinstance(answer, Split):
+        return to_json({"action": "split", "segment": answer.segment, "reason": answer.reason, "gates": gates})
+    return to_json({"action": "merge", "segments": answer.segments, "reason": answer.reason, "gates": gates})
+
+
+def _reading_as_json(reading: Any) -> dict[str, Any]:
+    gate, passed, measured, limit, margin, eligible_at, segment, detail = reading
+    fields: dict[str, Any] = {"gate": gate.value}
+    if measured is not None:
+        fields["measured"] = measured
+    if limit is not None:
+        fields["limit"] = limit
+    if margin is not None:
+        fields["margin"] = margin
+    if eligible_at is not None:
+        fields["eligibleAt"] = eligible_at
+    fields["passed"] = passed
+    if segment is not None:
+        fields["segment"] = segment
+    if detail is not None:
+        fields["detail"] = detail
+    return fields
+
+
+def _in_one_line(error: ValidationError | LayoutError) -> str:
+    if isinstance(error, LayoutError):
+        return f"layout: {error}"
+    found = error.errors(include_url=False, include_input=False, include_context=False)
+    shown = [
+        f"{'.'.join(str(part) for part in item['loc']) or 'line'}: {item['msg']}" for item in found[:_SHOWN_ERRORS]
+    ]
+    more = len(found) - len(shown)
+    return "; ".join(shown) + (f"; and {more} more" if more else "")
