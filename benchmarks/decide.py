@@ -1,0 +1,180 @@
+"""How fast decisions are: one by one, a fleet at once, and through the pipe of `anabranch decide`; one core.
+
+Run as `python -m benchmarks.decide [--quick]`: prints a table and writes benchmarks/decide.json. What is compared is
+measured in turns (scalar, fleet, scalar, fleet, …), and the best of each is kept.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from decisions.decide import decide
+from decisions.fleet import NEVER, Fleet, decide_fleet, pack
+from decisions.layout import SegmentLayout
+from decisions.policy import PROFILES, Policy
+from decisions.snapshot import Load, TopicSnapshot, snapshot_to_wire
+
+NOW = 1_763_660_000_000
+ROUNDS = 5
+PIPE_LINES = 20_000
+MIXES = {"at rest": (0.0, 0.0), "1 % act": (0.01, 0.0), "all cold, in the window": (0.0, 1.0), "all split": (1.0, 0.0)}
+"""Share of topics that are hot and are cold."""
+
+
+def main(quick: bool) -> None:
+    """Measures, prints, writes."""
+    report = {"machine": _machine(), "scalar": [], "fleet": [], "mixes": [], "pipe": []}
+    print(f"{report['machine']}\n")
+    _print("one by one: decide(snapshot), at rest", "segments a topic", "topics/s", "segments/s", "us a topic")
+    for segments in (1, 4, 10, 16, 64):
+        report["scalar"].append(_scalar_row(segments, 200 if quick else 2_000))
+    _print(
+        "a fleet at once: decide_fleet(fleet), at rest, ten segments a topic", "topics", "topics/s", "segments/s", "s"
+    )
+    for topics in (1_000, 10_000, 100_000) if quick else (1_000, 10_000, 100_000, 1_000_000):
+        report["fleet"].append(_fleet_row(topics, 10, topics))
+    _print("growth with segments", "segments a topic", "topics/s", "segments/s", "s")
+    for segments in (1, 4, 10, 16, 64):
+        report["fleet"].append(_fleet_row(20_000, segments, segments))
+    _print("against decide in a loop, by what the fleet does (10 segments)", "mix", "fleet/s", "loop/s", "times faster")
+    for name, mix in MIXES.items():
+        report["mixes"].append(_mix_row(name, mix, 1_000 if quick else 4_000))
+    _print(
+        "through the pipe: anabranch decide, parsing included, process start excluded",
+        "segments",
+        "lines/s",
+        "MB/s",
+        "s",
+    )
+    for segments in (1, 10, 64):
+        report["pipe"].append(_pipe_row(segments, (2_000 if quick else PIPE_LINES) * 10 // max(segments, 10)))
+    if not quick:
+        (Path(__file__).parent / "decide.json").write_text(json.dumps(report, indent=2) + "\n")
+
+
+def a_fleet(topics: int, segments: int, hot: float = 0.0, cold: float = 0.0, seed: int = 1) -> Fleet:
+    """A fleet in columns, made without snapshots; hot topics have one segment over a threshold."""
+    rng = np.random.default_rng(seed)
+    count = topics * segments
+    rates = [rng.uniform(0.2, 0.9, count) * limit for limit in PROFILES["default"].split_thresholds]
+    is_hot, is_cold = rng.random(topics) < hot, rng.random(topics) < cold
+    rates[0][np.flatnonzero(is_hot) * segments] *= 10
+    for rate in rates:
+        rate.reshape(topics, segments)[is_cold] *= 0.01
+    never = np.full(topics, NEVER, np.int64)
+    seen = NOW - rng.integers(0, 60_000, count)
+    return Fleet(
+        policies=[PROFILES["default"]], policy_starts=[0], offsets=np.arange(topics + 1) * segments,
+        now=np.full(topics, NOW), by_consumer=np.zeros(topics, np.bool_),
+        required=rng.integers(0, segments + 1, topics),
+        last_split_at=never, last_merge_at=never, in_flight=np.zeros(topics, np.bool_),
+        failures=np.zeros(topics, np.int64), failed_at=never, failed_action=np.zeros(topics, np.int8),
+        segment_ids=np.tile(np.arange(segments), topics), is_single_hash=np.zeros(count, np.bool_), rates=tuple(rates),
+        seen_at=seen, cold_since=seen, depths=np.zeros(count, np.int64),
+    )  # fmt: skip
+
+
+def snapshots_of(fleet: Fleet, policy: Policy) -> list[TopicSnapshot]:
+    """The fleet's topics as snapshots, for the loop that it is compared with."""
+    found = []
+    for topic in range(len(fleet)):
+        rows = range(int(fleet.offsets[topic]), int(fleet.offsets[topic + 1]))
+        loads = {
+            number: Load(*(float(rate[row]) for rate in fleet.rates), int(fleet.seen_at[row]), int(fleet.seen_at[row]))
+            for number, row in enumerate(rows)
+        }
+        layout = SegmentLayout.create(len(rows), 0)
+        required = int(fleet.required[topic])
+        found.append(
+            TopicSnapshot(f"topic://acme/shop/t{topic}", NOW, layout, policy, loads=loads,
+                          consumers={"billing": ("STREAM", required)})
+        )  # fmt: skip
+    return found
+
+
+def _scalar_row(segments: int, count: int) -> dict[str, float]:
+    snapshots = snapshots_of(a_fleet(count, segments), PROFILES["default"])
+    seconds = _best(lambda: [decide(snapshot) for snapshot in snapshots])
+    _row(segments, count / seconds, count * segments / seconds, f"{seconds / count * 1e6:.1f}")
+    return {"segments": segments, "topics_per_second": count / seconds}
+
+
+def _fleet_row(topics: int, segments: int, shown: int) -> dict[str, float]:
+    fleet = a_fleet(topics, segments)
+    seconds = _best(lambda: decide_fleet(fleet))
+    _row(shown, topics / seconds, topics * segments / seconds, f"{seconds:.4f}")
+    return {"topics": topics, "segments": segments, "topics_per_second": topics / seconds}
+
+
+def _mix_row(name: str, mix: tuple[float, float], topics: int) -> dict[str, object]:
+    fleet = a_fleet(topics, 10, *mix)
+    snapshots = snapshots_of(fleet, PROFILES["default"])
+    packed, _ = pack(snapshots)
+    loop = one_call = float("inf")
+    for _ in range(ROUNDS):
+        loop = min(loop, _once(lambda: [decide(snapshot) for snapshot in snapshots]))
+        one_call = min(one_call, _once(lambda: decide_fleet(packed)))
+    _row(name, topics / one_call, topics / loop, f"{loop / one_call:.0f}")
+    return {"mix": name, "fleet_per_second": topics / one_call, "loop_per_second": topics / loop}
+
+
+def _pipe_row(segments: int, lines: int) -> dict[str, float]:
+    snapshots = snapshots_of(a_fleet(min(lines, 500), segments), PROFILES["default"])
+    texts = []
+    for snapshot in snapshots:
+        wire = json.loads(snapshot_to_wire(snapshot).to_json())
+        texts.append(json.dumps({**wire, "policy": {}}, separators=(",", ":")))
+    with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+        for line in range(lines):
+            file.write(texts[line % len(texts)] + "\n")
+        file.flush()
+        command = [sys.executable, "-m", "anabranch.cli", "decide"]
+        run = lambda path: subprocess.run([*command, path], check=True, stdout=subprocess.DEVNULL)  # noqa: E731
+        whole = min(_once(lambda: run(file.name)) for _ in range(2))
+        seconds = whole - min(_once(lambda: run(os.devnull)) for _ in range(2))
+        size = os.path.getsize(file.name)
+    _row(segments, lines / seconds, size / seconds / 1e6, f"{seconds:.2f}")
+    return {"segments": segments, "lines_per_second": lines / seconds}
+
+
+def _best(work: Callable[[], object]) -> float:
+    return min(_once(work) for _ in range(ROUNDS))
+
+
+def _once(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def _machine() -> str:
+    model = platform.processor() or platform.machine()
+    cpus = Path("/proc/cpuinfo")
+    if cpus.is_file():
+        model = next(
+            (line.split(":")[1].strip() for line in cpus.read_text().splitlines() if "model name" in line), model
+        )
+    return f"{model}, {os.cpu_count()} cores, Python {platform.python_version()}, numpy {np.__version__}"
+
+
+def _print(title: str, *headings: str) -> None:
+    print(f"\n{title}")
+    _row(*headings)
+
+
+def _row(*cells: object) -> None:
+    print("  ".join((f"{cell:,.0f}" if isinstance(cell, float) else str(cell)).rjust(24) for cell in cells))
+
+
+if __name__ == "__main__":
+    main("--quick" in sys.argv[1:])

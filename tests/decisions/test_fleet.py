@@ -1,0 +1,77 @@
+"""A fleet at once: the same answer as `decide` topic by topic, binding gate included."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from decisions.decide import Hold, Merge, Split, decide
+from decisions.fleet import GATES, HOLD, REASONS, SPLIT, decide_fleet, pack
+from tests.decisions.snapshots import COLD, DEFAULT, NOW, PIP, load, random_snapshot, snapshot
+
+
+def answers_of(snapshots):
+    """What the fleet says, per snapshot in their order."""
+    fleet, places = pack(snapshots)
+    answers, found = decide_fleet(fleet), [None] * len(snapshots)
+    for topic, place in enumerate(places):
+        reason = REASONS[answers.reason[topic]]
+        if answers.action[topic] == HOLD:
+            found[place] = ("hold", GATES[answers.gate[topic]].value)
+        elif answers.action[topic] == SPLIT:
+            found[place] = ("split", int(answers.segment[topic]), reason)
+        else:
+            found[place] = ("merge", (int(answers.segment[topic]), int(answers.other[topic])), reason)
+    return found
+
+
+def answer_of(one):
+    answer = decide(one)
+    if isinstance(answer, Hold):
+        return ("hold", answer.gate.value)
+    if isinstance(answer, Split):
+        return ("split", answer.segment, answer.reason)
+    assert isinstance(answer, Merge)
+    return ("merge", answer.segments, answer.reason)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_fleet_answers_as_decide_does_topic_by_topic(seed):
+    rng = Random(f"fleet {seed}")
+    snapshots = [random_snapshot(rng, guards=number % 3 != 0) for number in range(10_500)]
+    found = answers_of(snapshots)
+    assert [(one, answer_of(one), answer) for one, answer in zip(snapshots, found, strict=True)
+            if answer_of(one) != answer][:1] == []  # fmt: skip
+
+
+def test_an_empty_fleet_has_no_answers():
+    fleet, places = pack([])
+    assert (len(fleet), len(places), len(decide_fleet(fleet).action)) == (0, 0, 0)
+
+
+def test_neighbours_in_the_columns_are_no_neighbours_in_the_hash_space():
+    cold_ones = [snapshot(1, {0: load(COLD)}, policy) for policy in (PIP, DEFAULT) for _ in range(5)]
+    assert set(answers_of(cold_ones)) == {("hold", "split-thresholds")}
+
+
+def test_the_longest_waits_mean_never_and_do_not_overflow():
+    forever = replace(
+        DEFAULT, split_cooldown_ms=(2**63 - 1) * 1000, merge_cooldown_ms=(2**63 - 1) * 1000,
+        merge_window_ms=(2**63 - 1) * 1000, max_load_age_ms=(2**63 - 1) * 1000, retry_backoff_ms=(2**63 - 1) * 1000,
+    )  # fmt: skip
+    instants = (None, -(2**53), 0, NOW, 2**53)
+    snapshots = [
+        snapshot(2, {0: load(rates), 1: load(rates)}, forever, last_split_at=at, last_merge_at=at, failures=failures,
+                 failed_at=at)
+        for rates in (COLD, (1e9, 0, 0, 0)) for at in instants for failures in (0, 1, 2**31 - 1)
+    ]  # fmt: skip
+    assert answers_of(snapshots) == [answer_of(one) for one in snapshots]
+
+
+def test_blocks_cut_a_large_fleet_without_a_seam():
+    rng = Random("seams")
+    snapshots = [replace(random_snapshot(rng), policy=PIP) for _ in range(9_000)]
+    assert sum(len(one.layout.active) for one in snapshots) > 33_000
+    assert answers_of(snapshots) == [answer_of(one) for one in snapshots]
