@@ -21,6 +21,7 @@ from schemas.messages import (
     PolicyEvent,
     Rejected,
     RejectReason,
+    SegmentSample,
     SegmentStats,
     TickEvent,
     parse_message,
@@ -167,33 +168,28 @@ class Intake:
         self.due_by_consumer.add(event.topic)
 
     def _filter(self, stats: list[tuple[RawRecord, SegmentStats]], change_threshold: float) -> None:
-        samples, owners, gone = Samples(), [], [0] * len(stats)
+        samples, gone = Samples(), [0] * len(stats)
+        kept: list[int] = []
         thresholds, merge_thresholds = [], []
         for number, (_, message) in enumerate(stats):
             topic = self._state.topics.get(message.topic)
             policy = self._policies.of(self._state, topic or TopicState(message.topic))
-            layout = topic.layout if topic else None
-            for segment in message.segments:
-                if topic and layout and segment.id < layout.next_segment_id and segment.id not in topic.active_ids:
-                    gone[number] += 1
-                    continue
-                samples.topics.append(message.topic)
-                samples.segments.append(segment.id)
-                samples.rates.append(
-                    (segment.msg_rate_in, segment.bytes_rate_in, segment.msg_rate_out, segment.bytes_rate_out)
-                )
-                samples.sampled_at.append(message.sampled_at)
-                thresholds.append(policy.crossing_thresholds)
-                merge_thresholds.append(policy.merge_thresholds)
-                owners.append(number)
+            segments = message.segments
+            if topic and topic.layout:
+                segments = _not_sealed(topic, topic.layout, segments)
+                gone[number] = len(message.segments) - len(segments)
+            samples.add(message.topic, segments, message.sampled_at)
+            kept.append(len(segments))
+            thresholds.append(policy.crossing_thresholds)
+            merge_thresholds.append(policy.merge_thresholds)
+        owners = np.repeat(np.arange(len(stats)), kept)
         codes = self._loads.absorb(
-            samples, self._now, change_threshold,
-            np.array(thresholds, np.float64).reshape(-1, 8), np.array(merge_thresholds, np.float64).reshape(-1, 4),
-        )  # fmt: skip
-        self._count(stats, np.array(owners, np.int64), codes, gone)
-        for position in np.flatnonzero(codes > 0):
+            samples, self._now, change_threshold, np.array(thresholds)[owners], np.array(merge_thresholds)[owners]
+        )
+        self._count(stats, owners, codes, gone)
+        for position in np.flatnonzero(codes > 0).tolist():
             record, message = stats[owners[position]]
-            self._record_load(record, message, samples, int(position), _CAUSES[int(codes[position])])
+            self._record_load(record, message, samples, position, _CAUSES[int(codes[position])])
 
     def _count(
         self, stats: list[tuple[RawRecord, SegmentStats]], owners: np.ndarray, codes: np.ndarray, gone: list[int]
@@ -254,6 +250,13 @@ class Intake:
             "kafka_timestamp": record.timestamp,
             "rejected_at": self._now,
         })  # fmt: skip
+
+
+def _not_sealed(topic: TopicState, layout: SegmentLayout, segments: list[SegmentSample]) -> list[SegmentSample]:
+    """The samples of segments that are active, or newer than the layout that is known."""
+    if topic.active_ids.issuperset([segment.id for segment in segments]):
+        return segments
+    return [s for s in segments if s.id in topic.active_ids or s.id >= layout.next_segment_id]
 
 
 def _follow_lineage(topic: TopicState, layout: SegmentLayout, now: int) -> None:

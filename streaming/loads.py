@@ -10,12 +10,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 import numpy as np
 import pydantic_core
 
 from decisions.significance import accept_causes
 from decisions.snapshot import Load
+from schemas.messages import SegmentSample
 from streaming.state import StateError
 
 LOADS_VERSION = 1
@@ -29,6 +31,7 @@ _RECORD = np.dtype([
     ("modified_at", "<i8"), ("seen_at", "<i8"), ("cold_since", "<i8"), ("sampled_at", "<i8"),
 ])  # fmt: skip
 _HEADER = struct.Struct(">BI")
+_RATES_OF = attrgetter("msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out")
 
 
 @dataclass
@@ -42,6 +45,13 @@ class Samples:
 
     def __len__(self) -> int:
         return len(self.segments)
+
+    def add(self, topic: str, segments: Sequence[SegmentSample], sampled_at: int) -> None:
+        """Appends one reporter's sample of a topic."""
+        self.topics += [topic] * len(segments)
+        self.segments += [segment.id for segment in segments]
+        self.rates += map(_RATES_OF, segments)
+        self.sampled_at += [sampled_at] * len(segments)
 
 
 class LoadTable:

@@ -6,7 +6,9 @@ state values hold the packed bucket. The module must be importable on the worker
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -37,7 +39,8 @@ class BucketProcessor(StatefulProcessor):
         now = int(frames[0]["now"].iloc[0])
         topics, loads = self._topics.get(), self._loads.get()
         before = Packed(topics and bytes(topics[0]), loads and bytes(loads[0]))
-        after, output = self._engine.run(int(key[0]), before, records, now)
+        with _cycles_uncollected():
+            after, output = self._engine.run(int(key[0]), before, records, now)
         if after.topics is not None and after.topics != before.topics:
             self._topics.update((after.topics,))
         if after.loads is not None and after.loads != before.loads:
@@ -54,6 +57,17 @@ _ENGINES: dict[EngineSettings, BucketEngine] = {}
 def _engine(settings: EngineSettings) -> BucketEngine:
     """One engine per worker process and configuration, so that decoded state outlives a task."""
     return _ENGINES.setdefault(settings, BucketEngine(settings))
+
+
+@contextmanager
+def _cycles_uncollected() -> Iterator[None]:
+    """Holds Python's cycle collector off: it would walk the whole state again and again, and takes three quarters of
+    the time at 15,000 segments a bucket. Nothing in the state is cyclic."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _records(frame: pd.DataFrame) -> Iterator[RawRecord]:
