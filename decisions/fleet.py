@@ -242,7 +242,7 @@ class _Block:
         demand = self.fleet.required[self.topics] > self.counts
         hot = np.flatnonzero(self._hot())
         hot = hot[(self.tick & ~demand)[self.topic_of[hot]]]
-        wanted = demand.copy()
+        wanted: Bools = np.array(demand, np.bool_)
         wanted[self.topic_of[hot]] = True
         if not wanted.any():
             return wanted
@@ -266,7 +266,8 @@ class _Block:
             hot |= rate > limit
         if self.unknown is not None:
             hot &= ~self.unknown
-        return np.asarray(hot, np.bool_)
+        found: Bools = np.asarray(hot, np.bool_)
+        return found
 
     def _split_for_consumers(self, topics: Ints) -> None:
         """Rule (a): the busiest segment by msgRateIn, 0 when not known."""
@@ -363,7 +364,8 @@ class _Block:
             cold &= rate < limit
         if self.unknown is not None:
             cold &= ~self.unknown
-        return np.asarray(cold, np.bool_)
+        found: Bools = np.asarray(cold, np.bool_)
+        return found
 
     def _cooldown_ends_last(self, cooled: Bools, is_ready: Bools, longest: Ints) -> Bools:
         """Of the waits that have not ended, the cooldown ends last (or both at the same instant)."""
