@@ -1,0 +1,147 @@
+"""PIP-483 "Pass 2 - MERGE", rule by rule and at every boundary, in the profile `pip-483`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from decisions.decide import Hold, Merge, decide
+from decisions.gates import Gate
+from decisions.layout import SegmentLayout
+from tests.decisions.snapshots import COLD, MINUTE, NOW, PIP, load, msg_rate, snapshot, stream
+
+MERGED = ("merge", (0, 1))
+
+
+def action(one):
+    answer = decide(one)
+    if isinstance(answer, Merge):
+        assert answer.reason == "cold"
+        return ("merge", answer.segments)
+    return answer.gate if isinstance(answer, Hold) else answer
+
+
+def two_cold(**rest):
+    return snapshot(2, {0: load(COLD), 1: load(COLD)}, **rest)
+
+
+@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("which", [0, 1])
+def test_both_must_be_strictly_below_every_merge_threshold(number, which):
+    limit = PIP.merge_thresholds[number]
+    for rate, expected in ((math.nextafter(limit, 0), MERGED), (limit, Gate.MERGE_THRESHOLDS)):
+        rates = [0.0] * 4
+        rates[number] = rate
+        assert action(snapshot(2, {which: load(rates), 1 - which: load((0, 0, 0, 0))})) == expected
+
+
+def test_a_merge_threshold_of_zero_means_never():
+    idle = {0: load((0, 0, 0, 0)), 1: load((0, 0, 0, 0))}
+    assert action(snapshot(2, idle)) == MERGED
+    assert action(snapshot(2, idle, replace(PIP, merge_bytes_rate_out_threshold=0.0))) is Gate.MERGE_THRESHOLDS
+
+
+@pytest.mark.parametrize(("ago", "merges"), [(300_001, True), (300_000, True), (299_999, False), (-1, False)])
+def test_both_must_have_been_cold_for_the_window_by_their_records_and_exactly_equal_is_enough(ago, merges):
+    for which in (0, 1):
+        one = snapshot(2, {which: load(COLD, NOW - ago), 1 - which: load(COLD)})
+        assert action(one) == (MERGED if merges else Gate.MERGE_WINDOW)
+
+
+def test_the_window_is_since_the_last_record_even_if_it_was_cold_before():
+    wobbling = load(COLD, NOW - MINUTE, cold_since=NOW - 60 * MINUTE)
+    assert action(snapshot(2, {0: wobbling, 1: load(COLD)})) is Gate.MERGE_WINDOW
+
+
+@pytest.mark.parametrize(
+    ("ago", "merges"), [(None, True), (300_001, True), (300_000, True), (299_999, False), (0, False), (-5, False)]
+)
+def test_a_merge_waits_for_the_cooldown_and_exactly_equal_is_enough(ago, merges):
+    last = None if ago is None else NOW - ago
+    assert action(two_cold(last_merge_at=last)) == (MERGED if merges else Gate.MERGE_COOLDOWN)
+
+
+def test_a_split_does_not_start_the_merge_cooldown():
+    assert action(two_cold(last_split_at=NOW)) == MERGED
+
+
+@pytest.mark.parametrize(("least", "merges"), [(1, True), (2, False), (3, False)])
+def test_merges_stop_at_min_segments(least, merges):
+    assert action(two_cold(policy=replace(PIP, min_segments=least))) == (MERGED if merges else Gate.MIN_SEGMENTS)
+
+
+def test_only_neighbours_merge():
+    assert action(snapshot(3, {0: load(COLD), 2: load(COLD)})) is Gate.MERGE_THRESHOLDS
+
+
+def test_the_last_and_the_first_are_no_neighbours():
+    assert action(snapshot(3, {0: load(COLD), 1: load(), 2: load(COLD)})) is Gate.MERGE_THRESHOLDS
+
+
+def test_the_coldest_pair_merges_by_all_eight_rates_added_up():
+    loads = {0: msg_rate(900), 1: msg_rate(50), 2: load((0, 100, 0, 0)), 3: load((0, 860, 0, 0))}
+    assert action(snapshot(4, loads)) == ("merge", (1, 2))
+
+
+def test_of_equally_cold_pairs_the_first_in_the_hash_space_merges_whatever_its_ids():
+    layout = SegmentLayout.create(2, 0).split_segment(0, 0)
+    assert action(snapshot(layout, dict.fromkeys((1, 2, 3), load(COLD)))) == ("merge", (2, 3))
+
+
+def test_a_missing_record_is_no_evidence_of_cold():
+    assert action(snapshot(2, {0: load(COLD), 1: None})) is Gate.LOAD_MISSING
+
+
+def test_a_cold_record_is_trusted_however_old():
+    ancient = load(COLD, 0, 0)
+    assert action(snapshot(2, {0: ancient, 1: ancient})) == MERGED
+
+
+def test_a_split_comes_first():
+    one = snapshot(3, {0: load(COLD), 1: load(COLD), 2: msg_rate(1e6)})
+    assert decide(one).segment == 2
+
+
+def test_consumers_do_not_hold_a_merge_in_the_text_of_the_pip():
+    assert action(two_cold(consumers=stream(2))) == MERGED
+
+
+def deep(merges):
+    """Two active segments; the lineage of the lower has this many merges."""
+    layout = SegmentLayout.create(2, 0)
+    for _ in range(merges):
+        layout = layout.split_segment(layout.active[0].segment_id, 0)
+        layout = layout.merge_segments(layout.active[0].segment_id, layout.active[1].segment_id, 0)
+    return layout
+
+
+@pytest.mark.parametrize(("merges", "goes"), [(0, True), (9, True), (10, False), (11, False)])
+def test_a_lineage_at_max_dag_depth_is_merged_no_more(merges, goes):
+    layout = deep(merges)
+    loads = {segment.segment_id: load(COLD) for segment in layout.active}
+    found = action(snapshot(layout, loads))
+    assert found == (("merge", tuple(loads)) if goes else Gate.MAX_DAG_DEPTH)
+
+
+def test_a_lineage_at_max_dag_depth_still_splits():
+    layout = deep(12)
+    hot = layout.active[0].segment_id
+    assert decide(snapshot(layout, {hot: msg_rate(1e6)})).segment == hot
+
+
+def test_pruning_gives_the_depth_back_and_remembered_depths_do_not_count_in_the_text_of_the_pip():
+    layout = deep(10)
+    for segment in [one.segment_id for one in layout.segments.values() if not one.is_active]:
+        layout = layout.prune_segment(segment)
+    loads = {segment.segment_id: load(COLD) for segment in layout.active}
+    one = snapshot(layout, loads, merge_depths=dict.fromkeys(loads, 99))
+    assert action(one) == ("merge", tuple(loads))
+
+
+def test_a_pair_that_is_too_deep_does_not_stand_in_the_way_of_another():
+    layout = deep(10).split_segment(1, 0)
+    lower, *rest = (segment.segment_id for segment in layout.active)
+    loads = {lower: load((0, 0, 0, 0)), **dict.fromkeys(rest, load(COLD))}
+    assert action(snapshot(layout, loads)) == ("merge", tuple(rest))

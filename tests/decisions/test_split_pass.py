@@ -1,0 +1,157 @@
+"""PIP-483 "Pass 1 - SPLIT", rule by rule and at every boundary, in the profile `pip-483`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from decisions.decide import Hold, Merge, Split, decide
+from decisions.gates import Gate
+from decisions.layout import HASH_SPACE, SegmentLayout
+from schemas.metadata import RATES
+from tests.decisions.snapshots import COLD, MINUTE, NOW, PIP, load, msg_rate, snapshot, stream
+
+HOT = msg_rate(1e6)
+
+
+def action(one):
+    answer = decide(one)
+    if isinstance(answer, Split):
+        return ("split", answer.segment, answer.reason)
+    return answer.gate if isinstance(answer, Hold) else answer
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_rate_above_its_threshold_splits_and_one_equal_to_it_does_not(number):
+    limit = PIP.split_thresholds[number]
+    for rate, expected in (
+        (math.nextafter(limit, 0), Gate.SPLIT_THRESHOLDS),
+        (limit, Gate.SPLIT_THRESHOLDS),
+        (math.nextafter(limit, math.inf), ("split", 0, RATES[number])),
+        (1.7e308, ("split", 0, RATES[number])),
+    ):
+        rates = [0.0] * 4
+        rates[number] = rate
+        assert action(snapshot(loads={0: load(rates)})) == expected
+
+
+def test_the_reason_is_the_rate_with_the_largest_ratio_and_of_equals_the_first():
+    assert action(snapshot(loads={0: load((20_000, 200e6, 60_000, 500e6))})) == ("split", 0, "bytesRateIn")
+    doubled = [limit * 2 for limit in PIP.split_thresholds]
+    assert action(snapshot(loads={0: load(doubled)})) == ("split", 0, "msgRateIn")
+    assert action(snapshot(loads={0: load([0.0, *doubled[1:]])})) == ("split", 0, "bytesRateIn")
+
+
+def test_the_most_overloaded_segment_splits_by_ratio_and_not_by_rate():
+    loads = {0: load((0, 60e6, 0, 0)), 1: msg_rate(15_000.0)}
+    assert action(snapshot(2, loads)) == ("split", 1, "msgRateIn")
+
+
+def test_of_equally_overloaded_segments_the_lowest_id_splits_wherever_it_lies():
+    layout = SegmentLayout.create(2, 0).split_segment(0, 0)
+    loads = dict.fromkeys((1, 2, 3), HOT)
+    assert [segment.segment_id for segment in layout.active] == [2, 3, 1]
+    assert action(snapshot(layout, loads)) == ("split", 1, "msgRateIn")
+
+
+@pytest.mark.parametrize(
+    ("consumers", "expected"),
+    [
+        ({}, Gate.MERGE_THRESHOLDS),
+        (stream(2), Gate.MERGE_THRESHOLDS),
+        (stream(3), ("split", 0, "consumer-count")),
+        (stream(3, kind="CHECKPOINT"), ("split", 0, "consumer-count")),
+        (stream(300, kind="QUEUE"), Gate.MERGE_THRESHOLDS),
+        (stream(2, "a") | stream(2, "b"), Gate.MERGE_THRESHOLDS),
+        (stream(1, "a") | stream(3, "b"), ("split", 0, "consumer-count")),
+    ],
+)
+def test_more_managed_consumers_in_one_subscription_than_segments_split(consumers, expected):
+    assert action(snapshot(2, consumers=consumers)) == expected
+
+
+def test_the_consumer_rule_splits_the_busiest_by_msg_rate_in_and_of_equals_the_lowest_id():
+    busy = {0: load((1, 49e6, 0, 0)), 1: load((2, 0, 0, 0)), 2: None}
+    assert action(snapshot(3, busy, consumers=stream(4))) == ("split", 1, "consumer-count")
+    assert action(snapshot(3, dict.fromkeys(range(3)), consumers=stream(4))) == ("split", 0, "consumer-count")
+
+
+def test_the_consumer_rule_comes_before_the_load_rule():
+    one = snapshot(2, {1: load((5_000, 900e6, 0, 0)), 0: load((6_000, 0, 0, 0))}, consumers=stream(3))
+    assert action(one) == ("split", 0, "consumer-count")
+
+
+def test_a_consumer_event_evaluates_the_consumer_rule_only():
+    assert action(snapshot(2, consumers=stream(3), trigger="consumer")) == ("split", 0, "consumer-count")
+    assert action(snapshot(2, {0: HOT}, consumers=stream(2), trigger="consumer")) is Gate.CONSUMER_DEMAND
+    cold = {0: load(COLD), 1: load(COLD)}
+    assert action(snapshot(2, cold, trigger="consumer")) is Gate.CONSUMER_DEMAND
+
+
+@pytest.mark.parametrize("trigger", ["tick", "consumer"])
+@pytest.mark.parametrize(
+    ("ago", "splits"), [(None, True), (60_001, True), (60_000, True), (59_999, False), (0, False), (-5, False)]
+)
+def test_a_split_waits_for_the_cooldown_and_exactly_equal_is_enough(trigger, ago, splits):
+    last = None if ago is None else NOW - ago
+    found = action(snapshot(consumers=stream(2), last_split_at=last, trigger=trigger))
+    assert found == (("split", 0, "consumer-count") if splits else Gate.SPLIT_COOLDOWN)
+
+
+def test_with_a_cooldown_of_zero_a_split_now_is_allowed_and_one_in_the_future_is_not():
+    policy = replace(PIP, split_cooldown_ms=0)
+    assert action(snapshot(loads={0: HOT}, policy=policy, last_split_at=NOW)) == ("split", 0, "msgRateIn")
+    assert action(snapshot(loads={0: HOT}, policy=policy, last_split_at=NOW + 1)) is Gate.SPLIT_COOLDOWN
+
+
+def test_a_merge_does_not_start_the_split_cooldown():
+    assert action(snapshot(loads={0: HOT}, last_merge_at=NOW)) == ("split", 0, "msgRateIn")
+
+
+@pytest.mark.parametrize(("most", "splits"), [(1, False), (2, False), (3, True)])
+def test_splits_stop_at_max_segments(most, splits):
+    one = snapshot(2, {0: HOT}, consumers=stream(9), policy=replace(PIP, max_segments=most))
+    assert action(one) == (("split", 0, "consumer-count") if splits else Gate.MAX_SEGMENTS)
+
+
+@pytest.mark.parametrize("held", [{"policy": replace(PIP, max_segments=3)}, {"last_split_at": NOW}])
+def test_a_split_that_is_held_does_not_block_a_merge(held):
+    one = snapshot(3, {0: load(COLD), 1: load(COLD), 2: HOT}, **held)
+    answer = decide(one)
+    assert isinstance(answer, Merge)
+    assert answer.segments == (0, 1)
+
+
+def test_the_floor_is_not_a_target_and_the_ceiling_is_not_one_either():
+    assert action(snapshot(2, policy=replace(PIP, min_segments=4))) is Gate.SPLIT_THRESHOLDS
+    assert action(snapshot(6, policy=replace(PIP, max_segments=4))) is Gate.MERGE_THRESHOLDS
+
+
+def test_a_missing_record_counts_as_no_load_for_splits():
+    assert action(snapshot(2, {0: None, 1: HOT})) == ("split", 1, "msgRateIn")
+
+
+def test_an_old_record_goes_on_counting():
+    ancient = msg_rate(1e6, modified_at=0, seen_at=0)
+    assert action(snapshot(loads={0: ancient})) == ("split", 0, "msgRateIn")
+
+
+def test_a_hot_segment_of_one_hash_is_chosen_all_the_same():
+    layout = SegmentLayout.create(HASH_SPACE, 0)
+    policy = replace(PIP, max_segments=HASH_SPACE + 1)
+    assert action(snapshot(layout, {7: HOT}, policy)) == ("split", 7, "msgRateIn")
+
+
+def test_nothing_is_decided_while_off_or_in_flight():
+    off = replace(PIP, enabled=False)
+    assert action(snapshot(loads={0: HOT}, policy=off, consumers=stream(9))) is Gate.DISABLED
+    assert action(snapshot(loads={0: HOT}, in_flight=("d", NOW + MINUTE))) is Gate.IN_FLIGHT
+
+
+def test_records_of_sealed_segments_do_not_count():
+    layout = SegmentLayout.create(1, 0).split_segment(0, 0)
+    one = snapshot(layout)
+    one = replace(one, loads={**one.loads, 0: HOT})
+    assert action(one) is Gate.MERGE_THRESHOLDS
