@@ -6,6 +6,7 @@ profile or policy. Answers keep the order of the lines and leave as soon as the 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -45,7 +46,7 @@ def command(ctx: click.Context, profile: str, policy_file: Path | None, explain:
     over = _read_policy_file(policy_file)
     if explain:
         from anabranch.explanation import explained
-    out = click.get_binary_stream("stdout")
+    out = sys.stdout.buffer
     failed, number = False, 0
     for lines in _chunks_of_lines(file):
         answers = []
