@@ -1,11 +1,13 @@
 """The bucket engine: packed state, raw records and the batch's time in; new state and output out. Pure, no Spark.
 
 Stage: the whole of the stateful operator (DESIGN section 2). `streaming.processor` is the thin adapter that Spark sees.
-Decoded state is cached by its exact bytes: a retried or replayed batch, whose store holds other bytes, decodes anew.
+Decoded state is kept under the digest of its bytes: a retried or replayed batch, whose store holds others, decodes it
+anew.
 """
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,7 +22,7 @@ from streaming.intake import Intake
 from streaming.loads import LoadTable
 from streaming.policies import EffectivePolicy, Policies
 from streaming.records import Output, RawRecord
-from streaming.state import BucketState, Flight, TopicState
+from streaming.state import BucketState, Flight, StateError, TopicState
 
 FAMILY: Family = "autoscale"
 
@@ -40,10 +42,23 @@ class EngineSettings:
 
 @dataclass(frozen=True)
 class Packed:
-    """The packed state of a bucket: topics and loads apart, so that a batch of samples rewrites loads only."""
+    """The packed state of a bucket: topics and loads apart, so that a batch of samples rewrites loads only.
 
+    `fence` is a digest of both: who holds the decoded state of the same fence needs neither.
+    """
+
+    fence: bytes | None = None
     topics: bytes | None = None
     loads: bytes | None = None
+
+
+@dataclass
+class _Decoded:
+    fence: bytes | None
+    state: BucketState
+    loads: LoadTable
+    topics_digest: bytes
+    loads_digest: bytes
 
 
 class BucketEngine:
@@ -52,34 +67,44 @@ class BucketEngine:
     def __init__(self, settings: EngineSettings) -> None:
         self._settings = settings
         self._policies = Policies(settings.profile, settings.cluster_policy)
-        self._cache: dict[int, tuple[Packed, BucketState, LoadTable]] = {}
+        self._decoded: dict[int, _Decoded] = {}
+
+    def holds(self, bucket: int, fence: bytes | None) -> bool:
+        """Whether the decoded state of this fence is at hand: `run` then needs no packed bytes."""
+        decoded = self._decoded.get(bucket)
+        return decoded is not None and fence is not None and decoded.fence == fence
 
     def run(self, bucket: int, packed: Packed, records: Sequence[RawRecord], now: int) -> tuple[Packed, Output]:
-        """One batch of one bucket. `now` is the batch's time in milliseconds; equal arguments give equal answers.
+        """One batch of one bucket: what has to be stored (None: as it was), and the output.
 
-        Raises `StateError` when the packed state cannot be read, and for nothing else that data can cause.
+        `now` is the batch's time in milliseconds; equal arguments give equal answers. Raises `StateError` when the
+        packed state cannot be read, and for nothing else that data can cause.
         """
         started = time.perf_counter()
-        state, loads = self._unpack(bucket, packed)
+        decoded = self._take(bucket, packed)
         output = Output()
-        intake = Intake(state, loads, self._policies, now, output)
+        intake = Intake(decoded.state, decoded.loads, self._policies, now, output)
         intake.take(records, self._settings.change_threshold)
-        self._evaluate(state, loads, intake, now, output)
-        after = Packed(
-            topics=state.pack() if state.is_changed else packed.topics,
-            loads=loads.pack() if loads.changed else packed.loads,
-        )
-        self._cache[bucket] = (after, state, loads)
+        self._evaluate(decoded.state, decoded.loads, intake, now, output)
+        written = _pack(decoded)
+        self._decoded[bucket] = decoded
         output.counts.operator_ms = (time.perf_counter() - started) * 1000
-        return after, output
+        return written, output
 
-    def _unpack(self, bucket: int, packed: Packed) -> tuple[BucketState, LoadTable]:
-        cached = self._cache.pop(bucket, None)
-        if cached is not None and cached[0] == packed:
-            return cached[1], cached[2]
-        return (
+    def _take(self, bucket: int, packed: Packed) -> _Decoded:
+        """The decoded state, taken out: a batch that fails on the way leaves none behind that could be stale."""
+        holds = self.holds(bucket, packed.fence)
+        decoded = self._decoded.pop(bucket, None)
+        if holds and decoded is not None:
+            return decoded
+        digests = _digest(packed.topics), _digest(packed.loads)
+        if packed.fence is not None and packed.fence != digests[0] + digests[1]:
+            raise StateError(f"the stored state of bucket {bucket} is not what was stored: its fence differs")
+        return _Decoded(
+            packed.fence,
             BucketState() if packed.topics is None else BucketState.unpack(packed.topics),
             LoadTable() if packed.loads is None else LoadTable.unpack(packed.loads),
+            *digests,
         )
 
     def _evaluate(self, state: BucketState, loads: LoadTable, intake: Intake, now: int, output: Output) -> None:
@@ -128,6 +153,22 @@ class BucketEngine:
             "gates": canonical_json([gate.model_dump(by_alias=True, exclude_none=True) for gate in wire.gates]),
             "seq": topic.hold_seq,
         })  # fmt: skip
+
+
+def _pack(decoded: _Decoded) -> Packed:
+    """What changed, packed, under the fence of the whole."""
+    topics = decoded.state.pack() if decoded.state.is_changed else None
+    loads = decoded.loads.pack() if decoded.loads.changed else None
+    if topics is not None:
+        decoded.topics_digest = _digest(topics)
+    if loads is not None:
+        decoded.loads_digest = _digest(loads)
+    decoded.fence = decoded.topics_digest + decoded.loads_digest
+    return Packed(decoded.fence, topics, loads)
+
+
+def _digest(packed: bytes | None) -> bytes:
+    return hashlib.blake2b(packed or b"", digest_size=16).digest()
 
 
 _WORTH_A_TICK = frozenset({Gate.SPLIT_COOLDOWN, Gate.RETRY_BACKOFF})

@@ -1,7 +1,8 @@
 """The stateful operator as Spark sees it: a thin adapter around `streaming.engine`, keyed by bucket.
 
 Stage: `transformWithStateInPandas` (DESIGN section 7): raw rows of a bucket in, rows of `OUTPUT_DDL` out. Two binary
-state values hold the packed bucket. The module must be importable on the workers.
+state values hold the packed bucket; a third, small one says which, so that a worker that holds the decoded state does
+not fetch it again. The module must be importable on the workers.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ class BucketProcessor(StatefulProcessor):
         self._settings = settings
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Declares the two state values."""
+        """Declares the three state values."""
+        self._fence = handle.getValueState("fence", "packed BINARY")
         self._topics = handle.getValueState("topics", "packed BINARY")
         self._loads = handle.getValueState("loads", "packed BINARY")
         self._engine = _engine(self._settings)
@@ -37,14 +39,18 @@ class BucketProcessor(StatefulProcessor):
         frames = list(rows)
         records = [record for frame in frames for record in _records(frame)]
         now = int(frames[0]["now"].iloc[0])
-        topics, loads = self._topics.get(), self._loads.get()
-        before = Packed(topics and bytes(topics[0]), loads and bytes(loads[0]))
+        bucket, fence = int(key[0]), _bytes(self._fence.get())
+        if self._engine.holds(bucket, fence):
+            before = Packed(fence)
+        else:
+            before = Packed(fence, _bytes(self._topics.get()), _bytes(self._loads.get()))
         with _cycles_uncollected():
-            after, output = self._engine.run(int(key[0]), before, records, now)
-        if after.topics is not None and after.topics != before.topics:
-            self._topics.update((after.topics,))
-        if after.loads is not None and after.loads != before.loads:
-            self._loads.update((after.loads,))
+            written, output = self._engine.run(bucket, before, records, now)
+        for variable, packed in ((self._topics, written.topics), (self._loads, written.loads)):
+            if packed is not None:
+                variable.update((packed,))
+        if written.fence != fence:
+            self._fence.update((written.fence,))
         yield _frame(output, now)
 
     def close(self) -> None:
@@ -57,6 +63,10 @@ _ENGINES: dict[EngineSettings, BucketEngine] = {}
 def _engine(settings: EngineSettings) -> BucketEngine:
     """One engine per worker process and configuration, so that decoded state outlives a task."""
     return _ENGINES.setdefault(settings, BucketEngine(settings))
+
+
+def _bytes(value: Any) -> bytes | None:
+    return None if value is None else bytes(value[0])
 
 
 @contextmanager

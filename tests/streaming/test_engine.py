@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from decisions.layout import SegmentLayout
 from schemas.snapshot import Snapshot
 from streaming.engine import BucketEngine, EngineSettings, Packed
+from streaming.state import StateError
 from tests.streaming.records import TOPIC, consumers, layout, outcome, policy, record, stats, tick
 
 SETTINGS = EngineSettings("default", None, 0.25, 60_000)
@@ -31,7 +33,8 @@ class Bucket:
         self.engine = BucketEngine(self.settings)
 
     def batch(self, now, *records):
-        self.packed, output = self.engine.run(0, self.packed, list(records), now)
+        written, output = self.engine.run(0, self.packed, list(records), now)
+        self.packed = Packed(written.fence, written.topics or self.packed.topics, written.loads or self.packed.loads)
         return output
 
 
@@ -159,6 +162,23 @@ def test_a_replayed_batch_gives_the_same_rows_and_the_same_state():
     first.counts.operator_ms = second.counts.operator_ms = 0.0
     assert asdict(first) == asdict(second)
     assert bucket.packed == packed
+
+
+def test_a_worker_that_holds_the_state_needs_only_its_fence_and_one_that_holds_another_decodes_again():
+    bucket = started(stats({0: 1.0, 1: 1.0}, NOW))
+    before = bucket.packed
+    assert bucket.engine.holds(0, before.fence)
+    bucket.engine.run(0, Packed(before.fence), [tick(1)], NOW + SECOND)
+    assert not bucket.engine.holds(0, before.fence)
+    written, output = bucket.engine.run(0, before, [tick(1)], NOW + SECOND)
+    assert output.counts.evaluations == 1
+    assert bucket.engine.holds(0, written.fence)
+
+
+def test_state_that_is_not_what_was_stored_is_refused():
+    bucket = started(stats({0: 1.0, 1: 1.0}, NOW))
+    with pytest.raises(StateError, match="fence"):
+        BucketEngine(SETTINGS).run(0, Packed(b"x" * 32, bucket.packed.topics, bucket.packed.loads), [], NOW)
 
 
 def test_the_inputs_of_a_decision_are_the_snapshot_that_it_was_taken_on():

@@ -1,0 +1,43 @@
+"""The README tells the truth: its commands give the output that it shows, and what it links to is there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HOME = Path(__file__).resolve().parents[1]
+README = (HOME / "README.md").read_text()
+SESSIONS = [
+    (command, shown.rstrip("\n"))
+    for block in re.findall(r"```console\n(.*?)```", README, re.DOTALL)
+    for command, shown in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE)
+]
+
+
+def test_the_readme_shows_commands_with_their_output():
+    assert SESSIONS
+
+
+@pytest.mark.parametrize(("command", "shown"), SESSIONS, ids=[command for command, _ in SESSIONS])
+def test_a_command_of_the_readme_prints_what_the_readme_shows(command, shown):
+    run = command.replace(".venv/bin/anabranch", f"{sys.executable} -m anabranch.cli")
+    done = subprocess.run(
+        run, shell=True, cwd=HOME, capture_output=True, text=True, timeout=60, env={**os.environ, "COLUMNS": "120"}
+    )
+    assert done.returncode == 0, done.stderr
+    assert [line.rstrip() for line in done.stdout.rstrip("\n").splitlines()] == shown.splitlines()
+
+
+@pytest.mark.parametrize("target", sorted(set(re.findall(r"\]\(([^)#]+)\)", README))))
+def test_what_the_readme_links_to_is_there(target):
+    assert (HOME / target).exists()
+
+
+@pytest.mark.parametrize("target", sorted(set(re.findall(r"^make ([a-z]+)", README, re.MULTILINE))))
+def test_the_make_targets_of_the_readme_exist(target):
+    assert re.search(rf"^{target}:", (HOME / "Makefile").read_text(), re.MULTILINE)
