@@ -229,10 +229,11 @@ def _coldness(snapshot: TopicSnapshot, loads: Loads, cold_pairs: Sequence[int]) 
     if not known:
         return Reading(Gate.MERGE_THRESHOLDS, False, limit=1.0)
     heats = [MAX_RATIO if load is None else heat(load.rates, snapshot.policy) for load in loads]
-    nearest = min(known, key=lambda at: max(heats[at], heats[at + 1]))
-    warmer = nearest if heats[nearest] >= heats[nearest + 1] else nearest + 1
-    ratio = heats[warmer]
-    segment = snapshot.layout.active[warmer].segment_id
+    warmer = [left if left > right else right for left, right in pairwise(heats)]
+    nearest = min(known, key=warmer.__getitem__)
+    ratio = warmer[nearest]
+    warmest = nearest if heats[nearest] == ratio else nearest + 1
+    segment = snapshot.layout.active[warmest].segment_id
     return Reading(Gate.MERGE_THRESHOLDS, bool(cold_pairs), ratio, 1.0, 1.0 - ratio, segment=segment)
 
 
@@ -273,14 +274,12 @@ def _evidence(snapshot: TopicSnapshot, loads: Loads) -> list[Reading]:
     ]
     limit = snapshot.policy.max_load_age_ms
     if limit and len(missing) < len(active):
-        seen, segment = min(
-            (_seen_at(found[segment.segment_id]), segment.segment_id)
-            for segment in active
-            if segment.segment_id in found
-        )
-        age = snapshot.now - seen
+        known = [segment for segment in active if segment.segment_id in found] if missing else active
+        seen = [_seen_at(found[segment.segment_id]) for segment in known]
+        oldest = min(seen)
+        age, segment_id = snapshot.now - oldest, known[seen.index(oldest)].segment_id
         readings.append(
-            Reading(Gate.LOAD_STALE, age <= limit, float(age), float(limit), float(limit - age), segment=segment)
+            Reading(Gate.LOAD_STALE, age <= limit, float(age), float(limit), float(limit - age), segment=segment_id)
         )
     return readings
 

@@ -45,8 +45,17 @@ def heat(rates: Rates, policy: Policy) -> float:
     limits = policy.merge_thresholds
     if 0.0 in limits:
         return MAX_RATIO
-    ratio = max(rates[0] / limits[0], rates[1] / limits[1], rates[2] / limits[2], rates[3] / limits[3])
-    return ratio if ratio < MAX_RATIO else MAX_RATIO
+    worst = rates[0] / limits[0]
+    ratio = rates[1] / limits[1]
+    if ratio > worst:
+        worst = ratio
+    ratio = rates[2] / limits[2]
+    if ratio > worst:
+        worst = ratio
+    ratio = rates[3] / limits[3]
+    if ratio > worst:
+        worst = ratio
+    return worst if worst < MAX_RATIO else MAX_RATIO
 
 
 def warmth(left: Rates, right: Rates, policy: Policy) -> float:
