@@ -1,0 +1,167 @@
+"""The supervisor with small scripts as parts: restarts with back-off, and nothing left behind, whatever ends how."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import pytest
+
+from lab import supervisor as module
+from lab.java_home import SetupError
+from lab.processes import PartSpec, boot_mark, session_members, start_mark
+from lab.supervisor import Supervisor, end_leftovers, only_one
+from tests.waiting import wait_until
+
+FOREVER = "import threading; threading.Event().wait()"
+STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {FOREVER}"
+STUBBORN_CHILD = f"""
+import os, subprocess, sys
+subprocess.Popen([sys.executable, "-c", {STUBBORN!r}], preexec_fn=lambda: os.setpgid(0, 0))
+{FOREVER}
+"""
+
+
+def part(name: str, script: str, rank: int = 0, **more) -> PartSpec:
+    return PartSpec(name, lambda: [sys.executable, "-c", script], rank, **more)
+
+
+@pytest.fixture
+def supervisor(tmp_path):
+    one = Supervisor(tmp_path, restart_first_s=0.01, restart_most_s=0.04)
+    yield one
+    at_once = threading.Event()
+    at_once.set()
+    one.stop(at_once=at_once)
+
+
+def state(supervisor, name):
+    return next(one for one in supervisor.states() if one.name == name)
+
+
+def looking(supervisor, condition):
+    """The condition, with a look at the parts before."""
+
+    def look():
+        supervisor.look()
+        return condition()
+
+    return look
+
+
+def test_a_part_that_dies_is_restarted_with_growing_pauses_up_to_the_longest(supervisor):
+    supervisor.start(part("brief", FOREVER), 10)
+    pauses = []
+    for _ in range(4):
+        os.kill(state(supervisor, "brief").pid, signal.SIGKILL)
+        wait_until(looking(supervisor, lambda: state(supervisor, "brief").state == "restarting"), 10)
+        pauses.append(state(supervisor, "brief").detail)
+        wait_until(looking(supervisor, lambda: state(supervisor, "brief").state == "up"), 10)
+    assert pauses == [f"signal 9; again in {pause} s" for pause in ("0.01", "0.02", "0.04", "0.04")]
+    assert state(supervisor, "brief").restarts == 4
+
+
+def test_a_part_that_was_steady_starts_again_with_the_first_pause(supervisor, monkeypatch):
+    supervisor.start(part("steady", FOREVER), 10)
+    os.kill(state(supervisor, "steady").pid, signal.SIGKILL)
+    wait_until(looking(supervisor, lambda: state(supervisor, "steady").restarts == 1), 10)
+    wait_until(looking(supervisor, lambda: state(supervisor, "steady").state == "up"), 10)
+    monkeypatch.setattr(module, "_STEADY_SECONDS", 0.0)
+    supervisor.look()
+    os.kill(state(supervisor, "steady").pid, signal.SIGKILL)
+    wait_until(looking(supervisor, lambda: state(supervisor, "steady").state == "restarting"), 10)
+    assert state(supervisor, "steady").detail == "signal 9; again in 0.01 s"
+
+
+def test_what_is_left_of_a_dead_parts_session_is_ended_before_it_starts_again(supervisor):
+    supervisor.start(part("orphaning", STUBBORN_CHILD), 10)
+    session = state(supervisor, "orphaning").pid
+    wait_until(lambda: len(session_members(session)) == 2, 10)
+    os.kill(session, signal.SIGKILL)
+    wait_until(looking(supervisor, lambda: state(supervisor, "orphaning").state == "restarting"), 10)
+    assert session_members(session) == []
+
+
+def test_stop_ends_the_highest_rank_first_and_leaves_nothing(supervisor):
+    for name, rank in (("low", 0), ("middle", 1), ("high", 2)):
+        supervisor.start(part(name, FOREVER, rank), 10)
+    sessions = [one.pid for one in supervisor.states()]
+    supervisor.stop()
+    assert [event["part"] for event in supervisor.events if event["what"] == "stopped"] == ["high", "middle", "low"]
+    assert [pid for session in sessions for pid in session_members(session)] == []
+
+
+def test_a_part_that_ignores_being_told_to_stop_is_killed_after_its_time(supervisor):
+    supervisor.start(part("stubborn", STUBBORN, stop_seconds=0.2), 10)
+    session = state(supervisor, "stubborn").pid
+    supervisor.stop()
+    assert session_members(session) == []
+
+
+def test_a_part_that_never_serves_is_an_error_with_its_last_words(supervisor):
+    spec = part("mute", f"print('no such port', flush=True); {FOREVER}", is_ready=lambda: False)
+    with pytest.raises(SetupError, match="no such port"):
+        supervisor.start(spec, 2)
+
+
+def test_the_parts_die_with_a_supervisor_that_is_killed(tmp_path):
+    script = textwrap.dedent(f"""
+        import sys, threading
+        from pathlib import Path
+        from lab.processes import PartSpec
+        from lab.supervisor import Supervisor
+        one = Supervisor(Path({str(tmp_path)!r}), 1, 1)
+        for name in ("a", "b"):
+            one.start(PartSpec(name, lambda: [sys.executable, "-c", {FOREVER!r}], 0), 10)
+        print("ready", flush=True)
+        one.run(threading.Event())
+    """)
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, cwd=Path.cwd()) as running:
+        assert running.stdout.readline() == b"ready\n"
+        sessions = [entry["session"] for entry in json.loads((tmp_path / "processes.json").read_text())]
+        running.kill()
+    assert len(sessions) == 2
+    wait_until(lambda: not any(session_members(session) for session in sessions), 10)
+
+
+def test_what_a_killed_supervisor_left_is_ended_by_the_next_and_nobody_elses_process_is(tmp_path):
+    left, other = (
+        subprocess.Popen([sys.executable, "-c", FOREVER], start_new_session=True, stdin=subprocess.DEVNULL)
+        for _ in range(2)
+    )
+    try:
+        record = tmp_path / "processes.json"
+        record.write_text(json.dumps([
+            {"part": "left", "session": left.pid, "mark": start_mark(left.pid), "boot": boot_mark()},
+            {"part": "reused", "session": other.pid, "mark": "1", "boot": boot_mark()},
+            {"part": "other boot", "session": other.pid, "mark": start_mark(other.pid), "boot": "before"},
+        ]))  # fmt: skip
+        assert end_leftovers(record) == [left.pid]
+        assert left.wait(10) == -signal.SIGKILL
+        assert other.poll() is None
+        assert not record.exists()
+    finally:
+        for process in (left, other):
+            process.kill()
+            process.wait()
+
+
+def test_a_second_holder_of_a_folder_is_told_who_has_it(tmp_path):
+    with only_one(tmp_path), pytest.raises(SetupError, match=f"process {os.getpid()}"), only_one(tmp_path):
+        pass
+    with only_one(tmp_path):
+        pass
+
+
+def test_a_large_log_is_set_aside_at_the_next_start(supervisor, tmp_path, monkeypatch):
+    monkeypatch.setattr("lab.processes._LOG_BYTES", 10)
+    log = tmp_path / "log" / "talker.log"
+    log.write_text("x" * 100)
+    supervisor.start(part("talker", FOREVER), 10)
+    assert log.with_suffix(".log.1").read_text() == "x" * 100
