@@ -29,6 +29,8 @@ else:
 
 MAX_INT, MAX_LONG = 2**31 - 1, 2**63 - 1
 """What Pulsar's fields hold: counts are 32-bit, seconds 64-bit."""
+BEYOND_FLOAT = 10**400
+"""Stands for a size that no float holds, so that a policy broken by one stays broken."""
 
 
 class PolicyError(ValueError):
@@ -165,10 +167,12 @@ def policy_violations(policy: Policy) -> list[str]:
         if type(value) is int and value > (MAX_LONG * known.factor if known.factor != 1 else MAX_INT):
             broken.append(f"{wire} is larger than Pulsar can hold")
     for rate, split, merge in zip(RATE_WORDS, policy.split_thresholds, policy.merge_thresholds, strict=True):
-        if not 0 < split < math.inf:
+        if not split > 0:
             broken.append(f"split{rate}Threshold must be greater than 0, got {split:g}")
-        if not 0 <= merge < math.inf:
+        if not merge >= 0:
             broken.append(f"merge{rate}Threshold must not be negative, got {merge:g}")
+        if math.inf in (split, merge):
+            broken.append(f"split{rate}Threshold and merge{rate}Threshold must be finite, got {split:g} and {merge:g}")
         if not split > merge:
             broken.append(f"split{rate}Threshold ({split:g}) must be greater than merge{rate}Threshold ({merge:g})")
     return broken
@@ -250,7 +254,7 @@ class PolicyField:
     def outside(self, value: Any) -> Any:
         """The policy's value as the override has it."""
         if self.attribute in BYTE_THRESHOLDS:
-            return int(value) if math.isfinite(value) else 10**400
+            return int(value) if math.isfinite(value) else int(math.copysign(1, value)) * BEYOND_FLOAT
         return value // self.factor if self.factor != 1 else value
 
     def read(self, value: Any) -> Any:

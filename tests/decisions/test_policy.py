@@ -100,7 +100,8 @@ BROKEN = {
         "split_bytes_rate_in_threshold": 5_000_000},
     "maxSegments is larger than Pulsar can hold": {"max_segments": 2**31},
     "splitCooldownSeconds is larger than Pulsar can hold": {"split_cooldown_seconds": 2**63},
-    "mergeBytesRateInThreshold must not be negative, got inf": {"merge_bytes_rate_in_threshold": 10**400},
+    "splitBytesRateInThreshold and mergeBytesRateInThreshold must be finite, got 5e+07 and inf": {
+        "merge_bytes_rate_in_threshold": 10**400},
 }  # fmt: skip
 
 
