@@ -82,3 +82,14 @@ def test_whatever_an_adversary_does_tiling_caps_and_cooldowns_hold(profile):
             assert count >= world.consumers
             assert max(world.depths.get(segment, 0) for segment in answer.segments) < policy.max_dag_depth
     assert actions > 100
+
+
+def test_a_policy_whose_cold_segments_merge_into_a_hot_one_still_comes_to_rest_because_depth_outlives_pruning():
+    unwise = small_policy("default", 8, merge_bytes_rate_in_threshold=1.0)
+    unwise = replace(unwise, merge_msg_rate_in_threshold=60.0, max_dag_depth=4)
+    world = replace(cold_topic_with_consumers("default", rate=27.5), policy=unwise, consumers=0)
+    life = live(world)
+    assert life.ending == "rest"
+    assert life.flip_flops
+    forgetful = live(replace(world, policy=replace(unwise, explicit_lineage=False)))
+    assert forgetful.ending == "repeats"
