@@ -23,7 +23,7 @@ check: $(VENV)/.installed  ## format, lint, types, import contracts
 	@$(BIN)/lint-imports > $(VENV)/contracts.log 2>&1 || { cat $(VENV)/contracts.log; exit 1; }
 	@echo "format, lint, types and import contracts: clean"
 
-bench: setup  ## the benchmarks: a table, and JSON under benchmarks/results/
+bench: setup  ## the benchmarks: a table, and JSON in benchmarks/
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 reset: $(VENV)/.installed  ## forget all state: lake, broker data, layouts, checkpoints

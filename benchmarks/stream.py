@@ -76,7 +76,8 @@ def _settings(work: Path, buckets: int, most: int) -> Settings:
     file = work / "bench.toml"
     file.write_text(
         f'[lake]\npath = "{work}/lake"\n[stream]\ncheckpoint = "{work}/checkpoint"\nbuckets = {buckets}\n'
-        f'tick_seconds = 86400\nmax_stats_per_batch = {most}\nmax_events_per_batch = {most}\n[local]\nfolder = "{work}"\n'
+        f"tick_seconds = 86400\nmax_stats_per_batch = {most}\n"
+        f'max_events_per_batch = {most}\n[local]\nfolder = "{work}"\n'
     )
     return load_settings([file], environment={})
 
@@ -109,17 +110,18 @@ def _produce(bootstrap: str, topics: int, rounds: int) -> int:
             for segment in range(SEGMENTS):
                 if rng.random() < SIGNIFICANT:
                     row[segment] = 12_000 - row[segment]
-            samples = [
-                SegmentSample(
-                    id=segment, msg_rate_in=rate, bytes_rate_in=rate * 1e3, msg_rate_out=rate * 2, bytes_rate_out=rate * 2e3
-                )
-                for segment, rate in enumerate(row)
-            ]  # fmt: skip
+            samples = [_sample(segment, rate) for segment, rate in enumerate(row)]
             at = now - (rounds - number) * 1_000
             stats = SegmentStats(v=1, topic=name, reporter="broker-1", sampled_at=at, segments=samples)
             send(SEGMENT_STATS.name, name, stats.to_json())
     producer.flush(120)
     return topics * rounds
+
+
+def _sample(segment: int, rate: float) -> SegmentSample:
+    return SegmentSample(
+        id=segment, msg_rate_in=rate, bytes_rate_in=rate * 1e3, msg_rate_out=rate * 2, bytes_rate_out=rate * 2e3
+    )
 
 
 def _measure(settings: Settings, messages: int) -> dict[str, Any]:
