@@ -55,6 +55,7 @@ class LocalRun:
         self.started_at = datetime.now(timezone.utc)
         self.unhealthy_at_end: list[PartState] = []
         """Parts that were not running when the run was told to end."""
+        self._is_up = False
         self._supervisor: Supervisor | None = None
 
     def states(self) -> list[PartState]:
@@ -91,6 +92,7 @@ class LocalRun:
             if part.name not in self.without and not self.stop.is_set():
                 self.say(f"starting the {part.name} …")
                 supervisor.start(part, READY_SECONDS, self.stop)
+        self._is_up = not self.stop.is_set()
 
     def watch(self) -> None:
         """Keeps the parts running until `stop` is set."""
@@ -107,7 +109,7 @@ class LocalRun:
         built = None
         try:
             supervisor.stop(("traffic",), self.at_once)
-            if report and not self.at_once.is_set():
+            if report and self._is_up and not self.at_once.is_set():
                 self._drain(supervisor)
                 supervisor.stop(("executor",), self.at_once)
                 self._drain(supervisor)
