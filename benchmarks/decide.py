@@ -1,7 +1,7 @@
 """How fast decisions are: one by one, a fleet at once, and through the pipe of `anabranch decide`; one core.
 
 Run as `python -m benchmarks.decide [--quick]`: prints a table and writes benchmarks/decide.json. What is compared is
-measured in turns (scalar, fleet, scalar, fleet, …), and the best of each is kept.
+measured in turns (scalar, fleet, scalar, fleet, …), and the median of each is kept.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -111,14 +112,14 @@ def snapshots_of(fleet: Fleet, policy: Policy) -> list[TopicSnapshot]:
 
 def _scalar_row(segments: int, count: int) -> dict[str, float]:
     snapshots = snapshots_of(a_fleet(count, segments), PROFILES["default"])
-    seconds = _best(lambda: [decide(snapshot) for snapshot in snapshots])
+    seconds = _median(lambda: [decide(snapshot) for snapshot in snapshots])
     _row(segments, count / seconds, count * segments / seconds, f"{seconds / count * 1e6:.1f}")
     return {"segments": segments, "topics_per_second": count / seconds}
 
 
 def _fleet_row(topics: int, segments: int, shown: int) -> dict[str, float]:
     fleet = a_fleet(topics, segments)
-    seconds = _best(lambda: decide_fleet(fleet))
+    seconds = _median(lambda: decide_fleet(fleet))
     _row(shown, topics / seconds, topics * segments / seconds, f"{seconds:.4f}")
     return {"topics": topics, "segments": segments, "topics_per_second": topics / seconds}
 
@@ -127,11 +128,12 @@ def _mix_row(name: str, mix: tuple[float, float], topics: int) -> dict[str, obje
     fleet = a_fleet(topics, 10, *mix)
     snapshots = snapshots_of(fleet, PROFILES["default"])
     packed, _ = pack(snapshots)
-    packing = _best(lambda: pack(snapshots))
-    loop = one_call = float("inf")
-    for _ in range(ROUNDS):
-        loop = min(loop, _once(lambda: [decide(snapshot) for snapshot in snapshots]))
-        one_call = min(one_call, _once(lambda: decide_fleet(packed)))
+    packing = _median(lambda: pack(snapshots))
+    turns = [
+        (_once(lambda: [decide(snapshot) for snapshot in snapshots]), _once(lambda: decide_fleet(packed)))
+        for _ in range(ROUNDS)
+    ]
+    loop, one_call = (statistics.median(seconds) for seconds in zip(*turns, strict=True))
     _row(name, topics / one_call, topics / loop, f"{loop / one_call:.0f}", topics / packing)
     return {
         "mix": name, "fleet_per_second": topics / one_call, "loop_per_second": topics / loop,
@@ -151,15 +153,15 @@ def _pipe_row(segments: int, lines: int) -> dict[str, float]:
         file.flush()
         command = [sys.executable, "-m", "anabranch.cli", "decide"]
         run = lambda path: subprocess.run([*command, path], check=True, stdout=subprocess.DEVNULL)  # noqa: E731
-        whole = min(_once(lambda: run(file.name)) for _ in range(2))
-        seconds = whole - min(_once(lambda: run(os.devnull)) for _ in range(2))
+        whole = statistics.median(_once(lambda: run(file.name)) for _ in range(3))
+        seconds = whole - statistics.median(_once(lambda: run(os.devnull)) for _ in range(3))
         size = os.path.getsize(file.name)
     _row(segments, lines / seconds, size / seconds / 1e6, f"{seconds:.2f}")
     return {"segments": segments, "lines_per_second": lines / seconds}
 
 
-def _best(work: Callable[[], object]) -> float:
-    return min(_once(work) for _ in range(ROUNDS))
+def _median(work: Callable[[], object]) -> float:
+    return statistics.median(_once(work) for _ in range(ROUNDS))
 
 
 def _once(work: Callable[[], object]) -> float:
