@@ -32,6 +32,8 @@ from schemas.settings import Settings, load_settings
 log = logging.getLogger(__name__)
 
 READY_SECONDS = 90
+FLAPPING = 3
+"""A part that has died so often in a row does not run, even if it is up at the moment."""
 
 
 @dataclass
@@ -66,6 +68,7 @@ class LocalRun:
         """Starts everything; raises `SetupError` with what is missing or does not start, and what to do."""
         local, controller = self.settings.local, self.settings.controller
         self._check_disk()
+        self._check_state()
         jars = ensure_jars(self.settings, self.say)
         self._supervisor = supervisor = Supervisor(self.folder, local.restart_first_seconds, local.restart_most_seconds)
         broker = EmbeddedBroker(self.folder / "kafka", jars.kafka, local.broker_heap, local.broker_port)
@@ -105,7 +108,9 @@ class LocalRun:
         if supervisor is None:
             return None
         lived = supervisor.states()
-        self.unhealthy_at_end = [state for state in lived if state.state not in ("up", "starting")]
+        self.unhealthy_at_end = [
+            state for state in lived if state.state not in ("up", "starting") or state.deaths_in_a_row >= FLAPPING
+        ]
         built = None
         try:
             supervisor.stop(("traffic",), self.at_once)
@@ -146,6 +151,13 @@ class LocalRun:
             "--log-level", self.log_level, name,
         ]  # fmt: skip
         return lambda: command
+
+    def _check_state(self) -> None:
+        checkpoint = self.settings.path(self.settings.stream.checkpoint)
+        if (checkpoint / "offsets").is_dir() and not (self.folder / "kafka" / "data").is_dir():
+            raise SetupError(
+                f"{checkpoint} belongs to broker data that is gone from {self.folder}: `make reset` forgets both"
+            )
 
     def _check_disk(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)

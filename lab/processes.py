@@ -48,6 +48,8 @@ class PartState:
     since: datetime
     """When it came into this state."""
     detail: str
+    deaths_in_a_row: int = 0
+    """Deaths since it last ran steadily."""
 
 
 class Child:

@@ -64,7 +64,7 @@ class Supervisor:
         return [
             PartState(
                 part.spec.name, part.child.pid if part.child else None, part.state, part.restarts, part.last_exit,
-                part.since, part.detail,
+                part.since, part.detail, part.deaths_in_a_row,
             )
             for part in self._parts
         ]  # fmt: skip

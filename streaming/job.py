@@ -104,7 +104,7 @@ def _watch(query: StreamingQuery, stop: threading.Event) -> None:
         while not stop.is_set() and not query.awaitTermination(1):
             pass
     except StreamingQueryException as error:
-        raise JobFailed(_one_line(error)) from error
+        raise JobFailed(failure_in_one_line(str(error))) from error
     if not stop.is_set():
         raise JobFailed("the query ended without an error")
     _wait_between_batches(query, seconds=20)
@@ -118,6 +118,26 @@ def _wait_between_batches(query: StreamingQuery, seconds: float) -> None:
         time.sleep(0.01)
 
 
-def _one_line(error: StreamingQueryException) -> str:
-    text = str(error).split("=== Streaming Query ===")[0].split("\nJVM stacktrace")[0]
-    return " ".join(text.split())[:2000]
+_REMEDIES = {
+    "failOnDataLoss": (
+        "Kafka no longer has records that this checkpoint has not read; nothing was skipped. If they are gone for "
+        "good, move the checkpoint folder away: the next start reads what Kafka has and learns the state again"
+    ),
+    "STREAMING_CHECKPOINT_MISSING_METADATA_FILE": (
+        "the checkpoint is damaged: put a backup in its place, or move it away to begin with a new one"
+    ),
+    "No space left on device": "the disk is full: make room; the next start goes on where this one stopped",
+    "UnknownTopicOrPartition": "a Kafka topic is missing: the three of schemas/kafka.py have to be there first",
+    "StateError": "the stored state was written by another release: run that one, or a newer one",
+}
+"""What is to be done, by a word of the error that Spark ends with."""
+
+
+def failure_in_one_line(error: str) -> str:
+    """Why the query ended and what to do about it, from the text of Spark's exception."""
+    text = " ".join(error.split("=== Streaming Query ===")[0].split("\nJVM stacktrace")[0].split())
+    remedy = next((remedy for word, remedy in _REMEDIES.items() if word in error), None)
+    if remedy is None:
+        return text[:2000]
+    reason = text.rpartition("Reason: ")[2] if "Reason: " in text else text
+    return f"{remedy}. Spark says: {reason[:600]}"

@@ -64,6 +64,13 @@ def test_a_second_run_on_the_same_folder_names_the_first(tmp_path, jars):
     assert f"process {os.getpid()}" in done.stderr
 
 
+def test_a_checkpoint_whose_broker_is_gone_is_one_line_with_what_to_do(tmp_path, jars):
+    (tmp_path / "checkpoints" / "stream" / "offsets").mkdir(parents=True)
+    done = run("--local", "--no-screen", file=settings_file(tmp_path))
+    assert done.returncode == 1
+    assert "make reset" in done.stderr
+
+
 @pytest.mark.broker
 @pytest.mark.parametrize("name", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_during_the_start_ends_it_and_leaves_nothing(tmp_path, jars, name):

@@ -1,0 +1,35 @@
+"""Why a query ended is one line, and says what to do where that is known."""
+
+from __future__ import annotations
+
+import pytest
+
+from streaming.job import failure_in_one_line
+
+LOST = """[STREAM_FAILED] Query terminated with exception: Some data may have been lost because they are not available
+in Kafka any more. If you don't want your streaming query to fail on such cases, set the source option failOnDataLoss to
+false. Reason: Partition control-events-0 offset was changed from 26 to 3.
+=== Streaming Query ===
+Identifier: anabranch
+JVM stacktrace: …"""
+
+
+def test_lost_records_are_named_and_never_is_it_advised_to_skip_them():
+    line = failure_in_one_line(LOST)
+    assert "\n" not in line
+    assert "control-events-0 offset was changed from 26 to 3" in line
+    assert "move the checkpoint folder away" in line
+    assert "failOnDataLoss" not in line
+
+
+@pytest.mark.parametrize(("error", "said"), [
+    ("java.io.IOException: No space left on device", "make room"),
+    ("[STREAMING_CHECKPOINT_MISSING_METADATA_FILE] x", "put a backup in its place"),
+    ("streaming.state.StateError: state version 9", "another release"),
+])  # fmt: skip
+def test_a_known_failure_says_what_to_do(error, said):
+    assert said in failure_in_one_line(error)
+
+
+def test_an_unknown_failure_is_shown_as_it_is_without_the_stack():
+    assert failure_in_one_line("something\n  odd\nJVM stacktrace:\n at x.y") == "something odd"
