@@ -32,7 +32,7 @@ from schemas.settings import Settings, load_settings
 log = logging.getLogger(__name__)
 
 READY_SECONDS = 90
-FLAPPING = 3
+FLAPPING = 5
 """A part that has died so often in a row does not run, even if it is up at the moment."""
 
 
