@@ -46,12 +46,14 @@ clean:  ## remove the virtual environment and all caches; state stays
 	rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache .import_linter_cache *.egg-info build
 
 $(VENV)/.installed: requirements.lock pyproject.toml
+	@command -v "$(PYTHON)" >/dev/null || { echo "Python 3.10 or newer is needed, and there is no $(PYTHON): install it, or set PYTHON=/path/to/python3"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 10) else "Python 3.10 or newer is needed, $(PYTHON) is " + sys.version.split()[0] + ": set PYTHON=/path/to/python3")'
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) has no venv module: install it (on Debian: apt-get install python3-venv), or set PYTHON=/path/to/python3"; exit 1; }
-	@command -v "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" >/dev/null || { echo "Java 17 or newer is needed and was not found: install a JRE (on Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME"; exit 1; }
+	@$(PYTHON) -m lab.java_home
 	@echo "setting up $(VENV) (once; about a minute) …"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv || { echo "uv could not be installed: is this machine online?"; exit 1; }
-	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --require-hashes -r requirements.lock
-	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps -e .
+	@echo "installing the packages of requirements.lock …"
+	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --require-hashes -r requirements.lock || { echo "the packages could not be installed: is this machine online? Then run make again"; exit 1; }
+	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps -e . || { echo "anabranch itself could not be installed: is this machine online? Then run make again"; exit 1; }
 	@touch $@

@@ -9,6 +9,9 @@ from pathlib import Path
 
 from schemas.settings import Settings, load_settings
 
+DEMONSTRATION = Path("conf/demonstration.toml")
+"""Laid over `conf/anabranch.toml` by a local run that is given no settings of its own."""
+
 
 @dataclass
 class Context:

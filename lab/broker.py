@@ -18,6 +18,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from lab.java_home import SetupError, find_java
+from lab.processes import tethered
 from schemas.kafka import KAFKA_TOPICS
 
 _FLAGS = [
@@ -91,11 +92,14 @@ class EmbeddedBroker:
         return self._java("kafka.Kafka", str(properties))
 
     def start(self) -> None:
-        """Starts the broker and waits until it serves; raises `SetupError` with its last words when it does not."""
+        """Starts the broker and waits until it serves; raises `SetupError` with its last words when it does not.
+
+        It ends at the latest with the thread that calls this (Linux).
+        """
         command = self.prepare()
         with open(self.folder / "broker.log", "ab") as log:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                tethered(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
         deadline = time.monotonic() + _START_SECONDS
         while not is_serving(self.bootstrap):
@@ -180,6 +184,9 @@ share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 share.coordinator.state.topic.num.partitions=1
 group.initial.rebalance.delay.ms=0
+# A broker that was killed may register again only when its old session has run out: 9 s by default.
+broker.session.timeout.ms=3000
+broker.heartbeat.interval.ms=500
 num.network.threads=2
 num.io.threads=4
 background.threads=2

@@ -14,9 +14,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.broker import check_port_is_free
+from deltalake.exceptions import DeltaError
+
+from decisions.policy import read_policy
+from lab.broker import check_port_is_free, is_serving
 from lab.java_home import SetupError, find_java, java_version
-from lab.setup import LOCALFS_JAR, read_checksums, wrong_jars
+from lab.setup import LOCALFS_JAR, localfs_is_current, read_checksums, wrong_jars
+from lab.supervisor import holder, leftovers
 from schemas.delta import open_table
 from schemas.settings import Settings, SettingsError, load_settings
 from schemas.tables import TABLES
@@ -45,7 +49,7 @@ def examine(home: Path | None, files: list[Path]) -> list[Finding]:
             Finding("settings", False, str(error), "correct the file; conf/anabranch.toml describes every key"),
         ]
     findings.append(Finding("settings", True, f"{settings.home}/conf/anabranch.toml"))
-    for check in (_jars, _disk, _memory, _ports, _local_run, _lake):
+    for check in (_policy, _spark_conf, _jars, _disk, _memory, _ports, _local_run, _kafka, _lake):
         findings += _guarded(check, settings)
     return findings
 
@@ -59,12 +63,13 @@ def _guard(name: str, check: Callable[[], Finding]) -> Finding:
 
 
 def _guarded(check: Callable[[Settings], Iterator[Finding]], settings: Settings) -> list[Finding]:
-    found = []
+    name = check.__name__.strip("_").replace("_", " ")
     try:
-        found.extend(check(settings))
-    except (SetupError, OSError) as error:
-        found.append(Finding(check.__name__.strip("_"), False, str(error), "see the message"))
-    return found
+        return list(check(settings))
+    # Whatever a check runs into is its finding: the doctor itself never falls ill.
+    except Exception as error:
+        said = str(error).strip().partition("\n")[0]
+        return [Finding(name, False, f"{type(error).__name__}: {said}", "see what was found")]
 
 
 def _python() -> Finding:
@@ -83,18 +88,46 @@ def _packages() -> Finding:
     lock = Path(__file__).resolve().parent.parent / "requirements.lock"
     if not lock.is_file():
         return Finding("packages", True, "no lock file here: installed as a package")
+    wrong = wrong_packages(lock.read_text())
+    return Finding("packages", not wrong, "; ".join(wrong) or "as locked", "make clean setup")
+
+
+def wrong_packages(lock: str) -> list[str]:
+    """What is not installed as a lock file (its text) says, a sentence each."""
     pinned: dict[str, set[str]] = {}
-    for name, version in re.findall(r"^([A-Za-z0-9._-]+)==([^ \\;]+)", lock.read_text(), re.MULTILINE):
+    conditional = set()
+    for name, version, marker in re.findall(r"^([A-Za-z0-9._-]+)==([^ \\;]+) *(;?)", lock, re.MULTILINE):
         pinned.setdefault(name, set()).add(version)
+        if marker:
+            conditional.add(name)
     wrong = []
     for name, versions in pinned.items():
         try:
             installed = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
+            # What only some machines need may be missing on this one.
+            if name not in conditional:
+                wrong.append(f"{name} is missing")
             continue
         if installed not in versions:
             wrong.append(f"{name} {installed} instead of {' or '.join(sorted(versions))}")
-    return Finding("packages", not wrong, "; ".join(wrong) or f"{len(pinned)} as locked", "make clean setup")
+    return wrong
+
+
+def _policy(settings: Settings) -> Iterator[Finding]:
+    file = settings.path(settings.stream.policy)
+    try:
+        read_policy(file.read_text())
+    except (OSError, ValueError) as error:
+        yield Finding("policy", False, f"{file}: {error}", "correct the file, or [stream] policy")
+    else:
+        yield Finding("policy", True, str(file))
+
+
+def _spark_conf(settings: Settings) -> Iterator[Finding]:
+    file = settings.path(settings.stream.spark_conf)
+    readable = file.is_file() and os.access(file, os.R_OK)
+    yield Finding("spark settings", readable, str(file), "there is no such file: correct [stream] spark_conf")
 
 
 def _jars(settings: Settings) -> Iterator[Finding]:
@@ -102,10 +135,10 @@ def _jars(settings: Settings) -> Iterator[Finding]:
         expected = read_checksums(settings.home / "conf" / "jars" / f"{name}.sha256")
         folder = settings.path(settings.local.jars) / name
         wrong = wrong_jars(folder, expected)
-        if name == "spark" and not (folder / LOCALFS_JAR).is_file():
-            wrong.append(f"{LOCALFS_JAR} is missing")
+        if name == "spark" and not localfs_is_current(folder / LOCALFS_JAR):
+            wrong.append(f"{LOCALFS_JAR} is missing or not of the sources in lab/java")
         found = "; ".join(wrong[:3]) if wrong else f"{len(expected)} with the right SHA-256"
-        yield Finding(f"jars for {name}", not wrong, found, f"delete {folder} and run make setup")
+        yield Finding(f"jars for {name}", not wrong, found, "make setup fetches them again")
 
 
 def _disk(settings: Settings) -> Iterator[Finding]:
@@ -129,30 +162,52 @@ def _memory(_: Settings) -> Iterator[Finding]:
 
 
 def _ports(settings: Settings) -> Iterator[Finding]:
+    running = holder(settings.path(settings.local.folder))
     for what, port in (("broker", settings.local.broker_port), ("controller", settings.controller.port)):
+        name = f"port of the {what}"
         if port == 0:
-            yield Finding(f"port of the {what}", True, "a free one is chosen")
-            continue
-        try:
-            check_port_is_free(port, f"the {what}")
-        except SetupError as error:
-            yield Finding(
-                f"port of the {what}", False, str(error).partition(":")[0], f"stop who holds {port}, or set 0"
-            )
+            yield Finding(name, True, "a free one is chosen")
+        elif running is not None:
+            yield Finding(name, True, f"{port}, used by the local run")
         else:
-            yield Finding(f"port of the {what}", True, f"{port} is free")
+            try:
+                check_port_is_free(port, f"the {what}")
+            except SetupError as error:
+                yield Finding(name, False, str(error).partition(":")[0], f"stop who holds {port}, or set 0")
+            else:
+                yield Finding(name, True, f"{port} is free")
 
 
 def _local_run(settings: Settings) -> Iterator[Finding]:
-    lock = settings.path(settings.local.folder) / "run.lock"
-    holder = lock.read_text().strip() if lock.is_file() else ""
-    alive = holder.isdigit() and Path(f"/proc/{holder}").exists()
-    yield Finding("local run", True, f"alive, process {holder}" if alive else "none is running")
+    folder = settings.path(settings.local.folder)
+    running = holder(folder)
+    if running is not None:
+        yield Finding("local run", True, f"alive, process {running}")
+        return
+    left = leftovers(folder / "processes.json")
+    found = f"killed, and left sessions {', '.join(map(str, left))} behind" if left else "none is running"
+    yield Finding("local run", not left, found, "the next make run ends them, and so does make reset")
+
+
+def _kafka(settings: Settings) -> Iterator[Finding]:
+    bootstrap = settings.kafka.bootstrap
+    if is_serving(bootstrap.partition(",")[0]):
+        yield Finding("kafka", True, f"{bootstrap} answers")
+    elif bootstrap.startswith(("127.", "localhost", "[::1]")):
+        yield Finding("kafka", True, f"nobody answers at {bootstrap}; a local run brings its own")
+    else:
+        yield Finding("kafka", False, f"nobody answers at {bootstrap}", "start it, or correct [kafka] bootstrap")
 
 
 def _lake(settings: Settings) -> Iterator[Finding]:
-    if "://" in settings.lake_path:
-        return
-    found = {name: open_table(settings.lake_path, table) for name, table in TABLES.items()}
-    made = [name for name, table in found.items() if table is not None]
+    made = []
+    for name, table in TABLES.items():
+        try:
+            if open_table(settings.lake_path, table) is not None:
+                made.append(name)
+        except DeltaError as error:
+            said = str(error).partition("\n")[0]
+            remedy = f"restore {name} from a copy; in a local run make reset forgets all tables"
+            yield Finding("lake", False, f"{name} in {settings.lake_path} cannot be read: {said}", remedy)
+            return
     yield Finding("lake", True, f"{len(made)} of {len(TABLES)} tables in {settings.lake_path}")

@@ -1,6 +1,7 @@
 """Finding a Java that is good enough, and saying in one line what to do when there is none.
 
-Neighbours: whatever starts a JVM here: `lab.setup`, `lab.broker`, `lab.doctor`.
+Neighbours: whatever starts a JVM here: `lab.setup`, `lab.broker`, `lab.doctor`; and the Makefile, which runs this file
+before any package is installed, so it needs the standard library only.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 LEAST_JAVA = 17
@@ -45,3 +47,10 @@ def java_version(java: str) -> int:
             f"cannot tell the version of {java} from {said.splitlines()[:1]}; set JAVA_HOME to another one"
         )
     return int(found.group(1))
+
+
+if __name__ == "__main__":
+    try:
+        find_java()
+    except SetupError as error:
+        sys.exit(str(error))

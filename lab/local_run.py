@@ -7,17 +7,21 @@ parts in the order in which they need one another, and ends them in the opposite
 from __future__ import annotations
 
 import logging
+import os
+import re
 import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import httpx
+from confluent_kafka import KafkaException
+from deltalake.exceptions import DeltaError
 
 from lab.broker import EmbeddedBroker, check_port_is_free, create_topics, free_ports, is_serving
 from lab.integrity import unread_messages
@@ -34,6 +38,8 @@ log = logging.getLogger(__name__)
 READY_SECONDS = 90
 FLAPPING = 5
 """A part that has died so often in a row does not run, even if it is up at the moment."""
+_OTHER_SPARK = re.compile(r"(SPARK|PYSPARK)_\w+|HADOOP_(HOME|CONF_DIR)")
+"""Variables of a shell that is set up for another Spark than the one in this virtual environment."""
 
 
 @dataclass
@@ -83,18 +89,24 @@ class LocalRun:
         supervisor.start(serving, READY_SECONDS, self.stop)
         if self.stop.is_set():
             return
-        create_topics(broker.bootstrap)
-        create_lake(self.settings.lake_path)
+        self._make_topics_and_tables(broker.bootstrap)
+
+        def part(
+            name: str, rank: int, is_ready: Callable[[], bool] = lambda: True, stop_seconds: float = 15
+        ) -> PartSpec:
+            environment = part_environment(os.environ, broker.bootstrap, url)
+            return PartSpec(name, self._part_command(name, run_file), rank, is_ready, environment, stop_seconds)
+
         parts = [
-            PartSpec("controller", self._part_command("controller", run_file), 1, lambda: _answers(f"{url}/healthz")),
-            PartSpec("stream", self._part_command("stream", run_file), 2, stop_seconds=40),
-            PartSpec("executor", self._part_command("executor", run_file), 2),
-            PartSpec("traffic", self._part_command("traffic", run_file), 3),
+            part("controller", 1, lambda: _answers(f"{url}/healthz")),
+            part("stream", 2, stop_seconds=40),
+            part("executor", 2),
+            part("traffic", 3),
         ]
-        for part in parts:
-            if part.name not in self.without and not self.stop.is_set():
-                self.say(f"starting the {part.name} …")
-                supervisor.start(part, READY_SECONDS, self.stop)
+        for spec in parts:
+            if spec.name not in self.without and not self.stop.is_set():
+                self.say(f"starting the {spec.name} …")
+                supervisor.start(spec, READY_SECONDS, self.stop)
         self._is_up = not self.stop.is_set()
 
     def watch(self) -> None:
@@ -108,9 +120,7 @@ class LocalRun:
         if supervisor is None:
             return None
         lived = supervisor.states()
-        self.unhealthy_at_end = [
-            state for state in lived if state.state not in ("up", "starting") or state.deaths_in_a_row >= FLAPPING
-        ]
+        self.unhealthy_at_end = [state for state in lived if not _is_healthy(state)]
         built = None
         try:
             supervisor.stop(("traffic",), self.at_once)
@@ -131,6 +141,8 @@ class LocalRun:
         end = time.monotonic() + seconds
         while time.monotonic() < end and not self.at_once.is_set():
             supervisor.look()
+            if not any(state.name == "stream" and state.state != "stopped" for state in supervisor.states()):
+                return
             if unread_messages(self.settings) == 0:
                 return
             time.sleep(0.2)
@@ -152,6 +164,22 @@ class LocalRun:
         ]  # fmt: skip
         return lambda: command
 
+    def _make_topics_and_tables(self, bootstrap: str) -> None:
+        try:
+            create_topics(bootstrap)
+        except KafkaException as error:
+            raise SetupError(
+                f"the topics cannot be made ({error}); see {self.folder}/log/broker.log, `make reset` starts afresh"
+            ) from error
+        try:
+            create_lake(self.settings.lake_path)
+        except (OSError, DeltaError) as error:
+            said = str(error).partition("\n")[0]
+            raise SetupError(
+                f"the tables in {self.settings.lake_path} cannot be made or read ({said}): set [lake] path to another "
+                "folder, or `make reset` forgets them"
+            ) from error
+
     def _check_state(self) -> None:
         checkpoint = self.settings.path(self.settings.stream.checkpoint)
         if (checkpoint / "offsets").is_dir() and not (self.folder / "kafka" / "data").is_dir():
@@ -169,8 +197,23 @@ class LocalRun:
             )
 
 
+def part_environment(shell: Mapping[str, str], bootstrap: str, url: str) -> dict[str, str]:
+    """The variables that a part is given: this shell's, but none that leads to another cluster or another Spark."""
+    kept = {name: value for name, value in shell.items() if not _OTHER_SPARK.fullmatch(name)}
+    return {**kept, "ANABRANCH_KAFKA_BOOTSTRAP": bootstrap, "ANABRANCH_CONTROLLER_URL": url}
+
+
+def _is_healthy(state: PartState) -> bool:
+    """Whether a part runs; one that was started just now does, one that has tried for long does not."""
+    if state.state == "starting":
+        in_time = (datetime.now(timezone.utc) - state.since).total_seconds() < READY_SECONDS
+    else:
+        in_time = state.state == "up"
+    return in_time and state.deaths_in_a_row < FLAPPING
+
+
 def _answers(url: str) -> bool:
     try:
-        return httpx.get(url, timeout=1).status_code == 200
+        return httpx.get(url, timeout=1, trust_env=False).status_code == 200
     except httpx.HTTPError:
         return False

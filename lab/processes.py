@@ -12,12 +12,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 _TETHER = Path(__file__).parent / "tether.py"
 _LOG_BYTES = 20_000_000
+TOKEN_VARIABLE = "ANABRANCH_LOCAL_RUN"
+"""In the environment of every process that a part has started: which supervisor it belongs to."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,8 @@ class PartSpec:
     rank: int
     """Parts of a lower rank start before and stop after those of a higher one."""
     is_ready: Callable[[], bool] = lambda: True
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] | None = None
+    """All environment variables of the part; None: those of this process."""
     stop_seconds: float = 15.0
 
 
@@ -55,15 +58,19 @@ class PartState:
 class Child:
     """A running part."""
 
-    def __init__(self, spec: PartSpec, log: Path) -> None:
-        """Starts it; its output is appended to `log`, which is set aside when it has grown large."""
+    def __init__(self, spec: PartSpec, log: Path, token: str) -> None:
+        """Starts it; its output is appended to `log`, which is set aside when it has grown large.
+
+        `token` goes into the environment of all that it starts, to know them by later. Raises `OSError` when there is
+        no room for the log or no memory for the process.
+        """
         if log.is_file() and log.stat().st_size > _LOG_BYTES:
             log.replace(log.with_suffix(".log.1"))
-        command = [sys.executable, "-S", str(_TETHER), str(os.getpid()), *spec.command()]
+        command = tethered(spec.command())
         with open(log, "ab") as output:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
-                env={**os.environ, **spec.environment},
+                env={**(os.environ if spec.environment is None else spec.environment), TOKEN_VARIABLE: token},
             )  # fmt: skip
         self.started = time.monotonic()
 
@@ -85,6 +92,11 @@ class Child:
         """SIGKILL for whatever is left of the session; returns when nothing is."""
         end_session(self.pid, deadline_s)
         self.process.wait(deadline_s)
+
+
+def tethered(command: Sequence[str]) -> list[str]:
+    """The command, run so that on Linux it ends when the thread that starts it does."""
+    return [sys.executable, "-S", str(_TETHER), str(os.getpid()), *command]
 
 
 def end_session(session: int, deadline_s: float = 10.0) -> None:
@@ -109,6 +121,15 @@ def session_members(session: int) -> list[int]:
     listed = subprocess.run(["ps", "-axo", "pid=,sess=,stat="], capture_output=True, text=True, check=True).stdout
     rows = [line.split() for line in listed.splitlines()]
     return [int(row[0]) for row in rows if len(row) > 2 and row[1] == str(session) and not row[2].startswith("Z")]
+
+
+def carries_token(pid: int, token: str) -> bool:
+    """Whether a process was started with this token in its environment; False where that cannot be read (not Linux)."""
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return f"{TOKEN_VARIABLE}={token}".encode() in variables
 
 
 def start_mark(pid: int) -> str | None:

@@ -1,7 +1,8 @@
 """The jars: fetched once from closed lists by the Ivy inside pyspark, checked against SHA-256, kept under `.cache/`.
 
 Stage: set-up. Needs Python and Java only. `conf/jars/NAME.xml` names every jar of a purpose and follows nothing;
-`conf/jars/NAME.sha256` says what must come. A folder of jars appears as a whole or not at all.
+`conf/jars/NAME.sha256` says what must come, and what must still be there at every later start (0.05 s for all of
+them). A folder of jars appears as a whole or not at all.
 `ANABRANCH_IVY_SETTINGS` may name an Ivy settings file, for those who fetch from a mirror.
 """
 
@@ -34,16 +35,21 @@ class Jars:
 
 
 def ensure_jars(settings: Settings, say: Callable[[str], None] = lambda _: None) -> Jars:
-    """The jars, fetched if they are not there. Raises `SetupError`; says in lines what takes long."""
+    """The jars, fetched if they are not there or are not those of the lists; says in lines what takes long.
+
+    Raises `SetupError` with what could not be had.
+    """
     root = settings.path(settings.local.jars)
     lists = settings.home / "conf" / "jars"
     jars = Jars(spark=root / "spark", kafka=root / "kafka")
     for folder in (jars.spark, jars.kafka):
         expected = read_checksums(lists / f"{folder.name}.sha256")
-        if not _looks_complete(folder, expected):
-            say(f"fetching {len(expected)} jars for {folder.name} (once) …")
+        wrong = wrong_jars(folder, expected)
+        if wrong:
+            why = f"{'; '.join(wrong[:3])}: all are fetched again" if folder.is_dir() else "once"
+            say(f"fetching {len(expected)} jars for {folder.name} ({why}) …")
             _fetch(lists / f"{folder.name}.xml", folder, expected)
-    if not (jars.spark / LOCALFS_JAR).is_file():
+    if not localfs_is_current(jars.spark / LOCALFS_JAR):
         say("compiling the local file system that forks no processes (once) …")
         compile_localfs(jars.spark / LOCALFS_JAR)
     return jars
@@ -70,8 +76,18 @@ def wrong_jars(folder: Path, expected: dict[str, str]) -> list[str]:
     return problems
 
 
-def _looks_complete(folder: Path, expected: dict[str, str]) -> bool:
-    return expected.keys() <= {file.name for file in folder.glob("*.jar") if file.stat().st_size > 0}
+def localfs_is_current(jar: Path) -> bool:
+    """Whether the jar of `lab/java` was compiled from the sources as they are now."""
+    try:
+        with zipfile.ZipFile(jar) as archive:
+            return archive.comment == _source_digest()
+    except (OSError, zipfile.BadZipFile):
+        return False
+
+
+def _source_digest() -> bytes:
+    texts = (source.read_bytes() for source in sorted(_SOURCES.rglob("*.java")))
+    return hashlib.sha256(b"".join(texts)).hexdigest().encode()
 
 
 def _fetch(ivy_file: Path, folder: Path, expected: dict[str, str]) -> None:
@@ -101,11 +117,11 @@ def compile_localfs(target: Path) -> None:
     from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
     jars = _pyspark_jar("janino").parent
-    port = launch_gateway(
+    port, token, process = launch_gateway(
         jarpath=str(_pyspark_jar("py4j")), classpath=f"{jars}/*", java_path=find_java(), die_on_exit=True,
-        redirect_stdout=None, redirect_stderr=None,
+        redirect_stdout=None, redirect_stderr=None, enable_auth=True, return_proc=True,
     )  # fmt: skip
-    gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auto_convert=True))
+    gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=token, auto_convert=True))
     try:
         with tempfile.TemporaryDirectory() as classes:
             file_class = gateway.jvm.java.io.File
@@ -118,11 +134,14 @@ def compile_localfs(target: Path) -> None:
             compiler.compile(files)
             made = target.with_suffix(".part")
             with zipfile.ZipFile(made, "w") as archive:
+                archive.comment = _source_digest()
                 for file in sorted(Path(classes).rglob("*.class")):
                     archive.write(file, file.relative_to(classes))
             made.rename(target)
     finally:
         gateway.shutdown()
+        process.stdin.close()
+        process.wait(20)
 
 
 def _pyspark_jar(name: str) -> Path:

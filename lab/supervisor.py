@@ -10,8 +10,10 @@ import fcntl
 import json
 import logging
 import os
+import subprocess
 import threading
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,7 +22,16 @@ from pathlib import Path
 from typing import IO, Any
 
 from lab.java_home import SetupError
-from lab.processes import Child, PartSpec, PartState, boot_mark, end_session, session_members, start_mark
+from lab.processes import (
+    Child,
+    PartSpec,
+    PartState,
+    boot_mark,
+    carries_token,
+    end_session,
+    session_members,
+    start_mark,
+)
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +65,7 @@ class Supervisor:
         self._logs.mkdir(parents=True, exist_ok=True)
         self._record = folder / "processes.json"
         self._first, self._most = restart_first_s, restart_most_s
+        self._token = uuid.uuid4().hex
         self._parts: list[_Part] = []
         self.events: list[dict[str, Any]] = []
         """What happened to which part, oldest first: started, up, died, stopped."""
@@ -97,35 +109,54 @@ class Supervisor:
             self._look_at(part)
 
     def stop(self, names: Sequence[str] | None = None, at_once: threading.Event | None = None) -> None:
-        """Ends the parts of these names (all when None), the highest rank first; `at_once` cuts the waiting short."""
+        """Ends the parts of these names (all when None), the highest rank first; `at_once` cuts the waiting short.
+
+        A part that cannot be ended keeps none of the others running; it is on record, for the next start to end.
+        """
         chosen = [part for part in self._parts if names is None or part.spec.name in names]
         for rank in sorted({part.spec.rank for part in chosen}, reverse=True):
             ranked = [part for part in chosen if part.spec.rank == rank and part.child is not None]
             for part in ranked:
                 part.child.terminate()  # type: ignore[union-attr]
             for part in ranked:
-                self._finish(part, at_once)
+                try:
+                    self._finish(part, at_once)
+                except (TimeoutError, subprocess.TimeoutExpired) as error:
+                    log.error("%s does not end, not even by SIGKILL: %s", part.spec.name, error)
         self._write_record()
 
     def _look_at(self, part: _Part) -> None:
         if part.state == "restarting":
             if time.monotonic() >= part.start_at:
                 part.restarts += 1
-                self._launch(part)
+                self._launch_again(part)
             return
         if part.child is None:
             return
         code = part.child.exit_code()
         if code is not None:
-            self._bury(part, code)
+            try:
+                self._bury(part, code)
+            except TimeoutError as error:
+                # Never two of a part: it is not started again before the last of its session has ended.
+                part.detail = str(error)
+                log.error("%s: %s", part.spec.name, error)
         elif part.state == "starting" and part.spec.is_ready():
             part.become("up")
             self._note(part, "up")
         elif part.state == "up" and time.monotonic() - part.child.started > _STEADY_SECONDS:
             part.deaths_in_a_row = 0
 
+    def _launch_again(self, part: _Part) -> None:
+        try:
+            self._launch(part)
+        except (OSError, SetupError) as error:
+            pause = self._put_off(part)
+            part.become("restarting", f"cannot be started: {error}; again in {pause:g} s")
+            log.warning("%s %s", part.spec.name, part.detail)
+
     def _launch(self, part: _Part) -> None:
-        part.child = Child(part.spec, self._logs / f"{part.spec.name}.log")
+        part.child = Child(part.spec, self._logs / f"{part.spec.name}.log", self._token)
         part.become("starting")
         self._note(part, "started", pid=part.child.pid)
         self._write_record()
@@ -134,14 +165,19 @@ class Supervisor:
         assert part.child is not None
         part.child.kill_session()
         part.last_exit = code
-        pause = min(self._first * 2**part.deaths_in_a_row, self._most)
-        part.deaths_in_a_row += 1
-        part.start_at = time.monotonic() + pause
         part.child = None
+        pause = self._put_off(part)
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         part.become("restarting", f"{how}; again in {pause:g} s")
         self._note(part, "died", exit=code, words=self._last_words(part))
         log.warning("%s died (%s); starting it again in %g s", part.spec.name, how, pause)
+
+    def _put_off(self, part: _Part) -> float:
+        """Sets when a part is started again; the pause, seconds."""
+        pause = min(self._first * 2**part.deaths_in_a_row, self._most)
+        part.deaths_in_a_row += 1
+        part.start_at = time.monotonic() + pause
+        return pause
 
     def _finish(self, part: _Part, at_once: threading.Event | None) -> None:
         assert part.child is not None
@@ -169,40 +205,66 @@ class Supervisor:
         running = [(part.spec.name, part.child.pid) for part in self._parts if part.child is not None]
         made = self._record.with_suffix(".part")
         sessions = [
-            {"part": name, "session": pid, "mark": start_mark(pid), "boot": boot_mark()} for name, pid in running
+            {"part": name, "session": pid, "mark": start_mark(pid), "boot": boot_mark(), "token": self._token}
+            for name, pid in running
         ]
-        made.write_text(json.dumps(sessions))
-        made.replace(self._record)
+        try:
+            made.write_text(json.dumps(sessions))
+            made.replace(self._record)
+        except OSError as error:
+            log.warning("the record of what runs cannot be written: %s", error)
 
 
-def end_leftovers(record: Path) -> list[int]:
-    """Ends what an earlier supervisor that was killed has left running, and answers the ids of those sessions.
+def leftovers(record: Path) -> list[int]:
+    """The sessions that an earlier supervisor, which was killed, has left running.
 
-    A session counts as left only while its first process is the very one on record, or it has members that say so.
+    A session counts only while its first process is the very one on record, or while members of it carry the token of
+    that supervisor: the id alone may have been given to somebody else's session since.
     """
     try:
         known = json.loads(record.read_text())
-    except (OSError, ValueError):
+        return [entry["session"] for entry in known if entry["boot"] == boot_mark() and _is_left(entry)]
+    except (OSError, ValueError, KeyError, TypeError):
         return []
-    left = []
-    for entry in known:
-        if entry["boot"] != boot_mark():
-            continue
-        mark = start_mark(entry["session"])
-        same_leader = mark is not None and mark == entry["mark"]
-        # While a session has members its id is not given to another process.
-        orphans = mark is None and bool(session_members(entry["session"]))
-        if same_leader or orphans:
-            end_session(entry["session"])
-            left.append(entry["session"])
+
+
+def _is_left(entry: dict[str, Any]) -> bool:
+    mark = start_mark(entry["session"])
+    if mark is not None:
+        return bool(mark == entry["mark"])
+    return any(carries_token(pid, entry["token"]) for pid in session_members(entry["session"]))
+
+
+def end_leftovers(record: Path) -> list[int]:
+    """Ends what an earlier supervisor that was killed has left running, and answers the ids of those sessions."""
+    left = leftovers(record)
+    for session in left:
+        end_session(session)
     record.unlink(missing_ok=True)
     return left
+
+
+def holder(folder: Path) -> str | None:
+    """The id of the process whose local run holds the folder; None when none does."""
+    try:
+        with open(folder / "run.lock") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                return lock.read().strip() or "unknown"
+    except OSError:
+        pass
+    return None
 
 
 @contextmanager
 def only_one(folder: Path) -> Iterator[IO[str]]:
     """Holds the folder against a second local run; `SetupError` names the process that has it."""
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "run.lock").touch()
+    except OSError as error:
+        raise SetupError(f"{folder} cannot be written to ({error.strerror}): set [local] folder to another") from error
     with open(folder / "run.lock", "a+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -295,6 +295,8 @@ def controller_client(settings: Settings) -> httpx.Client:
         base_url=settings.controller.url,
         timeout=settings.executor.request_timeout_seconds,
         headers={"Authorization": f"Bearer {token.get_secret_value()}"} if token else {},
+        # No proxies of the environment: the controller of a local run is on loopback.
+        trust_env=False,
     )
 
 

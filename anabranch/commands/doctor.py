@@ -7,16 +7,21 @@ from dataclasses import asdict
 
 import click
 
-from anabranch.context import Context
+from anabranch.context import DEMONSTRATION, Context
 
 
 @click.command("doctor")
 @click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @click.pass_obj
 def command(context: Context, output: str) -> None:
-    """Check this machine and the set-up, and say what is wrong and what to do. Exit code 1 when something is wrong."""
+    """Check this machine and the set-up, and say what is wrong and what to do. Exit code 1 when something is wrong.
+
+    Without --config it looks at the settings of `anabranch run --local`. It changes nothing.
+    """
     from lab.doctor import examine
 
+    if not context.config:
+        context.extra.append(DEMONSTRATION)
     findings = examine(context.home, [*context.extra, *context.config])
     if output == "json":
         click.echo(json.dumps([asdict(finding) for finding in findings], indent=2))

@@ -12,10 +12,8 @@ from typing import Any
 
 import click
 
-from anabranch.context import Context
+from anabranch.context import DEMONSTRATION, Context
 from anabranch.duration import DURATION
-
-DEMONSTRATION = Path("conf/demonstration.toml")
 
 
 @click.command("run")
@@ -55,6 +53,8 @@ def command(
     from lab.local_run import LocalRun
     from lab.supervisor import only_one
 
+    if report_file is not None and not report_file.absolute().parent.is_dir():
+        raise click.UsageError(f"--report {report_file}: there is no folder {report_file.absolute().parent}; make it")
     screen = sys.stdout.isatty() and not no_screen and seconds is None
     files = [file if file.is_absolute() else settings.home / file for file in (*context.extra, *context.config)]
     logging.basicConfig(level="WARNING", format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
@@ -65,6 +65,8 @@ def command(
             report = _live(run, seconds, screen, wants_report=report_file is not None or not screen)
     except SetupError as error:
         raise click.ClickException(str(error)) from error
+    except OSError as error:
+        raise click.ClickException(f"{error}: is the disk full, or not writable?") from error
     if report is not None:
         _publish(report, report_file)
     unhealthy = [f"{state.name} ({state.detail or state.state})" for state in run.unhealthy_at_end]

@@ -10,9 +10,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from lab.broker import is_serving
+from lab.local_run import part_environment
 from lab.processes import session_members
 from lab.supervisor import only_one
+from schemas.kafka import SEGMENT_STATS
+from schemas.settings import load_settings
 from tests.waiting import wait_until
 
 HOME = Path(__file__).resolve().parents[2]
@@ -36,6 +41,18 @@ def run(*arguments: str, file: Path | None = None) -> subprocess.CompletedProces
     return subprocess.run(
         command(*arguments, file=file), cwd=HOME, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL
     )
+
+
+def messages(bootstrap: str, topic: str) -> int:
+    """How many messages a Kafka topic holds; 0 when there is no such topic yet."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "onlooker", "log_level": 0})
+    try:
+        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        return sum(consumer.get_watermark_offsets(TopicPartition(topic, one), timeout=10)[1] for one in partitions)
+    except KafkaException:
+        return 0
+    finally:
+        consumer.close()
 
 
 def test_without_local_it_says_how_to_run_on_a_cluster():
@@ -69,6 +86,57 @@ def test_a_checkpoint_whose_broker_is_gone_is_one_line_with_what_to_do(tmp_path,
     done = run("--local", "--no-screen", file=settings_file(tmp_path))
     assert done.returncode == 1
     assert "make reset" in done.stderr
+
+
+def test_a_report_into_a_folder_that_is_not_there_is_refused_before_anything_starts(tmp_path):
+    done = run("--local", "--for", "1s", "--report", str(tmp_path / "none" / "r.json"), file=settings_file(tmp_path))
+    assert done.returncode == 2
+    assert f"there is no folder {tmp_path}/none" in done.stderr
+    assert not (tmp_path / "var").exists()
+
+
+def test_parts_are_given_nothing_of_the_shell_that_leads_to_another_cluster_or_another_spark():
+    shell = {
+        "PATH": "/bin", "JAVA_HOME": "/java", "SPARK_HOME": "/spark3", "PYSPARK_PYTHON": "python2",
+        "HADOOP_CONF_DIR": "/hdfs", "ANABRANCH_KAFKA_BOOTSTRAP": "live:9092", "ANABRANCH_CONTROLLER_URL": "http://live",
+    }  # fmt: skip
+    assert part_environment(shell, "127.0.0.1:1", "http://127.0.0.1:2") == {
+        "PATH": "/bin", "JAVA_HOME": "/java",
+        "ANABRANCH_KAFKA_BOOTSTRAP": "127.0.0.1:1", "ANABRANCH_CONTROLLER_URL": "http://127.0.0.1:2",
+    }  # fmt: skip
+
+
+@pytest.mark.broker
+def test_a_run_stays_on_its_own_cluster_whatever_the_shell_says(tmp_path, jars):
+    shell = {
+        "ANABRANCH_KAFKA_BOOTSTRAP": "live.invalid:9092", "ANABRANCH_CONTROLLER_URL": "http://live.invalid",
+        "http_proxy": "http://127.0.0.1:1", "HTTP_PROXY": "http://127.0.0.1:1",
+    }  # fmt: skip
+    without = ["--without", "stream", "--without", "executor", "--no-screen"]
+    with subprocess.Popen(
+        command("--local", *without, file=settings_file(tmp_path)), cwd=HOME, stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, **shell},
+    ) as running:  # fmt: skip
+        try:
+            wait_until((tmp_path / "var" / "run.toml").exists, 60)
+            bootstrap = load_settings([tmp_path / "var" / "run.toml"], HOME, {}).kafka.bootstrap
+            wait_until(lambda: is_serving(bootstrap), 60)
+            wait_until(lambda: messages(bootstrap, SEGMENT_STATS.name) > 0, 60, 0.2)
+        finally:
+            running.send_signal(signal.SIGTERM)
+        assert running.wait(60) == 0
+    assert "live.invalid" not in (tmp_path / "var" / "log" / "controller.log").read_text()
+
+
+@pytest.mark.broker
+def test_tables_that_cannot_be_read_are_one_line_with_what_to_do(tmp_path, jars):
+    log = tmp_path / "lake" / "decisions" / "_delta_log"
+    log.mkdir(parents=True)
+    (log / f"{0:020}.json").write_text("garbage")
+    done = run("--local", "--no-screen", file=settings_file(tmp_path))
+    assert done.returncode == 1
+    assert "set [lake] path to another folder" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.broker

@@ -11,12 +11,12 @@ import pytest
 
 from lab import setup
 from lab.broker import EmbeddedBroker, check_port_is_free, free_ports
-from lab.doctor import examine
 from lab.java_home import SetupError, find_java, java_version
 from lab.reset import reset
-from lab.setup import LOCALFS_JAR, compile_localfs, ensure_jars, read_checksums, wrong_jars
+from lab.setup import LOCALFS_JAR, compile_localfs, ensure_jars, localfs_is_current, read_checksums, wrong_jars
 from lab.supervisor import only_one
 from schemas.settings import load_settings
+from tests.lab.settings import home_with
 
 HOME = Path(__file__).resolve().parents[2]
 
@@ -29,16 +29,6 @@ def script(folder: Path, text: str) -> Path:
     return file
 
 
-def home_with(tmp_path, **sections):
-    """A settings file over the project's, with all state under `tmp_path`."""
-    text = f'[lake]\npath = "{tmp_path}/lake"\n[stream]\ncheckpoint = "{tmp_path}/checkpoints/stream"\n'
-    local = {"folder": f"{tmp_path}/var", **sections}
-    text += "[local]\n" + "".join(f"{key} = {value!r}\n".replace("'", '"') for key, value in local.items())
-    file = tmp_path / "over.toml"
-    file.write_text(text)
-    return file
-
-
 def test_jars_that_are_missing_changed_or_not_on_the_list_are_named(tmp_path):
     for name in ("right.jar", "changed.jar", "extra.jar"):
         (tmp_path / name).write_text(name)
@@ -47,6 +37,55 @@ def test_jars_that_are_missing_changed_or_not_on_the_list_are_named(tmp_path):
     assert wrong_jars(tmp_path, expected) == [
         "missing.jar is missing", "extra.jar is not on the list", "changed.jar has another SHA-256 than the list",
     ]  # fmt: skip
+
+
+@pytest.fixture
+def served(tmp_path, jars, monkeypatch):
+    """Settings with a copy of the jars, and a Java that brings those of the kept copy when it is asked to fetch."""
+    copy, kept = tmp_path / "copy", jars.spark.parent
+    shutil.copytree(kept, copy)
+    fetched = []
+
+    def bring(ivy_file, folder, expected):
+        fetched.append(folder.name)
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(kept / folder.name, folder)
+
+    monkeypatch.setattr(setup, "_fetch", bring)
+    return load_settings([home_with(tmp_path, jars=str(copy))], HOME, {}), fetched
+
+
+@pytest.mark.parametrize("harm", ["changed", "cut short", "added", "removed"])
+def test_jars_that_are_not_those_of_the_list_are_never_used_but_fetched_again(served, harm):
+    settings, fetched = served
+    folder = settings.path(settings.local.jars) / "kafka"
+    jar = next(folder.glob("kafka-clients-*.jar"))
+    if harm == "changed":
+        jar.write_bytes(jar.read_bytes()[:-1] + b"!")
+    elif harm == "cut short":
+        jar.write_bytes(jar.read_bytes()[:1000])
+    elif harm == "added":
+        (folder / "evil.jar").write_text("not on the list")
+    else:
+        jar.unlink()
+    said = []
+    ensure_jars(settings, said.append)
+    assert fetched == ["kafka"]
+    assert "evil.jar" in said[0] if harm == "added" else jar.name in said[0]
+    assert wrong_jars(folder, read_checksums(HOME / "conf" / "jars" / "kafka.sha256")) == []
+
+
+def test_the_local_file_system_is_compiled_again_when_its_sources_change(served, monkeypatch):
+    settings, fetched = served
+    jar = settings.path(settings.local.jars) / "spark" / LOCALFS_JAR
+    before = jar.stat().st_ino
+    ensure_jars(settings)
+    assert jar.stat().st_ino == before
+    monkeypatch.setattr(setup, "_source_digest", lambda: b"of other sources")
+    ensure_jars(settings)
+    assert localfs_is_current(jar)
+    assert jar.stat().st_ino != before
+    assert fetched == []
 
 
 @pytest.mark.parametrize("name", ["spark", "kafka"])
@@ -116,33 +155,6 @@ def test_a_broker_that_cannot_start_shows_its_last_words(tmp_path, jars):
     with pytest.raises(SetupError, match="did not start"):
         one.start()
     assert one.process.poll() is not None
-
-
-def test_the_doctor_finds_this_machine_well(tmp_path, jars):
-    findings = examine(HOME, [home_with(tmp_path)])
-    assert [finding for finding in findings if not finding.ok] == []
-    assert {"python", "java", "packages", "jars for spark", "jars for kafka", "disk", "lake"} <= {
-        f.check for f in findings
-    }
-
-
-def test_the_doctor_says_what_is_wrong_and_what_to_do(tmp_path, jars, broker):
-    folder = tmp_path / "jars"
-    shutil.copytree(jars.spark, folder / "spark")
-    (folder / "spark" / LOCALFS_JAR).unlink()
-    next(iter((folder / "spark").glob("delta-spark*.jar"))).write_text("tampered")
-    file = home_with(tmp_path, jars=str(folder), broker_port=broker.port, free_disk_mb=10**9)
-    wrong = {finding.check: finding for finding in examine(HOME, [file]) if not finding.ok}
-    assert set(wrong) == {"jars for spark", "jars for kafka", "disk", "port of the broker"}
-    assert "another SHA-256" in wrong["jars for spark"].found
-    assert all(finding.remedy for finding in wrong.values())
-
-
-def test_the_doctor_names_the_key_of_wrong_settings(tmp_path):
-    file = tmp_path / "wrong.toml"
-    file.write_text("[stream]\nbukets = 1\n")
-    (wrong,) = (finding for finding in examine(HOME, [file]) if not finding.ok)
-    assert "stream.bukets" in wrong.found
 
 
 def test_reset_forgets_state_but_not_the_readme_and_refuses_while_a_run_is_alive(tmp_path):

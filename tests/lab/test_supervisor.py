@@ -15,8 +15,8 @@ import pytest
 
 from lab import supervisor as module
 from lab.java_home import SetupError
-from lab.processes import PartSpec, boot_mark, session_members, start_mark
-from lab.supervisor import Supervisor, end_leftovers, only_one
+from lab.processes import TOKEN_VARIABLE, PartSpec, boot_mark, session_members, start_mark
+from lab.supervisor import Supervisor, end_leftovers, holder, leftovers, only_one
 from tests.waiting import wait_until
 
 FOREVER = "import threading; threading.Event().wait()"
@@ -152,10 +152,76 @@ def test_what_a_killed_supervisor_left_is_ended_by_the_next_and_nobody_elses_pro
             process.wait()
 
 
+@pytest.mark.parametrize(("carried", "ended"), [("this run's", True), ("another's", False)])
+def test_orphans_are_ended_only_when_they_carry_the_token_of_the_run_that_left_them(tmp_path, carried, ended):
+    session, orphan = orphaned_session(carried)
+    try:
+        record = tmp_path / "processes.json"
+        entry = {"part": "gone", "session": session, "mark": "1", "boot": boot_mark(), "token": "this run's"}
+        record.write_text(json.dumps([entry]))
+        assert leftovers(record) == ([session] if ended else [])
+        assert end_leftovers(record) == ([session] if ended else [])
+        assert session_members(session) == ([] if ended else [orphan])
+    finally:
+        if session_members(session):
+            os.kill(orphan, signal.SIGKILL)
+
+
+def orphaned_session(token: str) -> tuple[int, int]:
+    """A session whose first process has ended and was collected, with one process left: ids of both."""
+    script = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {FOREVER!r}]).pid, flush=True)"
+    with subprocess.Popen(
+        [sys.executable, "-c", script], start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        env={**os.environ, TOKEN_VARIABLE: token},
+    ) as first:  # fmt: skip
+        orphan = int(first.stdout.readline())
+    return first.pid, orphan
+
+
+def test_a_record_that_is_damaged_is_no_record(tmp_path):
+    for text in ("", "[{}]", "null", '{"part": 1}'):
+        (tmp_path / "processes.json").write_text(text)
+        assert end_leftovers(tmp_path / "processes.json") == []
+
+
+def test_a_part_that_cannot_be_started_again_is_tried_again_later(supervisor):
+    commands = iter([[sys.executable, "-c", FOREVER], SetupError("no room"), [sys.executable, "-c", FOREVER]])
+
+    def command():
+        one = next(commands)
+        if isinstance(one, SetupError):
+            raise one
+        return one
+
+    supervisor.start(PartSpec("unlucky", command, 0), 10)
+    os.kill(state(supervisor, "unlucky").pid, signal.SIGKILL)
+    wait_until(looking(supervisor, lambda: "cannot be started: no room" in state(supervisor, "unlucky").detail), 10)
+    wait_until(looking(supervisor, lambda: state(supervisor, "unlucky").state == "up"), 10)
+    assert state(supervisor, "unlucky").restarts == 2
+
+
+def test_a_record_that_cannot_be_written_stops_nothing(supervisor, tmp_path):
+    (tmp_path / "processes.part").mkdir()
+    supervisor.start(part("unrecorded", FOREVER), 10)
+    session = state(supervisor, "unrecorded").pid
+    supervisor.stop()
+    assert session_members(session) == []
+
+
 def test_a_second_holder_of_a_folder_is_told_who_has_it(tmp_path):
-    with only_one(tmp_path), pytest.raises(SetupError, match=f"process {os.getpid()}"), only_one(tmp_path):
-        pass
+    assert holder(tmp_path) is None
     with only_one(tmp_path):
+        assert holder(tmp_path) == str(os.getpid())
+        with pytest.raises(SetupError, match=f"process {os.getpid()}"), only_one(tmp_path):
+            pass
+    assert holder(tmp_path) is None
+    with only_one(tmp_path):
+        pass
+
+
+def test_a_folder_that_cannot_be_made_is_said_with_what_to_do(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(SetupError, match="set \\[local\\] folder to another"), only_one(tmp_path / "file" / "var"):
         pass
 
 

@@ -1,0 +1,101 @@
+"""The embedded broker: what was acknowledged survives SIGKILL, the address stays, the topics are as defined."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource
+
+from lab.broker import EmbeddedBroker, create_topics, is_serving
+from lab.processes import session_members
+from schemas.kafka import CONTROL_EVENTS, KAFKA_TOPICS, SEGMENT_STATS
+from schemas.messages import MAX_VALUE_BYTES
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.broker
+
+
+def produce(bootstrap: str, topic: str, values: list[bytes]) -> list[object]:
+    """Sends the values to partition 0, and answers the errors."""
+    errors = []
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "message.max.bytes": 20_000_000})
+    for value in values:
+        producer.produce(topic, value, partition=0, on_delivery=lambda error, _: error and errors.append(error.name()))
+    assert producer.flush(30) == 0
+    return errors
+
+
+def read(bootstrap: str, topic: str) -> list[bytes]:
+    """All values of partition 0."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "log_level": 0})
+    partition = TopicPartition(topic, 0, 0)
+    try:
+        _, end = consumer.get_watermark_offsets(partition, timeout=20)
+        consumer.assign([partition])
+        values: list[bytes] = []
+        wait_until(lambda: values.extend(one.value() for one in consumer.consume(end, 0.2)) or len(values) >= end, 20)
+        return values
+    finally:
+        consumer.close()
+
+
+def test_what_was_acknowledged_survives_sigkill_and_the_address_stays(tmp_path, jars):
+    one = EmbeddedBroker(tmp_path, jars.kafka)
+    one.start()
+    try:
+        create_topics(one.bootstrap)
+        sent, address = [b"%d" % number for number in range(500)], one.bootstrap
+        assert produce(one.bootstrap, CONTROL_EVENTS.name, sent) == []
+        one.kill()
+        assert not is_serving(address)
+        one.start()
+        assert one.bootstrap == address
+        assert read(one.bootstrap, CONTROL_EVENTS.name) == sent
+        one.stop()
+        later = EmbeddedBroker(tmp_path, jars.kafka)
+        later.start()
+        try:
+            create_topics(later.bootstrap)
+            assert read(later.bootstrap, CONTROL_EVENTS.name) == sent
+        finally:
+            later.stop()
+    finally:
+        one.kill()
+
+
+def test_the_topics_are_made_as_defined_and_making_them_again_changes_nothing(broker):
+    create_topics(broker.bootstrap)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    made = admin.list_topics(timeout=10).topics
+    for topic in KAFKA_TOPICS:
+        assert len(made[topic.name].partitions) == topic.partitions
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic.name)
+        (described,) = (one.result(10) for one in admin.describe_configs([resource]).values())
+        assert {name: described[name].value for name in topic.config} == topic.config
+
+
+def test_the_largest_value_that_is_valid_is_taken_and_a_much_larger_one_refused(broker):
+    assert produce(broker.bootstrap, SEGMENT_STATS.name, [b"x" * MAX_VALUE_BYTES]) == []
+    too_large = produce(broker.bootstrap, SEGMENT_STATS.name, [b"x" * (MAX_VALUE_BYTES + 100_000)])
+    assert too_large == ["MSG_SIZE_TOO_LARGE"]
+
+
+def test_a_broker_dies_with_the_process_that_started_it(tmp_path, jars):
+    script = textwrap.dedent(f"""
+        import threading
+        from pathlib import Path
+        from lab.broker import EmbeddedBroker
+        one = EmbeddedBroker(Path({str(tmp_path)!r}), Path({str(jars.kafka)!r}))
+        one.start()
+        print(one.process.pid, flush=True)
+        threading.Event().wait()
+    """)
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as owner:
+        session = int(owner.stdout.readline())
+        owner.kill()
+    wait_until(lambda: session_members(session) == [], 30)
+    assert session_members(session) == []

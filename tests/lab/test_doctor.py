@@ -1,0 +1,121 @@
+"""The doctor: a good machine is well, and each thing that is wrong is named with what to do about it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lab.doctor import examine, wrong_packages
+from lab.processes import boot_mark, start_mark
+from lab.setup import LOCALFS_JAR
+from lab.supervisor import only_one
+from tests.lab.settings import home_with
+
+HOME = Path(__file__).resolve().parents[2]
+
+
+def wrong(file: Path) -> dict:
+    """What the doctor finds wrong, by the check's name."""
+    return {finding.check: finding for finding in examine(HOME, [file]) if not finding.ok}
+
+
+def test_the_doctor_finds_this_machine_well(tmp_path, jars):
+    findings = examine(HOME, [home_with(tmp_path)])
+    assert [finding for finding in findings if not finding.ok] == []
+    assert {"python", "java", "packages", "jars for spark", "jars for kafka", "disk", "lake"} <= {
+        f.check for f in findings
+    }
+
+
+def test_the_doctor_says_what_is_wrong_and_what_to_do(tmp_path, jars, broker):
+    folder = tmp_path / "jars"
+    shutil.copytree(jars.spark, folder / "spark")
+    (folder / "spark" / LOCALFS_JAR).unlink()
+    next(iter((folder / "spark").glob("delta-spark*.jar"))).write_text("tampered")
+    file = home_with(tmp_path, jars=str(folder), broker_port=broker.port, free_disk_mb=10**9)
+    found = wrong(file)
+    assert set(found) == {"jars for spark", "jars for kafka", "disk", "port of the broker"}
+    assert "another SHA-256" in found["jars for spark"].found
+    assert all(finding.remedy for finding in found.values())
+
+
+def test_the_doctor_names_the_key_of_wrong_settings(tmp_path):
+    file = tmp_path / "wrong.toml"
+    file.write_text("[stream]\nbukets = 1\n")
+    assert "stream.bukets" in wrong(file)["settings"].found
+
+
+def test_a_table_that_cannot_be_read_is_named(tmp_path, jars):
+    log = tmp_path / "lake" / "decisions" / "_delta_log"
+    log.mkdir(parents=True)
+    (log / f"{0:020}.json").write_text("garbage")
+    found = wrong(home_with(tmp_path))
+    assert set(found) == {"lake"}
+    assert "decisions" in found["lake"].found
+
+
+def test_a_policy_that_cannot_be_read_is_named(tmp_path, jars):
+    file = home_with(tmp_path)
+    policy = tmp_path / "policy.toml"
+    policy.write_text("maxSegments = 'many'\n")
+    file.write_text(file.read_text().replace("[stream]\n", f'[stream]\npolicy = "{policy}"\n'))
+    found = wrong(file)
+    assert set(found) == {"policy"}
+    assert "maxSegments" in found["policy"].found
+
+
+@pytest.mark.parametrize(("bootstrap", "ok"), [("127.0.0.1:1", True), ("kafka.invalid:9092", False)])
+def test_kafka_must_answer_unless_it_is_this_machines_own(tmp_path, jars, bootstrap, ok):
+    file = home_with(tmp_path)
+    file.write_text(f'{file.read_text()}[kafka]\nbootstrap = "{bootstrap}"\n')
+    (kafka,) = (finding for finding in examine(HOME, [file]) if finding.check == "kafka")
+    assert kafka.ok is ok
+    assert bootstrap in kafka.found
+
+
+@pytest.mark.broker
+def test_a_kafka_that_answers_is_well(tmp_path, jars, broker):
+    file = home_with(tmp_path)
+    file.write_text(f'{file.read_text()}[kafka]\nbootstrap = "{broker.bootstrap}"\n')
+    (kafka,) = (finding for finding in examine(HOME, [file]) if finding.check == "kafka")
+    assert kafka.found == f"{broker.bootstrap} answers"
+
+
+def test_what_a_killed_run_left_behind_is_named_and_a_living_run_is_not_wrong(tmp_path, jars):
+    file, folder = home_with(tmp_path), tmp_path / "var"
+    folder.mkdir()
+    left = subprocess.Popen(
+        [sys.executable, "-c", "import threading; threading.Event().wait()"], start_new_session=True
+    )
+    try:
+        entry = {"part": "x", "session": left.pid, "mark": start_mark(left.pid), "boot": boot_mark(), "token": ""}
+        (folder / "processes.json").write_text(json.dumps([entry]))
+        assert f"sessions {left.pid}" in wrong(file)["local run"].found
+        with only_one(folder):
+            assert "local run" not in wrong(file)
+        assert left.poll() is None
+    finally:
+        left.kill()
+        left.wait()
+
+
+def test_a_package_that_is_missing_or_another_version_is_named_unless_only_other_machines_need_it():
+    lock = "click==0.0.1 \\\n    --hash=sha256:00\nno-such-package==1 \\\nonly-there==1 ; sys_platform == 'win32' \\\n"
+    changed, missing = wrong_packages(lock)
+    assert changed.startswith("click ")
+    assert changed.endswith("instead of 0.0.1")
+    assert missing == "no-such-package is missing"
+
+
+def test_the_command_answers_json_with_an_exit_code(tmp_path, jars):
+    arguments = ["--config", str(home_with(tmp_path, free_disk_mb=10**9)), "doctor", "--output", "json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "anabranch.cli", *arguments], cwd=HOME, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert [finding["check"] for finding in json.loads(done.stdout) if not finding["ok"]] == ["disk"]
