@@ -169,7 +169,9 @@ def test_orphans_are_ended_only_when_they_carry_the_token_of_the_run_that_left_t
 
 def orphaned_session(token: str) -> tuple[int, int]:
     """A session whose first process has ended and was collected, with one process left: ids of both."""
-    script = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {FOREVER!r}]).pid, flush=True)"
+    # The orphan speaks for itself: for a moment after its exec began, the kernel shows its environment as empty.
+    child = f"import os; print(os.getpid(), flush=True); {FOREVER}"
+    script = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {child!r}])"
     with subprocess.Popen(
         [sys.executable, "-c", script], start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         env={**os.environ, TOKEN_VARIABLE: token},
