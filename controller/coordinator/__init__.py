@@ -1,0 +1,9 @@
+"""The subscription coordinator of PIP-468: which consumer holds which segment, and for how long without a connection.
+
+Everything here is a value without clock, socket or store: `assignment` is the rule, `sessions` the state machine around
+it, `records` what of it outlives a leader and what a consumer is told. Whoever leads a topic stores, then sends.
+"""
+
+from controller.coordinator.assignment import assign, assignable, changed, replayable
+
+__all__ = ["assign", "assignable", "changed", "replayable"]
