@@ -1,0 +1,191 @@
+"""What a metadata store promises: a tree of small values, atomic conditional commits, ephemerals and watches.
+
+Stage: lowest of the controller; layouts, subscriptions, consumer sessions and leaders are kept here (PIP-468, "Metadata
+Storage" and "Controller Leader Election"). Both stores keep the same promises, and one suite of tests holds them to it:
+
+- A node has a path (`/a/b`), a value and a version. A version is a positive number that is never used again in that
+  store, not even by a node that was deleted and made anew, so that an old version can never fit a newer node.
+- A put makes the missing nodes above, with an empty value. A node that has others below it cannot be deleted, and an
+  ephemeral cannot have any below it: both raise `Refused`.
+- A watch says "look again", nothing more. See `MetadataStore.watch`.
+"""
+
+from __future__ import annotations
+
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from controller.metadata.paths import check_path
+
+ABSENT = -1
+"""As an expected version: there must be no such node. As an answer: there is none now."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The value of a node, and the version that a conditional operation compares."""
+
+    value: bytes
+    version: int
+
+
+@dataclass(frozen=True)
+class Put:
+    """Write a value. `expected_version`: the version it must have, `ABSENT`: it must not exist, None: whatever is there."""
+
+    path: str
+    value: bytes
+    expected_version: int | None = None
+
+
+@dataclass(frozen=True)
+class Delete:
+    """Remove a node. `expected_version`: the version it must have, None: any, but it must exist."""
+
+    path: str
+    expected_version: int | None = None
+
+
+@dataclass(frozen=True)
+class Check:
+    """Change nothing, but let the commit fail unless the node has this version, or is not there if it is `ABSENT`."""
+
+    path: str
+    version: int
+
+
+Op: TypeAlias = Put | Delete | Check
+
+
+class Kind(enum.Enum):
+    """What a watch noticed. Two changes may be reported as one, so this is a hint and not a history."""
+
+    CREATED = "created"
+    CHANGED = "changed"
+    DELETED = "deleted"
+    CHILDREN = "children"
+    """A node directly below was made or removed."""
+
+
+class Session(enum.Enum):
+    """How the store stands with its server. On one node: connected until it is closed, then lost."""
+
+    CONNECTED = "connected"
+    SUSPENDED = "suspended"
+    """The server is not heard; ephemerals may be gone at any moment from now on, and nobody here would know."""
+    LOST = "lost"
+    """The ephemerals are gone. The next `CONNECTED` is a new session without any."""
+
+
+class StoreError(Exception):
+    """The store did not do what was asked for."""
+
+
+class VersionConflict(StoreError):
+    """The node at `path` does not have the expected version; nothing was changed."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{path} is not at the expected version: read it again")
+        self.path = path
+
+
+class Refused(StoreError):
+    """The tree does not allow it (see above); nothing was changed."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+
+
+class StoreUnavailable(StoreError):
+    """The store cannot be reached or is closed. A write may have happened or not: read before writing again."""
+
+
+class SessionLost(StoreUnavailable):
+    """The session ended, and its ephemerals with it. A write may have happened or not."""
+
+
+WatchCallback: TypeAlias = Callable[[str, Kind], None]
+SessionCallback: TypeAlias = Callable[[Session], None]
+
+
+class Subscription:
+    """A callback that is called until it is cancelled."""
+
+    def __init__(self, cancel: Callable[[], None]) -> None:
+        self._cancel = cancel
+
+    def cancel(self) -> None:
+        """Call it no more (a call that is under way may still end). More than once is fine."""
+        self._cancel()
+
+
+class MetadataStore(ABC):
+    """A store, used by any number of threads. Every method may raise `StoreUnavailable` or its `SessionLost`."""
+
+    @abstractmethod
+    def get(self, path: str) -> Stored | None:
+        """The node at `path`, or None. Raises `ValueError` for what is no path, as all methods do."""
+
+    @abstractmethod
+    def children(self, path: str) -> list[str]:
+        """The names (not paths) directly below `path`, sorted; none when it is not there. The root is `/`."""
+
+    @abstractmethod
+    def commit(self, *ops: Op) -> list[int]:
+        """Do all of `ops`, in their order, or nothing; durable on return.
+
+        Answers the version of each path afterwards, `ABSENT` where there is no node. Raises `VersionConflict` with the
+        first path that was not as expected, `Refused`, and `ValueError` when a path is named twice.
+        """
+
+    @abstractmethod
+    def create_ephemeral(self, path: str, value: bytes) -> int | None:
+        """Make a node that vanishes with this store's session; its version when this session holds it, else None.
+
+        When this session holds a node of that very value already, that is the answer: a call that ended in
+        `StoreUnavailable` may be repeated. Raises `Refused` when the node above is ephemeral.
+        """
+
+    @abstractmethod
+    def watch(self, path_prefix: str, callback: WatchCallback) -> Subscription:
+        """Call `callback(path, kind)` after changes at `path_prefix` (which need not exist) and everywhere below it.
+
+        Every change made after the return is followed by a call, after which a read shows that change or a later one.
+        Beyond that nothing is promised: changes may be coalesced into one call, reported twice, or in another order,
+        and a call may come for what a reader saw long ago. So: take it as "look again". Calls come one at a time from
+        a thread of the store; they must be short, and may use the store, but not wait for another callback.
+        """
+
+    @abstractmethod
+    def on_session(self, callback: SessionCallback) -> Subscription:
+        """Call `callback` at every change of `session` from now on, in order, as `watch` calls."""
+
+    @property
+    @abstractmethod
+    def session(self) -> Session:
+        """How the store stands with its server now."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the session, dropping its ephemerals; the store is not used afterwards. More than once is fine."""
+
+    def put(self, path: str, value: bytes, expected_version: int | None = None) -> int:
+        """One `Put`; the new version."""
+        return self.commit(Put(path, value, expected_version))[0]
+
+    def delete(self, path: str, expected_version: int | None = None) -> None:
+        """One `Delete`."""
+        self.commit(Delete(path, expected_version))
+
+
+def check_ops(ops: tuple[Op, ...]) -> None:
+    """Raises `ValueError` when a path is none or is named twice: the second would have no version to expect."""
+    seen: set[str] = set()
+    for op in ops:
+        if check_path(op.path) in seen:
+            raise ValueError(f"{op.path} is named twice in one commit")
+        seen.add(op.path)

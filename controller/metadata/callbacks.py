@@ -1,0 +1,76 @@
+"""One thread of a store that calls the callbacks, in order, one at a time. Stage: below both stores.
+
+Nobody's lock is held while it calls, so a callback may use the store.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+
+from controller.metadata.base import Session, SessionCallback, Subscription
+
+_log = logging.getLogger(__name__)
+
+
+class Callbacks:
+    """The thread and its queue."""
+
+    def __init__(self, name: str) -> None:
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def enqueue(self, call: Callable[[], None]) -> None:
+        """Have it called after all that was enqueued before; what it raises is logged and stops nothing."""
+        self._calls.put(call)
+
+    def close(self) -> None:
+        """Call what is enqueued, then end; waits for that unless the thread itself asks."""
+        self._calls.put(None)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while (call := self._calls.get()) is not None:
+            try:
+                call()
+            except Exception:
+                _log.exception("a callback of the metadata store failed; it will be called again at the next change")
+
+
+class SessionState:
+    """The present state of a session, and who hears of its changes."""
+
+    def __init__(self, callbacks: Callbacks, state: Session) -> None:
+        self._callbacks, self.state = callbacks, state
+        self._listeners: dict[object, SessionCallback] = {}
+        self._lock = threading.Lock()
+
+    def become(self, state: Session) -> None:
+        """Change to `state` and tell all listeners; nothing when it is that already."""
+        with self._lock:
+            if state is self.state:
+                return
+            self.state = state
+            for key in self._listeners:
+                self._callbacks.enqueue(lambda key=key: self._tell(key, state))  # type: ignore[misc]
+
+    def listen(self, callback: SessionCallback) -> Subscription:
+        """Tell `callback` of every change from now on."""
+        key = object()
+        with self._lock:
+            self._listeners[key] = callback
+        return Subscription(lambda: self._forget(key))
+
+    def _tell(self, key: object, state: Session) -> None:
+        with self._lock:
+            listener = self._listeners.get(key)
+        if listener is not None:
+            listener(state)
+
+    def _forget(self, key: object) -> None:
+        with self._lock:
+            self._listeners.pop(key, None)
