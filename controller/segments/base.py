@@ -1,0 +1,112 @@
+"""What a store of segment topics does: create, subscribe, terminate, delete (PIP-468 "Segment Topic Management").
+
+Stage: below the split and merge protocol, which knows segments by their names `segment://tenant/namespace/name/…` only.
+Every operation can be repeated: what was done already is left as it is, so a caller that was killed does it again.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from controller.errors import ControllerError, NotFound, PreconditionFailed
+from decisions.names import segment_descriptor, segment_topic_name
+from schemas.metadata import HashRange
+
+Position = Literal["earliest", "latest"]
+"""Where a new subscription starts: at the first message that is kept, or behind the last one."""
+
+
+class SegmentStoreError(ControllerError):
+    """The store of segments does not answer or refuses; what was asked for may be done in part: do it again."""
+
+    status = 503
+
+
+class SegmentNotFound(NotFound):
+    """There is no such segment topic."""
+
+    def __init__(self, segment: str, where: str) -> None:
+        super().__init__(f"Segment topic not found: {segment} in {where}; create it first")
+
+
+class SubscriptionNotFound(NotFound):
+    """The segment has no such subscription."""
+
+    def __init__(self, segment: str, subscription: str, where: str) -> None:
+        super().__init__(f"Subscription not found: {subscription} on {segment} in {where}; create it first")
+
+
+class NameTooLong(PreconditionFailed):
+    """The store cannot hold segments of a topic of that name."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentStats:
+    """One segment topic: messages are at the positions `first` to `end` - 1; `backlog` counts by subscription."""
+
+    terminated: bool
+    first: int
+    end: int
+    backlog: Mapping[str, int]
+
+
+def segment_name(topic: str, segment_id: int, hash_range: HashRange) -> str:
+    """`segment://tenant/namespace/name/0000-7fff-1`; `ValueError` when `topic` is no scalable topic's name."""
+    return segment_topic_name(topic, segment_descriptor(hash_range.start, hash_range.end, segment_id))
+
+
+class SegmentStore(ABC):
+    """Segment topics by their `segment://` names.
+
+    Any operation raises `SegmentStoreError` when the store does not answer in time.
+    """
+
+    @abstractmethod
+    def check_topic(self, topic: str) -> None:
+        """Raises `NameTooLong` when not every segment that the topic may ever have can be named in the store."""
+
+    @abstractmethod
+    def create(self, topic: str, segment_id: int, hash_range: HashRange, subscriptions: Iterable[str] = ()) -> str:
+        """Make a segment topic with subscriptions at its beginning; answers its name (PIP-468 "Create Segment").
+
+        What exists is left as it is: its messages, its subscriptions, where they are, and that it is terminated.
+        """
+
+    @abstractmethod
+    def create_subscription(self, segment: str, subscription: str, position: Position = "earliest") -> None:
+        """Make a subscription; one that exists stays where it is. `SegmentNotFound` without the segment."""
+
+    @abstractmethod
+    def delete_subscription(self, segment: str, subscription: str) -> None:
+        """Remove a subscription; none of that name, or no such segment, is fine."""
+
+    @abstractmethod
+    def subscriptions(self, segment: str) -> list[str]:
+        """The names of a segment's subscriptions, sorted. `SegmentNotFound` without the segment."""
+
+    @abstractmethod
+    def terminate(self, segment: str) -> int:
+        """Seal a segment and answer its end, the position behind its last message (PIP-468 "Terminate Segment").
+
+        When this returns, no write is accepted any more and every write that was is below the end. Terminating again
+        answers the same. `SegmentNotFound` without the segment.
+        """
+
+    @abstractmethod
+    def is_terminated(self, segment: str) -> bool:
+        """Whether a segment refuses all writes. `SegmentNotFound` without the segment."""
+
+    @abstractmethod
+    def delete(self, segment: str) -> None:
+        """Remove a segment with its messages and subscriptions; none of that name is fine (PIP-468)."""
+
+    @abstractmethod
+    def backlog(self, segment: str, subscription: str) -> int:
+        """Messages that a subscription has not acknowledged; `SegmentNotFound`, `SubscriptionNotFound`."""
+
+    @abstractmethod
+    def stats(self, segment: str) -> SegmentStats:
+        """What is in a segment. `SegmentNotFound` without the segment."""
