@@ -1,0 +1,73 @@
+"""Names of segments in Kafka, there and back.
+
+`segment://acme/shop/new_orders/0000-7fff-1` is the Kafka topic `segment..acme..shop..new.5forders..0000-7fff-1`: each
+`/` is two dots; a byte of the UTF-8 text that is no ASCII letter, digit or `-` is a dot and its two hexadecimal digits.
+A dot is never left as it stands and `_` never comes up, so names differ also for Kafka's metrics, which take `.` and
+`_` for the same. Nothing is shortened: a name that does not fit into Kafka's 249 characters is refused.
+
+A subscription is the consumer group `<Kafka topic>#<subscription>`: groups belong to one segment, because only a whole
+group can be deleted, and because a segment that is deleted takes its positions along.
+"""
+
+from __future__ import annotations
+
+import re
+
+from controller.segments.base import NameTooLong
+from decisions.names import parse_segment_topic_name, segment_topic_name
+from schemas.base import MAX_SEGMENT_ID
+
+MAX_KAFKA_NAME = 249
+"""Most characters of a Kafka topic's name."""
+
+_PREFIX = "segment.."
+_DOMAIN = "segment://"
+_LONGEST_DESCRIPTOR = f"0000-ffff-{MAX_SEGMENT_ID}"
+_SPECIAL = re.compile(rb"[^A-Za-z0-9-]")
+_ESCAPE = re.compile(rb"\.(\.|[0-9a-f]{2})")
+
+
+def kafka_topic(segment: str) -> str:
+    """The Kafka topic of a segment; `ValueError` when that is no segment's name, `NameTooLong` when it does not fit."""
+    parse_segment_topic_name(segment)
+    name = _PREFIX + _SPECIAL.sub(_escaped, segment.removeprefix(_DOMAIN).encode()).decode()
+    if len(name) > MAX_KAFKA_NAME:
+        raise NameTooLong(
+            f"{segment} would be a Kafka topic of {len(name)} characters, at most {MAX_KAFKA_NAME} are possible; "
+            "choose a shorter name for the topic (letters, digits and - count once, other characters three times)"
+        )
+    return name
+
+
+def segment_of(kafka_name: str) -> str:
+    """The segment of a Kafka topic; `ValueError` when that topic is no segment."""
+    if not kafka_name.startswith(_PREFIX):
+        raise ValueError(f"not the Kafka topic of a segment: {kafka_name!r}; expected {_PREFIX}tenant..namespace..…")
+    segment = _DOMAIN + _ESCAPE.sub(_unescaped, kafka_name.removeprefix(_PREFIX).encode()).decode()
+    if kafka_topic(segment) != kafka_name:
+        raise ValueError(f"not the Kafka topic of a segment: {kafka_name!r}; {segment} has another")
+    return segment
+
+
+def check_fits(topic: str) -> None:
+    """Raises `NameTooLong` unless every segment that the topic may ever have fits."""
+    kafka_topic(segment_topic_name(topic, _LONGEST_DESCRIPTOR))
+
+
+def group_id(segment: str, subscription: str) -> str:
+    """The consumer group of a subscription of a segment."""
+    return f"{kafka_topic(segment)}#{subscription}"
+
+
+def subscription_of(group: str, segment: str) -> str | None:
+    """The subscription of a consumer group, None when that group belongs to another segment or to none."""
+    topic, separator, subscription = group.partition("#")
+    return subscription if separator and topic == kafka_topic(segment) else None
+
+
+def _escaped(found: re.Match[bytes]) -> bytes:
+    return b".." if found[0] == b"/" else b".%02x" % ord(found[0])
+
+
+def _unescaped(found: re.Match[bytes]) -> bytes:
+    return b"/" if found[1] == b"." else bytes.fromhex(found[1].decode())
