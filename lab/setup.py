@@ -32,6 +32,7 @@ class Jars:
 
     spark: Path
     kafka: Path
+    zookeeper: Path
 
 
 def ensure_jars(settings: Settings, say: Callable[[str], None] = lambda _: None) -> Jars:
@@ -41,8 +42,8 @@ def ensure_jars(settings: Settings, say: Callable[[str], None] = lambda _: None)
     """
     root = settings.path(settings.local.jars)
     lists = settings.home / "conf" / "jars"
-    jars = Jars(spark=root / "spark", kafka=root / "kafka")
-    for folder in (jars.spark, jars.kafka):
+    jars = Jars(spark=root / "spark", kafka=root / "kafka", zookeeper=root / "zookeeper")
+    for folder in (jars.spark, jars.kafka, jars.zookeeper):
         expected = read_checksums(lists / f"{folder.name}.sha256")
         wrong = wrong_jars(folder, expected)
         if wrong:

@@ -19,6 +19,8 @@ from controller.service import ScalableTopicService
 from controller.snapshots import Snapshots
 from controller.store import LayoutStore
 from lab.broker import EmbeddedBroker
+from lab.setup import Jars
+from lab.zookeeper import EmbeddedZooKeeper
 from schemas.ids import EVERY_TOPIC
 from schemas.messages import Message, Rejected, parse_message
 from tests.waiting import wait_until
@@ -99,6 +101,17 @@ def run_controller(
 def kafka(broker: EmbeddedBroker) -> str:
     """`host:port` of a real broker with the three topics."""
     return broker.bootstrap
+
+
+@pytest.fixture(scope="session")
+def zookeeper(jars: Jars, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
+    """One ZooKeeper for the whole session; tests use a root of their own."""
+    one = EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper"), jars.zookeeper)
+    one.start()
+    try:
+        yield one
+    finally:
+        one.stop()
 
 
 @pytest.fixture(scope="session")

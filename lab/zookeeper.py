@@ -1,0 +1,115 @@
+"""The embedded ZooKeeper: one server on loopback, from the checked jars, in a folder of its own.
+
+Stage: what `controller.metadata.zookeeper` talks to in tests and in a local run with several controllers. Data survives
+kill -9; the port is chosen once per object, so that clients find a restarted server again.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+from lab.broker import check_port_is_free, free_ports
+from lab.java_home import SetupError, find_java
+from lab.processes import tethered
+
+_FLAGS = [
+    "-Xms32m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Xshare:auto",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+    "-Dzookeeper.4lw.commands.whitelist=ruok",
+    "-Dzookeeper.admin.enableServer=false",
+]
+_START_SECONDS = 60
+_STOP_SECONDS = 20
+_TICK_MS = 200
+"""Sessions end at a multiple of this; the shortest session that a client may ask for is two of them."""
+
+
+class EmbeddedZooKeeper:
+    """One server process. `address` is known from the start and stays the same through restarts of the process."""
+
+    def __init__(self, folder: Path, jars: Path, heap: str = "128m", port: int = 0) -> None:
+        """`folder` holds data, configuration and log; `port` 0 means a free one."""
+        self.folder, self._jars, self._heap = Path(folder).resolve(), jars, heap
+        if port:
+            check_port_is_free(port, "the embedded ZooKeeper")
+        self.port = port or free_ports(1)[0]
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        """`host:port` of the server."""
+        return f"127.0.0.1:{self.port}"
+
+    def prepare(self) -> list[str]:
+        """Writes the configuration, and answers the command that runs the server."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        configuration = self.folder / "zoo.cfg"
+        configuration.write_text(
+            _CONFIGURATION.format(port=self.port, data=self.folder / "data", tick=_TICK_MS), encoding="utf-8"
+        )
+        main = "org.apache.zookeeper.server.ZooKeeperServerMain"
+        return [find_java(), f"-Xmx{self._heap}", *_FLAGS, "-cp", f"{self._jars}/*", main, str(configuration)]
+
+    def start(self) -> None:
+        """Starts the server and waits until it serves; raises `SetupError` with its last words when it does not.
+
+        It ends at the latest with the thread that calls this (Linux).
+        """
+        command = self.prepare()
+        with open(self.folder / "zookeeper.log", "ab") as log:
+            self.process = subprocess.Popen(
+                tethered(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        deadline = time.monotonic() + _START_SECONDS
+        while not is_serving(self.address):
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                words = (self.folder / "zookeeper.log").read_text(errors="replace")[-800:]
+                self.kill()
+                raise SetupError(f"ZooKeeper did not start; the end of {self.folder / 'zookeeper.log'}: {words}")
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        """Ends the server orderly."""
+        if self.process and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    def kill(self) -> None:
+        """Ends the server with SIGKILL."""
+        if self.process and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+def is_serving(address: str) -> bool:
+    """Whether a ZooKeeper answers there within a second."""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), 1) as connection:
+            connection.sendall(b"ruok")
+            return connection.recv(16) == b"imok"
+    except OSError:
+        return False
+
+
+_CONFIGURATION = """\
+dataDir={data}
+clientPortAddress=127.0.0.1
+clientPort={port}
+tickTime={tick}
+maxSessionTimeout=60000
+# Every start and every test connects from 127.0.0.1.
+maxClientCnxns=0
+autopurge.snapRetainCount=3
+autopurge.purgeInterval=1
+"""
