@@ -1,0 +1,205 @@
+"""`anabranch topics`: scalable topics through the admin REST interface, ours or a Pulsar 5's.
+
+Exit codes: 0 done, 1 refused by the server, 2 wrong usage, 3 no answer.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+import click
+
+from anabranch.admin import AdminInterface, Unreachable
+from anabranch.commands.topic_policy import policy
+from anabranch.connection import connected, encodable, namespace_name, say, topic_name
+from anabranch.duration import DURATION
+from anabranch.printable import printable
+
+_SEGMENT = click.IntRange(min=0)
+
+
+def _property(value: str) -> str:
+    key, _, held = value.partition("=")
+    if not key or not held:
+        raise click.BadParameter(f"{value!r} is not of the form key=value")
+    return encodable(value)
+
+
+@click.group("topics")
+def command() -> None:
+    """Create, look at, split, merge and delete scalable topics.
+
+    \b
+    TOPIC is topic://tenant/namespace/name, or the same without topic://. A token comes from the environment:
+    ANABRANCH_CONTROLLER_TOKEN. Exit codes: 0 done, 1 refused by the server, 2 wrong usage, 3 no answer.
+    """
+
+
+command.add_command(policy)
+
+
+@command.command("create")
+@click.argument("topic", type=topic_name, metavar="TOPIC")
+@click.option("--segments", type=click.IntRange(min=1), default=1, show_default=True, help="Initial segments.")
+@click.option(
+    "--property",
+    "-p",
+    "properties",
+    multiple=True,
+    type=_property,
+    metavar="KEY=VALUE",
+    help="May be given several times.",
+)
+@connected
+def create(admin: AdminInterface, output: str, topic: str, segments: int, properties: tuple[str, ...]) -> None:
+    """Create TOPIC with equal segments."""
+    admin.create_topic(topic, segments, {key: value for key, _, value in (text.partition("=") for text in properties)})
+    parts = f"{segments} segment{'s' * (segments != 1)}"
+    say(output, f"created {printable(topic)} with {parts}", {"created": topic, "segments": segments})
+
+
+@command.command("list")
+@click.argument("namespace", type=namespace_name, metavar="NAMESPACE")
+@click.option(
+    "--property",
+    "-p",
+    "properties",
+    multiple=True,
+    type=_property,
+    metavar="KEY=VALUE",
+    help="Only topics that have all of them.",
+)
+@connected
+def list_topics(admin: AdminInterface, output: str, namespace: str, properties: tuple[str, ...]) -> None:
+    """List the topics of NAMESPACE, one a line."""
+    found = admin.list_topics(namespace, list(properties))
+    if output == "json" or found:
+        say(output, "\n".join(map(printable, found)), found)
+
+
+@command.command("show")
+@click.argument("topic", type=topic_name, metavar="TOPIC")
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=32, show_default=True, help="Segments and changes to list at most."
+)
+@connected
+def show(admin: AdminInterface, output: str, topic: str, limit: int) -> None:
+    """Draw the key space of TOPIC, its segments to scale, and below it how they came about."""
+    if output == "json":
+        click.echo(json.dumps(admin.layout_record(topic), indent=2))
+        return
+    layout = admin.layout(topic)
+    from rich.console import Console
+
+    from anabranch.drawing import picture
+
+    console = Console(highlight=False)
+    console.print(picture(topic, layout, console.width, limit))
+
+
+@command.command("stats")
+@click.argument("topic", type=topic_name, metavar="TOPIC")
+@connected
+def stats(admin: AdminInterface, output: str, topic: str) -> None:
+    """Show what the server counts of TOPIC: segments and consumers."""
+    found = admin.stats(topic)
+    click.echo(json.dumps(found, indent=2) if output == "json" else "\n".join(_outline(found)))
+
+
+@command.command("split")
+@click.argument("topic", type=topic_name, metavar="TOPIC")
+@click.argument("segment", type=_SEGMENT, metavar="SEGMENT")
+@connected
+def split(admin: AdminInterface, output: str, topic: str, segment: int) -> None:
+    """Split the active SEGMENT of TOPIC at the middle of its hash range."""
+    admin.split_segment(topic, segment)
+    say(output, f"split segment {segment} of {printable(topic)}", {"topic": topic, "split": segment})
+
+
+@command.command("merge")
+@click.argument("topic", type=topic_name, metavar="TOPIC")
+@click.argument("first", type=_SEGMENT, metavar="FIRST")
+@click.argument("second", type=_SEGMENT, metavar="SECOND")
+@connected
+def merge(admin: AdminInterface, output: str, topic: str, first: int, second: int) -> None:
+    """Merge FIRST and SECOND, two adjacent active segments of TOPIC."""
+    admin.merge_segments(topic, first, second)
+    text = f"merged segments {first} and {second} of {printable(topic)}"
+    say(output, text, {"topic": topic, "merged": [first, second]})
+
+
+@command.command("delete")
+@click.argument("topic", type=topic_name, metavar="TOPIC")
+@click.option("--force", is_flag=True, help="Also when producers or consumers are connected.")
+@click.option("--yes", is_flag=True, help="Do not ask; needed where nobody can be asked.")
+@connected
+def delete(admin: AdminInterface, output: str, topic: str, force: bool, yes: bool) -> None:
+    """Delete TOPIC with its segments and subscriptions. This cannot be undone."""
+    if not yes:
+        if not sys.stdin.isatty():
+            raise click.UsageError("standard input is no terminal, so nobody can be asked: add --yes to delete")
+        click.confirm(f"Delete {printable(topic)} with all its messages?", abort=True, err=True)
+    admin.delete_topic(topic, force)
+    say(output, f"deleted {printable(topic)}", {"deleted": topic})
+
+
+@command.command("watch")
+@click.argument("topic", type=topic_name, metavar="TOPIC")
+@click.option("--every", type=DURATION, default="1s", show_default=True, help="Time between two looks.")
+@connected
+def watch(admin: AdminInterface, output: str, topic: str, every: float) -> None:
+    """Print the layout of TOPIC, and every new one (as JSON: one record a line), until Ctrl-C or until it is deleted.
+
+    A look that gets no answer is said once, and then looked again; the first one has to succeed.
+    """
+    from rich.console import Console
+
+    from anabranch.drawing import change
+
+    console = Console(highlight=False)
+    known, silent = None, False
+    while True:
+        try:
+            layout = admin.layout(topic)
+        except Unreachable as error:
+            if known is None:
+                raise
+            if not silent:
+                click.echo(f"{error.message}; looking again every {every:g} s", err=True)
+            silent = True
+        else:
+            silent = False
+            # The segments too: a topic that was deleted and made again can be at the same epoch.
+            if known is None or (layout.epoch, layout.segments) != (known.epoch, known.segments):
+                if output == "json":
+                    click.echo(layout.to_metadata().to_json())
+                else:
+                    console.print(change(topic, layout, console.width))
+                sys.stdout.flush()
+            known = layout
+        time.sleep(every)
+
+
+def _outline(value: Any, indent: str = "") -> list[str]:
+    """JSON as indented lines: servers differ in what they count, so nothing is left out."""
+    if not isinstance(value, (dict, list)):
+        return [f"{indent}{_plain(value)}"]
+    lines = []
+    for key, held in value.items() if isinstance(value, dict) else enumerate(value):
+        start = f"{indent}{printable(str(key))}:"
+        if not isinstance(held, (dict, list)):
+            lines.append(f"{start} {_plain(held)}")
+        elif not held:
+            lines.append(f"{start} none")
+        elif indent and isinstance(held, dict) and not any(isinstance(inner, (dict, list)) for inner in held.values()):
+            lines.append(f"{start} " + ", ".join(f"{printable(name)} {_plain(inner)}" for name, inner in held.items()))
+        else:
+            lines += [start, *_outline(held, indent + "  ")]
+    return lines
+
+
+def _plain(value: Any) -> str:
+    return printable(value) if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,74 @@
+"""What the commands that speak to a controller share: how to reach it, how topics are named, how results are printed.
+
+Stage: between `anabranch.commands.topics` and `anabranch.admin`.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from anabranch.admin import AdminInterface
+from anabranch.context import Context
+from anabranch.printable import printable
+from schemas.ids import topic_parts
+
+_UNPAIRED = re.compile("[\ud800-\udfff]")
+"""What Python makes of bytes on a command line that are not UTF-8."""
+
+
+def encodable(value: str) -> str:
+    """`value`; a wrong usage when the command line held bytes that are not UTF-8."""
+    if _UNPAIRED.search(value):
+        raise click.BadParameter(f"{printable(value)} is not UTF-8")
+    return value
+
+
+def topic_name(value: str) -> str:
+    """Reads `topic://tenant/namespace/name`, or the same without `topic://`."""
+    name = value if "://" in value else f"topic://{value}"
+    encodable(name)
+    try:
+        topic_parts(name)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+    return name
+
+
+def namespace_name(value: str) -> str:
+    """Reads `tenant/namespace`."""
+    tenant, _, namespace = value.partition("/")
+    if not tenant or not namespace or "/" in namespace:
+        raise click.BadParameter(f"{value!r} is no namespace; expected tenant/namespace")
+    return encodable(value)
+
+
+def policy_subject(value: str) -> str:
+    """Reads what a policy belongs to: `tenant/namespace`, or a topic."""
+    return namespace_name(value) if value.count("/") == 1 else topic_name(value)
+
+
+def connected(function: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command `--url` and `--output`, and calls it with `admin` (an `AdminInterface`) and `output`."""
+
+    @functools.wraps(function)
+    def run(context: Context, **arguments: Any) -> None:
+        settings = context.settings.controller
+        token = None if settings.token is None else settings.token.get_secret_value()
+        url = arguments.pop("url") or settings.url
+        function(admin=AdminInterface(url, token), **arguments)
+
+    output = click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+    url = click.option("--url", metavar="URL", help="Admin interface, instead of the settings' [controller] url.")
+    passed: Callable[..., None] = click.pass_obj(run)
+    return url(output(passed))
+
+
+def say(output: str, text: str, value: Any) -> None:
+    """Prints a result: `text` for people, or `value` as JSON in one line."""
+    click.echo(json.dumps(value) if output == "json" else text)

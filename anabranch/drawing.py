@@ -1,0 +1,177 @@
+"""A layout as a picture for a terminal: the 16-bit key space to scale, its segments, and how they came about.
+
+Stage: drawing, under `anabranch.commands.topics`. Pure. The lineage is drawn as one row of the key space for each epoch
+that made segments: what lies above a segment is what it came from, so a split opens downwards and a merge closes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from anabranch.explanation import instant
+from anabranch.printable import printable
+from decisions.layout import HASH_SPACE, Segment, SegmentLayout
+
+NARROWEST = 17
+"""A key space narrower than this many columns says nothing: it is then wider than the terminal."""
+SHADES = ("cyan", "green")
+FRESH = "bold yellow"
+SHARED = "#"
+
+
+def picture(topic: str, layout: SegmentLayout, width: int, limit: int) -> RenderableType:
+    """All of a layout in `width` columns; at most `limit` segments and `limit` newest epochs are listed."""
+    parts: list[RenderableType] = [Text(_heading(topic, layout), "bold"), *_notes(layout), Text()]
+    parts += [_scale(_bar_width(width)), strip(layout.active, _bar_width(width))]
+    if any(cell == SHARED for cell in strip(layout.active, _bar_width(width)).plain):
+        parts.append(Text(f"{SHARED}: several segments in one column", "dim"))
+    parts += [Text(), _segments(layout.active, limit), Text()]
+    parts += [_lineage(layout, width, limit)]
+    return Group(*parts)
+
+
+def change(topic: str, layout: SegmentLayout, width: int) -> RenderableType:
+    """What the newest epoch made of a topic, in a line, and the key space below it."""
+    newest = _epochs(layout)[-1]
+    said = _event(layout, newest) if newest == layout.epoch else "nothing new; sealed segments may be pruned"
+    return Group(
+        Text(f"{_heading(topic, layout)}: {said}"), strip(layout.active, _bar_width(width), _made_in(layout, newest))
+    )
+
+
+def strip(segments: Iterable[Segment], width: int, fresh: Sequence[Segment] = ()) -> Text:
+    """Segments in exactly `width` columns, the last of them the closing edge; ids and ranges where they fit."""
+    cells = width - 1
+    text = Text(no_wrap=True, overflow="crop")
+    new = {segment.segment_id for segment in fresh}
+    for number, segment in enumerate(sorted(segments, key=lambda one: (one.start, one.segment_id))):
+        first, last = segment.start * cells // HASH_SPACE, (segment.end + 1) * cells // HASH_SPACE
+        if len(text) < first:
+            text.append(" " * (first - len(text)))
+        if last <= first:
+            # No column of its own: whoever has this one gives it up.
+            if len(text) == first:
+                text.append(SHARED)
+            continue
+        style = FRESH if segment.segment_id in new else SHADES[number % 2]
+        size = last - len(text)
+        if size > 0:
+            text.append("|" + _label(segment, size - 1), style)
+    text.append(" " * (cells - len(text)))
+    text.append("|")
+    return text
+
+
+def _label(segment: Segment, size: int) -> str:
+    hashes = f"{segment.start:04x}-{segment.end:04x}"
+    for label in (f" {segment.segment_id}: {hashes} ", f" {segment.segment_id} ", str(segment.segment_id), ""):
+        if len(label) <= size:
+            return label.center(size, "-")
+    return ""
+
+
+def _scale(width: int) -> Text:
+    """Hashes in hexadecimal above their columns, as many as fit."""
+    marks = next((marks for marks in (8, 4, 2) if width >= marks * 8), 1)
+    cells = [" "] * width
+    for mark in range(marks):
+        at = mark * (width - 1) // marks
+        cells[at : at + 4] = f"{mark * HASH_SPACE // marks:04x}"
+    cells[-4:] = "ffff"
+    return Text("".join(cells[:width]), "dim", no_wrap=True, overflow="crop")
+
+
+def _bar_width(width: int) -> int:
+    return max(width, NARROWEST)
+
+
+def _heading(topic: str, layout: SegmentLayout) -> str:
+    active = len(layout.active)
+    sealed = len(layout.segments) - active
+    segments = f"{active} active segment{'s' * (active != 1)}"
+    return f"{printable(topic)} at epoch {layout.epoch}, {segments}{f', {sealed} sealed' if sealed else ''}"
+
+
+def _notes(layout: SegmentLayout) -> list[Text]:
+    notes = [f"{key}={value}" for key, value in sorted(layout.properties.items())]
+    lines = [f"properties: {', '.join(printable(note) for note in notes)}"] if notes else []
+    if layout.auto_scale_policy is not None:
+        lines.append(f"policy: {printable(layout.auto_scale_policy.to_json())}")
+    return [Text(line) for line in lines]
+
+
+def _segments(active: Sequence[Segment], limit: int) -> RenderableType:
+    table = Table.grid(padding=(0, 2))
+    for heading in ("segment", "hashes", "share", "since epoch", "created", "from"):
+        table.add_column(heading, justify="right" if heading in ("segment", "share", "since epoch") else "left")
+    table.add_row(*(Text(str(column.header), "dim") for column in table.columns))
+    for segment in active[:limit]:
+        table.add_row(
+            str(segment.segment_id),
+            f"{segment.start:04x}-{segment.end:04x}",
+            f"{segment.width / HASH_SPACE:.2%}",
+            str(segment.created_at_epoch),
+            instant(segment.created_at_ms),
+            Text(_ids(segment.parent_ids)),
+        )
+    if len(active) <= limit:
+        return table
+    return Group(table, Text(f"and {len(active) - limit} more: --limit, or --output json", "dim"))
+
+
+def _lineage(layout: SegmentLayout, width: int, limit: int) -> RenderableType:
+    epochs = _epochs(layout)
+    shown = epochs[-limit:]
+    events = [_event(layout, epoch) for epoch in shown]
+    number = len(str(shown[-1])) + 6
+    aside = min(max(map(len, events)), max(width // 3, 12))
+    bar = _bar_width(width - number - aside - 2)
+    table = Table.grid(padding=(0, 1))
+    table.add_column(no_wrap=True, width=number)
+    table.add_column(no_wrap=True, width=bar)
+    table.add_column(overflow="fold", width=aside)
+    for epoch, event in zip(shown, events, strict=True):
+        there = [
+            segment
+            for segment in layout.segments.values()
+            if segment.created_at_epoch <= epoch and (segment.is_active or segment.sealed_at_epoch > epoch)
+        ]
+        table.add_row(
+            Text(f"epoch {epoch}"), strip(there, bar, _made_in(layout, epoch) if epoch else ()), Text(event, "dim")
+        )
+    hidden = len(epochs) - len(shown)
+    title = f"lineage, oldest first{f' ({hidden} earlier changes: --limit)' if hidden else ''}"
+    return Group(Text(title, "dim"), table)
+
+
+def _epochs(layout: SegmentLayout) -> list[int]:
+    """The epochs that made segments, oldest first; a layout always has one."""
+    return sorted({segment.created_at_epoch for segment in layout.segments.values()})
+
+
+def _made_in(layout: SegmentLayout, epoch: int) -> list[Segment]:
+    return [segment for segment in layout.segments.values() if segment.created_at_epoch == epoch]
+
+
+def _event(layout: SegmentLayout, epoch: int) -> str:
+    """What an epoch made, in words: `split 0 -> 1, 2`, `merge 1, 3 -> 5`; parents that were pruned are not known."""
+    families: dict[tuple[int, ...], list[int]] = {}
+    for segment in _made_in(layout, epoch):
+        families.setdefault(segment.parent_ids, []).append(segment.segment_id)
+    said = []
+    for parents, children in sorted(families.items()):
+        if parents:
+            said.append(f"{'split' if len(parents) == 1 else 'merge'} {_ids(parents)} -> {_ids(children)}")
+        else:
+            said.append(f"created {_ids(children)}" if epoch == 0 else f"made {_ids(children)}, parents pruned")
+    return "; ".join(said)
+
+
+def _ids(ids: Sequence[int]) -> str:
+    if len(ids) > 8:
+        return f"{ids[0]} to {ids[-1]}" if list(ids) == list(range(ids[0], ids[-1] + 1)) else f"{len(ids)} segments"
+    return ", ".join(map(str, ids))
