@@ -1,0 +1,218 @@
+"""Segment topics on Kafka: a topic of one partition for each segment, a consumer group for each subscription.
+
+Stage: the segment store of a controller that runs on Kafka; names are those of `kafka_names`.
+
+Sealing: Kafka knows no terminated topic, but `max.message.bytes=0` refuses every write with MSG_SIZE_TOO_LARGE, leaves
+no gap, and is not fatal to an idempotent producer. The broker takes the change up a moment after it has confirmed it,
+so `terminate` probes until the partition's leader refuses. A probe can never become a message: its time stamp is one
+that no segment allows, so an open segment answers INVALID_TIMESTAMP. The leader checks sizes before it takes the log's
+lock, and time stamps under it; the same change therefore shuts the window of time stamps too, against a write that had
+passed the first check and still waited for the lock. Only then is the end read.
+
+So a producer that hears MSG_SIZE_TOO_LARGE (seldom INVALID_TIMESTAMP) looks at the layout again and goes on with the
+child. Two limits: a producer whose acknowledgement was lost hears the refusal at its repetition and writes the message
+a second time, to the child; and transactions must be over before a segment is terminated, because their markers are
+refused like writes.
+
+Positions: Kafka drops the committed positions of a group without members after `offsets.retention.minutes` (7 days
+unless set). Brokers for segments should have it at its largest value, 2147483647.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+from controller.segments.base import (
+    Position,
+    SegmentNotFound,
+    SegmentStats,
+    SegmentStore,
+    SubscriptionNotFound,
+    segment_name,
+)
+from controller.segments.kafka_asking import FOR_A_MOMENT, NO_TOPIC, PAUSE_SECONDS, Asking, code_of
+from controller.segments.kafka_names import check_fits, kafka_topic
+from controller.segments.kafka_positions import PARTITION, Positions
+from schemas.metadata import HashRange
+
+TIMEOUT_SECONDS = 10.0
+"""Longest wait for an answer of the brokers."""
+SETTLE_SECONDS = 0.5
+"""With replicas, the end is final when it has not moved for this long: what the leader has taken may still spread."""
+
+_OPEN = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    "message.timestamp.type": "CreateTime",
+    "message.timestamp.after.max.ms": "3600000",
+}
+"""Configuration of a segment: nothing is dropped before the segment is deleted, and no probe is accepted."""
+_SEALED = {"max.message.bytes": "0", "message.timestamp.after.max.ms": "0", "message.timestamp.before.max.ms": "0"}
+_PROBE_TIME_MS = 32_503_680_000_000
+"""The year 3000."""
+
+
+class KafkaSegments(SegmentStore):
+    """The segments in the cluster at `bootstrap`; any number of threads may use it."""
+
+    def __init__(self, bootstrap: str, timeout_seconds: float = TIMEOUT_SECONDS, replication_factor: int = -1) -> None:
+        """Connects at the first use. `replication_factor` of new segments; -1 = the brokers' default."""
+        self._asking = Asking(bootstrap, timeout_seconds)
+        self._admin = self._asking.admin
+        self._positions = Positions(self._asking)
+        self._replication_factor = replication_factor
+
+    def check_topic(self, topic: str) -> None:
+        check_fits(topic)
+
+    def create(self, topic: str, segment_id: int, hash_range: HashRange, subscriptions: Iterable[str] = ()) -> str:
+        segment = segment_name(topic, segment_id, hash_range)
+        new = NewTopic(kafka_topic(segment), 1, replication_factor=self._replication_factor, config=_OPEN)
+        with self._asking.to(f"create {segment}"):
+            try:
+                self._asking.answers(
+                    self._admin.create_topics([new], operation_timeout=self._asking.timeout, **self._asking.limit)
+                )
+            except KafkaException as error:
+                if code_of(error) != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
+            # The broker that keeps the positions may hear of a new topic a moment later.
+            self._positions.start(segment, sorted(set(subscriptions)), "earliest", patient=True)
+        return segment
+
+    def create_subscription(self, segment: str, subscription: str, position: Position = "earliest") -> None:
+        with self._asking.to(f"create the subscription {subscription} on {segment}"):
+            self._must_exist(segment)
+            self._positions.start(segment, [subscription], position)
+
+    def delete_subscription(self, segment: str, subscription: str) -> None:
+        with self._asking.to(f"delete the subscription {subscription} of {segment}"):
+            self._positions.delete(segment, [subscription])
+
+    def subscriptions(self, segment: str) -> list[str]:
+        with self._asking.to(f"list the subscriptions of {segment}"):
+            self._must_exist(segment)
+            return sorted(self._positions.of(segment, self._positions.named(segment)))
+
+    def terminate(self, segment: str) -> int:
+        with self._asking.to(f"terminate {segment}"):
+            # Before the probe: where brokers make missing topics by themselves, a producer's question is enough.
+            replicas = self._must_exist(segment)
+            if not self._is_marked(segment):
+                self._asking.again(lambda: self._mark(segment))
+            probe = _Probe(self._asking, segment)
+            self._asking.until(probe.is_refused)
+            return self._settled_end(segment) if replicas > 1 else self._positions.bounds(segment)[1]
+
+    def is_terminated(self, segment: str) -> bool:
+        with self._asking.to(f"ask whether {segment} is terminated"):
+            self._must_exist(segment)
+            return self._is_marked(segment) and _Probe(self._asking, segment).is_refused()
+
+    def delete(self, segment: str) -> None:
+        with self._asking.to(f"delete {segment}"):
+            name, limit = kafka_topic(segment), self._asking.limit
+            try:
+                self._asking.answers(self._admin.delete_topics([name], operation_timeout=self._asking.timeout, **limit))
+            except KafkaException as error:
+                if code_of(error) not in NO_TOPIC:
+                    raise
+            self._positions.delete(segment, self._positions.named(segment))
+
+    def backlog(self, segment: str, subscription: str) -> int:
+        with self._asking.to(f"read the backlog of {subscription} on {segment}"):
+            self._must_exist(segment)
+            found = self._positions.backlog(segment, [subscription])
+        if subscription not in found:
+            raise SubscriptionNotFound(segment, subscription, self._asking.where)
+        return found[subscription]
+
+    def stats(self, segment: str) -> SegmentStats:
+        terminated = self.is_terminated(segment)
+        with self._asking.to(f"read the state of {segment}"):
+            first, end = self._positions.bounds(segment)
+            return SegmentStats(
+                terminated, first, end, self._positions.backlog(segment, self._positions.named(segment))
+            )
+
+    def _must_exist(self, segment: str) -> int:
+        """The number of replicas; `SegmentNotFound` without the topic."""
+        name = kafka_topic(segment)
+        found = self._admin.list_topics(name, timeout=self._asking.timeout).topics.get(name)
+        if found is None or (found.error is not None and found.error.code() in NO_TOPIC):
+            raise SegmentNotFound(segment, self._asking.where)
+        partition = found.partitions.get(PARTITION)
+        return len(partition.replicas) if partition else 1
+
+    def _is_marked(self, segment: str) -> bool:
+        """Whether the configuration says terminated; the leader may not have taken it up yet."""
+        topic = ConfigResource(ResourceType.TOPIC, kafka_topic(segment))
+        (config,) = self._asking.again(
+            lambda: self._asking.answers(self._admin.describe_configs([topic], **self._asking.limit))
+        )
+        return all(config[name].value == value for name, value in _SEALED.items())
+
+    def _mark(self, segment: str) -> None:
+        changes = [
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in _SEALED.items()
+        ]
+        topic = ConfigResource(ResourceType.TOPIC, kafka_topic(segment), incremental_configs=changes)
+        self._asking.answers(self._admin.incremental_alter_configs([topic], **self._asking.limit))
+
+    def _settled_end(self, segment: str) -> int:
+        end, since = self._positions.bounds(segment)[1], time.monotonic()
+        while time.monotonic() < since + SETTLE_SECONDS:
+            time.sleep(PAUSE_SECONDS)
+            now = self._positions.bounds(segment)[1]
+            if now != end:
+                end, since = now, time.monotonic()
+        return end
+
+
+class _Probe:
+    """A question for the leader of a segment: whether it refuses all writes. Nothing is ever written."""
+
+    def __init__(self, asking: Asking, segment: str) -> None:
+        self._topic = kafka_topic(segment)
+        self._timeout = asking.timeout
+        self._told: list[KafkaError | None] = []
+        self._producer = Producer(
+            {
+                "bootstrap.servers": asking.bootstrap,
+                "client.id": "anabranch-probe",
+                "log_level": 0,
+                "acks": 1,
+                "retries": 0,
+                "linger.ms": 0,
+                "message.timeout.ms": max(int(asking.timeout * 1000), 1),
+            }
+        )
+
+    def is_refused(self) -> bool:
+        """Asks once; raises `KafkaException` when there is no answer."""
+        self._told.clear()
+        self._producer.produce(
+            self._topic, b"", partition=PARTITION, timestamp=_PROBE_TIME_MS, on_delivery=self._delivered
+        )
+        self._producer.flush(self._timeout + 1)
+        error = self._told[0] if self._told else KafkaError(KafkaError._TIMED_OUT)
+        if error is not None and error.code() not in FOR_A_MOMENT | {
+            KafkaError.INVALID_TIMESTAMP,
+            KafkaError.MSG_SIZE_TOO_LARGE,
+        }:
+            raise KafkaException(error)
+        return error is not None and error.code() == KafkaError.MSG_SIZE_TOO_LARGE
+
+    def _delivered(self, error: KafkaError | None, _: Message) -> None:
+        self._told.append(error)

@@ -1,0 +1,123 @@
+"""Where the subscriptions of a segment are: the committed offsets of their consumer groups.
+
+Stage: below `kafka`. A subscription exists when its group has a position in the segment; a group without one is on its
+way in or out. All questions raise `KafkaException`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import Future
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+
+from controller.segments.base import Position
+from controller.segments.kafka_asking import FOR_A_MOMENT, NO_GROUP, NO_TOPIC, Asking, code_of
+from controller.segments.kafka_names import group_id, kafka_topic, subscription_of
+
+PARTITION = 0
+"""The one partition of a segment's topic."""
+_EARLIEST = OffsetSpec.earliest()
+_LATEST = OffsetSpec.latest()
+
+
+class Positions:
+    """The positions of subscriptions, read and set through `asking`."""
+
+    def __init__(self, asking: Asking) -> None:
+        self._asking = asking
+        self._admin = asking.admin
+
+    def bounds(self, segment: str) -> tuple[int, int]:
+        """The first position that is kept, and the end."""
+        return self._offset(segment, _EARLIEST), self._offset(segment, _LATEST)
+
+    def named(self, segment: str) -> list[str]:
+        """Subscriptions of which there is a group."""
+        listed = self._asking.again(lambda: self._asking.answer(self._admin.list_consumer_groups(**self._asking.limit)))
+        if listed.errors:
+            raise listed.errors[0]
+        found = (subscription_of(group.group_id, segment) for group in listed.valid)
+        return sorted(subscription for subscription in found if subscription is not None)
+
+    def of(self, segment: str, subscriptions: Iterable[str]) -> dict[str, int]:
+        """The position of each of the subscriptions that exist."""
+        names = list(subscriptions)
+        return self._asking.again(lambda: self._of(segment, names))
+
+    def backlog(self, segment: str, subscriptions: Iterable[str]) -> dict[str, int]:
+        """Messages between the position and the end, of each of the subscriptions that exist."""
+        first, end = self.bounds(segment)
+        return {name: max(end - max(at, first), 0) for name, at in self.of(segment, subscriptions).items()}
+
+    def start(self, segment: str, subscriptions: Iterable[str], position: Position, patient: bool = False) -> None:
+        """Give a position to those that have none yet; `patient` with brokers that have not heard of the topic."""
+        names = list(subscriptions)
+        existing = self.of(segment, names)
+        missing = [name for name in names if name not in existing]
+        if not missing:
+            return
+        passing = FOR_A_MOMENT | NO_TOPIC if patient else FOR_A_MOMENT
+        offset = self._asking.again(
+            lambda: self._offset(segment, _EARLIEST if position == "earliest" else _LATEST), passing
+        )
+        self._asking.again(lambda: self._commit(segment, missing, offset), passing)
+
+    def delete(self, segment: str, subscriptions: Iterable[str]) -> None:
+        """Delete the groups; none is fine."""
+        for name in subscriptions:
+            try:
+                self._asking.again(lambda group=group_id(segment, name): self._delete(group))  # type: ignore[misc]
+            except KafkaException as error:
+                if code_of(error) not in NO_GROUP:
+                    raise
+
+    def _offset(self, segment: str, spec: OffsetSpec) -> int:
+        partition = TopicPartition(kafka_topic(segment), PARTITION)
+        (found,) = self._asking.again(
+            lambda: self._asking.answers(self._admin.list_offsets({partition: spec}, **self._asking.limit))
+        )
+        return int(found.offset)
+
+    def _of(self, segment: str, names: list[str]) -> dict[str, int]:
+        partition = TopicPartition(kafka_topic(segment), PARTITION)
+        asked = {
+            name: self._admin.list_consumer_group_offsets(
+                [ConsumerGroupTopicPartitions(group_id(segment, name), [partition])], **self._asking.limit
+            )
+            for name in names
+        }
+        found: dict[str, int] = {}
+        for name, futures in asked.items():
+            try:
+                position = _only(self._asking.answers(futures))
+            except KafkaException as error:
+                if code_of(error) in NO_GROUP | NO_TOPIC:
+                    continue
+                raise
+            if position.offset >= 0:
+                found[name] = position.offset
+        return found
+
+    def _commit(self, segment: str, names: list[str], offset: int) -> None:
+        start = TopicPartition(kafka_topic(segment), PARTITION, offset)
+        asked: list[dict[str, Future[ConsumerGroupTopicPartitions]]] = [
+            self._admin.alter_consumer_group_offsets(
+                [ConsumerGroupTopicPartitions(group_id(segment, name), [start])], **self._asking.limit
+            )
+            for name in names
+        ]
+        for futures in asked:
+            _only(self._asking.answers(futures))
+
+    def _delete(self, group: str) -> None:
+        self._asking.answers(self._admin.delete_consumer_groups([group], **self._asking.limit))
+
+
+def _only(groups: list[ConsumerGroupTopicPartitions]) -> TopicPartition:
+    """The one partition of the one group that was asked about; raises its error."""
+    position: TopicPartition = groups[0].topic_partitions[0]
+    if position.error is not None:
+        raise KafkaException(position.error)
+    return position
