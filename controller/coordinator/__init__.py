@@ -5,5 +5,28 @@ it, `records` what of it outlives a leader and what a consumer is told. Whoever 
 """
 
 from controller.coordinator.assignment import assign, assignable, changed, replayable
+from controller.coordinator.records import (
+    ConsumerAssignment,
+    ConsumerRegistration,
+    SubscriptionRecord,
+    registrations,
+    restore,
+)
+from controller.coordinator.sessions import Change, Link, MembershipEvent, Push, SubscriptionCoordinator
 
-__all__ = ["assign", "assignable", "changed", "replayable"]
+__all__ = [
+    "Change",
+    "ConsumerAssignment",
+    "ConsumerRegistration",
+    "Link",
+    "MembershipEvent",
+    "Push",
+    "SubscriptionCoordinator",
+    "SubscriptionRecord",
+    "assign",
+    "assignable",
+    "changed",
+    "registrations",
+    "replayable",
+    "restore",
+]

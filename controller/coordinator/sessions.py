@@ -58,11 +58,12 @@ class Push(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a step asks of the leader, in this order: store the record, announce the events, send the pushes."""
+    """What a step asks of the leader: make it durable with its announcements in one commit, then send the pushes."""
 
-    durable: bool = False
-    """Whether the record of the subscription is another one than before."""
     events: tuple[MembershipEvent, ...] = ()
+    """Each also puts or deletes the stored registration of its consumer."""
+    drained_changed: bool = False
+    """Whether the stored record of the subscription is out of date."""
     pushes: tuple[Push, ...] = ()
     superseded: Link | None = None
     """A link that lost its consumer to a newer one: it is no member any more and can be closed."""
@@ -113,7 +114,7 @@ class SubscriptionCoordinator:
                 raise Conflict(f"Subscription {self.name} has {MAX_CONSUMERS} consumers, more are not accepted")
             joined = replace(self, sessions={**self.sessions, consumer: link})
             event = MembershipEvent("registered", consumer, len(joined.sessions))
-            return joined, Change(True, (event,), self._pushes(joined))
+            return joined, Change((event,), pushes=self._pushes(joined))
         before = self.sessions[consumer]
         known = replace(self, sessions={**self.sessions, consumer: link})
         superseded = before if isinstance(before, Link) and before != link else None
@@ -144,7 +145,7 @@ class SubscriptionCoordinator:
         left = replace(self, sessions={name: link for name, link in self.sessions.items() if name not in set(gone)})
         count = len(self.sessions)
         events = tuple(MembershipEvent("unregistered", name, count - 1 - at) for at, name in enumerate(gone))
-        return left, Change(True, events, self._pushes(left))
+        return left, Change(events, pushes=self._pushes(left))
 
     def follow(self, layout: SegmentLayout) -> tuple[SubscriptionCoordinator, Change]:
         """Takes over a newer layout (PIP-468 "onLayoutChange"); an older one is passed over.
@@ -165,12 +166,12 @@ class SubscriptionCoordinator:
         """The subscription was moved back: no sealed segment counts as drained any more."""
         return self._with(replace(self, drained=frozenset()))
 
-    def fresh_grace(self, now_ms: int) -> SubscriptionCoordinator:
-        """As a new leader sees it: everybody is away and has the whole grace period (PIP-468 "failover")."""
-        return replace(self, sessions=dict.fromkeys(self.sessions, Away(now_ms + self.grace_ms)))
+    def fresh_grace(self, consumers: Iterable[str], now_ms: int) -> SubscriptionCoordinator:
+        """As a new leader sees its consumers: all are away and have the whole grace period (PIP-468 "failover")."""
+        return replace(self, sessions=dict.fromkeys(consumers, Away(now_ms + self.grace_ms)))
 
     def _with(self, after: SubscriptionCoordinator) -> tuple[SubscriptionCoordinator, Change]:
-        return after, Change(durable=after.drained != self.drained, pushes=self._pushes(after))
+        return after, Change(drained_changed=after.drained != self.drained, pushes=self._pushes(after))
 
     def _pushes(self, after: SubscriptionCoordinator) -> tuple[Push, ...]:
         """What the step to `after` has to tell the connected; the others are told when they come back."""
