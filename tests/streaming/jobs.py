@@ -1,0 +1,144 @@
+"""The job as a process of its own on a real broker and a real lake: fed, killed, stopped, and held to account."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow.compute as pc
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from schemas.delta import open_table
+from schemas.kafka import KAFKA_TOPICS
+from schemas.settings import Settings
+from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
+from tests.streaming.records import consumers, stats, tick
+
+HOME = Path(__file__).resolve().parents[2]
+TOPICS = [f"topic://acme/shop/orders-{number}" for number in range(4)]
+
+
+class Feed:
+    """Produces records to the real broker, each to the topic that its source names."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "linger.ms": 0,
+                "message.max.bytes": 20_000_000,
+            }
+        )
+
+    def send(self, *records) -> None:
+        for one in records:
+            self._producer.produce(one.source, value=one.value, key=one.key)
+        assert self._producer.flush(20) == 0
+
+    def end_offsets(self) -> int:
+        """Records in all three topics."""
+        reader = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "count"})
+        try:
+            return sum(
+                reader.get_watermark_offsets(TopicPartition(topic.name, partition), timeout=10)[1]
+                for topic in KAFKA_TOPICS
+                for partition in range(topic.partitions)
+            )
+        finally:
+            reader.close()
+
+
+def rows(settings: Settings, table):
+    delta = open_table(settings.lake_path, table)
+    return [] if delta is None else delta.to_pyarrow_table().to_pylist()
+
+
+def read(settings: Settings) -> int:
+    """Messages that the job has accounted for."""
+    delta = open_table(settings.lake_path, BATCHES)
+    return 0 if delta is None else pc.sum(delta.to_pyarrow_table(columns=["messages"])["messages"]).as_py() or 0
+
+
+class Job:
+    """The job in a process group of its own."""
+
+    def __init__(self, command: list[str], log: Path) -> None:
+        with open(log, "ab") as file:
+            self.process = subprocess.Popen(
+                command, cwd=HOME, stdout=file, stderr=file, start_new_session=True,
+                env={**os.environ, "PYTHONPATH": str(HOME)},
+            )  # fmt: skip
+
+    def kill(self) -> None:
+        """SIGKILL to the driver and its JVM at once."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(20)
+
+    def stop(self) -> int:
+        """SIGTERM to the driver alone, as a supervisor would; the exit code."""
+        self.process.terminate()
+        return self.process.wait(60)
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def load_round(number: int) -> list:
+    """Samples of all topics; each round moves every rate by more than the band."""
+    at = now_ms()
+    return [stats({0: 1_000.0 * 2**number, 1: 1.0}, at, topic) for topic in TOPICS]
+
+
+@contextmanager
+def fed_all_along(feed: Feed) -> Iterator[None]:
+    """While it is open, every half second another round of loads, a change of consumers and a tick arrive."""
+    stop = threading.Event()
+
+    def keep_feeding() -> None:
+        number = 1
+        while not stop.wait(0.5):
+            feed.send(*load_round(number % 9), consumers(number % 7, topic=TOPICS[number % 4]), tick(now_ms()))
+            number += 1
+
+    feeder = threading.Thread(target=keep_feeding)
+    feeder.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        feeder.join()
+
+
+def check_nothing_lost_and_nothing_twice(settings: Settings, feed: Feed) -> None:
+    batches = rows(settings, BATCHES)
+    assert sum(row["messages"] for row in batches) == feed.end_offsets()
+    for row in batches:
+        assert row["messages"] == row["messages_accepted"] + row["messages_suppressed"] + row["dead_letters"]
+    assert sum(row["samples_accepted"] for row in batches) == len(rows(settings, SEGMENT_LOAD))
+    for table, column in (
+        (EVENTS, "events"),
+        (DEAD_LETTERS, "dead_letters"),
+        (DECISIONS, "decisions"),
+        (HOLDS, "holds"),
+    ):
+        assert sum(row[column] for row in batches) == len(rows(settings, table)), table.name
+    for table in (EVENTS, DEAD_LETTERS):
+        coordinates = [
+            (row["kafka_topic"], row["kafka_partition"], row["kafka_offset"]) for row in rows(settings, table)
+        ]
+        assert len(set(coordinates)) == len(coordinates)
+    for table in (DECISIONS, HOLDS):
+        by_subject: dict[str, list[int]] = {}
+        for row in rows(settings, table):
+            by_subject.setdefault(row["subject"], []).append(row["seq"])
+        for subject, numbers in by_subject.items():
+            assert sorted(numbers) == list(range(1, len(numbers) + 1)), (table.name, subject)
