@@ -40,7 +40,7 @@ from controller.segments.base import (
     SubscriptionNotFound,
     segment_name,
 )
-from controller.segments.kafka_asking import FOR_A_MOMENT, NO_TOPIC, PAUSE_SECONDS, Asking, code_of
+from controller.segments.kafka_asking import NO_TOPIC, PAUSE_SECONDS, Asking, code_of
 from controller.segments.kafka_names import check_fits, kafka_topic
 from controller.segments.kafka_positions import PARTITION, Positions
 from schemas.metadata import HashRange
@@ -112,13 +112,13 @@ class KafkaSegments(SegmentStore):
             if not self._is_marked(segment):
                 self._asking.again(lambda: self._mark(segment))
             probe = _Probe(self._asking, segment)
-            self._asking.until(probe.is_refused)
+            self._asking.until(lambda: self._asking.again(probe.is_refused))
             return self._settled_end(segment) if replicas > 1 else self._positions.bounds(segment)[1]
 
     def is_terminated(self, segment: str) -> bool:
         with self._asking.to(f"ask whether {segment} is terminated"):
             self._must_exist(segment)
-            return self._is_marked(segment) and _Probe(self._asking, segment).is_refused()
+            return self._is_marked(segment) and self._asking.again(_Probe(self._asking, segment).is_refused)
 
     def delete(self, segment: str) -> None:
         with self._asking.to(f"delete {segment}"):
@@ -207,12 +207,11 @@ class _Probe:
         )
         self._producer.flush(self._timeout + 1)
         error = self._told[0] if self._told else KafkaError(KafkaError._TIMED_OUT)
-        if error is not None and error.code() not in FOR_A_MOMENT | {
-            KafkaError.INVALID_TIMESTAMP,
-            KafkaError.MSG_SIZE_TOO_LARGE,
-        }:
-            raise KafkaException(error)
-        return error is not None and error.code() == KafkaError.MSG_SIZE_TOO_LARGE
+        if error is None or error.code() == KafkaError.INVALID_TIMESTAMP:
+            return False
+        if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            return True
+        raise KafkaException(error)
 
     def _delivered(self, error: KafkaError | None, _: Message) -> None:
         self._told.append(error)

@@ -43,7 +43,15 @@ FOR_A_MOMENT = frozenset(
         KafkaError.NOT_CONTROLLER,
     }
 )
-NO_TOPIC = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
+NO_TOPIC = frozenset(
+    {
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+        # What the client says of a topic that it cannot find a leader for.
+        KafkaError._NOENT,
+    }
+)
 NO_GROUP = frozenset({KafkaError.GROUP_ID_NOT_FOUND})
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from concurrent.futures import Future
+from functools import partial
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
@@ -18,8 +19,8 @@ from controller.segments.kafka_names import group_id, kafka_topic, subscription_
 
 PARTITION = 0
 """The one partition of a segment's topic."""
-_EARLIEST = OffsetSpec.earliest()
-_LATEST = OffsetSpec.latest()
+_EARLIEST = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+_LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
 class Positions:
@@ -66,9 +67,9 @@ class Positions:
 
     def delete(self, segment: str, subscriptions: Iterable[str]) -> None:
         """Delete the groups; none is fine."""
-        for name in subscriptions:
+        for group in [group_id(segment, name) for name in subscriptions]:
             try:
-                self._asking.again(lambda group=group_id(segment, name): self._delete(group))  # type: ignore[misc]
+                self._asking.again(partial(self._delete, group))
             except KafkaException as error:
                 if code_of(error) not in NO_GROUP:
                     raise
@@ -117,7 +118,7 @@ class Positions:
 
 def _only(groups: list[ConsumerGroupTopicPartitions]) -> TopicPartition:
     """The one partition of the one group that was asked about; raises its error."""
-    position: TopicPartition = groups[0].topic_partitions[0]
+    position = (groups[0].topic_partitions or [])[0]
     if position.error is not None:
         raise KafkaException(position.error)
     return position
