@@ -1,1 +1,1 @@
-"""The metadata store of PIP-468: one interface (`base`), one node on SQLite (`sqlite`), several on ZooKeeper (`zookeeper`)."""
+"""The metadata store of PIP-468: one interface (`base`), for one node on SQLite, for several on ZooKeeper."""

@@ -34,7 +34,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Put:
-    """Write a value. `expected_version`: the version it must have, `ABSENT`: it must not exist, None: whatever is there."""
+    """Write a value. `expected_version`: the one it must have, `ABSENT`: it must not exist, None: whatever is there."""
 
     path: str
     value: bytes
@@ -101,11 +101,11 @@ class Refused(StoreError):
 
 
 class StoreUnavailable(StoreError):
-    """The store cannot be reached or is closed. A write may have happened or not: read before writing again."""
+    """The store cannot be reached. A write may have happened or not: read before writing again."""
 
 
 class SessionLost(StoreUnavailable):
-    """The session ended, and its ephemerals with it. A write may have happened or not."""
+    """The session ended, and its ephemerals with it; or the store was closed. A write may have happened or not."""
 
 
 WatchCallback: TypeAlias = Callable[[str, Kind], None]

@@ -1,0 +1,296 @@
+"""The metadata store of several controllers: ZooKeeper, as in Pulsar (PIP-468), through kazoo.
+
+Stage: a `MetadataStore`. How the promises of the interface are kept with what ZooKeeper has:
+
+- The version of a node is its mzxid, the number of the transaction that wrote it last, which no other ever has.
+  (ZooKeeper's own data version starts at 0 again when a node is deleted and made anew.)
+- A multi can only compare data versions. So a commit reads first, judges the mzxid itself (`plan`), and sends the data
+  versions that it saw. What that leaves open is a node deleted and made anew in between: every commit that makes a node
+  also writes one of the counters under `/made`, chosen by the node's path, and every conditional step checks that the
+  counter is where it was before the read. The counter only rises, so nothing was made there meanwhile. When the
+  multi fails because something moved, all is read and judged again: someone else got a commit through.
+- Under the given root, `/tree` has the nodes and `/made` the counters.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NoReturn
+
+from kazoo.client import KazooClient, TransactionRequest
+from kazoo.exceptions import (
+    BadVersionError,
+    KazooException,
+    NoChildrenForEphemeralsError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    RolledBackError,
+    RuntimeInconsistency,
+    SessionExpiredError,
+)
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.states import KazooState, ZnodeStat
+
+from controller.errors import StartError
+from controller.metadata.base import (
+    ABSENT,
+    MetadataStore,
+    Op,
+    Put,
+    Refused,
+    Session,
+    SessionCallback,
+    SessionLost,
+    Stored,
+    StoreUnavailable,
+    Subscription,
+    WatchCallback,
+    check_ops,
+)
+from controller.metadata.callbacks import Callbacks, SessionState
+from controller.metadata.paths import ROOT, check_path
+from controller.metadata.plan import Action, Step, paths_to_read, plan
+from controller.metadata.tree_watch import TreeWatch
+
+_COUNTERS = 256
+"""Two commits disturb each other when one makes a node whose counter the other checks: rare, and harmless."""
+_MOVED = (BadVersionError, NoNodeError, NodeExistsError)
+_STATES = {
+    KazooState.CONNECTED: Session.CONNECTED,
+    KazooState.SUSPENDED: Session.SUSPENDED,
+    KazooState.LOST: Session.LOST,
+}
+_RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 2.0}
+"""How kazoo looks for a server that it has lost: for ever, seconds between attempts."""
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What a commit saw before it was judged."""
+
+    stats: dict[str, ZnodeStat]
+    made: dict[str, int]
+    """Counter path to its data version."""
+
+
+class ZooKeeperStore(MetadataStore):
+    """One client with one session at a time; a lost one is followed by a new one."""
+
+    def __init__(self, address: str, root: str = "/anabranch", session_s: float = 10.0, wait_s: float = 15.0) -> None:
+        """Connect to `address` (`host:port,host:port`) and use the tree under `root`.
+
+        `session_s`: the server drops the ephemerals of a client that it has not heard for that long, seconds (it has
+        its own limits, and the last word); `wait_s`: the longest wait for an answer. Raises `StartError` when no server
+        answers in `wait_s`.
+        """
+        self._address, self._wait_s = address, wait_s
+        self._tree, self._made = check_path(root) + "/tree", root + "/made"
+        self._closed, self._connected = threading.Event(), threading.Event()
+        self._lock = threading.Lock()
+        self._watches: set[TreeWatch] = set()
+        self._watch_calls, self._session_calls = Callbacks("metadata-watches"), Callbacks("metadata-session")
+        self._session = SessionState(self._session_calls, Session.SUSPENDED)
+        self._client = KazooClient(hosts=address, timeout=session_s, connection_retry=_RECONNECT)
+        self._client.add_listener(self._on_state)
+        try:
+            self._client.start(wait_s)
+            self._connected.wait(wait_s)
+            self._make_roots()
+        except (KazooTimeoutError, KazooException) as error:
+            self.close()
+            raise StartError(f"no ZooKeeper can be used at {address}: {error or type(error).__name__}") from error
+
+    def get(self, path: str) -> Stored | None:
+        """See `MetadataStore`."""
+        node = self._tree + check_path(path)
+        try:
+            ((value, stat),) = self._ask(partial(self._client.get_async, node))
+        except NoNodeError:
+            return None
+        return Stored(value, stat.mzxid)
+
+    def children(self, path: str) -> list[str]:
+        """See `MetadataStore`."""
+        node = self._tree if path == ROOT else self._tree + check_path(path)
+        try:
+            (names,) = self._ask(partial(self._client.get_children_async, node))
+        except NoNodeError:
+            return []
+        return sorted(names)
+
+    def commit(self, *ops: Op) -> list[int]:
+        """See `MetadataStore`."""
+        check_ops(ops)
+        while ops:
+            look = self._look(paths_to_read(ops))
+            steps = plan(ops, {path: stat.mzxid for path, stat in look.stats.items()})
+            version = self._send(steps, look)
+            if version is not None:
+                after = {path: stat.mzxid for path, stat in look.stats.items()}
+                for step in steps:
+                    if step.action is not Action.KEEP:
+                        after[step.path] = ABSENT if step.action is Action.REMOVE else version
+                return [after.get(op.path, ABSENT) for op in ops]
+        return []
+
+    def create_ephemeral(self, path: str, value: bytes) -> int | None:
+        """See `MetadataStore`."""
+        put = Put(check_path(path), value, ABSENT)
+        while True:
+            look = self._look(paths_to_read([put]))
+            if path not in look.stats:
+                version = self._send(plan([put], {path: stat.mzxid for path, stat in look.stats.items()}), look, path)
+                if version is not None:
+                    return version
+                continue
+            try:
+                ((found, stat),) = self._ask(partial(self._client.get_async, self._tree + path))
+            except NoNodeError:
+                continue
+            identity = self._client.client_id
+            is_ours = identity is not None and stat.ephemeralOwner == identity[0] and found == value
+            return int(stat.mzxid) if is_ours else None
+
+    def watch(self, path_prefix: str, callback: WatchCallback) -> Subscription:
+        """See `MetadataStore`."""
+        if path_prefix != ROOT:
+            check_path(path_prefix)
+        watch = TreeWatch(self._client, self._watch_calls, self._tree, path_prefix, callback, self._wait_s)
+        with self._lock:
+            self._watches.add(watch)
+        try:
+            watch.start()
+        except (KazooException, KazooTimeoutError) as error:
+            self._forget(watch)
+            self._fail(error)
+        return Subscription(lambda: self._forget(watch))
+
+    def on_session(self, callback: SessionCallback) -> Subscription:
+        """See `MetadataStore`."""
+        return self._session.listen(callback)
+
+    @property
+    def session(self) -> Session:
+        """See `MetadataStore`."""
+        return self._session.state
+
+    def close(self) -> None:
+        """See `MetadataStore`."""
+        with self._lock:
+            if self._closed.is_set():
+                return
+            self._closed.set()
+        self._client.stop()
+        self._client.close()
+        self._session.become(Session.LOST)
+        self._watch_calls.close()
+        self._session_calls.close()
+
+    def _look(self, paths: Iterable[str]) -> _Look:
+        """Where all stand; the counters are asked for first, so that they are not newer than the nodes."""
+        paths = list(paths)
+        counters = sorted({self._counter(path) for path in paths})
+        nodes = counters + [self._tree + path for path in paths]
+        found: list[ZnodeStat | None] = self._ask(*(partial(self._client.exists_async, node) for node in nodes))
+        made = {counter: stat.version for counter, stat in zip(counters, found, strict=False) if stat}
+        stats = {path: stat for path, stat in zip(paths, found[len(counters) :], strict=True) if stat}
+        return _Look(stats, made)
+
+    def _send(self, steps: list[Step], look: _Look, ephemeral: str | None = None) -> int | None:
+        """The version of what was written, 0 if nothing was; None: something moved since the look, look again."""
+        multi: TransactionRequest = self._client.transaction()
+        paths: list[str] = []
+        for counter in sorted({self._counter(step.path) for step in steps if step.expects is not None}):
+            multi.check(counter, look.made[counter])
+            paths.append(counter)
+        for step in steps:
+            stat = look.stats.get(step.path) if step.expects not in (None, ABSENT) else None
+            if self._add(multi, step, stat.version if stat else -1, step.path == ephemeral):
+                paths.append(step.path)
+        for counter in sorted({self._counter(step.path) for step in steps if step.action is Action.CREATE}):
+            multi.set_data(counter, b"")
+        (results,) = self._ask(multi.commit_async)
+        for path, result in zip(paths, results, strict=False):
+            if isinstance(result, NotEmptyError):
+                raise Refused(path, "it has nodes below it: delete those first")
+            if isinstance(result, NoChildrenForEphemeralsError):
+                raise Refused(path, "the node above is ephemeral and cannot have any below it")
+        for result in results:
+            if isinstance(result, _MOVED):
+                return None
+            if isinstance(result, Exception) and not isinstance(result, (RolledBackError, RuntimeInconsistency)):
+                self._fail(result)
+        return next((int(result.mzxid) for result in results if isinstance(result, ZnodeStat)), 0)
+
+    def _add(self, multi: TransactionRequest, step: Step, data_version: int, ephemeral: bool) -> bool:
+        """Add a step to the multi; False when it needs no operation: that nothing was made, the counter says."""
+        node = self._tree + step.path
+        if step.action is Action.CREATE:
+            multi.create(node, step.value, ephemeral=ephemeral)
+        elif step.action is Action.WRITE:
+            multi.set_data(node, step.value, data_version)
+        elif step.action is Action.REMOVE:
+            multi.delete(node, data_version)
+        elif step.expects != ABSENT:
+            multi.check(node, data_version)
+        else:
+            return False
+        return True
+
+    def _counter(self, path: str) -> str:
+        return f"{self._made}/{zlib.crc32(path.encode()) % _COUNTERS}"
+
+    def _make_roots(self) -> None:
+        self._client.ensure_path(self._tree)
+        if not self._client.exists(self._made):
+            multi = self._client.transaction()
+            multi.create(self._made)
+            for number in range(_COUNTERS):
+                multi.create(f"{self._made}/{number}")
+            # All of it or nothing; when another controller was faster, nothing.
+            multi.commit()
+
+    def _ask(self, *requests: Callable[[], Any]) -> list[Any]:
+        """The answers, asked for at once. Raises `StoreUnavailable`, and kazoo's errors that concern a node."""
+        if self._closed.is_set():
+            raise SessionLost(f"the metadata store at {self._address} is closed")
+        if not self._client.connected:
+            # kazoo would keep the request for the next connection, whenever that comes.
+            raise StoreUnavailable(f"no ZooKeeper answers at {self._address} now")
+        deadline = time.monotonic() + self._wait_s
+        try:
+            asked = [request() for request in requests]
+            return [one.get(timeout=max(0.0, deadline - time.monotonic())) for one in asked]
+        except NoNodeError:
+            raise
+        except (KazooException, KazooTimeoutError) as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> NoReturn:
+        words = f"ZooKeeper at {self._address}: {error or type(error).__name__}"
+        if isinstance(error, SessionExpiredError) or self._closed.is_set():
+            raise SessionLost(words) from error
+        raise StoreUnavailable(words) from error
+
+    def _forget(self, watch: TreeWatch) -> None:
+        watch.cancel()
+        with self._lock:
+            self._watches.discard(watch)
+
+    def _on_state(self, state: str) -> None:
+        """Called in kazoo's connection thread: must not wait for anything."""
+        if self._closed.is_set():
+            return
+        self._session.become(_STATES[state])
+        if state == KazooState.CONNECTED:
+            self._connected.set()
+            with self._lock:
+                watches = list(self._watches)
+            for watch in watches:
+                watch.look_everywhere()
