@@ -1,0 +1,45 @@
+"""No segment topics at all: for a controller that keeps layouts only, while clients look after the messages.
+
+Everything is taken as done; nothing is remembered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from controller.segments.base import Position, SegmentStats, SegmentStore, segment_name
+from schemas.metadata import HashRange
+
+
+class NoSegments(SegmentStore):
+    """Segments without messages: never terminated, without subscriptions, without a backlog."""
+
+    def check_topic(self, topic: str) -> None:
+        pass
+
+    def create(self, topic: str, segment_id: int, hash_range: HashRange, subscriptions: Iterable[str] = ()) -> str:
+        return segment_name(topic, segment_id, hash_range)
+
+    def create_subscription(self, segment: str, subscription: str, position: Position = "earliest") -> None:
+        pass
+
+    def delete_subscription(self, segment: str, subscription: str) -> None:
+        pass
+
+    def subscriptions(self, segment: str) -> list[str]:
+        return []
+
+    def terminate(self, segment: str) -> int:
+        return 0
+
+    def is_terminated(self, segment: str) -> bool:
+        return False
+
+    def delete(self, segment: str) -> None:
+        pass
+
+    def backlog(self, segment: str, subscription: str) -> int:
+        return 0
+
+    def stats(self, segment: str) -> SegmentStats:
+        return SegmentStats(False, 0, 0, {})
