@@ -11,7 +11,8 @@ on with the step that was under way; each step leaves as it is what was done alr
 
 At most one operation of a topic may be open, and nothing else may add or seal segments of that topic meanwhile; that
 policies change or sealed segments are pruned does no harm. Should it happen all the same, the children are planned anew
-when their ids are taken, and the operation is superseded when its parents are.
+when their ids are taken, and the operation is superseded when its parents are; a parent that was terminated for it and
+is still ACTIVE then takes no writes until it is split or merged again.
 """
 
 from __future__ import annotations
@@ -181,9 +182,11 @@ def run_step(operation: Operation, segments: SegmentStore, layouts: Layouts) -> 
 def withdraw(operation: Operation, segments: SegmentStore, layouts: Layouts) -> Operation:
     """Give up an operation that cannot be carried out and remove its children; save the answer.
 
-    `Conflict` from the step on that terminates: then it can only go forward.
+    `Conflict` when a parent may be terminated: then it can only go forward.
     """
-    if operation.step not in operation.steps[:2]:
+    if operation.step not in operation.steps[:2] or any(
+        _is_terminated(one, segments) for one in operation.parent_topics
+    ):
         raise Conflict(
             f"the {operation.kind} {operation.id} of {operation.topic} is at {operation.step}: "
             "a parent may be terminated, so it can only be resumed"
@@ -351,6 +354,13 @@ def _after(operation: Operation, layout: SegmentLayout) -> SegmentLayout:
 
 def _added(before: SegmentLayout, after: SegmentLayout) -> tuple[str, ...]:
     return tuple(after.segments[id].descriptor for id in sorted(after.segments.keys() - before.segments.keys()))
+
+
+def _is_terminated(parent: str, segments: SegmentStore) -> bool:
+    try:
+        return segments.is_terminated(parent)
+    except SegmentNotFound:
+        return False
 
 
 def _is_published(operation: Operation, layout: SegmentLayout) -> bool:
