@@ -76,8 +76,7 @@ class WatchSession(AsyncIterator[Update]):
 
     def offer(self, update: Update, again: bool = False) -> None:
         """For the hub: the newest layout. `again`: its epoch is an old one, its text is not."""
-        known = update.epoch < self._floor or (update.epoch == self._floor and not again)
-        if known or self.closed_because is not None:
+        if update.epoch <= self._floor and not again:
             return
         if self._pending is not None:
             self._missed += 1
