@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from pyspark import SparkConf
+from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
 from schemas.settings import Settings, SettingsError
@@ -33,6 +35,11 @@ def read_spark_conf(file: Path) -> dict[str, str]:
     return found
 
 
+def absolute_options(options: str, settings: Settings) -> str:
+    """Options of the JVM with the files of `conf/` by their absolute paths."""
+    return options.replace("=conf/", f"={settings.home}/conf/")
+
+
 def start_session(settings: Settings, extra: dict[str, str] | None = None) -> SparkSession:
     """The session of the job. `extra` is laid over the file; what spark-submit was given is laid over both."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -43,10 +50,34 @@ def start_session(settings: Settings, extra: dict[str, str] | None = None) -> Sp
     conf.setdefault("spark.driver.extraClassPath", class_path)
     conf.setdefault("spark.executor.extraClassPath", class_path)
     options = conf.get("spark.driver.extraJavaOptions", "")
-    conf["spark.driver.extraJavaOptions"] = options.replace("=conf/", f"={settings.home}/conf/")
+    conf["spark.driver.extraJavaOptions"] = absolute_options(options, settings)
     conf.setdefault("spark.sql.warehouse.dir", str(settings.path(settings.local.folder) / "spark-warehouse"))
     submitted = dict(SparkConf().getAll()) if "PYSPARK_GATEWAY_PORT" in os.environ else {}
     builder = SparkSession.builder
     for key, value in {**conf, **submitted}.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    spark = builder.getOrCreate()
+    _pass_signals_on(spark)
+    return spark
+
+
+class _PassOn:
+    """A `sun.misc.SignalHandler` that gives a signal to this Python process."""
+
+    class Java:
+        implements = ("sun.misc.SignalHandler",)
+
+    def handle(self, received: Any) -> None:
+        os.kill(os.getpid(), received.getNumber())
+
+
+def _pass_signals_on(spark: SparkSession) -> None:
+    """Lets Python alone decide what SIGTERM and SIGINT mean.
+
+    A JVM ends at once on either, in the middle of a batch. Under spark-submit it is the process that supervisors know,
+    and systemd or a terminal may tell both.
+    """
+    gateway = spark.sparkContext._gateway
+    ensure_callback_server_started(gateway)
+    for name in ("TERM", "INT"):
+        gateway.jvm.sun.misc.Signal.handle(gateway.jvm.sun.misc.Signal(name), _PassOn())

@@ -1,4 +1,4 @@
-"""`anabranch lake`: makes the Delta tables and shows what is in them."""
+"""`anabranch lake`: makes the Delta tables, shows what is in them, registers them in Spark SQL, compacts them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from anabranch.context import Context
+from schemas.settings import Settings
 from schemas.tables import TABLES
 
 _SHOWN_BYTES = 60
@@ -16,7 +17,7 @@ _SHOWN_BYTES = 60
 
 @click.group("lake")
 def command() -> None:
-    """Create the Delta tables and show what is in them. [lake] path says where they are."""
+    """Create, show, register and compact the Delta tables. [lake] path says where they are."""
 
 
 @command.command("create")
@@ -51,6 +52,85 @@ def show(context: Context, table: str | None, output: str, limit: int) -> None:
         _show_tables(context.settings.lake_path, output)
     else:
         _show_rows(context.settings.lake_path, table, output, limit)
+
+
+@command.command("register")
+@click.pass_obj
+def register(context: Context) -> None:
+    """Make every table known to Spark SQL, in the database `anabranch`, and say how to open it.
+
+    Safe to repeat, and while the job runs. Without a Hive metastore of your own it is in a folder that one process at
+    a time can open: close spark-sql first.
+    """
+    import shlex
+
+    from pyspark.errors import PySparkException
+
+    from streaming.catalog import catalog_settings, register_lake, spark_sql_command
+    from streaming.session import start_session
+
+    settings = context.settings
+    _check_jars(settings)
+    spark = start_session(settings, {**catalog_settings(settings), "spark.app.name": "anabranch-register"})
+    try:
+        for name, place in register_lake(spark, settings.lake_path).items():
+            click.echo(f"anabranch.{name}: {place}")
+    except PySparkException as error:
+        raise click.ClickException(f"the lake could not be registered: {_first_line(error)}") from error
+    finally:
+        spark.stop()
+    click.echo(f"open it with: {shlex.join(spark_sql_command(settings))}")
+
+
+@command.command("optimize")
+@click.option("--table", "name", type=click.Choice(list(TABLES)), help="Only this table; without it, all of them.")
+@click.option("--zorder", is_flag=True, help="Sort closed days by topic instead of compacting all days.")
+@click.option(
+    "--by", "writer", type=click.Choice(["delta-rs", "delta-spark"]), default="delta-rs", show_default=True,
+    help="In this process, or on Spark ([stream] spark_conf says where).",
+)  # fmt: skip
+@click.pass_obj
+def optimize(context: Context, name: str | None, zorder: bool, writer: str) -> None:
+    """Turn many small files into few large ones; safe while the job and an executor run."""
+    from deltalake.exceptions import DeltaError
+    from pyspark.errors import PySparkException
+
+    from schemas.delta import open_table
+    from streaming.compaction import compact_by_delta_rs, compact_by_delta_spark
+    from streaming.session import start_session
+
+    settings = context.settings
+    before = datetime.now(timezone.utc).date() if zorder else None
+    tables = [table for table in TABLES.values() if name in (None, table.name)]
+    spark = None
+    if writer == "delta-spark":
+        _check_jars(settings)
+        spark = start_session(settings, {"spark.app.name": "anabranch-optimize"})
+    try:
+        for table in tables:
+            if open_table(settings.lake_path, table) is None:
+                click.echo(f"{table.name}: not made yet")
+                continue
+            if spark is None:
+                done = compact_by_delta_rs(settings.lake_path, table, before)
+            else:
+                done = compact_by_delta_spark(spark, settings.lake_path, table, before)
+            click.echo(f"{table.name}: {done.files_removed} files became {done.files_added}")
+    except (DeltaError, PySparkException) as error:
+        raise click.ClickException(f"{table.name} was not compacted: {_first_line(error)}") from error
+    finally:
+        if spark is not None:
+            spark.stop()
+
+
+def _check_jars(settings: Settings) -> None:
+    if not any((settings.path(settings.local.jars) / "spark").glob("*.jar")):
+        raise click.ClickException("there are no jars yet: anabranch setup")
+
+
+def _first_line(error: Exception) -> str:
+    # Spark's errors go on with the JVM's stack.
+    return str(error).strip().partition("\n")[0]
 
 
 def _show_tables(lake: str, output: str) -> None:

@@ -1,0 +1,53 @@
+"""OPTIMIZE: many small files of a table become few large ones; no row changes, and readers of changes see nothing.
+
+Stage: beside the job, from time to time. Safe while the job and an executor run: compaction and appends do not
+conflict, whichever commits first (Delta's rules); two compactions of one table at once do, and the later one gives up.
+Replaced files stay on disk for `delta.deletedFileRetentionDuration`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date
+
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from schemas.delta import table_path
+from schemas.tables import Table
+
+
+@dataclass(frozen=True)
+class Compacted:
+    """What a compaction did."""
+
+    files_removed: int
+    files_added: int
+
+
+def cluster_column(table: Table) -> str:
+    """The column by which a table is asked for: the scalable topic, or where a dead letter came from."""
+    return next(name for name in ("subject", "topic", "kafka_topic", "batch_id") if name in table.row.model_fields)
+
+
+def compact_by_delta_rs(lake: str, table: Table, cluster_before: date | None) -> Compacted:
+    """Compacts in this process. With `cluster_before`, only days before it, Z-ordered by `cluster_column`.
+
+    Raises `DeltaError` when another compaction was faster.
+    """
+    optimizer = DeltaTable(table_path(lake, table)).optimize
+    if cluster_before is None:
+        metrics = optimizer.compact()
+    else:
+        days = [("day", "<", cluster_before.isoformat())]
+        metrics = optimizer.z_order([cluster_column(table)], partition_filters=days)
+    return Compacted(metrics["numFilesRemoved"], metrics["numFilesAdded"])
+
+
+def compact_by_delta_spark(spark: SparkSession, lake: str, table: Table, cluster_before: date | None) -> Compacted:
+    """The same on Spark's executors; raises what Spark raises when another compaction was faster."""
+    statement = f"OPTIMIZE delta.`{table_path(lake, table)}`"
+    if cluster_before is not None:
+        statement += f" WHERE day < '{cluster_before.isoformat()}' ZORDER BY ({cluster_column(table)})"
+    row = spark.sql(statement).first()
+    return Compacted(row["metrics"]["numFilesRemoved"], row["metrics"]["numFilesAdded"])

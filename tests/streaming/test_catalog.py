@@ -1,0 +1,77 @@
+"""The lake in Spark SQL: registered by the command, asked by the spark-sql that it names."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+from deltalake import write_deltalake
+
+from schemas.arrow import to_arrow
+from schemas.delta import create_lake
+from schemas.settings import load_settings
+from schemas.tables import DEAD_LETTERS, TABLES, DeadLetterRow
+from streaming.catalog import DATABASE, register_lake
+
+HOME = Path(__file__).resolve().parents[2]
+
+
+def settings_file(folder: Path, lake: str) -> Path:
+    """Settings with a lake, and a local folder for the metastore, under `folder`."""
+    file = folder / f"{lake}.toml"
+    file.write_text(f'[lake]\npath = "{folder / lake}"\n[local]\nfolder = "{folder / "var"}"\n')
+    return file
+
+
+def anabranch(file: Path, *arguments: str) -> str:
+    """What a command prints; fails the test with its last words when it fails."""
+    command = [sys.executable, "-m", "anabranch.cli", "--home", str(HOME), "--config", str(file), *arguments]
+    ran = subprocess.run(command, cwd=file.parent, capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    return ran.stdout
+
+
+def dead_letter(reason: str, number: int = 0) -> DeadLetterRow:
+    at = datetime.now(timezone.utc)
+    return DeadLetterRow(
+        reason=reason, detail="", key=None, raw=None, raw_size=-1, kafka_topic="segment-stats", kafka_partition=0,
+        kafka_offset=number, kafka_timestamp=at, rejected_at=at, batch_id=number, day=at.date(),
+    )  # fmt: skip
+
+
+@pytest.mark.spark
+def test_registered_again_after_the_lake_moved_every_name_stands_for_the_new_place(spark, tmp_path):
+    register_lake(spark, f"{tmp_path}/old")
+    try:
+        for _ in range(2):
+            places = register_lake(spark, f"{tmp_path}/new")
+        assert places == {name: f"file://{tmp_path}/new/{name}" for name in TABLES}
+        for name in TABLES:
+            known = spark.sql(f"DESCRIBE DETAIL {DATABASE}.{name}").first()["location"]
+            assert known.startswith("file:")
+            assert known.endswith(f"{tmp_path}/new/{name}")
+            assert (tmp_path / "old" / name / "_delta_log").is_dir()
+    finally:
+        spark.sql(f"DROP DATABASE {DATABASE} CASCADE")
+
+
+@pytest.mark.spark
+def test_a_registered_lake_is_read_by_name_with_the_command_that_register_prints(tmp_path, jars):
+    file = settings_file(tmp_path, "lake")
+    said = anabranch(file, "lake", "register")
+    rows = to_arrow(DEAD_LETTERS, [dead_letter("not-json"), dead_letter("no-value"), dead_letter("no-value")])
+    write_deltalake(create_lake(load_settings([file], HOME).lake_path)["dead_letters"], rows, mode="append")
+    command = shlex.split(said.rpartition("open it with: ")[2])
+    question = "SELECT reason, count(*) FROM dead_letters GROUP BY reason ORDER BY reason; SHOW TABLES"
+    asked = subprocess.run(
+        [*command, "-e", question], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert asked.returncode == 0, asked.stderr[-2000:]
+    answered = asked.stdout.split()
+    assert answered[:4] == ["no-value", "2", "not-json", "1"]
+    assert set(TABLES) <= set(answered)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lake", "lake.toml", "var"]
