@@ -1,0 +1,141 @@
+"""OPTIMIZE on a live lake: the job and an executor's ledger append while delta-spark or delta-rs compacts."""
+
+from __future__ import annotations
+
+import threading
+from datetime import date, datetime, timedelta, timezone
+from functools import partial
+
+import pytest
+from click.testing import CliRunner
+from deltalake import DeltaTable, write_deltalake
+
+from anabranch.cli import cli
+from decisions.layout import SegmentLayout
+from executor.outcomes import OutcomeLedger
+from schemas.arrow import to_arrow
+from schemas.delta import create_lake, table_path
+from schemas.settings import load_settings
+from schemas.tables import DEAD_LETTERS, EVENTS, OUTCOMES, SEGMENT_LOAD, TABLES, DeadLetterRow
+from streaming.compaction import Compacted, cluster_column, compact_by_delta_rs, compact_by_delta_spark
+from tests.streaming.jobs import (
+    TOPICS,
+    Feed,
+    check_nothing_lost_and_nothing_twice,
+    fed_all_along,
+    load_round,
+    now_ms,
+    read,
+    rows,
+)  # fmt: skip
+from tests.streaming.records import layout
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+
+
+class LedgerWriter(threading.Thread):
+    """What an executor puts on record, a commit a step, until it is told to stop."""
+
+    def __init__(self, lake: str) -> None:
+        super().__init__()
+        self.ledger = OutcomeLedger(lake, "act")
+        self.written: list[tuple[str, str]] = []
+        self.fault: Exception | None = None
+        self.stop = threading.Event()
+
+    def run(self) -> None:
+        try:
+            while not self.stop.wait(0.05):
+                for status in ("intent", "applied"):
+                    decision = f"d{len(self.written) // 2}"
+                    row = self.ledger.row(
+                        decision_id=decision, family="autoscale", subject=TOPICS[0], attempt=0, status=status,
+                        at=datetime.now(timezone.utc),
+                    )  # fmt: skip
+                    self.ledger.append([row])
+                    self.written.append((decision, status))
+        except Exception as fault:
+            self.fault = fault
+
+
+@pytest.mark.broker
+def test_no_commit_of_the_job_or_of_an_executor_is_lost_while_both_engines_compact(
+    spark, start, job_settings, own_broker
+):
+    with open(job_settings, "a") as file:
+        file.write('bulk_writer = "delta-spark"\n')
+    settings, feed = load_settings([job_settings]), Feed(own_broker.bootstrap)
+    lake = settings.lake_path
+    executor = LedgerWriter(lake)
+    feed.send(*[layout(SegmentLayout.create(2, now_ms()), topic=topic) for topic in TOPICS], *load_round(0))
+    job = start()
+    wait_until(lambda: read(settings) == feed.end_offsets(), 90, 0.2)
+    executor.start()
+    engines = {
+        "delta-spark": partial(compact_by_delta_spark, spark, lake),
+        "delta-rs": partial(compact_by_delta_rs, lake),
+    }
+    removed: dict[tuple[str, str], int] = {}
+
+    def compacted_by_both_while_both_wrote() -> bool:
+        """A round of each, so that each finds what was written during the other's."""
+        for engine, compact in engines.items():
+            for table in (SEGMENT_LOAD, EVENTS, OUTCOMES):
+                done = compact(table, None)
+                removed[engine, table.name] = removed.get((engine, table.name), 0) + done.files_removed
+        return executor.fault is not None or all(removed.values())
+
+    try:
+        with fed_all_along(feed):
+            wait_until(compacted_by_both_while_both_wrote, 120)
+    finally:
+        executor.stop.set()
+        executor.join()
+    wait_until(lambda: read(settings) == feed.end_offsets(), 60, 0.2)
+    assert job.stop() == 0
+    assert executor.fault is None
+    check_nothing_lost_and_nothing_twice(settings, feed)
+    assert sorted((row["decision_id"], row["status"]) for row in rows(settings, OUTCOMES)) == sorted(executor.written)
+    executor.ledger.check_lease()
+
+
+def dead_letter(number: int, day: date) -> DeadLetterRow:
+    at = datetime(day.year, day.month, day.day, tzinfo=timezone.utc)
+    return DeadLetterRow(
+        reason="not-json", detail="", key=None, raw=None, raw_size=-1, kafka_topic="segment-stats", kafka_partition=0,
+        kafka_offset=number, kafka_timestamp=at, rejected_at=at, batch_id=number, day=day,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("compactor", ["delta-spark", "delta-rs"])
+def test_sorting_leaves_the_day_that_is_not_over_as_it_is(spark, tmp_path, compactor):
+    lake = str(tmp_path / "lake")
+    table, today = create_lake(lake)["dead_letters"], date(2026, 11, 20)
+    for number in range(3):
+        for day in (today - timedelta(days=1), today):
+            write_deltalake(table, to_arrow(DEAD_LETTERS, [dead_letter(number, day)]), mode="append")
+    if compactor == "delta-rs":
+        done = compact_by_delta_rs(lake, DEAD_LETTERS, today)
+    else:
+        done = compact_by_delta_spark(spark, lake, DEAD_LETTERS, today)
+    assert done == Compacted(files_removed=3, files_added=1)
+    assert DeltaTable(table_path(lake, DEAD_LETTERS)).to_pyarrow_table().num_rows == 6
+
+
+def test_every_table_has_a_column_to_sort_by():
+    assert {name: cluster_column(table) for name, table in TABLES.items()} == {
+        "decisions": "subject", "holds": "subject", "segment_load": "topic", "events": "subject",
+        "dead_letters": "kafka_topic", "batches": "batch_id", "outcomes": "subject", "alerts": "subject",
+    }  # fmt: skip
+
+
+def test_the_command_compacts_the_table_it_is_given_and_says_so(tmp_path):
+    table = create_lake(tmp_path / "lake")["dead_letters"]
+    for number in range(3):
+        write_deltalake(table, to_arrow(DEAD_LETTERS, [dead_letter(number, date(2026, 11, 20))]), mode="append")
+    (tmp_path / "settings.toml").write_text(f'[lake]\npath = "{tmp_path}/lake"\n')
+    ran = CliRunner().invoke(
+        cli, ["--config", str(tmp_path / "settings.toml"), "lake", "optimize", "--table", "dead_letters"]
+    )
+    assert (ran.exit_code, ran.output) == (0, "dead_letters: 3 files became 1\n")
