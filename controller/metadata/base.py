@@ -169,6 +169,14 @@ class MetadataStore(ABC):
     def session(self) -> Session:
         """How the store stands with its server now."""
 
+    @property
+    @abstractmethod
+    def session_changes(self) -> int:
+        """How often `session` has changed: the same number twice means that no ephemeral was lost in between.
+
+        Known at once, while the callbacks of `on_session` come a moment later.
+        """
+
     @abstractmethod
     def close(self) -> None:
         """End the session, dropping its ephemerals; the store is not used afterwards. More than once is fine."""

@@ -45,7 +45,7 @@ class SessionState:
     """The present state of a session, and who hears of its changes."""
 
     def __init__(self, callbacks: Callbacks, state: Session) -> None:
-        self._callbacks, self.state = callbacks, state
+        self._callbacks, self.state, self.changes = callbacks, state, 0
         self._listeners: dict[object, SessionCallback] = {}
         self._lock = threading.Lock()
 
@@ -54,6 +54,8 @@ class SessionState:
         with self._lock:
             if state is self.state:
                 return
+            # In this order: who reads an unchanged count has not read a newer state before.
+            self.changes += 1
             self.state = state
             for key in self._listeners:
                 self._callbacks.enqueue(lambda key=key: self._tell(key, state))  # type: ignore[misc]

@@ -134,6 +134,11 @@ class SqliteStore(MetadataStore):
         """See `MetadataStore`."""
         return self._session.state
 
+    @property
+    def session_changes(self) -> int:
+        """See `MetadataStore`."""
+        return self._session.changes
+
     def close(self) -> None:
         """See `MetadataStore`."""
         with self._lock:

@@ -180,6 +180,11 @@ class ZooKeeperStore(MetadataStore):
         """See `MetadataStore`."""
         return self._session.state
 
+    @property
+    def session_changes(self) -> int:
+        """See `MetadataStore`."""
+        return self._session.changes
+
     def close(self) -> None:
         """See `MetadataStore`."""
         with self._lock:

@@ -23,6 +23,7 @@ from lab.setup import Jars
 from lab.zookeeper import EmbeddedZooKeeper
 from schemas.ids import EVERY_TOPIC
 from schemas.messages import Message, Rejected, parse_message
+from tests.controller.places import Place
 from tests.waiting import wait_until
 
 NOWHERE = "127.0.0.1:1"
@@ -112,6 +113,16 @@ def zookeeper(jars: Jars, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield one
     finally:
         one.stop()
+
+
+@pytest.fixture(params=["sqlite", "zookeeper"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """An empty place for metadata stores: the test runs on both kinds."""
+    one = Place(
+        tmp_path / "metadata.db", request.getfixturevalue("zookeeper") if request.param == "zookeeper" else None
+    )
+    yield one
+    one.close()
 
 
 @pytest.fixture(scope="session")

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from kazoo.client import KazooClient
 
 from controller.metadata.base import (
     ABSENT,
@@ -24,57 +20,9 @@ from controller.metadata.base import (
     Stored,
     VersionConflict,
 )
-from controller.metadata.sqlite import SqliteStore
 from controller.metadata.zookeeper import ZooKeeperStore
-from lab.zookeeper import EmbeddedZooKeeper
+from tests.controller.places import Place
 from tests.waiting import wait_until
-
-_roots = (f"/contract-{number}" for number in itertools.count())
-
-
-class Place:
-    """Where a store is: it can be opened there, and its session can be ended as the outside world would end it."""
-
-    def __init__(self, file: Path, zookeeper: EmbeddedZooKeeper | None) -> None:
-        self._file, self._zookeeper, self._root = file, zookeeper, next(_roots)
-        self._opened: list[MetadataStore] = []
-
-    def open(self) -> MetadataStore:
-        if self._zookeeper:
-            store: MetadataStore = ZooKeeperStore(self._zookeeper.address, self._root, session_s=5)
-        else:
-            store = SqliteStore(self._file)
-        self._opened.append(store)
-        return store
-
-    def end_session(self, store: MetadataStore) -> MetadataStore:
-        """A store at the same place after the session of `store` has ended."""
-        if isinstance(store, ZooKeeperStore):
-            end_zookeeper_session(store)
-            return store
-        store.close()
-        return self.open()
-
-    def close(self) -> None:
-        for store in self._opened:
-            store.close()
-
-
-def end_zookeeper_session(store: ZooKeeperStore) -> None:
-    """A second client takes the session over and closes it: the server has expired it, and the first is told so."""
-    thief = KazooClient(hosts=store._address, client_id=store._client.client_id)
-    thief.start()
-    thief.stop()
-    thief.close()
-
-
-@pytest.fixture(params=["sqlite", "zookeeper"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    """Both kinds of place, empty."""
-    zookeeper = request.getfixturevalue("zookeeper") if request.param == "zookeeper" else None
-    one = Place(tmp_path / "metadata.db", zookeeper)
-    yield one
-    one.close()
 
 
 @pytest.fixture
@@ -224,9 +172,9 @@ def test_an_ephemeral_is_held_once_and_can_be_asked_for_again(store: MetadataSto
 def test_an_ephemeral_has_none_below_it_and_stays_ephemeral_when_it_is_written(place: Place) -> None:
     store = place.open()
     store.create_ephemeral("/e", b"1")
-    with pytest.raises(Refused, match="^/e/x: "):
+    with pytest.raises(Refused, match=r"^/e/x: "):
         store.put("/e/x/y", b"1")
-    with pytest.raises(Refused, match="^/e/x: "):
+    with pytest.raises(Refused, match=r"^/e/x: "):
         store.create_ephemeral("/e/x", b"1")
     store.put("/e", b"2")
     store.close()

@@ -1,0 +1,53 @@
+"""Where a metadata store is, of either kind: tests open it there, and end its session as the outside world would."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+from kazoo.client import KazooClient
+
+from controller.metadata.base import MetadataStore
+from controller.metadata.sqlite import SqliteStore
+from controller.metadata.zookeeper import ZooKeeperStore
+from lab.zookeeper import EmbeddedZooKeeper
+
+_roots = (f"/place-{number}" for number in itertools.count())
+
+
+class Place:
+    """An empty place, in a file or on a ZooKeeper."""
+
+    def __init__(self, file: Path, zookeeper: EmbeddedZooKeeper | None) -> None:
+        self._file, self.zookeeper, self.root = file, zookeeper, next(_roots)
+        self._opened: list[MetadataStore] = []
+
+    def open(self) -> MetadataStore:
+        """A store at this place, closed with it. On SQLite there is one at a time."""
+        if self.zookeeper:
+            store: MetadataStore = ZooKeeperStore(self.zookeeper.address, self.root, session_s=5)
+        else:
+            store = SqliteStore(self._file)
+        self._opened.append(store)
+        return store
+
+    def end_session(self, store: MetadataStore) -> MetadataStore:
+        """A store at the same place after the session of `store` has ended."""
+        if isinstance(store, ZooKeeperStore):
+            end_zookeeper_session(store)
+            return store
+        store.close()
+        return self.open()
+
+    def close(self) -> None:
+        """Close all stores that were opened here."""
+        for store in self._opened:
+            store.close()
+
+
+def end_zookeeper_session(store: ZooKeeperStore) -> None:
+    """A second client takes the session over and closes it: the server has expired it, and tells the first so."""
+    thief = KazooClient(hosts=store._address, client_id=store._client.client_id)
+    thief.start()
+    thief.stop()
+    thief.close()
