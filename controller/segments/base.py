@@ -39,6 +39,15 @@ class SubscriptionNotFound(NotFound):
         super().__init__(f"Subscription not found: {subscription} on {segment} in {where}; create it first")
 
 
+class SubscriptionInUse(PreconditionFailed):
+    """Consumers are connected to the subscription."""
+
+    def __init__(self, segment: str, subscription: str, where: str) -> None:
+        super().__init__(
+            f"Subscription in use: {subscription} on {segment} in {where} has connected consumers; close them first"
+        )
+
+
 class NameTooLong(PreconditionFailed):
     """The store cannot hold segments of a topic of that name."""
 
@@ -81,7 +90,7 @@ class SegmentStore(ABC):
 
     @abstractmethod
     def delete_subscription(self, segment: str, subscription: str) -> None:
-        """Remove a subscription; none of that name, or no such segment, is fine."""
+        """Remove a subscription; none of that name, or no such segment, is fine. `SubscriptionInUse`."""
 
     @abstractmethod
     def subscriptions(self, segment: str) -> list[str]:
@@ -101,7 +110,7 @@ class SegmentStore(ABC):
 
     @abstractmethod
     def delete(self, segment: str) -> None:
-        """Remove a segment with its messages and subscriptions; none of that name is fine (PIP-468)."""
+        """Remove a segment with its messages and subscriptions, in use or not; none of that name is fine (PIP-468)."""
 
     @abstractmethod
     def backlog(self, segment: str, subscription: str) -> int:

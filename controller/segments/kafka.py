@@ -10,12 +10,14 @@ lock, and time stamps under it; the same change therefore shuts the window of ti
 passed the first check and still waited for the lock. Only then is the end read.
 
 So a producer that hears MSG_SIZE_TOO_LARGE (seldom INVALID_TIMESTAMP) looks at the layout again and goes on with the
-child. Two limits: a producer whose acknowledgement was lost hears the refusal at its repetition and writes the message
-a second time, to the child; and transactions must be over before a segment is terminated, because their markers are
-refused like writes.
+child. If its acknowledgement was lost it hears the refusal at its repetition, and writes the message a second time.
+
+Transactions: the marker that ends one is refused like a write, so one that is open when its segment is sealed stays
+open, and readers of committed messages wait before it for ever. `terminate` therefore waits until none is open; a
+producer that opens them without a pause may still slip in between, so segments are not for transactional producers.
 
 Positions: Kafka drops the committed positions of a group without members after `offsets.retention.minutes` (7 days
-unless set). Brokers for segments should have it at its largest value, 2147483647.
+unless set). Brokers for segments should have it at its largest value, 2147483647; `complaints` says when they have not.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ConfigResource,
     NewTopic,
     ResourceType,
+    TopicMetadata,
 )
 
 from controller.segments.base import (
@@ -37,10 +40,12 @@ from controller.segments.base import (
     SegmentNotFound,
     SegmentStats,
     SegmentStore,
+    SegmentStoreError,
+    SubscriptionInUse,
     SubscriptionNotFound,
     segment_name,
 )
-from controller.segments.kafka_asking import NO_TOPIC, PAUSE_SECONDS, Asking, code_of
+from controller.segments.kafka_asking import GROUP_IN_USE, NO_GROUP, NO_TOPIC, PAUSE_SECONDS, Asking, code_of
 from controller.segments.kafka_names import check_fits, kafka_topic
 from controller.segments.kafka_positions import PARTITION, Positions
 from schemas.metadata import HashRange
@@ -59,6 +64,8 @@ _OPEN = {
 }
 """Configuration of a segment: nothing is dropped before the segment is deleted, and no probe is accepted."""
 _SEALED = {"max.message.bytes": "0", "message.timestamp.after.max.ms": "0", "message.timestamp.before.max.ms": "0"}
+_LONG_MINUTES = 525_600
+"""A year."""
 _PROBE_TIME_MS = 32_503_680_000_000
 """The year 3000."""
 
@@ -87,6 +94,8 @@ class KafkaSegments(SegmentStore):
             except KafkaException as error:
                 if code_of(error) != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise
+            # The client itself remembers that it saw no such topic, until it is made to look.
+            self._asking.until(lambda: self._has_leader(segment))
             # The broker that keeps the positions may hear of a new topic a moment later.
             self._positions.start(segment, sorted(set(subscriptions)), "earliest", patient=True)
         return segment
@@ -98,7 +107,12 @@ class KafkaSegments(SegmentStore):
 
     def delete_subscription(self, segment: str, subscription: str) -> None:
         with self._asking.to(f"delete the subscription {subscription} of {segment}"):
-            self._positions.delete(segment, [subscription])
+            try:
+                self._positions.delete(segment, [subscription])
+            except KafkaException as error:
+                if code_of(error) in GROUP_IN_USE:
+                    raise SubscriptionInUse(segment, subscription, self._asking.where) from None
+                raise
 
     def subscriptions(self, segment: str) -> list[str]:
         with self._asking.to(f"list the subscriptions of {segment}"):
@@ -110,6 +124,7 @@ class KafkaSegments(SegmentStore):
             # Before the probe: where brokers make missing topics by themselves, a producer's question is enough.
             replicas = self._must_exist(segment)
             if not self._is_marked(segment):
+                self._wait_for_transactions(segment)
                 self._asking.again(lambda: self._mark(segment))
             probe = _Probe(self._asking, segment)
             self._asking.until(lambda: self._asking.again(probe.is_refused))
@@ -128,7 +143,8 @@ class KafkaSegments(SegmentStore):
             except KafkaException as error:
                 if code_of(error) not in NO_TOPIC:
                     raise
-            self._positions.delete(segment, self._positions.named(segment))
+            # Consumers that are still there: their positions went with the topic, their groups go with them.
+            self._positions.delete(segment, self._positions.named(segment), NO_GROUP | GROUP_IN_USE)
 
     def backlog(self, segment: str, subscription: str) -> int:
         with self._asking.to(f"read the backlog of {subscription} on {segment}"):
@@ -146,14 +162,42 @@ class KafkaSegments(SegmentStore):
                 terminated, first, end, self._positions.backlog(segment, self._positions.named(segment))
             )
 
+    def complaints(self) -> list[str]:
+        """What about the brokers' settings endangers segments, a sentence each; none when all is well."""
+        with self._asking.to("read the brokers' settings"):
+            brokers = self._admin.list_topics(timeout=self._asking.timeout).brokers
+            asked = [ConfigResource(ResourceType.BROKER, str(broker)) for broker in sorted(brokers)]
+            settings = self._asking.answers(self._admin.describe_configs(asked, **self._asking.limit))
+        found = []
+        if any(int(broker["offsets.retention.minutes"].value) < _LONG_MINUTES for broker in settings):
+            found.append(
+                f"{self._asking.where} forgets the positions of idle subscriptions; "
+                "set offsets.retention.minutes=2147483647 at every broker"
+            )
+        if any(broker["auto.create.topics.enable"].value != "false" for broker in settings):
+            found.append(
+                f"{self._asking.where} makes deleted segments again for late producers; "
+                "set auto.create.topics.enable=false at every broker"
+            )
+        return found
+
     def _must_exist(self, segment: str) -> int:
         """The number of replicas; `SegmentNotFound` without the topic."""
-        name = kafka_topic(segment)
-        found = self._admin.list_topics(name, timeout=self._asking.timeout).topics.get(name)
-        if found is None or (found.error is not None and found.error.code() in NO_TOPIC):
+        found = self._topic(segment)
+        if found is None:
             raise SegmentNotFound(segment, self._asking.where)
         partition = found.partitions.get(PARTITION)
         return len(partition.replicas) if partition else 1
+
+    def _has_leader(self, segment: str) -> bool:
+        found = self._topic(segment)
+        return found is not None and PARTITION in found.partitions and found.partitions[PARTITION].leader >= 0
+
+    def _topic(self, segment: str) -> TopicMetadata | None:
+        """What the brokers say of a segment's topic now; None when there is none."""
+        name = kafka_topic(segment)
+        found = self._admin.list_topics(name, timeout=self._asking.timeout).topics.get(name)
+        return None if found is None or (found.error is not None and found.error.code() in NO_TOPIC) else found
 
     def _is_marked(self, segment: str) -> bool:
         """Whether the configuration says terminated; the leader may not have taken it up yet."""
@@ -162,6 +206,16 @@ class KafkaSegments(SegmentStore):
             lambda: self._asking.answers(self._admin.describe_configs([topic], **self._asking.limit))
         )
         return all(config[name].value == value for name, value in _SEALED.items())
+
+    def _wait_for_transactions(self, segment: str) -> None:
+        end = time.monotonic() + self._asking.timeout
+        while self._positions.has_open_transactions(segment):
+            if time.monotonic() > end:
+                raise SegmentStoreError(
+                    f"cannot terminate {segment} in {self._asking.where}: it has had open transactions for "
+                    f"{self._asking.timeout:g} s, which could not be ended afterwards; end them, then do it again"
+                )
+            time.sleep(PAUSE_SECONDS)
 
     def _mark(self, segment: str) -> None:
         changes = [

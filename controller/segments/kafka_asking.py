@@ -41,18 +41,14 @@ FOR_A_MOMENT = frozenset(
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.NOT_CONTROLLER,
+        # Of a leader that has been told of its new term later than we have.
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.FENCED_LEADER_EPOCH,
     }
 )
-NO_TOPIC = frozenset(
-    {
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError._UNKNOWN_TOPIC,
-        KafkaError._UNKNOWN_PARTITION,
-        # What the client says of a topic that it cannot find a leader for.
-        KafkaError._NOENT,
-    }
-)
+NO_TOPIC = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
 NO_GROUP = frozenset({KafkaError.GROUP_ID_NOT_FOUND})
+GROUP_IN_USE = frozenset({KafkaError.NON_EMPTY_GROUP})
 
 
 def code_of(error: KafkaException) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 from functools import partial
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
 from controller.segments.base import Position
@@ -65,19 +65,29 @@ class Positions:
         )
         self._asking.again(lambda: self._commit(segment, missing, offset), passing)
 
-    def delete(self, segment: str, subscriptions: Iterable[str]) -> None:
-        """Delete the groups; none is fine."""
+    def delete(self, segment: str, subscriptions: Iterable[str], passing: frozenset[int] = NO_GROUP) -> None:
+        """Delete the groups; errors of the kinds in `passing` are fine."""
         for group in [group_id(segment, name) for name in subscriptions]:
             try:
                 self._asking.again(partial(self._delete, group))
             except KafkaException as error:
-                if code_of(error) not in NO_GROUP:
+                if code_of(error) not in passing:
                     raise
 
-    def _offset(self, segment: str, spec: OffsetSpec) -> int:
+    def has_open_transactions(self, segment: str) -> bool:
+        """Whether there are messages whose transaction has not come to its end."""
+        # The end first: ordinary writes go on, and move what is committed along with it.
+        end = self._offset(segment, _LATEST)
+        return self._offset(segment, _LATEST, IsolationLevel.READ_COMMITTED) < end
+
+    def _offset(
+        self, segment: str, spec: OffsetSpec, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    ) -> int:
         partition = TopicPartition(kafka_topic(segment), PARTITION)
         (found,) = self._asking.again(
-            lambda: self._asking.answers(self._admin.list_offsets({partition: spec}, **self._asking.limit))
+            lambda: self._asking.answers(
+                self._admin.list_offsets({partition: spec}, isolation_level=isolation, **self._asking.limit)
+            )
         )
         return int(found.offset)
 

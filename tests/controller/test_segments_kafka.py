@@ -13,7 +13,14 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
-from controller.segments.base import NameTooLong, SegmentNotFound, SegmentStats, SegmentStoreError, SubscriptionNotFound
+from controller.segments.base import (
+    NameTooLong,
+    SegmentNotFound,
+    SegmentStats,
+    SegmentStoreError,
+    SubscriptionInUse,
+    SubscriptionNotFound,
+)
 from controller.segments.kafka import KafkaSegments
 from controller.segments.kafka_names import group_id, kafka_topic
 from schemas.metadata import HashRange
@@ -216,6 +223,45 @@ def test_a_subscription_is_deleted_from_its_own_segment_only(segments: KafkaSegm
         segments.backlog(one, "billing")
 
 
+def test_a_subscription_with_a_consumer_is_deleted_only_with_its_segment(
+    kafka: str, segments: KafkaSegments, topic: str
+) -> None:
+    segment = segments.create(topic, 0, WHOLE, ["billing"])
+    write(kafka, segment, [b"a"])
+    consumer = Consumer(
+        {"bootstrap.servers": kafka, "group.id": group_id(segment, "billing"), "enable.auto.commit": False}
+    )
+    consumer.subscribe([kafka_topic(segment)])
+    message = wait_until(lambda: consumer.poll(0.1))
+    assert message is not None
+    consumer.commit(message=message, asynchronous=False)
+    with pytest.raises(SubscriptionInUse, match="close them first"):
+        segments.delete_subscription(segment, "billing")
+    assert segments.backlog(segment, "billing") == 0
+    segments.delete(segment)
+    segments.create(topic, 0, WHOLE)
+    assert segments.subscriptions(segment) == []
+    consumer.close()
+    assert segments.subscriptions(segment) == []
+
+
+def test_a_segment_with_an_open_transaction_stays_open_until_that_ends(kafka: str, topic: str) -> None:
+    segments = KafkaSegments(kafka, timeout_seconds=0.5)
+    segment = segments.create(topic, 0, WHOLE, ["billing"])
+    producer = Producer({"bootstrap.servers": kafka, "transactional.id": topic, "log_level": 0})
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce(kafka_topic(segment), b"a")
+    producer.flush()
+    with pytest.raises(SegmentStoreError, match=f"cannot terminate {segment} .* open transactions .* end them"):
+        segments.terminate(segment)
+    assert not segments.is_terminated(segment)
+    producer.commit_transaction()
+    end = segments.terminate(segment)
+    assert end == 2
+    assert read(kafka, segment, 1) == [b"a"]
+
+
 def test_a_deleted_segment_comes_back_empty(kafka: str, segments: KafkaSegments, topic: str) -> None:
     segment = segments.create(topic, 0, WHOLE, ["billing"])
     write(kafka, segment, [b"a"])
@@ -269,6 +315,11 @@ def test_a_broker_that_cannot_be_reached_is_named_in_time() -> None:
         ):
             ask()
         assert time.monotonic() - began < 5
+
+
+def test_a_broker_that_forgets_positions_after_a_week_is_complained_about(kafka: str, segments: KafkaSegments) -> None:
+    (complaint,) = segments.complaints()
+    assert complaint.startswith(f"Kafka at {kafka} forgets the positions of idle subscriptions; set offsets.retention")
 
 
 def test_a_name_that_does_not_fit_is_refused_before_anything_is_made(segments: KafkaSegments) -> None:
