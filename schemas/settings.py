@@ -68,6 +68,13 @@ class StreamSettings(_Section):
     """File of Spark settings, in spark-defaults format."""
     metrics_port: Port
     """Loopback port of the job's Prometheus metrics; 0 = none."""
+    watchdog_ticks: Annotated[int, Field(ge=1)]
+    """The job calls it an outage when there was no evaluation of every topic for this many ticks."""
+
+
+class LogSettings(_Section):
+    format: Literal["text", "json"]
+    """`text` for people, or `json`: one object a line (anabranch/logs.py). Of our own lines; the JVM's stay text."""
 
 
 class ExecutorSettings(_Section):
@@ -156,6 +163,7 @@ class Settings(_Section):
     kafka: KafkaSettings
     lake: LakeSettings
     stream: StreamSettings
+    log: LogSettings
     executor: ExecutorSettings
     controller: ControllerSettings
     local: LocalSettings

@@ -23,6 +23,7 @@ from streaming.session import start_session
 from streaming.sink import LakeSink
 from streaming.sources import raw_rows
 from streaming.ticks import TickWriter
+from streaming.watch import JobWatch
 
 log = logging.getLogger(__name__)
 
@@ -79,30 +80,32 @@ def checkpoint_of(settings: Settings) -> str:
 
 
 def run_job(settings: Settings, stop: threading.Event) -> None:
-    """Runs the job until `stop` is set. Raises `CheckpointInUse`, `JobFailed`, `SettingsError`."""
+    """Runs the job until `stop` is set. Raises `CheckpointInUse`, `JobFailed`, `MetricsError`, `SettingsError`."""
     engine_settings(settings)
-    with hold_checkpoint(checkpoint_of(settings)):
+    with hold_checkpoint(checkpoint_of(settings)), JobWatch(settings) as watch:
         spark = start_session(settings)
         ticks = TickWriter(settings.kafka.bootstrap, settings.stream.tick_seconds)
         try:
-            query = start_query(spark, settings, LakeSink(settings.lake_path, settings.stream.bulk_writer, ticks.ask))
+            sink = LakeSink(settings.lake_path, settings.stream.bulk_writer, ticks.ask, watch.observe_batch)
+            query = start_query(spark, settings, sink)
             ticks.start()
+            watch.expect_evaluations()
             log.info(
                 "reading %s, writing %s, checkpoint %s",
                 settings.kafka.bootstrap,
                 settings.lake_path,
                 checkpoint_of(settings),
             )
-            _watch(query, stop)
+            _run_until(stop, query, watch)
         finally:
             ticks.stop()
             spark.stop()
 
 
-def _watch(query: StreamingQuery, stop: threading.Event) -> None:
+def _run_until(stop: threading.Event, query: StreamingQuery, watch: JobWatch) -> None:
     try:
         while not stop.is_set() and not query.awaitTermination(1):
-            pass
+            watch.look(query)
     except StreamingQueryException as error:
         raise JobFailed(failure_in_one_line(str(error))) from error
     if not stop.is_set():

@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,6 +24,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from schemas.delta import create_lake, table_path
+from schemas.ids import EVERY_TOPIC
 from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD, Table
 from streaming.records import COUNTS, DUE, LOAD
 from streaming.rows import bulk_rows, rare_rows
@@ -30,42 +34,95 @@ log = logging.getLogger(__name__)
 APP = "anabranch-stream"
 
 
+@dataclass
+class WrittenBatch:
+    """What a micro-batch has written, for those who watch the job."""
+
+    row: dict[str, Any]
+    """Its row in `batches`; instants are milliseconds."""
+    rare: dict[str, pa.Table]
+    """The rows of decisions, holds, events and dead letters, by table."""
+    operator_seconds: float
+    """From the start of the batch's plan until the sink had the operator's output."""
+    commit_seconds: dict[str, float]
+    """Time of each Delta commit, by table."""
+
+    def columns(self, table: Table, *names: str) -> Iterator[tuple[Any, ...]]:
+        """The rows of a rare table, cut to some of its columns."""
+        rows = self.rare[table.name]
+        return zip(*(rows[name].to_pylist() for name in names), strict=True)
+
+    @property
+    def newest_tick(self) -> float | None:
+        """The instant of the newest tick for every topic, Unix time in seconds; None: the batch had none."""
+        ticks = [
+            at.timestamp()
+            for subject, kind, at in self.columns(EVENTS, "subject", "type", "at")
+            if kind == "tick" and subject == EVERY_TOPIC
+        ]
+        return max(ticks, default=None)
+
+
 class LakeSink:
     """Writes micro-batches to the lake."""
 
-    def __init__(self, lake: str, bulk_writer: str, ask_for_tick: Callable[[str, int], None]) -> None:
-        """`bulk_writer` is `delta-rs` or `delta-spark`: who writes `segment_load`."""
-        self._lake, self._bulk_writer, self._ask_for_tick = lake, bulk_writer, ask_for_tick
+    def __init__(
+        self,
+        lake: str,
+        bulk_writer: str,
+        ask_for_tick: Callable[[str, int], None],
+        report: Callable[[WrittenBatch], None] = lambda _: None,
+    ) -> None:
+        """`bulk_writer` is `delta-rs` or `delta-spark`: who writes `segment_load`. `report` is told of each batch that
+        is written; what it raises is logged and stops nothing."""
+        self._lake, self._bulk_writer, self._ask_for_tick, self._report = lake, bulk_writer, ask_for_tick, report
         self._tables: dict[str, DeltaTable] = create_lake(lake)
+        self._commit_seconds: dict[str, float] = {}
 
     def write(self, frame: DataFrame, batch_id: int) -> None:
         """One micro-batch; safe to repeat. Raises what Delta raises when a table cannot be written."""
         query = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        self._commit_seconds = {}
+        began = time.perf_counter()
         if self._bulk_writer == "delta-spark":
             frame = frame.persist()
             try:
                 output = frame.where(F.col("kind") != LOAD).toArrow()
-                self._write_rare(output, query, batch_id)
+                operator_seconds = time.perf_counter() - began
+                rare = self._write_rare(output, query, batch_id)
                 if _counts(output)["samples_accepted"]:
-                    self._write_bulk_by_spark(frame, query, batch_id)
-                self._write_batch_row(output, query, batch_id)
+                    with self._timed(SEGMENT_LOAD):
+                        self._write_bulk_by_spark(frame, query, batch_id)
+                row = self._write_batch_row(output, query, batch_id)
             finally:
                 frame.unpersist()
         else:
             output = frame.toArrow()
-            self._write_rare(output, query, batch_id)
+            operator_seconds = time.perf_counter() - began
+            rare = self._write_rare(output, query, batch_id)
             self._commit(SEGMENT_LOAD, bulk_rows(_of_kind(output, LOAD), batch_id), query, batch_id)
-            self._write_batch_row(output, query, batch_id)
+            row = self._write_batch_row(output, query, batch_id)
+        if row is not None:
+            self._tell(WrittenBatch(row, rare, operator_seconds, self._commit_seconds), batch_id)
 
-    def _write_rare(self, output: pa.Table, query: str, batch_id: int) -> None:
+    def _tell(self, batch: WrittenBatch, batch_id: int) -> None:
+        try:
+            self._report(batch)
+        except Exception:
+            log.exception("batch %d is written, but its metrics are not", batch_id, extra={"batch_id": batch_id})
+
+    def _write_rare(self, output: pa.Table, query: str, batch_id: int) -> dict[str, pa.Table]:
+        rare = {}
         for table in (DECISIONS, HOLDS, EVENTS, DEAD_LETTERS):
-            self._commit(table, rare_rows(table, _of_kind(output, table.name), batch_id), query, batch_id)
+            rare[table.name] = rare_rows(table, _of_kind(output, table.name), batch_id)
+            self._commit(table, rare[table.name], query, batch_id)
         for body in _of_kind(output, DUE)["body"].to_pylist():
             self._ask_for_tick(*pydantic_core.from_json(body))
+        return rare
 
-    def _write_batch_row(self, output: pa.Table, query: str, batch_id: int) -> None:
+    def _write_batch_row(self, output: pa.Table, query: str, batch_id: int) -> dict[str, Any] | None:
         if not output.num_rows:
-            return
+            return None
         row = {
             **_counts(output),
             "generation": query,
@@ -78,6 +135,13 @@ class LakeSink:
             query,
             batch_id,
         )
+        return row
+
+    @contextmanager
+    def _timed(self, table: Table) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self._commit_seconds[table.name] = time.perf_counter() - began
 
     def _commit(self, table: Table, rows: pa.Table, query: str, batch_id: int) -> None:
         if not rows.num_rows:
@@ -87,12 +151,13 @@ class LakeSink:
         app = f"{APP}:{query}"
         written = delta.transaction_version(app)
         if written is not None and written >= batch_id:
-            log.info("%s already holds batch %d: a replay", table.name, batch_id)
+            log.info("%s already holds batch %d: a replay", table.name, batch_id, extra={"batch_id": batch_id})
             return
-        write_deltalake(
-            delta, rows, mode="append",
-            commit_properties=CommitProperties(app_transactions=[Transaction(app, batch_id)]),
-        )  # fmt: skip
+        with self._timed(table):
+            write_deltalake(
+                delta, rows, mode="append",
+                commit_properties=CommitProperties(app_transactions=[Transaction(app, batch_id)]),
+            )  # fmt: skip
 
     def _write_bulk_by_spark(self, frame: DataFrame, query: str, batch_id: int) -> None:
         rows = frame.where(F.col("kind") == LOAD).select(

@@ -23,11 +23,12 @@ def command(context: Context) -> None:
     settings = context.settings
     from streaming.checkpoint import CheckpointInUse
     from streaming.job import JobFailed, run_job
+    from streaming.meter import MetricsError
 
     stop = threading.Event()
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: stop.set())
     try:
         run_job(settings, stop)
-    except (CheckpointInUse, JobFailed) as error:
+    except (CheckpointInUse, JobFailed, MetricsError) as error:
         raise click.ClickException(str(error)) from error

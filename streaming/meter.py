@@ -1,0 +1,208 @@
+"""Fills the job's metrics from the driver's side of the job, and serves them to Prometheus.
+
+Stage: beside the sink and the query's progress; no worker is asked. Counters begin at zero with every start, as
+Prometheus expects. `streaming.metrics` holds the names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, get_args
+from wsgiref.simple_server import WSGIServer
+
+import pydantic_core
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, start_http_server
+
+from decisions.gates import Gate
+from schemas.messages import OutcomeStatus, RejectReason
+from schemas.tables import DEAD_LETTERS, DECISIONS, EVENTS, HOLDS
+from streaming.metrics import (
+    ACTIVE_SEGMENTS,
+    AUTO_MERGES,
+    AUTO_SPLITS,
+    BATCH_SECONDS,
+    BATCHES,
+    DEAD_LETTERS_MADE,
+    DECISIONS_MADE,
+    EVALUATIONS,
+    EVENTS_TAKEN,
+    HOLDS_BEGUN,
+    LAG,
+    LAST_BATCH,
+    LAST_EVALUATION,
+    MERGE_SUPPRESSED,
+    MESSAGES,
+    METRICS,
+    MISSED_TICKS,
+    OPERATOR_SECONDS,
+    OUTAGE,
+    OUTCOMES,
+    SAMPLES,
+    SPLIT_SUPPRESSED,
+    STATE_BYTES,
+    TICK_INTERVAL,
+    TICK_LAG,
+    WRITE_SECONDS,
+    Metric,
+)  # fmt: skip
+from streaming.sink import WrittenBatch
+
+LOOPBACK = "127.0.0.1"
+
+
+class MetricsError(RuntimeError):
+    """The metrics cannot be served; the message says where, why and what to do."""
+
+
+_MAKERS = {"counter": Counter, "gauge": Gauge}
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+"""Bounds of the histograms: a small commit takes milliseconds, a batch that catches up takes minutes."""
+_PER_TOPIC = tuple(metric for metric in METRICS if metric.labels == ("topic",))
+_BOUNDED: dict[str, tuple[str, ...]] = {
+    HOLDS_BEGUN.name: tuple(gate.value for gate in Gate),
+    DEAD_LETTERS_MADE.name: tuple(reason.value for reason in RejectReason),
+    MESSAGES.name: ("accepted", "suppressed", "dead_letter"),
+    SAMPLES.name: ("accepted", "insignificant", "stale"),
+    EVENTS_TAKEN.name: ("consumer", "layout", "policy", "tick", "outcome"),
+    OUTCOMES.name: get_args(OutcomeStatus),
+}
+"""Label values that are known beforehand: they stand at zero from the start, so that a first increase is seen."""
+
+
+class StreamMeter:
+    """The metrics of one job, in a registry of their own. Thread-safe."""
+
+    def __init__(self, tick_seconds: float, now: float) -> None:
+        """`now`: Unix time in seconds, from which on an evaluation is expected."""
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry()
+        self._made = {metric.name: _make(metric, self.registry) for metric in METRICS}
+        for name, values in _BOUNDED.items():
+            for value in values:
+                self._made[name].labels(value)
+        self._epochs: dict[str, int] = {}
+        """Of the newest layout of each topic."""
+        self._open: dict[str, tuple[str, str]] = {}
+        """Topic to the decision that was taken last and has no outcome yet: its id and action."""
+        self._set(TICK_INTERVAL, tick_seconds)
+        self._set(LAST_EVALUATION, now)
+
+    def observe_batch(self, batch: WrittenBatch) -> None:
+        """Takes in what a micro-batch has written; called once for each, after its last commit."""
+        row = batch.row
+        self._add(BATCHES, 1)
+        self._set(LAST_BATCH, row["committed_at"] / 1000)
+        self._add(OPERATOR_SECONDS, row["operator_ms"] / 1000)
+        self._add(EVALUATIONS, row["evaluations"])
+        for result, column in (
+            ("accepted", "messages_accepted"), ("suppressed", "messages_suppressed"), ("dead_letter", "dead_letters"),
+        ):  # fmt: skip
+            self._add(MESSAGES, row[column], result)
+        for result in _BOUNDED[SAMPLES.name]:
+            self._add(SAMPLES, row[f"samples_{result}"], result)
+        self._of(BATCH_SECONDS, "operator").observe(batch.operator_seconds)
+        for table, seconds in batch.commit_seconds.items():
+            self._of(WRITE_SECONDS, table).observe(seconds)
+        for (reason,) in batch.columns(DEAD_LETTERS, "reason"):
+            self._add(DEAD_LETTERS_MADE, 1, reason)
+        self._observe_events(batch)
+        self._observe_decisions(batch)
+        for subject, gate in batch.columns(HOLDS, "subject", "gate"):
+            self._add(HOLDS_BEGUN, 1, gate)
+            if gate in _SUPPRESSED:
+                self._add(_SUPPRESSED[gate], 1, subject)
+
+    def _observe_events(self, batch: WrittenBatch) -> None:
+        for subject, kind, cause, body in batch.columns(EVENTS, "subject", "type", "cause", "body"):
+            self._add(EVENTS_TAKEN, 1, kind)
+            if kind == "layout":
+                self._observe_layout(subject, cause, pydantic_core.from_json(body)["layout"])
+            elif kind == "outcome":
+                self._add(OUTCOMES, 1, cause)
+                self._observe_outcome(subject, cause, pydantic_core.from_json(body)["decisionId"])
+        if batch.newest_tick is not None:
+            written_at = batch.row["committed_at"] / 1000
+            self._set(TICK_LAG, max(0.0, written_at - batch.newest_tick))
+            self._set(LAST_EVALUATION, written_at)
+
+    def _observe_layout(self, topic: str, cause: str, layout: Mapping[str, Any]) -> None:
+        if cause == "deleted":
+            self._epochs.pop(topic, None)
+            self._open.pop(topic, None)
+            for metric in _PER_TOPIC:
+                self._made[metric.name].remove(topic)
+        elif layout["epoch"] >= self._epochs.get(topic, 0):
+            self._epochs[topic] = layout["epoch"]
+            active = sum(segment["state"] == "ACTIVE" for segment in layout["segments"].values())
+            self._set(ACTIVE_SEGMENTS, active, topic)
+
+    def _observe_outcome(self, topic: str, status: str, decision_id: str) -> None:
+        taken = self._open.get(topic)
+        if taken is not None and taken[0] == decision_id:
+            del self._open[topic]
+            if status == "applied":
+                self._add(AUTO_SPLITS if taken[1] == "split" else AUTO_MERGES, 1, topic)
+
+    def _observe_decisions(self, batch: WrittenBatch) -> None:
+        for subject, decision_id, action, reason, trigger in batch.columns(
+            DECISIONS, "subject", "decision_id", "action", "reason", "trigger"
+        ):
+            self._add(DECISIONS_MADE, 1, action, reason, trigger)
+            self._open[subject] = decision_id, action
+
+    def observe_progress(self, progress: Mapping[str, Any]) -> None:
+        """Takes in Spark's progress of one micro-batch (`StreamingQuery.recentProgress`)."""
+        for stage, millis in progress["durationMs"].items():
+            self._of(BATCH_SECONDS, stage).observe(millis / 1000)
+        for source in progress["sources"]:
+            for topic, records in lag_of(source["endOffset"], source["latestOffset"]).items():
+                self._set(LAG, records, topic)
+        states = progress["stateOperators"]
+        self._set(STATE_BYTES, sum(state["memoryUsedBytes"] for state in states), "memory")
+        self._set(STATE_BYTES, sum(state["customMetrics"].get("rocksdbSstFileSize", 0) for state in states), "disk")
+
+    def observe_watchdog(self, missed_ticks: int, is_outage: bool) -> None:
+        """Takes in what the watchdog has seen."""
+        self._set(MISSED_TICKS, missed_ticks)
+        self._set(OUTAGE, int(is_outage))
+
+    def _of(self, metric: Metric, *labels: str) -> Any:
+        made = self._made[metric.name]
+        return made.labels(*labels) if metric.labels else made
+
+    def _add(self, metric: Metric, amount: float, *labels: str) -> None:
+        self._of(metric, *labels).inc(amount)
+
+    def _set(self, metric: Metric, value: float, *labels: str) -> None:
+        self._of(metric, *labels).set(value)
+
+
+_SUPPRESSED = {Gate.MAX_SEGMENTS.value: SPLIT_SUPPRESSED, Gate.MAX_DAG_DEPTH.value: MERGE_SUPPRESSED}
+
+
+def _make(metric: Metric, registry: CollectorRegistry) -> Any:
+    if metric.kind == "histogram":
+        return Histogram(metric.name, metric.sentence, metric.labels, registry=registry, buckets=_SECONDS)
+    return _MAKERS[metric.kind](metric.name, metric.sentence, metric.labels, registry=registry)
+
+
+def lag_of(end: str | None, latest: str | None) -> dict[str, int]:
+    """Records left unread, by Kafka topic, from a Kafka source's offsets: JSON, topic to partition to offset."""
+    reached, newest = json.loads(end or "null") or {}, json.loads(latest or "null") or {}
+    return {
+        topic: sum(offset - reached.get(topic, {}).get(partition, 0) for partition, offset in partitions.items())
+        for topic, partitions in newest.items()
+    }
+
+
+def serve_metrics(meter: StreamMeter, port: int) -> WSGIServer:
+    """Answers scrapes of http://127.0.0.1:`port`/metrics from a thread of its own; raises `MetricsError`."""
+    try:
+        server, _ = start_http_server(port, LOOPBACK, meter.registry)
+    except OSError as error:
+        raise MetricsError(
+            f"cannot serve metrics at {LOOPBACK}:{port}: {error.strerror}; "
+            "choose another stream.metrics_port, or 0 for none"
+        ) from error
+    return server

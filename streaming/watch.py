@@ -1,0 +1,73 @@
+"""Watches the running job: what batches write and what Spark says of them becomes metrics, and silence an outage.
+
+Stage: beside the query, in the driver. `streaming.meter` holds the figures, `streaming.watchdog` the rule.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any
+
+from pyspark.sql.streaming import StreamingQuery
+
+from schemas.settings import Settings
+from streaming.meter import StreamMeter, serve_metrics
+from streaming.sink import WrittenBatch
+from streaming.watchdog import Watchdog, report
+
+
+class JobWatch:
+    """Metrics and watchdog of one run of the job; a context manager that serves the metrics meanwhile."""
+
+    def __init__(self, settings: Settings) -> None:
+        stream = settings.stream
+        self._port = stream.metrics_port
+        self._meter = StreamMeter(stream.tick_seconds, time.time())
+        self._watchdog = Watchdog(stream.tick_seconds, stream.watchdog_ticks, time.monotonic())
+        self._last_progress = -1
+        self._open = ExitStack()
+
+    def __enter__(self) -> JobWatch:
+        """Raises `MetricsError`."""
+        if self._port:
+            server = serve_metrics(self._meter, self._port)
+            self._open.callback(server.server_close)
+            self._open.callback(server.shutdown)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def expect_evaluations(self) -> None:
+        """The query has been started: from now on silence counts."""
+        self._watchdog.evaluated(time.monotonic())
+
+    def observe_batch(self, batch: WrittenBatch) -> None:
+        """Takes in what a micro-batch has written."""
+        if batch.newest_tick is not None:
+            self._watchdog.evaluated(time.monotonic())
+        self._meter.observe_batch(batch)
+
+    def look(self, query: StreamingQuery) -> None:
+        """Takes in Spark's progress since the last look, and reports an outage that began or ended."""
+        for progress in new_progress(query, self._last_progress):
+            self._meter.observe_progress(progress)
+            self._last_progress = progress["batchId"]
+        now = time.monotonic()
+        change = self._watchdog.look(now)
+        if change is not None:
+            is_batch_running = bool(query.status["isTriggerActive"])
+            report(change, self._watchdog.silent_seconds(now), self._watchdog.ticks, is_batch_running)
+        self._meter.observe_watchdog(self._watchdog.missed_ticks(now), self._watchdog.is_outage)
+
+
+def new_progress(query: StreamingQuery, after: int) -> list[Mapping[str, Any]]:
+    """Spark's progress of the micro-batches after number `after`, oldest first; Spark keeps some twenty."""
+    last = query.lastProgress
+    if last is None or last["batchId"] <= after:
+        return []
+    if last["batchId"] == after + 1:
+        return [last]
+    return [progress for progress in query.recentProgress if progress["batchId"] > after]

@@ -1,0 +1,67 @@
+"""Says when the evaluation of every topic has stopped, once per outage, and when it goes on again.
+
+Stage: beside the query, in the driver. The clock is an argument, monotonic seconds; a fleet without topics is
+evaluated as well: what counts is that the ticks of PIP-483 "Evaluation triggers" reach the lake.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Literal
+
+log = logging.getLogger(__name__)
+
+Change = Literal["began", "ended"]
+
+
+@dataclass
+class Watchdog:
+    """Whether there was an evaluation within the last ticks."""
+
+    tick_seconds: float
+    ticks: int
+    """An outage begins this many tick intervals after the last evaluation."""
+    last_evaluation: float
+    """Monotonic seconds; in the beginning, since when one is expected."""
+    is_outage: bool = False
+
+    def evaluated(self, now: float) -> None:
+        """An evaluation of every topic has been written at `now`, monotonic seconds."""
+        self.last_evaluation = max(self.last_evaluation, now)
+
+    def silent_seconds(self, now: float) -> float:
+        """How long there has been no evaluation."""
+        return max(0.0, now - self.last_evaluation)
+
+    def missed_ticks(self, now: float) -> int:
+        """Whole tick intervals since the last evaluation."""
+        return int(self.silent_seconds(now) / self.tick_seconds)
+
+    def look(self, now: float) -> Change | None:
+        """Whether an outage began or ended since the last look."""
+        was, self.is_outage = self.is_outage, self.missed_ticks(now) >= self.ticks
+        if was == self.is_outage:
+            return None
+        return "began" if self.is_outage else "ended"
+
+
+def report(change: Change, silent_seconds: float, ticks: int, is_batch_running: bool) -> None:
+    """Logs the change, and what to do about it."""
+    if change == "ended":
+        log.warning("topics are evaluated again")
+    elif is_batch_running:
+        log.error(
+            "no evaluation for %.0f s (limit: %d ticks), and a batch is running: it is too large or it hangs. Look at "
+            "its stage in the Spark UI (spark.ui.enabled), at the lake's and the checkpoint's disk; if batches stay "
+            "longer than a tick, lower stream.max_stats_per_batch or add cores",
+            silent_seconds,
+            ticks,
+        )
+    else:
+        log.error(
+            "no evaluation for %.0f s (limit: %d ticks), and no batch is running: no tick reaches the job. See whether "
+            "Kafka answers (kafka.bootstrap, anabranch doctor) and whether this log says that ticks were not written",
+            silent_seconds,
+            ticks,
+        )

@@ -1,0 +1,218 @@
+"""Metrics: what batches write is what a real scrape says."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from urllib.request import urlopen
+
+import pyarrow as pa
+import pydantic_core
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from decisions.layout import SegmentLayout
+from schemas.ids import EVERY_TOPIC
+from schemas.tables import DEAD_LETTERS, DECISIONS, EVENTS, HOLDS
+from streaming.meter import MetricsError, StreamMeter, lag_of, serve_metrics
+from streaming.metrics import METRICS, page
+from streaming.sink import WrittenBatch
+from tests.streaming.records import TOPIC, layout
+
+ROOT = Path(__file__).parents[2]
+NOW = 1_763_660_000.0
+PIP_483 = {
+    "pulsar_scalable_topic_active_segments": "gauge",
+    "pulsar_scalable_topic_auto_splits_total": "counter",
+    "pulsar_scalable_topic_auto_merges_total": "counter",
+    "pulsar_scalable_topic_split_suppressed_max_segments_total": "counter",
+    "pulsar_scalable_topic_merge_suppressed_max_depth_total": "counter",
+}
+
+
+@pytest.fixture
+def scrape():
+    """Serves a meter on a free port and scrapes it: sample name and labels to value."""
+    servers = []
+
+    def scraped(meter: StreamMeter) -> dict[tuple, float]:
+        if not servers:
+            servers.append(serve_metrics(meter, free_port()))
+        with urlopen(f"http://127.0.0.1:{servers[0].server_port}/metrics", timeout=10) as answer:
+            text = answer.read().decode()
+        return {
+            (sample.name, *sample.labels.values()): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+
+    yield scraped
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+_COLUMNS = {
+    DECISIONS.name: ("subject", "decision_id", "action", "reason", "trigger"),
+    HOLDS.name: ("subject", "gate"),
+    EVENTS.name: ("subject", "type", "cause", "body", "at"),
+    DEAD_LETTERS.name: ("reason",),
+}
+
+
+def batch(written_at: float = NOW, rows: dict[str, list[tuple]] | None = None, **counts) -> WrittenBatch:
+    """A batch with these rows, cut to the columns that metrics read; the counts not given are 0."""
+    names = (
+        "messages", "messages_accepted", "messages_suppressed", "dead_letters", "samples", "samples_accepted",
+        "samples_insignificant", "samples_stale", "evaluations", "operator_ms",
+    )  # fmt: skip
+    rare = {}
+    for table, columns in _COLUMNS.items():
+        found = (rows or {}).get(table, [])
+        kinds = [pa.timestamp("us", tz="UTC") if name == "at" else pa.string() for name in columns]
+        arrays = [pa.array([row[i] for row in found], kind) for i, kind in enumerate(kinds)]
+        rare[table] = pa.table(arrays, names=columns)
+    row = {**dict.fromkeys(names, 0), **counts, "committed_at": int(written_at * 1000)}
+    return WrittenBatch(row, rare, operator_seconds=0.2, commit_seconds={"events": 0.03})
+
+
+def event(kind: str, subject: str = TOPIC, cause: str | None = None, body: object = None, at: float = NOW) -> tuple:
+    return (subject, kind, cause, pydantic_core.to_json(body).decode(), int(at * 1_000_000))
+
+
+def layout_event(segments: int, cause: str = "created", epoch: int | None = None) -> tuple:
+    body = pydantic_core.from_json(layout(SegmentLayout.create(segments, 1)).value)
+    if epoch is not None:
+        body["layout"]["epoch"] = epoch
+    return event("layout", cause=cause, body=body)
+
+
+def outcome(decision_id: str, status: str = "applied") -> tuple:
+    return event("outcome", cause=status, body={"decisionId": decision_id, "status": status})
+
+
+def decision(decision_id: str, action: str = "split") -> tuple:
+    return (TOPIC, decision_id, action, "msgRateIn", "tick")
+
+
+def observed(*batches: WrittenBatch) -> StreamMeter:
+    meter = StreamMeter(60, NOW)
+    for one in batches:
+        meter.observe_batch(one)
+    return meter
+
+
+def test_a_scrape_tells_what_became_of_messages_and_samples(scrape):
+    counts = {
+        "messages": 9, "messages_accepted": 5, "messages_suppressed": 3, "dead_letters": 1, "samples": 12,
+        "samples_accepted": 6, "samples_insignificant": 4, "samples_stale": 2, "evaluations": 8, "operator_ms": 250.0,
+    }  # fmt: skip
+    rows = {DEAD_LETTERS.name: [("not-json",)], HOLDS.name: [(TOPIC, "merge-window"), (TOPIC, "max-segments")]}
+    values = scrape(observed(batch(rows=rows, **counts), batch(NOW + 5, rows, **counts)))
+    said = {
+        ("anabranch_stream_batches_total",): 2,
+        ("anabranch_stream_messages_total", "accepted"): 10,
+        ("anabranch_stream_messages_total", "suppressed"): 6,
+        ("anabranch_stream_messages_total", "dead_letter"): 2,
+        ("anabranch_stream_samples_total", "accepted"): 12,
+        ("anabranch_stream_samples_total", "insignificant"): 8,
+        ("anabranch_stream_samples_total", "stale"): 4,
+        ("anabranch_stream_dead_letters_total", "not-json"): 2,
+        ("anabranch_stream_dead_letters_total", "too-large"): 0,
+        ("anabranch_stream_evaluations_total",): 16,
+        ("anabranch_stream_operator_seconds_total",): 0.5,
+        ("anabranch_stream_holds_total", "merge-window"): 2,
+        ("anabranch_stream_holds_total", "in-flight"): 0,
+        ("anabranch_stream_last_batch_timestamp_seconds",): NOW + 5,
+        ("anabranch_stream_batch_seconds_count", "operator"): 2,
+        ("anabranch_stream_write_seconds_sum", "events"): 0.06,
+    }
+    assert {name: values[name] for name in said} == said
+
+
+def test_the_names_of_the_pip_are_exported_as_they_are_written_there():
+    assert {metric.name: metric.kind for metric in METRICS if metric.name.startswith("pulsar")} == PIP_483
+    assert {metric.labels for metric in METRICS if metric.name in PIP_483} == {("topic",)}
+
+
+def test_a_split_counts_when_its_decision_is_reported_as_applied(scrape):
+    meter = observed(batch(rows={DECISIONS.name: [decision("d1")]}))
+    name = ("pulsar_scalable_topic_auto_splits_total", TOPIC)
+    assert name not in scrape(meter)
+    meter.observe_batch(batch(rows={EVENTS.name: [outcome("another"), outcome("d1"), outcome("d1")]}))
+    values = scrape(meter)
+    assert values[name] == 1
+    assert values["anabranch_stream_decisions_total", "split", "msgRateIn", "tick"] == 1
+    assert values["anabranch_stream_outcomes_total", "applied"] == 3
+
+
+def test_a_merge_that_failed_does_not_count_and_the_next_one_does(scrape):
+    values = scrape(
+        observed(
+            batch(rows={DECISIONS.name: [decision("d1", "merge")]}),
+            batch(rows={EVENTS.name: [outcome("d1", "failed")], DECISIONS.name: [decision("d2", "merge")]}),
+            batch(rows={EVENTS.name: [outcome("d2")]}),
+        )
+    )
+    assert values["pulsar_scalable_topic_auto_merges_total", TOPIC] == 1
+    assert values["anabranch_stream_outcomes_total", "failed"] == 1
+
+
+def test_caps_that_begin_to_bind_are_counted_by_topic(scrape):
+    values = scrape(observed(batch(rows={HOLDS.name: [(TOPIC, "max-segments"), (TOPIC, "max-dag-depth")]})))
+    assert values["pulsar_scalable_topic_split_suppressed_max_segments_total", TOPIC] == 1
+    assert values["pulsar_scalable_topic_merge_suppressed_max_depth_total", TOPIC] == 1
+
+
+def test_active_segments_follow_the_newest_layout_and_a_deleted_topic_leaves_no_series(scrape):
+    meter = observed(batch(rows={EVENTS.name: [layout_event(4, epoch=7), layout_event(2, epoch=6)]}))
+    assert scrape(meter)["pulsar_scalable_topic_active_segments", TOPIC] == 4
+    meter.observe_batch(batch(rows={EVENTS.name: [layout_event(3, "deleted", epoch=8)]}))
+    assert [name for name in scrape(meter) if name[-1] == TOPIC] == []
+    meter.observe_batch(batch(rows={EVENTS.name: [layout_event(1, epoch=0)]}))
+    assert scrape(meter)["pulsar_scalable_topic_active_segments", TOPIC] == 1
+
+
+def test_a_tick_for_every_topic_sets_the_lag_and_the_last_evaluation(scrape):
+    of_one_topic = event("tick", TOPIC, at=NOW + 3)
+    meter = observed(batch(NOW + 4, {EVENTS.name: [of_one_topic]}))
+    assert scrape(meter)["anabranch_stream_last_evaluation_timestamp_seconds",] == NOW
+    ticks = [event("tick", EVERY_TOPIC, at=NOW), event("tick", EVERY_TOPIC, at=NOW + 60)]
+    meter.observe_batch(batch(NOW + 62.5, {EVENTS.name: ticks}))
+    values = scrape(meter)
+    assert values["anabranch_stream_tick_lag_seconds",] == 2.5
+    assert values["anabranch_stream_last_evaluation_timestamp_seconds",] == NOW + 62.5
+    assert values["anabranch_stream_tick_interval_seconds",] == 60
+
+
+def test_the_lag_is_what_is_left_in_each_topic():
+    latest = '{"a":{"0":10,"1":5},"b":{"0":7}}'
+    assert lag_of('{"a":{"0":4,"1":5},"b":{"0":7}}', latest) == {"a": 6, "b": 0}
+    assert lag_of('{"a":{"0":4}}', latest) == {"a": 11, "b": 7}
+    assert lag_of(None, None) == lag_of("null", "null") == {}
+
+
+def test_a_port_that_is_taken_is_an_error_that_says_what_to_do():
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(MetricsError, match=rf"127\.0\.0\.1:{port}.*in use.*stream\.metrics_port"):
+            serve_metrics(StreamMeter(60, NOW), port)
+
+
+def test_the_page_is_made_from_the_table():
+    assert (ROOT / "docs" / "metrics.md").read_text() == page()
+
+
+def test_every_metric_of_the_table_is_in_a_registry_with_its_labels():
+    families = {family.name: family for family in StreamMeter(60, NOW).registry.collect()}
+    assert len(families) == len(METRICS)
+    for metric in METRICS:
+        assert families[metric.name.removesuffix("_total")].documentation == metric.sentence
