@@ -55,15 +55,21 @@ class LazyGroup(click.Group):
     "--log-level", default="info", show_default=True,
     type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
 )  # fmt: skip
+@click.option(
+    "--log-format", type=click.Choice(["text", "json"]),
+    help="Of long-running parts, on stderr; instead of [log] format of the settings.",
+)  # fmt: skip
 @click.pass_context
-def cli(ctx: click.Context, config: tuple[Path, ...], home: Path | None, log_level: str) -> None:
+def cli(
+    ctx: click.Context, config: tuple[Path, ...], home: Path | None, log_level: str, log_format: str | None
+) -> None:
     """Anabranch scales segmented topics: it splits hot segments, merges cold ones, and can say why it did or did not.
 
     \b
     Start here:   anabranch run --local
     Then look:    anabranch doctor, anabranch lake show, anabranch decide --explain FILE
     """
-    ctx.obj = Context(config, home, log_level)
+    ctx.obj = Context(config, home, log_level, log_format)
 
 
 def main() -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from anabranch.logs import start_logging
 from schemas.settings import Settings, load_settings
 
 DEMONSTRATION = Path("conf/demonstration.toml")
@@ -20,6 +20,8 @@ class Context:
     config: tuple[Path, ...] = ()
     home: Path | None = None
     log_level: str = "info"
+    log_format: str | None = None
+    """`text` or `json`, instead of `[log] format` of the settings."""
     extra: list[Path] = field(default_factory=list)
 
     @cached_property
@@ -28,11 +30,5 @@ class Context:
         return load_settings([*self.extra, *self.config], self.home)
 
     def start_logging(self, part: str) -> None:
-        """Log lines of a long-running part to stderr: time, level, part, logger, message."""
-        logging.basicConfig(
-            level=self.log_level.upper(),
-            format=f"%(asctime)s %(levelname)s {part} %(name)s: %(message)s",
-            datefmt="%Y-%m-%dT%H:%M:%S%z",
-        )
-        for noisy in ("py4j", "httpx", "httpcore", "uvicorn.access"):
-            logging.getLogger(noisy).setLevel(logging.WARNING)
+        """Log lines of a long-running part to stderr, as `[log] format` or the option says; raises `SettingsError`."""
+        start_logging(part, self.log_level, self.log_format or self.settings.log.format)

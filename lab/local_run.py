@@ -52,6 +52,8 @@ class LocalRun:
     without: Sequence[str] = ()
     """Parts that are not started."""
     log_level: str = "info"
+    log_format: str | None = None
+    """Of the parts' logs, `text` or `json`; None: as their settings say."""
     say: Callable[[str], None] = lambda _: None
     stop: threading.Event = field(default_factory=threading.Event)
     """Set: end orderly."""
@@ -160,7 +162,7 @@ class LocalRun:
         options = [argument for file in (*self.files, run_file) for argument in ("--config", str(file))]
         command = [
             sys.executable, "-m", "anabranch.cli", "--home", str(self.settings.home), *options,
-            "--log-level", self.log_level, name,
+            "--log-level", self.log_level, *(("--log-format", self.log_format) if self.log_format else ()), name,
         ]  # fmt: skip
         return lambda: command
 

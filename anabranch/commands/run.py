@@ -58,7 +58,9 @@ def command(
     screen = sys.stdout.isatty() and not no_screen and seconds is None
     files = [file if file.is_absolute() else settings.home / file for file in (*context.extra, *context.config)]
     logging.basicConfig(level="WARNING", format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    run = LocalRun(settings, files, without, context.log_level, lambda line: click.echo(line, err=True))
+    run = LocalRun(
+        settings, files, without, context.log_level, context.log_format, lambda line: click.echo(line, err=True)
+    )
     _stop_on_signals(run.stop, run.at_once)
     try:
         with only_one(run.folder):
