@@ -52,8 +52,8 @@ def test_json_comes_from_standard_input_as_well(topics, subject):
 
 def test_options_take_units_and_go_before_json(topics, subject):
     topics(
-        "policy", "set", subject, '{"maxSegments": 5}', "--max-segments", "6", "--split-bytes-rate-in-threshold", "80MB",
-        "--split-msg-rate-in-threshold", "20k", "--skip-unsplittable", "true",
+        "policy", "set", subject, '{"maxSegments": 5}', "--max-segments", "6", "--skip-unsplittable", "true",
+        "--split-bytes-rate-in-threshold", "80MB", "--split-msg-rate-in-threshold", "20k",
     )  # fmt: skip
     assert policy(topics, subject) == {
         "maxSegments": 6, "splitMsgRateInThreshold": 20000.0, "splitBytesRateInThreshold": 80_000_000,
