@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
@@ -32,6 +31,10 @@ QUERY_NAME = "anabranch"
 
 class JobFailed(RuntimeError):
     """The query ended by itself; the message says why in one line."""
+
+
+class PersonNeeded(JobFailed):
+    """The query ended, and would end again at every start: somebody has to do what the message says."""
 
 
 def engine_settings(settings: Settings) -> EngineSettings:
@@ -97,6 +100,8 @@ def run_job(settings: Settings, stop: threading.Event) -> None:
                 checkpoint_of(settings),
             )
             _run_until(stop, query, watch)
+        except PySparkException as error:
+            raise failure_of(str(error)) from error
         finally:
             ticks.stop()
             spark.stop()
@@ -106,19 +111,27 @@ def _run_until(stop: threading.Event, query: StreamingQuery, watch: JobWatch) ->
     try:
         while not stop.is_set() and not query.awaitTermination(1):
             watch.look(query)
+        if stop.is_set():
+            _end_between_batches(query, seconds=20)
     except StreamingQueryException as error:
-        raise JobFailed(failure_in_one_line(str(error))) from error
+        raise failure_of(str(error)) from error
     if not stop.is_set():
         raise JobFailed("the query ended without an error")
-    _wait_between_batches(query, seconds=20)
+
+
+def _end_between_batches(query: StreamingQuery, seconds: float) -> None:
+    """Lets the running batch finish and begins no other; one that is not done after `seconds` is cut off.
+
+    `stop()` alone interrupts the batch, and with data coming in there is hardly a moment without one. Spark looks at
+    its own state after every batch, so it is set without the interrupt. What is cut off is replayed by the next start.
+    """
+    execution = query._jsq.streamingQuery()
+    terminated = execution.getClass().getClassLoader().loadClass(
+        "org.apache.spark.sql.execution.streaming.runtime.TERMINATED$"
+    )
+    execution.state().set(terminated.getField("MODULE$").get(None))
+    query.awaitTermination(seconds)
     query.stop()
-
-
-def _wait_between_batches(query: StreamingQuery, seconds: float) -> None:
-    """Waits until no batch is running, for at most `seconds`; a batch that is cut off is replayed by the next start."""
-    deadline = time.monotonic() + seconds
-    while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
-        time.sleep(0.01)
 
 
 _REMEDIES = {
@@ -134,6 +147,14 @@ _REMEDIES = {
     "StateError": "the stored state was written by another release: run that one, or a newer one",
 }
 """What is to be done, by a word of the error that Spark ends with."""
+_PERSON_NEEDED = ("failOnDataLoss", "STREAMING_CHECKPOINT_MISSING_METADATA_FILE", "StateError")
+"""The words after which no restart gets further."""
+
+
+def failure_of(error: str) -> JobFailed:
+    """The failure that the text of Spark's exception stands for: `PersonNeeded` when a restart would not help."""
+    kind = PersonNeeded if any(word in error for word in _PERSON_NEEDED) else JobFailed
+    return kind(failure_in_one_line(error))
 
 
 def failure_in_one_line(error: str) -> str:
