@@ -46,11 +46,12 @@ class TickWriter(threading.Thread):
                 self._changed.notify()
 
     def stop(self) -> None:
-        """Ends the thread; ticks that were asked for are forgotten, the next regular one makes up for them."""
+        """Ends the thread, if there is one; ticks that were asked for are forgotten: the next regular one does."""
         with self._changed:
             self._stopped = True
             self._changed.notify()
-        self.join(timeout=5)
+        if self.ident is not None:
+            self.join(timeout=5)
 
     def run(self) -> None:
         """The thread's body."""

@@ -9,6 +9,9 @@ import click
 
 from anabranch.context import Context
 
+PERSON_NEEDED = 3
+"""Exit code after which a supervisor should not start the job again."""
+
 
 @click.command("stream")
 @click.pass_obj
@@ -18,11 +21,13 @@ def command(context: Context) -> None:
     \b
     Needs Kafka ([kafka] bootstrap) with the three topics, and writes the Delta tables of [lake] path.
     Under spark-submit the master and any --conf given there win over conf/spark.conf.
+    Exit codes: 0 told to stop; 1 failed, start it again; 2 wrong settings; 3 failed, and will again until a person
+    has done what the last line says.
     """
     context.start_logging("stream")
     settings = context.settings
     from streaming.checkpoint import CheckpointInUse
-    from streaming.job import JobFailed, run_job
+    from streaming.job import JobFailed, PersonNeeded, run_job
     from streaming.meter import MetricsError
 
     stop = threading.Event()
@@ -30,5 +35,9 @@ def command(context: Context) -> None:
         signal.signal(name, lambda *_: stop.set())
     try:
         run_job(settings, stop)
+    except PersonNeeded as error:
+        failed = click.ClickException(str(error))
+        failed.exit_code = PERSON_NEEDED
+        raise failed from error
     except (CheckpointInUse, JobFailed, MetricsError) as error:
         raise click.ClickException(str(error)) from error

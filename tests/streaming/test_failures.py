@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streaming.job import failure_in_one_line
+from streaming.job import PersonNeeded, failure_in_one_line, failure_of
 
 LOST = """[STREAM_FAILED] Query terminated with exception: Some data may have been lost because they are not available
 in Kafka any more. If you don't want your streaming query to fail on such cases, set the source option failOnDataLoss to
@@ -33,3 +33,15 @@ def test_a_known_failure_says_what_to_do(error, said):
 
 def test_an_unknown_failure_is_shown_as_it_is_without_the_stack():
     assert failure_in_one_line("something\n  odd\nJVM stacktrace:\n at x.y") == "something odd"
+
+
+@pytest.mark.parametrize(("error", "needed"), [
+    (LOST, True),
+    ("[STREAMING_CHECKPOINT_MISSING_METADATA_FILE] x", True),
+    ("streaming.state.StateError: state version 9", True),
+    ("java.io.IOException: No space left on device", False),
+    ("UnknownTopicOrPartitionException", False),
+    ("something odd", False),
+])  # fmt: skip
+def test_a_person_is_asked_for_only_where_a_restart_gets_no_further(error, needed):
+    assert isinstance(failure_of(error), PersonNeeded) is needed
