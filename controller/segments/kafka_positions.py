@@ -36,10 +36,8 @@ class Positions:
 
     def named(self, segment: str) -> list[str]:
         """Subscriptions of which there is a group."""
-        listed = self._asking.again(lambda: self._asking.answer(self._admin.list_consumer_groups(**self._asking.limit)))
-        if listed.errors:
-            raise listed.errors[0]
-        found = (subscription_of(group.group_id, segment) for group in listed.valid)
+        groups = self._asking.again(self._groups)
+        found = (subscription_of(group, segment) for group in groups)
         return sorted(subscription for subscription in found if subscription is not None)
 
     def of(self, segment: str, subscriptions: Iterable[str]) -> dict[str, int]:
@@ -90,6 +88,12 @@ class Positions:
             )
         )
         return int(found.offset)
+
+    def _groups(self) -> list[str]:
+        listed = self._asking.answer(self._admin.list_consumer_groups(**self._asking.limit))
+        for error in listed.errors or []:
+            raise error if isinstance(error, KafkaException) else KafkaException(error)
+        return [group.group_id for group in listed.valid or []]
 
     def _of(self, segment: str, names: list[str]) -> dict[str, int]:
         partition = TopicPartition(kafka_topic(segment), PARTITION)

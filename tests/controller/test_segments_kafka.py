@@ -189,6 +189,18 @@ def test_terminated_twice_and_by_two_at_once_the_end_is_the_same(
     assert segments.is_terminated(parent)
 
 
+def test_a_leader_that_has_not_taken_the_change_up_is_waited_for(
+    kafka: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segments = KafkaSegments(kafka, timeout_seconds=1)
+    segment = segments.create(topic, 0, WHOLE)
+    with monkeypatch.context() as change:
+        change.setattr(segments, "_mark", lambda segment: None)
+        with pytest.raises(SegmentStoreError, match=f"cannot terminate {segment}"):
+            segments.terminate(segment)
+    assert segments.terminate(segment) == 0
+
+
 def test_a_probe_leaves_nothing_in_an_open_segment(segments: KafkaSegments, topic: str, kafka: str) -> None:
     from controller.segments.kafka import _Probe
 
