@@ -18,6 +18,8 @@ from decisions.layout import HASH_SPACE, Segment, SegmentLayout
 
 NARROWEST = 17
 """A key space narrower than this many columns says nothing: it is then wider than the terminal."""
+COMFORTABLE = 72
+"""Columns from which all that is known of a segment fits beside it."""
 SHADES = ("cyan", "green")
 FRESH = "bold yellow"
 SHARED = "#"
@@ -26,10 +28,11 @@ SHARED = "#"
 def picture(topic: str, layout: SegmentLayout, width: int, limit: int) -> RenderableType:
     """All of a layout in `width` columns; at most `limit` segments and `limit` newest epochs are listed."""
     parts: list[RenderableType] = [Text(_heading(topic, layout), "bold"), *_notes(layout), Text()]
-    parts += [_scale(_bar_width(width)), strip(layout.active, _bar_width(width))]
-    if any(cell == SHARED for cell in strip(layout.active, _bar_width(width)).plain):
+    row = strip(layout.active, _bar_width(width))
+    parts += [_scale(_bar_width(width)), row]
+    if SHARED in row.plain:
         parts.append(Text(f"{SHARED}: several segments in one column", "dim"))
-    parts += [Text(), _segments(layout.active, limit), Text()]
+    parts += [Text(), _segments(layout.active, width, limit), Text()]
     parts += [_lineage(layout, width, limit)]
     return Group(*parts)
 
@@ -104,20 +107,24 @@ def _notes(layout: SegmentLayout) -> list[Text]:
     return [Text(line) for line in lines]
 
 
-def _segments(active: Sequence[Segment], limit: int) -> RenderableType:
+def _segments(active: Sequence[Segment], width: int, limit: int) -> RenderableType:
     table = Table.grid(padding=(0, 2))
-    for heading in ("segment", "hashes", "share", "since epoch", "created", "from"):
-        table.add_column(heading, justify="right" if heading in ("segment", "share", "since epoch") else "left")
-    table.add_row(*(Text(str(column.header), "dim") for column in table.columns))
+    headings = ("segment", "hashes", "from", "share", "since epoch", "created")
+    kept = len(headings) if width >= COMFORTABLE else 3
+    for heading in headings[:kept]:
+        right = heading in ("segment", "share", "since epoch")
+        table.add_column(no_wrap=heading != "from", justify="right" if right else "left")
+    table.add_row(*(Text(heading, "dim") for heading in headings[:kept]))
     for segment in active[:limit]:
-        table.add_row(
+        cells = (
             str(segment.segment_id),
             f"{segment.start:04x}-{segment.end:04x}",
+            _ids(segment.parent_ids),
             f"{segment.width / HASH_SPACE:.2%}",
             str(segment.created_at_epoch),
             instant(segment.created_at_ms),
-            Text(_ids(segment.parent_ids)),
         )
+        table.add_row(*map(Text, cells[:kept]))
     if len(active) <= limit:
         return table
     return Group(table, Text(f"and {len(active) - limit} more: --limit, or --output json", "dim"))

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.anabranch.conftest import run
 from tests.controller.conftest import NOWHERE, run_controller
 
+README = Path(__file__).resolve().parents[2] / "README.md"
 CLOSED = f"http://{NOWHERE}"
 HOSTILE = [
     "..", ".", "../../../healthz", "a/b", "a?force=true", "a#b", "a b", "a%2Fb", "100%", "a%zz", "a\\b", "a\nb",
@@ -215,3 +219,10 @@ def test_a_refusal_of_the_real_process_is_one_line_without_a_stack_trace(topics,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"Error: Segment not found: 9 of {topic} (404)\n"
+
+
+def test_the_session_in_the_readme_is_what_one_sees(topics):
+    (session,) = re.findall(r"```text\n(\$ \S+anabranch topics.*?)```", README.read_text(), re.DOTALL)
+    for command, shown in re.findall(r"^\$ \S+anabranch topics (.*)\n((?:(?!\$ ).*\n)*)", session, re.MULTILINE):
+        seen = [line.rstrip() for line in topics(*shlex.split(command)).rstrip("\n").splitlines()]
+        assert seen == shown.rstrip("\n").splitlines()
