@@ -27,6 +27,7 @@ from streaming.watch import JobWatch
 log = logging.getLogger(__name__)
 
 QUERY_NAME = "anabranch"
+_TERMINATED = "org.apache.spark.sql.execution.streaming.runtime.TERMINATED$"
 
 
 class JobFailed(RuntimeError):
@@ -126,9 +127,7 @@ def _end_between_batches(query: StreamingQuery, seconds: float) -> None:
     its own state after every batch, so it is set without the interrupt. What is cut off is replayed by the next start.
     """
     execution = query._jsq.streamingQuery()
-    terminated = execution.getClass().getClassLoader().loadClass(
-        "org.apache.spark.sql.execution.streaming.runtime.TERMINATED$"
-    )
+    terminated = execution.getClass().getClassLoader().loadClass(_TERMINATED)
     execution.state().set(terminated.getField("MODULE$").get(None))
     query.awaitTermination(seconds)
     query.stop()
