@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pyspark import SparkConf
+from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
@@ -52,13 +52,21 @@ def start_session(settings: Settings, extra: dict[str, str] | None = None) -> Sp
     options = conf.get("spark.driver.extraJavaOptions", "")
     conf["spark.driver.extraJavaOptions"] = absolute_options(options, settings)
     conf.setdefault("spark.sql.warehouse.dir", str(settings.path(settings.local.folder) / "spark-warehouse"))
-    submitted = dict(SparkConf().getAll()) if "PYSPARK_GATEWAY_PORT" in os.environ else {}
     builder = SparkSession.builder
-    for key, value in {**conf, **submitted}.items():
+    for key, value in {**conf, **_submitted()}.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     _pass_signals_on(spark)
     return spark
+
+
+def _submitted() -> dict[str, str]:
+    """What spark-submit was given; nothing when Python started first."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return {}
+    # Without the JVM at hand a SparkConf is empty: it is the JVM that knows the command line.
+    SparkContext._ensure_initialized()
+    return dict(SparkConf().getAll())
 
 
 class _PassOn:
