@@ -21,7 +21,7 @@ class Metric(NamedTuple):
 BATCH_SECONDS = Metric(
     "histogram", "anabranch_stream_batch_seconds", ("stage",),
     "Time of a micro-batch by stage. `triggerExecution` is the whole; `addBatch`, `queryPlanning`, `latestOffset`, "
-    "`getBatch`, `walCommit` and `commitBatch` are Spark's parts of it; `operator`, within `addBatch`, is reading "
+    "`getBatch`, `walCommit` and `commitOffsets` are Spark's parts of it; `operator`, within `addBatch`, is reading "
     "Kafka and the stateful operator, until the sink has the output.",
 )  # fmt: skip
 WRITE_SECONDS = Metric(
@@ -140,6 +140,15 @@ The Spark job answers Prometheus at `http://127.0.0.1:PORT/metrics`, on the loop
 | metric | type | labels | meaning |
 | --- | --- | --- | --- |
 {rows}
+
+## Logs and the Spark UI
+
+`[log] format = "json"`, or `--log-format json`, makes every line of ours one JSON object: `ts` (UTC), `level`, `part`,
+`logger`, `message`, with `batch_id` on lines about one micro-batch and `error` where there is a traceback. Lines of the
+JVM (`conf/log4j2.properties`) stay text, and so does the last line of a part that fails: it is for people.
+
+The Spark UI is off by default (`spark.ui.enabled` in `conf/spark.conf`). The query is called `anabranch`; a job's
+name and description say its batch and what it does: `read Kafka, evaluate`, or `write segment_load`.
 
 This page is generated: `python -m streaming.metrics > docs/metrics.md`.
 """
