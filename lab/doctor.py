@@ -131,7 +131,7 @@ def _spark_conf(settings: Settings) -> Iterator[Finding]:
 
 
 def _jars(settings: Settings) -> Iterator[Finding]:
-    for name in ("spark", "kafka"):
+    for name in ("spark", "kafka", "zookeeper"):
         expected = read_checksums(settings.home / "conf" / "jars" / f"{name}.sha256")
         folder = settings.path(settings.local.jars) / name
         wrong = wrong_jars(folder, expected)

@@ -8,13 +8,16 @@ is missed: what happened between two looks is coalesced, and after a reconnect t
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import EventType, WatchedEvent
 
+from controller.metadata.answers import Asked
 from controller.metadata.base import Kind, WatchCallback
 from controller.metadata.callbacks import Callbacks
 from controller.metadata.paths import ROOT
@@ -93,24 +96,26 @@ class TreeWatch:
         """Look at `paths` and at the nodes below them that are new, or at all below if `deep`."""
         frontier = list(paths)
         while frontier:
-            asked = [
-                (path, self._client.get_async(node, self._fired), self._client.get_children_async(node, self._fired))
-                for path, node in ((path, self._node(path)) for path in frontier)
-            ]
-            frontier = []
-            for path, data, children in asked:
+            nodes = [self._node(path) for path in frontier]
+            data = self._ask(partial(self._client.get_async, node, self._fired) for node in nodes)
+            children = self._ask(partial(self._client.get_children_async, node, self._fired) for node in nodes)
+            below: list[str] = []
+            for number, path in enumerate(frontier):
                 try:
-                    _, stat = data.get(timeout=self._wait_s)
-                    names = set(children.get(timeout=self._wait_s))
+                    _, stat = data.answer(number)
+                    names = set(children.answer(number))
                 except NoNodeError:
                     self._gone(path, changes)
                     # Nobody tells of the top coming back; of all others, the node above does.
-                    if path == self._top and self._client.exists_async(self._node(path), self._fired).get(
-                        timeout=self._wait_s
-                    ):
-                        frontier.append(path)
-                    continue
-                frontier += self._seen(path, stat.mzxid, names, deep, changes)
+                    if path == self._top:
+                        exists = self._ask([partial(self._client.exists_async, self._node(path), self._fired)])
+                        below += [path] if exists.answer(0) else []
+                else:
+                    below += self._seen(path, stat.mzxid, names, deep, changes)
+            frontier = below
+
+    def _ask(self, requests: Iterable[Callable[[], Any]]) -> Asked:
+        return Asked(self._client, self._wait_s, *requests)
 
     def _seen(self, path: str, version: int, names: set[str], deep: bool, changes: list[tuple[str, Kind]]) -> list[str]:
         """Note a node that is there; the paths below it that must be looked at."""

@@ -15,7 +15,6 @@ Stage: a `MetadataStore`. How the promises of the interface are kept with what Z
 from __future__ import annotations
 
 import threading
-import time
 import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -38,6 +37,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState, ZnodeStat
 
 from controller.errors import StartError
+from controller.metadata.answers import Asked
 from controller.metadata.base import (
     ABSENT,
     MetadataStore,
@@ -265,13 +265,8 @@ class ZooKeeperStore(MetadataStore):
         """The answers, asked for at once. Raises `StoreUnavailable`, and kazoo's errors that concern a node."""
         if self._closed.is_set():
             raise SessionLost(f"the metadata store at {self._address} is closed")
-        if not self._client.connected:
-            # kazoo would keep the request for the next connection, whenever that comes.
-            raise StoreUnavailable(f"no ZooKeeper answers at {self._address} now")
-        deadline = time.monotonic() + self._wait_s
         try:
-            asked = [request() for request in requests]
-            return [one.get(timeout=max(0.0, deadline - time.monotonic())) for one in asked]
+            return Asked(self._client, self._wait_s, *requests).all()
         except NoNodeError:
             raise
         except (KazooException, KazooTimeoutError) as error:

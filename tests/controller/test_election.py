@@ -105,9 +105,16 @@ def test_state_is_not_leading_from_the_instant_the_session_changes_before_any_ca
 ) -> None:
     store = zookeeper_place.open()
     held = threading.Event()
-    store.on_session(lambda _: held.wait(10) and None)
+
+    def hold_up(*_: object) -> None:
+        held.wait(10)
+
+    store.on_session(hold_up)
     node = Node(store, b"http://one")
     node.wait_for(Role.LEADING)
+    # From here on both threads of the store stand still at their next callback.
+    store.watch("/hold-up", hold_up)
+    store.put("/hold-up", b"")
     changes = store.session_changes
     assert isinstance(store, ZooKeeperStore)
     end_zookeeper_session(store)

@@ -186,7 +186,7 @@ def stores(zookeeper: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFactor
 _tops = (f"/t{number}" for number in itertools.count())
 
 
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(acts=ACTS)
 def test_any_sequence_of_commits_gives_the_answers_and_the_tree_of_the_model(
     stores: list[MetadataStore], acts: list[list[Draft]]
