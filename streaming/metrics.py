@@ -147,8 +147,8 @@ The Spark job answers Prometheus at `http://127.0.0.1:PORT/metrics`, on the loop
 `logger`, `message`, with `batch_id` on lines about one micro-batch and `error` where there is a traceback. Lines of the
 JVM (`conf/log4j2.properties`) stay text, and so does the last line of a part that fails: it is for people.
 
-The Spark UI is off by default (`spark.ui.enabled` in `conf/spark.conf`). The query is called `anabranch`; a job's
-name and description say its batch and what it does: `read Kafka, evaluate`, or `write segment_load`.
+The Spark UI is off by default (`spark.ui.enabled` in `conf/spark.conf`). The query is called `anabranch`; the
+description of a job says its batch and what it does: `read Kafka, evaluate`, or `write segment_load`.
 
 This page is generated: `python -m streaming.metrics > docs/metrics.md`.
 """

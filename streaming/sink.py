@@ -55,12 +55,10 @@ class WrittenBatch:
     @property
     def newest_tick(self) -> float | None:
         """The instant of the newest tick for every topic, Unix time in seconds; None: the batch had none."""
-        ticks = [
-            at.timestamp()
-            for subject, kind, at in self.columns(EVENTS, "subject", "type", "at")
-            if kind == "tick" and subject == EVERY_TOPIC
-        ]
-        return max(ticks, default=None)
+        rows = self.rare[EVENTS.name]
+        ticks = rows.filter(pc.and_(pc.equal(rows["type"], "tick"), pc.equal(rows["subject"], EVERY_TOPIC)))
+        newest = pc.max(ticks["at"]).as_py()
+        return None if newest is None else newest.timestamp()
 
 
 class LakeSink:
@@ -87,17 +85,19 @@ class LakeSink:
         if self._bulk_writer == "delta-spark":
             frame = frame.persist()
             try:
-                output = frame.where(F.col("kind") != LOAD).toArrow()
+                with _shown_as(frame, batch_id, "read Kafka, evaluate"):
+                    output = frame.where(F.col("kind") != LOAD).toArrow()
                 operator_seconds = time.perf_counter() - began
                 rare = self._write_rare(output, query, batch_id)
                 if _counts(output)["samples_accepted"]:
-                    with self._timed(SEGMENT_LOAD):
+                    with self._timed(SEGMENT_LOAD), _shown_as(frame, batch_id, "write segment_load"):
                         self._write_bulk_by_spark(frame, query, batch_id)
                 row = self._write_batch_row(output, query, batch_id)
             finally:
                 frame.unpersist()
         else:
-            output = frame.toArrow()
+            with _shown_as(frame, batch_id, "read Kafka, evaluate"):
+                output = frame.toArrow()
             operator_seconds = time.perf_counter() - began
             rare = self._write_rare(output, query, batch_id)
             self._commit(SEGMENT_LOAD, bulk_rows(_of_kind(output, LOAD), batch_id), query, batch_id)
@@ -174,6 +174,18 @@ class LakeSink:
 
 def _of_kind(output: pa.Table, kind: str) -> pa.Table:
     return output.filter(pc.equal(output["kind"], kind))
+
+
+@contextmanager
+def _shown_as(frame: DataFrame, batch_id: int, what: str) -> Iterator[None]:
+    """Spark jobs begun meanwhile are described so in the Spark UI."""
+    context = frame.sparkSession.sparkContext
+    before = context.getLocalProperty("spark.job.description")
+    context.setJobDescription(f"anabranch, batch {batch_id}: {what}")
+    try:
+        yield
+    finally:
+        context.setJobDescription(before)
 
 
 def _counts(output: pa.Table) -> dict[str, float]:

@@ -5,6 +5,7 @@ Stage: beside the query, in the driver. `streaming.meter` holds the figures, `st
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -16,6 +17,8 @@ from schemas.settings import Settings
 from streaming.meter import StreamMeter, serve_metrics
 from streaming.sink import WrittenBatch
 from streaming.watchdog import Watchdog, report
+
+log = logging.getLogger(__name__)
 
 
 class JobWatch:
@@ -53,13 +56,17 @@ class JobWatch:
     def look(self, query: StreamingQuery) -> None:
         """Takes in Spark's progress since the last look, and reports an outage that began or ended."""
         for progress in new_progress(query, self._last_progress):
-            self._meter.observe_progress(progress)
             self._last_progress = progress["batchId"]
+            try:
+                self._meter.observe_progress(progress)
+            except (KeyError, TypeError, ValueError):
+                batch_id = self._last_progress
+                log.exception("what Spark says of batch %d is not understood", batch_id, extra={"batch_id": batch_id})
         now = time.monotonic()
         change = self._watchdog.look(now)
         if change is not None:
-            is_batch_running = bool(query.status["isTriggerActive"])
-            report(change, self._watchdog.silent_seconds(now), self._watchdog.ticks, is_batch_running)
+            query_says = str(query.status["message"])
+            report(change, self._watchdog.silent_seconds(now), self._watchdog.ticks, query_says)
         self._meter.observe_watchdog(self._watchdog.missed_ticks(now), self._watchdog.is_outage)
 
 

@@ -46,22 +46,16 @@ class Watchdog:
         return "began" if self.is_outage else "ended"
 
 
-def report(change: Change, silent_seconds: float, ticks: int, is_batch_running: bool) -> None:
-    """Logs the change, and what to do about it."""
+def report(change: Change, silent_seconds: float, ticks: int, query_says: str) -> None:
+    """Logs the change, and what to do about it; `query_says` is what Spark says that it is doing."""
     if change == "ended":
         log.warning("topics are evaluated again")
-    elif is_batch_running:
-        log.error(
-            "no evaluation for %.0f s (limit: %d ticks), and a batch is running: it is too large or it hangs. Look at "
-            "its stage in the Spark UI (spark.ui.enabled), at the lake's and the checkpoint's disk; if batches stay "
-            "longer than a tick, lower stream.max_stats_per_batch or add cores",
-            silent_seconds,
-            ticks,
-        )
-    else:
-        log.error(
-            "no evaluation for %.0f s (limit: %d ticks), and no batch is running: no tick reaches the job. See whether "
-            "Kafka answers (kafka.bootstrap, anabranch doctor) and whether this log says that ticks were not written",
-            silent_seconds,
-            ticks,
-        )
+        return
+    log.error(
+        "no evaluation for %.0f s (limit: %d ticks); the query says: %s. Does Kafka answer (anabranch doctor), were "
+        "ticks not written (lines above)? Is the disk of the lake or the checkpoint full? Does one batch take longer "
+        "than a tick (anabranch_stream_batch_seconds; lower stream.max_stats_per_batch, or add cores)?",
+        silent_seconds,
+        ticks,
+        query_says,
+    )
