@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -14,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from decisions.layout import SegmentLayout
 from schemas.ids import EVERY_TOPIC
 from schemas.tables import DEAD_LETTERS, DECISIONS, EVENTS, HOLDS
-from streaming.meter import MetricsError, StreamMeter, lag_of, serve_metrics
+from streaming.meter import StreamMeter, lag_of, serve_metrics
 from streaming.metrics import METRICS, page
 from streaming.sink import WrittenBatch
 from tests.streaming.records import TOPIC, layout
@@ -198,13 +200,20 @@ def test_the_lag_is_what_is_left_in_each_topic():
     assert lag_of(None, None) == lag_of("null", "null") == {}
 
 
-def test_a_port_that_is_taken_is_an_error_that_says_what_to_do():
+def test_a_port_that_is_taken_ends_the_start_with_a_line_that_says_what_to_do(tmp_path):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        with pytest.raises(MetricsError, match=rf"127\.0\.0\.1:{port}.*in use.*stream\.metrics_port"):
-            serve_metrics(StreamMeter(60, NOW), port)
+        settings = tmp_path / "job.toml"
+        settings.write_text(f'[stream]\ncheckpoint = "{tmp_path}/checkpoint"\nmetrics_port = {port}\n')
+        command = [sys.executable, "-m", "anabranch.cli", "--config", str(settings), "stream"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"Error: cannot serve metrics at 127.0.0.1:{port}: Address already in use; "
+        "choose another stream.metrics_port, or 0 for none\n"
+    )
 
 
 def test_the_page_is_made_from_the_table():
