@@ -1,0 +1,80 @@
+"""The job under spark-submit, on local cores and on a standalone cluster: it decides, and stops between two batches."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from decisions.layout import SegmentLayout
+from lab.cluster import StandaloneCluster
+from schemas.settings import load_settings
+from schemas.tables import DECISIONS
+from tests.streaming.jobs import TOPICS, Feed, Job, fed_all_along, load_round, now_ms, read, rows
+from tests.streaming.records import layout, tick
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(400)]
+
+
+@pytest.fixture
+def cluster(tmp_path, jars) -> Iterator[StandaloneCluster]:
+    one = StandaloneCluster(tmp_path / "cluster", workers=2, cores=1, memory="512m")
+    one.start()
+    try:
+        yield one
+    finally:
+        one.stop()
+
+
+def submitted(master: str, settings_file: Path, jars: Path) -> list[str]:
+    """The command line of docs/cluster.md, with small heaps."""
+    return [
+        str(Path(pyspark.__file__).with_name("bin") / "spark-submit"),
+        "--master", master, "--properties-file", "conf/spark.conf", "--driver-class-path", f"{jars}/*",
+        "--conf", f"spark.pyspark.python={sys.executable}",
+        "--driver-memory", "512m", "--executor-memory", "450m",
+        "--conf", "spark.executor.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "deploy/stream.py", "--config", str(settings_file),
+    ]  # fmt: skip
+
+
+def decides_and_stops_between_batches(job: Job, feed: Feed, settings_file: Path) -> None:
+    settings = load_settings([settings_file])
+    layouts = [layout(SegmentLayout.create(2, now_ms()), topic=topic) for topic in TOPICS]
+    feed.send(*layouts, *load_round(6), tick(now_ms()))
+    wait_until(lambda: job.process.poll() is not None or read(settings) == feed.end_offsets(), 90, 0.2)
+    assert job.process.poll() is None
+    assert {row["subject"] for row in rows(settings, DECISIONS)} == set(TOPICS)
+    checkpoint = Path(settings.stream.checkpoint)
+    with fed_all_along(feed):
+        before = read(settings)
+        wait_until(lambda: read(settings) > before, 60, 0.05)
+        assert job.stop() == 0
+    # A batch that was cut off has an entry in the first log and none in the second.
+    begun, ended = ({file.name for file in (checkpoint / log).glob("[0-9]*")} for log in ("offsets", "commits"))
+    assert begun == ended
+
+
+def test_submitted_on_local_cores_it_decides_ends_between_batches_and_asks_for_a_person_when_no_restart_helps(
+    tmp_path, jars, own_broker, job_settings, run
+):
+    command = submitted("local[2]", job_settings, jars.spark)
+    decides_and_stops_between_batches(run(command), Feed(own_broker.bootstrap), job_settings)
+    (tmp_path / "checkpoint" / "metadata").unlink()
+    assert run(command).process.wait(90) == 3
+    last_line = (tmp_path / "job.log").read_text().rstrip().rpartition("Error: ")[2]
+    assert "put a backup in its place" in last_line
+
+
+def test_submitted_to_a_cluster_it_decides_on_its_workers_and_sigterm_ends_it_between_batches(
+    jars, own_broker, job_settings, run, cluster
+):
+    with open(job_settings, "a") as file:
+        file.write('bulk_writer = "delta-spark"\n')
+    job = run(submitted(cluster.url, job_settings, jars.spark))
+    decides_and_stops_between_batches(job, Feed(own_broker.bootstrap), job_settings)
+    assert all(list(cluster.folder.glob(f"worker-{number}/app-*/*")) for number in range(2))
