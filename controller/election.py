@@ -70,7 +70,10 @@ class Election:
 
     @property
     def state(self) -> Leadership:
-        """Who leads. Never LEADING once the store is not heard or its session has changed since that was found."""
+        """Who leads; may be ahead of `on_change`.
+
+        Never LEADING once the store is not heard or its session has changed since that was found.
+        """
         leadership, changes = self._known
         return leadership if changes == self._store.session_changes else NO_LEADER
 
