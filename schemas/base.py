@@ -26,7 +26,9 @@ Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_BYTES)]
 SegmentId = Annotated[int, Field(ge=0, le=MAX_SEGMENT_ID)]
 Hash = Annotated[int, Field(ge=0x0000, le=0xFFFF)]
 Epoch = Annotated[int, Field(ge=0, le=MAX_SEGMENT_ID)]
-Millis = Annotated[int, Field(ge=0, le=253_402_300_799_000, description="milliseconds since 1970-01-01T00:00:00Z")]
+MAX_MILLIS = 253_402_300_799_000
+"""The last second of the year 9999."""
+Millis = Annotated[int, Field(ge=0, le=MAX_MILLIS, description="milliseconds since 1970-01-01T00:00:00Z")]
 Rate = Annotated[float, Field(ge=0, allow_inf_nan=False, description="per second, rolling over 60 s")]
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from decisions.decide import Hold, Merge, Split, answer_to_wire, decide, next_due
 from decisions.gates import Gate
@@ -18,10 +18,12 @@ from decisions.snapshot import TopicSnapshot, snapshot_to_wire
 from schemas.ids import canonical_json, decision_id
 from schemas.tables import Family
 from schemas.version import ENGINE_VERSION
-from streaming.intake import Intake
+from streaming.fleetview import FleetView
+from streaming.intake import Intake, Route
 from streaming.loads import LoadTable
 from streaming.policies import EffectivePolicy, Policies
 from streaming.records import Output, RawRecord
+from streaming.samples import Samples
 from streaming.state import BucketState, Flight, StateError, TopicState
 
 FAMILY: Family = "autoscale"
@@ -42,14 +44,52 @@ class EngineSettings:
 
 @dataclass(frozen=True)
 class Packed:
-    """The packed state of a bucket: topics and loads apart, so that a batch of samples rewrites loads only.
+    """The packed state of a bucket, topics and loads apart: each a base and the log of what has changed since.
 
-    `fence` is a digest of both: who holds the decoded state of the same fence needs neither.
+    `fence` is a digest of all of it: who holds the decoded state of the same fence needs nothing else.
     """
 
     fence: bytes | None = None
+    topics: bytes = b""
+    loads: bytes = b""
+    topics_log: Sequence[bytes] = ()
+    loads_log: Sequence[bytes] = ()
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a batch has to store: a new base (which ends its log), or an entry of the log, or neither."""
+
+    fence: bytes
     topics: bytes | None = None
     loads: bytes | None = None
+    topics_entry: bytes | None = None
+    loads_entry: bytes | None = None
+
+
+@dataclass
+class _Chain:
+    """The digests of a base and of its log, entry upon entry, and their sizes."""
+
+    base: bytes
+    log: bytes
+    base_bytes: int
+    log_bytes: int = 0
+
+    @classmethod
+    def of(cls, base: bytes, log: Sequence[bytes] = ()) -> _Chain:
+        chain = cls(_digest(base), _digest(b""), len(base))
+        for entry in log:
+            chain.add(entry)
+        return chain
+
+    def add(self, entry: bytes) -> None:
+        self.log = _digest(self.log + entry)
+        self.log_bytes += len(entry)
+
+    def is_outgrown(self, bucket: int) -> bool:
+        """Whether a new base is due; at another size for each bucket, so that they do not all come at once."""
+        return self.log_bytes > _LEAST_LOG_BYTES + self.base_bytes * (8 + bucket % 16) // 16
 
 
 @dataclass
@@ -57,8 +97,12 @@ class _Decoded:
     fence: bytes | None
     state: BucketState
     loads: LoadTable
-    topics_digest: bytes
-    loads_digest: bytes
+    view: FleetView
+    topics_chain: _Chain
+    loads_chain: _Chain
+    is_old: bool
+    """Whether it was stored by an older version: the next batch writes all of it anew."""
+    routes: dict[str, Route] = field(default_factory=dict)
 
 
 class BucketEngine:
@@ -74,8 +118,10 @@ class BucketEngine:
         decoded = self._decoded.get(bucket)
         return decoded is not None and fence is not None and decoded.fence == fence
 
-    def run(self, bucket: int, packed: Packed, records: Sequence[RawRecord], now: int) -> tuple[Packed, Output]:
-        """One batch of one bucket: what has to be stored (None: as it was), and the output.
+    def run(
+        self, bucket: int, packed: Packed, records: Sequence[RawRecord], now: int, samples: Samples | None = None
+    ) -> tuple[Written, Output]:
+        """One batch of one bucket: what has to be stored, and the output.
 
         `now` is the batch's time in milliseconds; equal arguments give equal answers. Raises `StateError` when the
         packed state cannot be read, and for nothing else that data can cause.
@@ -83,10 +129,10 @@ class BucketEngine:
         started = time.perf_counter()
         decoded = self._take(bucket, packed)
         output = Output()
-        intake = Intake(decoded.state, decoded.loads, self._policies, now, output)
-        intake.take(records, self._settings.change_threshold)
-        self._evaluate(decoded.state, decoded.loads, intake, now, output)
-        written = _pack(decoded)
+        intake = Intake(decoded.state, decoded.loads, self._policies, decoded.routes, now, output)
+        intake.take(records, samples, self._settings.change_threshold)
+        self._evaluate(decoded, intake, now, output)
+        written = _write(decoded, bucket)
         self._decoded[bucket] = decoded
         output.counts.operator_ms = (time.perf_counter() - started) * 1000
         return written, output
@@ -97,31 +143,40 @@ class BucketEngine:
         decoded = self._decoded.pop(bucket, None)
         if holds and decoded is not None:
             return decoded
-        digests = _digest(packed.topics), _digest(packed.loads)
-        if packed.fence is not None and packed.fence != digests[0] + digests[1]:
+        topics_chain = _Chain.of(packed.topics, packed.topics_log)
+        loads_chain = _Chain.of(packed.loads, packed.loads_log)
+        is_old = packed.fence is not None and len(packed.fence) == _FENCE_V1_BYTES
+        expected = topics_chain.base + loads_chain.base if is_old else _fence(topics_chain, loads_chain)
+        if packed.fence is not None and packed.fence != expected:
             raise StateError(f"the stored state of bucket {bucket} is not what was stored: its fence differs")
-        return _Decoded(
-            packed.fence,
-            BucketState() if packed.topics is None else BucketState.unpack(packed.topics),
-            LoadTable() if packed.loads is None else LoadTable.unpack(packed.loads),
-            *digests,
-        )
+        state = BucketState.unpack(packed.topics, packed.topics_log)
+        loads = LoadTable.unpack(packed.loads, packed.loads_log)
+        view = FleetView(state, loads, self._policies)
+        return _Decoded(packed.fence, state, loads, view, topics_chain, loads_chain, is_old)
 
-    def _evaluate(self, state: BucketState, loads: LoadTable, intake: Intake, now: int, output: Output) -> None:
-        ticked: Iterable[str] = state.topics if intake.tick else intake.due_by_tick
-        by_tick = set(ticked)
-        for name in sorted(by_tick | intake.due_by_consumer):
+    def _evaluate(self, decoded: _Decoded, intake: Intake, now: int, output: Output) -> None:
+        state, view = decoded.state, decoded.view
+        if intake.new_policies:
+            view.forget_all()
+        view.forget(state.changed | intake.new_rows)
+        by_tick, by_consumer = intake.due_by_tick, intake.due_by_consumer
+        if intake.tick:
+            evaluated, noteworthy = view.names_to_look_at(now, _WORTH_A_TICK)
+            output.counts.evaluations += evaluated
+            by_tick, by_consumer = set(noteworthy), set()
+        for name in sorted(by_tick | by_consumer):
             topic = state.topics.get(name)
             if topic is None or topic.layout is None:
                 continue
-            output.counts.evaluations += 1
+            output.counts.evaluations += not intake.tick
             policy = self._policies.of(state, topic)
-            snapshot = _snapshot(topic, loads, policy, now, "tick" if name in by_tick else "consumer")
+            snapshot = _snapshot(topic, decoded.loads, policy, now, "tick" if name in by_tick else "consumer")
             answer = decide(snapshot)
             if isinstance(answer, Hold):
                 self._hold(state, topic, snapshot, answer, policy, output)
             else:
                 _decide(state, topic, snapshot, answer, policy, output)
+        view.forget(state.changed)
 
     def _hold(
         self, state: BucketState, topic: TopicState, snapshot: TopicSnapshot, hold: Hold, policy: EffectivePolicy,
@@ -155,22 +210,40 @@ class BucketEngine:
         })  # fmt: skip
 
 
-def _pack(decoded: _Decoded) -> Packed:
-    """What changed, packed, under the fence of the whole."""
-    topics = decoded.state.pack() if decoded.state.is_changed else None
-    loads = decoded.loads.pack() if decoded.loads.changed else None
-    if topics is not None:
-        decoded.topics_digest = _digest(topics)
-    if loads is not None:
-        decoded.loads_digest = _digest(loads)
-    decoded.fence = decoded.topics_digest + decoded.loads_digest
-    return Packed(decoded.fence, topics, loads)
+def _write(decoded: _Decoded, bucket: int) -> Written:
+    """What has changed, as entries of the logs; or new bases for logs that have outgrown theirs."""
+    topics = loads = topics_entry = loads_entry = None
+    if decoded.state.is_changed or decoded.is_old:
+        if decoded.is_old or decoded.topics_chain.is_outgrown(bucket):
+            topics = decoded.state.pack()
+            decoded.topics_chain = _Chain.of(topics)
+        else:
+            topics_entry = decoded.state.pack_changes()
+            decoded.topics_chain.add(topics_entry)
+    if decoded.loads.is_changed or decoded.is_old:
+        if decoded.is_old or decoded.loads_chain.is_outgrown(bucket):
+            loads = decoded.loads.pack()
+            decoded.loads_chain = _Chain.of(loads)
+            decoded.routes.clear()
+            decoded.view.forget_all()
+        else:
+            loads_entry = decoded.loads.pack_changes()
+            decoded.loads_chain.add(loads_entry)
+    decoded.is_old = False
+    decoded.fence = _fence(decoded.topics_chain, decoded.loads_chain)
+    return Written(decoded.fence, topics, loads, topics_entry, loads_entry)
 
 
-def _digest(packed: bytes | None) -> bytes:
-    return hashlib.blake2b(packed or b"", digest_size=16).digest()
+def _fence(topics: _Chain, loads: _Chain) -> bytes:
+    return topics.base + topics.log + loads.base + loads.log
 
 
+def _digest(packed: bytes) -> bytes:
+    return hashlib.blake2b(packed, digest_size=16).digest()
+
+
+_FENCE_V1_BYTES = 32
+_LEAST_LOG_BYTES = 65_536
 _WORTH_A_TICK = frozenset({Gate.SPLIT_COOLDOWN, Gate.RETRY_BACKOFF})
 """Splits are fast: an evaluation that only waits for these gets a tick of its own. Merges are lazy: they wait."""
 

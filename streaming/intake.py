@@ -1,4 +1,4 @@
-"""Takes a bucket's raw records in: parses each, keeps what is true, and sorts out what is not.
+"""Takes a bucket's records in: parses what was not parsed yet, keeps what is true, and sorts out what is not.
 
 Stage: inside the stateful operator, before the evaluation. Events change `BucketState`, samples go through the
 significant-change filter of `LoadTable`; every record ends in exactly one of: accepted, suppressed, dead letter.
@@ -7,10 +7,14 @@ significant-change filter of `LoadTable`; every record ends in exactly one of: a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
 from decisions.layout import LayoutError, SegmentLayout
+from decisions.significance import CAUSES
 from schemas.ids import EVERY_TOPIC
 from schemas.messages import (
     MAX_CLOCK_AHEAD_MS,
@@ -21,40 +25,59 @@ from schemas.messages import (
     PolicyEvent,
     Rejected,
     RejectReason,
-    SegmentSample,
     SegmentStats,
     TickEvent,
     parse_message,
 )
-from streaming.loads import STALE, LoadTable, Samples
-from streaming.policies import Policies
-from streaming.records import Output, RawRecord, arrival
+from streaming.loads import STALE, LoadTable
+from streaming.policies import EffectivePolicy, Policies
+from streaming.records import LOAD_SCHEMA, Output, RawRecord, arrival
+from streaming.samples import Samples, to_arrow
 from streaming.state import BucketState, TopicState
 
-_CAUSES = {1: "first", 2: "changed", 3: "crossed"}
 _KEY_SHOWN = 4096
 _RAW_SHOWN = 65_536
+
+
+@dataclass(frozen=True)
+class Route:
+    """Where the samples of a topic go, for a message that names exactly these segments."""
+
+    segments: bytes
+    """Ids of the segments, 64 bits each; all of them are active, or newer than the layout that is known."""
+    rows: npt.NDArray[np.int64]
+    """Their rows in the load table."""
+    policy: EffectivePolicy
 
 
 class Intake:
     """One batch's intake into one bucket."""
 
-    def __init__(self, state: BucketState, loads: LoadTable, policies: Policies, now: int, output: Output) -> None:
-        self._state, self._loads, self._policies, self._now, self._output = state, loads, policies, now, output
+    def __init__(
+        self, state: BucketState, loads: LoadTable, policies: Policies, routes: dict[str, Route], now: int,
+        output: Output,
+    ) -> None:  # fmt: skip
+        """`routes` is kept from batch to batch beside the state that it was read off."""
+        self._state, self._loads, self._policies, self._routes = state, loads, policies, routes
+        self._now, self._output = now, output
         self.due_by_consumer: set[str] = set()
         """Topics whose consumers, layout or open decision changed."""
         self.due_by_tick: set[str] = set()
         """Topics that a tick of their own has reached."""
         self.tick: bool = False
         """Whether a tick for every topic has come."""
+        self.new_rows: set[str] = set()
+        """Topics whose segments got rows in the load table, or lost them."""
+        self.new_policies: bool = False
+        """Whether a policy of more than one topic changed."""
 
-    def take(self, records: Sequence[RawRecord], change_threshold: float) -> None:
-        """Takes the records in, in the order of `arrival`. Raises for no content of a record."""
-        stats: list[tuple[RawRecord, SegmentStats]] = []
+    def take(self, records: Sequence[RawRecord], samples: Samples | None, change_threshold: float) -> None:
+        """Takes the records in, in the order of `arrival`, then the samples. Raises for no content of a record."""
+        late: list[tuple[RawRecord, SegmentStats]] = []
         for record in sorted(records, key=arrival):
             message = self._parse(record)
             if isinstance(message, SegmentStats):
-                stats.append((record, message))
+                late.append((record, message))
             elif not isinstance(message, Rejected):
                 self._apply(message)
                 if record.home:
@@ -63,8 +86,11 @@ class Intake:
             elif record.home:
                 self._record_dead_letter(record, message)
             self._output.counts.messages += record.home
-        if stats:
-            self._filter(stats, change_threshold)
+        if late:
+            samples = _with(samples, late)
+        if samples is not None:
+            self._output.counts.messages += len(samples) - len(late)
+            self._filter(samples, change_threshold)
 
     def _parse(self, record: RawRecord) -> Message | Rejected:
         message = parse_message(record.source, record.key, record.value, record.size)  # type: ignore[arg-type]
@@ -73,7 +99,7 @@ class Intake:
             return Rejected(RejectReason.FROM_THE_FUTURE, f"sampledAt is {ahead} s ahead of this job's clock")
         if isinstance(message, LayoutEvent) and message.cause != "deleted":
             try:
-                SegmentLayout.from_metadata(message.layout)
+                self._layout = SegmentLayout.from_metadata(message.layout)
             except LayoutError as error:
                 return Rejected(RejectReason.BAD_LAYOUT, str(error)[:500])
         return message
@@ -97,19 +123,19 @@ class Intake:
         name = event.topic
         if event.cause == "deleted":
             self._state.remove(name)
-            self._loads.keep_segments(name, ())
+            self._keep_segments(name, ())
             return
         known = self._state.topics.get(name)
         if known and known.metadata and known.metadata.epoch > event.layout.epoch:
             return
-        layout = SegmentLayout.from_metadata(event.layout)
         if known and known.metadata == event.layout:
             return
+        layout = self._layout
         topic = self._state.touch(name)
         override_before = topic.override
         _follow_lineage(topic, layout, self._now)
         topic.set_metadata(event.layout, layout)
-        self._loads.keep_segments(
+        self._keep_segments(
             name, [i for i in self._loads.segments_of(name) if i in topic.active_ids or i >= layout.next_segment_id]
         )
         if override_before != topic.override:
@@ -143,7 +169,8 @@ class Intake:
                 policies[name] = text
         if not changed:
             return
-        self._state.header_changed = True
+        self._state.header_changed = self.new_policies = True
+        self._routes.clear()
         for topic in self._state.topics.values():
             if event.scope == "cluster" or topic.name.startswith(f"topic://{event.name}/"):
                 self._loads.judge_coldness_again(topic.name, self._policies.of(self._state, topic).merge_thresholds)
@@ -167,57 +194,93 @@ class Intake:
             topic.failed_action = flight.action
         self.due_by_consumer.add(event.topic)
 
-    def _filter(self, stats: list[tuple[RawRecord, SegmentStats]], change_threshold: float) -> None:
-        samples, gone = Samples(), [0] * len(stats)
-        kept: list[int] = []
-        thresholds, merge_thresholds = [], []
-        for number, (_, message) in enumerate(stats):
-            topic = self._state.topics.get(message.topic)
-            policy = self._policies.of(self._state, topic or TopicState(message.topic))
-            segments = message.segments
-            if topic and topic.layout:
-                segments = _not_sealed(topic, topic.layout, segments)
-                gone[number] = len(message.segments) - len(segments)
-            samples.add(message.topic, segments, message.sampled_at)
-            kept.append(len(segments))
-            thresholds.append(policy.crossing_thresholds)
-            merge_thresholds.append(policy.merge_thresholds)
-        owners = np.repeat(np.arange(len(stats)), kept)
-        codes = self._loads.absorb(
-            samples, self._now, change_threshold, np.array(thresholds)[owners], np.array(merge_thresholds)[owners]
-        )
-        self._count(stats, owners, codes, gone)
-        for position in np.flatnonzero(codes > 0).tolist():
-            record, message = stats[owners[position]]
-            self._record_load(record, message, samples, position, _CAUSES[int(codes[position])])
+    def _keep_segments(self, name: str, kept: Sequence[int]) -> None:
+        self._routes.pop(name, None)
+        self._loads.keep_segments(name, kept)
+        self.new_rows.add(name)
 
-    def _count(
-        self, stats: list[tuple[RawRecord, SegmentStats]], owners: np.ndarray, codes: np.ndarray, gone: list[int]
-    ) -> None:
+    def _filter(self, samples: Samples, change_threshold: float) -> None:
+        routes, kept = self._routed(samples)
+        rows = np.concatenate([route.rows for route in routes])
+        owners = np.repeat(np.arange(len(samples)), [len(route.rows) for route in routes])
+        places = np.arange(len(rows)) if kept is None else np.flatnonzero(kept)
+        rates = samples.rates if kept is None else samples.rates[places]
+        thresholds, merge_thresholds = _thresholds([route.policy for route in routes], owners)
+        codes = self._loads.absorb(
+            rows, rates, samples.sampled_at[owners], self._now, change_threshold, thresholds, merge_thresholds,
+            distinct=len(set(samples.topics)) == len(samples),
+        )  # fmt: skip
+        self._count(samples, owners, codes)
+        accepted = np.flatnonzero(codes > 0)
+        if len(accepted):
+            self._record_loads(samples, owners[accepted], places[accepted], codes[accepted])
+
+    def _routed(self, samples: Samples) -> tuple[list[Route], npt.NDArray[np.bool_] | None]:
+        """Where each message's samples go, and which samples are kept (None: all)."""
+        ends = (np.cumsum(samples.counts) * 8).tolist()
+        ids = samples.segments.tobytes()
+        known, routes, kept, start = self._routes, [], None, 0
+        for topic, end in zip(samples.topics, ends, strict=True):
+            route = known.get(topic)
+            if route is None or route.segments != ids[start:end]:
+                segments = samples.segments[start // 8 : end // 8].tolist()
+                route, wanted = self._route(topic, ids[start:end], segments)
+                if wanted is None:
+                    known[topic] = route
+                else:
+                    kept = np.ones(len(samples.segments), np.bool_) if kept is None else kept
+                    kept[start // 8 : end // 8] = wanted
+            routes.append(route)
+            start = end
+        return routes, kept
+
+    def _route(self, name: str, packed: bytes, segments: list[int]) -> tuple[Route, list[bool] | None]:
+        """The route of a message, and which of its samples are kept: not those of sealed segments. None: all."""
+        topic = self._state.topics.get(name)
+        policy = self._policies.of(self._state, topic or TopicState(name))
+        wanted = None
+        if topic and topic.layout and not topic.active_ids.issuperset(segments):
+            newer = topic.layout.next_segment_id
+            wanted = [i in topic.active_ids or i >= newer for i in segments]
+            if all(wanted):
+                wanted = None
+        known = len(self._loads.segments_of(name))
+        chosen = segments if wanted is None else [i for i, keep in zip(segments, wanted, strict=True) if keep]
+        rows = self._loads.rows_of(name, chosen)
+        if len(self._loads.segments_of(name)) != known:
+            self.new_rows.add(name)
+        return Route(packed, rows, policy), wanted
+
+    def _count(self, samples: Samples, owners: npt.NDArray[np.int64], codes: npt.NDArray[np.int8]) -> None:
         counts = self._output.counts
-        accepted_by = np.bincount(owners[codes > 0], minlength=len(stats)) if len(owners) else np.zeros(len(stats))
-        counts.messages_accepted += int((accepted_by > 0).sum())
-        counts.messages_suppressed += int((accepted_by == 0).sum())
-        counts.samples += len(codes) + sum(gone)
+        accepted_by = np.bincount(owners[codes > 0], minlength=len(samples)) > 0
+        accepted = int(accepted_by.sum())
+        sealed = len(samples.segments) - len(codes)
+        counts.messages_accepted += accepted
+        counts.messages_suppressed += len(samples) - accepted
+        counts.samples += len(samples.segments)
         counts.samples_accepted += int((codes > 0).sum())
-        counts.samples_stale += int((codes == STALE).sum()) + sum(gone)
+        counts.samples_stale += int((codes == STALE).sum()) + sealed
         counts.samples_insignificant += int((codes == 0).sum())
 
-    def _record_load(
-        self, record: RawRecord, message: SegmentStats, samples: Samples, position: int, cause: str
-    ) -> None:
-        loads, rates = self._output.loads, samples.rates[position]
-        loads.topic.append(message.topic)
-        loads.segment_id.append(samples.segments[position])
-        loads.msg_rate_in.append(rates[0])
-        loads.bytes_rate_in.append(rates[1])
-        loads.msg_rate_out.append(rates[2])
-        loads.bytes_rate_out.append(rates[3])
-        loads.reporter.append(message.reporter)
-        loads.sampled_at.append(message.sampled_at)
-        loads.cause.append(cause)
-        loads.kafka_partition.append(record.partition)
-        loads.kafka_offset.append(record.offset)
+    def _record_loads(
+        self, samples: Samples, owners: npt.NDArray[np.int64], places: npt.NDArray[np.int64],
+        codes: npt.NDArray[np.int8],
+    ) -> None:  # fmt: skip
+        rates = samples.rates[places]
+        self._output.loads = pa.RecordBatch.from_arrays(
+            [
+                pa.array(samples.topics, pa.string()).take(owners),
+                pa.array(samples.segments[places]),
+                *(pa.array(rates[:, column]) for column in range(4)),
+                pa.array(samples.reporters, pa.string()).take(owners),
+                pa.array(samples.sampled_at[owners]),
+                _CAUSES.take(codes),
+                pa.array(samples.partitions[owners]),
+                pa.array(samples.offsets[owners]),
+            ],
+            schema=LOAD_SCHEMA,
+        )
 
     def _record_event(self, record: RawRecord, message: Message) -> None:
         self._output.counts.events += 1
@@ -252,11 +315,32 @@ class Intake:
         })  # fmt: skip
 
 
-def _not_sealed(topic: TopicState, layout: SegmentLayout, segments: list[SegmentSample]) -> list[SegmentSample]:
-    """The samples of segments that are active, or newer than the layout that is known."""
-    if topic.active_ids.issuperset([segment.id for segment in segments]):
-        return segments
-    return [s for s in segments if s.id in topic.active_ids or s.id >= layout.next_segment_id]
+_CAUSES = pa.array([None, *(CAUSES[code] for code in sorted(CAUSES))], pa.string())
+
+
+def _with(samples: Samples | None, late: list[tuple[RawRecord, SegmentStats]]) -> Samples:
+    """The samples and those that were parsed late, in the order of arrival."""
+    batch = to_arrow(
+        [message for _, message in late],
+        [record.partition for record, _ in late],
+        [record.offset for record, _ in late],
+    )
+    return Samples.from_arrow([batch] if samples is None else [samples.to_arrow(), batch])
+
+
+def _thresholds(
+    policies: Sequence[EffectivePolicy], owners: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Crossing and merge thresholds per sample; one row when all are of one policy."""
+    distinct = {id(policy): policy for policy in policies}
+    if len(distinct) == 1:
+        (policy,) = distinct.values()
+        return policy.crossing_thresholds[None, :], policy.merge_thresholds[None, :]
+    number = {identity: place for place, identity in enumerate(distinct)}
+    which = np.fromiter((number[id(policy)] for policy in policies), np.int64, len(policies))[owners]
+    crossing = np.stack([policy.crossing_thresholds for policy in distinct.values()])
+    merge = np.stack([policy.merge_thresholds for policy in distinct.values()])
+    return crossing[which], merge[which]
 
 
 def _follow_lineage(topic: TopicState, layout: SegmentLayout, now: int) -> None:

@@ -16,6 +16,7 @@ from decisions.policy import PolicyError, read_policy
 from schemas.settings import Settings, SettingsError
 from streaming.checkpoint import hold_checkpoint
 from streaming.engine import EngineSettings
+from streaming.preparse import PACKED_DDL, pack_buckets
 from streaming.processor import BucketProcessor
 from streaming.records import OUTPUT_DDL
 from streaming.session import start_session
@@ -59,7 +60,8 @@ def operator_output(spark: SparkSession, settings: Settings) -> DataFrame:
     rows = raw_rows(
         spark, settings.kafka.bootstrap, stream.buckets, stream.max_stats_per_batch, stream.max_events_per_batch
     )
-    return rows.groupBy("bucket").transformWithStateInPandas(
+    packed = rows.mapInArrow(pack_buckets, PACKED_DDL)
+    return packed.groupBy("bucket").transformWithStateInPandas(
         BucketProcessor(engine_settings(settings)), OUTPUT_DDL, "Append", "None"
     )
 

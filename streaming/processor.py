@@ -1,8 +1,8 @@
 """The stateful operator as Spark sees it: a thin adapter around `streaming.engine`, keyed by bucket.
 
-Stage: `transformWithStateInPandas` (DESIGN section 7): raw rows of a bucket in, rows of `OUTPUT_DDL` out. Two binary
-state values hold the packed bucket; a third, small one says which, so that a worker that holds the decoded state does
-not fetch it again. The module must be importable on the workers.
+Stage: `transformWithStateInPandas` (DESIGN section 7): packed rows of a bucket in, rows of `OUTPUT_DDL` out. Of topics
+and of loads, a value holds the base and a list the log; a small value says which state this is, so that a worker that
+holds the decoded state does not fetch it again. The module must be importable on the workers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import pydantic_core
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 from streaming.engine import BucketEngine, EngineSettings, Packed
-from streaming.records import COUNTS, DEAD_LETTER, DUE, LOAD, OUTPUT_COLUMNS, Output, RawRecord
+from streaming.preparse import unpack_bucket
+from streaming.records import COUNTS, DUE, LOAD, RARE, Output
 
 
 class BucketProcessor(StatefulProcessor):
@@ -28,33 +29,47 @@ class BucketProcessor(StatefulProcessor):
         self._settings = settings
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Declares the three state values."""
+        """Declares the state variables."""
         self._fence = handle.getValueState("fence", "packed BINARY")
         self._topics = handle.getValueState("topics", "packed BINARY")
         self._loads = handle.getValueState("loads", "packed BINARY")
+        self._topics_log = handle.getListState("topics_log", "packed BINARY")
+        self._loads_log = handle.getListState("loads_log", "packed BINARY")
         self._engine = _engine(self._settings)
 
     def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
         """One batch of one bucket."""
-        frames = list(rows)
-        records = [record for frame in frames for record in _records(frame)]
-        now = int(frames[0]["now"].iloc[0])
+        frames = pd.concat(list(rows))
+        now = int(frames["now"].iloc[0])
+        records, samples = unpack_bucket(frames["kind"].tolist(), frames["body"].tolist())
         bucket, fence = int(key[0]), _bytes(self._fence.get())
-        if self._engine.holds(bucket, fence):
-            before = Packed(fence)
-        else:
-            before = Packed(fence, _bytes(self._topics.get()), _bytes(self._loads.get()))
+        before = Packed(fence) if self._engine.holds(bucket, fence) else self._stored(fence)
         with _cycles_uncollected():
-            written, output = self._engine.run(bucket, before, records, now)
-        for variable, packed in ((self._topics, written.topics), (self._loads, written.loads)):
-            if packed is not None:
-                variable.update((packed,))
+            written, output = self._engine.run(bucket, before, records, now, samples)
+        for value, log, base, entry in (
+            (self._topics, self._topics_log, written.topics, written.topics_entry),
+            (self._loads, self._loads_log, written.loads, written.loads_entry),
+        ):
+            if base is not None:
+                value.update((base,))
+                log.clear()
+            elif entry is not None:
+                log.appendValue((entry,))
         if written.fence != fence:
             self._fence.update((written.fence,))
         yield _frame(output, now)
 
     def close(self) -> None:
         """Nothing is held open."""
+
+    def _stored(self, fence: bytes | None) -> Packed:
+        return Packed(
+            fence,
+            _bytes(self._topics.get()) or b"",
+            _bytes(self._loads.get()) or b"",
+            [bytes(entry[0]) for entry in self._topics_log.get()],
+            [bytes(entry[0]) for entry in self._loads_log.get()],
+        )
 
 
 _ENGINES: dict[EngineSettings, BucketEngine] = {}
@@ -80,38 +95,14 @@ def _cycles_uncollected() -> Iterator[None]:
         gc.enable()
 
 
-def _records(frame: pd.DataFrame) -> Iterator[RawRecord]:
-    columns = [
-        frame[name].tolist() for name in ("source", "key", "value", "size", "partition", "offset", "timestamp", "home")
-    ]
-    for source, key, value, size, partition, offset, timestamp, home in zip(*columns, strict=True):
-        yield RawRecord(
-            source, None if key is None else bytes(key), None if value is None else bytes(value),
-            int(size), int(partition), int(offset), int(timestamp), bool(home),
-        )  # fmt: skip
-
-
 def _frame(output: Output, now: int) -> pd.DataFrame:
-    """The output as one data frame of `OUTPUT_DDL`."""
-    loads = vars(output.loads)
-    bulk = len(output.loads.topic)
-    rare: list[tuple[str, bytes, bytes | None, bytes | None]] = []
-    for kind in ("decisions", "holds", "events"):
-        rare += [(kind, pydantic_core.to_json(row), None, None) for row in getattr(output, kind)]
-    for row in output.dead_letters:
-        key, raw = row.pop("key"), row.pop("raw")
-        rare.append((DEAD_LETTER, pydantic_core.to_json(row), key, raw))
-    rare += [(DUE, pydantic_core.to_json(due), None, None) for due in output.due]
-    rare.append((COUNTS, pydantic_core.to_json(asdict(output.counts)), None, None))
-    none = [None] * len(rare)
-    columns: dict[str, Any] = {
-        "kind": [LOAD] * bulk + [row[0] for row in rare],
-        "body": [None] * bulk + [row[1].decode() for row in rare],
-        "key": [None] * bulk + [row[2] for row in rare],
-        "raw": [None] * bulk + [row[3] for row in rare],
-        **{name: [*values, *none] for name, values in loads.items()},
-        "now": [now] * (bulk + len(rare)),
-    }
-    frame = pd.DataFrame(columns, columns=list(OUTPUT_COLUMNS))
-    integers = ["segment_id", "sampled_at", "kafka_partition", "kafka_offset"]
-    return frame.astype(dict.fromkeys(integers, "Int64"))
+    """The output as one data frame of `OUTPUT_DDL`: a row per kind that has something to say."""
+    bodies: dict[str, bytes] = {COUNTS: pydantic_core.to_json([asdict(output.counts)])}
+    for kind in RARE:
+        if rows := getattr(output, kind):
+            bodies[kind] = pydantic_core.to_json(rows, bytes_mode="base64")
+    if output.due:
+        bodies[DUE] = pydantic_core.to_json(output.due)
+    if output.loads is not None:
+        bodies[LOAD] = output.loads.serialize().to_pybytes()
+    return pd.DataFrame({"kind": list(bodies), "body": list(bodies.values()), "now": now})

@@ -1,6 +1,7 @@
-"""What goes into the stateful operator and what comes out of it, as plain values and as Spark schemas.
+"""What goes into the stateful operator and what comes out of it, as plain values and as Arrow and Spark schemas.
 
-Neighbours: `streaming.sources` makes the input columns, `streaming.engine` the output, `streaming.sink` reads it.
+Neighbours: `streaming.sources` and `streaming.preparse` make the input, `streaming.engine` the output, `streaming.sink`
+reads it.
 """
 
 from __future__ import annotations
@@ -8,11 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-RAW_COLUMNS = ("source", "key", "value", "size", "partition", "offset", "timestamp", "now", "bucket", "home")
+import pyarrow as pa
+
+RAW_COLUMNS = ("source", "key", "value", "size", "partition", "offset", "timestamp", "home", "now", "bucket")
 
 
 class RawRecord(NamedTuple):
-    """One Kafka record as it reaches a bucket."""
+    """One Kafka record as it reaches a bucket; its fields are those of `RAW_SCHEMA`."""
 
     source: str
     """Kafka topic."""
@@ -29,6 +32,11 @@ class RawRecord(NamedTuple):
     """Whether this bucket answers for the record: what concerns every topic reaches all buckets, one is its home."""
 
 
+RAW_SCHEMA = pa.schema([
+    ("source", pa.string()), ("key", pa.binary()), ("value", pa.binary()), ("size", pa.int64()),
+    ("partition", pa.int32()), ("offset", pa.int64()), ("timestamp", pa.int64()), ("home", pa.bool_()),
+])  # fmt: skip
+
 SOURCE_ORDER = {"control-events": 0, "consumer-events": 1, "segment-stats": 2}
 """Within a batch, what is true comes before what is measured: layouts, then consumers, then loads."""
 
@@ -38,21 +46,13 @@ def arrival(record: RawRecord) -> tuple[int, int, int]:
     return (SOURCE_ORDER.get(record.source, 3), record.partition, record.offset)
 
 
-@dataclass
-class LoadColumns:
-    """Accepted load records, column by column: the bulk of the output."""
-
-    topic: list[str] = field(default_factory=list)
-    segment_id: list[int] = field(default_factory=list)
-    msg_rate_in: list[float] = field(default_factory=list)
-    bytes_rate_in: list[float] = field(default_factory=list)
-    msg_rate_out: list[float] = field(default_factory=list)
-    bytes_rate_out: list[float] = field(default_factory=list)
-    reporter: list[str] = field(default_factory=list)
-    sampled_at: list[int] = field(default_factory=list)
-    cause: list[str] = field(default_factory=list)
-    kafka_partition: list[int] = field(default_factory=list)
-    kafka_offset: list[int] = field(default_factory=list)
+LOAD_SCHEMA = pa.schema([
+    ("topic", pa.string()), ("segment_id", pa.int64()), ("msg_rate_in", pa.float64()),
+    ("bytes_rate_in", pa.float64()), ("msg_rate_out", pa.float64()), ("bytes_rate_out", pa.float64()),
+    ("reporter", pa.string()), ("sampled_at", pa.int64()), ("cause", pa.string()),
+    ("kafka_partition", pa.int32()), ("kafka_offset", pa.int64()),
+])  # fmt: skip
+"""Accepted load records, the bulk of the output; instants are milliseconds."""
 
 
 @dataclass
@@ -82,21 +82,17 @@ class Output:
     holds: list[dict[str, Any]] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
     dead_letters: list[dict[str, Any]] = field(default_factory=list)
-    loads: LoadColumns = field(default_factory=LoadColumns)
+    loads: pa.RecordBatch | None = None
+    """Accepted load records, `LOAD_SCHEMA`."""
     due: list[tuple[str, int]] = field(default_factory=list)
     """Topics that ask for an evaluation before the next tick, and when."""
     counts: Counts = field(default_factory=Counts)
 
 
-OUTPUT_DDL = (
-    "kind STRING, body STRING, key BINARY, raw BINARY, topic STRING, segment_id BIGINT, "
-    "msg_rate_in DOUBLE, bytes_rate_in DOUBLE, msg_rate_out DOUBLE, bytes_rate_out DOUBLE, "
-    "reporter STRING, sampled_at BIGINT, cause STRING, kafka_partition BIGINT, kafka_offset BIGINT, now BIGINT"
-)
-"""One schema for all kinds of output: rare kinds are JSON in `body`, loads have columns of their own."""
-
-OUTPUT_COLUMNS = tuple(column.split()[0] for column in OUTPUT_DDL.split(", "))
+OUTPUT_DDL = "kind STRING, body BINARY, now BIGINT"
+"""One row is all of one kind that a bucket says: rare kinds are JSON arrays, loads a record batch of `LOAD_SCHEMA`."""
 LOAD = "load"
 COUNTS = "counts"
 DUE = "due"
-DEAD_LETTER = "dead_letters"
+RARE = ("decisions", "holds", "events", "dead_letters")
+"""Kinds that are rows of the table of the same name."""

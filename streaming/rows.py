@@ -6,6 +6,8 @@ here. Rows are put in an order that does not depend on how Spark laid them out.
 
 from __future__ import annotations
 
+import base64
+from collections.abc import Iterable, Iterator
 from datetime import date, datetime
 
 import pyarrow as pa
@@ -14,6 +16,7 @@ import pydantic_core
 
 from schemas.arrow import arrow_schema, column_types
 from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD, Table
+from streaming.records import LOAD_SCHEMA
 
 DAY_MS = 86_400_000
 
@@ -35,12 +38,12 @@ _ORDER = {
 }
 
 
-def rare_rows(table: Table, output: pa.Table, batch_id: int) -> pa.Table:
-    """Rows that came as JSON bodies (with `key` and `raw` beside them for dead letters)."""
-    rows = [pydantic_core.from_json(body) for body in output["body"].to_pylist()]
+def rare_rows(table: Table, bodies: Iterable[bytes], batch_id: int) -> pa.Table:
+    """Rows that came as JSON arrays."""
+    rows = [row for body in bodies for row in pydantic_core.from_json(body)]
     if table is DEAD_LETTERS:
-        for row, key, raw in zip(rows, output["key"].to_pylist(), output["raw"].to_pylist(), strict=True):
-            row["key"], row["raw"] = key, raw
+        for row in rows:
+            row["key"], row["raw"] = _bytes(row["key"]), _bytes(row["raw"])
     rows.sort(key=lambda row: [row.get(name, batch_id) for name in _ORDER[table.name]])
     for row in rows:
         row["batch_id"] = batch_id
@@ -52,19 +55,42 @@ def rare_rows(table: Table, output: pa.Table, batch_id: int) -> pa.Table:
     return pa.table(columns, schema=arrow_schema(table.row))
 
 
-def bulk_rows(output: pa.Table, batch_id: int) -> pa.Table:
-    """Accepted load records: columns as they are."""
-    accepted_at = output["now"]
+def bulk_rows(bodies: Iterable[bytes], now: int, batch_id: int) -> pa.Table:
+    """Accepted load records, in the order of Kafka's coordinates; `now` is the batch's time, milliseconds."""
+    output = pa.Table.from_batches(
+        [pa.ipc.read_record_batch(pa.py_buffer(body), LOAD_SCHEMA) for body in bodies], LOAD_SCHEMA
+    )
+    count = output.num_rows
+    schema = arrow_schema(SEGMENT_LOAD.row)
     columns = {
         **{name: output[name] for name in output.column_names},
         "sampled_at": _from_millis(output["sampled_at"]),
-        "accepted_at": _from_millis(accepted_at),
-        "batch_id": pa.repeat(pa.scalar(batch_id, pa.int64()), output.num_rows),
-        "day": pc.cast(pc.cast(pc.divide(accepted_at, DAY_MS), pa.int32()), pa.date32()),
+        "accepted_at": _from_millis(pa.repeat(pa.scalar(now, pa.int64()), count)),
+        "batch_id": pa.repeat(pa.scalar(batch_id, pa.int64()), count),
+        "day": pa.repeat(pa.scalar(now // DAY_MS, pa.int32()), count).cast(pa.date32()),
     }
-    schema = arrow_schema(SEGMENT_LOAD.row)
-    table = pa.table([columns[name] for name in schema.names], schema=schema)
+    table = pa.table([columns[name].cast(schema.field(name).type) for name in schema.names], schema=schema)
     return table.sort_by([("kafka_partition", "ascending"), ("kafka_offset", "ascending"), ("segment_id", "ascending")])
+
+
+LOAD_DDL = (
+    "topic STRING, segment_id BIGINT, msg_rate_in DOUBLE, bytes_rate_in DOUBLE, msg_rate_out DOUBLE, "
+    "bytes_rate_out DOUBLE, reporter STRING, sampled_at BIGINT, cause STRING, kafka_partition INT, "
+    "kafka_offset BIGINT, now BIGINT"
+)
+"""`LOAD_SCHEMA` and the batch's time, as Spark says it."""
+
+
+def unpack_loads(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """For `mapInArrow`: rows of kind `load` of the operator's output to rows of `LOAD_DDL`."""
+    for batch in batches:
+        for body, now in zip(batch.column("body").to_pylist(), batch.column("now").to_pylist(), strict=True):
+            loads = pa.ipc.read_record_batch(pa.py_buffer(body), LOAD_SCHEMA)
+            yield loads.append_column("now", pa.repeat(pa.scalar(now, pa.int64()), loads.num_rows))
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else base64.urlsafe_b64decode(text)
 
 
 def _instants(values: list[int | None]) -> pa.Array:

@@ -27,7 +27,7 @@ from schemas.delta import create_lake, table_path
 from schemas.ids import EVERY_TOPIC
 from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD, Table
 from streaming.records import COUNTS, DUE, LOAD
-from streaming.rows import bulk_rows, rare_rows
+from streaming.rows import LOAD_DDL, bulk_rows, rare_rows, unpack_loads
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ class LakeSink:
                 output = frame.toArrow()
             operator_seconds = time.perf_counter() - began
             rare = self._write_rare(output, query, batch_id)
-            self._commit(SEGMENT_LOAD, bulk_rows(_of_kind(output, LOAD), batch_id), query, batch_id)
+            self._commit(SEGMENT_LOAD, _bulk_of(output, batch_id), query, batch_id)
             row = self._write_batch_row(output, query, batch_id)
         if row is not None:
             self._tell(WrittenBatch(row, rare, operator_seconds, self._commit_seconds), batch_id)
@@ -114,10 +114,11 @@ class LakeSink:
     def _write_rare(self, output: pa.Table, query: str, batch_id: int) -> dict[str, pa.Table]:
         rare = {}
         for table in (DECISIONS, HOLDS, EVENTS, DEAD_LETTERS):
-            rare[table.name] = rare_rows(table, _of_kind(output, table.name), batch_id)
+            rare[table.name] = rare_rows(table, _bodies(output, table.name), batch_id)
             self._commit(table, rare[table.name], query, batch_id)
-        for body in _of_kind(output, DUE)["body"].to_pylist():
-            self._ask_for_tick(*pydantic_core.from_json(body))
+        for body in _bodies(output, DUE):
+            for topic, at in pydantic_core.from_json(body):
+                self._ask_for_tick(topic, at)
         return rare
 
     def _write_batch_row(self, output: pa.Table, query: str, batch_id: int) -> dict[str, Any] | None:
@@ -131,7 +132,7 @@ class LakeSink:
         }
         self._commit(
             BATCHES,
-            rare_rows(BATCHES, pa.table({"body": [pydantic_core.to_json(row).decode()]}), batch_id),
+            rare_rows(BATCHES, [pydantic_core.to_json([row])], batch_id),
             query,
             batch_id,
         )
@@ -160,7 +161,8 @@ class LakeSink:
             )  # fmt: skip
 
     def _write_bulk_by_spark(self, frame: DataFrame, query: str, batch_id: int) -> None:
-        rows = frame.where(F.col("kind") == LOAD).select(
+        loads = frame.where(F.col("kind") == LOAD).mapInArrow(unpack_loads, LOAD_DDL)
+        rows = loads.select(
             "topic", "segment_id", "msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out", "reporter",
             F.timestamp_millis("sampled_at").alias("sampled_at"), F.timestamp_millis("now").alias("accepted_at"),
             "cause", "kafka_partition", "kafka_offset", F.lit(batch_id).cast("long").alias("batch_id"),
@@ -172,8 +174,14 @@ class LakeSink:
         ).save(path if "://" in path else Path(path).as_uri())
 
 
-def _of_kind(output: pa.Table, kind: str) -> pa.Table:
-    return output.filter(pc.equal(output["kind"], kind))
+def _bodies(output: pa.Table, kind: str) -> list[bytes]:
+    found: list[bytes] = output.filter(pc.equal(output["kind"], kind))["body"].to_pylist()
+    return found
+
+
+def _bulk_of(output: pa.Table, batch_id: int) -> pa.Table:
+    now = output["now"][0].as_py() if output.num_rows else 0
+    return bulk_rows(_bodies(output, LOAD), now, batch_id)
 
 
 @contextmanager
@@ -191,7 +199,8 @@ def _shown_as(frame: DataFrame, batch_id: int, what: str) -> Iterator[None]:
 def _counts(output: pa.Table) -> dict[str, float]:
     """The sum over all buckets of what became of their messages and samples."""
     total: dict[str, float] = {"samples_accepted": 0}
-    for body in _of_kind(output, COUNTS)["body"].to_pylist():
-        for name, value in pydantic_core.from_json(body).items():
-            total[name] = total.get(name, 0) + value
+    for body in _bodies(output, COUNTS):
+        for counts in pydantic_core.from_json(body):
+            for name, value in counts.items():
+                total[name] = total.get(name, 0) + value
     return total

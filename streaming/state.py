@@ -1,23 +1,26 @@
 """What the job remembers of a bucket of topics, and its packed form (DESIGN section 7).
 
 Stage: inside the stateful operator. `TopicState` is what is known of one topic apart from its loads (those are in
-`streaming.loads`): layout, consumers, clocks, the open decision, the last hold. The packed form starts with a version
-byte and holds one JSON record per topic, so that a batch re-encodes only the topics that it changed.
+`streaming.loads`): layout, consumers, clocks, the open decision, the last hold. The packed form is a base and a log of
+changes: a version byte, then length-prefixed JSON records, compressed; the log has the topics that a batch changed.
 """
 
 from __future__ import annotations
 
 import struct
+import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pydantic_core
 
 from decisions.layout import SegmentLayout
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 _LENGTH = struct.Struct(">I")
 
 
@@ -71,6 +74,11 @@ class TopicState:
         return None if self.metadata is None else SegmentLayout.from_metadata(self.metadata)
 
     @cached_property
+    def metadata_json(self) -> str | None:
+        """The layout record as JSON; reset by `set_metadata`."""
+        return None if self.metadata is None else self.metadata.to_json()
+
+    @cached_property
     def active_ids(self) -> frozenset[int]:
         """Ids of the active segments; empty when no layout is known."""
         return frozenset(segment.segment_id for segment in self.layout.active) if self.layout else frozenset()
@@ -78,7 +86,8 @@ class TopicState:
     def set_metadata(self, metadata: ScalableTopicMetadata, layout: SegmentLayout) -> None:
         """Takes over a newer layout."""
         self.metadata = metadata
-        self.__dict__.pop("active_ids", None)
+        for derived in ("active_ids", "metadata_json"):
+            self.__dict__.pop(derived, None)
         self.__dict__["layout"] = layout
 
     @property
@@ -89,7 +98,7 @@ class TopicState:
     def pack(self) -> bytes:
         """This topic as one JSON record."""
         record: dict[str, Any] = {key: value for key, value in self.__dict__.items() if key not in _NOT_PACKED}
-        record["metadata"] = None if self.metadata is None else self.metadata.to_json()
+        record["metadata"] = self.metadata_json
         record["flight"] = None if self.flight is None else self.flight.__dict__
         return pydantic_core.to_json(record)
 
@@ -101,14 +110,16 @@ class TopicState:
         flight = record.pop("flight")
         record["consumers"] = {name: (kind, count) for name, (kind, count) in record["consumers"].items()}
         record["merge_depths"] = {int(key): depth for key, depth in record["merge_depths"].items()}
-        return cls(
+        topic = cls(
             metadata=None if text is None else ScalableTopicMetadata.model_validate_json(text),
             flight=None if flight is None else Flight(**flight),
             **record,
         )
+        topic.__dict__["metadata_json"] = text
+        return topic
 
 
-_NOT_PACKED = ("layout", "active_ids", "metadata", "flight")
+_NOT_PACKED = ("layout", "active_ids", "metadata_json", "metadata", "flight")
 
 
 @dataclass
@@ -121,19 +132,21 @@ class BucketState:
     namespace_policies: dict[str, str] = field(default_factory=dict)
     """`tenant/namespace` to its override as JSON."""
     changed: set[str] = field(default_factory=set)
-    """Topics that differ from their packed record."""
+    """Topics that differ from what was packed."""
     header_changed: bool = False
-    _packed: dict[str, bytes] = field(default_factory=dict)
 
     @property
     def is_changed(self) -> bool:
-        """Whether `pack` would give other bytes than were unpacked."""
+        """Whether the packed form does not hold everything yet."""
         return bool(self.changed) or self.header_changed
 
     def touch(self, name: str) -> TopicState:
         """The topic's state, made if it is new, and marked as changed."""
         self.changed.add(name)
-        return self.topics.setdefault(name, TopicState(name))
+        topic = self.topics.get(name)
+        if topic is None:
+            topic = self.topics[name] = TopicState(name)
+        return topic
 
     def remove(self, name: str) -> None:
         """Forgets a topic."""
@@ -141,49 +154,86 @@ class BucketState:
             self.changed.add(name)
 
     def pack(self) -> bytes:
-        """Version byte, then length-prefixed JSON: the header, then one record per topic."""
-        for name in self.changed:
-            topic = self.topics.get(name)
-            if topic is None:
-                self._packed.pop(name, None)
-            else:
-                self._packed[name] = topic.pack()
-        self.changed.clear()
-        self.header_changed = False
-        header = pydantic_core.to_json({"cluster": self.cluster_policy, "namespaces": self.namespace_policies})
-        parts = [bytes([STATE_VERSION])]
-        for record in (header, *self._packed.values()):
-            parts += (_LENGTH.pack(len(record)), record)
-        return b"".join(parts)
+        """All of it, as a base."""
+        packed = self._records([], self.topics.values())
+        self._forget_changes()
+        return packed
+
+    def pack_changes(self) -> bytes:
+        """What has changed since the last call of this or of `pack`, as an entry of the log."""
+        changed = sorted(self.changed)
+        gone = [name for name in changed if name not in self.topics]
+        packed = self._records(gone, [self.topics[name] for name in changed if name in self.topics])
+        self._forget_changes()
+        return packed
 
     @classmethod
-    def unpack(cls, packed: bytes) -> BucketState:
-        """The inverse of `pack`; raises `StateError` for a newer version or damaged bytes."""
-        records = list(_records(packed))
-        if not records:
-            raise StateError("the state of a bucket is empty bytes")
-        header = pydantic_core.from_json(records[0])
-        topics = [TopicState.unpack(record) for record in records[1:]]
-        return cls(
-            topics={topic.name: topic for topic in topics},
-            cluster_policy=header["cluster"],
-            namespace_policies=header["namespaces"],
-            _packed={topic.name: record for topic, record in zip(topics, records[1:], strict=True)},
-        )
+    def unpack(cls, packed: bytes, log: Iterable[bytes] = ()) -> BucketState:
+        """The inverse of `pack` and of what `pack_changes` added since; raises `StateError` for a newer version or
+        damaged bytes."""
+        state = cls()
+        for entry in ([packed] if packed else []) + list(log):
+            header, *records = _records(entry)
+            fields = pydantic_core.from_json(header)
+            state.cluster_policy, state.namespace_policies = fields["cluster"], fields["namespaces"]
+            for name in fields.get("gone", ()):
+                state.topics.pop(name, None)
+            for topic in map(TopicState.unpack, records):
+                state.topics[topic.name] = topic
+        return state
+
+    def _records(self, gone: list[str], topics: Iterable[TopicState]) -> bytes:
+        header = {"cluster": self.cluster_policy, "namespaces": self.namespace_policies, "gone": gone}
+        parts: list[bytes] = []
+        for record in (pydantic_core.to_json(header), *(topic.pack() for topic in topics)):
+            parts += (_LENGTH.pack(len(record)), record)
+        return bytes([STATE_VERSION]) + zlib.compress(b"".join(parts), 1)
+
+    def _forget_changes(self) -> None:
+        self.changed.clear()
+        self.header_changed = False
 
 
 def _records(packed: bytes) -> list[bytes]:
-    if not packed or packed[0] != STATE_VERSION:
-        found = packed[0] if packed else "none"
+    version = packed[0]
+    if version not in (1, STATE_VERSION):
         raise StateError(
-            f"state version {found}, this code reads {STATE_VERSION}: run the release that wrote it, or newer"
+            f"state version {version}, this code reads up to {STATE_VERSION}: run the release that wrote it"
         )
-    records, at = [], 1
-    while at < len(packed):
-        (length,) = _LENGTH.unpack_from(packed, at)
+    try:
+        plain = zlib.decompress(packed[1:]) if version == STATE_VERSION else packed[1:]
+    except zlib.error as error:
+        raise StateError(f"the state of a bucket is damaged: {error}") from error
+    records, at = [], 0
+    while at < len(plain):
+        if at + _LENGTH.size > len(plain):
+            raise StateError(f"state is cut short at {at} of {len(plain)} bytes")
+        (length,) = _LENGTH.unpack_from(plain, at)
         at += _LENGTH.size
-        if at + length > len(packed):
-            raise StateError(f"state is cut short: a record of {length} bytes at {at} of {len(packed)}")
-        records.append(packed[at : at + length])
+        if at + length > len(plain):
+            raise StateError(f"state is cut short: a record of {length} bytes at {at} of {len(plain)}")
+        records.append(plain[at : at + length])
         at += length
+    if not records:
+        raise StateError("the state of a bucket holds no record, not even its header")
     return records
+
+
+_RECORD_V1 = np.dtype([
+    ("topic", "<i4"), ("segment", "<i8"), ("rates", "<f8", (4,)),
+    ("modified_at", "<i8"), ("seen_at", "<i8"), ("cold_since", "<i8"), ("sampled_at", "<i8"),
+])  # fmt: skip
+_HEADER_V1 = struct.Struct(">BI")
+
+
+def unpack_loads_v1(packed: bytes) -> tuple[list[str], dict[str, np.ndarray]]:
+    """Topic names and columns of loads as version 1 packed them; raises `StateError` for damaged bytes."""
+    if len(packed) < _HEADER_V1.size:
+        raise StateError(f"the packed loads are cut short: {len(packed)} bytes")
+    start = _HEADER_V1.size + _HEADER_V1.unpack_from(packed)[1]
+    if len(packed) < start or (len(packed) - start) % _RECORD_V1.itemsize:
+        raise StateError("the packed loads are cut short")
+    records = np.frombuffer(packed, _RECORD_V1, offset=start)
+    return pydantic_core.from_json(packed[_HEADER_V1.size : start]), {
+        name: records[name] for name in _RECORD_V1.names or ()
+    }

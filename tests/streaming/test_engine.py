@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 
 from decisions.layout import SegmentLayout
@@ -34,8 +36,23 @@ class Bucket:
 
     def batch(self, now, *records):
         written, output = self.engine.run(0, self.packed, list(records), now)
-        self.packed = Packed(written.fence, written.topics or self.packed.topics, written.loads or self.packed.loads)
+        self.packed = stored(self.packed, written)
         return output
+
+
+def stored(before, written):
+    """What the state store holds after a batch."""
+    return Packed(
+        written.fence,
+        before.topics if written.topics is None else written.topics,
+        before.loads if written.loads is None else written.loads,
+        log_after(before.topics_log, written.topics, written.topics_entry),
+        log_after(before.loads_log, written.loads, written.loads_entry),
+    )
+
+
+def log_after(log, base, entry):
+    return () if base is not None else (*log, *([] if entry is None else [entry]))
 
 
 def two_segments():
@@ -178,7 +195,7 @@ def test_a_worker_that_holds_the_state_needs_only_its_fence_and_one_that_holds_a
 def test_state_that_is_not_what_was_stored_is_refused():
     bucket = started(stats({0: 1.0, 1: 1.0}, NOW))
     with pytest.raises(StateError, match="fence"):
-        BucketEngine(SETTINGS).run(0, Packed(b"x" * 32, bucket.packed.topics, bucket.packed.loads), [], NOW)
+        BucketEngine(SETTINGS).run(0, replace(bucket.packed, fence=b"x" * 64), [], NOW)
 
 
 def test_the_inputs_of_a_decision_are_the_snapshot_that_it_was_taken_on():
@@ -298,6 +315,78 @@ def test_whatever_comes_every_message_is_counted_once_and_nothing_raises(batches
         assert counts.messages == len(records)
         assert counts.messages == counts.messages_accepted + counts.messages_suppressed + counts.dead_letters
         assert counts.samples == counts.samples_accepted + counts.samples_insignificant + counts.samples_stale
-        assert counts.samples_accepted == len(output.loads.topic)
+        assert counts.samples_accepted == (0 if output.loads is None else output.loads.num_rows)
         assert counts.events == len(output.events)
         assert counts.dead_letters == len(output.dead_letters)
+
+
+STORY = st.lists(
+    st.tuples(st.integers(0, 3), st.sampled_from(["stats", "consumers", "failed", "applied", "nothing"]),
+              st.sampled_from([1.0, 900.0, 5_000.0, 60_000.0]), st.integers(0, 6 * MINUTE)),
+    min_size=1, max_size=12,
+)  # fmt: skip
+
+
+@given(STORY)
+@example_settings(max_examples=60)
+def test_a_tick_for_every_topic_says_what_a_tick_for_each_would(story):
+    """The evaluation in columns, which looks closer only where something changes, against `decide` on every topic."""
+    together, apart = Bucket(), Bucket()
+    names = [f"topic://acme/shop/t{number}" for number in range(4)]
+    for bucket in (together, apart):
+        bucket.batch(NOW, *(layout(SegmentLayout.create(2 + i, NOW - MINUTE), topic=n) for i, n in enumerate(names)))
+    now, open_decisions = NOW, {}
+    for number, (which, kind, rate, later) in enumerate(story):
+        now += later
+        name = names[which]
+        records = {
+            "stats": [stats(dict.fromkeys(range(2 + which), rate), now, topic=name)],
+            "consumers": [consumers(int(rate) % 7, topic=name)],
+            "nothing": [],
+        }.get(kind, [outcome(open_decisions.get(name, "none"), kind, topic=name)])
+        one = together.batch(now, *records, tick(number))
+        other = apart.batch(now, *records, *(tick(number, name) for name in names))
+        assert (one.decisions, one.holds, one.due) == (other.decisions, other.holds, other.due)
+        assert one.counts.evaluations == other.counts.evaluations == len(names)
+        open_decisions |= {row["subject"]: row["decision_id"] for row in one.decisions}
+
+
+def test_a_batch_stores_what_it_changed_and_a_log_that_outgrows_its_base_becomes_one():
+    bucket = Bucket()
+    names = [f"topic://acme/shop/t{number}" for number in range(300)]
+    bucket.batch(NOW, *(layout(SegmentLayout.create(8, NOW - MINUTE), topic=name) for name in names))
+    bases, entries = 0, []
+    for number in range(1, 120):
+        rate = 2_000.0 if number % 20 else 4_000.0
+        samples = [stats(dict.fromkeys(range(8), rate), NOW + number, topic=name) for name in names]
+        before = bucket.packed
+        bucket.batch(NOW + number, *(samples if number % 10 == 0 else samples[:1]))
+        rebased = bucket.packed.loads != before.loads
+        bases += rebased
+        if not rebased:
+            entries.append((number % 10, len(bucket.packed.loads_log[-1])))
+        assert sum(map(len, bucket.packed.loads_log)) < 3 * (65_536 + len(bucket.packed.loads))
+    assert bases >= 2
+    assert max(size for kind, size in entries if kind) < 2_000
+    restarted = Bucket()
+    restarted.packed = bucket.packed
+    one, other = bucket.batch(NOW + MINUTE, tick(1)), restarted.batch(NOW + MINUTE, tick(1))
+    assert len(one.holds) == len(names)
+    assert one.holds == other.holds
+
+
+def test_state_of_the_first_version_is_read_and_stored_anew():
+    old = json.loads((Path(__file__).parent / "state_v1.json").read_text())
+    bucket = Bucket()
+    bucket.packed = Packed(*(bytes.fromhex(old[name]) for name in ("fence", "topics", "loads")))
+    output = bucket.batch(NOW + 3 * SECOND, stats({0: 52_000.0, 1: 200.0}, NOW + 3 * SECOND), tick(2))
+    assert [row["gate"] for row in output.holds] == ["in-flight"]
+    inputs = json.loads(output.holds[0]["inputs"])
+    assert inputs["policy"]["maxSegments"] == 9
+    assert inputs["inFlight"]["decisionId"] == old["decisionId"]
+    assert inputs["loads"]["0"]["msgRateIn"] == 50_000.0
+    assert inputs["loads"]["0"]["seenAt"] == NOW + 3 * SECOND
+    assert bucket.packed.topics[0] == bucket.packed.loads[0] == 2
+    assert not bucket.packed.topics_log
+    bucket.restart()
+    assert not bucket.batch(NOW + 4 * SECOND, tick(3)).holds

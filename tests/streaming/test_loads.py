@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from decisions.policy import PROFILES
 from decisions.significance import accept_cause
-from streaming.loads import STALE, LoadTable, Samples
+from streaming.loads import STALE, LoadTable
 from streaming.state import StateError
 
 POLICY = PROFILES["default"]
@@ -20,20 +20,19 @@ MERGE = [1_000.0, 5e6, 5_000.0, 25e6]
 NOW = 1_000_000
 
 
-def absorb(table, samples, now=NOW, crossing=True):
-    count = len(samples)
-    thresholds = np.tile(SPLIT + MERGE if crossing else [np.nan] * 8, (count, 1))
-    return table.absorb(samples, now, 0.25, thresholds, np.tile(MERGE, (count, 1)))
+def absorb(table, rows, now=NOW, crossing=True):
+    """Lays (topic, segment, rates, sampled at) over the table."""
+    count = len(rows)
+    places = np.array([table.rows_of(topic, [segment])[0] for topic, segment, _, _ in rows], np.int64)
+    thresholds = np.tile(SPLIT + MERGE if crossing else [np.nan] * 8, (1 if count % 2 else count, 1))
+    return table.absorb(
+        places, np.array([rates for _, _, rates, _ in rows], np.float64).reshape(-1, 4),
+        np.array([at for _, _, _, at in rows], np.int64), now, 0.25, thresholds, np.tile(MERGE, (count, 1)),
+    )  # fmt: skip
 
 
 def samples_of(*rows):
-    samples = Samples()
-    for topic, segment, rates, at in rows:
-        samples.topics.append(topic)
-        samples.segments.append(segment)
-        samples.rates.append(rates)
-        samples.sampled_at.append(at)
-    return samples
+    return rows
 
 
 def flat(rate):
@@ -99,10 +98,30 @@ def test_lowered_merge_thresholds_end_coldness_and_raised_ones_start_it_at_the_r
     assert [table.loads_of("t")[i].cold_since for i in (1, 2)] == [1, 3]
 
 
-@pytest.mark.parametrize("packed", [b"", b"\x07", b"\x01\x00\x00\x00\x02[]x", b"\x01\x00\x00\x00"])
+def packed_table():
+    table = LoadTable()
+    absorb(table, [("t", 1, flat(100.0), 10), ("u", 3, flat(9_000.0), 10)])
+    base = table.pack()
+    absorb(table, [("t", 1, flat(900.0), 11), ("t", 2, flat(1.0), 11)])
+    return base, table.pack_changes()
+
+
+@pytest.mark.parametrize("packed", [b"\x07", b"\x01\x00\x00\x00\x02[]x", b"\x01\x00\x00\x00", packed_table()[0][:-1],
+                                    packed_table()[0] + b"x", b"\x09" + packed_table()[0][1:]])  # fmt: skip
 def test_damaged_or_newer_bytes_are_refused(packed):
     with pytest.raises(StateError):
         LoadTable.unpack(packed)
+
+
+@pytest.mark.parametrize("entry", [b"", b"\x07", packed_table()[1][:-1], packed_table()[1] + b"x"])
+def test_a_damaged_entry_of_the_log_is_refused(entry):
+    with pytest.raises(StateError):
+        LoadTable.unpack(packed_table()[0], [entry])
+
+
+def test_a_log_without_its_base_is_refused():
+    with pytest.raises(StateError):
+        LoadTable.unpack(b"", [packed_table()[1]])
 
 
 rates = st.one_of(
@@ -116,11 +135,19 @@ rows = st.lists(
 )
 
 
-@given(rows, st.lists(st.integers(0, 40), max_size=4), st.booleans())
-def test_batches_in_columns_equal_samples_one_by_one(sequence, cuts, crossing):
-    """However the samples are cut into batches, and with a round trip through the packed form between them."""
+forget = st.tuples(st.sampled_from(["t", "u"]), st.sets(st.integers(0, 3)))
+
+
+@given(rows, st.lists(st.tuples(st.integers(0, 40), st.sampled_from(["base", "log"])), max_size=6), st.booleans(),
+       st.none() | forget)  # fmt: skip
+def test_batches_in_columns_equal_samples_one_by_one(sequence, cuts, crossing, forgotten):
+    """However the samples are cut into batches, and with a round trip through base and log between them."""
     table, reference, expected = LoadTable(), {}, []
-    for topic, segment, sample, at in sequence:
+    bounds = sorted({0, len(sequence), *(cut for cut, _ in cuts if cut < len(sequence))})
+    forget_at = bounds[len(bounds) // 2] if forgotten else None
+    for place, (topic, segment, sample, at) in enumerate(sequence):
+        if place == forget_at:
+            forget_segments(reference, forgotten)
         last = reference.get((topic, segment))
         if last is not None and at <= last[1]:
             expected.append(STALE)
@@ -128,12 +155,28 @@ def test_batches_in_columns_equal_samples_one_by_one(sequence, cuts, crossing):
         cause = accept_cause(last and last[0], sample, 0.25, POLICY if crossing else None)
         expected.append({None: 0, "first": 1, "changed": 2, "crossed": 3}[cause])
         reference[topic, segment] = (sample if cause else last[0], at)
-    codes, bounds = [], sorted({0, len(sequence), *(cut for cut in cuts if cut < len(sequence))})
+    codes, kinds = [], dict(cuts)
+    base, log = b"", []
     for start, end in pairwise(bounds):
-        table = LoadTable.unpack(table.pack())
-        codes += absorb(table, samples_of(*sequence[start:end]), crossing=crossing).tolist()
+        if start == forget_at:
+            table.keep_segments(*forgotten)
+        codes += absorb(table, sequence[start:end], crossing=crossing).tolist()
+        if kinds.get(start) == "base":
+            base, log = table.pack(), []
+        else:
+            log.append(table.pack_changes())
+        assert not table.is_changed
+        table = LoadTable.unpack(base, log)
     assert codes == expected
+    assert {(name, i) for name in table.topics() for i in table.segments_of(name)} == set(reference)
     for (topic, segment), (sample, at) in reference.items():
         load = table.loads_of(topic)[segment]
         assert (load.msg_rate_in, load.bytes_rate_in, load.msg_rate_out, load.bytes_rate_out) == sample
         assert load.seen_at == at
+
+
+def forget_segments(reference, forgotten):
+    name, kept = forgotten
+    for topic, segment in list(reference):
+        if topic == name and segment not in kept:
+            del reference[topic, segment]

@@ -1,0 +1,163 @@
+"""A bucket's topics in columns, kept between ticks, as `decisions.fleet` evaluates them.
+
+Stage: inside the stateful operator, at a tick for every topic. What a topic contributes is laid out again only when it
+has changed; the loads are gathered by row at each tick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from decisions.fleet import GATES, HOLD, NEVER, Fleet, FleetAnswers, decide_fleet
+from decisions.gates import Gate
+from decisions.policy import Policy
+from decisions.snapshot import MANAGED
+from schemas.metadata import RATES
+from streaming.loads import NEVER as NO_INSTANT
+from streaming.loads import LoadTable
+from streaming.policies import EffectivePolicy, Policies
+from streaming.state import BucketState, TopicState
+
+_GATE_CODE = {gate.value: code for code, gate in enumerate(GATES)}
+_NO_GATE = -2
+"""For a topic that has no hold on record: differs from every gate, and from the -1 of an action."""
+_FAILED_ACTIONS = {None: 0, "split": 1, "merge": 2}
+
+
+@dataclass(frozen=True)
+class _Topic:
+    """What one topic contributes: a row of each column per topic, and its active segments."""
+
+    name: str
+    policy: EffectivePolicy
+    scalars: tuple[int, ...]
+    """required, last_split_at, last_merge_at, in_flight, failures, failed_at, failed_action, hold gate."""
+    segment_ids: npt.NDArray[np.int64]
+    is_single_hash: npt.NDArray[np.bool_]
+    depths: npt.NDArray[np.int64]
+    rows: npt.NDArray[np.int64]
+    """Rows of the load table; -1 where a segment has none."""
+
+
+class FleetView:
+    """The columns of one bucket."""
+
+    def __init__(self, state: BucketState, loads: LoadTable, policies: Policies) -> None:
+        self._state, self._loads, self._policies = state, loads, policies
+        self._topics: dict[str, _Topic] = {}
+        self._stale: set[str] = set(state.topics)
+        self._fleet: _Columns | None = None
+
+    def forget(self, names: Iterable[str]) -> None:
+        """These topics, or the rows of their segments, have changed."""
+        self._stale.update(names)
+
+    def forget_all(self) -> None:
+        """Policies have changed, or the rows of the load table have moved."""
+        self._stale.update(self._state.topics, self._topics)
+
+    def names_to_look_at(self, now: int, always: frozenset[Gate]) -> tuple[int, list[str]]:
+        """Evaluates every topic with a layout: how many there are, and those, by name, that may act, whose binding
+        gate is another than the one on record, or is one of `always`."""
+        columns = self._columns()
+        if not len(columns.names):
+            return 0, []
+        answers = decide_fleet(columns.fleet(now, self._loads))
+        return len(columns.names), _noteworthy(columns, answers, always)
+
+    def _columns(self) -> _Columns:
+        if self._fleet is None or self._stale:
+            for name in self._stale:
+                self._lay_out(name)
+            self._stale.clear()
+            self._fleet = _Columns(list(self._topics.values()))
+        return self._fleet
+
+    def _lay_out(self, name: str) -> None:
+        topic = self._state.topics.get(name)
+        if topic is None or topic.layout is None:
+            self._topics.pop(name, None)
+            return
+        policy = self._policies.of(self._state, topic)
+        active, layout = topic.layout.active, topic.layout
+        remembered = topic.merge_depths if policy.policy.explicit_lineage else {}
+        ids = [segment.segment_id for segment in active]
+        self._topics[name] = _Topic(
+            name,
+            policy,
+            _scalars(topic),
+            np.array(ids, np.int64),
+            np.array([segment.width == 1 for segment in active], np.bool_),
+            np.array([max(layout.merge_depth(i), remembered.get(i, 0)) for i in ids], np.int64),
+            np.array(self._loads.known_rows(name, ids), np.int64),
+        )
+
+
+class _Columns:
+    """All topics side by side, those of one policy together."""
+
+    def __init__(self, topics: list[_Topic]) -> None:
+        groups: dict[Policy, list[_Topic]] = {}
+        for topic in topics:
+            groups.setdefault(topic.policy.policy, []).append(topic)
+        ordered = [topic for group in groups.values() for topic in group]
+        self.names = [topic.name for topic in ordered]
+        self.policies = list(groups)
+        sizes = [len(group) for group in groups.values()]
+        self.policy_starts = (np.cumsum(sizes) - sizes).tolist() if sizes else []
+        self.scalars = np.array([topic.scalars for topic in ordered], np.int64).reshape(-1, 8).T.copy()
+        counts = np.array([len(topic.rows) for topic in ordered], np.int64)
+        self.offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        if ordered:
+            self.segment_ids = np.concatenate([topic.segment_ids for topic in ordered])
+            self.is_single_hash = np.concatenate([topic.is_single_hash for topic in ordered])
+            self.depths = np.concatenate([topic.depths for topic in ordered])
+            self.rows = np.concatenate([topic.rows for topic in ordered])
+            by_threshold = np.array([topic.policy.policy.cold_since_threshold for topic in ordered])
+            self.by_threshold = np.repeat(by_threshold, counts)
+
+    def fleet(self, now: int, loads: LoadTable) -> Fleet:
+        """The columns with the loads as they are."""
+        count = len(self.names)
+        required, last_split_at, last_merge_at, in_flight, failures, failed_at, failed_action, _ = self.scalars
+        rows = self.rows
+        missing = rows < 0
+        if len(loads.modified_at):
+            modified_at = np.where(missing, NO_INSTANT, loads.modified_at[rows])
+            missing = modified_at == NO_INSTANT
+            cold_since, seen_at = loads.cold_since[rows], loads.seen_at[rows]
+            since = np.where(self.by_threshold & (cold_since != NO_INSTANT), cold_since, modified_at)
+            rates = [np.where(missing, np.nan, loads.rates[rows, column]) for column in range(len(RATES))]
+        else:
+            seen_at = since = np.zeros(len(rows), np.int64)
+            rates = [np.full(len(rows), np.nan)] * len(RATES)
+        return Fleet(
+            self.policies, self.policy_starts, self.offsets, np.full(count, now, np.int64), np.zeros(count, np.bool_),
+            required, last_split_at, last_merge_at, in_flight.astype(np.bool_), failures, failed_at,
+            failed_action.astype(np.int8), self.segment_ids, self.is_single_hash,
+            (rates[0], rates[1], rates[2], rates[3]),
+            np.where(missing, NEVER, seen_at), np.where(missing, NEVER, since), self.depths,
+        )  # fmt: skip
+
+
+def _noteworthy(columns: _Columns, answers: FleetAnswers, always: frozenset[Gate]) -> list[str]:
+    codes = [_GATE_CODE[gate.value] for gate in always]
+    chosen = (answers.action != HOLD) | (answers.gate != columns.scalars[7]) | np.isin(answers.gate, codes)
+    return sorted(columns.names[place] for place in np.flatnonzero(chosen).tolist())
+
+
+def _scalars(topic: TopicState) -> tuple[int, ...]:
+    return (
+        max((count for kind, count in topic.consumers.values() if kind in MANAGED), default=0),
+        NEVER if topic.last_split_at is None else topic.last_split_at,
+        NEVER if topic.last_merge_at is None else topic.last_merge_at,
+        topic.flight is not None,
+        topic.failures,
+        NEVER if topic.failed_at is None else topic.failed_at,
+        _FAILED_ACTIONS[topic.failed_action],
+        _NO_GATE if topic.hold_gate is None else _GATE_CODE.get(topic.hold_gate, _NO_GATE),
+    )

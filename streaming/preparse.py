@@ -1,0 +1,88 @@
+"""The stateless first stage in Python: raw Kafka rows in, a few packed rows per bucket out.
+
+Stage: before the shuffle (`mapInArrow`). Plain segment samples are decoded here into columns, a third of the size of
+their JSON; everything else travels as it came and is parsed after the shuffle. The stateful operator of Spark handles
+each of its input rows as a Python object, so few rows with much in them are what makes it fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from schemas.bulk import BulkStats, decode_stats
+from schemas.kafka import SEGMENT_STATS
+from schemas.messages import MAX_CLOCK_AHEAD_MS
+from streaming.records import RAW_SCHEMA, RawRecord
+from streaming.samples import SCHEMA as SAMPLES
+from streaming.samples import Samples, to_arrow
+
+PACKED_DDL = "bucket INT, now BIGINT, kind STRING, body BINARY"
+"""One row is many messages of one bucket; `now` is the batch's time, milliseconds."""
+_PACKED = pa.schema([
+    ("bucket", pa.int32()), ("now", pa.int64()), ("kind", pa.string()), ("body", pa.binary())
+])  # fmt: skip
+_SAMPLES, _RAW = "samples", "raw"
+
+
+def pack_buckets(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """For `mapInArrow`: rows of `streaming.sources.raw_rows` to rows of `PACKED_DDL`."""
+    for batch in batches:
+        if batch.num_rows:
+            yield _pack(batch)
+
+
+def _pack(batch: pa.RecordBatch) -> pa.RecordBatch:
+    order = np.argsort(batch.column("bucket").to_numpy(), kind="stable")
+    batch = batch.take(order)
+    now = batch.column("now")[0].as_py()
+    decoded = _decoded(batch, now)
+    plain = np.fromiter((stats is not None for stats in decoded), np.bool_, len(decoded))
+    packed: list[tuple[int, int, str, bytes]] = []
+    if plain.any():
+        chosen = batch.filter(plain)
+        messages = [stats for stats in decoded if stats is not None]
+        samples = to_arrow(messages, chosen.column("partition").to_numpy(), chosen.column("offset").to_numpy())
+        packed += [(bucket, now, _SAMPLES, body) for bucket, body in _by_bucket(chosen, samples)]
+    if not plain.all():
+        rest = batch.filter(~plain)
+        packed += [(bucket, now, _RAW, body) for bucket, body in _by_bucket(rest, rest.select(RAW_SCHEMA.names))]
+    return pa.RecordBatch.from_arrays(
+        [pa.array(column, field.type) for column, field in zip(zip(*packed, strict=True), _PACKED, strict=True)],
+        schema=_PACKED,
+    )
+
+
+def _decoded(batch: pa.RecordBatch, now: int) -> list[BulkStats | None]:
+    latest = now + MAX_CLOCK_AHEAD_MS
+    found: list[BulkStats | None] = []
+    names = ("source", "key", "value", "size")
+    for source, key, value, size in zip(*(batch.column(name).to_pylist() for name in names), strict=True):
+        stats = decode_stats(key, value, size) if source == SEGMENT_STATS.name else None
+        found.append(None if stats is None or stats.sampled_at > latest else stats)
+    return found
+
+
+def _by_bucket(rows: pa.RecordBatch, body: pa.RecordBatch) -> Iterator[tuple[int, bytes]]:
+    """`body` cut where the bucket of `rows`, which is sorted by it, changes."""
+    buckets = rows.column("bucket").to_numpy()
+    starts = np.flatnonzero(np.r_[True, buckets[1:] != buckets[:-1]]).tolist()
+    for start, end in zip(starts, [*starts[1:], len(buckets)], strict=True):
+        yield int(buckets[start]), body.slice(start, end - start).serialize().to_pybytes()
+
+
+def unpack_bucket(kinds: list[str], bodies: list[bytes]) -> tuple[list[RawRecord], Samples | None]:
+    """All rows of a bucket: its raw records in no order, and its samples in that of partition and offset."""
+    raw: list[RawRecord] = []
+    samples: list[pa.RecordBatch] = []
+    for kind, body in zip(kinds, bodies, strict=True):
+        if kind == _SAMPLES:
+            samples.append(pa.ipc.read_record_batch(pa.py_buffer(body), SAMPLES))
+        else:
+            batch = pa.ipc.read_record_batch(pa.py_buffer(body), RAW_SCHEMA)
+            columns: list[list[Any]] = [column.to_pylist() for column in batch.columns]
+            raw += [RawRecord(*values) for values in zip(*columns, strict=True)]
+    return raw, Samples.from_arrow(samples) if samples else None

@@ -1,0 +1,104 @@
+"""The bulk decoder accepts what the one validator accepts, with the same values, and nothing else."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from schemas import bulk
+from schemas.bulk import decode_stats
+from schemas.messages import SegmentStats, parse_message
+
+TOPIC = "topic://acme/shop/orders"
+SEGMENT = {"id": 0, "msgRateIn": 1.0, "bytesRateIn": 2.0, "msgRateOut": 3.0, "bytesRateOut": 4.0}
+STATS = {"v": 1, "topic": TOPIC, "reporter": "broker-1", "sampledAt": 5, "segments": [SEGMENT]}
+
+
+def values_of(stats):
+    rates = [(s.id, s.msg_rate_in, s.bytes_rate_in, s.msg_rate_out, s.bytes_rate_out) for s in stats.segments]
+    return stats.v, stats.topic, stats.reporter, stats.sampled_at, rates
+
+
+odd_numbers = st.one_of(
+    st.integers(-2, 2**63), st.floats(), st.sampled_from([1.0, 0.0, -0.0, True, None, "1", 10**400, 1e308, 2**63 - 1])
+)
+segments = st.fixed_dictionaries(
+    {name: st.one_of(st.integers(0, 9), odd_numbers) for name in SEGMENT}, optional={"extra": st.just([{}])}
+)
+plain_segments = st.fixed_dictionaries(
+    {"id": st.integers(0, 5), **dict.fromkeys(list(SEGMENT)[1:], st.floats(0, 1e300) | st.integers(0, 2**70))}
+)
+messages = st.fixed_dictionaries(
+    {
+        "v": st.sampled_from([1, 1, 1, 1, 2, 1.0, True, "1"]),
+        "topic": st.sampled_from([TOPIC, TOPIC, TOPIC, "topic://a/b/ü", "topic://a/b", "x", 5]),
+        "reporter": st.text(max_size=3) | st.just("r" * 1025),
+        "sampledAt": st.one_of(st.integers(0, 10**14), odd_numbers),
+        "segments": st.lists(plain_segments, max_size=4) | st.lists(segments, max_size=3) | st.none(),
+    },
+    optional={"more": st.recursive(st.none(), st.lists)},
+)
+
+
+@given(messages, st.booleans())
+@example(STATS, True)
+@example({**STATS, "segments": [SEGMENT, SEGMENT]}, True)
+@example({**STATS, "segments": [{**SEGMENT, "id": 7}, SEGMENT]}, True)
+def test_it_agrees_with_the_validator_on_every_message(message, own_key):
+    value = json.dumps(message).encode()
+    key = str(message["topic"]).encode() if own_key else TOPIC.encode()
+    for _ in range(2):  # the second time, the key is known
+        check(key, value)
+
+
+@given(st.binary(max_size=40) | st.text(max_size=40).map(str.encode))
+def test_it_agrees_with_the_validator_on_garbage(value):
+    check(TOPIC.encode(), value)
+
+
+def mutilated(text):
+    return st.tuples(
+        st.integers(0, len(text)), st.integers(0, len(text)), st.text('{}[]:,"0.eE+-\\nu\x00', max_size=4)
+    ).map(lambda cut: text[: cut[0]] + cut[2] + text[cut[1] :])
+
+
+@given(mutilated(json.dumps(STATS)))
+def test_it_agrees_with_the_validator_on_mutilated_messages(text):
+    decode_stats(TOPIC.encode(), json.dumps(STATS).encode(), 1)
+    check(TOPIC.encode(), text.encode())
+
+
+def check(key, value):
+    expected, found = parse_message("segment-stats", key, value, len(value)), decode_stats(key, value, len(value))
+    if found is not None:
+        assert isinstance(expected, SegmentStats), expected
+        assert values_of(found) == values_of(expected)
+
+
+@pytest.mark.parametrize("depth", [150, 250, 3000])
+@pytest.mark.parametrize("brackets", ["[]", '{"a":}'])
+def test_what_is_nested_deeply_is_left_to_the_validator(depth, brackets):
+    opening, closing = brackets[:-1], brackets[-1]
+    text = json.dumps(STATS)[:-1] + ',"x":' + opening * depth + "1" + closing * depth + "}"
+    decode_stats(TOPIC.encode(), json.dumps(STATS).encode(), 1)
+    assert decode_stats(TOPIC.encode(), text.encode(), len(text)) is None
+
+
+def test_plain_samples_are_decoded_here_and_those_of_a_wrong_key_or_size_are_not():
+    value = json.dumps(STATS).encode()
+    assert values_of(decode_stats(TOPIC.encode(), value, len(value)))[4] == [(0, 1.0, 2.0, 3.0, 4.0)]
+    assert decode_stats(b"topic://acme/shop/other", value, len(value)) is None
+    assert decode_stats(None, value, len(value)) is None
+    assert decode_stats(TOPIC.encode(), None, -1) is None
+    assert decode_stats(TOPIC.encode(), value, 2_000_000) is None
+
+
+def test_the_names_that_are_kept_are_bounded(monkeypatch):
+    monkeypatch.setattr(bulk, "_MOST_NAMES", 10)
+    for number in range(50):
+        name = f"topic://a/b/{number}"
+        assert decode_stats(name.encode(), json.dumps({**STATS, "topic": name}).encode(), 1) is not None
+        assert len(bulk._known) <= max(10, 1)
