@@ -5,9 +5,11 @@ Stage: what `decisions.decide` returns. The wire form is `schemas.snapshot.Answe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from decisions.gates import Gate, Reading
+from schemas.ids import canonical_json
 from schemas.snapshot import GateReading, HoldAnswer, MergeAnswer, SplitAnswer
 
 
@@ -75,3 +77,21 @@ def answer_to_wire(answer: Answer) -> SplitAnswer | MergeAnswer | HoldAnswer:
     if isinstance(answer, Merge):
         return MergeAnswer(segments=answer.segments, reason=answer.reason, gates=gates)
     return HoldAnswer(gate=answer.gate.value, gates=gates)
+
+
+def gates_to_json(gates: Sequence[Reading]) -> str:
+    """The readings as canonical JSON, as `answer_to_wire` has them; unset fields are left out."""
+    return canonical_json([
+        {name: value for name, value in zip(_WIRE_NAMES, _values_of(reading), strict=True) if value is not None}
+        for reading in gates
+    ])  # fmt: skip
+
+
+_WIRE_NAMES = ("gate", "measured", "limit", "margin", "eligibleAt", "passed", "segment", "detail")
+
+
+def _values_of(reading: Reading) -> tuple[object, ...]:
+    return (
+        reading.gate.value, reading.measured, reading.limit, reading.margin,
+        reading.eligible_at, reading.passed, reading.segment, reading.detail,
+    )  # fmt: skip

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+import pydantic_core
+
 from decisions.layout import SegmentLayout
 from decisions.policy import Policy, policy_override, resolve_policy
 from schemas.metadata import AutoScalePolicyOverride
@@ -127,6 +129,47 @@ def snapshot_to_wire(snapshot: TopicSnapshot) -> Snapshot:
         failed_action=snapshot.failed_action,  # type: ignore[arg-type]
         merge_depths=None if snapshot.merge_depths is None else dict(snapshot.merge_depths),
     )
+
+
+def snapshot_to_json(snapshot: TopicSnapshot, layout: str, policy: str) -> str:
+    """`snapshot_to_wire(snapshot).to_json()`, with its two largest parts at hand: ten times as fast.
+
+    `layout` is the layout's record as JSON, `policy` is `policy_override(snapshot.policy).to_json()`.
+    """
+    head = {"topic": snapshot.topic, "now": snapshot.now, "trigger": snapshot.trigger}
+    loads = {
+        str(number): _set({
+            "msgRateIn": load.msg_rate_in, "bytesRateIn": load.bytes_rate_in,
+            "msgRateOut": load.msg_rate_out, "bytesRateOut": load.bytes_rate_out,
+            "modifiedAt": load.modified_at, "seenAt": load.seen_at, "coldSince": load.cold_since,
+        })
+        for number, load in snapshot.loads.items()
+    }  # fmt: skip
+    consumers = {name: {"type": kind, "count": count} for name, (kind, count) in snapshot.consumers.items()}
+    flight = snapshot.in_flight
+    rest = _set({
+        "lastSplitAt": snapshot.last_split_at,
+        "lastMergeAt": snapshot.last_merge_at,
+        "inFlight": None if flight is None else {"decisionId": flight[0], "since": flight[1]},
+        "failures": snapshot.failures,
+        "failedAt": snapshot.failed_at,
+        "failedAction": snapshot.failed_action,
+        "mergeDepths": None
+        if snapshot.merge_depths is None
+        else {str(number): depth for number, depth in snapshot.merge_depths.items()},
+    })  # fmt: skip
+    return (
+        f'{_json(head)[:-1]},"layout":{layout},"loads":{_json(loads)},"consumers":{_json(consumers)},'
+        f'"policy":{policy},{_json(rest)[1:]}'
+    )
+
+
+def _set(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _json(value: object) -> str:
+    return pydantic_core.to_json(value).decode()
 
 
 def _load(record: LoadRecord) -> Load:

@@ -12,9 +12,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from decisions.decide import Hold, Merge, Split, answer_to_wire, decide, next_due
+from decisions.answers import gates_to_json
+from decisions.decide import Hold, Merge, Split, decide, next_due
 from decisions.gates import Gate
-from decisions.snapshot import TopicSnapshot, snapshot_to_wire
+from decisions.snapshot import TopicSnapshot, snapshot_to_json
 from schemas.ids import canonical_json, decision_id
 from schemas.tables import Family
 from schemas.version import ENGINE_VERSION
@@ -27,6 +28,9 @@ from streaming.samples import Samples
 from streaming.state import BucketState, Flight, StateError, TopicState
 
 FAMILY: Family = "autoscale"
+MOST_HOLDS_PER_TICK = 200
+"""Holds that a bucket puts on record at one tick, 4 kB each: what a whole fleet has to say at its first tick is said
+over several."""
 
 
 @dataclass(frozen=True)
@@ -158,10 +162,10 @@ class BucketEngine:
         state, view = decoded.state, decoded.view
         if intake.new_policies:
             view.forget_all()
-        view.forget(state.changed | intake.new_rows)
+        view.forget(state.changed, moved=intake.new_rows)
         by_tick, by_consumer = intake.due_by_tick, intake.due_by_consumer
         if intake.tick:
-            evaluated, noteworthy = view.names_to_look_at(now, _WORTH_A_TICK)
+            evaluated, noteworthy = view.names_to_look_at(now, _WORTH_A_TICK, MOST_HOLDS_PER_TICK)
             output.counts.evaluations += evaluated
             by_tick, by_consumer = set(noteworthy), set()
         for name in sorted(by_tick | by_consumer):
@@ -195,7 +199,6 @@ class BucketEngine:
         topic.hold_gate = hold.gate.value
         topic.hold_seq += 1
         reading = hold.binding
-        wire = answer_to_wire(hold)
         output.counts.holds += 1
         output.holds.append({
             **_identity(topic, snapshot, policy),
@@ -205,7 +208,7 @@ class BucketEngine:
             "margin": reading.margin,
             "eligible_at": reading.eligible_at,
             "since": snapshot.now,
-            "gates": canonical_json([gate.model_dump(by_alias=True, exclude_none=True) for gate in wire.gates]),
+            "gates": gates_to_json(hold.gates),
             "seq": topic.hold_seq,
         })  # fmt: skip
 
@@ -282,7 +285,6 @@ def _decide(
     topic.flight = Flight(identity, snapshot.layout.epoch, snapshot.now, action)
     topic.hold_gate = None
     topic.decision_seq += 1
-    wire = answer_to_wire(answer)
     output.counts.decisions += 1
     output.decisions.append({
         **_identity(topic, snapshot, policy),
@@ -291,7 +293,7 @@ def _decide(
         "arguments": canonical_json({"segments": segments}),
         "reason": answer.reason,
         "decided_at": snapshot.now,
-        "gates": canonical_json([gate.model_dump(by_alias=True, exclude_none=True) for gate in wire.gates]),
+        "gates": gates_to_json(answer.gates),
         "seq": topic.decision_seq,
     })  # fmt: skip
 
@@ -303,6 +305,6 @@ def _identity(topic: TopicState, snapshot: TopicSnapshot, policy: EffectivePolic
         "trigger": snapshot.trigger,
         "layout_epoch": snapshot.layout.epoch,
         "policy_digest": policy.digest,
-        "inputs": snapshot_to_wire(snapshot).to_json(),
+        "inputs": snapshot_to_json(snapshot, topic.metadata_json or "{}", policy.override_json),
         "engine_version": ENGINE_VERSION,
     }

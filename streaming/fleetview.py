@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from decisions.fleet import GATES, HOLD, NEVER, Fleet, FleetAnswers, decide_fleet
 from decisions.gates import Gate
+from decisions.layout import SegmentLayout
 from decisions.policy import Policy
 from decisions.snapshot import MANAGED
 from schemas.metadata import RATES
@@ -28,14 +29,15 @@ _NO_GATE = -2
 _FAILED_ACTIONS = {None: 0, "split": 1, "merge": 2}
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Topic:
     """What one topic contributes: a row of each column per topic, and its active segments."""
 
     name: str
     policy: EffectivePolicy
+    layout: SegmentLayout
     scalars: tuple[int, ...]
-    """required, last_split_at, last_merge_at, in_flight, failures, failed_at, failed_action, hold gate."""
+    """As `_scalars` gives them."""
     segment_ids: npt.NDArray[np.int64]
     is_single_hash: npt.NDArray[np.bool_]
     depths: npt.NDArray[np.int64]
@@ -50,51 +52,70 @@ class FleetView:
         self._state, self._loads, self._policies = state, loads, policies
         self._topics: dict[str, _Topic] = {}
         self._stale: set[str] = set(state.topics)
-        self._fleet: _Columns | None = None
+        self._moved: set[str] = set()
+        self._columns: _Columns | None = None
 
-    def forget(self, names: Iterable[str]) -> None:
-        """These topics, or the rows of their segments, have changed."""
+    def forget(self, names: Iterable[str], moved: Iterable[str] = ()) -> None:
+        """What is known of these topics has changed; of the `moved` ones also the rows of their segments."""
         self._stale.update(names)
+        self._stale.update(moved)
+        self._moved.update(moved)
 
     def forget_all(self) -> None:
         """Policies have changed, or the rows of the load table have moved."""
-        self._stale.update(self._state.topics, self._topics)
+        everything = {*self._state.topics, *self._topics}
+        self.forget((), everything)
 
-    def names_to_look_at(self, now: int, always: frozenset[Gate]) -> tuple[int, list[str]]:
+    def names_to_look_at(self, now: int, always: frozenset[Gate], most_holds: int) -> tuple[int, list[str]]:
         """Evaluates every topic with a layout: how many there are, and those, by name, that may act, whose binding
-        gate is another than the one on record, or is one of `always`."""
-        columns = self._columns()
+        gate is one of `always`, or is another than the one on record.
+
+        Of the last kind at most `most_holds`, those with the fewest holds on record first; the next tick has the rest.
+        """
+        columns = self._refreshed()
         if not len(columns.names):
             return 0, []
         answers = decide_fleet(columns.fleet(now, self._loads))
-        return len(columns.names), _noteworthy(columns, answers, always)
+        return len(columns.names), _noteworthy(columns, answers, always, most_holds)
 
-    def _columns(self) -> _Columns:
-        if self._fleet is None or self._stale:
-            for name in self._stale:
-                self._lay_out(name)
-            self._stale.clear()
-            self._fleet = _Columns(list(self._topics.values()))
-        return self._fleet
+    def _refreshed(self) -> _Columns:
+        """The columns as things stand: laid out anew when a layout, a policy or a row has changed."""
+        stale, columns = self._stale, self._columns
+        is_new = columns is None
+        for name in stale:
+            is_new |= self._lay_out(name)
+        if columns is None or is_new:
+            columns = self._columns = _Columns(list(self._topics.values()))
+        else:
+            for name in stale & columns.places.keys():
+                columns.scalars[:, columns.places[name]] = self._topics[name].scalars
+        self._stale, self._moved = set(), set()
+        return columns
 
-    def _lay_out(self, name: str) -> None:
-        topic = self._state.topics.get(name)
+    def _lay_out(self, name: str) -> bool:
+        """Takes a topic over as it is now; False when no more than its scalars has changed."""
+        topic, before = self._state.topics.get(name), self._topics.get(name)
         if topic is None or topic.layout is None:
             self._topics.pop(name, None)
-            return
+            return before is not None
         policy = self._policies.of(self._state, topic)
+        if before and before.layout is topic.layout and before.policy is policy and name not in self._moved:
+            before.scalars = _scalars(topic)
+            return False
         active, layout = topic.layout.active, topic.layout
         remembered = topic.merge_depths if policy.policy.explicit_lineage else {}
         ids = [segment.segment_id for segment in active]
         self._topics[name] = _Topic(
             name,
             policy,
+            layout,
             _scalars(topic),
             np.array(ids, np.int64),
             np.array([segment.width == 1 for segment in active], np.bool_),
             np.array([max(layout.merge_depth(i), remembered.get(i, 0)) for i in ids], np.int64),
             np.array(self._loads.known_rows(name, ids), np.int64),
         )
+        return True
 
 
 class _Columns:
@@ -106,10 +127,11 @@ class _Columns:
             groups.setdefault(topic.policy.policy, []).append(topic)
         ordered = [topic for group in groups.values() for topic in group]
         self.names = [topic.name for topic in ordered]
+        self.places = {name: place for place, name in enumerate(self.names)}
         self.policies = list(groups)
         sizes = [len(group) for group in groups.values()]
         self.policy_starts = (np.cumsum(sizes) - sizes).tolist() if sizes else []
-        self.scalars = np.array([topic.scalars for topic in ordered], np.int64).reshape(-1, 8).T.copy()
+        self.scalars = np.array([topic.scalars for topic in ordered], np.int64).reshape(-1, _SCALARS).T.copy()
         counts = np.array([len(topic.rows) for topic in ordered], np.int64)
         self.offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         if ordered:
@@ -123,7 +145,7 @@ class _Columns:
     def fleet(self, now: int, loads: LoadTable) -> Fleet:
         """The columns with the loads as they are."""
         count = len(self.names)
-        required, last_split_at, last_merge_at, in_flight, failures, failed_at, failed_action, _ = self.scalars
+        required, last_split_at, last_merge_at, in_flight, failures, failed_at, failed_action, *_ = self.scalars
         rows = self.rows
         missing = rows < 0
         if len(loads.modified_at):
@@ -144,13 +166,20 @@ class _Columns:
         )  # fmt: skip
 
 
-def _noteworthy(columns: _Columns, answers: FleetAnswers, always: frozenset[Gate]) -> list[str]:
-    codes = [_GATE_CODE[gate.value] for gate in always]
-    chosen = (answers.action != HOLD) | (answers.gate != columns.scalars[7]) | np.isin(answers.gate, codes)
-    return sorted(columns.names[place] for place in np.flatnonzero(chosen).tolist())
+def _noteworthy(columns: _Columns, answers: FleetAnswers, always: frozenset[Gate], most_holds: int) -> list[str]:
+    gates, explained = columns.scalars[_HOLD_GATE], columns.scalars[_HOLD_SEQ]
+    chosen = (answers.action != HOLD) | np.isin(answers.gate, [_GATE_CODE[gate.value] for gate in always])
+    others = np.flatnonzero(~chosen & (answers.gate != gates)).tolist()
+    if len(others) > most_holds:
+        others = sorted(others, key=lambda place: (explained[place], columns.names[place]))[:most_holds]
+    return sorted(columns.names[place] for place in [*np.flatnonzero(chosen).tolist(), *others])
+
+
+_SCALARS, _HOLD_GATE, _HOLD_SEQ = 9, 7, 8
 
 
 def _scalars(topic: TopicState) -> tuple[int, ...]:
+    """required, last_split_at, last_merge_at, in_flight, failures, failed_at, failed_action, hold gate, hold seq."""
     return (
         max((count for kind, count in topic.consumers.values() if kind in MANAGED), default=0),
         NEVER if topic.last_split_at is None else topic.last_split_at,
@@ -160,4 +189,5 @@ def _scalars(topic: TopicState) -> tuple[int, ...]:
         NEVER if topic.failed_at is None else topic.failed_at,
         _FAILED_ACTIONS[topic.failed_action],
         _NO_GATE if topic.hold_gate is None else _GATE_CODE.get(topic.hold_gate, _NO_GATE),
+        topic.hold_seq,
     )

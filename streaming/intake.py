@@ -276,7 +276,7 @@ class Intake:
                 pa.array(samples.reporters, pa.string()).take(owners),
                 pa.array(samples.sampled_at[owners]),
                 _CAUSES.take(codes),
-                pa.array(samples.partitions[owners]),
+                pa.array(samples.partitions[owners].astype(np.int64)),
                 pa.array(samples.offsets[owners]),
             ],
             schema=LOAD_SCHEMA,

@@ -298,7 +298,11 @@ def _check(packed: bytes) -> None:
 
 def _once(rows: list[Ints]) -> Ints:
     """Each row once, in order."""
-    return np.unique(np.concatenate(rows)) if rows else np.zeros(0, np.int64)
+    if not rows:
+        return np.zeros(0, np.int64)
+    together = np.concatenate(rows)
+    together.sort()
+    return together[np.r_[True, together[1:] != together[:-1]]] if len(together) else together
 
 
 def _rounds(rows: Ints) -> list[Ints]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from decisions.policy import Policy, policy_digest, resolve_policy
+from decisions.policy import Policy, policy_digest, policy_override, resolve_policy
 from schemas.ids import topic_parts
 from schemas.metadata import AutoScalePolicyOverride
 from streaming.state import BucketState, TopicState
@@ -21,6 +21,8 @@ class EffectivePolicy:
 
     policy: Policy
     digest: str
+    override_json: str
+    """All of it as an override, JSON: what a snapshot carries."""
     merge_thresholds: np.ndarray
     """The four merge thresholds in the order of the rates."""
     crossing_thresholds: np.ndarray
@@ -66,6 +68,7 @@ class Policies:
         return EffectivePolicy(
             policy=policy,
             digest=policy_digest(policy),
+            override_json=policy_override(policy).to_json(),
             merge_thresholds=np.array(merge, np.float64),
             crossing_thresholds=np.array([*split, *merge] if policy.threshold_crossing else [np.nan] * 8, np.float64),
         )

@@ -75,7 +75,7 @@ def bulk_rows(bodies: Iterable[bytes], now: int, batch_id: int) -> pa.Table:
 
 LOAD_DDL = (
     "topic STRING, segment_id BIGINT, msg_rate_in DOUBLE, bytes_rate_in DOUBLE, msg_rate_out DOUBLE, "
-    "bytes_rate_out DOUBLE, reporter STRING, sampled_at BIGINT, cause STRING, kafka_partition INT, "
+    "bytes_rate_out DOUBLE, reporter STRING, sampled_at BIGINT, cause STRING, kafka_partition BIGINT, "
     "kafka_offset BIGINT, now BIGINT"
 )
 """`LOAD_SCHEMA` and the batch's time, as Spark says it."""

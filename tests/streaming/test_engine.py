@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from decisions.layout import SegmentLayout
 from schemas.snapshot import Snapshot
+from streaming import engine
 from streaming.engine import BucketEngine, EngineSettings, Packed
 from streaming.state import StateError
 from tests.streaming.records import TOPIC, consumers, layout, outcome, policy, record, stats, tick
@@ -371,8 +372,20 @@ def test_a_batch_stores_what_it_changed_and_a_log_that_outgrows_its_base_becomes
     restarted = Bucket()
     restarted.packed = bucket.packed
     one, other = bucket.batch(NOW + MINUTE, tick(1)), restarted.batch(NOW + MINUTE, tick(1))
-    assert len(one.holds) == len(names)
     assert one.holds == other.holds
+    assert one.counts.evaluations == len(names)
+
+
+def test_what_a_whole_fleet_has_to_say_at_once_is_said_over_several_ticks(monkeypatch):
+    monkeypatch.setattr(engine, "MOST_HOLDS_PER_TICK", 4)
+    bucket = Bucket()
+    names = [f"topic://acme/shop/t{number}" for number in range(10)]
+    hot = [stats({0: 50_000.0}, NOW, topic=names[number]) for number in (1, 8)]
+    bucket.batch(NOW, *(layout(SegmentLayout.create(1, NOW - MINUTE), topic=name) for name in names), *hot)
+    outputs = [bucket.batch(NOW + number, tick(number)) for number in range(1, 4)]
+    assert [row["subject"] for row in outputs[0].decisions] == [names[1], names[8]]
+    assert [len(output.holds) for output in outputs] == [4, 4, 2]
+    assert {row["subject"] for output in outputs for row in output.holds} == set(names)
 
 
 def test_state_of_the_first_version_is_read_and_stored_anew():
