@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-BENCHMARKS = ("decide", "stream")
+BENCHMARKS = ("decide", "stream", "latency")
 
 
 def main(arguments: list[str]) -> int:

@@ -1,0 +1,232 @@
+"""How long after a consumer has registered its decision is committed to Delta: alone, and under a stream of samples.
+
+Run as `python -m benchmarks.latency [--quick]`. Each event is of a topic of its own, of one segment and two consumers:
+each leads to one split. Measured from the event's own time to the instant at which the last table of its batch
+was committed. The stages are Spark's own durations of the same batches. Prints a table and writes
+benchmarks/latency.json.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer
+from pyspark.sql.streaming import StreamingQuery
+
+from benchmarks.stream import batches_of, bench_settings, sample_of
+from decisions.layout import SegmentLayout
+from lab.broker import EmbeddedBroker, create_topics
+from lab.setup import ensure_jars
+from schemas.delta import open_table
+from schemas.kafka import CONSUMER_EVENTS, CONTROL_EVENTS, SEGMENT_STATS
+from schemas.messages import ConsumerEvent, LayoutEvent, SegmentStats
+from schemas.settings import Settings
+from schemas.tables import DECISIONS
+from streaming.job import start_query
+from streaming.session import start_session
+from streaming.sink import LakeSink, WrittenBatch
+
+LOADED_TOPICS = 10_000
+SAMPLES_PER_SECOND = 100_000
+SEGMENTS = 10
+
+
+def main(quick: bool) -> None:
+    """Measures, prints, writes."""
+    events = 30 if quick else 150
+    with tempfile.TemporaryDirectory() as work:
+        settings = bench_settings(Path(work), 16, 50_000)
+        jars = ensure_jars(settings, print)
+        broker = EmbeddedBroker(Path(work) / "kafka", jars.kafka, heap="512m")
+        broker.start()
+        try:
+            kafka = settings.kafka.model_copy(update={"bootstrap": broker.bootstrap})
+            settings = settings.model_copy(update={"kafka": kafka})
+            create_topics(broker.bootstrap)
+            report = {
+                "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.machine()},
+                **_measure(settings, events),
+            }
+        finally:
+            broker.stop()
+    _show(report)
+    (Path(__file__).parent / "latency.json").write_text(json.dumps(report, indent=2) + "\n")
+
+
+def _measure(settings: Settings, events: int) -> dict[str, Any]:
+    spark = start_session(settings)
+    written: list[WrittenBatch] = []
+    try:
+        query = start_query(spark, settings, LakeSink(settings.lake_path, "delta-rs", lambda *_: None, written.append))
+        names = [f"topic://acme/shop/loaded-{number:05d}" for number in range(LOADED_TOPICS)]
+        _send_layouts(settings.kafka.bootstrap, names, SEGMENTS)
+        _until(lambda: sum(row["events"] for row in batches_of(settings)) >= LOADED_TOPICS, query)
+        _events(settings, "warm-up", 20, query)
+        alone = _scenario(settings, query, written, "alone", events)
+        with _samples(settings.kafka.bootstrap):
+            _events(settings, "warm-up-loaded", 20, query)
+            loaded = _scenario(settings, query, written, "loaded", events)
+        idle = _idle_cores(spark.sparkContext._gateway.proc, 20.0)
+        query.stop()
+    finally:
+        spark.stop()
+    return {"alone": alone, f"under {SAMPLES_PER_SECOND} samples/s": loaded, "idle cores": idle}
+
+
+def _scenario(
+    settings: Settings, query: StreamingQuery, written: list[WrittenBatch], name: str, events: int
+) -> dict[str, Any]:
+    first, began = query.lastProgress["batchId"] + 1, time.time()
+    before = len(written)
+    latencies = _events(settings, name, events, query)
+    seconds = time.time() - began
+    progress = [dict(one["durationMs"]) for one in query.recentProgress if one["batchId"] >= first]
+    stages = {stage: statistics.median(one.get(stage, 0) for one in progress) for stage in progress[0]}
+    batches = written[before:]
+    return {
+        "events": events,
+        "p50_ms": _percentile(latencies, 0.50),
+        "p99_ms": _percentile(latencies, 0.99),
+        "most_ms": max(latencies),
+        "spark_stages_ms": stages,
+        "operator_ms": round(1000 * statistics.median(one.operator_seconds for one in batches)),
+        "delta_commits_ms": round(1000 * statistics.median(sum(one.commit_seconds.values()) for one in batches)),
+        "samples_per_second": round(sum(one.row["samples"] for one in batches) / seconds),
+    }
+
+
+def _events(settings: Settings, name: str, count: int, query: StreamingQuery) -> list[int]:
+    """Milliseconds from each event to the commit of its batch; one event every 300 ms or so, at odd moments."""
+    producer = Producer({"bootstrap.servers": settings.kafka.bootstrap, "linger.ms": 0})
+    topics = [f"topic://acme/shop/{name}-{number:04d}" for number in range(count)]
+    _send_layouts(settings.kafka.bootstrap, topics, 1)
+    time.sleep(2)
+    sent = {}
+    for number, topic in enumerate(topics):
+        now = sent[topic] = time.time_ns() // 1_000_000
+        event = ConsumerEvent(
+            v=1, topic=topic, subscription="s", type="STREAM", event="registered", consumer="c", consumers=2, at=now
+        )
+        producer.produce(CONSUMER_EVENTS.name, event.to_json().encode(), topic.encode())
+        producer.flush(5)
+        time.sleep(0.2 + 0.2 * (number * 0.618 % 1))
+
+    def decided() -> dict[str, int]:
+        table = open_table(settings.lake_path, DECISIONS)
+        rows = [] if table is None else table.to_pyarrow_table(columns=["subject", "batch_id"]).to_pylist()
+        return {row["subject"]: row["batch_id"] for row in rows}
+
+    _until(lambda: sent.keys() <= decided().keys(), query)
+    committed = {row["batch_id"]: row["committed_at"].timestamp() * 1000 for row in batches_of(settings)}
+    of_batch = decided()
+    return [round(committed[of_batch[topic]] - at) for topic, at in sent.items()]
+
+
+def _send_layouts(bootstrap: str, topics: list[str], segments: int) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap})
+    now = time.time_ns() // 1_000_000
+    layout = SegmentLayout.create(segments, now - 3_600_000).to_metadata()
+    for topic in topics:
+        event = LayoutEvent(v=1, type="layout", topic=topic, cause="created", layout=layout, at=now)
+        producer.produce(CONTROL_EVENTS.name, event.to_json().encode(), topic.encode())
+        producer.poll(0)
+    producer.flush(60)
+
+
+@contextmanager
+def _samples(bootstrap: str) -> Iterator[None]:
+    """A producer process that sends samples of the loaded topics at a steady rate."""
+    process = subprocess.Popen([sys.executable, "-m", "benchmarks.latency", "--feed", bootstrap])
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def _feed(bootstrap: str) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20, "compression.type": "lz4"})
+    per_round = SAMPLES_PER_SECOND // SEGMENTS // 20
+    number, due = 0, time.monotonic()
+    while True:
+        now = time.time_ns() // 1_000_000
+        for _ in range(per_round):
+            topic = f"topic://acme/shop/loaded-{number % LOADED_TOPICS:05d}"
+            rate = 3_000.0 if (number // LOADED_TOPICS + number) % 10 else 5_000.0
+            segments = [sample_of(segment, rate + segment) for segment in range(SEGMENTS)]
+            stats = SegmentStats(v=1, topic=topic, reporter="broker-1", sampled_at=now, segments=segments)
+            producer.produce(SEGMENT_STATS.name, stats.to_json().encode(), topic.encode())
+            number += 1
+        producer.poll(0)
+        due += 0.05
+        time.sleep(max(0.0, due - time.monotonic()))
+
+
+def _idle_cores(jvm: Any, seconds: float) -> float | None:
+    """Cores that the driver, the JVM and its Python workers use without data; None where /proc does not tell."""
+    try:
+        before = _cpu_seconds(jvm.pid)
+        threading.Event().wait(seconds)
+        return round((_cpu_seconds(jvm.pid) - before) / seconds, 3)
+    except OSError:
+        return None
+
+
+def _cpu_seconds(jvm: int) -> float:
+    ticks = 0
+    for pid in (jvm, os.getpid(), *_descendants(jvm)):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _descendants(pid: int) -> list[int]:
+    children = [
+        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
+    ]
+    return children + [found for child in children for found in _descendants(child)]
+
+
+def _until(condition: Any, query: StreamingQuery, deadline_s: float = 180.0) -> None:
+    end = time.monotonic() + deadline_s
+    while not condition():
+        if query.exception() is not None or time.monotonic() > end:
+            raise SystemExit(str(query.exception() or "the job did not get there in time"))
+        time.sleep(0.2)
+
+
+def _percentile(values: list[int], share: float) -> int:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def _show(report: dict[str, Any]) -> None:
+    print(report["machine"])
+    for name, found in report.items():
+        if isinstance(found, dict) and "p50_ms" in found:
+            print(
+                f"{name:28} p50 {found['p50_ms']:6} ms   p99 {found['p99_ms']:6} ms   most {found['most_ms']:6} ms"
+                f"   {found['samples_per_second']:,} samples/s"
+            )
+            print(f"  stages: {found['spark_stages_ms']}")
+            print(f"  operator {found['operator_ms']} ms, Delta commits {found['delta_commits_ms']} ms")
+    print(f"idle: {report['idle cores']} cores")
+
+
+if __name__ == "__main__":
+    if "--feed" in sys.argv:
+        _feed(sys.argv[-1])
+    else:
+        main("--quick" in sys.argv)
