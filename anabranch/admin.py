@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import ssl
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote, urljoin
 
@@ -25,6 +26,8 @@ from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 TIMEOUT_SECONDS = 30.0
 """Longest silence of the server; a split on a busy Pulsar takes about a second."""
 MAX_REDIRECTS = 5
+_SILENCE = httpx.Timeout(TIMEOUT_SECONDS, read=60)
+"""A server that pushes sends at least a comment every 15 s."""
 
 _SHOWN = 1000
 _MESSAGE = re.compile(r"^Message: (.+)$", re.MULTILINE)
@@ -45,6 +48,10 @@ class Unreachable(click.ClickException):
     """No answer of an admin interface came from the URL; the message says which URL and what to do."""
 
     exit_code = 3
+
+
+class NoWatch(Exception):
+    """The server does not push layouts: it answered with this status."""
 
 
 class AdminInterface:
@@ -88,6 +95,23 @@ class AdminInterface:
             )
         except (ValidationError, LayoutError) as error:
             raise Refused(200, f"the layout of {printable(topic)} cannot be read: {printable(str(error))}") from None
+
+    def watch(self, topic: str, since: int) -> Iterator[SegmentLayout]:
+        """Every layout after epoch `since`, pushed by the server; ends when the server ends it.
+
+        `NoWatch` when it does not push, and `Unreachable` when it falls silent.
+        """
+        headers = self._headers | {"Accept": "text/event-stream", "Last-Event-ID": str(since)}
+        url = f"{self.url}/admin/v2/{_topic_path(topic)}/watch"
+        try:
+            with self._http.stream("GET", url, headers=headers, timeout=_SILENCE) as answer:
+                if answer.status_code != 200 or "text/event-stream" not in answer.headers.get("content-type", ""):
+                    raise NoWatch(answer.status_code)
+                for line in answer.iter_lines():
+                    if line.startswith('data: {"topic"'):
+                        yield _watched(line.removeprefix("data: "))
+        except (httpx.HTTPError, OSError) as error:
+            raise Unreachable(f"no answer from {self.url} ({type(error).__name__}: {error})") from None
 
     def stats(self, topic: str) -> Any:
         """What the server counts of a topic, JSON; the fields differ between servers."""
@@ -191,6 +215,20 @@ def _policy_path(subject: str) -> str:
     if "://" in subject:
         return f"{_topic_path(subject)}/autoScalePolicy"
     return f"namespaces/{_path(subject)}/{_SUFFIX}"
+
+
+def _watched(message: str) -> SegmentLayout:
+    try:
+        return SegmentLayout.from_metadata(ScalableTopicMetadata.model_validate_json(json.dumps(_layout_of(message))))
+    except (ValueError, RecursionError, LayoutError) as error:
+        raise Refused(200, f"a layout that was pushed cannot be read: {printable(str(error))}") from None
+
+
+def _layout_of(message: str) -> Any:
+    found = json.loads(message)
+    if not isinstance(found, dict) or "layout" not in found:
+        raise ValueError("it has no layout")
+    return found["layout"]
 
 
 def _segment(part: str) -> str:

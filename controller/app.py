@@ -26,6 +26,8 @@ from controller.policies import parse_json, parse_override
 from controller.publisher import Publisher
 from controller.service import ScalableTopicService
 from controller.store import LayoutStore
+from controller.watching import Watching
+from controller.watching import routes as watching_routes
 from schemas.messages import SubscriptionType
 from schemas.metadata import AutoScalePolicyOverride
 
@@ -44,15 +46,19 @@ def create_app(
     publisher: Publisher,
     token: str | None,
     max_body_bytes: int,
+    url: str,
     prune_seconds: float = PRUNE_SECONDS,
 ) -> FastAPI:
-    """The ASGI application; starting it starts the publisher and the pruning, stopping it stops both."""
+    """The ASGI application of a controller at `url`; starting it starts the publisher, the watch and the pruning."""
+    watching = Watching(store, url)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        watching.start()
         publisher.start()
         pruning = asyncio.create_task(_prune_for_ever(service, prune_seconds))
         yield
+        watching.stop()
         pruning.cancel()
         await asyncio.gather(pruning, return_exceptions=True)
         await asyncio.to_thread(publisher.stop)
@@ -65,6 +71,8 @@ def create_app(
         redirect_slashes=False,
     )
     app.state.service = service
+    app.state.watching = watching
+    app.include_router(watching_routes)
     app.include_router(_topics)
     app.include_router(_namespaces)
 
@@ -283,7 +291,7 @@ def _answer_errors(app: FastAPI) -> None:
 
     @app.exception_handler(sqlite3.Error)
     async def _(request: Request, error: sqlite3.Error) -> JSONResponse:
-        log.error("%s %s: the store failed: %s", request.method, request.url.path, error)
+        log.error("%s %s: the store failed: %s", request.scope.get("method", "WS"), request.url.path, error)
         return reason(503, f"the store of layouts cannot be used now: {error}")
 
     @app.exception_handler(Exception)

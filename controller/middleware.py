@@ -29,15 +29,21 @@ class RequestGate:
         self._max_body_bytes = max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
         path = _raw_path(scope)
         headers = dict(scope["headers"])
+        if scope["type"] == "websocket" and _is_foreign(headers):
+            await JSONResponse({"reason": "a page of another origin may not connect"}, 403)(scope, receive, send)
+            return
         if not self._authorized(path, headers):
             refusal = JSONResponse({"reason": "this needs the header Authorization: Bearer <token>"}, 401)
             refusal.headers["WWW-Authenticate"] = "Bearer"
             await refusal(scope, receive, send)
+            return
+        if scope["type"] == "websocket":
+            await self._app({**scope, "path": path}, receive, send)
             return
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > self._max_body_bytes:
@@ -80,6 +86,12 @@ class RequestGate:
             chunks.append(chunk)
             if not message.get("more_body", False):
                 return b"".join(chunks)
+
+
+def _is_foreign(headers: dict[bytes, bytes]) -> bool:
+    """Browsers let a page of any origin open a WebSocket, and say which it is."""
+    origin = headers.get(b"origin")
+    return origin is not None and origin.partition(b"://")[2] != headers.get(b"host")
 
 
 def _raw_path(scope: Scope) -> str:

@@ -20,6 +20,8 @@ from controller.snapshots import Snapshots
 from controller.store import LayoutStore
 from schemas.settings import ControllerSettings, Settings
 
+UNTAKEN_SECONDS = 60
+"""Time after which a connection ends whose client takes nothing of what it is sent (Linux)."""
 GRACE_SECONDS = 5
 """Longest wait at a clean stop for requests that are being answered."""
 
@@ -38,11 +40,12 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> None:
             )
             publisher = Publisher(store, settings.kafka.bootstrap, Snapshots(chosen.snapshot_seconds, wall_clock_ms))
             token = chosen.token.get_secret_value() if chosen.token else None
-            app = create_app(store, service, publisher, token, chosen.max_body_bytes)
+            app = create_app(store, service, publisher, token, chosen.max_body_bytes, _url(listening))
             config = uvicorn.Config(
                 app,
                 http="h11",
-                ws="none",
+                ws="websockets-sansio",
+                ws_max_size=chosen.max_body_bytes,
                 lifespan="on",
                 log_config=None,
                 log_level="warning",
@@ -50,7 +53,7 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> None:
                 server_header=False,
                 timeout_graceful_shutdown=GRACE_SECONDS,
             )
-            server = _Server(config, lambda: ready(_url(listening)))
+            server = ControllerServer(config, app.state.watching.stop, lambda: ready(_url(listening)))
             # uvicorn takes these over while it runs and raises them again at its end: that must not kill the process.
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: server.stop())
@@ -59,9 +62,14 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> None:
             store.close()
 
 
-class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+class ControllerServer(uvicorn.Server):
+    """uvicorn that calls `ready` when it answers, and `end_sessions` at a stop before it waits for what is open."""
+
+    def __init__(
+        self, config: uvicorn.Config, end_sessions: Callable[[], None], ready: Callable[[], None] = lambda: None
+    ) -> None:
         super().__init__(config)
+        self._end_sessions = end_sessions
         self._ready = ready
 
     def stop(self) -> None:
@@ -72,6 +80,10 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             self._ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._end_sessions()
+        await super().shutdown(sockets)
 
 
 def _listen(chosen: ControllerSettings) -> socket.socket:
@@ -89,6 +101,9 @@ def _listen(chosen: ControllerSettings) -> socket.socket:
         ) from error
     # asyncio does this for sockets that it makes itself only; without it an answer with a body takes 40 ms longer.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        # A client that takes nothing of what it was sent is cut off by the kernel: the write buffer goes with it.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNTAKEN_SECONDS * 1000)
     return listening
 
 

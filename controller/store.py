@@ -11,7 +11,7 @@ import fcntl
 import json
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -170,8 +170,12 @@ class View:
 class Transaction(View):
     """A view that can change things; all of it is kept, or none."""
 
-    announces = False
-    """Whether the outbox got something."""
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        super().__init__(connection)
+        self.announces = False
+        """Whether the outbox got something."""
+        self.layouts: list[tuple[str, ScalableTopicMetadata | None]] = []
+        """The layouts as they are after this, in order; None of a topic that is deleted."""
 
     def insert_topic(self, topic: str, metadata: ScalableTopicMetadata) -> bool:
         """Store a new topic; False when there is one of that name."""
@@ -180,6 +184,8 @@ class Transaction(View):
             " VALUES (?, ?, ?, ?, ?)",
             (topic, topic_parts(topic).full_namespace, self._next_version(), *_columns(metadata)),
         )
+        if inserted.rowcount == 1:
+            self.layouts.append((topic, metadata))
         return inserted.rowcount == 1
 
     def replace_layout(self, topic: str, version: int, metadata: ScalableTopicMetadata) -> bool:
@@ -188,11 +194,14 @@ class Transaction(View):
             "UPDATE topics SET version = ?, oldest_sealed_ms = ?, metadata = ? WHERE topic = ? AND version = ?",
             (self._next_version(), *_columns(metadata), topic, version),
         )
+        if updated.rowcount == 1:
+            self.layouts.append((topic, metadata))
         return updated.rowcount == 1
 
     def delete_topic(self, topic: str) -> None:
         """Remove a topic with its subscriptions and sessions."""
         self._db.execute("DELETE FROM topics WHERE topic = ?", (topic,))
+        self.layouts.append((topic, None))
 
     def insert_subscription(self, topic: str, name: str, type: SubscriptionType) -> None:
         """Add a subscription to an existing topic."""
@@ -250,6 +259,8 @@ class LayoutStore:
         self.file = file
         self.announced = threading.Event()
         """Set when the outbox got something; whoever waits for that clears it."""
+        self.on_layout: Callable[[str, ScalableTopicMetadata | None], None] | None = None
+        """Told of every layout that was committed, in the order of the commits (None: deleted); it must be short."""
         self._write_lock = threading.Lock()
         self._read_lock = threading.Lock()
         try:
@@ -294,6 +305,9 @@ class LayoutStore:
                 if self._writer.in_transaction:
                     self._writer.execute("ROLLBACK")
                 raise
+            if self.on_layout is not None:
+                for topic, metadata in transaction.layouts:
+                    self.on_layout(topic, metadata)
         if transaction.announces:
             self.announced.set()
 

@@ -136,7 +136,9 @@ class WatchHub:
             except BaseException:
                 session.close()
                 raise
-            self.publish(topic, loaded)
+            if feed.newest is None:
+                # Otherwise what was published meanwhile is newer than what was read.
+                self.publish(topic, loaded)
         if feed.newest is not None:
             session.offer(feed.newest)
             if since_epoch is not None and feed.newest.epoch < since_epoch:
@@ -150,6 +152,10 @@ class WatchHub:
     def stop(self) -> None:
         """All sessions end."""
         self._close(list(self._feeds), CloseReason.STOPPED)
+
+    def is_watched(self, topic: str) -> bool:
+        """Whether anybody would hear of a change."""
+        return topic in self._feeds
 
     def sessions(self) -> int:
         """Number of sessions on all topics."""

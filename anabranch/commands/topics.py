@@ -12,11 +12,12 @@ from typing import Any
 
 import click
 
-from anabranch.admin import AdminInterface, Unreachable
+from anabranch.admin import AdminInterface, NoWatch, Unreachable
 from anabranch.commands.topic_policy import policy
 from anabranch.connection import connected, encodable, namespace_name, say, topic_name
 from anabranch.duration import DURATION
 from anabranch.printable import printable
+from decisions.layout import SegmentLayout
 
 _SEGMENT = click.IntRange(min=0)
 
@@ -148,38 +149,55 @@ def delete(admin: AdminInterface, output: str, topic: str, force: bool, yes: boo
 
 @command.command("watch")
 @click.argument("topic", type=topic_name, metavar="TOPIC")
-@click.option("--every", type=DURATION, default="1s", show_default=True, help="Time between two looks.")
+@click.option(
+    "--every",
+    type=DURATION,
+    default="1s",
+    show_default=True,
+    help="Time between two looks, where the server does not push or does not answer.",
+)
 @connected
 def watch(admin: AdminInterface, output: str, topic: str, every: float) -> None:
     """Print the layout of TOPIC, and every new one (as JSON: one record a line), until Ctrl-C or until it is deleted.
 
-    A look that gets no answer is said once, and then looked again; the first one has to succeed.
+    Our own controller pushes them; at a server that does not, it is looked again and again. A look that gets no answer
+    is said once, and then looked again; the first one has to succeed.
     """
     from rich.console import Console
 
     from anabranch.drawing import change
 
     console = Console(highlight=False)
-    known, silent = None, False
+    known: SegmentLayout | None = None
+    silent, pushes = False, True
+
+    def show(layout: SegmentLayout) -> None:
+        nonlocal known
+        # The segments too: a topic that was deleted and made again can be at the same epoch.
+        if known is None or (layout.epoch, layout.segments) != (known.epoch, known.segments):
+            if output == "json":
+                click.echo(layout.to_metadata().to_json())
+            else:
+                console.print(change(topic, layout, console.width))
+            sys.stdout.flush()
+        known = layout
+
     while True:
         try:
-            layout = admin.layout(topic)
+            looked = admin.layout(topic)
+            silent = False
+            show(looked)
+            if pushes:
+                for layout in admin.watch(topic, looked.epoch):
+                    show(layout)
+        except NoWatch:
+            pushes = False
         except Unreachable as error:
             if known is None:
                 raise
             if not silent:
                 click.echo(f"{error.message}; looking again every {every:g} s", err=True)
             silent = True
-        else:
-            silent = False
-            # The segments too: a topic that was deleted and made again can be at the same epoch.
-            if known is None or (layout.epoch, layout.segments) != (known.epoch, known.segments):
-                if output == "json":
-                    click.echo(layout.to_metadata().to_json())
-                else:
-                    console.print(change(topic, layout, console.width))
-                sys.stdout.flush()
-            known = layout
         time.sleep(every)
 
 

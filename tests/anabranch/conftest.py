@@ -85,6 +85,9 @@ def stranger(*answers: tuple[int, dict[str, str], bytes] | None) -> Iterator[Str
         def answer(self) -> None:
             one.asked.append((self.command, self.path, self.headers.get("Authorization")))
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            if self.path.endswith("/watch"):
+                self.send_error(404)  # it pushes nothing
+                return
             found = one.answers.pop(0) if len(one.answers) > 1 else one.answers[0]
             if found is None:
                 self.close_connection = True

@@ -15,9 +15,11 @@ import uvicorn
 
 from controller.app import create_app
 from controller.publisher import Publisher
+from controller.server import ControllerServer
 from controller.service import ScalableTopicService
 from controller.snapshots import Snapshots
 from controller.store import LayoutStore
+from controller.watching import Watching
 from lab.broker import EmbeddedBroker
 from lab.setup import Jars
 from lab.zookeeper import EmbeddedZooKeeper
@@ -50,11 +52,17 @@ class RunningController:
     publisher: Publisher
     clock: Clock
     client: httpx.Client
+    watching: Watching
+    server: ControllerServer
     namespaces: Iterator[int] = field(default_factory=lambda: iter(range(1_000_000)))
 
     def new_namespace(self) -> str:
         """A `tenant/namespace` that no other test uses."""
         return f"acme/n{next(self.namespaces)}"
+
+    def stop(self) -> None:
+        """Begin a clean stop."""
+        self.server.should_exit = True
 
     def announced(self, topic: str | None = None) -> list[Message]:
         """What waits in the outbox, of one topic or of no topic, each message checked as its listeners will."""
@@ -80,17 +88,18 @@ def run_controller(
     store = LayoutStore(database)
     service = ScalableTopicService(store, "default", retention_seconds, clock)
     publisher = Publisher(store, bootstrap, Snapshots(snapshot_seconds, clock))
-    app = create_app(store, service, publisher, token, 1_048_576, prune_seconds)
-    listening = socket.create_server(("127.0.0.1", 0))
+    listening = socket.create_server(("127.0.0.1", 0), backlog=2048)
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    server = uvicorn.Server(uvicorn.Config(app, http="h11", ws="none", log_config=None, log_level="warning"))
+    url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    app = create_app(store, service, publisher, token, 1_048_576, url, prune_seconds)
+    config = uvicorn.Config(app, http="h11", ws="websockets-sansio", log_config=None, log_level="warning")
+    server = ControllerServer(config, app.state.watching.stop)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     wait_until(lambda: server.started)
-    url = f"http://127.0.0.1:{listening.getsockname()[1]}"
     try:
         with httpx.Client(base_url=url, timeout=30) as client:
-            yield RunningController(url, store, service, publisher, clock, client)
+            yield RunningController(url, store, service, publisher, clock, client, app.state.watching, server)
     finally:
         server.should_exit = True
         thread.join()
