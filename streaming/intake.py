@@ -126,15 +126,16 @@ class Intake:
             self._keep_segments(name, ())
             return
         known = self._state.topics.get(name)
-        if known and known.metadata and known.metadata.epoch > event.layout.epoch:
+        if known and known.layout and known.layout.epoch > event.layout.epoch:
             return
-        if known and known.metadata == event.layout:
+        metadata_json = event.layout.to_json()
+        if known and known.metadata_json == metadata_json:
             return
         layout = self._layout
         topic = self._state.touch(name)
         override_before = topic.override
         _follow_lineage(topic, layout, self._now)
-        topic.set_metadata(event.layout, layout)
+        topic.set_layout(metadata_json, layout)
         self._keep_segments(
             name, [i for i in self._loads.segments_of(name) if i in topic.active_ids or i >= layout.next_segment_id]
         )

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -16,7 +18,7 @@ from decisions.policy import PolicyError, read_policy
 from schemas.settings import Settings, SettingsError
 from streaming.checkpoint import hold_checkpoint
 from streaming.engine import EngineSettings
-from streaming.preparse import PACKED_DDL, pack_buckets
+from streaming.preparse import PACKED_DDL, BucketPacker
 from streaming.processor import BucketProcessor
 from streaming.records import OUTPUT_DDL
 from streaming.session import start_session
@@ -60,10 +62,27 @@ def operator_output(spark: SparkSession, settings: Settings) -> DataFrame:
     rows = raw_rows(
         spark, settings.kafka.bootstrap, stream.buckets, stream.max_stats_per_batch, stream.max_events_per_batch
     )
-    packed = rows.mapInArrow(pack_buckets, PACKED_DDL)
-    return packed.groupBy("bucket").transformWithStateInPandas(
-        BucketProcessor(engine_settings(settings)), OUTPUT_DDL, "Append", "None"
-    )
+    with _workers_of_their_own(spark, "decode"):
+        packed = rows.mapInArrow(BucketPacker(stream.buckets), PACKED_DDL)
+    with _workers_of_their_own(spark, "state"):
+        return packed.groupBy("bucket").transformWithStateInPandas(
+            BucketProcessor(engine_settings(settings)), OUTPUT_DDL, "Append", "None"
+        )
+
+
+@contextmanager
+def _workers_of_their_own(spark: SparkSession, stage: str) -> Iterator[None]:
+    """Python functions that are given to Spark inside run in worker processes that no other stage uses.
+
+    Spark hands out its idle workers in turn, and tells them apart by their environment only. The workers that hold
+    decoded state must not be given away for decoding, or every batch would find the state in another process.
+    """
+    environment = spark.sparkContext.environment
+    environment["ANABRANCH_STAGE"] = stage
+    try:
+        yield
+    finally:
+        del environment["ANABRANCH_STAGE"]
 
 
 def start_query(spark: SparkSession, settings: Settings, sink: LakeSink) -> StreamingQuery:

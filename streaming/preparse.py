@@ -12,9 +12,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from schemas.bulk import BulkStats, decode_stats
-from schemas.kafka import SEGMENT_STATS
+from schemas.ids import EVERY_TOPIC
+from schemas.kafka import CONTROL_EVENTS, SEGMENT_STATS
 from schemas.messages import MAX_CLOCK_AHEAD_MS
 from streaming.records import RAW_SCHEMA, RawRecord
 from streaming.samples import SCHEMA as SAMPLES
@@ -28,32 +30,53 @@ _PACKED = pa.schema([
 _SAMPLES, _RAW = "samples", "raw"
 
 
-def pack_buckets(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+class BucketPacker:
     """For `mapInArrow`: rows of `streaming.sources.raw_rows` to rows of `PACKED_DDL`."""
-    for batch in batches:
-        if batch.num_rows:
-            yield _pack(batch)
 
+    def __init__(self, buckets: int) -> None:
+        """`buckets`: how many there are; what concerns every topic goes to all of them."""
+        self._buckets = buckets
 
-def _pack(batch: pa.RecordBatch) -> pa.RecordBatch:
-    order = np.argsort(batch.column("bucket").to_numpy(), kind="stable")
-    batch = batch.take(order)
-    now = batch.column("now")[0].as_py()
-    decoded = _decoded(batch, now)
-    plain = np.fromiter((stats is not None for stats in decoded), np.bool_, len(decoded))
-    packed: list[tuple[int, int, str, bytes]] = []
-    if plain.any():
-        chosen = batch.filter(plain)
-        messages = [stats for stats in decoded if stats is not None]
-        samples = to_arrow(messages, chosen.column("partition").to_numpy(), chosen.column("offset").to_numpy())
-        packed += [(bucket, now, _SAMPLES, body) for bucket, body in _by_bucket(chosen, samples)]
-    if not plain.all():
-        rest = batch.filter(~plain)
-        packed += [(bucket, now, _RAW, body) for bucket, body in _by_bucket(rest, rest.select(RAW_SCHEMA.names))]
-    return pa.RecordBatch.from_arrays(
-        [pa.array(column, field.type) for column, field in zip(zip(*packed, strict=True), _PACKED, strict=True)],
-        schema=_PACKED,
-    )
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Packs each batch by itself."""
+        for batch in batches:
+            if batch.num_rows:
+                yield self.pack(batch)
+
+    def pack(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """One batch of raw rows, packed."""
+        batch = batch.take(np.argsort(batch.column("bucket").to_numpy(), kind="stable"))
+        now = batch.column("now")[0].as_py()
+        decoded = _decoded(batch, now)
+        plain = np.fromiter((stats is not None for stats in decoded), np.bool_, len(decoded))
+        packed: list[tuple[int, int, str, bytes]] = []
+        if plain.any():
+            chosen = batch.filter(plain)
+            messages = [stats for stats in decoded if stats is not None]
+            samples = to_arrow(messages, chosen.column("partition").to_numpy(), chosen.column("offset").to_numpy())
+            packed += [(bucket, now, _SAMPLES, body) for bucket, body in _by_bucket(chosen, samples)]
+        if not plain.all():
+            rest = self._with_home(batch.filter(~plain))
+            packed += [(bucket, now, _RAW, body) for bucket, body in _by_bucket(rest, rest.select(RAW_SCHEMA.names))]
+        columns = zip(*packed, strict=True)
+        return pa.RecordBatch.from_arrays(
+            [pa.array(column, field.type) for column, field in zip(columns, _PACKED, strict=True)], schema=_PACKED
+        )
+
+    def _with_home(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """What concerns every topic once for each bucket; it is at home in the bucket of its key, and counted there."""
+        everywhere = pc.and_(
+            pc.equal(rows.column("source"), CONTROL_EVENTS.name),
+            pc.fill_null(pc.equal(rows.column("key"), EVERY_TOPIC.encode()), False),
+        ).to_numpy(zero_copy_only=False)
+        copies = np.repeat(np.arange(rows.num_rows), np.where(everywhere, self._buckets, 1))
+        homes = rows.column("bucket").to_numpy()[copies]
+        buckets = homes.copy()
+        buckets[everywhere[copies]] = np.tile(np.arange(self._buckets), int(everywhere.sum()))
+        order = np.argsort(buckets, kind="stable")
+        spread = rows.drop_columns(["bucket"]).take(copies[order])
+        spread = spread.append_column("home", pa.array(homes[order] == buckets[order]))
+        return spread.append_column("bucket", pa.array(buckets[order], pa.int32()))
 
 
 def _decoded(batch: pa.RecordBatch, now: int) -> list[BulkStats | None]:

@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-RAW_COLUMNS = ("source", "key", "value", "size", "partition", "offset", "timestamp", "home", "now", "bucket")
-
 
 class RawRecord(NamedTuple):
     """One Kafka record as it reaches a bucket; its fields are those of `RAW_SCHEMA`."""

@@ -9,10 +9,8 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from schemas.ids import EVERY_TOPIC
 from schemas.kafka import CONSUMER_EVENTS, CONTROL_EVENTS, SEGMENT_STATS
 from schemas.messages import MAX_VALUE_BYTES
-from streaming.records import RAW_COLUMNS
 
 KAFKA_OPTIONS = {
     # By default each action on a Kafka source waits for a long poll of 500 ms.
@@ -26,10 +24,10 @@ KAFKA_OPTIONS = {
 
 
 def raw_rows(spark: SparkSession, bootstrap: str, buckets: int, max_stats: int, max_events: int) -> DataFrame:
-    """Raw rows of both sources, columns `RAW_COLUMNS`; `max_stats` and `max_events` bound one micro-batch each."""
+    """Raw rows of both sources, each with the bucket of its key; `max_stats` and `max_events` bound a batch each."""
     events = _source(spark, bootstrap, f"{CONSUMER_EVENTS.name},{CONTROL_EVENTS.name}", max_events)
     stats = _source(spark, bootstrap, SEGMENT_STATS.name, max_stats)
-    return _with_buckets(events, buckets).unionByName(_with_buckets(stats, buckets))
+    return _with_bucket(events, buckets).unionByName(_with_bucket(stats, buckets))
 
 
 def bucket_of(key: Column, buckets: int) -> Column:
@@ -42,11 +40,7 @@ def _source(spark: SparkSession, bootstrap: str, topics: str, most: int) -> Data
     return reader.options(**KAFKA_OPTIONS).option("maxOffsetsPerTrigger", most).load()
 
 
-def _with_buckets(source: DataFrame, buckets: int) -> DataFrame:
-    """What concerns every topic goes to all buckets, and is counted in one: its home."""
-    home = bucket_of(F.col("key"), buckets)
-    everywhere = (F.col("topic") == CONTROL_EVENTS.name) & (F.col("key") == F.lit(EVERY_TOPIC.encode()))
-    targets = F.when(everywhere, F.sequence(F.lit(0), F.lit(buckets - 1))).otherwise(F.array(home))
+def _with_bucket(source: DataFrame, buckets: int) -> DataFrame:
     columns = {
         "source": F.col("topic"),
         "key": F.col("key"),
@@ -57,8 +51,6 @@ def _with_buckets(source: DataFrame, buckets: int) -> DataFrame:
         "timestamp": F.unix_millis(F.col("timestamp")),
         # Fixed for the batch, and kept in its replays.
         "now": F.unix_millis(F.current_timestamp()),
-        "home_bucket": home,
-        "bucket": F.explode(targets),
+        "bucket": bucket_of(F.col("key"), buckets),
     }
-    rows = source.select([column.alias(name) for name, column in columns.items()])
-    return rows.withColumn("home", F.col("bucket") == F.col("home_bucket")).select(*RAW_COLUMNS)
+    return source.select([column.alias(name) for name, column in columns.items()])

@@ -48,7 +48,8 @@ class TopicState:
     """What is known of one topic; instants are milliseconds since 1970."""
 
     name: str
-    metadata: ScalableTopicMetadata | None = None
+    metadata_json: str | None = None
+    """The layout's record; as JSON, because ten segments are 3 kB so and 30 kB as models."""
     consumers: dict[str, tuple[str, int]] = field(default_factory=dict)
     """Subscription to (type, sessions)."""
     last_split_at: int | None = None
@@ -70,35 +71,31 @@ class TopicState:
 
     @cached_property
     def layout(self) -> SegmentLayout | None:
-        """The layout as the decisions see it; reset by `set_metadata`."""
-        return None if self.metadata is None else SegmentLayout.from_metadata(self.metadata)
-
-    @cached_property
-    def metadata_json(self) -> str | None:
-        """The layout record as JSON; reset by `set_metadata`."""
-        return None if self.metadata is None else self.metadata.to_json()
+        """The layout as the decisions see it; reset by `set_layout`."""
+        if self.metadata_json is None:
+            return None
+        return SegmentLayout.from_metadata(ScalableTopicMetadata.model_validate_json(self.metadata_json))
 
     @cached_property
     def active_ids(self) -> frozenset[int]:
         """Ids of the active segments; empty when no layout is known."""
         return frozenset(segment.segment_id for segment in self.layout.active) if self.layout else frozenset()
 
-    def set_metadata(self, metadata: ScalableTopicMetadata, layout: SegmentLayout) -> None:
-        """Takes over a newer layout."""
-        self.metadata = metadata
-        for derived in ("active_ids", "metadata_json"):
-            self.__dict__.pop(derived, None)
+    def set_layout(self, metadata_json: str, layout: SegmentLayout) -> None:
+        """Takes over a newer layout and the record that it was read off."""
+        self.metadata_json = metadata_json
+        self.__dict__.pop("active_ids", None)
         self.__dict__["layout"] = layout
 
     @property
     def override(self) -> AutoScalePolicyOverride | None:
         """The topic's own policy override, which travels in its metadata."""
-        return self.metadata.auto_scale_policy if self.metadata else None
+        return self.layout.auto_scale_policy if self.layout else None
 
     def pack(self) -> bytes:
         """This topic as one JSON record."""
         record: dict[str, Any] = {key: value for key, value in self.__dict__.items() if key not in _NOT_PACKED}
-        record["metadata"] = self.metadata_json
+        record["metadata"] = record.pop("metadata_json")
         record["flight"] = None if self.flight is None else self.flight.__dict__
         return pydantic_core.to_json(record)
 
@@ -110,16 +107,10 @@ class TopicState:
         flight = record.pop("flight")
         record["consumers"] = {name: (kind, count) for name, (kind, count) in record["consumers"].items()}
         record["merge_depths"] = {int(key): depth for key, depth in record["merge_depths"].items()}
-        topic = cls(
-            metadata=None if text is None else ScalableTopicMetadata.model_validate_json(text),
-            flight=None if flight is None else Flight(**flight),
-            **record,
-        )
-        topic.__dict__["metadata_json"] = text
-        return topic
+        return cls(metadata_json=text, flight=None if flight is None else Flight(**flight), **record)
 
 
-_NOT_PACKED = ("layout", "active_ids", "metadata_json", "metadata", "flight")
+_NOT_PACKED = ("layout", "active_ids", "flight")
 
 
 @dataclass
