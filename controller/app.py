@@ -37,6 +37,9 @@ PRUNE_SECONDS = 10.0
 """Time between two looks for sealed segments to prune, seconds; a look that finds none is one query on an index."""
 
 _SUBSCRIPTION_TYPES = ("STREAM", "CHECKPOINT", "QUEUE")
+RESUME_SECONDS = 5.0
+"""Time between two attempts to finish operations that are open, seconds."""
+
 _LONG = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 
 
@@ -56,11 +59,15 @@ def create_app(
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         watching.start()
         publisher.start()
-        pruning = asyncio.create_task(_prune_for_ever(service, prune_seconds))
+        tasks = [
+            asyncio.create_task(_prune_for_ever(service, prune_seconds)),
+            asyncio.create_task(_resume_for_ever(service)),
+        ]
         yield
         watching.stop()
-        pruning.cancel()
-        await asyncio.gather(pruning, return_exceptions=True)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.to_thread(publisher.stop)
 
     app = FastAPI(
@@ -198,6 +205,12 @@ def merge_segments(service: Service, topic: Topic, first: str, second: str, deci
     service.merge_segments(topic, _segment_id(first), _segment_id(second), decision or None)
 
 
+@_topics.get("/{topic}/operations")
+def list_operations(service: Service, topic: Topic) -> JSONResponse:
+    """The newest splits and merges with the step that each is at, the newest first (not in Pulsar's REST)."""
+    return JSONResponse([operation.model_dump(mode="json", by_alias=True) for operation in service.operations(topic)])
+
+
 @_topics.get("/{topic}/autoScalePolicy")
 def get_policy(service: Service, topic: Topic) -> Response:
     """The override of a topic as it was set; 200 without a body when there is none, as Pulsar."""
@@ -297,6 +310,15 @@ def _answer_errors(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     async def _(request: Request, error: Exception) -> JSONResponse:
         return reason(500, "an error inside the controller; its log says more")
+
+
+async def _resume_for_ever(service: ScalableTopicService) -> None:
+    while True:
+        try:
+            await asyncio.to_thread(service.resume_operations)
+        except Exception:
+            log.exception("resuming operations failed; trying again in %.0f s", RESUME_SECONDS)
+        await asyncio.sleep(RESUME_SECONDS)
 
 
 async def _prune_for_ever(service: ScalableTopicService, every_seconds: float) -> None:

@@ -6,8 +6,10 @@ Stage: called by `anabranch controller`. All that can be wrong with the set-up i
 from __future__ import annotations
 
 import ipaddress
+import logging
 import signal
 import socket
+import threading
 from collections.abc import Callable
 
 import uvicorn
@@ -15,10 +17,15 @@ import uvicorn
 from controller.app import create_app
 from controller.errors import StartError
 from controller.publisher import Publisher
+from controller.segments.base import SegmentStore, SegmentStoreError
+from controller.segments.kafka import KafkaSegments
+from controller.segments.no_segments import NoSegments
 from controller.service import ScalableTopicService, wall_clock_ms
 from controller.snapshots import Snapshots
 from controller.store import LayoutStore
 from schemas.settings import ControllerSettings, Settings
+
+log = logging.getLogger(__name__)
 
 UNTAKEN_SECONDS = 60
 """Time after which a connection ends whose client takes nothing of what it is sent (Linux)."""
@@ -36,7 +43,7 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> None:
         store = LayoutStore(settings.path(chosen.database))
         try:
             service = ScalableTopicService(
-                store, settings.stream.profile, chosen.sealed_retention_seconds, wall_clock_ms
+                store, _segments(settings), settings.stream.profile, chosen.sealed_retention_seconds, wall_clock_ms
             )
             publisher = Publisher(store, settings.kafka.bootstrap, Snapshots(chosen.snapshot_seconds, wall_clock_ms))
             token = chosen.token.get_secret_value() if chosen.token else None
@@ -84,6 +91,22 @@ class ControllerServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._end_sessions()
         await super().shutdown(sockets)
+
+
+def _segments(settings: Settings) -> SegmentStore:
+    if settings.controller.segments == "none":
+        return NoSegments()
+    segments = KafkaSegments(settings.kafka.bootstrap)
+    threading.Thread(target=_complain, args=[segments], name="complaints", daemon=True).start()
+    return segments
+
+
+def _complain(segments: KafkaSegments) -> None:
+    try:
+        for complaint in segments.complaints():
+            log.warning("%s", complaint)
+    except SegmentStoreError as error:
+        log.warning("%s", error)
 
 
 def _listen(chosen: ControllerSettings) -> socket.socket:

@@ -7,19 +7,24 @@ two splits of the same segment one is done and the other hears that the segment 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from controller.announcements import consumer_record, layout_record, policy_record
-from controller.errors import Conflict, NotFound, PreconditionFailed
+from controller.errors import Conflict, ControllerError, NotFound, PreconditionFailed
+from controller.operations import Operations
 from controller.policies import Profile, check_override
+from controller.protocol import Operation
+from controller.segments.base import SegmentNotFound, SegmentStore
+from controller.segments.no_segments import NoSegments
 from controller.store import LayoutStore, StoredSubscription, StoredTopic, View
-from decisions.layout import HASH_SPACE, LayoutError, Segment, SegmentLayout, segment_topic
+from decisions.layout import HASH_SPACE, Segment, SegmentLayout, segment_topic
 from schemas.ids import topic_parts
 from schemas.messages import LayoutCause, SubscriptionType
-from schemas.metadata import AutoScalePolicyOverride
+from schemas.metadata import AutoScalePolicyOverride, HashRange
 
 log = logging.getLogger(__name__)
 
@@ -39,9 +44,16 @@ class ScalableTopicService:
     """All operations of the admin interface. Refusals are `ControllerError`s and change nothing."""
 
     def __init__(
-        self, store: LayoutStore, profile: Profile, sealed_retention_seconds: float, now_ms: Callable[[], int]
+        self,
+        store: LayoutStore,
+        segments: SegmentStore,
+        profile: Profile,
+        sealed_retention_seconds: float,
+        now_ms: Callable[[], int],
     ) -> None:
         self._store = store
+        self._segments = segments
+        self._operations = Operations(store, segments, now_ms)
         self._profile = profile
         self._retention_seconds = sealed_retention_seconds
         self._now_ms = now_ms
@@ -54,23 +66,41 @@ class ScalableTopicService:
         if sum(len(key.encode()) + len(value.encode()) for key, value in properties.items()) > MAX_PROPERTIES_BYTES:
             raise PreconditionFailed(f"the properties are above {MAX_PROPERTIES_BYTES} bytes")
         now = self._now_ms()
-        metadata = SegmentLayout.create(initial_segments, now, properties).to_metadata()
+        layout = SegmentLayout.create(initial_segments, now, properties)
+        metadata = layout.to_metadata()
         record = layout_record(topic, "created", metadata, now)
-        with self._store.write() as transaction:
-            if not transaction.insert_topic(topic, metadata):
-                raise Conflict(f"Scalable topic already exists: {topic}")
-            transaction.announce(record)
+        self._segments.check_topic(topic)
+        with self._operations.alone(topic):
+            with self._store.read() as view:
+                if view.has_topic(topic):
+                    raise Conflict(f"Scalable topic already exists: {topic}")
+            # What was begun in a former life of the topic must not go on in this one.
+            self._operations.finish_open(topic)
+            # Killed in between, it leaves segments without a layout: creating or deleting the topic takes them along.
+            for segment in layout.segments.values():
+                self._segments.create(topic, segment.segment_id, HashRange(start=segment.start, end=segment.end))
+            with self._store.write() as transaction:
+                if not transaction.insert_topic(topic, metadata):
+                    raise Conflict(f"Scalable topic already exists: {topic}")
+                transaction.announce(record)
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic with its subscriptions; what listeners hear last is the layout it had."""
         now = self._now_ms()
-        with self._store.write() as transaction:
-            stored = _topic(transaction, topic)
-            subscriptions = transaction.subscriptions(topic)
-            transaction.delete_topic(topic)
-            for name, type, _ in subscriptions:
-                transaction.announce(consumer_record(topic, name, type, "deleted", 0, now))
-            transaction.announce(layout_record(topic, "deleted", stored.metadata, now))
+        with self._operations.alone(topic):
+            with self._store.read() as view:
+                stored = _topic(view, topic)
+            # The layout goes last, so that a deletion that was broken off can be repeated.
+            for segment in SegmentLayout.from_metadata(stored.metadata).segments.values():
+                self._segments.delete(segment_topic(topic, segment))
+            with self._store.write() as transaction:
+                stored = _topic(transaction, topic)
+                subscriptions = transaction.subscriptions(topic)
+                transaction.delete_topic(topic)
+                for name, type, _ in subscriptions:
+                    transaction.announce(consumer_record(topic, name, type, "deleted", 0, now))
+                transaction.announce(layout_record(topic, "deleted", stored.metadata, now))
+            self._operations.finish_open(topic)
 
     def list_topics(self, namespace: str, filters: Iterable[tuple[str, str]] = ()) -> list[str]:
         """The names of a namespace's topics that have all of the given properties, sorted."""
@@ -108,19 +138,25 @@ class ScalableTopicService:
         }
 
     def split_segment(self, topic: str, segment: int, decision_id: str | None = None) -> None:
-        """Split an active segment at the middle of its range (PIP-468 "Split Protocol", step 4)."""
-        now = self._now_ms()
-        self._change_layout(topic, "split", [segment], lambda layout: layout.split_segment(segment, now), decision_id)
+        """Split an active segment at the middle of its range (PIP-468 "Split Protocol")."""
+        self._operations.run(topic, "split", [segment], decision_id)
 
     def merge_segments(self, topic: str, first: int, second: int, decision_id: str | None = None) -> None:
-        """Merge two adjacent active segments; their order is kept in the parents (PIP-468 "Merge Protocol", step 4)."""
-        now = self._now_ms()
-        self._change_layout(
-            topic, "merge", [first, second], lambda layout: layout.merge_segments(first, second, now), decision_id
-        )
+        """Merge two adjacent active segments; their order is kept in the parents (PIP-468 "Merge Protocol")."""
+        self._operations.run(topic, "merge", [first, second], decision_id)
+
+    def operations(self, topic: str) -> list[Operation]:
+        """The newest splits and merges of a topic with how far each is, the newest first."""
+        with self._store.read() as view:
+            _exists(view, topic)
+            return view.operations(topic)
+
+    def resume_operations(self) -> None:
+        """Carry on with what a crash or an unreachable store of segments has left open."""
+        self._operations.resume_open()
 
     def prune_sealed(self) -> int:
-        """Remove the segments sealed for longer than the retention, all of a topic in one step; how many there were."""
+        """Remove the segments sealed for longer than the retention and read to the end; how many there were."""
         if self._retention_seconds < 0:
             return 0
         until = self._now_ms() - int(self._retention_seconds * 1000)
@@ -129,16 +165,22 @@ class ScalableTopicService:
         pruned: dict[str, int] = {}
 
         def prune(layout: SegmentLayout) -> SegmentLayout:
-            old = [id for id, segment in layout.segments.items() if _sealed_until(segment, until)]
-            for segment in old:
-                layout = layout.prune_segment(segment)
+            old = [
+                id
+                for id, segment in layout.segments.items()
+                if _sealed_until(segment, until) and self._is_drained(segment_topic(topic, segment))
+            ]
+            for id in old:
+                self._segments.delete(segment_topic(topic, layout.segments[id]))
+                layout = layout.prune_segment(id)
             pruned[topic] = len(old)
             return layout
 
         for topic in topics:
             try:
-                self._change(topic, "prune", prune)
-            except (NotFound, Conflict) as error:
+                with self._operations.alone(topic):
+                    self._change(topic, "prune", prune)
+            except ControllerError as error:
                 log.info("not pruned this time: %s", error)
         return sum(pruned.values())
 
@@ -175,7 +217,7 @@ class ScalableTopicService:
             transaction.announce(policy_record(namespace, policy, self._now_ms()))
 
     def create_subscription(self, topic: str, subscription: str, type: SubscriptionType) -> None:
-        """Create a subscription; an existing one of the same type is left as it is."""
+        """Create a subscription at the beginning of every segment; one of the same type stays where it is."""
         with self._store.write() as transaction:
             _exists(transaction, topic)
             found = transaction.subscription(topic, subscription)
@@ -184,13 +226,20 @@ class ScalableTopicService:
                 transaction.announce(consumer_record(topic, subscription, type, "snapshot", 0, self._now_ms()))
             else:
                 _same_type(found, type)
+        self._subscribe_segments(topic, subscription, type)
 
     def delete_subscription(self, topic: str, subscription: str) -> None:
-        """Delete a subscription with its sessions."""
-        with self._store.write() as transaction:
-            found = _subscription(transaction, topic, subscription)
-            transaction.delete_subscription(topic, subscription)
-            transaction.announce(consumer_record(topic, subscription, found.type, "deleted", 0, self._now_ms()))
+        """Delete a subscription with its sessions; `SubscriptionInUse` while clients read a segment with it."""
+        with self._operations.alone(topic):
+            with self._store.read() as view:
+                _subscription(view, topic, subscription)
+                layout = SegmentLayout.from_metadata(_topic(view, topic).metadata)
+            for segment in layout.segments.values():
+                self._segments.delete_subscription(segment_topic(topic, segment), subscription)
+            with self._store.write() as transaction:
+                found = _subscription(transaction, topic, subscription)
+                transaction.delete_subscription(topic, subscription)
+                transaction.announce(consumer_record(topic, subscription, found.type, "deleted", 0, self._now_ms()))
 
     def register_consumer(self, topic: str, subscription: str, consumer: str, type: SubscriptionType) -> None:
         """Register a consumer session, with its subscription when that is missing; a known name changes nothing."""
@@ -206,6 +255,7 @@ class ScalableTopicService:
                 transaction.announce(
                     consumer_record(topic, subscription, type, "registered", count, self._now_ms(), consumer)
                 )
+        self._subscribe_segments(topic, subscription, type)
 
     def unregister_consumer(self, topic: str, subscription: str, consumer: str) -> None:
         """Remove a consumer session; its subscription stays."""
@@ -218,24 +268,21 @@ class ScalableTopicService:
                 consumer_record(topic, subscription, found.type, "unregistered", count, self._now_ms(), consumer)
             )
 
-    def _change_layout(
-        self,
-        topic: str,
-        cause: LayoutCause,
-        segments: Sequence[int],
-        change: Change,
-        decision_id: str | None,
-    ) -> None:
-        def changed(layout: SegmentLayout) -> SegmentLayout:
-            for segment in segments:
-                if segment not in layout.segments:
-                    raise NotFound(f"Segment not found: {segment} of {topic}")
-            try:
-                return change(layout)
-            except LayoutError as error:
-                raise Conflict(str(error)) from None
+    def _subscribe_segments(self, topic: str, subscription: str, type: SubscriptionType) -> None:
+        """The subscription was registered first, so a split that does not see it here creates it on the children."""
+        if type == "CHECKPOINT" or isinstance(self._segments, NoSegments):
+            return
+        with self._store.read() as view:
+            layout = SegmentLayout.from_metadata(_topic(view, topic).metadata)
+        for segment in layout.segments.values():
+            with contextlib.suppress(SegmentNotFound):
+                self._segments.create_subscription(segment_topic(topic, segment), subscription, "earliest")
 
-        self._change(topic, cause, changed, decision_id)
+    def _is_drained(self, segment: str) -> bool:
+        try:
+            return not any(self._segments.stats(segment).backlog.values())
+        except SegmentNotFound:
+            return True
 
     def _change(self, topic: str, cause: LayoutCause, change: Change, decision_id: str | None = None) -> None:
         """Compare-and-set: change what is there now, and look again when somebody else was faster."""

@@ -18,11 +18,14 @@ from typing import NamedTuple
 
 from controller.announcements import Record
 from controller.errors import StartError
+from controller.protocol import Operation
 from schemas.ids import topic_parts
 from schemas.messages import SubscriptionType
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+MAX_OPERATIONS = 100
+"""Operations of a topic that the journal keeps, the newest."""
 
 _SCHEMA = """
 CREATE TABLE topics (
@@ -57,6 +60,20 @@ CREATE TABLE outbox (
 CREATE TABLE last_version (value INTEGER NOT NULL);
 INSERT INTO last_version VALUES (0);
 """
+_JOURNAL = """
+CREATE TABLE operations (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    topic TEXT NOT NULL,
+    ended INTEGER NOT NULL,
+    operation TEXT NOT NULL
+);
+CREATE INDEX operations_by_topic ON operations (topic, seq);
+CREATE UNIQUE INDEX one_open_operation ON operations (topic) WHERE ended = 0;
+ALTER TABLE subscriptions ADD COLUMN drained TEXT NOT NULL DEFAULT '[]';
+"""
+_UPGRADES = {0: _SCHEMA + _JOURNAL, 1: _JOURNAL}
+"""What brings a file of an older format to the present one; 0 is an empty file."""
 
 
 class StoredTopic(NamedTuple):
@@ -155,6 +172,21 @@ class View:
         rows = self._db.execute("SELECT namespace, policy FROM namespace_policies ORDER BY namespace")
         return {namespace: AutoScalePolicyOverride.model_validate_json(policy) for namespace, policy in rows}
 
+    def open_operation(self, topic: str) -> Operation | None:
+        """The operation of a topic that has not ended, or None."""
+        row = self._db.execute("SELECT operation FROM operations WHERE topic = ? AND ended = 0", (topic,)).fetchone()
+        return Operation.model_validate_json(row[0]) if row else None
+
+    def open_operations(self) -> list[Operation]:
+        """All operations that have not ended, the oldest first."""
+        rows = self._db.execute("SELECT operation FROM operations WHERE ended = 0 ORDER BY seq")
+        return [Operation.model_validate_json(row[0]) for row in rows]
+
+    def operations(self, topic: str) -> list[Operation]:
+        """The operations of a topic that the journal holds, the newest first."""
+        rows = self._db.execute("SELECT operation FROM operations WHERE topic = ? ORDER BY seq DESC", (topic,))
+        return [Operation.model_validate_json(row[0]) for row in rows]
+
     def outbox_after(self, seq: int, limit: int) -> list[OutboxEntry]:
         """The next `limit` entries of the outbox."""
         rows = self._db.execute(
@@ -201,6 +233,7 @@ class Transaction(View):
     def delete_topic(self, topic: str) -> None:
         """Remove a topic with its subscriptions and sessions."""
         self._db.execute("DELETE FROM topics WHERE topic = ?", (topic,))
+        self._db.execute("DELETE FROM operations WHERE topic = ? AND ended = 1", (topic,))
         self.layouts.append((topic, None))
 
     def insert_subscription(self, topic: str, name: str, type: SubscriptionType) -> None:
@@ -235,6 +268,21 @@ class Transaction(View):
     def remove_namespace_policy(self, namespace: str) -> bool:
         """Remove the override of a namespace; False when there is none."""
         return self._db.execute("DELETE FROM namespace_policies WHERE namespace = ?", (namespace,)).rowcount == 1
+
+    def save_operation(self, operation: Operation) -> None:
+        """Store an operation in place of the one with its id; a second one that is open raises `IntegrityError`."""
+        stored = (operation.id, operation.topic, operation.has_ended, operation.to_json())
+        self._db.execute(
+            "INSERT INTO operations (id, topic, ended, operation) VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (id) DO UPDATE SET ended = excluded.ended, operation = excluded.operation",
+            stored,
+        )
+        if operation.has_ended:
+            self._db.execute(
+                "DELETE FROM operations WHERE topic = ? AND ended = 1 AND seq NOT IN"
+                " (SELECT seq FROM operations WHERE topic = ? ORDER BY seq DESC LIMIT ?)",
+                (operation.topic, operation.topic, MAX_OPERATIONS),
+            )
 
     def announce(self, record: Record | None) -> None:
         """Put a record into the outbox; None (nothing to announce) is fine."""
@@ -330,11 +378,13 @@ class LayoutStore:
         found = self._writer.execute("PRAGMA user_version").fetchone()[0]
         if found == SCHEMA_VERSION:
             return
-        if found != 0:
+        if found not in _UPGRADES:
             raise StartError(
                 f"{self.file} has format {found}, this controller reads {SCHEMA_VERSION}; use the version that wrote it"
             )
-        self._writer.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+        self._writer.executescript(
+            f"BEGIN IMMEDIATE; {_UPGRADES[found]} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
+        )
 
 
 def _columns(metadata: ScalableTopicMetadata) -> tuple[int | None, str]:

@@ -177,6 +177,8 @@ auto.create.topics.enable=false
 default.replication.factor=1
 offsets.topic.replication.factor=1
 offsets.topic.num.partitions=1
+# Segments' subscriptions are positions of groups without members: they stay.
+offsets.retention.minutes=2147483647
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 transaction.state.log.num.partitions=1

@@ -108,7 +108,9 @@ class ControllerSettings(_Section):
     snapshot_seconds: Seconds
     """Time between two repetitions of every layout and consumer count on Kafka, seconds."""
     sealed_retention_seconds: float
-    """Sealed segments are pruned after this long, seconds; negative = kept for ever."""
+    """Sealed segments that are read to the end are pruned after this long, seconds; negative = kept for ever."""
+    segments: Literal["none", "kafka"]
+    """Where the topics behind segments are: nowhere (clients look after them), or in the Kafka of [kafka]."""
     max_body_bytes: Annotated[int, Field(ge=1024)]
     """Largest request body that is read."""
 

@@ -15,6 +15,8 @@ import uvicorn
 
 from controller.app import create_app
 from controller.publisher import Publisher
+from controller.segments.base import SegmentStore
+from controller.segments.no_segments import NoSegments
 from controller.server import ControllerServer
 from controller.service import ScalableTopicService
 from controller.snapshots import Snapshots
@@ -82,11 +84,12 @@ def run_controller(
     retention_seconds: float = -1,
     snapshot_seconds: float = 3600,
     prune_seconds: float = 3600,
+    segments: SegmentStore | None = None,
 ) -> Iterator[RunningController]:
     """A controller in this process, on a free port, with a clock that stands still."""
     clock = Clock()
     store = LayoutStore(database)
-    service = ScalableTopicService(store, "default", retention_seconds, clock)
+    service = ScalableTopicService(store, segments or NoSegments(), "default", retention_seconds, clock)
     publisher = Publisher(store, bootstrap, Snapshots(snapshot_seconds, clock))
     listening = socket.create_server(("127.0.0.1", 0), backlog=2048)
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -10,11 +10,47 @@ import pytest
 
 from controller.announcements import consumer_record
 from controller.errors import StartError
-from controller.store import LayoutStore
+from controller.protocol import STEPS_SPLIT, Operation, Step
+from controller.store import MAX_OPERATIONS, LayoutStore
 from decisions.layout import SegmentLayout
 from schemas.metadata import ScalableTopicMetadata
 
 TOPIC = "topic://acme/shop/orders"
+FIRST_FORMAT = """
+CREATE TABLE topics (
+    topic TEXT PRIMARY KEY,
+    namespace TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    oldest_sealed_ms INTEGER,
+    metadata TEXT NOT NULL
+);
+CREATE INDEX topics_by_namespace ON topics (namespace, topic);
+CREATE INDEX topics_by_oldest_sealed ON topics (oldest_sealed_ms) WHERE oldest_sealed_ms IS NOT NULL;
+CREATE TABLE subscriptions (
+    topic TEXT NOT NULL REFERENCES topics ON DELETE CASCADE,
+    name TEXT NOT NULL,
+    type TEXT NOT NULL,
+    PRIMARY KEY (topic, name)
+) WITHOUT ROWID;
+CREATE TABLE consumers (
+    topic TEXT NOT NULL,
+    subscription TEXT NOT NULL,
+    name TEXT NOT NULL,
+    PRIMARY KEY (topic, subscription, name),
+    FOREIGN KEY (topic, subscription) REFERENCES subscriptions ON DELETE CASCADE
+) WITHOUT ROWID;
+CREATE TABLE namespace_policies (namespace TEXT PRIMARY KEY, policy TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE outbox (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    source TEXT NOT NULL,
+    key TEXT NOT NULL,
+    value BLOB NOT NULL
+);
+CREATE TABLE last_version (value INTEGER NOT NULL);
+INSERT INTO last_version VALUES (0);
+PRAGMA user_version = 1;
+"""
+"""What the first controllers wrote."""
 
 
 @pytest.fixture
@@ -122,6 +158,53 @@ def test_a_second_controller_on_the_same_file_is_refused(tmp_path: Path) -> None
         LayoutStore(tmp_path / "layouts.db")
     first.close()
     LayoutStore(tmp_path / "layouts.db").close()
+
+
+def test_a_file_of_the_first_format_is_brought_up_with_all_that_it_holds(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "layouts.db") as connection:
+        connection.executescript(FIRST_FORMAT)
+        connection.execute("INSERT INTO topics VALUES (?, 'acme/shop', 7, NULL, ?)", (TOPIC, layout(4).to_json()))
+        connection.execute("INSERT INTO subscriptions VALUES (?, 's', 'QUEUE')", (TOPIC,))
+        connection.execute("INSERT INTO consumers VALUES (?, 's', 'c')", (TOPIC,))
+    connection.close()
+    for _ in range(2):
+        store = LayoutStore(tmp_path / "layouts.db")
+        with store.read() as view:
+            stored = view.topic(TOPIC)
+            assert stored is not None
+            assert (stored.version, stored.metadata) == (7, layout(4))
+            assert view.subscription(TOPIC, "s") == ("s", "QUEUE", 1)
+            assert view.open_operations() == []
+        store.close()
+
+
+def operation(id: str, step: Step = "create-children") -> Operation:
+    return Operation(
+        id=id, topic=TOPIC, kind="split", segments=("0000-ffff-0",), children=("0000-7fff-1", "8000-ffff-2"),
+        step=step, epoch=0, started_at=1_000,
+    )  # fmt: skip
+
+
+def test_of_a_topic_one_operation_is_open_and_the_newest_ended_ones_are_kept(store: LayoutStore) -> None:
+    with store.write() as transaction:
+        transaction.insert_topic(TOPIC, layout())
+    for number in range(MAX_OPERATIONS + 5):
+        for step in STEPS_SPLIT:
+            with store.write() as transaction:
+                transaction.save_operation(operation(f"op{number}", step))
+    with store.write() as transaction:
+        transaction.save_operation(operation("open"))
+    with pytest.raises(sqlite3.IntegrityError), store.write() as transaction:
+        transaction.save_operation(operation("another"))
+    with store.read() as view:
+        assert view.open_operation(TOPIC) == operation("open")
+        assert [found.id for found in view.operations(TOPIC)] == [
+            "open", *(f"op{number}" for number in range(MAX_OPERATIONS + 4, 4, -1))
+        ]  # fmt: skip
+    with store.write() as transaction:
+        transaction.delete_topic(TOPIC)
+    with store.read() as view:
+        assert view.operations(TOPIC) == view.open_operations() == [operation("open")]
 
 
 def test_a_file_of_a_later_format_is_refused(tmp_path: Path) -> None:
