@@ -1,0 +1,44 @@
+"""`anabranch controller` that kills itself with -9 at a chosen point of a split or merge.
+
+Run as `python -m tests.controller.dying_controller POINT ARGUMENTS…` with the arguments of `anabranch`. POINT is a
+step: death comes when the journal was just told that it is next; or `published`: after the layout, before the journal.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+from anabranch.cli import main
+from controller.operations import Operations, StoredLayouts
+from controller.protocol import Operation
+
+
+def die() -> None:
+    """No clean-up of any kind."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def arm(point: str) -> None:
+    """Puts the deaths in."""
+    save, replace = Operations.save, StoredLayouts.replace
+
+    def deadly_save(self: Operations, operation: Operation) -> None:
+        save(self, operation)
+        if operation.step == point:
+            die()
+
+    def deadly_replace(self: StoredLayouts, *arguments: Any) -> bool:
+        done = replace(self, *arguments)
+        if done and point == "published":
+            die()
+        return done
+
+    Operations.save, StoredLayouts.replace = deadly_save, deadly_replace  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    arm(sys.argv.pop(1))
+    main()
