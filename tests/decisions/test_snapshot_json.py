@@ -1,0 +1,25 @@
+"""The quick ways to JSON give what the models give."""
+
+from __future__ import annotations
+
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from decisions.answers import answer_to_wire, gates_to_json
+from decisions.decide import decide
+from decisions.policy import policy_override
+from decisions.snapshot import snapshot_to_json, snapshot_to_wire
+from schemas.ids import canonical_json
+from tests.decisions.snapshots import random_snapshot
+
+
+@given(st.integers(0, 2**32), st.booleans())
+def test_a_snapshot_and_the_gates_of_its_answer_are_the_json_of_their_models(seed, guards):
+    snapshot = random_snapshot(Random(seed), guards)
+    layout, policy = snapshot.layout.to_metadata().to_json(), policy_override(snapshot.policy).to_json()
+    assert snapshot_to_json(snapshot, layout, policy) == snapshot_to_wire(snapshot).to_json()
+    answer = decide(snapshot)
+    wire = [reading.model_dump(by_alias=True, exclude_none=True) for reading in answer_to_wire(answer).gates]
+    assert gates_to_json(answer.gates) == canonical_json(wire)
