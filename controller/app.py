@@ -17,6 +17,7 @@ from typing import Annotated, Any, cast
 from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from controller.errors import BadRequest, ControllerError, NotFound, PreconditionFailed
@@ -29,7 +30,7 @@ from controller.store import LayoutStore
 from controller.watching import Watching
 from controller.watching import routes as watching_routes
 from schemas.messages import SubscriptionType
-from schemas.metadata import AutoScalePolicyOverride
+from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,15 @@ RESUME_SECONDS = 5.0
 """Time between two attempts to finish operations that are open, seconds."""
 
 _LONG = re.compile(r"-?[0-9]{1,18}", re.ASCII)
+
+
+class Refusal(BaseModel):
+    """The body of every answer that is no success."""
+
+    reason: str
+
+
+_REFUSED: dict[int | str, dict[str, Any]] = {"4XX": {"model": Refusal, "description": "Refused; nothing was changed."}}
 
 
 def create_app(
@@ -76,6 +86,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        responses=_REFUSED,
     )
     app.state.service = service
     app.state.watching = watching
@@ -83,7 +94,7 @@ def create_app(
     app.include_router(_topics)
     app.include_router(_namespaces)
 
-    @app.get("/healthz", tags=["health"])
+    @app.get("/healthz", tags=["health"], responses={503: {"description": "Failing."}})
     def health() -> JSONResponse:
         """200 when the store answers and announcements reach Kafka, 503 with the reason otherwise."""
         status = publisher.status()
@@ -148,6 +159,15 @@ _namespaces = APIRouter(
 _DONE: dict[str, Any] = {"status_code": 204, "response_class": Response}
 
 
+def _takes(schema: dict[str, Any]) -> dict[str, Any]:
+    return {**_DONE, "openapi_extra": {"requestBody": {"content": {"application/json": {"schema": schema}}}}}
+
+
+_PROPERTIES = {"type": "object", "additionalProperties": {"type": "string"}}
+_POLICY = {"$ref": "#/components/schemas/AutoScalePolicyOverride"}
+_POLICY_READ: dict[int | str, dict[str, Any]] = {200: {"model": AutoScalePolicyOverride}}
+
+
 @_topics.get("")
 def list_topics(
     service: Service, namespace: Namespace, property: Annotated[list[str], Query(default_factory=list)]
@@ -162,7 +182,7 @@ def list_topics(
     return service.list_topics(namespace, filters)
 
 
-@_topics.put("/{topic}", **_DONE)
+@_topics.put("/{topic}", **_takes(_PROPERTIES))
 def create_topic(service: Service, topic: Topic, body: Body, numInitialSegments: str = "1") -> None:
     """Create a topic; the body is empty or an object of string properties."""
     properties = parse_json(body)
@@ -175,7 +195,7 @@ def create_topic(service: Service, topic: Topic, body: Body, numInitialSegments:
     service.create_topic(topic, int(numInitialSegments), properties)
 
 
-@_topics.get("/{topic}")
+@_topics.get("/{topic}", responses={200: {"model": ScalableTopicMetadata}})
 def get_layout(service: Service, topic: Topic) -> Response:
     """The layout record of a topic (ScalableTopicMetadata)."""
     return Response(service.layout_json(topic), media_type="application/json")
@@ -211,13 +231,13 @@ def list_operations(service: Service, topic: Topic) -> JSONResponse:
     return JSONResponse([operation.model_dump(mode="json", by_alias=True) for operation in service.operations(topic)])
 
 
-@_topics.get("/{topic}/autoScalePolicy")
+@_topics.get("/{topic}/autoScalePolicy", responses=_POLICY_READ)
 def get_policy(service: Service, topic: Topic) -> Response:
     """The override of a topic as it was set; 200 without a body when there is none, as Pulsar."""
     return _policy_answer(service.policy(topic))
 
 
-@_topics.post("/{topic}/autoScalePolicy", **_DONE)
+@_topics.post("/{topic}/autoScalePolicy", **_takes(_POLICY))
 def set_policy(service: Service, topic: Topic, body: Body) -> None:
     """Replace the override of a topic; an empty body removes it."""
     service.set_policy(topic, parse_override(body))
@@ -229,13 +249,13 @@ def remove_policy(service: Service, topic: Topic) -> None:
     service.set_policy(topic, None)
 
 
-@_namespaces.get("")
+@_namespaces.get("", responses=_POLICY_READ)
 def get_namespace_policy(service: Service, namespace: Namespace) -> Response:
     """The override of a namespace as it was set; 200 without a body when there is none, as Pulsar."""
     return _policy_answer(service.namespace_policy(namespace))
 
 
-@_namespaces.post("", **_DONE)
+@_namespaces.post("", **_takes(_POLICY))
 def set_namespace_policy(service: Service, namespace: Namespace, body: Body) -> None:
     """Replace the override of a namespace; an empty body removes it."""
     service.set_namespace_policy(namespace, parse_override(body))
