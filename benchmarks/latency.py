@@ -25,6 +25,7 @@ from typing import Any
 from confluent_kafka import Producer
 from pyspark.sql.streaming import StreamingQuery
 
+from benchmarks.processes import cpu_seconds
 from benchmarks.stream import batches_of, bench_settings, sample_of
 from decisions.layout import SegmentLayout
 from lab.broker import EmbeddedBroker, create_topics
@@ -177,26 +178,11 @@ def _feed(bootstrap: str) -> None:
 def _idle_cores(jvm: Any, seconds: float) -> float | None:
     """Cores that the driver, the JVM and its Python workers use without data; None where /proc does not tell."""
     try:
-        before = _cpu_seconds(jvm.pid)
+        before = cpu_seconds(jvm.pid)
         threading.Event().wait(seconds)
-        return round((_cpu_seconds(jvm.pid) - before) / seconds, 3)
+        return round((cpu_seconds(jvm.pid) - before) / seconds, 3)
     except OSError:
         return None
-
-
-def _cpu_seconds(jvm: int) -> float:
-    ticks = 0
-    for pid in (jvm, os.getpid(), *_descendants(jvm)):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
-
-
-def _descendants(pid: int) -> list[int]:
-    children = [
-        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
-    ]
-    return children + [found for child in children for found in _descendants(child)]
 
 
 def _until(condition: Any, query: StreamingQuery, deadline_s: float = 180.0) -> None:

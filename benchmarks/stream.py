@@ -26,6 +26,7 @@ import pyarrow as pa
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
+from benchmarks.processes import folder_bytes, resident_mb
 from decisions.layout import SegmentLayout
 from lab.broker import EmbeddedBroker, create_topics
 from lab.setup import ensure_jars
@@ -135,13 +136,17 @@ def _measure(settings: Settings, messages: int) -> dict[str, Any]:
             floors["read and shuffle"].append(_timed(lambda: _floor(spark, settings, parse=False)))
             floors["and parse in Python"].append(_timed(lambda: _floor(spark, settings, parse=True)))
         batches = _run_job(spark, settings, messages)
+        checkpoint = folder_bytes(Path(settings.stream.checkpoint))
         ticks = _ticks(spark, settings)
+        resident = resident_mb(spark.sparkContext._gateway.proc.pid)  # type: ignore[union-attr]
     finally:
         spark.stop()
     samples = messages * SEGMENTS
     return {
         "floors": {name: samples / statistics.median(seconds[1:]) for name, seconds in floors.items()},
         "job": _throughput(batches),
+        "checkpoint_mb": round(checkpoint / 1e6, 1),
+        "resident_mb": resident,
         "ticks": {"first": ticks[0], "steady": statistics.median(ticks[-3:]), "seconds": ticks},
     }
 
@@ -234,6 +239,9 @@ def _show(report: dict[str, Any]) -> None:
     print(report["machine"])
     for name, rate in (*floors.items(), ("the job, committed to Delta", job["samples_per_second"] or 0)):
         print(f"{name:32}{rate:12,.0f} samples/s {rate / floors['read and shuffle']:7.2f} of the first floor")
+    print(
+        f"checkpoint {report['checkpoint_mb']:,} MB after {job['batches']} warm batches; resident MB {report['resident_mb']}"
+    )
     for name in ("first", "steady"):
         print(f"{f'a tick over every topic, {name}':40}{report['ticks'][name]:8.2f} s of batch time")
 
