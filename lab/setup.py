@@ -40,20 +40,28 @@ def ensure_jars(settings: Settings, say: Callable[[str], None] = lambda _: None)
 
     Raises `SetupError` with what could not be had.
     """
-    root = settings.path(settings.local.jars)
-    lists = settings.home / "conf" / "jars"
-    jars = Jars(spark=root / "spark", kafka=root / "kafka", zookeeper=root / "zookeeper")
-    for folder in (jars.spark, jars.kafka, jars.zookeeper):
-        expected = read_checksums(lists / f"{folder.name}.sha256")
-        wrong = wrong_jars(folder, expected)
-        if wrong:
-            why = f"{'; '.join(wrong[:3])}: all are fetched again" if folder.is_dir() else "once"
-            say(f"fetching {len(expected)} jars for {folder.name} ({why}) …")
-            _fetch(lists / f"{folder.name}.xml", folder, expected)
+    jars = Jars(*(_ensure_folder(settings, name, say) for name in ("spark", "kafka", "zookeeper")))
     if not localfs_is_current(jars.spark / LOCALFS_JAR):
         say("compiling the local file system that forks no processes (once) …")
         compile_localfs(jars.spark / LOCALFS_JAR)
     return jars
+
+
+def ensure_admin_client(settings: Settings, say: Callable[[str], None] = lambda _: None) -> Path:
+    """The folder of Pulsar's Java admin client, which only tests need; fetched and checked as the others."""
+    return _ensure_folder(settings, "pulsar-admin", say)
+
+
+def _ensure_folder(settings: Settings, name: str, say: Callable[[str], None]) -> Path:
+    lists = settings.home / "conf" / "jars"
+    folder = settings.path(settings.local.jars) / name
+    expected = read_checksums(lists / f"{name}.sha256")
+    wrong = wrong_jars(folder, expected)
+    if wrong:
+        why = f"{'; '.join(wrong[:3])}: all are fetched again" if folder.is_dir() else "once"
+        say(f"fetching {len(expected)} jars for {name} ({why}) …")
+        _fetch(lists / f"{name}.xml", folder, expected)
+    return folder
 
 
 def read_checksums(file: Path) -> dict[str, str]:
