@@ -16,7 +16,7 @@ from decisions.answers import gates_to_json
 from decisions.decide import Hold, Merge, Split, decide, next_due
 from decisions.gates import Gate
 from decisions.snapshot import TopicSnapshot, snapshot_to_json
-from schemas.ids import canonical_json, decision_id
+from schemas.ids import canonical_json
 from schemas.tables import Family
 from schemas.version import ENGINE_VERSION
 from streaming.fleetview import FleetView
@@ -25,7 +25,7 @@ from streaming.loads import LoadTable
 from streaming.policies import EffectivePolicy, Policies
 from streaming.records import Output, RawRecord
 from streaming.samples import Samples
-from streaming.state import BucketState, Flight, StateError, TopicState
+from streaming.state import BucketState, StateError, TopicState
 
 FAMILY: Family = "autoscale"
 MOST_HOLDS_PER_TICK = 200
@@ -58,6 +58,12 @@ class Packed:
     loads: bytes = b""
     topics_log: Sequence[bytes] = ()
     loads_log: Sequence[bytes] = ()
+
+    @classmethod
+    def of(cls, state: BucketState, loads: LoadTable) -> Packed:
+        """All of it anew, as two bases."""
+        topics_base, loads_base = state.pack(), loads.pack()
+        return cls(_fence(_Chain.of(topics_base), _Chain.of(loads_base)), topics_base, loads_base)
 
 
 @dataclass(frozen=True)
@@ -174,7 +180,7 @@ class BucketEngine:
                 continue
             output.counts.evaluations += not intake.tick
             policy = self._policies.of(state, topic)
-            snapshot = _snapshot(topic, decoded.loads, policy, now, "tick" if name in by_tick else "consumer")
+            snapshot = snapshot_of(topic, decoded.loads, policy, now, "tick" if name in by_tick else "consumer")
             answer = decide(snapshot)
             if isinstance(answer, Hold):
                 self._hold(state, topic, snapshot, answer, policy, output)
@@ -196,8 +202,7 @@ class BucketEngine:
         if hold.gate.value == topic.hold_gate:
             return
         state.touch(topic.name)
-        topic.hold_gate = hold.gate.value
-        topic.hold_seq += 1
+        topic.hold_at(hold.gate.value)
         reading = hold.binding
         output.counts.holds += 1
         output.holds.append({
@@ -251,7 +256,8 @@ _WORTH_A_TICK = frozenset({Gate.SPLIT_COOLDOWN, Gate.RETRY_BACKOFF})
 """Splits are fast: an evaluation that only waits for these gets a tick of its own. Merges are lazy: they wait."""
 
 
-def _snapshot(topic: TopicState, loads: LoadTable, policy: EffectivePolicy, now: int, trigger: str) -> TopicSnapshot:
+def snapshot_of(topic: TopicState, loads: LoadTable, policy: EffectivePolicy, now: int, trigger: str) -> TopicSnapshot:
+    """What an evaluation of a topic sees whose layout is known; `now` in milliseconds, `trigger` consumer or tick."""
     assert topic.layout is not None
     return TopicSnapshot(
         topic=topic.name,
@@ -278,13 +284,7 @@ def _decide(
     action = "split" if isinstance(answer, Split) else "merge"
     segments = [answer.segment] if isinstance(answer, Split) else list(answer.segments)
     state.touch(topic.name)
-    attempt_of = canonical_json([snapshot.layout.epoch, action, segments])
-    topic.attempts = topic.attempts + 1 if topic.attempt_of == attempt_of else 1
-    topic.attempt_of = attempt_of
-    identity = decision_id(topic.name, snapshot.layout.epoch, action, segments, topic.attempts)
-    topic.flight = Flight(identity, snapshot.layout.epoch, snapshot.now, action)
-    topic.hold_gate = None
-    topic.decision_seq += 1
+    identity = topic.begin_flight(snapshot.layout.epoch, action, segments, snapshot.now)
     output.counts.decisions += 1
     output.decisions.append({
         **_identity(topic, snapshot, policy),

@@ -18,6 +18,7 @@ import numpy as np
 import pydantic_core
 
 from decisions.layout import SegmentLayout
+from schemas.ids import canonical_json, decision_id
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 
 STATE_VERSION = 2
@@ -86,6 +87,22 @@ class TopicState:
         self.metadata_json = metadata_json
         self.__dict__.pop("active_ids", None)
         self.__dict__["layout"] = layout
+
+    def begin_flight(self, epoch: int, action: str, segments: list[int], now: int) -> str:
+        """A decision has been taken: it is open from `now` on. Answers its id."""
+        attempt_of = canonical_json([epoch, action, segments])
+        self.attempts = self.attempts + 1 if self.attempt_of == attempt_of else 1
+        self.attempt_of = attempt_of
+        identity = decision_id(self.name, epoch, action, segments, self.attempts)
+        self.flight = Flight(identity, epoch, now, action)
+        self.hold_gate = None
+        self.decision_seq += 1
+        return identity
+
+    def hold_at(self, gate: str) -> None:
+        """Another gate has become the binding one."""
+        self.hold_gate = gate
+        self.hold_seq += 1
 
     @property
     def override(self) -> AutoScalePolicyOverride | None:
