@@ -103,9 +103,15 @@ def create_app(
         body = {"status": "ok" if status.working else "failing", "outbox": waiting, "reason": status.error}
         return JSONResponse(body, 200 if status.working else 503)
 
+    app.router.default = _no_route
     _answer_errors(app)
     app.add_middleware(RequestGate, token=token, max_body_bytes=max_body_bytes)
     return app
+
+
+async def _no_route(*_: object) -> None:
+    """In place of Starlette's, which refuses a WebSocket without a word."""
+    raise HTTPException(404)
 
 
 async def _body(request: Request) -> bytes:
@@ -315,7 +321,8 @@ def _answer_errors(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def _(request: Request, error: HTTPException) -> JSONResponse:
-        return reason(error.status_code, f"{error.detail}: {request.method} {request.url.path[:200]}", error.headers)
+        asked = f"{request.scope.get('method', 'WebSocket')} {request.url.path[:200]}"
+        return reason(error.status_code, f"{error.detail}: {asked}", error.headers)
 
     @app.exception_handler(RequestValidationError)
     async def _(request: Request, error: RequestValidationError) -> JSONResponse:

@@ -136,3 +136,15 @@ def test_whatever_is_asked_the_answer_is_below_500_and_in_json(
     if layout.status == 200:
         SegmentLayout.from_metadata(ScalableTopicMetadata.model_validate_json(content))
     assert ask(target, "GET", BASE)[0].status == 200
+
+
+@pytest.mark.parametrize("path", [f"{BASE}/t", f"{BASE}/t/split/0", "/healthz", "/nowhere", f"{BASE}/t/watch/more"])
+def test_a_websocket_where_there_is_none_is_not_found_with_a_reason(target: RunningController, path: str) -> None:
+    handshake = {
+        "Connection": "Upgrade",
+        "Upgrade": "websocket",
+        "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+    }
+    answer, content = ask(target, "GET", path, more=handshake)
+    assert (answer.status, json.loads(content)) == (404, {"reason": f"Not Found: WebSocket {path}"})
