@@ -20,6 +20,8 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
+from controller.consuming import Consuming
+from controller.consuming import routes as consuming_routes
 from controller.errors import BadRequest, ControllerError, NotFound, PreconditionFailed
 from controller.middleware import RequestGate
 from controller.names import namespace_of_path, plain_name, topic_of_path
@@ -60,21 +62,27 @@ def create_app(
     token: str | None,
     max_body_bytes: int,
     url: str,
+    grace_seconds: float,
     prune_seconds: float = PRUNE_SECONDS,
 ) -> FastAPI:
     """The ASGI application of a controller at `url`; starting it starts the publisher, the watch and the pruning."""
     watching = Watching(store, url)
+    consuming = Consuming(service, grace_seconds)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         watching.start()
+        await consuming.subscriptions.start()
+        store.on_layout.append(consuming.subscriptions.layout_changed)
+        store.on_members.append(consuming.subscriptions.members_changed)
         publisher.start()
         tasks = [
             asyncio.create_task(_prune_for_ever(service, prune_seconds)),
             asyncio.create_task(_resume_for_ever(service)),
         ]
         yield
-        watching.stop()
+        app.state.end_sessions()
+        await consuming.subscriptions.stop()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -90,7 +98,15 @@ def create_app(
     )
     app.state.service = service
     app.state.watching = watching
+    app.state.consuming = consuming
+
+    def end_sessions() -> None:
+        watching.stop()
+        consuming.stop()
+
+    app.state.end_sessions = end_sessions
     app.include_router(watching_routes)
+    app.include_router(consuming_routes)
     app.include_router(_topics)
     app.include_router(_namespaces)
 

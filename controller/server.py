@@ -47,7 +47,8 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> None:
             )
             publisher = Publisher(store, settings.kafka.bootstrap, Snapshots(chosen.snapshot_seconds, wall_clock_ms))
             token = chosen.token.get_secret_value() if chosen.token else None
-            app = create_app(store, service, publisher, token, chosen.max_body_bytes, _url(listening))
+            url, grace = _url(listening), chosen.consumer_grace_seconds
+            app = create_app(store, service, publisher, token, chosen.max_body_bytes, url, grace)
             config = uvicorn.Config(
                 app,
                 http="h11",
@@ -60,7 +61,7 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> None:
                 server_header=False,
                 timeout_graceful_shutdown=GRACE_SECONDS,
             )
-            server = ControllerServer(config, app.state.watching.stop, lambda: ready(_url(listening)))
+            server = ControllerServer(config, app.state.end_sessions, lambda: ready(url))
             # uvicorn takes these over while it runs and raises them again at its end: that must not kill the process.
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: server.stop())

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from controller.announcements import consumer_record, layout_record, policy_record
@@ -18,9 +18,9 @@ from controller.errors import Conflict, ControllerError, NotFound, PreconditionF
 from controller.operations import Operations
 from controller.policies import Profile, check_override
 from controller.protocol import Operation
-from controller.segments.base import SegmentNotFound, SegmentStore
+from controller.segments.base import SegmentNotFound, SegmentStore, SubscriptionNotFound
 from controller.segments.no_segments import NoSegments
-from controller.store import LayoutStore, StoredSubscription, StoredTopic, View
+from controller.store import LayoutStore, StoredMembers, StoredSubscription, StoredTopic, View
 from decisions.layout import HASH_SPACE, Segment, SegmentLayout, segment_topic
 from schemas.ids import topic_parts
 from schemas.messages import LayoutCause, SubscriptionType
@@ -241,8 +241,13 @@ class ScalableTopicService:
                 transaction.delete_subscription(topic, subscription)
                 transaction.announce(consumer_record(topic, subscription, found.type, "deleted", 0, self._now_ms()))
 
-    def register_consumer(self, topic: str, subscription: str, consumer: str, type: SubscriptionType) -> None:
-        """Register a consumer session, with its subscription when that is missing; a known name changes nothing."""
+    def register_consumer(
+        self, topic: str, subscription: str, consumer: str, type: SubscriptionType, session: bool = False
+    ) -> None:
+        """Register a consumer, with its subscription when that is missing; a known name stays registered.
+
+        `session`: it is one that is unregistered when it has no connection for too long.
+        """
         with self._store.write() as transaction:
             _exists(transaction, topic)
             found = transaction.subscription(topic, subscription)
@@ -250,7 +255,7 @@ class ScalableTopicService:
                 transaction.insert_subscription(topic, subscription, type)
                 found = StoredSubscription(subscription, type, 0)
             _same_type(found, type)
-            if transaction.insert_consumer(topic, subscription, consumer):
+            if transaction.insert_consumer(topic, subscription, consumer, session):
                 count = found.consumers + 1
                 transaction.announce(
                     consumer_record(topic, subscription, type, "registered", count, self._now_ms(), consumer)
@@ -267,6 +272,49 @@ class ScalableTopicService:
             transaction.announce(
                 consumer_record(topic, subscription, found.type, "unregistered", count, self._now_ms(), consumer)
             )
+
+    def unregister_consumers(self, topic: str, subscription: str, consumers: Iterable[str]) -> None:
+        """Remove consumers in one step; names that are not registered, or no such subscription, are fine."""
+        with self._store.write() as transaction:
+            found = transaction.subscription(topic, subscription)
+            if found is None:
+                return
+            count, now = found.consumers, self._now_ms()
+            for consumer in consumers:
+                if transaction.delete_consumer(topic, subscription, consumer):
+                    count -= 1
+                    transaction.announce(
+                        consumer_record(topic, subscription, found.type, "unregistered", count, now, consumer)
+                    )
+
+    def membership(self, topic: str, subscription: str) -> tuple[SegmentLayout, StoredMembers | None]:
+        """The layout of a topic, and who reads the subscription; `NotFound` without the topic."""
+        with self._store.read() as view:
+            stored = _topic(view, topic)
+            members = view.members(topic, subscription)
+        return SegmentLayout.from_metadata(stored.metadata), members
+
+    def subscriptions_with_sessions(self) -> list[tuple[str, str]]:
+        """Topic and name of every subscription that has a session."""
+        with self._store.read() as view:
+            return view.subscriptions_with_sessions()
+
+    def save_drained(self, topic: str, subscription: str, drained: Iterable[int]) -> None:
+        """Store which sealed segments a subscription has read to the end."""
+        with self._store.write() as transaction:
+            transaction.save_drained(topic, subscription, drained)
+
+    def drained_of(self, subscription: str, segments: Mapping[int, str]) -> set[int]:
+        """Which of these sealed segments, names by id, the subscription has read to the end; `SegmentStoreError`."""
+        return {id for id, segment in segments.items() if self._has_read(subscription, segment)}
+
+    def _has_read(self, subscription: str, segment: str) -> bool:
+        try:
+            return self._segments.backlog(segment, subscription) == 0
+        except SegmentNotFound:
+            return True
+        except SubscriptionNotFound:
+            return False
 
     def _subscribe_segments(self, topic: str, subscription: str, type: SubscriptionType) -> None:
         """The subscription was registered first, so a split that does not see it here creates it on the children."""

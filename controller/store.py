@@ -11,7 +11,7 @@ import fcntl
 import json
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -23,7 +23,7 @@ from schemas.ids import topic_parts
 from schemas.messages import SubscriptionType
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 MAX_OPERATIONS = 100
 """Operations of a topic that the journal keeps, the newest."""
 
@@ -72,7 +72,11 @@ CREATE INDEX operations_by_topic ON operations (topic, seq);
 CREATE UNIQUE INDEX one_open_operation ON operations (topic) WHERE ended = 0;
 ALTER TABLE subscriptions ADD COLUMN drained TEXT NOT NULL DEFAULT '[]';
 """
-_UPGRADES = {0: _SCHEMA + _JOURNAL, 1: _JOURNAL}
+_SESSIONS = """
+ALTER TABLE consumers ADD COLUMN session INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX consumers_with_session ON consumers (topic, subscription) WHERE session = 1;
+"""
+_UPGRADES = {0: _SCHEMA + _JOURNAL + _SESSIONS, 1: _JOURNAL + _SESSIONS, 2: _SESSIONS}
 """What brings a file of an older format to the present one; 0 is an empty file."""
 
 
@@ -90,6 +94,16 @@ class StoredSubscription(NamedTuple):
     name: str
     type: SubscriptionType
     consumers: int
+
+
+class StoredMembers(NamedTuple):
+    """What of a subscription's coordinator is stored."""
+
+    type: SubscriptionType
+    drained: tuple[int, ...]
+    """Ids of the sealed segments that it has read to the end."""
+    consumers: dict[str, bool]
+    """Its consumers by name; True: a session, which needs a connection to stay."""
 
 
 class OutboxEntry(NamedTuple):
@@ -162,6 +176,22 @@ class View:
         ).fetchone()
         return StoredSubscription(*row) if row else None
 
+    def members(self, topic: str, name: str) -> StoredMembers | None:
+        """Who reads a subscription and what it has drained, or None."""
+        row = self._db.execute(
+            "SELECT type, drained FROM subscriptions WHERE topic = ? AND name = ?", (topic, name)
+        ).fetchone()
+        if row is None:
+            return None
+        consumers = self._db.execute(
+            "SELECT name, session FROM consumers WHERE topic = ? AND subscription = ?", (topic, name)
+        )
+        return StoredMembers(row[0], tuple(json.loads(row[1])), {name: bool(session) for name, session in consumers})
+
+    def subscriptions_with_sessions(self) -> list[tuple[str, str]]:
+        """Topic and name of every subscription that has a session."""
+        return self._db.execute("SELECT DISTINCT topic, subscription FROM consumers WHERE session = 1").fetchall()
+
     def namespace_policy(self, namespace: str) -> AutoScalePolicyOverride | None:
         """The override of a namespace, or None."""
         row = self._db.execute("SELECT policy FROM namespace_policies WHERE namespace = ?", (namespace,)).fetchone()
@@ -208,6 +238,8 @@ class Transaction(View):
         """Whether the outbox got something."""
         self.layouts: list[tuple[str, ScalableTopicMetadata | None]] = []
         """The layouts as they are after this, in order; None of a topic that is deleted."""
+        self.members_of: list[tuple[str, str]] = []
+        """Topic and name of the subscriptions whose consumers may be others after this."""
 
     def insert_topic(self, topic: str, metadata: ScalableTopicMetadata) -> bool:
         """Store a new topic; False when there is one of that name."""
@@ -243,12 +275,27 @@ class Transaction(View):
     def delete_subscription(self, topic: str, name: str) -> None:
         """Remove a subscription with its sessions."""
         self._db.execute("DELETE FROM subscriptions WHERE topic = ? AND name = ?", (topic, name))
+        self.members_of.append((topic, name))
 
-    def insert_consumer(self, topic: str, subscription: str, name: str) -> bool:
-        """Add a session; False when there is one of that name."""
-        inserted = self._db.execute(
-            "INSERT OR IGNORE INTO consumers (topic, subscription, name) VALUES (?, ?, ?)", (topic, subscription, name)
+    def save_drained(self, topic: str, name: str, drained: Iterable[int]) -> None:
+        """Store which sealed segments a subscription has read to the end; none of that name is fine."""
+        self._db.execute(
+            "UPDATE subscriptions SET drained = ? WHERE topic = ? AND name = ?",
+            (json.dumps(list(drained)), topic, name),
         )
+
+    def insert_consumer(self, topic: str, subscription: str, name: str, session: bool = False) -> bool:
+        """Add a consumer; False when there is one of that name, which `session` makes one that needs a connection."""
+        inserted = self._db.execute(
+            "INSERT OR IGNORE INTO consumers (topic, subscription, name, session) VALUES (?, ?, ?, ?)",
+            (topic, subscription, name, session),
+        )
+        if inserted.rowcount == 0 and session:
+            self._db.execute(
+                "UPDATE consumers SET session = 1 WHERE topic = ? AND subscription = ? AND name = ?",
+                (topic, subscription, name),
+            )
+        self.members_of.append((topic, subscription))
         return inserted.rowcount == 1
 
     def delete_consumer(self, topic: str, subscription: str, name: str) -> bool:
@@ -256,6 +303,7 @@ class Transaction(View):
         deleted = self._db.execute(
             "DELETE FROM consumers WHERE topic = ? AND subscription = ? AND name = ?", (topic, subscription, name)
         )
+        self.members_of.append((topic, subscription))
         return deleted.rowcount == 1
 
     def set_namespace_policy(self, namespace: str, policy: AutoScalePolicyOverride) -> None:
@@ -307,8 +355,10 @@ class LayoutStore:
         self.file = file
         self.announced = threading.Event()
         """Set when the outbox got something; whoever waits for that clears it."""
-        self.on_layout: Callable[[str, ScalableTopicMetadata | None], None] | None = None
-        """Told of every layout that was committed, in the order of the commits (None: deleted); it must be short."""
+        self.on_layout: list[Callable[[str, ScalableTopicMetadata | None], None]] = []
+        """Told of every layout that was committed, in the order of the commits (None: deleted); must be short."""
+        self.on_members: list[Callable[[str, str], None]] = []
+        """Told of the topic and the name of every subscription whose consumers changed; must be short."""
         self._write_lock = threading.Lock()
         self._read_lock = threading.Lock()
         try:
@@ -353,9 +403,12 @@ class LayoutStore:
                 if self._writer.in_transaction:
                     self._writer.execute("ROLLBACK")
                 raise
-            if self.on_layout is not None:
-                for topic, metadata in transaction.layouts:
-                    self.on_layout(topic, metadata)
+            for topic, metadata in transaction.layouts:
+                for tell_layout in self.on_layout:
+                    tell_layout(topic, metadata)
+            for changed in transaction.members_of:
+                for tell_members in self.on_members:
+                    tell_members(*changed)
         if transaction.announces:
             self.announced.set()
 

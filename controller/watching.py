@@ -76,11 +76,10 @@ class Watching:
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(self._publish, topic, metadata)
 
-        self._store.on_layout = committed
+        self._store.on_layout.append(committed)
 
     def stop(self) -> None:
         """Ends all sessions; harmless when done before."""
-        self._store.on_layout = None
         self.hub.stop()
 
     async def session(self, topic: str, since: int | None) -> WatchSession:

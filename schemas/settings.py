@@ -109,6 +109,8 @@ class ControllerSettings(_Section):
     """Time between two repetitions of every layout and consumer count on Kafka, seconds."""
     sealed_retention_seconds: float
     """Sealed segments that are read to the end are pruned after this long, seconds; negative = kept for ever."""
+    consumer_grace_seconds: Seconds
+    """Time for which a consumer that lost its connection keeps its segments, seconds (PIP-468)."""
     segments: Literal["none", "kafka"]
     """Where the topics behind segments are: nowhere (clients look after them), or in the Kafka of [kafka]."""
     max_body_bytes: Annotated[int, Field(ge=1024)]

@@ -147,6 +147,10 @@ class SubscriptionCoordinator:
         events = tuple(MembershipEvent("unregistered", name, count - 1 - at) for at, name in enumerate(gone))
         return left, Change(events, pushes=self._pushes(left))
 
+    def admit(self, sessions: Mapping[str, Session]) -> tuple[SubscriptionCoordinator, Change]:
+        """Takes over sessions that were registered elsewhere, with one rebalance; known names are passed over."""
+        return self._with(replace(self, sessions={**sessions, **self.sessions}))
+
     def follow(self, layout: SegmentLayout) -> tuple[SubscriptionCoordinator, Change]:
         """Takes over a newer layout (PIP-468 "onLayoutChange"); an older one is passed over.
 

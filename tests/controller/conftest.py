@@ -85,6 +85,7 @@ def run_controller(
     snapshot_seconds: float = 3600,
     prune_seconds: float = 3600,
     segments: SegmentStore | None = None,
+    grace_seconds: float = 60,
 ) -> Iterator[RunningController]:
     """A controller in this process, on a free port, with a clock that stands still."""
     clock = Clock()
@@ -94,9 +95,9 @@ def run_controller(
     listening = socket.create_server(("127.0.0.1", 0), backlog=2048)
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-    app = create_app(store, service, publisher, token, 1_048_576, url, prune_seconds)
+    app = create_app(store, service, publisher, token, 1_048_576, url, grace_seconds, prune_seconds)
     config = uvicorn.Config(app, http="h11", ws="websockets-sansio", log_config=None, log_level="warning")
-    server = ControllerServer(config, app.state.watching.stop)
+    server = ControllerServer(config, app.state.end_sessions)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     wait_until(lambda: server.started)

@@ -1,0 +1,310 @@
+"""The consumer sessions of all subscriptions, as whoever leads their topics runs them (PIP-468 "Registration Flow").
+
+Stage: between `controller.consuming`, which carries messages, and the coordinators, which are values. Lives in one
+event loop. A step is stored first, by the service, and only then taken over and told: so every registration that was
+told of outlives the process. Connections and grace periods do not: after a start everybody is away and has the whole
+grace period. Who was registered by REST has no connection and stays until it is unregistered by REST.
+
+What others do is looked up, not followed event by event: after any change of members or layout a coordinator is brought
+to what the store holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import replace
+from typing import Any
+from weakref import WeakValueDictionary
+
+from controller.coordinator import (
+    Change,
+    ConsumerAssignment,
+    ConsumerRegistration,
+    Link,
+    Push,
+    SubscriptionCoordinator,
+    SubscriptionRecord,
+    assignable,
+    restore,
+)
+from controller.coordinator.sessions import Away
+from controller.errors import ControllerError, NotFound
+from controller.segments.base import SegmentStoreError
+from controller.service import ScalableTopicService
+from decisions.layout import segment_topic
+from schemas.messages import SubscriptionType
+from schemas.metadata import ScalableTopicMetadata
+
+log = logging.getLogger(__name__)
+
+DRAIN_SECONDS = 1.0
+"""Time between two looks at the backlog of sealed segments that are being read."""
+LEAST_WAIT_SECONDS = 0.05
+"""Time before expired sessions are looked at: again, when they could not be ended."""
+NEVER = Away(2**62)
+"""The session of a consumer that was registered by REST."""
+
+Key = tuple[str, str]
+"""A topic and one of its subscriptions."""
+Told = Callable[[Link, Push | str], None]
+"""Sends an assignment to a link, or says why the link has lost its consumer; must not wait."""
+
+
+class Subscriptions:
+    """All coordinators with sessions; the others are made when they are asked for."""
+
+    def __init__(self, service: ScalableTopicService, grace_seconds: float, tell: Told) -> None:
+        """`tell` is called in the event loop, after what it tells was stored."""
+        self._service = service
+        self._grace_ms = int(grace_seconds * 1000)
+        self._tell = tell
+        self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
+        self._led: dict[Key, SubscriptionCoordinator] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timers: dict[Key, asyncio.TimerHandle] = {}
+        self._looks: dict[Key, asyncio.TimerHandle] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def start(self) -> None:
+        """Called in the event loop that all of this lives in: waits for those that were connected before."""
+        self._loop = asyncio.get_running_loop()
+        for key in await asyncio.to_thread(self._service.subscriptions_with_sessions):
+            self._spawn(self._refresh(key, load=True))
+
+    async def stop(self) -> None:
+        """Ends all waiting; what is stored stays."""
+        self._loop = None
+        for timer in (*self._timers.values(), *self._looks.values()):
+            timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def register(self, key: Key, consumer: str, link: Link, type: SubscriptionType) -> None:
+        """A consumer says hello on `link`; it is told its assignment. `NotFound`, `Conflict`."""
+        async with self._alone(key):
+            coordinator = self._led.get(key)
+            if coordinator is None:
+                coordinator = await asyncio.to_thread(self._load, key, type)
+            after, change = coordinator.register(consumer, link, type)
+            try:
+                await asyncio.to_thread(self._service.register_consumer, *key, consumer, type, session=True)
+            except SegmentStoreError:
+                # It is registered, and has the grace period to come again.
+                self._spawn(self._refresh(key, load=True))
+                raise
+            self._take(key, after, change)
+        # A subscription that is new may find segments that are sealed and empty.
+        self._spawn(self._drain(key))
+
+    async def leave(self, key: Key, consumer: str, link: Link) -> None:
+        """A consumer says goodbye; nothing happens when `link` is not its link any more."""
+        async with self._alone(key):
+            coordinator = self._led.get(key)
+            if coordinator is None:
+                return
+            after, change = coordinator.leave(consumer, link)
+            await self._store_gone(key, change)
+            self._take(key, after, change)
+
+    async def disconnect(self, keys: set[Key], connection: int) -> None:
+        """A connection is gone, with its consumers of these subscriptions: they have the grace period to come back."""
+        for key in keys:
+            async with self._alone(key):
+                if key in self._led:
+                    self._take(key, self._led[key].disconnect(connection, _now_ms()), Change())
+
+    async def assignment(self, key: Key, consumer: str) -> ConsumerAssignment:
+        """What a registered consumer has to read, for those who ask instead of being told. `NotFound`."""
+        async with self._alone(key):
+            coordinator = self._led.get(key)
+            if coordinator is None:
+                coordinator = await asyncio.to_thread(self._load, key, None)
+                if coordinator.type == "STREAM":
+                    found, _ = await asyncio.to_thread(self._look, key, coordinator)
+                    coordinator, _ = coordinator.drain(found)
+        segments = coordinator.assignment.get(consumer)
+        if segments is None:
+            raise NotFound(f"Consumer not found: {consumer} of {key[1]} on {key[0]}")
+        return ConsumerAssignment.of(key[0], Push(consumer, Link(0, 0), coordinator.layout.epoch, segments))
+
+    def layout_changed(self, topic: str, _: ScalableTopicMetadata | None) -> None:
+        """From any thread: the layout of a topic was committed, or the topic is deleted."""
+        self._soon(lambda: self._refresh_led(lambda key: key[0] == topic))
+
+    def members_changed(self, topic: str, subscription: str) -> None:
+        """From any thread: consumers of a subscription were registered or unregistered, or it is deleted."""
+        self._soon(lambda: self._refresh_led(lambda key: key == (topic, subscription)))
+
+    def sessions(self) -> int:
+        """Number of consumers that are connected or within their grace period."""
+        return sum(session != NEVER for one in self._led.values() for session in one.sessions.values())
+
+    def _alone(self, key: Key) -> asyncio.Lock:
+        """The lock under which the coordinator of a subscription is changed."""
+        return self._locks.setdefault(key, asyncio.Lock())
+
+    def _load(self, key: Key, type: SubscriptionType | None) -> SubscriptionCoordinator:
+        """What the store holds; everybody with the whole grace period. A missing subscription is one of `type`."""
+        layout, found = self._service.membership(*key)
+        if found is None:
+            if type is None:
+                raise NotFound(f"Subscription not found: {key[1]} on {key[0]}")
+            return SubscriptionCoordinator(key[1], type, self._grace_ms, layout)
+        restored = restore(
+            key[1],
+            SubscriptionRecord(type=found.type, drained=found.drained),
+            [ConsumerRegistration(consumer_name=name) for name in found.consumers],
+            layout,
+            self._grace_ms,
+            _now_ms(),
+        )
+        sessions = {name: restored.sessions[name] if found.consumers[name] else NEVER for name in found.consumers}
+        return replace(restored, sessions=sessions)
+
+    def _refresh_led(self, is_meant: Callable[[Key], bool]) -> None:
+        for key in self._led:
+            if is_meant(key):
+                self._spawn(self._refresh(key))
+
+    async def _refresh(self, key: Key, load: bool = False) -> None:
+        """Bring a coordinator to the layout and the members that are stored."""
+        async with self._alone(key):
+            before = self._led.get(key)
+            if before is None and not load:
+                return
+            try:
+                stored = await asyncio.to_thread(self._load, key, None)
+            except NotFound as gone:
+                self._drop(key, gone.reason)
+                return
+            if before is None:
+                self._take(key, stored, Change())
+            else:
+                after, first = before.follow(stored.layout)
+                left = after.sessions.keys() - stored.sessions.keys()
+                after, second = after.remove(left)
+                after, third = after.admit(stored.sessions)
+                if first.drained_changed:
+                    await asyncio.to_thread(self._service.save_drained, *key, sorted(after.drained))
+                for name in left:
+                    self._lost(before, name, "the consumer was unregistered")
+                pushes = (*first.pushes, *second.pushes, *third.pushes)
+                self._take(key, after, Change(pushes=_last(push for push in pushes if push.consumer not in left)))
+        await self._drain(key)
+
+    async def _drain(self, key: Key) -> None:
+        """Look which sealed segments have been read to the end; look again while there are any that have not."""
+        async with self._alone(key):
+            coordinator = self._led.get(key)
+            if coordinator is None or coordinator.type != "STREAM":
+                return
+            found, reading = await asyncio.to_thread(self._look, key, coordinator)
+            if found:
+                after, change = coordinator.drain(found)
+                await asyncio.to_thread(self._service.save_drained, *key, sorted(after.drained))
+                self._take(key, after, change)
+            if key in self._looks:
+                self._looks.pop(key).cancel()
+            if reading and self._loop is not None:
+                self._looks[key] = self._loop.call_later(DRAIN_SECONDS, lambda: self._spawn(self._drain(key)))
+
+    def _look(self, key: Key, coordinator: SubscriptionCoordinator) -> tuple[set[int], bool]:
+        """The sealed segments that were read to the end since, and whether there are others; children after parents."""
+        found: set[int] = set()
+        while True:
+            known = coordinator.drained | found
+            reading = {
+                segment.segment_id: segment_topic(key[0], segment)
+                for segment in assignable(coordinator.layout, known)
+                if not segment.is_active
+            }
+            try:
+                read = self._service.drained_of(key[1], reading)
+            except ControllerError as error:
+                log.warning("cannot tell what %s of %s has read: %s", key[1], key[0], error)
+                return found, True
+            if not read:
+                return found, bool(reading)
+            found |= read
+
+    async def _expire(self, key: Key) -> None:
+        async with self._alone(key):
+            coordinator = self._led.get(key)
+            if coordinator is None:
+                return
+            after, change = coordinator.expire(_now_ms())
+            try:
+                await self._store_gone(key, change)
+            except sqlite3.Error as error:
+                log.error("consumers of %s of %s cannot be unregistered: %s", key[1], key[0], error)
+                after, change = coordinator, Change()
+            self._take(key, after, change)
+
+    async def _store_gone(self, key: Key, change: Change) -> None:
+        gone = [event.consumer for event in change.events]
+        if gone:
+            await asyncio.to_thread(self._service.unregister_consumers, *key, gone)
+
+    def _take(self, key: Key, after: SubscriptionCoordinator, change: Change) -> None:
+        """Take a stored step over and tell it."""
+        if all(session == NEVER for session in after.sessions.values()):
+            self._led.pop(key, None)
+        else:
+            self._led[key] = after
+        for push in change.pushes:
+            self._tell(push.link, push)
+        if change.superseded is not None:
+            self._tell(change.superseded, "the consumer connected anew")
+        timer = self._timers.pop(key, None)
+        if timer is not None:
+            timer.cancel()
+        due = after.due()
+        if key in self._led and due is not None and due < NEVER.until_ms and self._loop is not None:
+            wait = max((due - _now_ms()) / 1000, LEAST_WAIT_SECONDS)
+            self._timers[key] = self._loop.call_later(wait, lambda: self._spawn(self._expire(key)))
+
+    def _drop(self, key: Key, reason: str) -> None:
+        coordinator = self._led.pop(key, None)
+        for name in coordinator.sessions if coordinator else ():
+            assert coordinator is not None
+            self._lost(coordinator, name, reason)
+
+    def _lost(self, coordinator: SubscriptionCoordinator, consumer: str, reason: str) -> None:
+        session = coordinator.sessions[consumer]
+        if isinstance(session, Link):
+            self._tell(session, reason)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        if self._loop is None:
+            work.close()
+            return
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a step of a subscription failed: %s", error, exc_info=error)
+
+    def _soon(self, call: Callable[[], object]) -> None:
+        loop = self._loop
+        if loop is not None:
+            try:
+                loop.call_soon_threadsafe(call)
+            except RuntimeError:
+                log.debug("the event loop has ended")
+
+
+def _last(pushes: Iterable[Push]) -> tuple[Push, ...]:
+    """Of several to one consumer the last: each is whole."""
+    return tuple({push.consumer: push for push in pushes}.values())
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
