@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow.compute as pc
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from schemas.delta import open_table
 from schemas.kafka import KAFKA_TOPICS
@@ -39,9 +39,22 @@ class Feed:
         )
 
     def send(self, *records) -> None:
-        for one in records:
-            self._producer.produce(one.source, value=one.value, key=one.key)
-        assert self._producer.flush(20) == 0
+        """Returns when the broker has them all. What is too large is sent again: a topic's new limit takes a moment."""
+        end = time.monotonic() + 20
+        while records:
+            refused: list = []
+            for one in records:
+                self._producer.produce(
+                    one.source,
+                    value=one.value,
+                    key=one.key,
+                    on_delivery=lambda error, _, one=one: error and refused.append((one, error)),
+                )
+            assert self._producer.flush(20) == 0
+            wrong = [error for _, error in refused if error.code() != KafkaError.MSG_SIZE_TOO_LARGE]
+            assert not wrong, wrong
+            assert time.monotonic() < end, refused[0][1]
+            records = [one for one, _ in refused]
 
     def end_offsets(self) -> int:
         """Records in all three topics."""
