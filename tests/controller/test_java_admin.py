@@ -176,6 +176,7 @@ def test_a_policy_of_a_namespace_is_set_read_and_binds_its_topics(
 def test_subscriptions_are_created_and_deleted(java: JavaAdmin, admin: JavaAdminClient, space: str) -> None:
     topic = f"topic://{space}/t"
     stream, queue = java.subscription_type("STREAM"), java.subscription_type("QUEUE")
+    assert admin.topics("createSubscription", topic, "s", stream) == missing(f"Scalable topic not found: {topic}")
     admin.topics("createScalableTopic", topic, 1)
     for name, type in (("s", stream), ("s", stream), ("q", queue), ("odd name+ü&=", stream)):
         assert admin.topics("createSubscription", topic, name, type) is None
@@ -234,17 +235,25 @@ def test_an_odd_name_reaches_the_same_topic_in_every_call(admin: JavaAdminClient
 
 
 @pytest.mark.parametrize(
-    ("call", "arguments"),
-    [("seekSubscription", ("s", 0)), ("clearBacklog", ("s",)), ("migrateToScalable", (False,))],
+    ("on", "call", "arguments"),
+    [
+        ("topic://{}/t", "seekSubscription", ("s", 0)),
+        ("topic://{}/t", "clearBacklog", ("s",)),
+        ("topic://{}/t", "migrateToScalable", (False,)),
+        ("segment://{}/t/0000-ffff-0", "createSegment", (["s"],)),
+        ("segment://{}/t/0000-ffff-0", "terminateSegment", ()),
+        ("segment://{}/t/0000-ffff-0", "deleteSegment", (True,)),
+    ],
 )
 def test_what_the_controller_does_not_have_is_not_found_with_a_reason(
-    admin: JavaAdminClient, space: str, call: str, arguments: tuple[Any, ...]
+    admin: JavaAdminClient, space: str, on: str, call: str, arguments: tuple[Any, ...]
 ) -> None:
-    topic = f"topic://{space}/t"
-    admin.topics("createScalableTopic", topic, 1)
-    refused = admin.topics(call, topic, *arguments)
-    assert refused.kind == "NotFoundException"
-    assert refused.reason.startswith("Not Found: POST /admin/v2/scalable/")
+    admin.topics("createScalableTopic", f"topic://{space}/t", 1)
+    refused = admin.topics(call, on.format(space), *arguments)
+    assert (refused.status, refused.kind) == (404, "NotFoundException")
+    assert refused.reason.startswith("Not Found: ")
+    assert f"{space}/t/" in refused.reason
+    assert admin.topics("getMetadata", f"topic://{space}/t")["epoch"] == 0
 
 
 def test_many_calls_at_once_over_several_connections_are_all_answered(admin: JavaAdminClient, space: str) -> None:
