@@ -7,11 +7,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from schemas.arrow import arrow_schema
+from schemas.settings import SettingsError
 from schemas.tables import TABLES, Table
+
+WRITER_VERSION = 4
+"""Of the Delta protocol: the highest without a list of features, and what `Table.properties` asks for."""
+WRITER_FEATURES = frozenset({
+    "appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns", "timestampNtz"
+})  # fmt: skip
+"""Features of the Delta protocol that delta-rs writes. Others make the first commit fail, or are left unheeded."""
+
+
+class LakeError(SettingsError):
+    """A table of the lake is not one that this release can use; the message says which, why, and what to do."""
 
 
 def table_path(lake: str | Path, table: Table) -> str:
@@ -20,28 +33,78 @@ def table_path(lake: str | Path, table: Table) -> str:
 
 
 def create_table(lake: str | Path, table: Table) -> DeltaTable:
-    """The table, made if it is not there, with its properties. Safe to race: an existing table is left as it is."""
+    """The table, made if it is not there, with its properties. Safe to race: an existing table is left as it is.
+
+    For those who write: raises `LakeError` when this release cannot write to the table as it is.
+    """
     path = table_path(lake, table)
     if "://" not in path:
         Path(path).mkdir(parents=True, exist_ok=True)
-    return DeltaTable.create(
-        path,
-        schema=arrow_schema(table.row),
-        mode="ignore",
-        partition_by=list(table.partition_by),
-        configuration=dict(table.properties),
-        name=table.name,
-    )
+    try:
+        delta = DeltaTable.create(
+            path,
+            schema=arrow_schema(table.row),
+            mode="ignore",
+            partition_by=list(table.partition_by),
+            configuration=dict(table.properties),
+            name=table.name,
+        )
+    except DeltaError as error:
+        raise LakeError(
+            f"the table {path} cannot be opened: {str(error).splitlines()[0]}. If a newer Delta made it, use that; if "
+            "its log is damaged, put a backup in its place, or move the folder away: a new table is made"
+        ) from error
+    _check(delta, path, table)
+    return delta
 
 
 def create_lake(lake: str | Path) -> dict[str, DeltaTable]:
-    """Every table of the lake by its name, made where missing."""
+    """Every table of the lake by its name, made where missing. Raises `LakeError`."""
     return {name: create_table(lake, table) for name, table in TABLES.items()}
 
 
 def open_table(lake: str | Path, table: Table) -> DeltaTable | None:
-    """The table, or None when nobody has made it yet."""
+    """The table, or None when nobody has made it yet. Raises `DeltaError` when it cannot be read."""
     try:
         return DeltaTable(table_path(lake, table))
     except TableNotFoundError:
         return None
+
+
+def _check(delta: DeltaTable, path: str, table: Table) -> None:
+    """Raises `LakeError` unless rows of `table.row` can be appended to the table as it is."""
+    protocol = delta.protocol()
+    features = set(protocol.writer_features or ()) - WRITER_FEATURES
+    if features or (protocol.writer_features is None and protocol.min_writer_version > WRITER_VERSION):
+        what = f"the features {_listed(features)}" if features else f"writer version {protocol.min_writer_version}"
+        raise LakeError(
+            f"the table {path} asks for {what} of the Delta protocol, which this release cannot write: drop what was "
+            f"added (ALTER TABLE ... DROP FEATURE), or move the folder away: a new table is made"
+        )
+    stored, expected = pa.schema(delta.schema().to_arrow()), arrow_schema(table.row)
+    unknown, missing = set(stored.names) - set(expected.names), set(expected.names) - set(stored.names)
+    if unknown:
+        raise LakeError(
+            f"the table {path} has columns that this release does not know: {_listed(unknown)}. A newer release made "
+            "it: run that one, or give this one a lake of its own ([lake] path)"
+        )
+    if missing:
+        raise LakeError(
+            f"the table {path} lacks columns of this release: {_listed(missing)}. An older release made it: add them "
+            "(ALTER TABLE ... ADD COLUMNS), or move the folder away: a new table is made"
+        )
+    for field in expected:
+        there = stored.field(field.name)
+        if there.type != field.type or (field.nullable and not there.nullable):
+            raise LakeError(
+                f"the table {path} has the column {field.name} as {_described(there)}, this release writes "
+                f"{_described(field)}: run the release that made it, or move the folder away: a new table is made"
+            )
+
+
+def _listed(names: set[str]) -> str:
+    return ", ".join(sorted(names))
+
+
+def _described(field: pa.Field) -> str:
+    return f"{field.type}" if field.nullable else f"{field.type} not null"

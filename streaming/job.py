@@ -8,8 +8,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
+from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
@@ -30,6 +31,8 @@ from streaming.watch import JobWatch
 log = logging.getLogger(__name__)
 
 QUERY_NAME = "anabranch"
+_JVM_GONE = (Py4JNetworkError, ConnectionError)
+"""What a call to the JVM raises when there is none any more."""
 _TERMINATED = "org.apache.spark.sql.execution.streaming.runtime.TERMINATED$"
 
 
@@ -108,10 +111,10 @@ def run_job(settings: Settings, stop: threading.Event) -> None:
     """Runs the job until `stop` is set. Raises `CheckpointInUse`, `JobFailed`, `MetricsError`, `SettingsError`."""
     engine_settings(settings)
     with hold_checkpoint(checkpoint_of(settings)), JobWatch(settings) as watch:
-        spark = start_session(settings)
         ticks = TickWriter(settings.kafka.bootstrap, settings.stream.tick_seconds)
+        sink = LakeSink(settings.lake_path, settings.stream.bulk_writer, ticks.ask, watch.observe_batch)
+        spark = start_session(settings)
         try:
-            sink = LakeSink(settings.lake_path, settings.stream.bulk_writer, ticks.ask, watch.observe_batch)
             query = start_query(spark, settings, sink)
             ticks.start()
             watch.expect_evaluations()
@@ -124,9 +127,15 @@ def run_job(settings: Settings, stop: threading.Event) -> None:
             _run_until(stop, query, watch)
         except PySparkException as error:
             raise failure_of(str(error)) from error
+        except _JVM_GONE as error:
+            raise JobFailed(
+                "the JVM of Spark's driver has ended: killed, or out of memory (its own lines stand above); the next "
+                "start goes on from the checkpoint"
+            ) from error
         finally:
             ticks.stop()
-            spark.stop()
+            with suppress(*_JVM_GONE):
+                spark.stop()
 
 
 def _run_until(stop: threading.Event, query: StreamingQuery, watch: JobWatch) -> None:

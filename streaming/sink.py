@@ -72,7 +72,7 @@ class LakeSink:
         report: Callable[[WrittenBatch], None] = lambda _: None,
     ) -> None:
         """`bulk_writer` is `delta-rs` or `delta-spark`: who writes `segment_load`. `report` is told of each batch that
-        is written; what it raises is logged and stops nothing."""
+        is written; what it raises is logged and stops nothing. Raises `LakeError`."""
         self._lake, self._bulk_writer, self._ask_for_tick, self._report = lake, bulk_writer, ask_for_tick, report
         self._tables: dict[str, DeltaTable] = create_lake(lake)
         self._commit_seconds: dict[str, float] = {}
