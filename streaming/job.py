@@ -17,7 +17,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from decisions.policy import PolicyError, read_policy
 from schemas.settings import Settings, SettingsError
-from streaming.checkpoint import hold_checkpoint
+from streaming.checkpoint import CheckpointUnfit, check_place, hold_checkpoint, read_place
 from streaming.engine import EngineSettings
 from streaming.preparse import PACKED_DDL, BucketPacker
 from streaming.processor import BucketProcessor
@@ -107,14 +107,18 @@ def checkpoint_of(settings: Settings) -> str:
     return checkpoint if "://" in checkpoint else str(settings.path(checkpoint))
 
 
-def run_job(settings: Settings, stop: threading.Event) -> None:
-    """Runs the job until `stop` is set. Raises `CheckpointInUse`, `JobFailed`, `MetricsError`, `SettingsError`."""
+def run_job(settings: Settings, stop: threading.Event, new_checkpoint: bool = False) -> None:
+    """Runs the job until `stop` is set. Raises `CheckpointInUse`, `JobFailed`, `MetricsError`, `SettingsError`.
+
+    `new_checkpoint`: a checkpoint that is not there is made anew, even though the lake has rows of another.
+    """
     engine_settings(settings)
     with hold_checkpoint(checkpoint_of(settings)), JobWatch(settings) as watch:
         ticks = TickWriter(settings.kafka.bootstrap, settings.stream.tick_seconds)
         sink = LakeSink(settings.lake_path, settings.stream.bulk_writer, ticks.ask, watch.observe_batch)
         spark = start_session(settings)
         try:
+            _check_checkpoint(spark, settings, sink, new_checkpoint)
             query = start_query(spark, settings, sink)
             ticks.start()
             watch.expect_evaluations()
@@ -136,6 +140,24 @@ def run_job(settings: Settings, stop: threading.Event) -> None:
             ticks.stop()
             with suppress(*_JVM_GONE):
                 spark.stop()
+
+
+def _check_checkpoint(spark: SparkSession, settings: Settings, sink: LakeSink, new_checkpoint: bool) -> None:
+    """Raises `PersonNeeded` when the lake cannot go on from the checkpoint."""
+    checkpoint, lake = checkpoint_of(settings), settings.lake_path
+    place = read_place(spark, checkpoint)
+    if not sink.holds_batches():
+        return
+    if place is None and new_checkpoint:
+        log.warning(
+            "a new checkpoint on a lake with rows of another: Kafka is read from its earliest record, and the lake "
+            "gets rows of the same records once more, under a new generation; `anabranch state rebuild` goes on instead"
+        )
+        return
+    try:
+        check_place(checkpoint, place, lake, sink.newest_batch(place.query) if place else None)
+    except CheckpointUnfit as error:
+        raise PersonNeeded(str(error)) from error
 
 
 def _run_until(stop: threading.Event, query: StreamingQuery, watch: JobWatch) -> None:
@@ -166,10 +188,12 @@ def _end_between_batches(query: StreamingQuery, seconds: float) -> None:
 _REMEDIES = {
     "failOnDataLoss": (
         "Kafka no longer has records that this checkpoint has not read; nothing was skipped. If they are gone for "
-        "good, move the checkpoint folder away: the next start reads what Kafka has and learns the state again"
+        "good, move the checkpoint folder away: `anabranch state rebuild` makes one from the lake, or `anabranch "
+        "stream --new-checkpoint` reads what Kafka has and learns the state again"
     ),
     "STREAMING_CHECKPOINT_MISSING_METADATA_FILE": (
-        "the checkpoint is damaged: put a backup in its place, or move it away to begin with a new one"
+        "the checkpoint is damaged: put its newest copy in its place, or move it away: `anabranch state rebuild` makes "
+        "one from the lake, and `anabranch stream --new-checkpoint` begins anew"
     ),
     "No space left on device": "the disk is full: make room; the next start goes on where this one stopped",
     "UnknownTopicOrPartition": "a Kafka topic is missing: the three of schemas/kafka.py have to be there first",

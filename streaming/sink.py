@@ -77,6 +77,15 @@ class LakeSink:
         self._tables: dict[str, DeltaTable] = create_lake(lake)
         self._commit_seconds: dict[str, float] = {}
 
+    def holds_batches(self) -> bool:
+        """Whether the lake has rows of any batch."""
+        return bool(self._tables[BATCHES.name].file_uris())
+
+    def newest_batch(self, query: str) -> int | None:
+        """The newest batch of a query that any table holds rows of."""
+        found = [delta.transaction_version(f"{APP}:{query}") for delta in self._tables.values()]
+        return max((number for number in found if number is not None), default=None)
+
     def write(self, frame: DataFrame, batch_id: int) -> None:
         """One micro-batch; safe to repeat. Raises what Delta raises when a table cannot be written."""
         query = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")

@@ -14,8 +14,9 @@ PERSON_NEEDED = 3
 
 
 @click.command("stream")
+@click.option("--new-checkpoint", is_flag=True, help="Begin anew on a lake that has rows of a checkpoint that is lost.")
 @click.pass_obj
-def command(context: Context) -> None:
+def command(context: Context, new_checkpoint: bool) -> None:
     """Run the Spark job until it is told to stop (Ctrl-C, SIGTERM: it ends between two batches).
 
     \b
@@ -34,7 +35,7 @@ def command(context: Context) -> None:
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: stop.set())
     try:
-        run_job(settings, stop)
+        run_job(settings, stop, new_checkpoint)
     except PersonNeeded as error:
         failed = click.ClickException(str(error))
         failed.exit_code = PERSON_NEEDED

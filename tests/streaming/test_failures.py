@@ -24,7 +24,7 @@ def test_lost_records_are_named_and_never_is_it_advised_to_skip_them():
 
 @pytest.mark.parametrize(("error", "said"), [
     ("java.io.IOException: No space left on device", "make room"),
-    ("[STREAMING_CHECKPOINT_MISSING_METADATA_FILE] x", "put a backup in its place"),
+    ("[STREAMING_CHECKPOINT_MISSING_METADATA_FILE] x", "put its newest copy in its place"),
     ("streaming.state.StateError: state version 9", "another release"),
 ])  # fmt: skip
 def test_a_known_failure_says_what_to_do(error, said):

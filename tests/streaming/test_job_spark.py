@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import signal
+import sys
 
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from decisions.layout import SegmentLayout
 from schemas.settings import load_settings
-from schemas.tables import DEAD_LETTERS, DECISIONS, HOLDS
+from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, HOLDS
 from tests.streaming.jobs import (
     TOPICS,
     Feed,
@@ -63,21 +64,32 @@ def test_events_samples_and_garbage_become_decisions_loads_and_dead_letters(star
     assert job.stop() == 0
 
 
-@pytest.mark.parametrize("writer", ["delta-rs", "delta-spark"])
-def test_killed_around_its_commits_it_loses_nothing_and_counts_nothing_twice(start, job_settings, own_broker, writer):
+def test_killed_around_spark_s_own_commits_nothing_is_lost_and_a_lost_checkpoint_begins_anew_only_when_told(
+    start, run, job_settings, own_broker, tmp_path
+):
     with open(job_settings, "a") as file:
-        file.write(f'bulk_writer = "{writer}"\n')
+        file.write('bulk_writer = "delta-spark"\n')
     settings, feed = load_settings([job_settings]), Feed(own_broker.bootstrap)
     feed.send(*[layout(SegmentLayout.create(2, now_ms()), topic=topic) for topic in TOPICS], *load_round(0))
-    # Before the batch's row is after the bulk commit: that replay finds segment_load written.
-    crashes = [("decisions", "after", "0"), ("batches", "before", "1"), ("segment_load", "before", "2")]
     with fed_all_along(feed):
-        for crash in crashes:
-            assert start(*crash).process.wait(120) == -signal.SIGKILL
+        for point in ("segment_load:before", "segment_load:after"):
+            assert start(point, "all").process.wait(120) == -signal.SIGKILL
     job = start()
     wait_until(lambda: read(settings) == feed.end_offsets(), 90, 0.2)
     check_nothing_lost_and_nothing_twice(settings, feed)
-    assert rows(settings, DECISIONS)
+    assert {row["subject"] for row in rows(settings, DECISIONS)} == set(TOPICS)
+    assert job.stop() == 0
+
+    (tmp_path / "checkpoint").rename(tmp_path / "lost")
+    assert start().process.wait(60) == 3
+    assert "`anabranch state rebuild`" in (tmp_path / "job.log").read_text().rstrip().splitlines()[-1]
+    assert not (tmp_path / "checkpoint").exists()
+    counted = read(settings)
+    feed.send(*load_round(6), tick(now_ms()))
+    job = run([sys.executable, "-m", "anabranch.cli", "--config", str(job_settings), "stream", "--new-checkpoint"])
+    wait_until(lambda: read(settings) == counted + feed.end_offsets(), 90, 0.2)
+    assert len({row["generation"] for row in rows(settings, BATCHES)}) == 2
+    assert sorted(row["subject"] for row in rows(settings, DECISIONS) if row["seq"] == 1) == sorted(2 * TOPICS)
     assert job.stop() == 0
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
 import pyarrow as pa
-from deltalake import DeltaTable
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from schemas.arrow import arrow_schema
-from schemas.tables import DECISIONS
+from schemas.tables import BATCHES, DECISIONS, HOLDS
+from streaming.checkpoint import CheckpointUnfit, Place, check_place, read_place
+from streaming.sink import APP, LakeSink
 from tests.streaming.jobs import HOME
 
 
@@ -27,3 +31,46 @@ def test_a_lake_of_a_newer_release_is_refused_before_spark_starts(tmp_path):
     assert "columns that this release does not know: confidence" in ended.stderr.splitlines()[-1]
     assert "Traceback" not in ended.stderr
     assert not (tmp_path / "checkpoint").exists()
+
+
+def test_a_lake_with_rows_and_no_checkpoint_is_refused_with_the_three_ways_on():
+    with pytest.raises(CheckpointUnfit) as caught:
+        check_place("/c", None, "/lake", None)
+    for way in ("bring it back", "`anabranch state rebuild`", "`anabranch stream --new-checkpoint`"):
+        assert way in str(caught.value)
+
+
+@pytest.mark.parametrize("written", [None, 0, 4, 5])
+def test_a_checkpoint_is_gone_on_from_when_the_lake_is_not_ahead_of_it(written):
+    check_place("/c", Place("q", 5), "/lake", written)
+
+
+def test_an_old_copy_of_a_checkpoint_is_refused_its_batches_would_be_taken_for_replays():
+    with pytest.raises(CheckpointUnfit, match="it has come to batch 5, and the lake /lake holds its batch 6"):
+        check_place("/c", Place("q", 5), "/lake", 6)
+
+
+def test_the_newest_batch_of_a_query_is_that_of_any_table_and_of_no_other_query(tmp_path):
+    sink = LakeSink(str(tmp_path), "delta-rs", lambda *_: None)
+    assert (sink.holds_batches(), sink.newest_batch("mine")) == (False, None)
+    for table, query, batch in ((BATCHES, "mine", 6), (HOLDS, "mine", 7), (BATCHES, "other", 9)):
+        write_deltalake(
+            str(tmp_path / table.name), arrow_schema(table.row).empty_table(), mode="append",
+            commit_properties=CommitProperties(app_transactions=[Transaction(f"{APP}:{query}", batch)]),
+        )  # fmt: skip
+    again = LakeSink(str(tmp_path), "delta-rs", lambda *_: None)
+    assert (again.newest_batch("mine"), again.newest_batch("other"), again.newest_batch("none")) == (7, 9, None)
+
+
+@pytest.mark.spark
+def test_the_place_of_a_checkpoint_is_its_identity_and_its_newest_batch(spark, tmp_path):
+    checkpoint = tmp_path / "stream"
+    for name in (str(checkpoint), checkpoint.as_uri()):
+        assert read_place(spark, name) is None
+    (checkpoint / "offsets").mkdir(parents=True)
+    (checkpoint / "metadata").write_text(json.dumps({"id": "a-b-c"}))
+    assert read_place(spark, str(checkpoint)) == Place("a-b-c", -1)
+    for name in ("8", "9", "10", ".11.tmp"):
+        (checkpoint / "offsets" / name).touch()
+    for name in (str(checkpoint), checkpoint.as_uri()):
+        assert read_place(spark, name) == Place("a-b-c", 10)

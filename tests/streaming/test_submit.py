@@ -67,7 +67,7 @@ def test_submitted_on_local_cores_it_decides_ends_between_batches_and_asks_for_a
     (tmp_path / "checkpoint" / "metadata").unlink()
     assert run(command).process.wait(90) == 3
     last_line = (tmp_path / "job.log").read_text().rstrip().rpartition("Error: ")[2]
-    assert "put a backup in its place" in last_line
+    assert "put its newest copy in its place" in last_line
 
 
 def test_submitted_to_a_cluster_it_decides_on_its_workers_and_sigterm_ends_it_between_batches(

@@ -1,0 +1,73 @@
+"""One checkpoint and one lake through kills at every named point, under load; then every row is held to account."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from lab.integrity import check_integrity, end_offsets
+from schemas.settings import load_settings
+from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
+from tests.streaming.answering import restless_cluster
+from tests.streaming.jobs import HOME, Feed, check_nothing_lost_and_nothing_twice, read, rows
+from tests.streaming.recomputation import in_order, recomputed
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(600)]
+
+KILLS = [
+    ("decisions:before", "all", -signal.SIGKILL),
+    ("decisions:after", "jvm", 1),
+    ("segment_load:before", "driver", -signal.SIGKILL),
+    ("batches:before", "all", -signal.SIGKILL),
+    ("batches:after", "all", -signal.SIGKILL),
+    ("state-upload", "all", -signal.SIGKILL),
+    ("commit-log", "all", -signal.SIGKILL),
+    ("operator", "worker", 1),
+]
+"""Point, victim, and how the driver ends. After the last commit is before Spark's own commit log."""
+
+
+def test_killed_at_every_point_under_load_the_lake_is_what_an_undisturbed_computation_gives(
+    start, job_settings, own_broker, tmp_path
+):
+    keep_all_batches(job_settings, tmp_path)
+    settings, feed = load_settings([job_settings]), Feed(own_broker.bootstrap)
+    checkpoint = Path(settings.stream.checkpoint)
+    with restless_cluster(feed, settings):
+        for point, victim, end in KILLS:
+            logged = entries_of(checkpoint)
+            assert start(point, victim).process.wait(120) == end, point
+            assert entries_of(checkpoint) > logged, f"no progress before {point}"
+        job = start()
+        decided = len(rows(settings, DECISIONS))
+        wait_until(lambda: len(rows(settings, DECISIONS)) > decided + 2, 60, 0.2)
+    wait_until(lambda: read(settings) == feed.end_offsets(), 90, 0.2)
+    assert job.stop() == 0
+    check_nothing_lost_and_nothing_twice(settings, feed)
+    found = {table.name: rows(settings, table) for table in (DECISIONS, HOLDS, EVENTS, DEAD_LETTERS, SEGMENT_LOAD)}
+    integrity = check_integrity(
+        rows(settings, BATCHES), found["decisions"], found["holds"], [], found["events"], found["dead_letters"],
+        end_offsets(own_broker.bootstrap),
+    )  # fmt: skip
+    assert integrity["ok"], integrity
+    assert {row["action"] for row in found["decisions"]} == {"split", "merge"}
+    for name, expected in recomputed(settings).items():
+        assert in_order(found[name]) == expected, name
+
+
+def entries_of(checkpoint: Path) -> int:
+    """Batches begun and batches ended, in Spark's own logs."""
+    return sum(len(list((checkpoint / log).glob("[0-9]*"))) for log in ("offsets", "commits"))
+
+
+def keep_all_batches(job_settings: Path, folder: Path) -> None:
+    """Lets Spark keep its log of offsets from the first batch on."""
+    conf = folder / "spark.conf"
+    given = (HOME / "conf" / "spark.conf").read_text()
+    conf.write_text(given.replace("minBatchesToRetain                    50", "minBatchesToRetain 5000"))
+    assert conf.read_text() != given
+    with open(job_settings, "a") as file:
+        file.write(f'spark_conf = "{conf}"\n')
