@@ -44,17 +44,18 @@ def read_place(spark: SparkSession, checkpoint: str) -> Place | None:
     folder = jvm.org.apache.hadoop.fs.Path(checkpoint)
     files = folder.getFileSystem(spark._jsc.hadoopConfiguration())
     metadata = jvm.org.apache.hadoop.fs.Path(folder, "metadata")
-    if not files.exists(metadata):
-        return None
-    with_content = files.open(metadata)
-    try:
-        query = json.loads(jvm.org.apache.commons.io.IOUtils.toString(with_content, "UTF-8"))["id"]
-    finally:
-        with_content.close()
     offsets = jvm.org.apache.hadoop.fs.Path(folder, "offsets")
     listed = files.listStatus(offsets) if files.exists(offsets) else []
-    names = [status.getPath().getName() for status in listed]
-    return Place(query, max((int(name) for name in names if name.isdigit()), default=-1))
+    numbers = [int(name) for name in (status.getPath().getName() for status in listed) if name.isdigit()]
+    if not files.exists(metadata):
+        # With a log and no identity it is damaged, which Spark finds and says.
+        return Place("", max(numbers)) if numbers else None
+    stream = files.open(metadata)
+    try:
+        query = json.loads(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))["id"]
+    finally:
+        stream.close()
+    return Place(query, max(numbers, default=-1))
 
 
 def check_place(checkpoint: str, place: Place | None, lake: str, newest_written: int | None) -> None:

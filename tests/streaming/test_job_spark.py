@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections import Counter
+from random import Random
 
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from decisions.layout import SegmentLayout
-from schemas.settings import load_settings
-from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, HOLDS
+from lab.garbage import KINDS, make_garbage
+from schemas.settings import Settings, load_settings
+from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, HOLDS, SEGMENT_LOAD
 from tests.streaming.jobs import (
     TOPICS,
     Feed,
@@ -21,7 +24,7 @@ from tests.streaming.jobs import (
     read,
     rows,
 )  # fmt: skip
-from tests.streaming.records import consumers, layout, record, tick
+from tests.streaming.records import consumers, layout, record, stats, tick
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(400)]
@@ -60,8 +63,31 @@ def test_events_samples_and_garbage_become_decisions_loads_and_dead_letters(star
     reasons = sorted(row["reason"] for row in rows(settings, DEAD_LETTERS))
     assert reasons == ["no-value", "not-json", "too-large", "unknown-type", "unknown-version", "unknown-version"]
     assert {row["gate"] for row in rows(settings, HOLDS)} == {"in-flight"}
+    takes_what_is_good_out_of_a_flood_of_garbage(settings, feed)
     check_nothing_lost_and_nothing_twice(settings, feed)
     assert job.stop() == 0
+
+
+def takes_what_is_good_out_of_a_flood_of_garbage(settings: Settings, feed: Feed) -> None:
+    """Thousands of bad messages of every kind as fast as they go, values of more than 1 MiB too, good ones between."""
+    random, began = Random(0), now_ms()
+    before = Counter(row["reason"] for row in rows(settings, DEAD_LETTERS))
+    expected: Counter[str] = Counter()
+    flood = []
+    for number in range(60):
+        for kind in KINDS:
+            bad = make_garbage("topic://acme/shop/garbage", began, random, kind)
+            flood.append(record(bad.source, None if bad.key is None else bad.key.decode(), bad.value))
+            expected[bad.expected.value if bad.expected else "none"] += 1
+        flood += [stats({0: 1_000.0 * (1 + number % 2)}, began + number, topic) for topic in TOPICS]
+    del expected["none"]
+    feed.send(*flood)
+    wait_until(lambda: read(settings) == feed.end_offsets(), 120, 0.2)
+    assert Counter(row["reason"] for row in rows(settings, DEAD_LETTERS)) - before == expected
+    taken = Counter(
+        row["topic"] for row in rows(settings, SEGMENT_LOAD) if row["sampled_at"].timestamp() * 1000 >= began
+    )
+    assert {topic: taken[topic] for topic in TOPICS} == dict.fromkeys(TOPICS, 60)
 
 
 def test_killed_around_spark_s_own_commits_nothing_is_lost_and_a_lost_checkpoint_begins_anew_only_when_told(

@@ -74,3 +74,5 @@ def test_the_place_of_a_checkpoint_is_its_identity_and_its_newest_batch(spark, t
         (checkpoint / "offsets" / name).touch()
     for name in (str(checkpoint), checkpoint.as_uri()):
         assert read_place(spark, name) == Place("a-b-c", 10)
+    (checkpoint / "metadata").unlink()
+    assert read_place(spark, str(checkpoint)) == Place("", 10)
