@@ -48,7 +48,7 @@ class Feed:
                     one.source,
                     value=one.value,
                     key=one.key,
-                    on_delivery=lambda error, _, one=one: error and refused.append((one, error)),
+                    on_delivery=lambda error, _, one=one, refused=refused: error and refused.append((one, error)),
                 )
             assert self._producer.flush(20) == 0
             wrong = [error for _, error in refused if error.code() != KafkaError.MSG_SIZE_TOO_LARGE]
