@@ -64,6 +64,8 @@ class Subscriptions:
         self._tell = tell
         self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
         self._led: dict[Key, SubscriptionCoordinator] = {}
+        self._stale: set[Key] = set()
+        """Those that are to be refreshed and are not yet looked up."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._looks: dict[Key, asyncio.TimerHandle] = {}
@@ -134,11 +136,11 @@ class Subscriptions:
 
     def layout_changed(self, topic: str, _: ScalableTopicMetadata | None) -> None:
         """From any thread: the layout of a topic was committed, or the topic is deleted."""
-        self._soon(lambda: self._refresh_led(lambda key: key[0] == topic))
+        self._soon(lambda: self._refresh_led([key for key in self._led if key[0] == topic]))
 
     def members_changed(self, topic: str, subscription: str) -> None:
         """From any thread: consumers of a subscription were registered or unregistered, or it is deleted."""
-        self._soon(lambda: self._refresh_led(lambda key: key == (topic, subscription)))
+        self._soon(lambda: self._refresh_led([(topic, subscription)]))
 
     def sessions(self) -> int:
         """Number of consumers that are connected or within their grace period."""
@@ -166,14 +168,17 @@ class Subscriptions:
         sessions = {name: restored.sessions[name] if found.consumers[name] else NEVER for name in found.consumers}
         return replace(restored, sessions=sessions)
 
-    def _refresh_led(self, is_meant: Callable[[Key], bool]) -> None:
-        for key in self._led:
-            if is_meant(key):
+    def _refresh_led(self, keys: list[Key]) -> None:
+        for key in keys:
+            # One look that has not begun yet sees the effects of any number of changes.
+            if key in self._led and key not in self._stale:
+                self._stale.add(key)
                 self._spawn(self._refresh(key))
 
     async def _refresh(self, key: Key, load: bool = False) -> None:
         """Bring a coordinator to the layout and the members that are stored."""
         async with self._alone(key):
+            self._stale.discard(key)
             before = self._led.get(key)
             if before is None and not load:
                 return

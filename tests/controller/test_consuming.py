@@ -162,6 +162,25 @@ def test_a_goodbye_on_an_old_connection_does_not_end_the_consumer_on_the_new_one
         assert consumers(running) == 2
 
 
+def test_consumers_that_come_all_at_once_end_with_each_segment_in_one_hand(tmp_path: Path) -> None:
+    with controller(tmp_path) as running, client(running) as one, client(running) as two:
+        running.client.put(f"{PATH}?numInitialSegments=64")
+        held: dict[tuple[int, int], list[int]] = {}
+        for id in range(25):
+            one.register(id, f"a{id}")
+            two.register(id, f"b{id}")
+
+        def held_now() -> list[int]:
+            for number, each in enumerate((one, two)):
+                each.send(command="answer me")
+                while (message := each.next())["command"] == "assignment":
+                    segments = message["assignment"]["assignedSegments"]
+                    held[number, message["consumerId"]] = [segment["segmentId"] for segment in segments]
+            return sorted(id for segments in held.values() for id in segments)
+
+        wait_until(lambda: held_now() == list(range(64)) and len(held) == 50)
+
+
 def test_a_split_is_pushed_to_those_whom_it_concerns(tmp_path: Path) -> None:
     with controller(tmp_path) as running, client(running) as one:
         running.client.put(PATH)
