@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
+from controller.segments.kafka import KafkaSegments
+from controller.segments.kafka_names import group_id, kafka_topic
 from controller.segments.no_segments import NoSegments
 from schemas.messages import ConsumerEvent
 from tests.controller.conftest import NOWHERE, RunningController, run_controller
@@ -219,6 +222,29 @@ def test_children_are_handed_out_when_their_parent_is_drained_and_it_stays_so_af
     with controller(tmp_path, segments=segments) as running, client(running) as one:
         one.register(1, "a")
         assert one.assigned() == (1, [1, 2])
+
+
+@pytest.mark.broker
+def test_on_kafka_children_are_handed_out_when_the_group_has_committed_the_end_of_their_parent(
+    kafka: str, tmp_path: Path
+) -> None:
+    with controller(tmp_path, segments=KafkaSegments(kafka)) as running, client(running) as one:
+        assert running.client.put(PATH).status_code == 204
+        one.register(1, "a")
+        assert one.assigned() == (1, [0])
+        parent = "segment://acme/sessions/t/0000-ffff-0"
+        producer = Producer({"bootstrap.servers": kafka})
+        for number in range(3):
+            producer.produce(kafka_topic(parent), str(number).encode())
+        assert producer.flush(30) == 0
+        assert running.client.post(f"{PATH}/split/0").status_code == 204
+        one.register(1, "a")
+        assert one.assigned() == (1, [0])
+        reader = Consumer({"bootstrap.servers": kafka, "group.id": group_id(parent, "s")})
+        reader.commit(offsets=[TopicPartition(kafka_topic(parent), 0, 3)], asynchronous=False)
+        reader.close()
+        one.assigned_until([1, 2])
+        assert running.client.delete(PATH).status_code == 204
 
 
 def test_killed_with_9_the_controller_knows_its_consumers_and_what_they_had(tmp_path: Path) -> None:
