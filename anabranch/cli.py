@@ -16,6 +16,7 @@ from anabranch.context import Context
 COMMANDS = {
     "run": "the whole system on this machine: broker, controller, traffic, job, executor",
     "stream": "the Spark job: segment load and events in, decisions out",
+    "state": "what the job knows of a topic; a lost checkpoint rebuilt from the lake",
     "executor": "applies decisions from the Delta table through the admin REST interface",
     "controller": "the scalable-topic controller: layouts, split, merge, sessions, REST",
     "traffic": "the load generator of the local run",

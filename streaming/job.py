@@ -21,6 +21,7 @@ from streaming.checkpoint import CheckpointUnfit, check_place, hold_checkpoint, 
 from streaming.engine import EngineSettings
 from streaming.preparse import PACKED_DDL, BucketPacker
 from streaming.processor import BucketProcessor
+from streaming.rebuild import STATE_DDL, first_start
 from streaming.records import OUTPUT_DDL
 from streaming.session import start_session
 from streaming.sink import LakeSink
@@ -62,14 +63,18 @@ def engine_settings(settings: Settings) -> EngineSettings:
 def operator_output(spark: SparkSession, settings: Settings) -> DataFrame:
     """The streaming frame from Kafka to the operator's output (`OUTPUT_DDL`)."""
     stream = settings.stream
+    start = first_start(checkpoint_of(settings))
+    if start is not None and start.buckets != stream.buckets:
+        raise SettingsError(f"the checkpoint was rebuilt with {start.buckets} buckets, [stream] has {stream.buckets}")
     rows = raw_rows(
-        spark, settings.kafka.bootstrap, stream.buckets, stream.max_stats_per_batch, stream.max_events_per_batch
+        spark, settings.kafka.bootstrap, stream.buckets, stream.max_stats_per_batch, stream.max_events_per_batch, start
     )
     with _workers_of_their_own(spark, "decode"):
         packed = rows.mapInArrow(BucketPacker(stream.buckets), PACKED_DDL)
+    state = None if start is None else spark.read.schema(STATE_DDL).parquet(start.state).groupBy("bucket")
     with _workers_of_their_own(spark, "state"):
         return packed.groupBy("bucket").transformWithStateInPandas(
-            BucketProcessor(engine_settings(settings)), OUTPUT_DDL, "Append", "None"
+            BucketProcessor(engine_settings(settings)), OUTPUT_DDL, "Append", "None", state
         )
 
 

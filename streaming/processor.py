@@ -37,9 +37,18 @@ class BucketProcessor(StatefulProcessor):
         self._loads_log = handle.getListState("loads_log", "packed BINARY")
         self._engine = _engine(self._settings)
 
+    def handleInitialState(self, key: Any, initialState: pd.DataFrame, timerValues: Any) -> None:
+        """Takes over a bucket of a rebuilt checkpoint, a row of `streaming.rebuild.STATE_DDL`."""
+        for row in initialState.itertuples(index=False):
+            self._topics.update((bytes(row.topics),))
+            self._loads.update((bytes(row.loads),))
+            self._fence.update((bytes(row.fence),))
+
     def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
         """One batch of one bucket."""
         frames = pd.concat(list(rows))
+        if frames.empty:
+            return
         now = int(frames["now"].iloc[0])
         records, samples = unpack_bucket(frames["kind"].tolist(), frames["body"].tolist())
         bucket, fence = int(key[0]), _bytes(self._fence.get())

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 
 from schemas.kafka import CONSUMER_EVENTS, CONTROL_EVENTS, SEGMENT_STATS
 from schemas.messages import MAX_VALUE_BYTES
+from streaming.rebuild import FirstStart
 
 KAFKA_OPTIONS = {
     # By default each action on a Kafka source waits for a long poll of 500 ms.
@@ -23,10 +24,15 @@ KAFKA_OPTIONS = {
 }
 
 
-def raw_rows(spark: SparkSession, bootstrap: str, buckets: int, max_stats: int, max_events: int) -> DataFrame:
-    """Raw rows of both sources, each with the bucket of its key; `max_stats` and `max_events` bound a batch each."""
-    events = _source(spark, bootstrap, f"{CONSUMER_EVENTS.name},{CONTROL_EVENTS.name}", max_events)
-    stats = _source(spark, bootstrap, SEGMENT_STATS.name, max_stats)
+def raw_rows(
+    spark: SparkSession, bootstrap: str, buckets: int, max_stats: int, max_events: int, start: FirstStart | None = None
+) -> DataFrame:
+    """Raw rows of both sources, each with the bucket of its key; `max_stats` and `max_events` bound a batch each.
+
+    `start` says where a rebuilt checkpoint begins to read.
+    """
+    events = _source(spark, bootstrap, f"{CONSUMER_EVENTS.name},{CONTROL_EVENTS.name}", max_events, start)
+    stats = _source(spark, bootstrap, SEGMENT_STATS.name, max_stats, start)
     return _with_bucket(events, buckets).unionByName(_with_bucket(stats, buckets))
 
 
@@ -35,9 +41,21 @@ def bucket_of(key: Column, buckets: int) -> Column:
     return F.pmod(F.xxhash64(F.coalesce(key, F.lit(b""))), F.lit(buckets)).cast("int")
 
 
-def _source(spark: SparkSession, bootstrap: str, topics: str, most: int) -> DataFrame:
+def buckets_of(spark: SparkSession, names: list[str], buckets: int) -> dict[str, int]:
+    """The bucket of each topic."""
+    if not names:
+        return {}
+    keys = spark.createDataFrame([(name,) for name in names], "name STRING")
+    rows = keys.select("name", bucket_of(F.encode("name", "UTF-8"), buckets).alias("bucket")).collect()
+    return {row["name"]: row["bucket"] for row in rows}
+
+
+def _source(spark: SparkSession, bootstrap: str, topics: str, most: int, start: FirstStart | None) -> DataFrame:
     reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topics)
-    return reader.options(**KAFKA_OPTIONS).option("maxOffsetsPerTrigger", most).load()
+    reader = reader.options(**KAFKA_OPTIONS).option("maxOffsetsPerTrigger", most)
+    if start is not None:
+        reader = reader.option("startingOffsets", start.offsets_json(topics))
+    return reader.load()
 
 
 def _with_bucket(source: DataFrame, buckets: int) -> DataFrame:

@@ -1,0 +1,185 @@
+"""`anabranch state`: shows what the job knows of a topic, and rebuilds a lost checkpoint from the lake."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from anabranch.connection import topic_name
+from anabranch.context import Context
+from anabranch.explanation import instant
+from anabranch.printable import printable
+
+_CHECKPOINT = click.option(
+    "--checkpoint", metavar="FOLDER", help="Checkpoint of the job, instead of the settings' [stream] checkpoint."
+)
+
+
+@click.group("state")
+def command() -> None:
+    """Show what the job knows of a topic, and rebuild a lost checkpoint from the lake."""
+
+
+@command.command("show")
+@click.argument("topic")
+@_CHECKPOINT
+@click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.pass_obj
+def show(context: Context, topic: str, checkpoint: str | None, output: str) -> None:
+    """Show layout, loads, consumers, clocks, open decision and policy of TOPIC as the job has them.
+
+    Reads the state store of the checkpoint, with or without a running job; takes some seconds. Exit code 1 when the
+    job does not know the topic.
+    """
+    from streaming.job import engine_settings
+    from streaming.sources import buckets_of
+    from streaming.state import StateError
+    from streaming.stateview import stored_bucket, topic_view
+
+    settings = context.settings
+    name, place = topic_name(topic), _checkpoint(context, checkpoint)
+    if "://" not in place and not any((Path(place) / "commits").glob("[0-9]*")):
+        raise click.ClickException(f"{place} holds no state yet: no batch was committed there")
+    with _session(context, "anabranch-state") as spark:
+        bucket = buckets_of(spark, [name], settings.stream.buckets)[name]
+        stored = stored_bucket(spark, place, bucket)
+    try:
+        view = topic_view(stored.packed, name, engine_settings(settings))
+    except StateError as error:
+        raise click.ClickException(str(error)) from error
+    where = f"bucket {bucket} of {settings.stream.buckets}, batch {stored.batch_id}"
+    if view is None:
+        raise click.ClickException(f"the job does not know {printable(name)}; looked in {where} of {place}")
+    view = {**view, "bucket": bucket, "batchId": stored.batch_id}
+    click.echo(json.dumps(view) if output == "json" else _text(view, where, time.time_ns() // 1_000_000))
+
+
+@command.command("rebuild")
+@_CHECKPOINT
+@click.pass_obj
+def rebuild(context: Context, checkpoint: str | None) -> None:
+    """Make a new checkpoint out of the lake and Kafka's offsets, for when the old one is lost or damaged.
+
+    \b
+    Stop the job and move the old folder away first. Accepted events and loads are replayed; decisions and holds are
+    taken over, and refused when they do not fit. Not in the lake, and so learnt anew: when a suppressed sample was
+    last seen. [stream] buckets may be another number than before.
+    """
+    from deltalake.exceptions import DeltaError
+
+    from streaming.checkpoint import CheckpointInUse, hold_checkpoint
+    from streaming.job import engine_settings
+    from streaming.rebuild import kafka_bounds, rebuild_checkpoint
+    from streaming.replay import RebuildError
+    from streaming.sources import buckets_of
+
+    settings = context.settings
+    place = _checkpoint(context, checkpoint)
+    engine, buckets = engine_settings(settings), settings.stream.buckets
+
+    def buckets_by_spark(names: list[str]) -> dict[str, int]:
+        with _session(context, "anabranch-rebuild") as spark:
+            return buckets_of(spark, names, buckets)
+
+    try:
+        with hold_checkpoint(place):
+            bounds = kafka_bounds(settings.kafka.bootstrap)
+            rebuilt = rebuild_checkpoint(settings.lake_path, place, engine, buckets, buckets_by_spark, bounds)
+    except (CheckpointInUse, RebuildError) as error:
+        raise click.ClickException(str(error)) from error
+    except (DeltaError, OSError) as error:
+        raise click.ClickException(f"{place} was not rebuilt: {error}") from error
+    for line in rebuilt.gone:
+        click.echo(f"warning: Kafka no longer has what came after the last record in the lake: {line}", err=True)
+    click.echo(
+        f"{place}: {rebuilt.topics} topics, {rebuilt.open_decisions} open decisions, as of {instant(rebuilt.until)}\n"
+        f"generation {rebuilt.generation}, rebuilt from {rebuilt.rebuilt_from}; start it with: anabranch stream"
+    )
+
+
+def _checkpoint(context: Context, checkpoint: str | None) -> str:
+    from streaming.job import checkpoint_of
+
+    return checkpoint_of(context.settings) if checkpoint is None else str(context.settings.path(checkpoint))
+
+
+@contextmanager
+def _session(context: Context, name: str) -> Iterator[Any]:
+    from pyspark.errors import PySparkException
+
+    from streaming.session import start_session
+
+    spark = start_session(context.settings, {"spark.app.name": name, "spark.ui.enabled": "false"})
+    try:
+        spark.sparkContext.setLogLevel("ERROR")
+        # Makes the coordinator of state stores, which the reader of a state store reports to and does not make.
+        _ = spark.streams
+        yield spark
+    except PySparkException as error:
+        line = str(error).strip().partition("\n")[0]
+        raise click.ClickException(f"the state cannot be read: {line}") from error
+    finally:
+        spark.stop()
+
+
+def _text(view: dict[str, Any], where: str, now: int) -> str:
+    lines = [f"{printable(view['topic'])}  ({where})"]
+    layout = view["layout"]
+    if layout is None:
+        lines.append("layout         not known yet")
+    else:
+        active = [segment for segment in layout["segments"].values() if segment["state"] == "ACTIVE"]
+        lines.append(f"layout         epoch {layout['epoch']}, {len(active)} active segments")
+        for segment in sorted(active, key=lambda segment: int(segment["hashRange"]["start"])):
+            ends = segment["hashRange"]
+            load = view["loads"].get(str(segment["segmentId"]))
+            lines.append(
+                f"  segment {segment['segmentId']:<5}0x{ends['start']:04x}..0x{ends['end']:04x}  {_load(load, now)}"
+            )
+    for name, subscription in view["consumers"].items():
+        lines.append(f"consumers      {printable(name)}: {subscription['count']} {subscription['type']}")
+    for label, at in (("last split", view["lastSplitAt"]), ("last merge", view["lastMergeAt"])):
+        lines.append(f"{label:<15}{'never' if at is None else _when(at, now)}")
+    flight = view["openDecision"]
+    if flight is not None:
+        told = ", applied, its layout is not here yet" if flight["applied"] else ""
+        lines.append(
+            f"open decision  {flight['action']} {flight['decision_id']} on epoch {flight['epoch']}, "
+            f"{_when(flight['since'], now)}{told}"
+        )
+    else:
+        lines.append("open decision  none")
+    if view["failures"]:
+        lines.append(
+            f"failures       {view['failures']} in a row, {view['failedAction']}, {_when(view['failedAt'], now)}"
+        )
+    lines.append(
+        f"hold           {view['hold'] or 'none'} ({view['decisions']} decisions, {view['holds']} holds so far)"
+    )
+    lines.append(f"policy         {view['policyDigest']}")
+    lines += [f"  {name} = {json.dumps(value)}" for name, value in view["policy"].items()]
+    return "\n".join(lines)
+
+
+def _load(load: dict[str, Any] | None, now: int) -> str:
+    if load is None:
+        return "no load yet"
+    rates = f"in {load['msg_rate_in']:.0f} msg/s {load['bytes_rate_in']:.0f} B/s, "
+    rates += f"out {load['msg_rate_out']:.0f} msg/s {load['bytes_rate_out']:.0f} B/s"
+    cold = "" if load["cold_since"] is None else f", cold for {_age(load['cold_since'], now)}"
+    return f"{rates}, record {_age(load['modified_at'], now)} old, seen {_age(load['seen_at'], now)} ago{cold}"
+
+
+def _when(at: int, now: int) -> str:
+    return f"{instant(at)}, {_age(at, now)} ago"
+
+
+def _age(at: int, now: int) -> str:
+    seconds = max(0, now - at) // 1000
+    return f"{seconds} s" if seconds < 120 else f"{seconds // 60} min" if seconds < 7200 else f"{seconds // 3600} h"

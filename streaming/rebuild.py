@@ -1,0 +1,178 @@
+"""A new checkpoint out of the lake: made by `anabranch state rebuild`, taken up by the job's first start on it.
+
+Stage: start-up, after a checkpoint was lost. The folder that is made holds an id for Spark's query, and beside it the
+state of every bucket and where to read Kafka on. Spark is given them as long as no batch is committed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from schemas.delta import open_table
+from schemas.kafka import KAFKA_TOPICS
+from schemas.tables import TABLES
+from streaming.engine import EngineSettings
+from streaming.history import free_generation, read_history
+from streaming.replay import BucketReplay, RebuildError
+from streaming.sink import APP
+
+STATE_DDL = "bucket INT, fence BINARY, topics BINARY, loads BINARY"
+"""A bucket's packed state, as its state variables have it."""
+_STATE = pa.schema([("bucket", pa.int32()), ("fence", pa.binary()), ("topics", pa.binary()), ("loads", pa.binary())])
+_FOLDER = "rebuilt"
+_EARLIEST = -2
+"""Spark's word for the earliest record of a partition."""
+
+Offsets = Mapping[str, Mapping[int, int]]
+"""By Kafka topic and partition."""
+
+
+@dataclass(frozen=True)
+class FirstStart:
+    """What the first start on a rebuilt checkpoint begins with."""
+
+    buckets: int
+    starting_offsets: dict[str, dict[int, int]]
+    state: str
+    """Parquet file with rows of `STATE_DDL`."""
+
+    def offsets_json(self, topics: str) -> str:
+        """The offsets of some topics, comma-separated, as Spark's `startingOffsets`."""
+        return json.dumps({topic: self.starting_offsets[topic] for topic in topics.split(",")})
+
+
+@dataclass
+class Rebuilt:
+    """What was rebuilt."""
+
+    generation: str
+    rebuilt_from: str
+    topics: int
+    open_decisions: int
+    until: int
+    """Time of the last batch on record, milliseconds."""
+    gone: list[str] = field(default_factory=list)
+    """What Kafka has dropped of which nothing is on record; a line each."""
+
+
+def first_start(checkpoint: str) -> FirstStart | None:
+    """What the start that is due has to begin with; None when the checkpoint was not rebuilt, or has begun to run."""
+    path = Path(checkpoint)
+    file = path / _FOLDER / "start.json"
+    if "://" in checkpoint or not file.exists() or any((path / "commits").glob("[0-9]*")):
+        return None
+    start = json.loads(file.read_text())
+    offsets = {
+        topic: {int(partition): offset for partition, offset in of_topic.items()}
+        for topic, of_topic in start["startingOffsets"].items()
+    }
+    return FirstStart(start["buckets"], offsets, str(file.with_name("state.parquet")))
+
+
+def rebuild_checkpoint(
+    lake: str, checkpoint: str, settings: EngineSettings, buckets: int,
+    bucket_of: Callable[[list[str]], Mapping[str, int]], bounds: Mapping[str, Mapping[int, tuple[int, int]]],
+) -> Rebuilt:  # fmt: skip
+    """Makes the checkpoint folder, which must not be there yet; its lock is held by the caller.
+
+    `bucket_of` says where topics belong; `bounds` are Kafka's first and next offset of every partition. Raises
+    `RebuildError`, and what Delta and the file system raise.
+    """
+    path = Path(checkpoint)
+    if "://" in checkpoint:
+        raise RebuildError(
+            f"a checkpoint is rebuilt in a local folder, and {checkpoint} is none: rebuild, then copy it"
+        )
+    if path.exists() and any(path.iterdir()):
+        raise RebuildError(f"there is a checkpoint in {path}: move it away first, if it is of no use any more")
+    history = read_history(lake)
+    if history.generation is None:
+        raise RebuildError(f"no batch is on record in {lake}: a job that starts with nothing needs no state")
+    offsets, gone = start_offsets(history.next_offsets, bounds)
+    identity = free_generation(history.generation, lambda generation: _has_written(lake, generation))
+    names: dict[int, list[str]] = {bucket: [] for bucket in range(buckets)}
+    for name, bucket in bucket_of(history.topics()).items():
+        names[bucket].append(name)
+    rebuilt = Rebuilt(identity, history.generation, 0, 0, history.times[-1][0], gone)
+    folder = path.with_name(f"{path.name}.rebuilding")
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / _FOLDER).mkdir(parents=True)
+    with pq.ParquetWriter(folder / _FOLDER / "state.parquet", _STATE) as file:
+        for bucket, topics in names.items():
+            replay = BucketReplay(settings)
+            for batch in history.of_bucket(topics):
+                replay.take(batch)
+            rebuilt.topics += len(replay.state.topics)
+            rebuilt.open_decisions += sum(topic.flight is not None for topic in replay.state.topics.values())
+            packed = replay.packed()
+            row = {"bucket": bucket, "fence": packed.fence, "topics": packed.topics, "loads": packed.loads}
+            file.write_table(pa.Table.from_pylist([row], _STATE))
+    start = {"buckets": buckets, "startingOffsets": offsets, "rebuiltFrom": history.generation}
+    (folder / _FOLDER / "start.json").write_text(json.dumps(start, indent=1))
+    (folder / "metadata").write_text(json.dumps({"id": identity}))
+    os.replace(folder, path)
+    return rebuilt
+
+
+def start_offsets(
+    next_offsets: Offsets, bounds: Mapping[str, Mapping[int, tuple[int, int]]]
+) -> tuple[dict[str, dict[int, int]], list[str]]:
+    """Where to read every partition on, and what of it Kafka no longer has.
+
+    Raises `RebuildError` when Kafka ends before what the lake has read of it.
+    """
+    offsets: dict[str, dict[int, int]] = {}
+    gone: list[str] = []
+    for topic, partitions in bounds.items():
+        recorded = next_offsets.get(topic, {})
+        if missing := sorted(recorded.keys() - partitions.keys()):
+            raise RebuildError(
+                f"the lake has records of {topic}-{missing[0]}, a partition that this Kafka does not have"
+            )
+        offsets[topic] = {}
+        for partition, (first, end) in partitions.items():
+            at = recorded.get(partition, _EARLIEST)
+            if at > end:
+                raise RebuildError(
+                    f"the lake has read {topic}-{partition} up to offset {at - 1}, and Kafka has it up to {end - 1}: "
+                    f"this is not the Kafka that the lake was filled from"
+                )
+            if 0 <= at < first:
+                gone.append(f"{topic}-{partition}: {first - at} records from offset {at}")
+                at = first
+            offsets[topic][partition] = at
+    return offsets, gone
+
+
+def kafka_bounds(bootstrap: str) -> dict[str, dict[int, tuple[int, int]]]:
+    """First and next offset of every partition of the three topics; raises `RebuildError` without Kafka."""
+    reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "anabranch-rebuild", "log_level": 3})
+    try:
+        bounds: dict[str, dict[int, tuple[int, int]]] = {}
+        for topic in KAFKA_TOPICS:
+            known = reader.list_topics(topic.name, timeout=10).topics[topic.name]
+            if known.error is not None:
+                raise RebuildError(f"Kafka at {bootstrap} has no topic {topic.name}: {known.error.str()}")
+            bounds[topic.name] = {
+                partition: reader.get_watermark_offsets(TopicPartition(topic.name, partition), timeout=10)
+                for partition in sorted(known.partitions)
+            }
+        return bounds
+    except KafkaException as error:
+        raise RebuildError(f"Kafka at {bootstrap} does not answer: {error.args[0].str()}") from error
+    finally:
+        reader.close()
+
+
+def _has_written(lake: str, generation: str) -> bool:
+    tables = [open_table(lake, table) for table in TABLES.values()]
+    return any(table.transaction_version(f"{APP}:{generation}") is not None for table in tables if table is not None)

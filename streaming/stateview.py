@@ -1,0 +1,82 @@
+"""What the job knows of one topic, out of the state store of its checkpoint; read only, whether a job runs or not.
+
+Stage: beside the job (`anabranch state show`).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from decisions.policy import policy_override
+from streaming.engine import EngineSettings, Packed
+from streaming.loads import LoadTable
+from streaming.policies import Policies
+from streaming.state import BucketState
+
+
+@dataclass(frozen=True)
+class StoredBucket:
+    """The state of a bucket as of a batch."""
+
+    batch_id: int
+    packed: Packed
+
+
+def stored_bucket(spark: SparkSession, checkpoint: str, bucket: int) -> StoredBucket:
+    """Reads the newest state of a bucket; raises what Spark raises when there is none, or is no checkpoint."""
+    metadata = spark.read.format("state-metadata").load(checkpoint)
+    batch_id = int(metadata.agg(F.max("maxBatchId")).first()[0])
+
+    def rows(name: str) -> DataFrame:
+        reader = spark.read.format("statestore").option("stateVarName", name).option("batchId", batch_id)
+        return reader.load(checkpoint).where(F.col("key.bucket") == bucket)
+
+    def value(name: str) -> bytes | None:
+        row = rows(name).select("value.packed").first()
+        return None if row is None else bytes(row[0])
+
+    def log(name: str) -> list[bytes]:
+        return [bytes(row[0]) for row in rows(name).select("list_element.packed").collect()]
+
+    return StoredBucket(
+        batch_id,
+        Packed(value("fence"), value("topics") or b"", value("loads") or b"", log("topics_log"), log("loads_log")),
+    )
+
+
+def topic_view(packed: Packed, topic: str, settings: EngineSettings) -> dict[str, Any] | None:
+    """Everything that is known of a topic as one JSON object, instants in milliseconds; None: nothing is known.
+
+    Raises `StateError` for a state that this release cannot read.
+    """
+    state = BucketState.unpack(packed.topics, packed.topics_log)
+    loads = LoadTable.unpack(packed.loads, packed.loads_log).loads_of(topic)
+    known = state.topics.get(topic)
+    if known is None and not loads:
+        return None
+    known = known or state.touch(topic)
+    policy = Policies(settings.profile, settings.cluster_policy).of(state, known)
+    return {
+        "topic": topic,
+        "layout": None if known.metadata_json is None else json.loads(known.metadata_json),
+        "consumers": {name: {"type": kind, "count": count} for name, (kind, count) in sorted(known.consumers.items())},
+        "lastSplitAt": known.last_split_at,
+        "lastMergeAt": known.last_merge_at,
+        "mergeDepths": known.merge_depths,
+        "openDecision": None if known.flight is None else asdict(known.flight),
+        "decisions": known.decision_seq,
+        "failures": known.failures,
+        "failedAt": known.failed_at,
+        "failedAction": known.failed_action,
+        "hold": known.hold_gate,
+        "holds": known.hold_seq,
+        "tickAskedFor": known.due,
+        "loads": {str(segment): asdict(load) for segment, load in sorted(loads.items())},
+        "policy": policy_override(policy.policy).model_dump(mode="json", by_alias=True, exclude_none=True),
+        "policyDigest": policy.digest,
+    }

@@ -1,0 +1,93 @@
+"""The folder that a rebuild makes, and when it refuses to; no JVM."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow.parquet as pq
+import pytest
+from deltalake import CommitProperties, Transaction, write_deltalake
+
+from schemas.delta import create_lake
+from streaming.engine import BucketEngine, Packed
+from streaming.history import rebuilt_generation
+from streaming.rebuild import first_start, rebuild_checkpoint, start_offsets
+from streaming.replay import RebuildError
+from streaming.sink import APP
+from tests.streaming.records import policy, tick
+from tests.streaming.test_engine import NOW, SECOND, SETTINGS
+from tests.streaming.test_replay import NAMES, hot
+
+BOUNDS = {topic: {0: (0, 10**9)} for topic in ("segment-stats", "consumer-events", "control-events")}
+
+
+@pytest.fixture
+def lake(tmp_path):
+    """The rows of `hot`, and a policy, in a lake."""
+    bucket = hot()
+    bucket.batch(NOW + 3 * SECOND, policy({"maxSegments": 7}, "acme/shop"))
+    for name, table in create_lake(tmp_path / "lake").items():
+        for number, rows in enumerate(bucket.tables.get(name, [])):
+            done = CommitProperties(app_transactions=[Transaction(f"{APP}:first", number)])
+            write_deltalake(table, rows, mode="append", commit_properties=done)
+    return str(tmp_path / "lake")
+
+
+def rebuilt(lake, checkpoint, buckets=2):
+    return rebuild_checkpoint(lake, str(checkpoint), SETTINGS, buckets, lambda names: dict.fromkeys(names, 1), BOUNDS)
+
+
+def test_a_rebuilt_checkpoint_holds_every_bucket_and_a_generation_of_its_own(lake, tmp_path):
+    done = rebuilt(lake, tmp_path / "checkpoint")
+    assert (done.topics, done.open_decisions, done.until, done.gone) == (1, 1, NOW + 3 * SECOND, [])
+    identity = json.loads((tmp_path / "checkpoint" / "metadata").read_text())["id"]
+    assert identity == done.generation == rebuilt_generation("first", 0)
+    start = first_start(str(tmp_path / "checkpoint"))
+    assert start.buckets == 2
+    assert json.loads(start.offsets_json("segment-stats"))["segment-stats"]["0"] > 0
+    assert json.loads(start.offsets_json("consumer-events")) == {"consumer-events": {"0": -2}}
+    for row in pq.read_table(start.state).to_pylist():
+        packed = Packed(row["fence"], row["topics"], row["loads"])
+        _, output = BucketEngine(SETTINGS).run(row["bucket"], packed, [tick(9)], NOW + 4 * SECOND)
+        assert output.counts.evaluations == row["bucket"]
+
+
+def test_a_checkpoint_that_has_begun_to_run_is_not_started_anew(lake, tmp_path):
+    rebuilt(lake, tmp_path / "checkpoint")
+    (tmp_path / "checkpoint" / "commits").mkdir()
+    assert first_start(str(tmp_path / "checkpoint")) is not None
+    (tmp_path / "checkpoint" / "commits" / "0").write_text("v1\n{}")
+    assert first_start(str(tmp_path / "checkpoint")) is None
+
+
+def test_a_checkpoint_that_is_there_is_left_alone(lake, tmp_path):
+    (tmp_path / "checkpoint" / "offsets").mkdir(parents=True)
+    with pytest.raises(RebuildError, match="move it away first"):
+        rebuilt(lake, tmp_path / "checkpoint")
+    assert [path.name for path in (tmp_path / "checkpoint").iterdir()] == ["offsets"]
+
+
+def test_a_rebuild_that_is_refused_leaves_no_checkpoint_behind(lake, tmp_path):
+    with pytest.raises(KeyError):
+        rebuild_checkpoint(lake, str(tmp_path / "c"), SETTINGS, 2, lambda names: {NAMES[0]: 5}, BOUNDS)
+    assert first_start(str(tmp_path / "c")) is None
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_lake_without_batches_is_refused(tmp_path):
+    with pytest.raises(RebuildError, match="no batch is on record"):
+        rebuilt(str(tmp_path / "empty"), tmp_path / "checkpoint")
+
+
+def test_what_kafka_no_longer_has_is_said_and_reading_goes_on_behind_it():
+    offsets, gone = start_offsets({"events": {0: 5, 1: 9}}, {"events": {0: (8, 20), 1: (0, 9), 2: (3, 4)}})
+    assert offsets == {"events": {0: 8, 1: 9, 2: -2}}
+    assert gone == ["events-0: 3 records from offset 5"]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "said"), [({0: (0, 4)}, "not the Kafka that the lake was filled from"), ({}, "does not have")]
+)
+def test_another_kafka_than_that_of_the_lake_is_refused(bounds, said):
+    with pytest.raises(RebuildError, match=said):
+        start_offsets({"events": {0: 5}}, {"events": bounds})

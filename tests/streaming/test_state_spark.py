@@ -1,0 +1,106 @@
+"""The state of a real job: shown, lost, rebuilt from the lake, and gone on with."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from decisions.layout import SegmentLayout
+from schemas.settings import load_settings
+from schemas.tables import BATCHES, DECISIONS
+from streaming.job import checkpoint_of, engine_settings
+from streaming.sources import buckets_of
+from streaming.stateview import stored_bucket, topic_view
+from tests.streaming.jobs import HOME, TOPICS, Feed, check_nothing_lost_and_nothing_twice, now_ms, read, rows
+from tests.streaming.records import consumers, layout, outcome, policy, stats, tick
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(400)]
+
+
+def state(file: Path, *arguments: str, code: int = 0) -> str:
+    """What `anabranch state` prints; both streams."""
+    command = [sys.executable, "-m", "anabranch.cli", "--home", str(HOME), "--config", str(file), "state", *arguments]
+    ran = subprocess.run(command, cwd=HOME, capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == code, ran.stderr[-3000:]
+    return ran.stdout + (ran.stderr if code else "")
+
+
+def known(spark, settings) -> dict[str, dict]:
+    """What the job knows of each topic, without what a rebuild leaves out."""
+    _ = spark.streams
+    views = {}
+    for topic, bucket in buckets_of(spark, TOPICS, settings.stream.buckets).items():
+        stored = stored_bucket(spark, checkpoint_of(settings), bucket)
+        view = views[topic] = topic_view(stored.packed, topic, engine_settings(settings))
+        del view["tickAskedFor"]
+        for load in view["loads"].values():
+            assert load["modified_at"] <= load.pop("seen_at")
+    return views
+
+
+def test_a_lost_checkpoint_is_rebuilt_from_the_lake_and_the_job_goes_on(
+    spark, start, job_settings, own_broker, tmp_path
+):
+    settings, feed = load_settings([job_settings]), Feed(own_broker.bootstrap)
+    checkpoint, moved = tmp_path / "checkpoint", tmp_path / "lost"
+    first = SegmentLayout.create(2, now_ms())
+
+    def fed(*records) -> None:
+        feed.send(*records)
+        wait_until(lambda: read(settings) == feed.end_offsets(), 90, 0.2)
+
+    def since_the_rebuild() -> list[dict]:
+        lost = json.loads((moved / "metadata").read_text())["id"]
+        return [row for row in rows(settings, BATCHES) if row["generation"] != lost]
+
+    job = start()
+    fed(*[layout(first, topic=topic) for topic in TOPICS], policy({"maxSegments": 5}, "acme/shop"))
+    fed(
+        *[stats({0: 50_000.0, 1: 1.0}, now_ms(), topic) for topic in TOPICS[:3]],
+        consumers(2, topic=TOPICS[0]),
+        stats({0: 1.0, 1: 1.0}, now_ms(), TOPICS[3]),
+    )
+    fed(tick(now_ms()))
+    fed(stats({0: 50_100.0, 1: 1.0}, now_ms(), TOPICS[1]))
+    (decision,) = [row for row in rows(settings, DECISIONS) if row["subject"] == TOPICS[0]]
+    fed(layout(first.split_segment(0, now_ms()), "split", topic=TOPICS[0]),
+        outcome(decision["decision_id"], "applied", topic=TOPICS[0]), tick(now_ms()))  # fmt: skip
+    while_it_runs = state(job_settings, "show", TOPICS[0])
+    assert "epoch 1, 3 active segments" in while_it_runs
+    assert "maxSegments = 5" in while_it_runs
+    unknown = state(job_settings, "show", "topic://acme/shop/nobody", code=1)
+    assert "does not know topic://acme/shop/nobody; looked in bucket" in unknown
+    assert job.stop() == 0
+
+    before = known(spark, settings)
+    assert before[TOPICS[1]]["openDecision"] is not None
+    shutil.move(checkpoint, moved)
+    assert "4 topics, 2 open decisions" in state(job_settings, "rebuild")
+    job = start()
+    feed.send(outcome(before[TOPICS[1]]["openDecision"]["decision_id"], "failed", topic=TOPICS[1]))
+    wait_until(lambda: any(row["messages_accepted"] for row in since_the_rebuild()), 90, 0.2)
+    assert job.stop() == 0
+    after = known(spark, settings)
+    for topic in (TOPICS[0], TOPICS[2], TOPICS[3]):
+        assert after[topic] == before[topic]
+    assert after[TOPICS[1]] == {
+        **before[TOPICS[1]],
+        "openDecision": None,
+        "failures": 1,
+        "failedAction": "split",
+        "failedAt": after[TOPICS[1]]["failedAt"],
+    }
+    job = start()
+    feed.send(consumers(4, topic=TOPICS[3]))
+    wait_until(lambda: TOPICS[3] in {row["subject"] for row in rows(settings, DECISIONS)}, 90, 0.2)
+    assert job.stop() == 0
+    # What was suppressed behind the last accepted sample is read once more, and suppressed once more.
+    read_twice = sum(row["messages_suppressed"] for row in since_the_rebuild())
+    assert read_twice <= 1
+    check_nothing_lost_and_nothing_twice(settings, feed, read_twice)
