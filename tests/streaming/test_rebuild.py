@@ -14,6 +14,7 @@ from streaming.history import rebuilt_generation
 from streaming.rebuild import first_start, rebuild_checkpoint, start_offsets
 from streaming.replay import RebuildError
 from streaming.sink import APP
+from streaming.stateview import topic_view
 from tests.streaming.records import policy, tick
 from tests.streaming.test_engine import NOW, SECOND, SETTINGS
 from tests.streaming.test_replay import NAMES, hot
@@ -91,3 +92,13 @@ def test_what_kafka_no_longer_has_is_said_and_reading_goes_on_behind_it():
 def test_another_kafka_than_that_of_the_lake_is_refused(bounds, said):
     with pytest.raises(RebuildError, match=said):
         start_offsets({"events": {0: 5}}, {"events": bounds})
+
+
+def test_a_topic_is_shown_as_the_bucket_has_it_and_one_that_it_does_not_know_is_nothing(lake, tmp_path):
+    rebuilt(lake, tmp_path / "checkpoint")
+    row = pq.read_table(first_start(str(tmp_path / "checkpoint")).state).to_pylist()[1]
+    packed = Packed(row["fence"], row["topics"], row["loads"])
+    view = topic_view(packed, NAMES[0], SETTINGS)
+    assert (view["hold"], view["decisions"], view["policy"]["maxSegments"]) == ("in-flight", 1, 7)
+    assert view["loads"]["0"]["msg_rate_in"] == 50_000.0
+    assert topic_view(packed, NAMES[1], SETTINGS) is None
