@@ -22,10 +22,10 @@ class Place:
         self._file, self.zookeeper, self.root = file, zookeeper, next(_roots)
         self._opened: list[MetadataStore] = []
 
-    def open(self) -> MetadataStore:
+    def open(self, session_s: float = 5) -> MetadataStore:
         """A store at this place, closed with it. On SQLite there is one at a time."""
         if self.zookeeper:
-            store: MetadataStore = ZooKeeperStore(self.zookeeper.address, self.root, session_s=5)
+            store: MetadataStore = ZooKeeperStore(self.zookeeper.address, self.root, session_s=session_s)
         else:
             store = SqliteStore(self._file)
         self._opened.append(store)

@@ -131,8 +131,9 @@ def test_state_is_not_leading_from_the_instant_the_session_changes_before_any_ca
 def test_the_same_leadership_is_found_again_after_a_restart_of_the_server(
     zookeeper: EmbeddedZooKeeper, zookeeper_place: Place
 ) -> None:
-    node = Node(zookeeper_place.open(), b"http://one")
+    node = Node(zookeeper_place.open(session_s=30), b"http://one")
     before = node.wait_for(Role.LEADING)
+    wait_until(lambda: node.told == [before])
     zookeeper.kill()
     wait_until(lambda: node.election.state == NO_LEADER)
     zookeeper.start()

@@ -27,7 +27,7 @@ def wrong(file: Path) -> dict:
 def test_the_doctor_finds_this_machine_well(tmp_path, jars):
     findings = examine(HOME, [home_with(tmp_path)])
     assert [finding for finding in findings if not finding.ok] == []
-    assert {"python", "java", "packages", "jars for spark", "jars for kafka", "disk", "lake"} <= {
+    assert {"python", "java", "packages", "jars for spark", "jars for kafka", "jars for zookeeper", "disk", "lake"} <= {
         f.check for f in findings
     }
 
@@ -39,7 +39,7 @@ def test_the_doctor_says_what_is_wrong_and_what_to_do(tmp_path, jars, broker):
     next(iter((folder / "spark").glob("delta-spark*.jar"))).write_text("tampered")
     file = home_with(tmp_path, jars=str(folder), broker_port=broker.port, free_disk_mb=10**9)
     found = wrong(file)
-    assert set(found) == {"jars for spark", "jars for kafka", "disk", "port of the broker"}
+    assert set(found) == {"jars for spark", "jars for kafka", "jars for zookeeper", "disk", "port of the broker"}
     assert "another SHA-256" in found["jars for spark"].found
     assert all(finding.remedy for finding in found.values())
 
