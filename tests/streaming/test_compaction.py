@@ -46,7 +46,7 @@ class LedgerWriter(threading.Thread):
 
     def run(self) -> None:
         try:
-            while not self.stop.wait(0.05):
+            while not self.stop.wait(0.25):
                 for status in ("intent", "applied"):
                     decision = f"d{len(self.written) // 2}"
                     row = self.ledger.row(
@@ -88,7 +88,7 @@ def test_no_commit_of_the_job_or_of_an_executor_is_lost_while_both_engines_compa
 
     try:
         with fed_all_along(feed):
-            wait_until(compacted_by_both_while_both_wrote, 120)
+            wait_until(compacted_by_both_while_both_wrote, 240)
     finally:
         executor.stop.set()
         executor.join()
