@@ -141,6 +141,7 @@ class RejectReason(str, Enum):
     WRONG_KEY = "wrong-key"
     FROM_THE_FUTURE = "from-the-future"
     BAD_LAYOUT = "bad-layout"
+    UNKNOWN_TOPIC = "unknown-topic"
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,9 @@ anew.
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from decisions.answers import gates_to_json
 from decisions.decide import Hold, Merge, Split, decide, next_due
@@ -20,10 +19,12 @@ from schemas.ids import canonical_json
 from schemas.tables import Family
 from schemas.version import ENGINE_VERSION
 from streaming.fleetview import FleetView
-from streaming.intake import Intake, Route
+from streaming.intake import Intake
 from streaming.loads import LoadTable
+from streaming.packed import FENCE_V1_BYTES, Chain, Packed, Written, fence_of
 from streaming.policies import EffectivePolicy, Policies
 from streaming.records import Output, RawRecord
+from streaming.routes import Routes
 from streaming.samples import Samples
 from streaming.state import BucketState, StateError, TopicState
 
@@ -46,73 +47,17 @@ class EngineSettings:
     """Time between two ticks, milliseconds."""
 
 
-@dataclass(frozen=True)
-class Packed:
-    """The packed state of a bucket, topics and loads apart: each a base and the log of what has changed since.
-
-    `fence` is a digest of all of it: who holds the decoded state of the same fence needs nothing else.
-    """
-
-    fence: bytes | None = None
-    topics: bytes = b""
-    loads: bytes = b""
-    topics_log: Sequence[bytes] = ()
-    loads_log: Sequence[bytes] = ()
-
-    @classmethod
-    def of(cls, state: BucketState, loads: LoadTable) -> Packed:
-        """All of it anew, as two bases."""
-        topics_base, loads_base = state.pack(), loads.pack()
-        return cls(_fence(_Chain.of(topics_base), _Chain.of(loads_base)), topics_base, loads_base)
-
-
-@dataclass(frozen=True)
-class Written:
-    """What a batch has to store: a new base (which ends its log), or an entry of the log, or neither."""
-
-    fence: bytes
-    topics: bytes | None = None
-    loads: bytes | None = None
-    topics_entry: bytes | None = None
-    loads_entry: bytes | None = None
-
-
-@dataclass
-class _Chain:
-    """The digests of a base and of its log, entry upon entry, and their sizes."""
-
-    base: bytes
-    log: bytes
-    base_bytes: int
-    log_bytes: int = 0
-
-    @classmethod
-    def of(cls, base: bytes, log: Sequence[bytes] = ()) -> _Chain:
-        chain = cls(_digest(base), _digest(b""), len(base))
-        for entry in log:
-            chain.add(entry)
-        return chain
-
-    def add(self, entry: bytes) -> None:
-        self.log = _digest(self.log + entry)
-        self.log_bytes += len(entry)
-
-    def is_outgrown(self, bucket: int) -> bool:
-        """Whether a new base is due; at another size for each bucket, so that they do not all come at once."""
-        return self.log_bytes > _LEAST_LOG_BYTES + self.base_bytes * (8 + bucket % 16) // 16
-
-
 @dataclass
 class _Decoded:
     fence: bytes | None
     state: BucketState
     loads: LoadTable
     view: FleetView
-    topics_chain: _Chain
-    loads_chain: _Chain
+    topics_chain: Chain
+    loads_chain: Chain
     is_old: bool
     """Whether it was stored by an older version: the next batch writes all of it anew."""
-    routes: dict[str, Route] = field(default_factory=dict)
+    routes: Routes
 
 
 class BucketEngine:
@@ -153,22 +98,24 @@ class BucketEngine:
         decoded = self._decoded.pop(bucket, None)
         if holds and decoded is not None:
             return decoded
-        topics_chain = _Chain.of(packed.topics, packed.topics_log)
-        loads_chain = _Chain.of(packed.loads, packed.loads_log)
-        is_old = packed.fence is not None and len(packed.fence) == _FENCE_V1_BYTES
-        expected = topics_chain.base + loads_chain.base if is_old else _fence(topics_chain, loads_chain)
+        topics_chain = Chain.of(packed.topics, packed.topics_log)
+        loads_chain = Chain.of(packed.loads, packed.loads_log)
+        is_old = packed.fence is not None and len(packed.fence) == FENCE_V1_BYTES
+        expected = topics_chain.base + loads_chain.base if is_old else fence_of(topics_chain, loads_chain)
         if packed.fence is not None and packed.fence != expected:
             raise StateError(f"the stored state of bucket {bucket} is not what was stored: its fence differs")
         state = BucketState.unpack(packed.topics, packed.topics_log)
         loads = LoadTable.unpack(packed.loads, packed.loads_log)
         view = FleetView(state, loads, self._policies)
-        return _Decoded(packed.fence, state, loads, view, topics_chain, loads_chain, is_old)
+        routes = Routes(state, loads, self._policies)
+        return _Decoded(packed.fence, state, loads, view, topics_chain, loads_chain, is_old, routes)
 
     def _evaluate(self, decoded: _Decoded, intake: Intake, now: int, output: Output) -> None:
         state, view = decoded.state, decoded.view
         if intake.new_policies:
             view.forget_all()
-        view.forget(state.changed, moved=intake.new_rows)
+        view.forget(state.changed, moved=decoded.routes.new_rows)
+        decoded.routes.new_rows.clear()
         by_tick, by_consumer = intake.due_by_tick, intake.due_by_consumer
         if intake.tick:
             evaluated, noteworthy = view.names_to_look_at(now, _WORTH_A_TICK, MOST_HOLDS_PER_TICK)
@@ -224,34 +171,24 @@ def _write(decoded: _Decoded, bucket: int) -> Written:
     if decoded.state.is_changed or decoded.is_old:
         if decoded.is_old or decoded.topics_chain.is_outgrown(bucket):
             topics = decoded.state.pack()
-            decoded.topics_chain = _Chain.of(topics)
+            decoded.topics_chain = Chain.of(topics)
         else:
             topics_entry = decoded.state.pack_changes()
             decoded.topics_chain.add(topics_entry)
     if decoded.loads.is_changed or decoded.is_old:
         if decoded.is_old or decoded.loads_chain.is_outgrown(bucket):
             loads = decoded.loads.pack()
-            decoded.loads_chain = _Chain.of(loads)
+            decoded.loads_chain = Chain.of(loads)
             decoded.routes.clear()
             decoded.view.forget_all()
         else:
             loads_entry = decoded.loads.pack_changes()
             decoded.loads_chain.add(loads_entry)
     decoded.is_old = False
-    decoded.fence = _fence(decoded.topics_chain, decoded.loads_chain)
+    decoded.fence = fence_of(decoded.topics_chain, decoded.loads_chain)
     return Written(decoded.fence, topics, loads, topics_entry, loads_entry)
 
 
-def _fence(topics: _Chain, loads: _Chain) -> bytes:
-    return topics.base + topics.log + loads.base + loads.log
-
-
-def _digest(packed: bytes) -> bytes:
-    return hashlib.blake2b(packed, digest_size=16).digest()
-
-
-_FENCE_V1_BYTES = 32
-_LEAST_LOG_BYTES = 65_536
 _WORTH_A_TICK = frozenset({Gate.SPLIT_COOLDOWN, Gate.RETRY_BACKOFF})
 """Splits are fast: an evaluation that only waits for these gets a tick of its own. Merges are lazy: they wait."""
 

@@ -7,7 +7,6 @@ significant-change filter of `LoadTable`; every record ends in exactly one of: a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -32,32 +31,22 @@ from schemas.messages import (
 from streaming.loads import STALE, LoadTable
 from streaming.policies import EffectivePolicy, Policies
 from streaming.records import LOAD_SCHEMA, Output, RawRecord, arrival
+from streaming.routes import Routes
 from streaming.samples import Samples, to_arrow
-from streaming.state import BucketState, TopicState
+from streaming.state import BucketState
 
 _KEY_SHOWN = 4096
 _RAW_SHOWN = 65_536
-
-
-@dataclass(frozen=True)
-class Route:
-    """Where the samples of a topic go, for a message that names exactly these segments."""
-
-    segments: bytes
-    """Ids of the segments, 64 bits each; all of them are active, or newer than the layout that is known."""
-    rows: npt.NDArray[np.int64]
-    """Their rows in the load table."""
-    policy: EffectivePolicy
+MOST_TOPICS_WITHOUT_LAYOUT = 10_000
+"""Topics whose consumers a bucket knows before their layouts: anybody could name ever more of them."""
 
 
 class Intake:
     """One batch's intake into one bucket."""
 
     def __init__(
-        self, state: BucketState, loads: LoadTable, policies: Policies, routes: dict[str, Route], now: int,
-        output: Output,
-    ) -> None:  # fmt: skip
-        """`routes` is kept from batch to batch beside the state that it was read off."""
+        self, state: BucketState, loads: LoadTable, policies: Policies, routes: Routes, now: int, output: Output
+    ) -> None:
         self._state, self._loads, self._policies, self._routes = state, loads, policies, routes
         self._now, self._output = now, output
         self.due_by_consumer: set[str] = set()
@@ -66,10 +55,10 @@ class Intake:
         """Topics that a tick of their own has reached."""
         self.tick: bool = False
         """Whether a tick for every topic has come."""
-        self.new_rows: set[str] = set()
-        """Topics whose segments got rows in the load table, or lost them."""
         self.new_policies: bool = False
         """Whether a policy of more than one topic changed."""
+        self._without_layout: int | None = None
+        """Topics that have consumers and no layout; None: to be counted."""
 
     def take(self, records: Sequence[RawRecord], samples: Samples | None, change_threshold: float) -> None:
         """Takes the records in, in the order of `arrival`, then the samples. Raises for no content of a record."""
@@ -102,7 +91,18 @@ class Intake:
                 self._layout = SegmentLayout.from_metadata(message.layout)
             except LayoutError as error:
                 return Rejected(RejectReason.BAD_LAYOUT, str(error)[:500])
+        if isinstance(message, ConsumerEvent) and not self._has_room_for(message.topic):
+            told = f"no layout of {message.topic} has come, nor of {MOST_TOPICS_WITHOUT_LAYOUT} others of this bucket"
+            return Rejected(RejectReason.UNKNOWN_TOPIC, told)
         return message
+
+    def _has_room_for(self, topic: str) -> bool:
+        topics = self._state.topics
+        if topic in topics:
+            return True
+        if self._without_layout is None:
+            self._without_layout = sum(known.metadata_json is None for known in topics.values())
+        return self._without_layout < MOST_TOPICS_WITHOUT_LAYOUT
 
     def _apply(self, message: Message) -> None:
         if isinstance(message, LayoutEvent):
@@ -121,6 +121,7 @@ class Intake:
 
     def _apply_layout(self, event: LayoutEvent) -> None:
         name = event.topic
+        self._without_layout = None
         if event.cause == "deleted":
             self._state.remove(name)
             self._keep_segments(name, ())
@@ -134,7 +135,7 @@ class Intake:
         layout = self._layout
         topic = self._state.touch(name)
         override_before = topic.override
-        _follow_lineage(topic, layout, self._now)
+        topic.follow_lineage(layout, self._now)
         topic.set_layout(metadata_json, layout)
         self._keep_segments(
             name, [i for i in self._loads.segments_of(name) if i in topic.active_ids or i >= layout.next_segment_id]
@@ -154,6 +155,8 @@ class Intake:
             if known and event.subscription in known.consumers:
                 del self._state.touch(event.topic).consumers[event.subscription]
         else:
+            if known is None and self._without_layout is not None:
+                self._without_layout += 1
             self._state.touch(event.topic).consumers[event.subscription] = entry
         self.due_by_consumer.add(event.topic)
 
@@ -196,12 +199,12 @@ class Intake:
         self.due_by_consumer.add(event.topic)
 
     def _keep_segments(self, name: str, kept: Sequence[int]) -> None:
-        self._routes.pop(name, None)
         self._loads.keep_segments(name, kept)
-        self.new_rows.add(name)
+        self._routes.forget(name)
+        self._routes.new_rows.add(name)
 
     def _filter(self, samples: Samples, change_threshold: float) -> None:
-        routes, kept = self._routed(samples)
+        routes, kept = self._routes.of(samples)
         rows = np.concatenate([route.rows for route in routes])
         owners = np.repeat(np.arange(len(samples)), [len(route.rows) for route in routes])
         places = np.arange(len(rows)) if kept is None else np.flatnonzero(kept)
@@ -215,42 +218,6 @@ class Intake:
         accepted = np.flatnonzero(codes > 0)
         if len(accepted):
             self._record_loads(samples, owners[accepted], places[accepted], codes[accepted])
-
-    def _routed(self, samples: Samples) -> tuple[list[Route], npt.NDArray[np.bool_] | None]:
-        """Where each message's samples go, and which samples are kept (None: all)."""
-        ends = (np.cumsum(samples.counts) * 8).tolist()
-        ids = samples.segments.tobytes()
-        known, routes, kept, start = self._routes, [], None, 0
-        for topic, end in zip(samples.topics, ends, strict=True):
-            route = known.get(topic)
-            if route is None or route.segments != ids[start:end]:
-                segments = samples.segments[start // 8 : end // 8].tolist()
-                route, wanted = self._route(topic, ids[start:end], segments)
-                if wanted is None:
-                    known[topic] = route
-                else:
-                    kept = np.ones(len(samples.segments), np.bool_) if kept is None else kept
-                    kept[start // 8 : end // 8] = wanted
-            routes.append(route)
-            start = end
-        return routes, kept
-
-    def _route(self, name: str, packed: bytes, segments: list[int]) -> tuple[Route, list[bool] | None]:
-        """The route of a message, and which of its samples are kept: not those of sealed segments. None: all."""
-        topic = self._state.topics.get(name)
-        policy = self._policies.of(self._state, topic or TopicState(name))
-        wanted = None
-        if topic and topic.layout and not topic.active_ids.issuperset(segments):
-            newer = topic.layout.next_segment_id
-            wanted = [i in topic.active_ids or i >= newer for i in segments]
-            if all(wanted):
-                wanted = None
-        known = len(self._loads.segments_of(name))
-        chosen = segments if wanted is None else [i for i, keep in zip(segments, wanted, strict=True) if keep]
-        rows = self._loads.rows_of(name, chosen)
-        if len(self._loads.segments_of(name)) != known:
-            self.new_rows.add(name)
-        return Route(packed, rows, policy), wanted
 
     def _count(self, samples: Samples, owners: npt.NDArray[np.int64], codes: npt.NDArray[np.int8]) -> None:
         counts = self._output.counts
@@ -342,25 +309,3 @@ def _thresholds(
     crossing = np.stack([policy.crossing_thresholds for policy in distinct.values()])
     merge = np.stack([policy.merge_thresholds for policy in distinct.values()])
     return crossing[which], merge[which]
-
-
-def _follow_lineage(topic: TopicState, layout: SegmentLayout, now: int) -> None:
-    """Keeps clocks and merge depths explicitly, from what was committed: the segments that are new in this layout.
-
-    One parent is a split, two or more are a merge (facts of Pulsar, 1.5); a clock never goes back, and never lies in
-    this job's future.
-    """
-    before = topic.layout.segments if topic.layout else {}
-    depths = {i: depth for i, depth in topic.merge_depths.items() if i in layout.segments}
-    for segment in sorted(layout.segments.values(), key=lambda segment: segment.segment_id):
-        if segment.segment_id in before:
-            continue
-        at = min(segment.created_at_ms, now)
-        if len(segment.parent_ids) == 1:
-            topic.last_split_at = max(topic.last_split_at or at, at)
-        elif len(segment.parent_ids) > 1:
-            topic.last_merge_at = max(topic.last_merge_at or at, at)
-        kept = [topic.merge_depths.get(parent, depths.get(parent, 0)) for parent in segment.parent_ids]
-        own = max(kept, default=0) + (len(segment.parent_ids) > 1)
-        depths[segment.segment_id] = max(own, layout.merge_depth(segment.segment_id))
-    topic.merge_depths = depths

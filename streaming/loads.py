@@ -151,6 +151,10 @@ class LoadTable:
         rows = self._rows.get(topic, {})
         self._remove([row for segment, row in rows.items() if segment not in wanted])
 
+    def rows_in(self, topic: str) -> int:
+        """How many segments of a topic have a row."""
+        return len(self._rows.get(topic, ()))
+
     def segments_of(self, topic: str) -> tuple[int, ...]:
         """Ids of the segments of a topic that have a row."""
         return tuple(self._rows.get(topic, {}))

@@ -17,7 +17,8 @@ import pandas as pd
 import pydantic_core
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
-from streaming.engine import BucketEngine, EngineSettings, Packed
+from streaming.engine import BucketEngine, EngineSettings
+from streaming.packed import Packed
 from streaming.preparse import unpack_bucket
 from streaming.records import COUNTS, DUE, LOAD, RARE, Output
 

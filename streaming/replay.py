@@ -17,11 +17,13 @@ import pydantic_core
 
 from decisions.snapshot import snapshot_to_wire
 from schemas.snapshot import Snapshot
-from streaming.engine import EngineSettings, Packed, snapshot_of
-from streaming.intake import Intake, Route
+from streaming.engine import EngineSettings, snapshot_of
+from streaming.intake import Intake
 from streaming.loads import LoadTable
+from streaming.packed import Packed
 from streaming.policies import Policies
 from streaming.records import Output, RawRecord
+from streaming.routes import Routes
 from streaming.samples import Samples
 from streaming.state import BucketState, TopicState
 
@@ -54,9 +56,9 @@ class BucketReplay:
 
     def __init__(self, settings: EngineSettings) -> None:
         self._policies = Policies(settings.profile, settings.cluster_policy)
-        self._routes: dict[str, Route] = {}
         self.state = BucketState()
         self.loads = LoadTable()
+        self._routes = Routes(self.state, self.loads, self._policies)
 
     def take(self, batch: RecordedBatch) -> None:
         """Takes a batch in; raises `RebuildError`."""

@@ -88,6 +88,27 @@ class TopicState:
         self.__dict__.pop("active_ids", None)
         self.__dict__["layout"] = layout
 
+    def follow_lineage(self, layout: SegmentLayout, now: int) -> None:
+        """Keeps clocks and merge depths explicitly, from what was committed: the segments that `layout` adds.
+
+        One parent is a split, two or more are a merge (facts of Pulsar, 1.5); a clock never goes back, and never lies
+        in this job's future.
+        """
+        before = self.layout.segments if self.layout else {}
+        depths = {i: depth for i, depth in self.merge_depths.items() if i in layout.segments}
+        for segment in sorted(layout.segments.values(), key=lambda segment: segment.segment_id):
+            if segment.segment_id in before:
+                continue
+            at = min(segment.created_at_ms, now)
+            if len(segment.parent_ids) == 1:
+                self.last_split_at = max(self.last_split_at or at, at)
+            elif len(segment.parent_ids) > 1:
+                self.last_merge_at = max(self.last_merge_at or at, at)
+            kept = [self.merge_depths.get(parent, depths.get(parent, 0)) for parent in segment.parent_ids]
+            own = max(kept, default=0) + (len(segment.parent_ids) > 1)
+            depths[segment.segment_id] = max(own, layout.merge_depth(segment.segment_id))
+        self.merge_depths = depths
+
     def begin_flight(self, epoch: int, action: str, segments: list[int], now: int) -> str:
         """A decision has been taken: it is open from `now` on. Answers its id."""
         attempt_of = canonical_json([epoch, action, segments])

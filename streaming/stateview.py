@@ -13,8 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from decisions.policy import policy_override
-from streaming.engine import EngineSettings, Packed
+from streaming.engine import EngineSettings
 from streaming.loads import LoadTable
+from streaming.packed import Packed
 from streaming.policies import Policies
 from streaming.state import BucketState
 

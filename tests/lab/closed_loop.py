@@ -17,7 +17,8 @@ from lab.demand import Demand, demands
 from lab.traffic import segment_stats
 from schemas.ids import EVERY_TOPIC
 from schemas.settings import Settings
-from streaming.engine import BucketEngine, EngineSettings, Packed
+from streaming.engine import BucketEngine, EngineSettings
+from streaming.packed import Packed
 from streaming.records import RawRecord
 
 

@@ -20,8 +20,9 @@ from schemas.kafka import KAFKA_TOPICS
 from schemas.messages import MAX_VALUE_BYTES
 from schemas.settings import Settings
 from schemas.tables import DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
-from streaming.engine import BucketEngine, Packed
+from streaming.engine import BucketEngine
 from streaming.job import engine_settings
+from streaming.packed import Packed
 from streaming.records import RawRecord
 from streaming.rows import bulk_rows, rare_rows
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from decisions.layout import SegmentLayout
 from schemas.snapshot import Snapshot
 from streaming import engine
-from streaming.engine import BucketEngine, EngineSettings, Packed
+from streaming.engine import BucketEngine, EngineSettings
+from streaming.packed import Packed
 from streaming.state import StateError
 from tests.streaming.records import TOPIC, consumers, layout, outcome, policy, record, stats, tick
 

@@ -9,8 +9,9 @@ import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
 from schemas.delta import create_lake
-from streaming.engine import BucketEngine, Packed
+from streaming.engine import BucketEngine
 from streaming.history import rebuilt_generation
+from streaming.packed import Packed
 from streaming.rebuild import first_start, rebuild_checkpoint, start_offsets
 from streaming.replay import RebuildError
 from streaming.sink import APP

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from decisions.layout import SegmentLayout
 from schemas.arrow import arrow_schema
 from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
-from streaming.engine import Packed
 from streaming.history import Batches, History, free_generation, history_of, rebuilt_generation
 from streaming.loads import LoadTable
+from streaming.packed import Packed
 from streaming.processor import _frame
 from streaming.records import COUNTS, LOAD
 from streaming.replay import BucketReplay, RebuildError
