@@ -102,8 +102,11 @@ class TopicState:
             at = min(segment.created_at_ms, now)
             if len(segment.parent_ids) == 1:
                 self.last_split_at = max(self.last_split_at or at, at)
-            elif len(segment.parent_ids) > 1:
+            elif segment.parent_ids:
                 self.last_merge_at = max(self.last_merge_at or at, at)
+            if not segment.parent_ids:
+                depths[segment.segment_id] = 0
+                continue
             kept = [self.merge_depths.get(parent, depths.get(parent, 0)) for parent in segment.parent_ids]
             own = max(kept, default=0) + (len(segment.parent_ids) > 1)
             depths[segment.segment_id] = max(own, layout.merge_depth(segment.segment_id))

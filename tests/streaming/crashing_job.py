@@ -3,7 +3,7 @@
 `python -m tests.streaming.crashing_job SETTINGS POINT VICTIM`: at POINT in a batch after the first that this start has
 gone through. POINT is `TABLE:before` or `TABLE:after` a Delta commit, `state-upload` (one partition's changes stand in
 the checkpoint, those of the other may not), `commit-log` (Spark has called the batch done) or `operator` (in a Python
-worker, which is then the victim). VICTIM is `all`, `driver` or `jvm`.
+worker). VICTIM is `all`, `driver`, `jvm`, or `worker` at `operator`.
 """
 
 from __future__ import annotations

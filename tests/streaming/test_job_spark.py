@@ -7,6 +7,7 @@ from collections import Counter
 from random import Random
 
 import pytest
+from confluent_kafka import OFFSET_END, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from decisions.layout import SegmentLayout
@@ -104,11 +105,33 @@ def test_killed_after_spark_s_own_commit_it_loses_nothing_and_counts_nothing_twi
     assert job.stop() == 0
 
 
-def test_a_second_job_on_the_same_checkpoint_refuses_and_says_who_holds_it(start, job_settings, tmp_path):
+def test_a_checkpoint_is_refused_while_another_job_holds_it_and_once_kafka_s_retention_has_passed_it(
+    start, job_settings, own_broker, tmp_path
+):
+    settings, feed, log = load_settings([job_settings]), Feed(own_broker.bootstrap), tmp_path / "job.log"
+    feed.send(*load_round(0))
     first = start()
     lock = tmp_path / "checkpoint.lock"
     wait_until(lambda: lock.exists() and str(first.process.pid) in lock.read_text(), 30)
-    second = start()
-    assert second.process.wait(60) == 1
-    assert f"in use by process {first.process.pid}" in (tmp_path / "job.log").read_text()
-    first.kill()
+    assert start().process.wait(60) == 1
+    assert f"in use by process {first.process.pid}" in log.read_text()
+    wait_until(lambda: read(settings) == feed.end_offsets(), 90, 0.2)
+    assert first.stop() == 0
+    before = read(settings)
+    feed.send(*load_round(1))
+    drop_all(own_broker.bootstrap, "segment-stats")
+    feed.send(*load_round(2))
+    assert start().process.wait(90) == 3
+    told = log.read_text().splitlines()[-1]
+    assert "Kafka no longer has records that this checkpoint has not read" in told
+    assert "anabranch state rebuild" in told
+    assert read(settings) == before
+
+
+def drop_all(bootstrap: str, topic: str) -> None:
+    """What Kafka's retention does, at once."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    partitions = admin.list_topics(topic, 10).topics[topic].partitions
+    ends = [TopicPartition(topic, partition, OFFSET_END) for partition in partitions]
+    for future in admin.delete_records(ends).values():
+        future.result(10)

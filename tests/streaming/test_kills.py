@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(900)]
 KILLS = [
     ("decisions:before", "all", -signal.SIGKILL),
     ("decisions:after", "jvm", 1),
+    ("operator", "worker", 1),
     ("segment_load:before", "driver", -signal.SIGKILL),
     ("batches:before", "all", -signal.SIGKILL),
     ("batches:after", "all", -signal.SIGKILL),
