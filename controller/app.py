@@ -20,6 +20,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
+from controller.access import ADMIN, OPERATE, READ, Access, include_guarded
 from controller.consuming import Consuming
 from controller.consuming import routes as consuming_routes
 from controller.errors import BadRequest, ControllerError, NotFound, PreconditionFailed
@@ -59,7 +60,7 @@ def create_app(
     store: LayoutStore,
     service: ScalableTopicService,
     publisher: Publisher,
-    token: str | None,
+    access: Access,
     max_body_bytes: int,
     url: str,
     grace_seconds: float,
@@ -105,10 +106,10 @@ def create_app(
         consuming.stop()
 
     app.state.end_sessions = end_sessions
-    app.include_router(watching_routes)
-    app.include_router(consuming_routes)
-    app.include_router(_topics)
-    app.include_router(_namespaces)
+    include_guarded(app, watching_routes)
+    include_guarded(app, consuming_routes)
+    include_guarded(app, _topics)
+    include_guarded(app, _namespaces)
 
     @app.get("/healthz", tags=["health"], responses={503: {"description": "Failing."}})
     def health() -> JSONResponse:
@@ -121,7 +122,7 @@ def create_app(
 
     app.router.default = _no_route
     _answer_errors(app)
-    app.add_middleware(RequestGate, token=token, max_body_bytes=max_body_bytes)
+    app.add_middleware(RequestGate, access=access, max_body_bytes=max_body_bytes)
     return app
 
 
@@ -179,10 +180,12 @@ _namespaces = APIRouter(
 
 
 _DONE: dict[str, Any] = {"status_code": 204, "response_class": Response}
+_OPERATES: dict[str, Any] = {**_DONE, "dependencies": OPERATE}
+_ADMINISTERS: dict[str, Any] = {**_DONE, "dependencies": ADMIN}
 
 
 def _takes(schema: dict[str, Any]) -> dict[str, Any]:
-    return {**_DONE, "openapi_extra": {"requestBody": {"content": {"application/json": {"schema": schema}}}}}
+    return {**_ADMINISTERS, "openapi_extra": {"requestBody": {"content": {"application/json": {"schema": schema}}}}}
 
 
 _PROPERTIES = {"type": "object", "additionalProperties": {"type": "string"}}
@@ -190,7 +193,7 @@ _POLICY = {"$ref": "#/components/schemas/AutoScalePolicyOverride"}
 _POLICY_READ: dict[int | str, dict[str, Any]] = {200: {"model": AutoScalePolicyOverride}}
 
 
-@_topics.get("")
+@_topics.get("", dependencies=READ)
 def list_topics(
     service: Service, namespace: Namespace, property: Annotated[list[str], Query(default_factory=list)]
 ) -> list[str]:
@@ -217,43 +220,43 @@ def create_topic(service: Service, topic: Topic, body: Body, numInitialSegments:
     service.create_topic(topic, int(numInitialSegments), properties)
 
 
-@_topics.get("/{topic}", responses={200: {"model": ScalableTopicMetadata}})
+@_topics.get("/{topic}", dependencies=READ, responses={200: {"model": ScalableTopicMetadata}})
 def get_layout(service: Service, topic: Topic) -> Response:
     """The layout record of a topic (ScalableTopicMetadata)."""
     return Response(service.layout_json(topic), media_type="application/json")
 
 
-@_topics.delete("/{topic}", **_DONE)
+@_topics.delete("/{topic}", **_ADMINISTERS)
 def delete_topic(service: Service, topic: Topic) -> None:
     """Delete a topic; `force` is accepted and makes no difference."""
     service.delete_topic(topic)
 
 
-@_topics.get("/{topic}/stats")
+@_topics.get("/{topic}/stats", dependencies=READ)
 def get_stats(service: Service, topic: Topic) -> JSONResponse:
     """Epoch, segments with names and states, sessions of each subscription."""
     return JSONResponse(service.stats(topic))
 
 
-@_topics.post("/{topic}/split/{segment}", **_DONE)
+@_topics.post("/{topic}/split/{segment}", **_OPERATES)
 def split_segment(service: Service, topic: Topic, segment: str, decision: Decision = None) -> None:
     """Split an active segment at the middle of its hash range."""
     service.split_segment(topic, _segment_id(segment), decision or None)
 
 
-@_topics.post("/{topic}/merge/{first}/{second}", **_DONE)
+@_topics.post("/{topic}/merge/{first}/{second}", **_OPERATES)
 def merge_segments(service: Service, topic: Topic, first: str, second: str, decision: Decision = None) -> None:
     """Merge two adjacent active segments."""
     service.merge_segments(topic, _segment_id(first), _segment_id(second), decision or None)
 
 
-@_topics.get("/{topic}/operations")
+@_topics.get("/{topic}/operations", dependencies=READ)
 def list_operations(service: Service, topic: Topic) -> JSONResponse:
     """The newest splits and merges with the step that each is at, the newest first (not in Pulsar's REST)."""
     return JSONResponse([operation.model_dump(mode="json", by_alias=True) for operation in service.operations(topic)])
 
 
-@_topics.get("/{topic}/autoScalePolicy", responses=_POLICY_READ)
+@_topics.get("/{topic}/autoScalePolicy", dependencies=READ, responses=_POLICY_READ)
 def get_policy(service: Service, topic: Topic) -> Response:
     """The override of a topic as it was set; 200 without a body when there is none, as Pulsar."""
     return _policy_answer(service.policy(topic))
@@ -265,13 +268,13 @@ def set_policy(service: Service, topic: Topic, body: Body) -> None:
     service.set_policy(topic, parse_override(body))
 
 
-@_topics.delete("/{topic}/autoScalePolicy", **_DONE)
+@_topics.delete("/{topic}/autoScalePolicy", **_ADMINISTERS)
 def remove_policy(service: Service, topic: Topic) -> None:
     """Remove the override of a topic."""
     service.set_policy(topic, None)
 
 
-@_namespaces.get("", responses=_POLICY_READ)
+@_namespaces.get("", dependencies=READ, responses=_POLICY_READ)
 def get_namespace_policy(service: Service, namespace: Namespace) -> Response:
     """The override of a namespace as it was set; 200 without a body when there is none, as Pulsar."""
     return _policy_answer(service.namespace_policy(namespace))
@@ -283,25 +286,25 @@ def set_namespace_policy(service: Service, namespace: Namespace, body: Body) -> 
     service.set_namespace_policy(namespace, parse_override(body))
 
 
-@_namespaces.delete("", **_DONE)
+@_namespaces.delete("", **_ADMINISTERS)
 def remove_namespace_policy(service: Service, namespace: Namespace) -> None:
     """Remove the override of a namespace."""
     service.set_namespace_policy(namespace, None)
 
 
-@_topics.put("/{topic}/subscriptions/{subscription}", **_DONE)
+@_topics.put("/{topic}/subscriptions/{subscription}", **_OPERATES)
 def create_subscription(service: Service, topic: Topic, subscription: Subscription, type: Type) -> None:
     """Create a subscription; nothing happens when it exists with this type."""
     service.create_subscription(topic, subscription, type)
 
 
-@_topics.delete("/{topic}/subscriptions/{subscription}", **_DONE)
+@_topics.delete("/{topic}/subscriptions/{subscription}", **_OPERATES)
 def delete_subscription(service: Service, topic: Topic, subscription: Subscription) -> None:
     """Delete a subscription with its sessions."""
     service.delete_subscription(topic, subscription)
 
 
-@_topics.put("/{topic}/subscriptions/{subscription}/consumers/{consumer}", **_DONE)
+@_topics.put("/{topic}/subscriptions/{subscription}/consumers/{consumer}", **_OPERATES)
 def register_consumer(
     service: Service, topic: Topic, subscription: Subscription, consumer: Consumer, type: Type
 ) -> None:
@@ -309,7 +312,7 @@ def register_consumer(
     service.register_consumer(topic, subscription, consumer, type)
 
 
-@_topics.delete("/{topic}/subscriptions/{subscription}/consumers/{consumer}", **_DONE)
+@_topics.delete("/{topic}/subscriptions/{subscription}/consumers/{consumer}", **_OPERATES)
 def unregister_consumer(service: Service, topic: Topic, subscription: Subscription, consumer: Consumer) -> None:
     """Unregister a consumer session (not in Pulsar's REST)."""
     service.unregister_consumer(topic, subscription, consumer)

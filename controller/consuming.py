@@ -29,6 +29,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocketDisconnect
 
+from controller.access import OPERATE, READ
 from controller.coordinator import ConsumerAssignment, Link, Push
 from controller.errors import ControllerError
 from controller.names import plain_name, topic_of_path
@@ -192,14 +193,14 @@ Topic = Annotated[str, Depends(_topic)]
 routes = APIRouter(prefix="/admin/v2/scalable/{tenant}/{namespace}", tags=["consumers"])
 
 
-@routes.websocket("/{topic}/consumers")
+@routes.websocket("/{topic}/consumers", dependencies=OPERATE)
 async def consume(socket: WebSocket, consuming: Sessions, topic: Topic) -> None:
     """Sessions of consumers of a topic; see the module."""
     await socket.accept()
     await consuming.serve(socket, topic)
 
 
-@routes.get("/{topic}/subscriptions/{subscription}/consumers/{consumer}", response_class=Response)
+@routes.get("/{topic}/subscriptions/{subscription}/consumers/{consumer}", dependencies=READ, response_class=Response)
 async def get_assignment(consuming: Sessions, topic: Topic, subscription: str, consumer: str) -> Response:
     """What a registered consumer has to read (not in Pulsar's REST)."""
     key = topic, plain_name(subscription, "subscription")

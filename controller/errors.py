@@ -22,6 +22,12 @@ class BadRequest(ControllerError):
     status = 400
 
 
+class Forbidden(ControllerError):
+    """The caller is known and may not do this."""
+
+    status = 403
+
+
 class NotFound(ControllerError):
     """No such topic, segment, subscription or consumer."""
 

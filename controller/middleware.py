@@ -1,4 +1,4 @@
-"""What every request passes before it is routed: the token, the size of its body, the path as it was sent.
+"""What every request passes before it is routed: whose token it carries, the size of its body, the path as it was sent.
 
 Stage: around the app. Routing goes by the raw path, so that an encoded slash stays inside its segment;
 `controller.names` decodes the segments. The whole body is read here, bounded, so that no endpoint waits for a sender.
@@ -6,11 +6,15 @@ Stage: around the app. Routing goes by the raw path, so that an encoded slash st
 
 from __future__ import annotations
 
-import hmac
+import logging
 from urllib.parse import quote
 
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from controller.access import ANYBODY, CALLER, Access, Caller
+
+log = logging.getLogger(__name__)
 
 OPEN_PATHS = frozenset({"/healthz"})
 """Paths that need no token."""
@@ -21,11 +25,14 @@ class _BrokenOff(Exception):
 
 
 class RequestGate:
-    """Lets a request through that is authorised and small enough: 401 and 413 otherwise."""
+    """Lets a request through whose caller is known and that is small enough: 401 and 413 otherwise.
 
-    def __init__(self, app: ASGIApp, token: str | None, max_body_bytes: int) -> None:
+    The caller's name goes into the log with everything but plain reading: who asked for what, and what was answered.
+    """
+
+    def __init__(self, app: ASGIApp, access: Access, max_body_bytes: int) -> None:
         self._app = app
-        self._authorization = None if token is None else f"Bearer {token}".encode()
+        self._access = access
         self._max_body_bytes = max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -37,13 +44,17 @@ class RequestGate:
         if scope["type"] == "websocket" and _is_foreign(headers):
             await JSONResponse({"reason": "a page of another origin may not connect"}, 403)(scope, receive, send)
             return
-        if not self._authorized(path, headers):
+        caller = self._access.caller(headers.get(b"authorization", b"")) if path not in OPEN_PATHS else ANYBODY
+        if caller is None:
             refusal = JSONResponse({"reason": "this needs the header Authorization: Bearer <token>"}, 401)
             refusal.headers["WWW-Authenticate"] = "Bearer"
             await refusal(scope, receive, send)
             return
+        scope = {**scope, "path": path, CALLER: caller}
+        if self._access.is_guarded and scope.get("method") not in ("GET", "HEAD"):
+            send = _told(send, f"{scope.get('method', 'WebSocket')} {path}", caller)
         if scope["type"] == "websocket":
-            await self._app({**scope, "path": path}, receive, send)
+            await self._app(scope, receive, send)
             return
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > self._max_body_bytes:
@@ -64,12 +75,7 @@ class RequestGate:
                 return {"type": "http.request", "body": pending.pop(), "more_body": False}
             return await receive()
 
-        await self._app({**scope, "path": path}, replay, send)
-
-    def _authorized(self, path: str, headers: dict[bytes, bytes]) -> bool:
-        if self._authorization is None or path in OPEN_PATHS:
-            return True
-        return hmac.compare_digest(headers.get(b"authorization", b""), self._authorization)
+        await self._app(scope, replay, send)
 
     async def _body(self, receive: Receive) -> bytes | None:
         """The whole body; None when it is too large. Raises `_BrokenOff` when its sender is gone half way."""
@@ -86,6 +92,17 @@ class RequestGate:
             chunks.append(chunk)
             if not message.get("more_body", False):
                 return b"".join(chunks)
+
+
+def _told(send: Send, what: str, caller: Caller) -> Send:
+    """`send`, with a line in the log of the status that it sends."""
+
+    async def tell(message: Message) -> None:
+        if message["type"].endswith("response.start") or message["type"] == "websocket.accept":
+            log.info("%s by %s (%s): %d", what, caller.name, caller.role, message.get("status", 101))
+        await send(message)
+
+    return tell
 
 
 def _is_foreign(headers: dict[bytes, bytes]) -> bool:

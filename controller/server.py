@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import uvicorn
 
+from controller.access import Access
 from controller.app import create_app
 from controller.errors import StartError
 from controller.publisher import Publisher
@@ -23,6 +24,7 @@ from controller.segments.no_segments import NoSegments
 from controller.service import ScalableTopicService, wall_clock_ms
 from controller.snapshots import Snapshots
 from controller.store import LayoutStore
+from controller.tokens import TokensError
 from schemas.settings import ControllerSettings, Settings
 
 log = logging.getLogger(__name__)
@@ -39,16 +41,16 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> None:
     Raises `StartError` before anything runs.
     """
     chosen = settings.controller
-    with _listen(chosen) as listening:
+    access = _access(settings)
+    with _listen(chosen, access) as listening:
         store = LayoutStore(settings.path(chosen.database))
         try:
             service = ScalableTopicService(
                 store, _segments(settings), settings.stream.profile, chosen.sealed_retention_seconds, wall_clock_ms
             )
             publisher = Publisher(store, settings.kafka.bootstrap, Snapshots(chosen.snapshot_seconds, wall_clock_ms))
-            token = chosen.token.get_secret_value() if chosen.token else None
             url, grace = _url(listening), chosen.consumer_grace_seconds
-            app = create_app(store, service, publisher, token, chosen.max_body_bytes, url, grace)
+            app = create_app(store, service, publisher, access, chosen.max_body_bytes, url, grace)
             config = uvicorn.Config(
                 app,
                 http="h11",
@@ -110,10 +112,22 @@ def _complain(segments: KafkaSegments) -> None:
         log.warning("%s", error)
 
 
-def _listen(chosen: ControllerSettings) -> socket.socket:
-    if chosen.token is None and not _is_loopback(chosen.host):
+def _access(settings: Settings) -> Access:
+    chosen = settings.controller
+    try:
+        return Access(
+            settings.path(chosen.tokens_file) if chosen.tokens_file else None,
+            chosen.token.get_secret_value() if chosen.token else None,
+        )
+    except TokensError as error:
+        raise StartError(f"[controller] tokens_file: {error}") from error
+
+
+def _listen(chosen: ControllerSettings, access: Access) -> socket.socket:
+    if not access.is_guarded and not _is_loopback(chosen.host):
         raise StartError(
-            f"controller.host {chosen.host} is no loopback address and needs a token: set ANABRANCH_CONTROLLER_TOKEN"
+            f"controller.host {chosen.host} is no loopback address and needs tokens: name a file of them in "
+            "controller.tokens_file (anabranch token new), or set ANABRANCH_CONTROLLER_TOKEN"
         )
     family = socket.AF_INET6 if ":" in chosen.host else socket.AF_INET
     try:

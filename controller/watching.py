@@ -24,6 +24,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import Message, Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
+from controller.access import READ
 from controller.errors import BadRequest, NotFound
 from controller.names import topic_of_path
 from controller.store import LayoutStore
@@ -196,13 +197,13 @@ Since = Annotated[int | None, Depends(_since)]
 routes = APIRouter(prefix="/admin/v2/scalable/{tenant}/{namespace}", tags=["watch"])
 
 
-@routes.get("/{topic}/watch", response_class=Response)
+@routes.get("/{topic}/watch", dependencies=READ, response_class=Response)
 async def watch(watching: Hub, topic: Topic, since: Since) -> Response:
     """Server-sent events: `layout` at once and after every change, `closed` at the end (not in Pulsar's REST)."""
     return EventStream(await watching.session(topic, since))
 
 
-@routes.websocket("/{topic}/watch")
+@routes.websocket("/{topic}/watch", dependencies=READ)
 async def watch_socket(socket: WebSocket, watching: Hub, topic: Topic, since: Since) -> None:
     """The same messages over WebSocket; what the client sends is not read."""
     with contextlib.closing(await watching.session(topic, since)) as session:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -22,6 +22,15 @@ else:
 
 HOME_VARIABLE = "ANABRANCH_HOME"
 
+
+def _fits_a_header(token: SecretStr) -> SecretStr:
+    text = token.get_secret_value()
+    if not (text.isascii() and text.isprintable() and " " not in text):
+        raise ValueError("it holds characters that no token has")
+    return token
+
+
+Token = Annotated[SecretStr, AfterValidator(_fits_a_header)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(gt=0, le=86_400 * 365)]
 Heap = Annotated[str, Field(pattern=r"^[1-9][0-9]*[mg]$")]
@@ -103,8 +112,10 @@ class ControllerSettings(_Section):
     """Port that our own controller binds; 0 = a free one."""
     database: str
     """SQLite file of the layouts."""
-    token: SecretStr | None = None
-    """Bearer token; by the environment only."""
+    token: Token | None = None
+    """Bearer token that clients send; by the environment only. Without `tokens_file` the controller asks for it."""
+    tokens_file: str
+    """File of the tokens that the controller knows, with their roles (controller/tokens.py); empty: `token` alone."""
     snapshot_seconds: Seconds
     """Time between two repetitions of every layout and consumer count on Kafka, seconds."""
     sealed_retention_seconds: float

@@ -13,6 +13,7 @@ import httpx
 import pytest
 import uvicorn
 
+from controller.access import Access
 from controller.app import create_app
 from controller.publisher import Publisher
 from controller.segments.base import SegmentStore
@@ -81,6 +82,7 @@ def run_controller(
     database: Path,
     bootstrap: str = NOWHERE,
     token: str | None = None,
+    tokens_file: Path | None = None,
     retention_seconds: float = -1,
     snapshot_seconds: float = 3600,
     prune_seconds: float = 3600,
@@ -95,7 +97,8 @@ def run_controller(
     listening = socket.create_server(("127.0.0.1", 0), backlog=2048)
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-    app = create_app(store, service, publisher, token, 1_048_576, url, grace_seconds, prune_seconds)
+    access = Access(tokens_file, token)
+    app = create_app(store, service, publisher, access, 1_048_576, url, grace_seconds, prune_seconds)
     config = uvicorn.Config(app, http="h11", ws="websockets-sansio", log_config=None, log_level="warning")
     server = ControllerServer(config, app.state.end_sessions)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})

@@ -78,6 +78,11 @@ def settings(home: Path, **controller: object) -> Settings:
     return read.model_copy(update={"home": home})
 
 
+def test_a_file_of_tokens_that_cannot_be_used_stops_the_start(tmp_path: Path) -> None:
+    with pytest.raises(StartError, match=r"tokens_file: cannot read the tokens in .*/absent: No such file"):
+        serve(settings(tmp_path, tokens_file="absent"), print)
+
+
 def test_an_address_for_others_needs_a_token(tmp_path: Path) -> None:
     with pytest.raises(StartError, match="ANABRANCH_CONTROLLER_TOKEN"):
         serve(settings(tmp_path, host="0.0.0.0"), print)

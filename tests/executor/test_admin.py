@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from controller.tokens import add_token
 from decisions.layout import SegmentLayout
 from executor.admin import Accepted, AdminClient, NoAnswer, Refused, TopicGone
 from tests.controller.conftest import run_controller
@@ -151,3 +152,27 @@ def test_a_wrong_token_is_denied(tmp_path: Path):
     assert isinstance(call, NoAnswer)
     assert look.denied
     assert call.denied
+
+
+def test_the_role_operate_is_all_that_the_executor_needs(tmp_path: Path):
+    token = add_token(tmp_path / "tokens", "executor", "operate")
+    with run_controller(tmp_path / "layouts.db", tokens_file=tmp_path / "tokens") as controller:
+        controller.service.create_topic("topic://acme/shop/orders", 2, {})
+        client = AdminClient(controller.url, token, 5)
+        assert client.merge_segments("topic://acme/shop/orders", 0, 1, "d") == Accepted()
+        assert client.split_segment("topic://acme/shop/orders", 2, "e") == Accepted()
+        layout = client.layout("topic://acme/shop/orders")
+        client.close()
+    assert isinstance(layout, SegmentLayout)
+    assert layout.epoch == 2
+
+
+def test_a_token_of_a_lesser_role_is_denied_and_the_reason_names_the_role(tmp_path: Path):
+    token = add_token(tmp_path / "tokens", "reader", "read")
+    with run_controller(tmp_path / "layouts.db", tokens_file=tmp_path / "tokens") as controller:
+        client = AdminClient(controller.url, token, 5)
+        call = client.split_segment("topic://acme/shop/orders", 0, "d")
+        client.close()
+    assert isinstance(call, NoAnswer)
+    assert call.denied
+    assert "this needs a token of role operate; the token reader has role read" in call.reason
