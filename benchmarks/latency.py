@@ -19,20 +19,21 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Producer
 from pyspark.sql.streaming import StreamingQuery
 
+from benchmarks.fleet import Fleet, Sender
 from benchmarks.processes import cpu_seconds
-from benchmarks.stream import batches_of, bench_settings, sample_of
-from decisions.layout import SegmentLayout
+from benchmarks.stream import batches_of, bench_settings
 from lab.broker import EmbeddedBroker, create_topics
 from lab.setup import ensure_jars
 from schemas.delta import open_table
-from schemas.kafka import CONSUMER_EVENTS, CONTROL_EVENTS, SEGMENT_STATS
-from schemas.messages import ConsumerEvent, LayoutEvent, SegmentStats
+from schemas.kafka import CONSUMER_EVENTS, SEGMENT_STATS
+from schemas.messages import ConsumerEvent
 from schemas.settings import Settings
 from schemas.tables import DECISIONS
 from streaming.job import start_query
@@ -71,8 +72,7 @@ def _measure(settings: Settings, events: int) -> dict[str, Any]:
     written: list[WrittenBatch] = []
     try:
         query = start_query(spark, settings, LakeSink(settings.lake_path, "delta-rs", lambda *_: None, written.append))
-        names = [f"topic://acme/shop/loaded-{number:05d}" for number in range(LOADED_TOPICS)]
-        _send_layouts(settings.kafka.bootstrap, names, SEGMENTS)
+        _send_layouts(settings, Fleet(LOADED_TOPICS, SEGMENTS, 0.1, "loaded"))
         _until(lambda: sum(row["events"] for row in batches_of(settings)) >= LOADED_TOPICS, query)
         _events(settings, "warm-up", 20, query)
         alone = _scenario(settings, query, written, "alone", events)
@@ -111,11 +111,12 @@ def _scenario(
 def _events(settings: Settings, name: str, count: int, query: StreamingQuery) -> list[int]:
     """Milliseconds from each event to the commit of its batch; one event every 300 ms or so, at odd moments."""
     producer = Producer({"bootstrap.servers": settings.kafka.bootstrap, "linger.ms": 0})
-    topics = [f"topic://acme/shop/{name}-{number:04d}" for number in range(count)]
-    _send_layouts(settings.kafka.bootstrap, topics, 1)
-    time.sleep(2)
+    fleet = Fleet(count, 1, 0.0, name)
+    known = sum(row["events"] for row in batches_of(settings))
+    _send_layouts(settings, fleet)
+    _until(lambda: sum(row["events"] for row in batches_of(settings)) >= known + count, query)
     sent = {}
-    for number, topic in enumerate(topics):
+    for number, topic in enumerate(fleet.names):
         now = sent[topic] = time.time_ns() // 1_000_000
         event = ConsumerEvent(
             v=1, topic=topic, subscription="s", type="STREAM", event="registered", consumer="c", consumers=2, at=now
@@ -135,15 +136,10 @@ def _events(settings: Settings, name: str, count: int, query: StreamingQuery) ->
     return [round(committed[of_batch[topic]] - at) for topic, at in sent.items()]
 
 
-def _send_layouts(bootstrap: str, topics: list[str], segments: int) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap})
-    now = time.time_ns() // 1_000_000
-    layout = SegmentLayout.create(segments, now - 3_600_000).to_metadata()
-    for topic in topics:
-        event = LayoutEvent(v=1, type="layout", topic=topic, cause="created", layout=layout, at=now)
-        producer.produce(CONTROL_EVENTS.name, event.to_json().encode(), topic.encode())
-        producer.poll(0)
-    producer.flush(60)
+def _send_layouts(settings: Settings, fleet: Fleet) -> None:
+    sender = Sender(settings.kafka.bootstrap)
+    sender.layouts(fleet)
+    sender.flush()
 
 
 @contextmanager
@@ -158,21 +154,15 @@ def _samples(bootstrap: str) -> Iterator[None]:
 
 
 def _feed(bootstrap: str) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20, "compression.type": "lz4"})
-    per_round = SAMPLES_PER_SECOND // SEGMENTS // 20
-    number, due = 0, time.monotonic()
+    fleet, sender = Fleet(LOADED_TOPICS, SEGMENTS, 0.1, "loaded"), Sender(bootstrap)
+    per_step = SAMPLES_PER_SECOND // SEGMENTS // 20
+    due = time.monotonic()
     while True:
-        now = time.time_ns() // 1_000_000
-        for _ in range(per_round):
-            topic = f"topic://acme/shop/loaded-{number % LOADED_TOPICS:05d}"
-            rate = 3_000.0 if (number // LOADED_TOPICS + number) % 10 else 5_000.0
-            segments = [sample_of(segment, rate + segment) for segment in range(SEGMENTS)]
-            stats = SegmentStats(v=1, topic=topic, reporter="broker-1", sampled_at=now, segments=segments)
-            producer.produce(SEGMENT_STATS.name, stats.to_json().encode(), topic.encode())
-            number += 1
-        producer.poll(0)
-        due += 0.05
-        time.sleep(max(0.0, due - time.monotonic()))
+        reports = fleet.round(time.time_ns() // 1_000_000)
+        for _ in range(LOADED_TOPICS // per_step):
+            sender.send(SEGMENT_STATS.name, islice(reports, per_step))
+            due += 0.05
+            time.sleep(max(0.0, due - time.monotonic()))
 
 
 def _idle_cores(jvm: Any, seconds: float) -> float | None:

@@ -1,9 +1,11 @@
 """How fast the job takes samples in, from a real Kafka broker to committed Delta tables, against two floors.
 
-Run as `python -m benchmarks.stream [--quick]`. Everything is in Kafka before the job starts, so that producing is not
-what is measured. The floors are batch reads of the same records by the same Spark settings: Kafka read and shuffle of
-the raw rows by bucket, and the same with the one validator parsing them in Python, without state. Each is measured
-several times, in turns; medians are shown. Prints a table and writes benchmarks/stream.json.
+Run as `python -m benchmarks.stream [--quick] [--only NAME]`. Each case is a process with a broker, a lake and a Spark
+of its own. Everything is in Kafka before the job starts, so that producing is not what is measured. The floors are
+batch reads of the same records by the same Spark settings: Kafka read and shuffle of the raw rows by bucket, and the
+same with the one validator parsing them in Python, without state; measured in turns, medians are shown. `sustained` is
+a million segments for as long as its backlog lasts (five minutes at the goal of 400,000 samples a second); the other
+cases show how cost grows. Prints a table and writes benchmarks/stream.json.
 """
 
 from __future__ import annotations
@@ -11,13 +13,14 @@ from __future__ import annotations
 import json
 import os
 import platform
-import random
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -26,52 +29,101 @@ import pyarrow as pa
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
+from benchmarks.fleet import Fleet, Sender
 from benchmarks.processes import folder_bytes, resident_mb
-from decisions.layout import SegmentLayout
 from lab.broker import EmbeddedBroker, create_topics
 from lab.setup import ensure_jars
 from schemas.delta import open_table
 from schemas.ids import EVERY_TOPIC
 from schemas.kafka import CONTROL_EVENTS, SEGMENT_STATS
-from schemas.messages import LayoutEvent, SegmentSample, SegmentStats, TickEvent, parse_message
+from schemas.messages import SegmentStats, TickEvent, parse_message
 from schemas.settings import Settings, load_settings
 from schemas.tables import BATCHES
-from streaming.job import engine_settings, start_query
+from streaming.job import start_query
 from streaming.session import start_session
 from streaming.sink import LakeSink
 from streaming.sources import KAFKA_OPTIONS, bucket_of
 
-SIGNIFICANT = 0.1
-"""Share of segments that move by more than the band in each round."""
-SEGMENTS = 10
 FLOOR_RUNS = 3
-TICKS = 14
+FLOOR_SAMPLES = 6_000_000
+"""Most samples that a floor reads."""
 
 
-def main(quick: bool) -> None:
+@dataclass(frozen=True)
+class Case:
+    """A fleet and how much of it is taken in."""
+
+    topics: int
+    segments: int
+    """Of each topic."""
+    significant: float
+    """Share of segments that move by more than the band in each round."""
+    rounds: int
+    ticks: int = 0
+    """Ticks over every topic at the end, one after the other."""
+
+    @property
+    def samples(self) -> int:
+        return self.topics * self.segments * self.rounds
+
+    @property
+    def most(self) -> int:
+        """Messages of a batch: 500,000 samples, or 50,000 messages."""
+        return max(1, min(50_000, 500_000 // self.segments, self.topics * self.rounds // 4))
+
+
+CASES = {
+    "sustained": Case(100_000, 10, 0.1, 120, ticks=14),
+    "10k segments": Case(1_000, 10, 0.1, 400),
+    "100k segments": Case(10_000, 10, 0.1, 40),
+    "1 a topic": Case(100_000, 1, 0.1, 20),
+    "64 a topic": Case(1_563, 64, 0.1, 40),
+    "none significant": Case(10_000, 10, 0.0, 40),
+    "all significant": Case(10_000, 10, 1.0, 40),
+}
+QUICK = {"10k segments": Case(1_000, 10, 0.1, 60, ticks=6), "all significant": Case(1_000, 10, 1.0, 60)}
+
+
+def main(quick: bool, only: str | None) -> None:
     """Measures, prints, writes."""
-    topics, rounds, most = (2_000, 10, 2_000) if quick else (100_000, 6, 50_000)
+    report: dict[str, Any] = {
+        "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.machine()},
+        "cases": {},
+    }
+    print(report["machine"])
+    for name, case in (QUICK if quick else CASES).items():
+        if only in (None, name):
+            report["cases"][name] = _in_a_process_of_its_own(case)
+            _show(name, report["cases"][name])
+    if not quick and only is None:
+        (Path(__file__).parent / "stream.json").write_text(json.dumps(report, indent=2) + "\n")
+
+
+def _in_a_process_of_its_own(case: Case) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as work:
-        settings = bench_settings(Path(work), 64, most)
-        jars = ensure_jars(settings, print)
-        broker = EmbeddedBroker(Path(work) / "kafka", jars.kafka, heap="512m")
-        broker.start()
-        try:
-            settings = settings.model_copy(
-                update={"kafka": settings.kafka.model_copy(update={"bootstrap": broker.bootstrap})}
-            )
-            create_topics(broker.bootstrap)
-            print(f"producing {topics:,} topics of {SEGMENTS} segments, {rounds} rounds …", flush=True)
-            messages = _produce(broker.bootstrap, topics, rounds)
-            report = {
-                "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.machine()},
-                "topics": topics, "segments": topics * SEGMENTS, "significant": SIGNIFICANT,
-                **_measure(settings, messages),
-            }  # fmt: skip
-        finally:
-            broker.stop()
-    _show(report)
-    (Path(__file__).parent / "stream.json").write_text(json.dumps(report, indent=2) + "\n")
+        command = [sys.executable, "-m", "benchmarks.stream", "--case", json.dumps(asdict(case)), work]
+        with open(f"{work}/log", "w") as log:
+            code = subprocess.run(command, stdout=None, stderr=log, check=False).returncode
+        if code:
+            raise SystemExit(Path(f"{work}/log").read_text()[-4000:])
+        found: dict[str, Any] = json.loads(Path(f"{work}/report.json").read_text())
+        return {**asdict(case), **found}
+
+
+def run_case(case: Case, work: Path) -> None:
+    """One case in the folder `work`; leaves `report.json` there."""
+    settings = bench_settings(work, 64, case.most)
+    jars = ensure_jars(settings, print)
+    broker = EmbeddedBroker(work / "kafka", jars.kafka, heap="512m")
+    broker.start()
+    try:
+        kafka = settings.kafka.model_copy(update={"bootstrap": broker.bootstrap})
+        settings = settings.model_copy(update={"kafka": kafka})
+        create_topics(broker.bootstrap)
+        _produce(broker.bootstrap, case)
+        (work / "report.json").write_text(json.dumps(_measure(settings, case)))
+    finally:
+        broker.stop()
 
 
 def bench_settings(work: Path, buckets: int, most: int) -> Settings:
@@ -80,80 +132,55 @@ def bench_settings(work: Path, buckets: int, most: int) -> Settings:
     file.write_text(
         f'[lake]\npath = "{work}/lake"\n[stream]\ncheckpoint = "{work}/checkpoint"\nbuckets = {buckets}\n'
         f"tick_seconds = 86400\nmax_stats_per_batch = {most}\n"
-        f'max_events_per_batch = {most}\n[local]\nfolder = "{work}"\n'
+        f'max_events_per_batch = 50000\n[local]\nfolder = "{work}"\n'
     )
     return load_settings([file], environment={})
 
 
-def _produce(bootstrap: str, topics: int, rounds: int) -> int:
-    producer = Producer({
-        "bootstrap.servers": bootstrap, "linger.ms": 50, "compression.type": "lz4", "batch.size": 1_000_000,
-        "queue.buffering.max.messages": 1_000_000,
-    })  # fmt: skip
+def _produce(bootstrap: str, case: Case) -> None:
+    sender, fleet = Sender(bootstrap), Fleet(case.topics, case.segments, case.significant)
+    sender.layouts(fleet)
     now = time.time_ns() // 1_000_000
-    names = [f"topic://acme/shop/orders-{number:06d}" for number in range(topics)]
-    layout = SegmentLayout.create(SEGMENTS, now - 3_600_000).to_metadata()
-
-    def send(topic: str, key: str, value: str) -> None:
-        while True:
-            try:
-                producer.produce(topic, value.encode(), key.encode())
-                break
-            except BufferError:
-                producer.poll(0.1)
-        producer.poll(0)
-
-    for name in names:
-        event = LayoutEvent(v=1, type="layout", topic=name, cause="created", layout=layout, at=now)
-        send(CONTROL_EVENTS.name, name, event.to_json())
-    rng = random.Random(7)
-    rates = [[rng.uniform(2_000, 8_000) for _ in range(SEGMENTS)] for _ in names]
-    for number in range(rounds):
-        for name, row in zip(names, rates, strict=True):
-            for segment in range(SEGMENTS):
-                if rng.random() < SIGNIFICANT:
-                    row[segment] = 12_000 - row[segment]
-            samples = [sample_of(segment, rate) for segment, rate in enumerate(row)]
-            at = now - (rounds - number) * 1_000
-            stats = SegmentStats(v=1, topic=name, reporter="broker-1", sampled_at=at, segments=samples)
-            send(SEGMENT_STATS.name, name, stats.to_json())
-    producer.flush(120)
-    return topics * rounds
+    for number in range(case.rounds):
+        print(f"\rproducing round {number + 1} of {case.rounds} …", end="", flush=True)
+        sender.round(fleet, now - (case.rounds - number) * 1_000)
+    sender.flush()
+    print("\r" + " " * 60 + "\r", end="", flush=True)
 
 
-def sample_of(segment: int, rate: float) -> SegmentSample:
-    """A sample whose four rates are in a usual ratio."""
-    return SegmentSample(
-        id=segment, msg_rate_in=rate, bytes_rate_in=rate * 1e3, msg_rate_out=rate * 2, bytes_rate_out=rate * 2e3
-    )
-
-
-def _measure(settings: Settings, messages: int) -> dict[str, Any]:
+def _measure(settings: Settings, case: Case) -> dict[str, Any]:
     spark = start_session(settings, {"spark.driver.memory": "3g"})
     try:
+        # Partitions are not of quite the same length.
+        messages = min(int(case.topics * case.rounds * 0.9), FLOOR_SAMPLES // case.segments)
         floors: dict[str, list[float]] = {"read and shuffle": [], "and parse in Python": []}
         for _ in range(FLOOR_RUNS + 1):
-            floors["read and shuffle"].append(_timed(lambda: _floor(spark, settings, parse=False)))
-            floors["and parse in Python"].append(_timed(lambda: _floor(spark, settings, parse=True)))
-        batches = _run_job(spark, settings, messages)
+            floors["read and shuffle"].append(_timed(lambda: _floor(spark, settings, messages, parse=False)))
+            floors["and parse in Python"].append(_timed(lambda: _floor(spark, settings, messages, parse=True)))
+        batches = _run_job(spark, settings, case)
         checkpoint = folder_bytes(Path(settings.stream.checkpoint))
-        ticks = _ticks(spark, settings)
-        resident = resident_mb(spark.sparkContext._gateway.proc.pid)  # type: ignore[union-attr]
+        jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
+        resident = resident_mb(jvm)
+        ticks = _ticks(spark, settings, case.ticks)
     finally:
         spark.stop()
-    samples = messages * SEGMENTS
+    read = messages * case.segments
     return {
-        "floors": {name: samples / statistics.median(seconds[1:]) for name, seconds in floors.items()},
+        "floors": {name: round(read / statistics.median(seconds[1:])) for name, seconds in floors.items()},
         "job": _throughput(batches),
         "checkpoint_mb": round(checkpoint / 1e6, 1),
         "resident_mb": resident,
-        "ticks": {"first": ticks[0], "steady": statistics.median(ticks[-3:]), "seconds": ticks},
+        "ticks": {"first": ticks[0], "steady": statistics.median(ticks[-3:]), "seconds": ticks} if ticks else None,
     }
 
 
-def _floor(spark: SparkSession, settings: Settings, parse: bool) -> None:
+def _floor(spark: SparkSession, settings: Settings, messages: int, parse: bool) -> None:
+    """Reads the first `messages` records, equally many of each partition."""
+    partitions = SEGMENT_STATS.partitions
+    ends = {SEGMENT_STATS.name: {str(number): messages // partitions for number in range(partitions)}}
     reader = spark.read.format("kafka").option("kafka.bootstrap.servers", settings.kafka.bootstrap)
-    rows = reader.options(**KAFKA_OPTIONS).option("subscribe", SEGMENT_STATS.name).load()
+    reader = reader.options(**KAFKA_OPTIONS).option("subscribe", SEGMENT_STATS.name)
+    rows = reader.option("endingOffsets", json.dumps(ends)).load()
     rows = rows.select(bucket_of(rows["key"], settings.stream.buckets).alias("bucket"), "key", "value")
     rows = rows.repartition(2, "bucket")
     if parse:
@@ -178,26 +205,29 @@ def _timed(work: Callable[[], None]) -> float:
     return time.perf_counter() - started
 
 
-def _run_job(spark: SparkSession, settings: Settings, messages: int) -> list[dict[str, Any]]:
-    engine_settings(settings)
+def _run_job(spark: SparkSession, settings: Settings, case: Case) -> list[dict[str, Any]]:
     query = start_query(spark, settings, LakeSink(settings.lake_path, "delta-rs", lambda *_: None))
     try:
-        while sum(row["samples"] for row in batches_of(settings)) < messages * SEGMENTS:
+        while (taken := sum(row["samples"] for row in batches_of(settings))) < case.samples:
             if query.exception() is not None:
                 raise SystemExit(str(query.exception()))
+            print(f"\r{taken:,} of {case.samples:,} samples …", end="", flush=True)
             threading.Event().wait(0.5)
+        print("\r" + " " * 60 + "\r", end="", flush=True)
         return batches_of(settings)
     finally:
         query.stop()
 
 
-def _ticks(spark: SparkSession, settings: Settings) -> list[float]:
+def _ticks(spark: SparkSession, settings: Settings, count: int) -> list[float]:
     """Batch seconds of ticks over every topic, one after the other: the first ones put the fleet's holds on record."""
+    if not count:
+        return []
     producer = Producer({"bootstrap.servers": settings.kafka.bootstrap})
     query = start_query(spark, settings, LakeSink(settings.lake_path, "delta-rs", lambda *_: None))
     known = len(batches_of(settings))
     try:
-        for number in range(TICKS):
+        for number in range(count):
             tick = TickEvent(v=1, type="tick", at=time.time_ns() // 1_000_000)
             producer.produce(CONTROL_EVENTS.name, tick.to_json().encode(), EVERY_TOPIC.encode())
             producer.flush(10)
@@ -216,33 +246,61 @@ def batches_of(settings: Settings) -> list[dict[str, Any]]:
 
 
 def _throughput(batches: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of the batches with samples, without the first two, which start the workers and accept every first sample."""
-    warm = [row for row in batches if row["samples"]][2:]
-    rates = [row["samples"] / _seconds(row["batch_at"], row["committed_at"]) for row in warm]
+    """From the end of the batch in which the last topic came to the last commit: layouts, workers and caches are there.
+
+    `samples_per_second` counts all of that time, also what lies between batches; `by_tenth` is the same for each tenth
+    of the batches, so that drift shows.
+    """
+    with_samples = [row for row in batches if row["samples"]]
+    first = max((place for place, row in enumerate(with_samples) if row["events"]), default=0)
+    warm = with_samples[min(first + 2, len(with_samples) // 2) :]
+    seconds = _seconds(warm[0]["committed_at"], warm[-1]["committed_at"])
+    parts = [warm[start : start + len(warm) // 10 + 1] for start in range(0, len(warm) - 1, max(1, len(warm) // 10))]
     return {
-        "samples_per_second": statistics.median(rates) if rates else None,
+        "samples_per_second": round(_samples(warm[1:]) / seconds),
+        "seconds": round(seconds, 1),
         "batches": len(warm),
-        "batch_seconds": [round(_seconds(row["batch_at"], row["committed_at"]), 3) for row in warm],
-        "samples": sum(row["samples"] for row in warm),
-        "accepted": sum(row["samples_accepted"] for row in warm),
-        "operator_core_seconds": round(sum(row["operator_ms"] for row in warm) / 1000, 2),
+        "batch_seconds": statistics.median(_seconds(row["batch_at"], row["committed_at"]) for row in warm),
+        "by_tenth": [
+            round(_samples(part[1:]) / _seconds(part[0]["committed_at"], part[-1]["committed_at"]))
+            for part in parts
+            if len(part) > 1
+        ],
+        "accepted": sum(row["samples_accepted"] for row in warm) / _samples(warm),
+        "operator_us_per_sample": round(1000 * sum(row["operator_ms"] for row in warm) / _samples(warm), 3),
+        "first_batches_seconds": [round(_seconds(row["batch_at"], row["committed_at"]), 1) for row in batches[:4]],
     }
+
+
+def _samples(rows: list[dict[str, Any]]) -> int:
+    return sum(row["samples"] for row in rows)
 
 
 def _seconds(start: datetime, end: datetime) -> float:
     return (end - start).total_seconds()
 
 
-def _show(report: dict[str, Any]) -> None:
-    floors, job = report["floors"], report["job"]
-    print(f"\n{report['segments']:,} segments in {report['topics']:,} topics, {SIGNIFICANT:.0%} significant")
-    print(report["machine"])
-    for name, rate in (*floors.items(), ("the job, committed to Delta", job["samples_per_second"] or 0)):
-        print(f"{name:32}{rate:12,.0f} samples/s {rate / floors['read and shuffle']:7.2f} of the first floor")
-    print(f"checkpoint {report['checkpoint_mb']:,} MB, resident MB {report['resident_mb']}")
-    for name in ("first", "steady"):
-        print(f"{f'a tick over every topic, {name}':40}{report['ticks'][name]:8.2f} s of batch time")
+def _show(name: str, found: dict[str, Any]) -> None:
+    floors, job = found["floors"], found["job"]
+    print(
+        f"\n{name}: {found['topics']:,} topics of {found['segments']}, {found['significant']:.0%} significant, "
+        f"{job['accepted']:.0%} accepted"
+    )
+    lines = (*floors.items(), (f"the job, over {job['seconds']:.0f} s", job["samples_per_second"]))
+    for line, rate in lines:
+        print(f"  {line:32}{rate:12,.0f} samples/s {rate / floors['read and shuffle']:7.2f} of the first floor")
+    print(f"  operator {job['operator_us_per_sample']} us a sample; a batch {job['batch_seconds']:.2f} s")
+    print(f"  the first batches, with all layouts: {job['first_batches_seconds']} s")
+    print(f"  checkpoint {found['checkpoint_mb']:,} MB; resident MB {found['resident_mb']}")
+    print(f"  by tenth of the run: {', '.join(format(rate, ',') for rate in job['by_tenth'])}")
+    if found["ticks"]:
+        print(
+            f"  a tick over every topic: first {found['ticks']['first']:.2f} s, steady {found['ticks']['steady']:.2f} s"
+        )
 
 
 if __name__ == "__main__":
-    main("--quick" in sys.argv)
+    if "--case" in sys.argv:
+        run_case(Case(**json.loads(sys.argv[-2])), Path(sys.argv[-1]))
+    else:
+        main("--quick" in sys.argv, sys.argv[sys.argv.index("--only") + 1] if "--only" in sys.argv else None)

@@ -1,0 +1,105 @@
+"""A fleet of scalable topics as the benchmarks need it: its layouts and its samples, as the bytes of Kafka messages.
+
+Samples are put together from encoded pieces, so that making them takes little of the machine that is measured; each
+piece comes from the message models, and the first message is held against them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from functools import cache
+
+import numpy as np
+from confluent_kafka import Producer
+
+from decisions.layout import SegmentLayout
+from schemas.kafka import CONTROL_EVENTS, SEGMENT_STATS
+from schemas.messages import LayoutEvent, SegmentSample, SegmentStats
+
+RATES = 5_000
+"""Distinct pairs of rates that segments go to and fro between."""
+
+
+def sample_of(segment: int, rate: float) -> SegmentSample:
+    """A sample whose four rates are in a usual ratio."""
+    return SegmentSample(
+        id=segment, msg_rate_in=rate, bytes_rate_in=rate * 1e3, msg_rate_out=rate * 2, bytes_rate_out=rate * 2e3
+    )
+
+
+class Fleet:
+    """Topics of equally many segments; in each round a share of the segments moves by more than the ±25 % band."""
+
+    def __init__(self, topics: int, segments: int, significant: float, prefix: str = "orders") -> None:
+        self.names = [f"topic://acme/shop/{prefix}-{number:06d}" for number in range(topics)]
+        self._segments, self._significant = segments, significant
+        self._random = np.random.default_rng(7)
+        low = self._random.uniform(2_000, 5_000, RATES)
+        self._rates = np.stack([low, low * 1.9])
+        self._pair = self._random.integers(0, RATES, (topics, segments))
+        self._side = np.zeros((topics, segments), np.int64)
+        self._encoded = cache(self._encode)
+        self._check()
+
+    def layouts(self) -> Iterator[tuple[str, bytes]]:
+        """Key and value of a layout event for each topic."""
+        now = time.time_ns() // 1_000_000
+        layout = SegmentLayout.create(self._segments, now - 3_600_000).to_metadata()
+        for name in self.names:
+            event = LayoutEvent(v=1, type="layout", topic=name, cause="created", layout=layout, at=now)
+            yield name, event.to_json().encode()
+
+    def round(self, sampled_at: int) -> Iterator[tuple[str, bytes]]:
+        """Key and value of a report of each topic; `sampled_at` in milliseconds."""
+        moved = self._random.random(self._side.shape) < self._significant
+        self._side ^= moved
+        codes = (self._side * RATES + self._pair).tolist()
+        encoded, middle = self._encoded, b'","reporter":"broker-1","sampledAt":%d,"segments":[' % sampled_at
+        for name, row in zip(self.names, codes, strict=True):
+            samples = b",".join([encoded(segment, code) for segment, code in enumerate(row)])
+            yield name, b"".join((b'{"v":1,"topic":"', name.encode(), middle, samples, b"]}"))
+
+    def _encode(self, segment: int, code: int) -> bytes:
+        return sample_of(segment, self._rates[divmod(code, RATES)]).to_json().encode()
+
+    def _check(self) -> None:
+        name, value = next(self.round(5))
+        rates = [self._rates[self._side[0, segment], self._pair[0, segment]] for segment in range(self._segments)]
+        samples = [sample_of(segment, rate) for segment, rate in enumerate(rates)]
+        expected = SegmentStats(v=1, topic=name, reporter="broker-1", sampled_at=5, segments=samples)
+        assert value.decode() == expected.to_json()
+
+
+class Sender:
+    """Produces as fast as the broker takes it."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._producer = Producer({
+            "bootstrap.servers": bootstrap, "linger.ms": 50, "compression.type": "lz4", "batch.size": 1_000_000,
+            "queue.buffering.max.messages": 200_000,
+        })  # fmt: skip
+
+    def layouts(self, fleet: Fleet) -> None:
+        """All layouts of a fleet."""
+        self.send(CONTROL_EVENTS.name, fleet.layouts())
+
+    def round(self, fleet: Fleet, sampled_at: int) -> None:
+        """A report of every topic."""
+        self.send(SEGMENT_STATS.name, fleet.round(sampled_at))
+
+    def flush(self) -> None:
+        """Returns when the broker has everything."""
+        if self._producer.flush(300):
+            raise SystemExit("the broker did not take the benchmark's messages")
+
+    def send(self, topic: str, messages: Iterator[tuple[str, bytes]]) -> None:
+        """Keys and values, in their order, as fast as there is room for them."""
+        for key, value in messages:
+            while True:
+                try:
+                    self._producer.produce(topic, value, key.encode())
+                    break
+                except BufferError:
+                    self._producer.poll(0.1)
+        self._producer.poll(0)
