@@ -1,0 +1,156 @@
+"""The whole job for an hour at a steady load: does memory, the checkpoint or the time of a batch grow?
+
+Run as `python -m benchmarks.soak [--minutes 60] [--topics 100000]`; not part of `make bench`. Every topic of ten
+segments reports every 20 s, a tenth of the segments having moved by more than the band; ticks come every 60 s. Prints a
+line a minute; benchmarks/soak.json has them at the end, with the growth of the second half.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchmarks.fleet import Fleet, Sender
+from benchmarks.processes import cpu_seconds, folder_bytes, resident_mb
+from benchmarks.stream import batches_of, bench_settings
+from lab.broker import EmbeddedBroker, create_topics
+from lab.setup import ensure_jars
+from schemas.kafka import SEGMENT_STATS
+from schemas.settings import Settings
+from streaming.job import start_query
+from streaming.session import start_session
+from streaming.sink import LakeSink
+from streaming.ticks import TickWriter
+
+SEGMENTS = 10
+REPORT_SECONDS = 20
+TICK_SECONDS = 60.0
+
+
+@click.command()
+@click.option("--minutes", default=60, show_default=True)
+@click.option("--topics", default=100_000, show_default=True)
+@click.option("--feed", hidden=True, help="The broker to feed, in the feeder's own process.")
+def main(minutes: int, topics: int, feed: str | None) -> None:
+    """Measure, print, write."""
+    if feed is not None:
+        feed_steadily(feed, topics)
+    with tempfile.TemporaryDirectory() as work:
+        settings = bench_settings(Path(work), 64, 50_000)
+        jars = ensure_jars(settings, print)
+        broker = EmbeddedBroker(Path(work) / "kafka", jars.kafka, heap="512m")
+        broker.start()
+        try:
+            kafka = settings.kafka.model_copy(update={"bootstrap": broker.bootstrap})
+            settings = settings.model_copy(update={"kafka": kafka})
+            create_topics(broker.bootstrap)
+            by_minute = _measure(settings, topics, minutes)
+        finally:
+            broker.stop()
+    report = {
+        "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.machine()},
+        "topics": topics, "segments": topics * SEGMENTS, "samples_per_second": topics * SEGMENTS // REPORT_SECONDS,
+        "by_minute": by_minute,
+        "second_half": _growth(by_minute[len(by_minute) // 2 :]),
+    }  # fmt: skip
+    print(json.dumps(report["second_half"], indent=2))
+    (Path(__file__).parent / "soak.json").write_text(json.dumps(report, indent=2) + "\n")
+
+
+def feed_steadily(bootstrap: str, topics: int) -> None:
+    """Sends reports of every topic in turn, evenly, until it is ended."""
+    fleet, sender = Fleet(topics, SEGMENTS, 0.1), Sender(bootstrap)
+    steps = REPORT_SECONDS * 20
+    due = time.monotonic()
+    while True:
+        reports = fleet.round(time.time_ns() // 1_000_000)
+        for _ in range(steps):
+            sender.send(SEGMENT_STATS.name, islice(reports, -(-topics // steps)))
+            due += REPORT_SECONDS / steps
+            time.sleep(max(0.0, due - time.monotonic()))
+
+
+def _measure(settings: Settings, topics: int, minutes: int) -> list[dict[str, Any]]:
+    bootstrap = settings.kafka.bootstrap
+    spark = start_session(settings, {"spark.driver.memory": "3g"})
+    ticks = TickWriter(bootstrap, TICK_SECONDS)
+    feeder = None
+    try:
+        sender = Sender(bootstrap)
+        sender.layouts(Fleet(topics, SEGMENTS, 0.1))
+        sender.flush()
+        query = start_query(spark, settings, LakeSink(settings.lake_path, "delta-rs", ticks.ask))
+        while sum(row["events"] for row in batches_of(settings)) < topics:
+            threading.Event().wait(1)
+        feeder = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.soak", "--feed", bootstrap, "--topics", str(topics)]
+        )
+        ticks.start()
+        jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
+        by_minute: list[dict[str, Any]] = []
+        seen, used = len(batches_of(settings)), cpu_seconds(jvm)
+        for minute in range(1, minutes + 1):
+            threading.Event().wait(60)
+            if query.exception() is not None:
+                raise SystemExit(str(query.exception()))
+            batches = batches_of(settings)
+            now_used = cpu_seconds(jvm)
+            by_minute.append({
+                "minute": minute, **_of(batches[seen:]), "cores": round((now_used - used) / 60, 2),
+                "resident_mb": resident_mb(jvm),
+                "checkpoint_mb": round(folder_bytes(Path(settings.stream.checkpoint)) / 1e6, 1),
+                "lake_mb": round(folder_bytes(Path(settings.lake_path)) / 1e6, 1),
+            })  # fmt: skip
+            print(by_minute[-1], flush=True)
+            seen, used = len(batches), now_used
+        query.stop()
+        return by_minute
+    finally:
+        ticks.stop()
+        if feeder is not None:
+            feeder.terminate()
+            feeder.wait(10)
+        spark.stop()
+
+
+def _of(batches: list[dict[str, Any]]) -> dict[str, Any]:
+    seconds = [(row["committed_at"] - row["batch_at"]).total_seconds() for row in batches] or [0.0]
+    return {
+        "batches": len(batches), "samples": sum(row["samples"] for row in batches),
+        "batch_seconds": round(statistics.median(seconds), 3), "longest": round(max(seconds), 3),
+        "evaluations": sum(row["evaluations"] for row in batches),
+    }  # fmt: skip
+
+
+def _growth(minutes: list[dict[str, Any]]) -> dict[str, float]:
+    """Slopes per hour of what should stay level."""
+    if len(minutes) < 2:
+        return {}
+    at = [one["minute"] for one in minutes]
+
+    def per_hour(values: list[float]) -> float:
+        return round(60 * statistics.linear_regression(at, values).slope, 3)
+
+    return {
+        "batch_seconds_per_hour": per_hour([one["batch_seconds"] for one in minutes]),
+        "checkpoint_mb_per_hour": per_hour([one["checkpoint_mb"] for one in minutes]),
+        "lake_mb_per_hour": per_hour([one["lake_mb"] for one in minutes]),
+        **{f"{part}_mb_per_hour": per_hour([one["resident_mb"][part] for one in minutes])
+           for part in minutes[0]["resident_mb"]},
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
