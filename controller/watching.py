@@ -126,10 +126,19 @@ class EventStream(Response):
                 await send({"type": "http.response.body", "body": text.encode(), "more_body": more})
 
             async def write_all() -> None:
-                async for update in _with_pauses(self._session):
-                    await write(f"id: {update.epoch}\nevent: layout\ndata: {update.layout}\n\n" if update else ": \n\n")
+                async for update in self._session:
+                    await write(f"id: {update.epoch}\nevent: layout\ndata: {update.layout}\n\n")
 
-            reason = await carry(self._session, write_all(), _gone(receive))
+            async def keep_alive() -> None:
+                while True:
+                    await asyncio.sleep(KEEP_ALIVE_SECONDS)
+                    await write(": \n\n")
+
+            still = asyncio.create_task(keep_alive())
+            try:
+                reason = await carry(self._session, write_all(), _gone(receive))
+            finally:
+                still.cancel()
             if reason is CloseReason.SLOW:
                 log.warning("a client that watches %s does not keep up and is cut off", self._session.topic)
             elif reason is not CloseReason.LEFT:
@@ -152,17 +161,6 @@ async def carry(session: WatchSession, sending: Awaitable[None], gone: Awaitable
     session.close()
     assert session.closed_because is not None
     return CloseReason.SLOW if stuck and not leaver.done() else session.closed_because
-
-
-async def _with_pauses(session: WatchSession) -> AsyncIterator[Update | None]:
-    """The updates of a session, and None after each long silence."""
-    while True:
-        try:
-            yield await asyncio.wait_for(session.__anext__(), KEEP_ALIVE_SECONDS)
-        except asyncio.TimeoutError:
-            yield None
-        except StopAsyncIteration:
-            return
 
 
 async def _gone(receive: Callable[[], Awaitable[Message]]) -> None:
