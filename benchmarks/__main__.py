@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-BENCHMARKS = ("decide", "stream", "latency")
+BENCHMARKS = ("decide", "stream", "latency", "controller")
 
 
 def main(arguments: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""What a running job takes of the machine: cores and memory of its processes, bytes of its folders."""
+"""What a running job or controller takes of the machine: cores and memory of its processes, bytes of its folders."""
 
 from __future__ import annotations
 
@@ -8,17 +8,31 @@ from pathlib import Path
 
 def cpu_seconds(jvm: int) -> float:
     """Processor time so far of this process, the JVM and all that the JVM has started."""
-    ticks = 0
-    for pid in (jvm, os.getpid(), *descendants(jvm)):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
+    return sum(process_seconds(pid) for pid in (jvm, os.getpid(), *descendants(jvm)))
+
+
+def process_seconds(pid: int) -> float:
+    """Processor time so far of one process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident_mb(jvm: int) -> dict[str, int]:
     """Resident memory in MiB of the driver's Python, of the JVM, and of the largest Python worker."""
-    workers = [_resident(pid) for pid in descendants(jvm)]
-    return {"driver": _resident(os.getpid()), "jvm": _resident(jvm), "largest worker": max(workers, default=0)}
+    workers = [resident_kb(pid) // 1024 for pid in descendants(jvm)]
+    return {
+        "driver": resident_kb(os.getpid()) // 1024,
+        "jvm": resident_kb(jvm) // 1024,
+        "largest worker": max(workers, default=0),
+    }
+
+
+def resident_kb(pid: int) -> int:
+    """Resident memory of one process, KiB."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1])
+    return 0
 
 
 def folder_bytes(folder: Path) -> int:
@@ -32,10 +46,3 @@ def descendants(pid: int) -> list[int]:
         int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
     ]
     return children + [found for child in children for found in descendants(child)]
-
-
-def _resident(pid: int) -> int:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) // 1024
-    return 0

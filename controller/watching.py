@@ -16,7 +16,7 @@ import contextlib
 import json
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Annotated, cast
 
 from fastapi import APIRouter, Depends, Header, Query, Response, WebSocket
