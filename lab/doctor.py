@@ -16,6 +16,7 @@ from pathlib import Path
 
 from deltalake.exceptions import DeltaError
 
+from controller.tokens import TokensError, read_tokens
 from decisions.policy import read_policy
 from lab.broker import check_port_is_free, is_serving
 from lab.java_home import SetupError, find_java, java_version
@@ -49,7 +50,7 @@ def examine(home: Path | None, files: list[Path]) -> list[Finding]:
             Finding("settings", False, str(error), "correct the file; conf/anabranch.toml describes every key"),
         ]
     findings.append(Finding("settings", True, f"{settings.home}/conf/anabranch.toml"))
-    for check in (_policy, _spark_conf, _jars, _disk, _memory, _ports, _local_run, _kafka, _lake):
+    for check in (_policy, _tokens, _spark_conf, _jars, _disk, _memory, _ports, _local_run, _kafka, _lake):
         findings += _guarded(check, settings)
     return findings
 
@@ -122,6 +123,17 @@ def _policy(settings: Settings) -> Iterator[Finding]:
         yield Finding("policy", False, f"{file}: {error}", "correct the file, or [stream] policy")
     else:
         yield Finding("policy", True, str(file))
+
+
+def _tokens(settings: Settings) -> Iterator[Finding]:
+    if not settings.controller.tokens_file:
+        return
+    try:
+        known = read_tokens(settings.path(settings.controller.tokens_file))
+    except TokensError as error:
+        yield Finding("tokens", False, str(error), "correct the file, or [controller] tokens_file")
+    else:
+        yield Finding("tokens", True, f"{len(known)} in {settings.controller.tokens_file}")
 
 
 def _spark_conf(settings: Settings) -> Iterator[Finding]:

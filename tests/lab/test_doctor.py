@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from controller.tokens import add_token
 from lab.doctor import examine, wrong_packages
 from lab.processes import boot_mark, start_mark
 from lab.setup import LOCALFS_JAR
@@ -48,6 +49,15 @@ def test_the_doctor_names_the_key_of_wrong_settings(tmp_path):
     file = tmp_path / "wrong.toml"
     file.write_text("[stream]\nbukets = 1\n")
     assert "stream.bukets" in wrong(file)["settings"].found
+
+
+def test_a_file_of_tokens_that_is_open_to_others_is_named(tmp_path):
+    add_token(tmp_path / "tokens", "executor", "operate")
+    file = home_with(tmp_path)
+    file.write_text(f'{file.read_text()}\n[controller]\ntokens_file = "{tmp_path}/tokens"\n')
+    assert "tokens" not in wrong(file)
+    (tmp_path / "tokens").chmod(0o644)
+    assert "chmod 600" in wrong(file)["tokens"].found
 
 
 def test_a_table_that_cannot_be_read_is_named(tmp_path, jars):
