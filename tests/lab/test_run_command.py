@@ -135,7 +135,7 @@ def test_tables_that_cannot_be_read_are_one_line_with_what_to_do(tmp_path, jars)
     (log / f"{0:020}.json").write_text("garbage")
     done = run("--local", "--no-screen", file=settings_file(tmp_path))
     assert done.returncode == 2
-    assert "set [lake] path to another folder" in done.stderr
+    assert "if its log is damaged, put a backup in its place" in done.stderr
     assert "Traceback" not in done.stderr
 
 
