@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, cast
@@ -23,13 +22,14 @@ from starlette.exceptions import HTTPException
 from controller.access import ADMIN, OPERATE, READ, Access, include_guarded
 from controller.consuming import Consuming
 from controller.consuming import routes as consuming_routes
-from controller.errors import BadRequest, ControllerError, NotFound, PreconditionFailed
+from controller.errors import BadRequest, ControllerError, NotFound, NotLeader, PreconditionFailed
+from controller.housekeeping import PRUNE_SECONDS
+from controller.metadata.base import StoreError
 from controller.middleware import RequestGate
 from controller.names import namespace_of_path, plain_name, topic_of_path
+from controller.node import Node
 from controller.policies import parse_json, parse_override
-from controller.publisher import Publisher
 from controller.service import ScalableTopicService
-from controller.store import LayoutStore
 from controller.watching import Watching
 from controller.watching import routes as watching_routes
 from schemas.messages import SubscriptionType
@@ -37,12 +37,7 @@ from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 
 log = logging.getLogger(__name__)
 
-PRUNE_SECONDS = 10.0
-"""Time between two looks for sealed segments to prune, seconds; a look that finds none is one query on an index."""
-
 _SUBSCRIPTION_TYPES = ("STREAM", "CHECKPOINT", "QUEUE")
-RESUME_SECONDS = 5.0
-"""Time between two attempts to finish operations that are open, seconds."""
 
 _LONG = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 
@@ -57,36 +52,25 @@ _REFUSED: dict[int | str, dict[str, Any]] = {"4XX": {"model": Refusal, "descript
 
 
 def create_app(
-    store: LayoutStore,
-    service: ScalableTopicService,
-    publisher: Publisher,
-    access: Access,
-    max_body_bytes: int,
-    url: str,
-    grace_seconds: float,
-    prune_seconds: float = PRUNE_SECONDS,
+    node: Node, access: Access, max_body_bytes: int, grace_seconds: float, prune_seconds: float = PRUNE_SECONDS
 ) -> FastAPI:
-    """The ASGI application of a controller at `url`; starting it starts the publisher, the watch and the pruning."""
-    watching = Watching(store, url)
-    consuming = Consuming(service, grace_seconds)
+    """The ASGI application of a node; starting it starts the publisher, the watch and the housekeeping."""
+    watching = Watching(node.nodes, node.url)
+    consuming = Consuming(node.service, grace_seconds)
+    sessions, publisher = consuming.subscriptions, node.publisher
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         watching.start()
-        await consuming.subscriptions.start()
-        store.on_layout.append(consuming.subscriptions.layout_changed)
-        store.on_members.append(consuming.subscriptions.members_changed)
+        await consuming.start()
+        node.store.on_layout.append(sessions.layout_changed)
+        node.store.on_members.append(sessions.members_changed)
+        await node.housekeeping.start(node.service, sessions.has_sessions, prune_seconds)
         publisher.start()
-        tasks = [
-            asyncio.create_task(_prune_for_ever(service, prune_seconds)),
-            asyncio.create_task(_resume_for_ever(service)),
-        ]
         yield
         app.state.end_sessions()
-        await consuming.subscriptions.stop()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await sessions.stop()
+        await node.housekeeping.stop()
         await asyncio.to_thread(publisher.stop)
 
     app = FastAPI(
@@ -97,7 +81,7 @@ def create_app(
         redirect_slashes=False,
         responses=_REFUSED,
     )
-    app.state.service = service
+    app.state.service = node.service
     app.state.watching = watching
     app.state.consuming = consuming
 
@@ -115,10 +99,13 @@ def create_app(
     def health() -> JSONResponse:
         """200 when the store answers and announcements reach Kafka, 503 with the reason otherwise."""
         status = publisher.status()
-        with store.read() as view:
-            waiting = view.outbox_length()
-        body = {"status": "ok" if status.working else "failing", "outbox": waiting, "reason": status.error}
-        return JSONResponse(body, 200 if status.working else 503)
+        waiting, reason = None, status.error
+        try:
+            waiting = publisher.waiting()
+        except StoreError as error:
+            reason = f"the metadata store cannot be used now: {error}"
+        body = {"status": "failing" if reason else "ok", "outbox": waiting, "reason": reason}
+        return JSONResponse(body, 503 if reason else 200)
 
     app.router.default = _no_route
     _answer_errors(app)
@@ -334,6 +321,10 @@ def _answer_errors(app: FastAPI) -> None:
     def reason(status: int, text: str, headers: Any = None) -> JSONResponse:
         return JSONResponse({"reason": text}, status, headers=headers)
 
+    @app.exception_handler(NotLeader)
+    async def _(request: Request, error: NotLeader) -> JSONResponse:
+        return reason(error.status, error.reason, {"Location": _at(error.url, request)})
+
     @app.exception_handler(ControllerError)
     async def _(request: Request, error: ControllerError) -> JSONResponse:
         return reason(error.status, error.reason)
@@ -348,32 +339,18 @@ def _answer_errors(app: FastAPI) -> None:
         first = error.errors()[0]
         return reason(400, f"{first['loc'][-1]}: {first['msg']}")
 
-    @app.exception_handler(sqlite3.Error)
-    async def _(request: Request, error: sqlite3.Error) -> JSONResponse:
+    @app.exception_handler(StoreError)
+    async def _(request: Request, error: StoreError) -> JSONResponse:
         log.error("%s %s: the store failed: %s", request.scope.get("method", "WS"), request.url.path, error)
-        return reason(503, f"the store of layouts cannot be used now: {error}")
+        return reason(503, f"the metadata store cannot be used now: {error}")
 
     @app.exception_handler(Exception)
     async def _(request: Request, error: Exception) -> JSONResponse:
         return reason(500, "an error inside the controller; its log says more")
 
 
-async def _resume_for_ever(service: ScalableTopicService) -> None:
-    while True:
-        try:
-            await asyncio.to_thread(service.resume_operations)
-        except Exception:
-            log.exception("resuming operations failed; trying again in %.0f s", RESUME_SECONDS)
-        await asyncio.sleep(RESUME_SECONDS)
-
-
-async def _prune_for_ever(service: ScalableTopicService, every_seconds: float) -> None:
-    while True:
-        await asyncio.sleep(every_seconds)
-        try:
-            pruned = await asyncio.to_thread(service.prune_sealed)
-        except Exception:
-            log.exception("pruning failed; trying again in %.0f s", every_seconds)
-        else:
-            if pruned:
-                log.info("pruned %d sealed segments", pruned)
+def _at(url: str, request: Request) -> str:
+    """What was asked for, at another node: path and query as they were sent."""
+    scheme = "ws" + url.removeprefix("http") if request.scope["type"] == "websocket" else url
+    query = request.scope["query_string"].decode("ascii", "replace")
+    return f"{scheme}{request.scope['path']}{'?' if query else ''}{query}"

@@ -12,8 +12,11 @@ why what it asked for was not done:
 - `{"command": "assignment", "consumerId": 1, "assignment": {"layoutEpoch": 3, "assignedSegments": […]}}`
 - `{"command": "closed", "consumerId": 1, "reason": "…"}`
 - `{"command": "error", "consumerId": 1, "status": 409, "reason": "…"}`
+- `{"command": "moved", "controllerBrokerUrl": "http://…"}` before the end of the connection: another node leads the
+  topic now, at that address if it is known already; consumers register there.
 
-Whose connection ends without a goodbye keeps its segments for the grace period and takes them up by registering again.
+A node that does not lead the topic answers the first request with 307 to the one that does. Whose connection ends
+without a goodbye keeps its segments for the grace period and takes them up by registering again.
 """
 
 from __future__ import annotations
@@ -31,7 +34,8 @@ from starlette.websockets import WebSocketDisconnect
 
 from controller.access import OPERATE, READ
 from controller.coordinator import ConsumerAssignment, Link, Push
-from controller.errors import ControllerError
+from controller.errors import ControllerError, NotLeader
+from controller.metadata.base import StoreError
 from controller.names import plain_name, topic_of_path
 from controller.service import ScalableTopicService
 from controller.subscriptions import Key, Subscriptions
@@ -74,13 +78,24 @@ class _Connection:
     def __init__(self, topic: str) -> None:
         self.topic = topic
         self.consumers: dict[int, tuple[Key, str]] = {}
-        self.unsent: asyncio.Queue[str] = asyncio.Queue(MAX_UNSENT)
+        self.unsent: asyncio.Queue[str | None] = asyncio.Queue(MAX_UNSENT)
+        """None: nothing comes after it."""
         self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         """The close code."""
 
     def send(self, **message: Any) -> None:
         try:
             self.unsent.put_nowait(json.dumps(message))
+        except asyncio.QueueFull:
+            self.end(SLOW)
+
+    def refuse(self, consumer_id: int, status: int, reason: str, **more: str) -> None:
+        self.send(command="error", consumerId=consumer_id, status=status, reason=reason, **more)
+
+    def finish(self) -> None:
+        """End it once all is sent that waits."""
+        try:
+            self.unsent.put_nowait(None)
         except asyncio.QueueFull:
             self.end(SLOW)
 
@@ -94,13 +109,44 @@ class Consuming:
 
     def __init__(self, service: ScalableTopicService, grace_seconds: float) -> None:
         self.subscriptions = Subscriptions(service, grace_seconds, self._tell)
+        self._service = service
         self._connections: dict[int, _Connection] = {}
         self._numbers = 0
+
+    async def start(self) -> None:
+        """Called in the event loop that the sessions live in."""
+        loop = asyncio.get_running_loop()
+        await self.subscriptions.start()
+
+        def ended(topic: str) -> None:
+            self.subscriptions.term_ended(topic)
+            with contextlib.suppress(RuntimeError):
+                asyncio.run_coroutine_threadsafe(self._move(topic), loop)
+
+        self._service.leaders.on_begun.append(self.subscriptions.term_begun)
+        self._service.leaders.on_ended.append(ended)
+
+    async def _move(self, topic: str) -> None:
+        """This node does not lead a topic any more: its consumers are sent to who does."""
+        if not any(connection.topic == topic for connection in self._connections.values()):
+            return
+        try:
+            url = await asyncio.to_thread(self._service.leaders.leader, topic)
+        except StoreError:
+            url = None
+        for connection in self._connections.values():
+            if connection.topic == topic and connection.consumers:
+                connection.send(command="moved", controllerBrokerUrl=url)
+                connection.finish()
 
     def stop(self) -> None:
         """Ends all connections; their consumers have the grace period of the next start."""
         for connection in self._connections.values():
             connection.end(STOPPING)
+
+    async def check_leader(self, topic: str) -> None:
+        """Raises `NotLeader` when another node leads the topic."""
+        await asyncio.to_thread(self._service.leaders.redirect, topic)
 
     async def serve(self, socket: WebSocket, topic: str) -> None:
         """Carry one connection to its end."""
@@ -140,12 +186,14 @@ class Consuming:
                 if isinstance(command, Register):
                     await self._register(connection, link, command)
                 elif command.consumer_id in connection.consumers:
-                    key, consumer = connection.consumers.pop(command.consumer_id)
-                    await self.subscriptions.leave(key, consumer, link)
+                    await self.subscriptions.leave(*connection.consumers[command.consumer_id], link)
+                    connection.consumers.pop(command.consumer_id, None)
+            except NotLeader as error:
+                connection.refuse(command.consumer_id, error.status, error.reason, controllerBrokerUrl=error.url)
             except ControllerError as error:
-                connection.send(
-                    command="error", consumerId=command.consumer_id, status=error.status, reason=error.reason
-                )
+                connection.refuse(command.consumer_id, error.status, error.reason)
+            except StoreError as error:
+                connection.refuse(command.consumer_id, 503, f"the metadata store cannot be used now: {error}")
 
     async def _register(self, connection: _Connection, link: Link, command: Register) -> None:
         key = connection.topic, command.subscription
@@ -158,7 +206,7 @@ class Consuming:
         connection.consumers[link.consumer_id] = wanted
         try:
             await self.subscriptions.register(key, command.consumer_name, link, command.type)
-        except ControllerError:
+        except (ControllerError, StoreError):
             connection.consumers.pop(link.consumer_id, None)
             raise
 
@@ -175,8 +223,9 @@ class Consuming:
 
 
 async def _send(socket: WebSocket, connection: _Connection) -> None:
-    while True:
-        await socket.send_text(await connection.unsent.get())
+    while (text := await connection.unsent.get()) is not None:
+        await socket.send_text(text)
+    connection.end(STOPPING)
 
 
 async def _consuming(connection: HTTPConnection) -> Consuming:
@@ -196,6 +245,7 @@ routes = APIRouter(prefix="/admin/v2/scalable/{tenant}/{namespace}", tags=["cons
 @routes.websocket("/{topic}/consumers", dependencies=OPERATE)
 async def consume(socket: WebSocket, consuming: Sessions, topic: Topic) -> None:
     """Sessions of consumers of a topic; see the module."""
+    await consuming.check_leader(topic)
     await socket.accept()
     await consuming.serve(socket, topic)
 
@@ -204,5 +254,6 @@ async def consume(socket: WebSocket, consuming: Sessions, topic: Topic) -> None:
 async def get_assignment(consuming: Sessions, topic: Topic, subscription: str, consumer: str) -> Response:
     """What a registered consumer has to read (not in Pulsar's REST)."""
     key = topic, plain_name(subscription, "subscription")
+    await consuming.check_leader(topic)
     found = await consuming.subscriptions.assignment(key, plain_name(consumer, "consumer"))
     return Response(found.to_json(), media_type="application/json")

@@ -85,7 +85,7 @@ class Election:
         except StoreError:
             self._unsubscribe()
             raise
-        self._stand()
+        self.stand()
 
     def close(self) -> None:
         """Stand no more, and give the leadership up for another to take at once."""
@@ -107,17 +107,18 @@ class Election:
 
     def _node_changed(self, path: str, kind: Kind) -> None:
         if path == self.path:
-            self._stand()
+            self.stand()
 
     def _session_changed(self, session: Session) -> None:
         if session is Session.CONNECTED:
-            self._stand()
+            self.stand()
         else:
             with self._lock:
                 self._become(NO_LEADER, self._store.session_changes)
             self._tell()
 
-    def _stand(self) -> None:
+    def stand(self) -> None:
+        """Find out who leads now; the store's callbacks do that too, a moment later."""
         with self._lock:
             if self._closed:
                 return
@@ -154,7 +155,7 @@ class Election:
     def _stand_again(self) -> None:
         with self._lock:
             self._retry = None
-        self._stand()
+        self.stand()
 
     def _become(self, leadership: Leadership, changes: int) -> None:
         if leadership != self._known[0]:

@@ -46,5 +46,21 @@ class PreconditionFailed(ControllerError):
     status = 412
 
 
+class Unavailable(ControllerError):
+    """Not now: the store is away, or nobody leads the topic at this moment. Asking again helps."""
+
+    status = 503
+
+
+class NotLeader(ControllerError):
+    """Another node leads the topic: ask there (PIP-468 "Request Routing")."""
+
+    status = 307
+
+    def __init__(self, topic: str, url: str) -> None:
+        super().__init__(f"the controller of {topic} is at {url}")
+        self.url = url
+
+
 class StartError(Exception):
     """The controller cannot start; the message says what is wrong and what to do."""

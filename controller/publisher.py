@@ -1,12 +1,15 @@
-"""The outbox to Kafka: in the order of the transactions, each entry kept until its delivery was confirmed.
+"""The outbox to Kafka: in the order of the commits, each entry kept until its delivery was confirmed.
 
-Stage: a thread next to the service. Only the confirmed beginning of the outbox is ever dropped, and after any failure
-sending begins again at the oldest entry that is left. So nothing is lost and the last message of a key is always the
-truth; what may happen is that a run of messages comes twice, with epochs and counts that listeners know already.
+Stage: a thread next to the service, at work on the node that is elected housekeeper. Only the confirmed beginning of
+the outbox is ever dropped, and after any failure sending begins again at the oldest entry that is left. So nothing is
+lost and the last message of a key is always the truth; what may happen is that a run of messages comes twice, with
+epochs and counts that listeners know already. (A housekeeper that is frozen in the middle of sending may, when it wakes
+up, still send what waited in its client after the next one has sent newer things: the next snapshot corrects that.)
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -17,14 +20,20 @@ from typing import NamedTuple
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from controller.announcements import Record
+from controller.election import Election, Role
+from controller.metadata.base import Check, MetadataStore, Subscription
+from controller.outbox import Outbox, OutboxEntry
 from controller.snapshots import Page, Snapshots
-from controller.store import LayoutStore, OutboxEntry, View
+from controller.store import View
+from controller.tree import OUTBOX
 from schemas.kafka import CONSUMER_EVENTS, CONTROL_EVENTS
 from schemas.messages import MAX_VALUE_BYTES
 
 log = logging.getLogger(__name__)
 
 MAX_IN_FLIGHT = 1_000
+MOST_READ = 200
+"""Entries that are read at once; each may be as large as a message."""
 FIRST_PAUSE_SECONDS = 0.2
 MOST_PAUSE_SECONDS = 5.0
 STALLED_SECONDS = 10.0
@@ -58,17 +67,25 @@ class PublisherStatus(NamedTuple):
 
 @dataclass
 class _Sent:
-    """A message that was handed to the producer; `seq` of a snapshot is that of the entry before it."""
+    """A message that was handed to the producer; `entry` is the name of its entry, empty for a snapshot."""
 
-    seq: int
+    entry: str
     confirmed: bool = False
 
 
 class Publisher:
-    """Sends the outbox of `store` to the brokers at `bootstrap`, and the pages of `snapshots` in between."""
+    """Sends the outbox in `nodes` to the brokers at `bootstrap`, and the pages of `snapshots` in between."""
 
-    def __init__(self, store: LayoutStore, bootstrap: str, snapshots: Snapshots) -> None:
-        self._store = store
+    def __init__(self, nodes: MetadataStore, bootstrap: str, snapshots: Snapshots, housekeeper: Election) -> None:
+        """It works while this node is elected `housekeeper`."""
+        self._nodes = nodes
+        self._outbox, self._view = Outbox(nodes), View(nodes)
+        self._housekeeper = housekeeper
+        self._announced = threading.Event()
+        """Set when there may be something to do."""
+        self._watch: Subscription | None = None
+        self._names: deque[str] = deque()
+        """Of the outbox, those that were not read yet."""
         self._bootstrap = bootstrap
         self._snapshots = snapshots
         self._stopping = threading.Event()
@@ -85,13 +102,21 @@ class Publisher:
     def stop(self) -> None:
         """Send what is left, for at most `DRAIN_SECONDS`, and end the thread."""
         self._stopping.set()
-        self._store.announced.set()
+        self._announced.set()
         self._thread.join(DRAIN_SECONDS + MOST_PAUSE_SECONDS)
+        if self._watch is not None:
+            self._watch.cancel()
+
+    def waiting(self) -> int:
+        """Commits whose announcements were not all confirmed yet."""
+        return len(self._outbox.names())
 
     def status(self) -> PublisherStatus:
         """How it goes, for /healthz."""
         if not self._thread.is_alive():
             return PublisherStatus(False, "the publisher does not run")
+        if self._fence() is None:
+            return PublisherStatus(True, None)
         waited = time.monotonic() - self._progress_at
         if self._error is None and self._in_flight and waited > STALLED_SECONDS:
             return PublisherStatus(False, f"Kafka at {self._bootstrap} has confirmed nothing for {waited:.0f} s")
@@ -101,7 +126,14 @@ class Publisher:
         pause = FIRST_PAUSE_SECONDS
         while not self._stopping.is_set():
             began = time.monotonic()
+            if self._fence() is None:
+                # Another node sends, or nobody can know who does.
+                self._announced.wait(IDLE_SECONDS)
+                self._announced.clear()
+                continue
             try:
+                if self._watch is None:
+                    self._watch = self._nodes.watch(OUTBOX, lambda *_: self._announced.set(), below=False)
                 self._publish()
             except Exception as error:
                 detail = error.args[0].str() if isinstance(error, KafkaException) else error
@@ -113,23 +145,29 @@ class Publisher:
                 pause = min(2 * pause, MOST_PAUSE_SECONDS)
 
     def _publish(self) -> None:
-        """Send until the publisher stops; raises when a delivery fails or the store cannot be read or written."""
+        """Send until the publisher stops or this node is housekeeper no more.
+
+        Raises when a delivery fails or the store cannot be read or written.
+        """
         config = {**_PRODUCER_CONFIG, "bootstrap.servers": self._bootstrap, "error_cb": self._on_error}
         producer = Producer(config)
         self._in_flight.clear()
         self._failure = None
         self._snapshots.restart()
-        last, stop_at = 0, float("inf")
+        self._names.clear()
+        last, stop_at = "", float("inf")
         try:
             while True:
-                self._store.announced.clear()
-                with self._store.read() as view:
-                    entries, page = self._next(view, last)
-                for seq, record in entries:
-                    self._send(producer, seq, record)
-                    last = seq
+                self._announced.clear()
+                if self._fence() is None:
+                    return
+                entries, page = self._next(last)
+                for name, records in entries:
+                    for record in records:
+                        self._send(producer, name, record)
+                    last = name
                 for record in page.records() if page else ():
-                    self._send(producer, last, record)
+                    self._send(producer, "", record)
                 producer.poll(0.02 if self._in_flight else 0)
                 self._drop_confirmed()
                 if self._failure is not None:
@@ -142,23 +180,32 @@ class Publisher:
                 elif not entries and not self._in_flight:
                     if self._error is not None:
                         self._probe(producer)
-                    self._store.announced.wait(min(IDLE_SECONDS, self._snapshots.due_in()))
+                    self._announced.wait(min(IDLE_SECONDS, self._snapshots.due_in()))
         finally:
             producer.purge()
             producer.flush(1)
 
-    def _next(self, view: View, last: int) -> tuple[list[OutboxEntry], Page | None]:
+    def _fence(self) -> Check | None:
+        """What goes with whatever the housekeeper deletes; None when that is another node."""
+        state = self._housekeeper.state
+        if state.role is not Role.LEADING or state.version is None:
+            return None
+        return Check(self._housekeeper.path, state.version)
+
+    def _next(self, last: str) -> tuple[list[OutboxEntry], Page | None]:
         """What to send now: the next entries, and a page of snapshots only when these are all there are."""
         room = MAX_IN_FLIGHT - len(self._in_flight)
         if room <= 0:
             return [], None
-        entries = view.outbox_after(last, room)
-        if len(entries) == room or self._stopping.is_set():
+        if not self._names:
+            self._names.extend(self._outbox.names(after=last))
+        entries = self._outbox.read([self._names.popleft() for _ in range(min(room, len(self._names), MOST_READ))])
+        if self._names or len(entries) == room or self._stopping.is_set():
             return entries, None
-        return entries, self._snapshots.next_page(view)
+        return entries, self._snapshots.next_page(self._view)
 
-    def _send(self, producer: Producer, seq: int, record: Record) -> None:
-        sent = _Sent(seq)
+    def _send(self, producer: Producer, entry: str, record: Record) -> None:
+        sent = _Sent(entry)
 
         def delivered(error: KafkaError | None, _: Message) -> None:
             if error is None:
@@ -181,12 +228,15 @@ class Publisher:
                 producer.poll(0.1)
 
     def _drop_confirmed(self) -> None:
-        confirmed = 0
+        """An entry goes once the last of its records is confirmed, after all that were sent before."""
+        confirmed: list[str] = []
         while self._in_flight and self._in_flight[0].confirmed:
-            confirmed = self._in_flight.popleft().seq
-        if confirmed:
-            with self._store.write() as transaction:
-                transaction.drop_outbox_until(confirmed)
+            name = self._in_flight.popleft().entry
+            if name and not any(sent.entry == name for sent in itertools.islice(self._in_flight, 1)):
+                confirmed.append(name)
+        fence = self._fence()
+        if confirmed and fence is not None:
+            self._outbox.drop(confirmed, fence)
 
     def _probe(self, producer: Producer) -> None:
         """With nothing to send, only a question shows that Kafka is there (again)."""

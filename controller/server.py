@@ -18,14 +18,16 @@ import uvicorn
 from controller.access import Access
 from controller.app import create_app
 from controller.errors import StartError
-from controller.publisher import Publisher
+from controller.metadata.base import MetadataStore
+from controller.metadata.sqlite import SqliteStore
+from controller.metadata.zookeeper import ZooKeeperStore
+from controller.node import Node, NodeSettings
 from controller.segments.base import SegmentStore, SegmentStoreError
 from controller.segments.kafka import KafkaSegments
 from controller.segments.no_segments import NoSegments
-from controller.service import ScalableTopicService, wall_clock_ms
-from controller.snapshots import Snapshots
-from controller.store import LayoutStore
+from controller.service import wall_clock_ms
 from controller.tokens import TokensError
+from controller.upgrade import UPGRADES
 from schemas.settings import ControllerSettings, Settings
 
 log = logging.getLogger(__name__)
@@ -44,14 +46,19 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> None:
     chosen = settings.controller
     access = _access(settings)
     with _listen(chosen, access) as listening:
-        store = LayoutStore(settings.path(chosen.database))
+        url = _url(chosen, listening)
+        nodes = open_metadata(settings)
         try:
-            service = ScalableTopicService(
-                store, _segments(settings), settings.stream.profile, chosen.sealed_retention_seconds, wall_clock_ms
+            about = NodeSettings(
+                url=url,
+                bootstrap=settings.kafka.bootstrap,
+                profile=settings.stream.profile,
+                sealed_retention_seconds=chosen.sealed_retention_seconds,
+                snapshot_seconds=chosen.snapshot_seconds,
+                session_seconds=chosen.session_seconds,
             )
-            publisher = Publisher(store, settings.kafka.bootstrap, Snapshots(chosen.snapshot_seconds, wall_clock_ms))
-            url, grace = _url(listening), chosen.consumer_grace_seconds
-            app = create_app(store, service, publisher, access, chosen.max_body_bytes, url, grace)
+            node = Node(nodes, _segments(settings), about, wall_clock_ms)
+            app = create_app(node, access, chosen.max_body_bytes, chosen.consumer_grace_seconds)
             config = uvicorn.Config(
                 app,
                 http="h11",
@@ -77,7 +84,17 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> None:
                 signal.signal(number, lambda *_: server.stop())
             server.run(sockets=[listening])
         finally:
-            store.close()
+            nodes.close()
+
+
+def open_metadata(settings: Settings) -> MetadataStore:
+    """The metadata store of the settings; `StartError` when it cannot be used."""
+    chosen = settings.controller
+    address, chroot = chosen.zookeeper
+    if not address:
+        return SqliteStore(settings.path(chosen.database), UPGRADES)
+    credentials = chosen.metadata_auth.get_secret_value() if chosen.metadata_auth else None
+    return ZooKeeperStore(address, chroot, session_s=chosen.session_seconds, credentials=credentials)
 
 
 class ControllerServer(uvicorn.Server):
@@ -170,6 +187,13 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _url(listening: socket.socket) -> str:
+def _url(chosen: ControllerSettings, listening: socket.socket) -> str:
+    """By which clients and other nodes reach this node."""
+    if chosen.node_url:
+        return chosen.node_url.rstrip("/")
     host, port = listening.getsockname()[:2]
+    if chosen.zookeeper.address and host in ("0.0.0.0", "::"):
+        raise StartError(
+            f"controller.host {host} is no address by which others reach this node: set controller.node_url"
+        )
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,27 +1,33 @@
-"""The operations on scalable topics: what PIP-468 calls ScalableTopicService, for one node.
+"""The operations on scalable topics: what PIP-468 calls ScalableTopicService, on one of any number of nodes.
 
-Stage: between the app and the store. Every operation is one transaction that holds the change and its announcement. A
-layout is read, changed by `decisions.layout` and put back by compare-and-set; who loses a race looks again, so that of
-two splits of the same segment one is done and the other hears that the segment is not active any more.
+Stage: between the app and the store. Every operation is one transaction that holds the change and its announcement. All
+that changes a topic is done by its leader: another node raises `NotLeader`. A layout is read, changed by
+`decisions.layout` and put back by compare-and-set; who loses a race looks again, so that of two splits of the same
+segment one is done and the other hears that the segment is not active any more.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 from controller.announcements import consumer_record, layout_record, policy_record
 from controller.errors import Conflict, ControllerError, NotFound, PreconditionFailed
+from controller.leaders import Leaders
 from controller.operations import Operations
 from controller.policies import Profile, check_override
 from controller.protocol import Operation
+from controller.pruning import Pruning
 from controller.segments.base import SegmentNotFound, SegmentStore, SubscriptionNotFound
 from controller.segments.no_segments import NoSegments
-from controller.store import LayoutStore, StoredMembers, StoredSubscription, StoredTopic, View
-from decisions.layout import HASH_SPACE, Segment, SegmentLayout, segment_topic
+from controller.store import LayoutStore, StoredMembers, StoredSubscription, StoredTopic, Transaction, View
+from decisions.layout import HASH_SPACE, SegmentLayout, segment_topic
 from schemas.ids import topic_parts
 from schemas.messages import LayoutCause, SubscriptionType
 from schemas.metadata import AutoScalePolicyOverride, HashRange
@@ -31,6 +37,11 @@ log = logging.getLogger(__name__)
 MAX_PROPERTIES_BYTES = 65_536
 ATTEMPTS = 64
 """Races that an operation may lose in a row before it gives up with 409."""
+
+ATTENDED_AT_ONCE = 8
+"""Topics without a leader that are taken over at the same time: mostly it is waiting."""
+RELEASED_AT_ONCE = 200
+"""Idle topics that are released in one round, so that it disturbs nobody."""
 
 Change = Callable[[SegmentLayout], SegmentLayout]
 
@@ -46,16 +57,20 @@ class ScalableTopicService:
     def __init__(
         self,
         store: LayoutStore,
+        leaders: Leaders,
         segments: SegmentStore,
         profile: Profile,
         sealed_retention_seconds: float,
         now_ms: Callable[[], int],
     ) -> None:
+        self.leaders = leaders
         self._store = store
         self._segments = segments
-        self._operations = Operations(store, segments, now_ms)
+        self._operations = Operations(store, leaders, segments, now_ms)
+        self.pruning = Pruning(store, leaders, self._operations, segments, sealed_retention_seconds, now_ms)
+        self._looked_for_sealed = False
+        """Whether topics with sealed segments that an earlier setting kept for ever were looked for."""
         self._profile = profile
-        self._retention_seconds = sealed_retention_seconds
         self._now_ms = now_ms
 
     def create_topic(self, topic: str, initial_segments: int, properties: dict[str, str]) -> None:
@@ -70,16 +85,16 @@ class ScalableTopicService:
         metadata = layout.to_metadata()
         record = layout_record(topic, "created", metadata, now)
         self._segments.check_topic(topic)
-        with self._operations.alone(topic):
-            with self._store.read() as view:
-                if view.has_topic(topic):
-                    raise Conflict(f"Scalable topic already exists: {topic}")
+        with self._operations.alone(topic) as term:
+            if self._store.has_topic(topic):
+                raise Conflict(f"Scalable topic already exists: {topic}")
             # What was begun in a former life of the topic must not go on in this one.
-            self._operations.finish_open(topic)
+            self._operations.finish_open(term)
+            self._store.clear(term)
             # Killed in between, it leaves segments without a layout: creating or deleting the topic takes them along.
             for segment in layout.segments.values():
                 self._segments.create(topic, segment.segment_id, HashRange(start=segment.start, end=segment.end))
-            with self._store.write() as transaction:
+            with self._store.write(term) as transaction:
                 if not transaction.insert_topic(topic, metadata):
                     raise Conflict(f"Scalable topic already exists: {topic}")
                 transaction.announce(record)
@@ -87,43 +102,42 @@ class ScalableTopicService:
     def delete_topic(self, topic: str) -> None:
         """Delete a topic with its subscriptions; what listeners hear last is the layout it had."""
         now = self._now_ms()
-        with self._operations.alone(topic):
-            with self._store.read() as view:
-                stored = _topic(view, topic)
+        _exists(self._store, topic)
+        with self._operations.alone(topic) as term:
+            stored = _topic(self._store, topic)
             # The layout goes last, so that a deletion that was broken off can be repeated.
             for segment in SegmentLayout.from_metadata(stored.metadata).segments.values():
                 self._segments.delete(segment_topic(topic, segment))
-            with self._store.write() as transaction:
+            with self._store.write(term) as transaction:
                 stored = _topic(transaction, topic)
                 subscriptions = transaction.subscriptions(topic)
                 transaction.delete_topic(topic)
                 for name, type, _ in subscriptions:
                     transaction.announce(consumer_record(topic, name, type, "deleted", 0, now))
                 transaction.announce(layout_record(topic, "deleted", stored.metadata, now))
-            self._operations.finish_open(topic)
+            self._operations.finish_open(term)
+            self._store.clear(term)
+        self.leaders.release(topic)
 
     def list_topics(self, namespace: str, filters: Iterable[tuple[str, str]] = ()) -> list[str]:
         """The names of a namespace's topics that have all of the given properties, sorted."""
-        wanted = list(filters)
-        with self._store.read() as view:
-            if not wanted:
-                return view.topics_of(namespace)
-            found = view.properties_of(namespace)
-        return [topic for topic, has in found.items() if all(has.get(key) == value for key, value in wanted)]
+        wanted, found = list(filters), self._store.topics_of(namespace)
+        if not wanted:
+            return list(found)
+        properties = {topic: json.loads(layout).get("properties") or {} for topic, layout in found.items()}
+        return [topic for topic, has in properties.items() if all(has.get(key) == value for key, value in wanted)]
 
     def layout_json(self, topic: str) -> str:
         """The layout record (`ScalableTopicMetadata`) as JSON."""
-        with self._store.read() as view:
-            layout = view.layout_json(topic)
+        layout = self._store.layout_json(topic)
         if layout is None:
             raise NotFound(f"Scalable topic not found: {topic}")
         return layout
 
     def stats(self, topic: str) -> dict[str, Any]:
         """Counts of segments, their names and states, and the number of sessions of each subscription."""
-        with self._store.read() as view:
-            stored = _topic(view, topic)
-            subscriptions = view.subscriptions(topic)
+        stored = _topic(self._store, topic)
+        subscriptions = self._store.subscriptions(topic)
         layout = SegmentLayout.from_metadata(stored.metadata)
         return {
             "epoch": layout.epoch,
@@ -147,9 +161,8 @@ class ScalableTopicService:
 
     def operations(self, topic: str) -> list[Operation]:
         """The newest splits and merges of a topic with how far each is, the newest first."""
-        with self._store.read() as view:
-            _exists(view, topic)
-            return view.operations(topic)
+        _exists(self._store, topic)
+        return self._store.operations(topic)
 
     def resume_operations(self) -> None:
         """Carry on with what a crash or an unreachable store of segments has left open."""
@@ -157,43 +170,51 @@ class ScalableTopicService:
 
     def prune_sealed(self) -> int:
         """Remove the segments sealed for longer than the retention and read to the end; how many there were."""
-        if self._retention_seconds < 0:
-            return 0
-        until = self._now_ms() - int(self._retention_seconds * 1000)
-        with self._store.read() as view:
-            topics = view.topics_sealed_until(until)
-        pruned: dict[str, int] = {}
+        return self.pruning.prune()
 
-        def prune(layout: SegmentLayout) -> SegmentLayout:
-            old = [
-                id
-                for id, segment in layout.segments.items()
-                if _sealed_until(segment, until) and self._is_drained(segment_topic(topic, segment))
+    def attend(self) -> None:
+        """Stand for election for the topics that want a leader and have none (PIP-468 "Failover")."""
+        wanted = self._store.attended_topics()
+        if not self.pruning.keeps_all and not self._looked_for_sealed:
+            wanted += [
+                topic for topic, layout in self._store.layouts(self._store.all_topics()) if b'"SEALED"' in layout
             ]
-            for id in old:
-                self._segments.delete(segment_topic(topic, layout.segments[id]))
-                layout = layout.prune_segment(id)
-            pruned[topic] = len(old)
-            return layout
+        with ThreadPoolExecutor(ATTENDED_AT_ONCE) as pool:
+            list(pool.map(self._attend, self._store.without_leader(sorted(set(wanted)))))
+        self._looked_for_sealed = True
 
-        for topic in topics:
-            try:
-                with self._operations.alone(topic):
-                    self._change(topic, "prune", prune)
-            except ControllerError as error:
-                log.info("not pruned this time: %s", error)
-        return sum(pruned.values())
+    def _attend(self, topic: str) -> None:
+        with contextlib.suppress(ControllerError):
+            self.leaders.lead(topic)
+
+    def release_idle(self, seconds: float, has_sessions: Callable[[str], bool]) -> None:
+        """Lead those topics no more that nobody has asked for anything in so many seconds, and that need nothing."""
+        for topic in self.leaders.idle(seconds)[:RELEASED_AT_ONCE]:
+            busy = has_sessions(topic) or self.pruning.has_sealed(topic) or not self._operations.is_settled(topic)
+            if busy or self.leaders.term(topic) is None:
+                continue
+            with contextlib.suppress(ControllerError), self._operations.alone(topic) as term:
+                if not self._store.has_topic(topic):
+                    self._store.clear(term)
+            self.leaders.release(topic)
+
+    def lead(self, topic: str) -> None:
+        """See that this node leads a topic that there is: `NotFound`, `NotLeader`, `Unavailable`."""
+        _exists(self._store, topic)
+        self.leaders.lead(topic)
+
+    def leads(self, topic: str) -> bool:
+        """Whether this node leads a topic just now."""
+        return self.leaders.term(topic) is not None
 
     def policy(self, topic: str) -> AutoScalePolicyOverride | None:
         """The override of a topic as it was set, None when there is none."""
-        with self._store.read() as view:
-            return _topic(view, topic).metadata.auto_scale_policy
+        return _topic(self._store, topic).metadata.auto_scale_policy
 
     def set_policy(self, topic: str, policy: AutoScalePolicyOverride | None) -> None:
         """Replace the override of a topic; None removes it. Checked against the override of its namespace."""
-        with self._store.read() as view:
-            _exists(view, topic)
-            namespace = view.namespace_policy(topic_parts(topic).full_namespace)
+        _exists(self._store, topic)
+        namespace = self._store.namespace_policy(topic_parts(topic).full_namespace)
         if policy is not None:
             check_override(self._profile, namespace, policy)
         elif self.policy(topic) is None:
@@ -202,14 +223,13 @@ class ScalableTopicService:
 
     def namespace_policy(self, namespace: str) -> AutoScalePolicyOverride | None:
         """The override of a namespace as it was set, None when there is none."""
-        with self._store.read() as view:
-            return view.namespace_policy(namespace)
+        return self._store.namespace_policy(namespace)
 
     def set_namespace_policy(self, namespace: str, policy: AutoScalePolicyOverride | None) -> None:
         """Replace the override of a namespace; None removes it. Overrides of its topics are not checked again."""
         if policy is not None:
             check_override(self._profile, policy, None)
-        with self._store.write() as transaction:
+        with self._store.write_policy() as transaction:
             if policy is not None:
                 transaction.set_namespace_policy(namespace, policy)
             elif not transaction.remove_namespace_policy(namespace):
@@ -218,7 +238,7 @@ class ScalableTopicService:
 
     def create_subscription(self, topic: str, subscription: str, type: SubscriptionType) -> None:
         """Create a subscription at the beginning of every segment; one of the same type stays where it is."""
-        with self._store.write() as transaction:
+        with self._writing(topic) as transaction:
             _exists(transaction, topic)
             found = transaction.subscription(topic, subscription)
             if found is None:
@@ -230,13 +250,13 @@ class ScalableTopicService:
 
     def delete_subscription(self, topic: str, subscription: str) -> None:
         """Delete a subscription with its sessions; `SubscriptionInUse` while clients read a segment with it."""
-        with self._operations.alone(topic):
-            with self._store.read() as view:
-                _subscription(view, topic, subscription)
-                layout = SegmentLayout.from_metadata(_topic(view, topic).metadata)
+        _exists(self._store, topic)
+        with self._operations.alone(topic) as term:
+            _subscription(self._store, topic, subscription)
+            layout = SegmentLayout.from_metadata(_topic(self._store, topic).metadata)
             for segment in layout.segments.values():
                 self._segments.delete_subscription(segment_topic(topic, segment), subscription)
-            with self._store.write() as transaction:
+            with self._store.write(term) as transaction:
                 found = _subscription(transaction, topic, subscription)
                 transaction.delete_subscription(topic, subscription)
                 transaction.announce(consumer_record(topic, subscription, found.type, "deleted", 0, self._now_ms()))
@@ -248,7 +268,7 @@ class ScalableTopicService:
 
         `session`: it is one that is unregistered when it has no connection for too long.
         """
-        with self._store.write() as transaction:
+        with self._writing(topic) as transaction:
             _exists(transaction, topic)
             found = transaction.subscription(topic, subscription)
             if found is None:
@@ -264,7 +284,7 @@ class ScalableTopicService:
 
     def unregister_consumer(self, topic: str, subscription: str, consumer: str) -> None:
         """Remove a consumer session; its subscription stays."""
-        with self._store.write() as transaction:
+        with self._writing(topic) as transaction:
             found = _subscription(transaction, topic, subscription)
             if not transaction.delete_consumer(topic, subscription, consumer):
                 raise NotFound(f"Consumer not found: {consumer} of {subscription} on {topic}")
@@ -275,7 +295,9 @@ class ScalableTopicService:
 
     def unregister_consumers(self, topic: str, subscription: str, consumers: Iterable[str]) -> None:
         """Remove consumers in one step; names that are not registered, or no such subscription, are fine."""
-        with self._store.write() as transaction:
+        if not self._store.has_topic(topic):
+            return
+        with self._writing(topic) as transaction:
             found = transaction.subscription(topic, subscription)
             if found is None:
                 return
@@ -289,19 +311,18 @@ class ScalableTopicService:
 
     def membership(self, topic: str, subscription: str) -> tuple[SegmentLayout, StoredMembers | None]:
         """The layout of a topic, and who reads the subscription; `NotFound` without the topic."""
-        with self._store.read() as view:
-            stored = _topic(view, topic)
-            members = view.members(topic, subscription)
+        stored = _topic(self._store, topic)
+        members = self._store.members(topic, subscription)
         return SegmentLayout.from_metadata(stored.metadata), members
 
-    def subscriptions_with_sessions(self) -> list[tuple[str, str]]:
-        """Topic and name of every subscription that has a session."""
-        with self._store.read() as view:
-            return view.subscriptions_with_sessions()
+    def subscriptions_with_sessions(self, topic: str) -> list[str]:
+        """The subscriptions of a topic that have a session."""
+        found = [(one.name, self._store.members(topic, one.name)) for one in self._store.subscriptions(topic)]
+        return [name for name, members in found if members and any(members.consumers.values())]
 
     def save_drained(self, topic: str, subscription: str, drained: Iterable[int]) -> None:
         """Store which sealed segments a subscription has read to the end."""
-        with self._store.write() as transaction:
+        with self._writing(topic) as transaction:
             transaction.save_drained(topic, subscription, drained)
 
     def drained_of(self, subscription: str, segments: Mapping[int, str]) -> set[int]:
@@ -320,26 +341,26 @@ class ScalableTopicService:
         """The subscription was registered first, so a split that does not see it here creates it on the children."""
         if type == "CHECKPOINT" or isinstance(self._segments, NoSegments):
             return
-        with self._store.read() as view:
-            layout = SegmentLayout.from_metadata(_topic(view, topic).metadata)
+        layout = SegmentLayout.from_metadata(_topic(self._store, topic).metadata)
         for segment in layout.segments.values():
             with contextlib.suppress(SegmentNotFound):
                 self._segments.create_subscription(segment_topic(topic, segment), subscription, "earliest")
 
-    def _is_drained(self, segment: str) -> bool:
-        try:
-            return not any(self._segments.stats(segment).backlog.values())
-        except SegmentNotFound:
-            return True
+    @contextmanager
+    def _writing(self, topic: str) -> Iterator[Transaction]:
+        """A change of a topic that there is, as its leader."""
+        _exists(self._store, topic)
+        with self._store.write(self.leaders.lead(topic)) as transaction:
+            yield transaction
 
     def _change(self, topic: str, cause: LayoutCause, change: Change, decision_id: str | None = None) -> None:
         """Compare-and-set: change what is there now, and look again when somebody else was faster."""
         for _ in range(ATTEMPTS):
-            with self._store.read() as view:
-                stored = _topic(view, topic)
+            term = self.leaders.lead(topic)
+            stored = _topic(self._store, topic)
             metadata = change(SegmentLayout.from_metadata(stored.metadata)).to_metadata()
             record = layout_record(topic, cause, metadata, self._now_ms(), decision_id)
-            with self._store.write() as transaction:
+            with self._store.write(term) as transaction:
                 if transaction.replace_layout(topic, stored.version, metadata):
                     transaction.announce(record)
                     return
@@ -369,7 +390,3 @@ def _subscription(view: View, topic: str, subscription: str) -> StoredSubscripti
 def _same_type(found: StoredSubscription, type: SubscriptionType) -> None:
     if found.type != type:
         raise Conflict(f"Subscription {found.name} exists with type {found.type}, not {type}")
-
-
-def _sealed_until(segment: Segment, instant_ms: int) -> bool:
-    return not segment.is_active and segment.sealed_at_ms <= instant_ms

@@ -1,7 +1,7 @@
 """The truth again, now and then: every namespace policy, layout and consumer count, so that a listener can heal.
 
-Stage: asked by the publisher, page by page, inside the same view in which it read the outbox. A page is therefore never
-older than an announcement that was sent before it, and what changes later is announced after it.
+Stage: asked by the publisher, page by page, after it has read the outbox to its end. A page is therefore never older
+than an announcement that was sent before it, and what changes later is announced after it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Page(NamedTuple):
 
     at: int
     policies: dict[str, AutoScalePolicyOverride]
-    layouts: list[tuple[str, str]]
+    layouts: list[tuple[str, bytes]]
     subscriptions: list[tuple[str, StoredSubscription]]
 
     def records(self) -> Iterator[Record]:
@@ -44,16 +44,16 @@ class Snapshots:
         self._every_seconds = every_seconds
         self._now_ms = now_ms
         self._due = time.monotonic()
-        self._topic: str | None = None
-        """The last topic of the page before; None between two rounds."""
+        self._left: list[str] = []
+        """The topics that this round has not come to."""
 
     def due_in(self) -> float:
         """Seconds until there is a page to send; 0 in the middle of a round."""
-        return 0.0 if self._topic is not None else max(0.0, self._due - time.monotonic())
+        return 0.0 if self._left else max(0.0, self._due - time.monotonic())
 
     def restart(self) -> None:
         """Begin a round anew: what was sent of this one may be lost."""
-        self._topic = None
+        self._left = []
         self._due = time.monotonic()
 
     def next_page(self, view: View) -> Page | None:
@@ -61,11 +61,11 @@ class Snapshots:
         if self.due_in() > 0:
             return None
         policies: dict[str, AutoScalePolicyOverride] = {}
-        if self._topic is None:
-            self._topic = ""
+        if not self._left:
             self._due = time.monotonic() + self._every_seconds
             policies = view.namespace_policies()
-        layouts = view.layouts_after(self._topic, TOPICS_A_PAGE)
+            self._left = view.all_topics()
+        layouts = view.layouts(self._left[:TOPICS_A_PAGE])
         subscriptions = [(topic, found) for topic, _ in layouts for found in view.subscriptions(topic)]
-        self._topic = layouts[-1][0] if len(layouts) == TOPICS_A_PAGE else None
+        self._left = self._left[TOPICS_A_PAGE:]
         return Page(self._now_ms(), policies, layouts, subscriptions)

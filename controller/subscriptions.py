@@ -2,8 +2,8 @@
 
 Stage: between `controller.consuming`, which carries messages, and the coordinators, which are values. Lives in one
 event loop. A step is stored first, by the service, and only then taken over and told: so every registration that was
-told of outlives the process. Connections and grace periods do not: after a start everybody is away and has the whole
-grace period. Who was registered by REST has no connection and stays until it is unregistered by REST.
+told of outlives the process. Connections and grace periods do not: when a term of this node begins everybody is away
+and has the whole grace period. Who was registered by REST has no connection and stays until it is unregistered by REST.
 
 What others do is looked up, not followed event by event: after any change of members or layout a coordinator is brought
 to what the store holds.
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sqlite3
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
@@ -33,18 +32,18 @@ from controller.coordinator import (
 )
 from controller.coordinator.sessions import Away
 from controller.errors import ControllerError, NotFound
+from controller.metadata.base import StoreError
 from controller.segments.base import SegmentStoreError
 from controller.service import ScalableTopicService
 from decisions.layout import segment_topic
 from schemas.messages import SubscriptionType
-from schemas.metadata import ScalableTopicMetadata
 
 log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 1.0
-"""Time between two looks at the backlog of sealed segments that are being read."""
+"""Time between two looks at the backlog of sealed segments that are being read, and between attempts that failed."""
 LEAST_WAIT_SECONDS = 0.05
-"""Time before expired sessions are looked at: again, when they could not be ended."""
+"""Least time before expired sessions are looked at."""
 NEVER = Away(2**62)
 """The session of a consumer that was registered by REST."""
 
@@ -72,10 +71,8 @@ class Subscriptions:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def start(self) -> None:
-        """Called in the event loop that all of this lives in: waits for those that were connected before."""
+        """Called in the event loop that all of this lives in."""
         self._loop = asyncio.get_running_loop()
-        for key in await asyncio.to_thread(self._service.subscriptions_with_sessions):
-            self._spawn(self._refresh(key, load=True))
 
     async def stop(self) -> None:
         """Ends all waiting; what is stored stays."""
@@ -88,6 +85,8 @@ class Subscriptions:
 
     async def register(self, key: Key, consumer: str, link: Link, type: SubscriptionType) -> None:
         """A consumer says hello on `link`; it is told its assignment. `NotFound`, `Conflict`."""
+        # First of all, so that what is loaded is not older than the term.
+        await asyncio.to_thread(self._service.lead, key[0])
         async with self._alone(key):
             coordinator = self._led.get(key)
             if coordinator is None:
@@ -95,8 +94,8 @@ class Subscriptions:
             after, change = coordinator.register(consumer, link, type)
             try:
                 await asyncio.to_thread(self._service.register_consumer, *key, consumer, type, session=True)
-            except SegmentStoreError:
-                # It is registered, and has the grace period to come again.
+            except (SegmentStoreError, StoreError):
+                # Perhaps it is registered, and has the grace period to come again.
                 self._spawn(self._refresh(key, load=True))
                 raise
             self._take(key, after, change)
@@ -134,7 +133,19 @@ class Subscriptions:
             raise NotFound(f"Consumer not found: {consumer} of {key[1]} on {key[0]}")
         return ConsumerAssignment.of(key[0], Push(consumer, Link(0, 0), coordinator.layout.epoch, segments))
 
-    def layout_changed(self, topic: str, _: ScalableTopicMetadata | None) -> None:
+    def term_begun(self, topic: str) -> None:
+        """From any thread: all that were connected to the leader before have a whole grace period from now on."""
+        self._soon(lambda: self._spawn(self._load_sessions(topic)))
+
+    def term_ended(self, topic: str) -> None:
+        """From any thread: nothing that is known of a topic's sessions counts any more."""
+        self._soon(lambda: self._forget_all([key for key in {*self._led, *self._locks} if key[0] == topic]))
+
+    def has_sessions(self, topic: str) -> bool:
+        """Whether a topic has consumers that are connected or within their grace period; from any thread."""
+        return any(key[0] == topic for key in tuple(self._led))
+
+    def layout_changed(self, topic: str) -> None:
         """From any thread: the layout of a topic was committed, or the topic is deleted."""
         self._soon(lambda: self._refresh_led([key for key in self._led if key[0] == topic]))
 
@@ -175,12 +186,40 @@ class Subscriptions:
                 self._stale.add(key)
                 self._spawn(self._refresh(key))
 
+    def _forget_all(self, keys: list[Key]) -> None:
+        for key in keys:
+            self._spawn(self._forget(key))
+
+    async def _forget(self, key: Key) -> None:
+        # Under the lock, so that a step that is under way does not bring it back.
+        async with self._alone(key):
+            self._led.pop(key, None)
+            for waiting in (self._timers, self._looks):
+                if key in waiting:
+                    waiting.pop(key).cancel()
+
+    async def _load_sessions(self, topic: str) -> None:
+        try:
+            names = await asyncio.to_thread(self._service.subscriptions_with_sessions, topic)
+            for name in names:
+                await self._refresh((topic, name), load=True)
+        except (ControllerError, StoreError) as error:
+            log.warning("the sessions of %s cannot be loaded, trying again: %s", topic, error)
+            self._later(topic, lambda: self._load_sessions(topic))
+
     async def _refresh(self, key: Key, load: bool = False) -> None:
         """Bring a coordinator to the layout and the members that are stored."""
+        try:
+            await self._refresh_now(key, load)
+        except (ControllerError, StoreError) as error:
+            log.warning("%s of %s cannot be looked up, trying again: %s", key[1], key[0], error)
+            self._later(key[0], lambda: self._refresh(key, load))
+
+    async def _refresh_now(self, key: Key, load: bool) -> None:
         async with self._alone(key):
             self._stale.discard(key)
             before = self._led.get(key)
-            if before is None and not load:
+            if (before is None and not load) or not self._service.leads(key[0]):
                 return
             try:
                 stored = await asyncio.to_thread(self._load, key, None)
@@ -211,8 +250,13 @@ class Subscriptions:
             found, reading = await asyncio.to_thread(self._look, key, coordinator)
             if found:
                 after, change = coordinator.drain(found)
-                await asyncio.to_thread(self._service.save_drained, *key, sorted(after.drained))
-                self._take(key, after, change)
+                try:
+                    await asyncio.to_thread(self._service.save_drained, *key, sorted(after.drained))
+                except (ControllerError, StoreError) as error:
+                    log.warning("what %s of %s has read is not stored yet: %s", key[1], key[0], error)
+                    reading = True
+                else:
+                    self._take(key, after, change)
             if key in self._looks:
                 self._looks.pop(key).cancel()
             if reading and self._loop is not None:
@@ -230,7 +274,7 @@ class Subscriptions:
             }
             try:
                 read = self._service.drained_of(key[1], reading)
-            except ControllerError as error:
+            except (ControllerError, StoreError) as error:
                 log.warning("cannot tell what %s of %s has read: %s", key[1], key[0], error)
                 return found, True
             if not read:
@@ -245,9 +289,12 @@ class Subscriptions:
             after, change = coordinator.expire(_now_ms())
             try:
                 await self._store_gone(key, change)
-            except sqlite3.Error as error:
-                log.error("consumers of %s of %s cannot be unregistered: %s", key[1], key[0], error)
-                after, change = coordinator, Change()
+            except (ControllerError, StoreError) as error:
+                log.warning("consumers of %s of %s cannot be unregistered: %s", key[1], key[0], error)
+                self._timers[key] = asyncio.get_running_loop().call_later(
+                    DRAIN_SECONDS, lambda: self._spawn(self._expire(key))
+                )
+                return
             self._take(key, after, change)
 
     async def _store_gone(self, key: Key, change: Change) -> None:
@@ -283,6 +330,11 @@ class Subscriptions:
         session = coordinator.sessions[consumer]
         if isinstance(session, Link):
             self._tell(session, reason)
+
+    def _later(self, topic: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do it again in a while, if the topic is this node's by then."""
+        if self._loop is not None and topic in self._service.leaders.topics():
+            self._loop.call_later(DRAIN_SECONDS, lambda: self._spawn(work()))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         if self._loop is None:

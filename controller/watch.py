@@ -99,26 +99,33 @@ class _Feed:
 class WatchHub:
     """Everyone who watches, by topic. Nothing is kept of a topic that nobody watches."""
 
-    def __init__(self, load: Callable[[str], Awaitable[Update]]) -> None:
-        """`load` answers the layout of a topic as it is stored; what it raises goes to whoever subscribes."""
+    def __init__(
+        self, load: Callable[[str], Awaitable[Update]], unwatched: Callable[[str], None] = lambda topic: None
+    ) -> None:
+        """`load` answers the layout of a topic as it is stored; what it raises goes to whoever subscribes.
+
+        `unwatched` is told of a topic when the last of its sessions has ended.
+        """
         self._load = load
+        self._unwatched = unwatched
         self._feeds: dict[str, _Feed] = {}
 
-    def publish(self, topic: str, update: Update) -> None:
-        """Give a layout to all sessions of its topic. What is older than the newest, or the same, is passed over.
+    def publish(self, topic: str, update: Update) -> bool:
+        """Give a layout to all sessions of its topic, except if it is the same; False: it is older than the newest.
 
         A new text at an old epoch is given: a policy or the leader changes without one.
         """
         feed = self._feeds.get(topic)
         if feed is None:
-            return
+            return True
         before = feed.newest
         if before is not None and (update.epoch < before.epoch or update == before):
-            return
+            return update == before
         feed.newest = update
         again = before is not None and update.epoch == before.epoch
         for session in tuple(feed.sessions):
             session.offer(update, again)
+        return True
 
     async def subscribe(self, topic: str, since_epoch: int | None = None) -> WatchSession:
         """A session that gives the whole layout at once, then every later one.
@@ -172,3 +179,4 @@ class WatchHub:
         feed.sessions.discard(session)
         if not feed.sessions:
             del self._feeds[session.topic]
+            self._unwatched(session.topic)

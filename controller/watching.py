@@ -1,12 +1,13 @@
 """Watch sessions over HTTP: the layout of a topic at once and every later one (PIP-468 "DAG Watch Sessions").
 
-Stage: between the store, which tells every committed layout in the order of the commits, and clients. `WatchHub` says
-who gets what; here it is carried, as server-sent events and over WebSocket, both at `…/{topic}/watch`. Each message is
-whole:
+Stage: between the metadata store, whose watches say "look again" on every node, and clients: any node serves any
+session. `WatchHub` says who gets what; here it is carried, as server-sent events and over WebSocket, both at
+`…/{topic}/watch`. Each message is whole:
 
 `{"topic": "topic://…", "epoch": 3, "controllerBrokerUrl": "http://…", "segmentBrokers": {"4": "http:…"}, "layout": …}`
 
-`segmentBrokers` names the owner of every active segment, which is the node that answers as long as there is only one.
+`controllerBrokerUrl` is the leader, where consumers register; while there is none, the node that answers, which takes
+over when it is asked. `segmentBrokers` names the node that answers for every active segment: the leader too.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import contextlib
 import json
 import logging
 import re
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Annotated, cast
 
@@ -24,17 +26,19 @@ from starlette.requests import HTTPConnection
 from starlette.types import Message, Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
+from controller import tree
 from controller.access import READ
 from controller.errors import BadRequest, NotFound
+from controller.metadata.base import Kind, MetadataStore, StoreError, Subscription
 from controller.names import topic_of_path
-from controller.store import LayoutStore
 from controller.watch import CloseReason, Update, WatchHub, WatchSession
-from schemas.metadata import ScalableTopicMetadata
 
 log = logging.getLogger(__name__)
 
 KEEP_ALIVE_SECONDS = 15.0
 """Longest silence of an event stream: a comment is sent, so that both ends notice when the other one is gone."""
+AGAIN_SECONDS = 1.0
+"""Time before a look at the store that failed is repeated."""
 LAST_SECONDS = 1.0
 """Time for a message that is being sent when its session ends."""
 CLOSE_CODES = {
@@ -49,35 +53,37 @@ CLOSE_CODES = {
 _EPOCH = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 
-def watch_update(topic: str, metadata: ScalableTopicMetadata, url: str) -> Update:
-    """The message for those who watch `topic`, of a controller at `url`."""
+def watch_update(topic: str, layout: str, url: str) -> Update:
+    """The message for those who watch `topic`, whose controller is at `url`."""
+    found = json.loads(layout)
     about = {
         "topic": topic,
-        "epoch": metadata.epoch,
+        "epoch": found["epoch"],
         "controllerBrokerUrl": url,
-        "segmentBrokers": {id: url for id, segment in metadata.segments.items() if segment.state == "ACTIVE"},
+        "segmentBrokers": {id: url for id, segment in found["segments"].items() if segment["state"] == "ACTIVE"},
     }
-    return Update(metadata.epoch, f'{json.dumps(about)[:-1]}, "layout": {metadata.to_json()}}}')
+    return Update(found["epoch"], f'{json.dumps(about)[:-1]}, "layout": {layout}}}')
 
 
 class Watching:
-    """The hub of a controller at `url`, fed with all that `store` commits between `start` and `stop`."""
+    """The hub of the node at `url`, fed with what is in `nodes` for as long as somebody watches it."""
 
-    def __init__(self, store: LayoutStore, url: str) -> None:
-        self.hub = WatchHub(self._load)
-        self._store = store
+    def __init__(self, nodes: MetadataStore, url: str) -> None:
+        self.hub = WatchHub(self._load, self._unwatch)
+        self._nodes = nodes
         self._url = url
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._watches: dict[str, asyncio.Future[list[Subscription]]] = {}
+        self._looking: set[str] = set()
+        self._stale: set[str] = set()
+        """Topics that are to be looked at again, those that are looked at just now included."""
+        self._versions: dict[str, int] = {}
+        """The version of the layout that was published last, of every topic that is watched."""
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         """Called in the event loop that the sessions live in."""
-        loop = asyncio.get_running_loop()
-
-        def committed(topic: str, metadata: ScalableTopicMetadata | None) -> None:
-            # At the very end of the process the loop may be closed already; nobody watches any more then.
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(self._publish, topic, metadata)
-
-        self._store.on_layout.append(committed)
+        self._loop = asyncio.get_running_loop()
 
     def stop(self) -> None:
         """Ends all sessions; harmless when done before."""
@@ -91,21 +97,85 @@ class Watching:
             session = await self.hub.subscribe(topic)
         return session
 
-    def _publish(self, topic: str, metadata: ScalableTopicMetadata | None) -> None:
-        if metadata is None:
-            self.hub.forget(topic)
-        elif self.hub.is_watched(topic):
-            self.hub.publish(topic, watch_update(topic, metadata, self._url))
-
     async def _load(self, topic: str) -> Update:
-        return await asyncio.to_thread(self._loaded, topic)
-
-    def _loaded(self, topic: str) -> Update:
-        with self._store.read() as view:
-            stored = view.topic(topic)
-        if stored is None:
+        if topic not in self._watches:
+            self._watches[topic] = asyncio.ensure_future(asyncio.to_thread(self._watch, topic))
+        await asyncio.shield(self._watches[topic])
+        version, update = await asyncio.to_thread(self._read, topic)
+        if update is None:
             raise NotFound(f"Scalable topic not found: {topic}")
-        return watch_update(topic, stored.metadata, self._url)
+        self._versions[topic] = max(version, self._versions.get(topic, 0))
+        return update
+
+    def _watch(self, topic: str) -> list[Subscription]:
+        """Before the first read, so that no change after it is missed."""
+
+        def changed(_: str, kind: Kind) -> None:
+            if kind is not Kind.CHILDREN and self._loop is not None:
+                # At the very end of the process the loop may be closed already; nobody watches any more then.
+                with contextlib.suppress(RuntimeError):
+                    self._loop.call_soon_threadsafe(self._look_again, topic)
+
+        return [self._nodes.watch(path, changed, below=False) for path in _paths(topic)]
+
+    def _unwatch(self, topic: str) -> None:
+        """Nobody watches any more; a failed watch is made again by the next one who does."""
+        self._versions.pop(topic, None)
+        watch = self._watches.pop(topic, None)
+        if watch is not None:
+            watch.add_done_callback(_cancel)
+
+    def _look_again(self, topic: str) -> None:
+        if self._loop is None or not self.hub.is_watched(topic):
+            return
+        # One look that has not begun yet sees the effects of any number of changes.
+        self._stale.add(topic)
+        if topic not in self._looking:
+            self._looking.add(topic)
+            task = self._loop.create_task(self._look_until_fresh(topic))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _look_until_fresh(self, topic: str) -> None:
+        try:
+            while topic in self._stale:
+                self._stale.discard(topic)
+                await self._look(topic)
+        finally:
+            self._looking.discard(topic)
+
+    async def _look(self, topic: str) -> None:
+        try:
+            version, update = await asyncio.to_thread(self._read, topic)
+        except StoreError as error:
+            log.warning("%s cannot be looked at, trying again: %s", topic, error)
+            if self._loop is not None:
+                self._loop.call_later(AGAIN_SECONDS, self._look_again, topic)
+            return
+        if version < self._versions.get(topic, 0) or not self.hub.is_watched(topic):
+            return
+        if update is None or not self.hub.publish(topic, update):
+            # Deleted, or deleted and made again: an epoch that goes back is another life of the name.
+            self.hub.forget(topic)
+        else:
+            self._versions[topic] = version
+
+    def _read(self, topic: str) -> tuple[int, Update | None]:
+        layout, leader = self._nodes.get_all(_paths(topic))
+        if layout is None or not layout.value:
+            return (layout.version if layout else sys.maxsize), None
+        url = leader.value.decode() if leader else self._url
+        return layout.version, watch_update(topic, layout.value.decode(), url)
+
+
+def _paths(topic: str) -> list[str]:
+    return [tree.topic_path(topic), tree.leader_path(topic)]
+
+
+def _cancel(watch: asyncio.Future[list[Subscription]]) -> None:
+    if not watch.cancelled() and watch.exception() is None:
+        for subscription in watch.result():
+            subscription.cancel()
 
 
 class EventStream(Response):

@@ -2,7 +2,8 @@
 
 Every default that a person may change lives in `conf/anabranch.toml`; the models here give its type, unit and bounds.
 The environment is read for endpoints and secrets only: `ANABRANCH_KAFKA_BOOTSTRAP`, `ANABRANCH_CONTROLLER_URL`,
-`ANABRANCH_CONTROLLER_TOKEN`.
+`ANABRANCH_CONTROLLER_TOKEN`, `ANABRANCH_CONTROLLER_METADATA`, `ANABRANCH_CONTROLLER_METADATA_AUTH`,
+`ANABRANCH_CONTROLLER_NODE_URL`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
@@ -103,6 +104,14 @@ class ExecutorSettings(_Section):
     """A decision that could not be applied for this long ends as `failed`, seconds."""
 
 
+class ZooKeeperAddress(NamedTuple):
+    """Where the metadata of several controllers is."""
+
+    address: str
+    """`host:port[,host:port…]`; empty: it is not on ZooKeeper."""
+    chroot: str
+
+
 class ControllerSettings(_Section):
     url: str
     """Base URL of the admin REST interface that decisions are applied through."""
@@ -110,8 +119,16 @@ class ControllerSettings(_Section):
     """Address that our own controller binds."""
     port: Port
     """Port that our own controller binds; 0 = a free one."""
+    node_url: Annotated[str, Field(pattern=r"^(https?://[^/?#\s]+/?)?$", max_length=512)]
+    """By which clients and other controllers reach this one; empty: the address that it is bound to."""
+    metadata: Annotated[str, Field(pattern=r"^(sqlite|zk://[^/\s]+(/[\w.-]+)*/?)$", max_length=2048)]
+    """Where layouts and sessions are: `sqlite` (one controller) or `zk://host:port[,host:port…][/chroot]` (several)."""
+    metadata_auth: SecretStr | None = None
+    """`user:password` of ZooKeeper's digest authentication; by the environment only."""
+    session_seconds: Annotated[float, Field(ge=1, le=3600)]
+    """Silence after which ZooKeeper takes a controller for dead, and another one takes over, seconds."""
     database: str
-    """SQLite file of the layouts."""
+    """SQLite file of the metadata, for `sqlite`."""
     token: Token | None = None
     """Bearer token that clients send; by the environment only. Without `tokens_file` the controller asks for it."""
     tokens_file: str
@@ -126,6 +143,14 @@ class ControllerSettings(_Section):
     """Where the topics behind segments are: nowhere (clients look after them), or in the Kafka of [kafka]."""
     max_body_bytes: Annotated[int, Field(ge=1024)]
     """Largest request body that is read."""
+
+    @property
+    def zookeeper(self) -> ZooKeeperAddress:
+        """The address in `metadata`."""
+        if not self.metadata.startswith("zk://"):
+            return ZooKeeperAddress("", "")
+        address, _, chroot = self.metadata.removeprefix("zk://").partition("/")
+        return ZooKeeperAddress(address, f"/{chroot.strip('/') or 'anabranch'}")
 
 
 class LocalSettings(_Section):
@@ -229,6 +254,9 @@ def load_settings(
         ("ANABRANCH_KAFKA_BOOTSTRAP", "kafka", "bootstrap"),
         ("ANABRANCH_CONTROLLER_URL", "controller", "url"),
         ("ANABRANCH_CONTROLLER_TOKEN", "controller", "token"),
+        ("ANABRANCH_CONTROLLER_METADATA", "controller", "metadata"),
+        ("ANABRANCH_CONTROLLER_METADATA_AUTH", "controller", "metadata_auth"),
+        ("ANABRANCH_CONTROLLER_NODE_URL", "controller", "node_url"),
     ):
         if environment.get(variable):
             merged.setdefault(section, {})[key] = environment[variable]

@@ -33,9 +33,11 @@ class SubscriptionRecord(Wire):
 
 
 class ConsumerRegistration(Wire):
-    """A session. As in Pulsar 5 it holds the name only: the assignment follows from names, layout and drained ids."""
+    """A session. As in Pulsar 5 without its segments: they follow from names, layout and drained ids."""
 
     consumer_name: Name
+    session: bool = True
+    """False: registered by REST, it needs no connection and stays until it is unregistered."""
 
 
 class AssignedSegment(Wire):

@@ -38,7 +38,3 @@ class Asked:
                 raise KazooTimeoutError("no answer in time")
             one.wait(_SLICE_S)
         return one.get()
-
-    def all(self) -> list[Any]:
-        """All answers; raises what the first that failed said."""
-        return [self.answer(number) for number in range(len(self._answers))]

@@ -7,6 +7,7 @@ Storage" and "Controller Leader Election"). Both stores keep the same promises, 
   store, not even by a node that was deleted and made anew, so that an old version can never fit a newer node.
 - A put makes the missing nodes above, with an empty value. A node that has others below it cannot be deleted, and an
   ephemeral cannot have any below it: both raise `Refused`.
+- What is appended below a path has names that sort in the order of the commits.
 - A watch says "look again", nothing more. See `MetadataStore.watch`.
 """
 
@@ -14,11 +15,11 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from controller.metadata.paths import check_path
+from controller.metadata.paths import ROOT, check_path
 
 ABSENT = -1
 """As an expected version: there must be no such node. As an answer: there is none now."""
@@ -57,7 +58,18 @@ class Check:
     version: int
 
 
-Op: TypeAlias = Put | Delete | Check
+@dataclass(frozen=True)
+class Append:
+    """Make a node directly below `path`, whose name sorts after all that were appended there before.
+
+    Its name is the store's; it serves 2^31 appends and deletions below one path (ZooKeeper counts in 32 bits).
+    """
+
+    path: str
+    value: bytes
+
+
+Op: TypeAlias = Put | Delete | Check | Append
 
 
 class Kind(enum.Enum):
@@ -131,6 +143,10 @@ class MetadataStore(ABC):
         """The node at `path`, or None. Raises `ValueError` for what is no path, as all methods do."""
 
     @abstractmethod
+    def get_all(self, paths: Sequence[str]) -> list[Stored | None]:
+        """The nodes at `paths`, None where there is none; each as it was at some moment of the call."""
+
+    @abstractmethod
     def children(self, path: str) -> list[str]:
         """The names (not paths) directly below `path`, sorted; none when it is not there. The root is `/`."""
 
@@ -138,8 +154,9 @@ class MetadataStore(ABC):
     def commit(self, *ops: Op) -> list[int]:
         """Do all of `ops`, in their order, or nothing; durable on return.
 
-        Answers the version of each path afterwards, `ABSENT` where there is no node. Raises `VersionConflict` with the
-        first path that was not as expected, `Refused`, and `ValueError` when a path is named twice.
+        Answers the version of each path afterwards, `ABSENT` where there is no node; that an `Append` made a node below
+        does not change it. Raises `VersionConflict` with the first path that was not as expected, `Refused`, and
+        `ValueError` when a path is named twice.
         """
 
     @abstractmethod
@@ -151,8 +168,8 @@ class MetadataStore(ABC):
         """
 
     @abstractmethod
-    def watch(self, path_prefix: str, callback: WatchCallback) -> Subscription:
-        """Call `callback(path, kind)` after changes at `path_prefix` (which need not exist) and everywhere below it.
+    def watch(self, path: str, callback: WatchCallback, below: bool = True) -> Subscription:
+        """Call `callback(path, kind)` after changes at `path`, which need not exist, and if `below` anywhere below it.
 
         Every change made after the return is followed by a call, after which a read shows that change or a later one.
         Beyond that nothing is promised: changes may be coalesced into one call, reported twice, or in another order,
@@ -180,6 +197,13 @@ class MetadataStore(ABC):
     @abstractmethod
     def close(self) -> None:
         """End the session, dropping its ephemerals; the store is not used afterwards. More than once is fine."""
+
+    def values(self, path: str) -> list[tuple[str, Stored]]:
+        """The names directly below `path` with their nodes, sorted by name."""
+        names = self.children(path)
+        top = "" if path == ROOT else path
+        found = self.get_all([f"{top}/{name}" for name in names])
+        return [(name, node) for name, node in zip(names, found, strict=True) if node is not None]
 
     def put(self, path: str, value: bytes, expected_version: int | None = None) -> int:
         """One `Put`; the new version."""

@@ -22,8 +22,3 @@ def ancestors(path: str) -> list[str]:
     """The paths above without the root, the highest first."""
     names = path.split("/")
     return ["/".join(names[:length]) for length in range(2, len(names))]
-
-
-def is_within(path: str, top: str) -> bool:
-    """Whether `path` is `top` or below it."""
-    return path == top or top == ROOT or path.startswith(top + "/")

@@ -10,7 +10,7 @@ import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from controller.metadata.base import ABSENT, Check, Delete, Op, Put, VersionConflict
+from controller.metadata.base import ABSENT, Append, Check, Delete, Op, Put, VersionConflict
 from controller.metadata.paths import ancestors
 
 _MADE_HERE = 0
@@ -24,6 +24,8 @@ class Action(enum.Enum):
     WRITE = "write"
     REMOVE = "remove"
     KEEP = "keep"
+    APPEND = "append"
+    """Make a node below `path`."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ def paths_to_read(ops: Iterable[Op]) -> list[str]:
     """The paths whose versions `plan` wants: those of the operations, and those above what is written."""
     paths: dict[str, None] = {}
     for op in ops:
-        if isinstance(op, Put):
+        if isinstance(op, (Put, Append)):
             paths.update(dict.fromkeys(ancestors(op.path)))
         paths[op.path] = None
     return list(paths)
@@ -55,6 +57,13 @@ def plan(ops: Iterable[Op], versions: Mapping[str, int]) -> list[Step]:
     steps: list[Step] = []
     for op in ops:
         version = now.get(op.path, ABSENT)
+        if isinstance(op, Append):
+            for above in [*ancestors(op.path), op.path]:
+                if above not in now:
+                    steps.append(Step(Action.CREATE, above))
+                    now[above] = _MADE_HERE
+            steps.append(Step(Action.APPEND, op.path, op.value))
+            continue
         expected = op.version if isinstance(op, Check) else op.expected_version
         if expected is not None and version != expected:
             raise VersionConflict(op.path)

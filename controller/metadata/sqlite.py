@@ -2,7 +2,8 @@
 
 Stage: a `MetadataStore`. One process has the file open (a lock file keeps a second one out); its session lasts from
 opening to closing, and what was ephemeral is dropped at both ends, so also after a kill. Every commit waits for the
-disk. Watches are told by the process itself, since nobody else can write.
+disk, ephemerals do not. Readers do not wait for writers. Watches are told by the process itself, since nobody else can
+write.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 import fcntl
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from controller.errors import StartError
@@ -32,10 +34,11 @@ from controller.metadata.base import (
     check_ops,
 )
 from controller.metadata.callbacks import Callbacks, SessionState
-from controller.metadata.paths import ROOT, check_path, is_within, parent
+from controller.metadata.paths import ROOT, ancestors, check_path, parent
 from controller.metadata.plan import Action, Step, paths_to_read, plan
 
-FORMAT = 1
+FORMAT = 4
+"""1 to 3 were tables of their own for layouts and sessions (`controller.upgrade`)."""
 
 _SCHEMA = """
 CREATE TABLE nodes (
@@ -51,16 +54,22 @@ INSERT INTO last_version VALUES (0);
 """
 
 Change = tuple[str, Kind]
+Upgrade = Callable[[sqlite3.Connection], None]
+"""Brings a database of an older format up, inside a transaction, from its tables to `create_tables`."""
 
 
 class SqliteStore(MetadataStore):
     """The file, and who watches it."""
 
-    def __init__(self, file: Path) -> None:
-        """Open or create `file`. Raises `StartError` when that is impossible or another process has it open."""
+    def __init__(self, file: Path, upgrades: Mapping[int, Upgrade] | None = None) -> None:
+        """Open or create `file`. Raises `StartError` when that is impossible or another process has it open.
+
+        `upgrades`: by the older format that they know.
+        """
         self.file = file
-        self._lock = threading.RLock()
-        self._watches: dict[object, tuple[str, WatchCallback]] = {}
+        self._upgrades = upgrades or {}
+        self._lock, self._read_lock = threading.RLock(), threading.RLock()
+        self._watches: dict[str, dict[object, tuple[WatchCallback, bool]]] = {}
         self._closed = False
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -70,6 +79,7 @@ class SqliteStore(MetadataStore):
         try:
             fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._db = self._open()
+            self._reader = self._connect()
         except BlockingIOError:
             self._lock_file.close()
             raise StartError(f"{file} is in use by another controller; stop that one or choose another file") from None
@@ -84,16 +94,22 @@ class SqliteStore(MetadataStore):
 
     def get(self, path: str) -> Stored | None:
         """See `MetadataStore`."""
-        check_path(path)
-        with self._using() as db:
-            row = db.execute("SELECT value, version FROM nodes WHERE path = ?", (path,)).fetchone()
-        return Stored(row[0], row[1]) if row else None
+        return self.get_all([path])[0]
+
+    def get_all(self, paths: Sequence[str]) -> list[Stored | None]:
+        """See `MetadataStore`."""
+        found: list[Stored | None] = []
+        with self._using(self._reader, self._read_lock) as db:
+            for path in paths:
+                row = db.execute("SELECT value, version FROM nodes WHERE path = ?", (check_path(path),)).fetchone()
+                found.append(Stored(*row) if row else None)
+        return found
 
     def children(self, path: str) -> list[str]:
         """See `MetadataStore`."""
         if path != ROOT:
             check_path(path)
-        with self._using() as db:
+        with self._using(self._reader, self._read_lock) as db:
             rows = db.execute("SELECT path FROM nodes WHERE parent = ?", (path,)).fetchall()
         return sorted(row[0].rpartition("/")[2] for row in rows)
 
@@ -108,7 +124,7 @@ class SqliteStore(MetadataStore):
     def create_ephemeral(self, path: str, value: bytes) -> int | None:
         """See `MetadataStore`."""
         check_path(path)
-        with self._writing() as changes:
+        with self._writing(durable=False) as changes:
             found = self._db.execute("SELECT value, version, ephemeral FROM nodes WHERE path = ?", (path,)).fetchone()
             if found:
                 return int(found[1]) if found[2] and found[0] == value else None
@@ -116,14 +132,14 @@ class SqliteStore(MetadataStore):
             self._db.execute("UPDATE nodes SET ephemeral = 1 WHERE path = ?", (path,))
             return version
 
-    def watch(self, path_prefix: str, callback: WatchCallback) -> Subscription:
+    def watch(self, path: str, callback: WatchCallback, below: bool = True) -> Subscription:
         """See `MetadataStore`."""
-        if path_prefix != ROOT:
-            check_path(path_prefix)
+        if path != ROOT:
+            check_path(path)
         key = object()
-        with self._using():
-            self._watches[key] = (path_prefix, callback)
-        return Subscription(lambda: self._forget(key))
+        with self._using(self._db, self._lock):
+            self._watches.setdefault(path, {})[key] = (callback, below)
+        return Subscription(lambda: self._forget(path, key))
 
     def on_session(self, callback: SessionCallback) -> Subscription:
         """See `MetadataStore`."""
@@ -141,13 +157,14 @@ class SqliteStore(MetadataStore):
 
     def close(self) -> None:
         """See `MetadataStore`."""
-        with self._lock:
+        with self._lock, self._read_lock:
             if self._closed:
                 return
             # Where that fails, the next opening does it.
             with suppress(StoreUnavailable), self._writing() as changes:
                 self._drop_ephemerals(self._db, changes)
             self._closed = True
+            self._reader.close()
             self._db.close()
             self._lock_file.close()
         self._session.become(Session.LOST)
@@ -167,20 +184,21 @@ class SqliteStore(MetadataStore):
             self._take(step, version, changes)
             if step.action is Action.REMOVE:
                 del after[step.path]
-            elif step.action is not Action.KEEP:
+            elif step.action not in (Action.KEEP, Action.APPEND):
                 after[step.path] = version
         return [after.get(op.path, ABSENT) for op in ops]
 
     def _take(self, step: Step, version: int, changes: list[Change]) -> None:
-        if step.action is Action.CREATE:
-            above = parent(step.path)
+        if step.action in (Action.CREATE, Action.APPEND):
+            path = f"{step.path}/n-{version:010d}" if step.action is Action.APPEND else step.path
+            above = parent(path)
             if self._db.execute("SELECT 1 FROM nodes WHERE path = ? AND ephemeral", (above,)).fetchone():
-                raise Refused(step.path, "the node above is ephemeral and cannot have any below it")
+                raise Refused(path, "the node above is ephemeral and cannot have any below it")
             self._db.execute(
                 "INSERT INTO nodes (path, parent, value, version, ephemeral) VALUES (?, ?, ?, ?, 0)",
-                (step.path, above, step.value, version),
+                (path, above, step.value, version),
             )
-            changes += [(step.path, Kind.CREATED), (above, Kind.CHILDREN)]
+            changes += [(path, Kind.CREATED), (above, Kind.CHILDREN)]
         elif step.action is Action.WRITE:
             self._db.execute("UPDATE nodes SET value = ?, version = ? WHERE path = ?", (step.value, version, step.path))
             changes.append((step.path, Kind.CHANGED))
@@ -191,57 +209,77 @@ class SqliteStore(MetadataStore):
             changes += [(step.path, Kind.DELETED), (parent(step.path), Kind.CHILDREN)]
 
     @contextmanager
-    def _using(self) -> Iterator[sqlite3.Connection]:
-        with self._lock:
+    def _using(self, db: sqlite3.Connection, lock: threading.RLock) -> Iterator[sqlite3.Connection]:
+        with lock:
             if self._closed:
                 raise SessionLost(f"the metadata store of {self.file} is closed")
             try:
-                yield self._db
+                yield db
             except sqlite3.Error as error:
                 raise StoreUnavailable(f"the metadata in {self.file} cannot be used: {error}") from error
 
     @contextmanager
-    def _writing(self) -> Iterator[list[Change]]:
-        """A transaction; what is put into the list is told to the watches once it is durable, in the same order."""
-        with self._using() as db:
+    def _writing(self, durable: bool = True) -> Iterator[list[Change]]:
+        """A transaction; what is put into the list is told to the watches once it is done, in the same order."""
+        with self._using(self._db, self._lock) as db:
             changes: list[Change] = []
-            db.execute("BEGIN IMMEDIATE")
+            if not durable:
+                db.execute("PRAGMA synchronous = NORMAL")
             try:
+                db.execute("BEGIN IMMEDIATE")
                 yield changes
                 db.execute("COMMIT")
             except BaseException:
                 if db.in_transaction:
                     db.execute("ROLLBACK")
                 raise
+            finally:
+                if not durable:
+                    db.execute("PRAGMA synchronous = FULL")
             for path, kind in changes:
-                for key, (top, _) in self._watches.items():
-                    if is_within(path, top):
-                        self._callbacks.enqueue(self._telling(key, path, kind))
+                for top in {path, ROOT, *ancestors(path)} & self._watches.keys():
+                    for key, (_, below) in self._watches[top].items():
+                        if below or path == top:
+                            self._callbacks.enqueue(partial(self._tell, top, key, path, kind))
 
-    def _telling(self, key: object, path: str, kind: Kind) -> Callable[[], None]:
-        def tell() -> None:
-            with self._lock:
-                watch = self._watches.get(key)
-            if watch:
-                watch[1](path, kind)
-
-        return tell
-
-    def _forget(self, key: object) -> None:
+    def _tell(self, top: str, key: object, path: str, kind: Kind) -> None:
         with self._lock:
-            self._watches.pop(key, None)
+            watch = self._watches.get(top, {}).get(key)
+        if watch:
+            watch[0](path, kind)
 
-    def _open(self) -> sqlite3.Connection:
+    def _forget(self, top: str, key: object) -> None:
+        with self._lock:
+            watches = self._watches.get(top, {})
+            watches.pop(key, None)
+            if not watches:
+                self._watches.pop(top, None)
+
+    def _connect(self) -> sqlite3.Connection:
         db = sqlite3.connect(self.file, timeout=10, isolation_level=None, check_same_thread=False)
         try:
             db.execute("PRAGMA journal_mode = WAL")
             # A layout that a client has seen must not be taken back by a power cut: every commit waits for the disk.
             db.execute("PRAGMA synchronous = FULL")
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _open(self) -> sqlite3.Connection:
+        db = self._connect()
+        try:
             found = db.execute("PRAGMA user_version").fetchone()[0]
-            if found not in (0, FORMAT):
+            if found not in (0, FORMAT, *self._upgrades):
                 raise StartError(f"{self.file} has format {found}, this controller reads {FORMAT}; use what wrote it")
-            if not found:
-                db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {FORMAT}; COMMIT;")
+            if found != FORMAT:
+                db.execute("BEGIN EXCLUSIVE")
+                if found:
+                    self._upgrades[found](db)
+                else:
+                    create_tables(db)
+                db.execute(f"PRAGMA user_version = {FORMAT}")
+                db.execute("COMMIT")
             self._drop_ephemerals(db, [])
         except BaseException:
             db.close()
@@ -253,3 +291,9 @@ class SqliteStore(MetadataStore):
         for (path,) in db.execute("SELECT path FROM nodes WHERE ephemeral").fetchall():
             changes += [(path, Kind.DELETED), (parent(path), Kind.CHILDREN)]
         db.execute("DELETE FROM nodes WHERE ephemeral")
+
+
+def create_tables(db: sqlite3.Connection) -> None:
+    """The tables of an empty store, inside a transaction."""
+    for statement in filter(str.strip, _SCHEMA.split(";")):
+        db.execute(statement)

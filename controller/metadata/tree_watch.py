@@ -1,4 +1,4 @@
-"""Watching a whole subtree of ZooKeeper with its one-shot watches (kazoo has no persistent recursive ones).
+"""Watching a node or a whole subtree of ZooKeeper with its one-shot watches (kazoo has no persistent recursive ones).
 
 Stage: under `controller.metadata.zookeeper`. Every node of the subtree has a data and a child watch. When one fires,
 the node is looked at again, which sets it again, and what differs from the last look is reported. So nothing that lasts
@@ -30,9 +30,20 @@ class TreeWatch:
     """One watched subtree and what it looked like last."""
 
     def __init__(
-        self, client: KazooClient, callbacks: Callbacks, tree: str, top: str, callback: WatchCallback, wait_s: float
+        self,
+        client: KazooClient,
+        callbacks: Callbacks,
+        tree: str,
+        top: str,
+        callback: WatchCallback,
+        wait_s: float,
+        below: bool = True,
     ) -> None:
-        """`tree` is the ZooKeeper path of the store's root, `wait_s` the longest wait for one answer, seconds."""
+        """`tree` is the ZooKeeper path of the store's root, `wait_s` the longest wait for one answer, seconds.
+
+        `below`: the nodes below `top` are watched too.
+        """
+        self._below_too = below
         self._client, self._callbacks, self._tree, self._top = client, callbacks, tree, top
         self._callback, self._wait_s = callback, wait_s
         self._cancelled = threading.Event()
@@ -129,6 +140,8 @@ class TreeWatch:
         self._versions[path], self._names[path] = version, names
         for name in names_before - names:
             self._gone(_below(path, name), changes)
+        if not self._below_too:
+            return []
         return [below for below in (_below(path, name) for name in names) if deep or below not in self._versions]
 
     def _gone(self, path: str, changes: list[tuple[str, Kind]]) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
@@ -35,11 +35,13 @@ from kazoo.exceptions import (
 )
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState, ZnodeStat
+from kazoo.security import make_digest_acl
 
 from controller.errors import StartError
 from controller.metadata.answers import Asked
 from controller.metadata.base import (
     ABSENT,
+    Append,
     MetadataStore,
     Op,
     Put,
@@ -60,6 +62,10 @@ from controller.metadata.tree_watch import TreeWatch
 
 _COUNTERS = 256
 """Two commits disturb each other when one makes a node whose counter the other checks: rare, and harmless."""
+MAX_COMMIT_BYTES = 900_000
+"""A server refuses requests above 1 MiB (its `jute.maxbuffer`) by closing the connection."""
+_READS = 500
+"""Nodes that are asked for at once."""
 _MOVED = (BadVersionError, NoNodeError, NodeExistsError)
 _STATES = {
     KazooState.CONNECTED: Session.CONNECTED,
@@ -82,12 +88,20 @@ class _Look:
 class ZooKeeperStore(MetadataStore):
     """One client with one session at a time; a lost one is followed by a new one."""
 
-    def __init__(self, address: str, root: str = "/anabranch", session_s: float = 10.0, wait_s: float = 15.0) -> None:
+    def __init__(
+        self,
+        address: str,
+        root: str = "/anabranch",
+        session_s: float = 10.0,
+        wait_s: float = 15.0,
+        credentials: str | None = None,
+    ) -> None:
         """Connect to `address` (`host:port,host:port`) and use the tree under `root`.
 
         `session_s`: the server drops the ephemerals of a client that it has not heard for that long, seconds (it has
-        its own limits, and the last word); `wait_s`: the longest wait for an answer. Raises `StartError` when no server
-        answers in `wait_s`.
+        its own limits, and the last word); `wait_s`: the longest wait for an answer. `credentials`: `user:password` of
+        ZooKeeper's digest authentication; what this store makes then belongs to that user alone. Raises `StartError`
+        when no server answers in `wait_s`.
         """
         self._address, self._wait_s = address, wait_s
         self._tree, self._made = check_path(root) + "/tree", root + "/made"
@@ -96,7 +110,14 @@ class ZooKeeperStore(MetadataStore):
         self._watches: set[TreeWatch] = set()
         self._watch_calls, self._session_calls = Callbacks("metadata-watches"), Callbacks("metadata-session")
         self._session = SessionState(self._session_calls, Session.SUSPENDED)
-        self._client = KazooClient(hosts=address, timeout=session_s, connection_retry=_RECONNECT)
+        secured: dict[str, Any] = {}
+        if credentials is not None:
+            user, _, password = credentials.partition(":")
+            secured = {
+                "auth_data": [("digest", credentials)],
+                "default_acl": [make_digest_acl(user, password, all=True)],
+            }
+        self._client = KazooClient(hosts=address, timeout=session_s, connection_retry=_RECONNECT, **secured)
         self._client.add_listener(self._on_state)
         try:
             self._client.start(wait_s)
@@ -115,6 +136,21 @@ class ZooKeeperStore(MetadataStore):
             return None
         return Stored(value, stat.mzxid)
 
+    def get_all(self, paths: Sequence[str]) -> list[Stored | None]:
+        """See `MetadataStore`."""
+        found: list[Stored | None] = []
+        nodes = [self._tree + check_path(path) for path in paths]
+        for start in range(0, len(nodes), _READS):
+            asked = self._asked(*(partial(self._client.get_async, node) for node in nodes[start : start + _READS]))
+            for number in range(len(nodes[start : start + _READS])):
+                try:
+                    value, stat = self._answer(asked, number)
+                except NoNodeError:
+                    found.append(None)
+                else:
+                    found.append(Stored(value, stat.mzxid))
+        return found
+
     def children(self, path: str) -> list[str]:
         """See `MetadataStore`."""
         node = self._tree if path == ROOT else self._tree + check_path(path)
@@ -127,6 +163,9 @@ class ZooKeeperStore(MetadataStore):
     def commit(self, *ops: Op) -> list[int]:
         """See `MetadataStore`."""
         check_ops(ops)
+        size = sum(len(op.path) + len(op.value) for op in ops if isinstance(op, (Put, Append)))
+        if size > MAX_COMMIT_BYTES:
+            raise Refused(ops[0].path, f"the change has {size} bytes, ZooKeeper takes {MAX_COMMIT_BYTES} at once")
         while ops:
             look = self._look(paths_to_read(ops))
             steps = plan(ops, {path: stat.mzxid for path, stat in look.stats.items()})
@@ -134,7 +173,7 @@ class ZooKeeperStore(MetadataStore):
             if version is not None:
                 after = {path: stat.mzxid for path, stat in look.stats.items()}
                 for step in steps:
-                    if step.action is not Action.KEEP:
+                    if step.action not in (Action.KEEP, Action.APPEND):
                         after[step.path] = ABSENT if step.action is Action.REMOVE else version
                 return [after.get(op.path, ABSENT) for op in ops]
         return []
@@ -157,11 +196,11 @@ class ZooKeeperStore(MetadataStore):
             is_ours = identity is not None and stat.ephemeralOwner == identity[0] and found == value
             return int(stat.mzxid) if is_ours else None
 
-    def watch(self, path_prefix: str, callback: WatchCallback) -> Subscription:
+    def watch(self, path: str, callback: WatchCallback, below: bool = True) -> Subscription:
         """See `MetadataStore`."""
-        if path_prefix != ROOT:
-            check_path(path_prefix)
-        watch = TreeWatch(self._client, self._watch_calls, self._tree, path_prefix, callback, self._wait_s)
+        if path != ROOT:
+            check_path(path)
+        watch = TreeWatch(self._client, self._watch_calls, self._tree, path, callback, self._wait_s, below)
         with self._lock:
             self._watches.add(watch)
         try:
@@ -238,6 +277,8 @@ class ZooKeeperStore(MetadataStore):
         node = self._tree + step.path
         if step.action is Action.CREATE:
             multi.create(node, step.value, ephemeral=ephemeral)
+        elif step.action is Action.APPEND:
+            multi.create(f"{node}/n-", step.value, sequence=True)
         elif step.action is Action.WRITE:
             multi.set_data(node, step.value, data_version)
         elif step.action is Action.REMOVE:
@@ -263,10 +304,20 @@ class ZooKeeperStore(MetadataStore):
 
     def _ask(self, *requests: Callable[[], Any]) -> list[Any]:
         """The answers, asked for at once. Raises `StoreUnavailable`, and kazoo's errors that concern a node."""
+        asked = self._asked(*requests)
+        return [self._answer(asked, number) for number in range(len(requests))]
+
+    def _asked(self, *requests: Callable[[], Any]) -> Asked:
         if self._closed.is_set():
             raise SessionLost(f"the metadata store at {self._address} is closed")
         try:
-            return Asked(self._client, self._wait_s, *requests).all()
+            return Asked(self._client, self._wait_s, *requests)
+        except (KazooException, KazooTimeoutError) as error:
+            self._fail(error)
+
+    def _answer(self, asked: Asked, number: int) -> Any:
+        try:
+            return asked.answer(number)
         except NoNodeError:
             raise
         except (KazooException, KazooTimeoutError) as error:

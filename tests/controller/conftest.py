@@ -15,13 +15,17 @@ import uvicorn
 
 from controller.access import Access
 from controller.app import create_app
+from controller.metadata.base import MetadataStore
+from controller.metadata.sqlite import SqliteStore
+from controller.node import Node, NodeSettings
+from controller.outbox import Outbox
 from controller.publisher import Publisher
 from controller.segments.base import SegmentStore
 from controller.segments.no_segments import NoSegments
 from controller.server import ControllerServer
 from controller.service import ScalableTopicService
-from controller.snapshots import Snapshots
 from controller.store import LayoutStore
+from controller.upgrade import UPGRADES
 from controller.watching import Watching
 from lab.broker import EmbeddedBroker
 from lab.setup import Jars
@@ -50,6 +54,7 @@ class RunningController:
     """The parts of a controller that answers at `url`, and a client for it."""
 
     url: str
+    nodes: MetadataStore
     store: LayoutStore
     service: ScalableTopicService
     publisher: Publisher
@@ -69,9 +74,9 @@ class RunningController:
 
     def announced(self, topic: str | None = None) -> list[Message]:
         """What waits in the outbox, of one topic or of no topic, each message checked as its listeners will."""
-        with self.store.read() as view:
-            entries = view.outbox_after(0, 1_000_000)
-        records = [record for _, record in entries if record.key == (topic or EVERY_TOPIC)]
+        outbox = Outbox(self.nodes)
+        entries = outbox.read(outbox.names())
+        records = [record for entry in entries for record in entry.records if record.key == (topic or EVERY_TOPIC)]
         messages = [parse_message(record.source, record.key.encode(), record.value) for record in records]
         assert not [message for message in messages if isinstance(message, Rejected)]
         return messages
@@ -79,7 +84,7 @@ class RunningController:
 
 @contextmanager
 def run_controller(
-    database: Path,
+    database: Path | MetadataStore,
     bootstrap: str = NOWHERE,
     token: str | None = None,
     tokens_file: Path | None = None,
@@ -91,14 +96,13 @@ def run_controller(
 ) -> Iterator[RunningController]:
     """A controller in this process, on a free port, with a clock that stands still."""
     clock = Clock()
-    store = LayoutStore(database)
-    service = ScalableTopicService(store, segments or NoSegments(), "default", retention_seconds, clock)
-    publisher = Publisher(store, bootstrap, Snapshots(snapshot_seconds, clock))
     listening = socket.create_server(("127.0.0.1", 0), backlog=2048)
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-    access = Access(tokens_file, token)
-    app = create_app(store, service, publisher, access, 1_048_576, url, grace_seconds, prune_seconds)
+    nodes = SqliteStore(database, UPGRADES) if isinstance(database, Path) else database
+    settings = NodeSettings(url, bootstrap, "default", retention_seconds, snapshot_seconds, session_seconds=5)
+    node = Node(nodes, segments or NoSegments(), settings, clock)
+    app = create_app(node, Access(tokens_file, token), 1_048_576, grace_seconds, prune_seconds)
     config = uvicorn.Config(app, http="h11", ws="websockets-sansio", log_config=None, log_level="warning")
     server = ControllerServer(config, app.state.end_sessions)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
@@ -106,12 +110,14 @@ def run_controller(
     wait_until(lambda: server.started)
     try:
         with httpx.Client(base_url=url, timeout=30) as client:
-            yield RunningController(url, store, service, publisher, clock, client, app.state.watching, server)
+            yield RunningController(
+                url, nodes, node.store, node.service, node.publisher, clock, client, app.state.watching, server
+            )
     finally:
         server.should_exit = True
         thread.join()
         listening.close()
-        store.close()
+        nodes.close()
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,101 @@
+"""Where everything is in the metadata store (PIP-468 "Metadata Store Paths"). Stage: below `controller.store`.
+
+    /topics/{tenant}/{namespace}/{topic}                            ScalableTopicMetadata; empty: there is no such topic
+    …/controller                                                    URL of the leader; ephemeral
+    …/subscriptions/{subscription}                                  SubscriptionRecord
+    …/subscriptions/{subscription}/consumers/{consumer}             ConsumerRegistration
+    …/operations/{number}                                           Operation: the journal, the newest has the highest
+    /admin/policies/{tenant}/{namespace}/scalableTopicAutoScalePolicy   AutoScalePolicyOverride
+
+and what the PIP does not need:
+
+    /outbox/{number}        announcements of one commit that wait for Kafka
+    /attended/{topic}       the topic wants a leader even if nobody asks for anything: it has sessions or operations
+    /nodes/{url}            a node that is alive; ephemeral
+    /housekeeper            URL of the node that empties the outbox and looks after topics without a leader; ephemeral
+
+Names are percent-encoded, so that any name is one name of a path.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import quote, unquote
+
+from schemas.ids import topic_name, topic_parts
+
+TOPICS, POLICIES = "/topics", "/admin/policies"
+OUTBOX, ATTENDED, NODES, HOUSEKEEPER = "/outbox", "/attended", "/nodes", "/housekeeper"
+_POLICY = "scalableTopicAutoScalePolicy"
+
+
+def encode(name: str) -> str:
+    """Any name as one name of a path."""
+    return name.replace(".", "%2E") if name in (".", "..") else quote(name, safe="")
+
+
+def decode(name: str) -> str:
+    """The name that `encode` was given."""
+    return unquote(name)
+
+
+def topic_path(topic: str) -> str:
+    """The node of a topic's layout."""
+    parts = topic_parts(topic)
+    return f"{namespace_path(parts.full_namespace)}/{encode(parts.name)}"
+
+
+def namespace_path(namespace: str) -> str:
+    """The node that has the topics of `tenant/namespace` below it."""
+    tenant, _, name = namespace.partition("/")
+    return f"{TOPICS}/{encode(tenant)}/{encode(name)}"
+
+
+def topic_of(tenant: str, namespace: str, name: str) -> str:
+    """The topic at a path, of three names as they are there."""
+    return topic_name(decode(tenant), decode(namespace), decode(name))
+
+
+def leader_path(topic: str) -> str:
+    """The node that the leader of a topic holds."""
+    return f"{topic_path(topic)}/controller"
+
+
+def subscriptions_path(topic: str) -> str:
+    """The node that has the subscriptions of a topic below it."""
+    return f"{topic_path(topic)}/subscriptions"
+
+
+def subscription_path(topic: str, subscription: str) -> str:
+    """The node of a subscription."""
+    return f"{subscriptions_path(topic)}/{encode(subscription)}"
+
+
+def consumers_path(topic: str, subscription: str) -> str:
+    """The node that has the consumers of a subscription below it."""
+    return f"{subscription_path(topic, subscription)}/consumers"
+
+
+def consumer_path(topic: str, subscription: str, consumer: str) -> str:
+    """The node of a registration."""
+    return f"{consumers_path(topic, subscription)}/{encode(consumer)}"
+
+
+def operations_path(topic: str) -> str:
+    """The node that has the journal of a topic below it."""
+    return f"{topic_path(topic)}/operations"
+
+
+def attended_path(topic: str) -> str:
+    """The node that says that a topic wants a leader."""
+    return f"{ATTENDED}/{encode(topic)}"
+
+
+def policy_path(namespace: str) -> str:
+    """The node of a namespace's override."""
+    tenant, _, name = namespace.partition("/")
+    return f"{POLICIES}/{encode(tenant)}/{encode(name)}/{_POLICY}"
+
+
+def node_path(url: str) -> str:
+    """The node of a controller that is alive."""
+    return f"{NODES}/{encode(url)}"
