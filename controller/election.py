@@ -65,6 +65,8 @@ class Election:
         self._news: deque[Leadership] = deque()
         self._telling = False
         self._closed = False
+        self.failure: StoreUnavailable | None = None
+        """Why it could not be found out who leads, the last time that it was tried; None: it was."""
         self._retry: threading.Timer | None = None
         self._subscriptions: list[Subscription] = []
 
@@ -124,8 +126,9 @@ class Election:
                 return
             changes = self._store.session_changes
             try:
-                found = self._try()
+                found, self.failure = self._try(), None
             except StoreUnavailable as error:
+                self.failure = error
                 _log.info("who leads %s cannot be found out now: %s", self.path, error)
                 found = NO_LEADER
                 self._retry_soon()

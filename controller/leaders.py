@@ -86,7 +86,8 @@ class Leaders:
             if state.role is Role.FOLLOWING:
                 self._end(topic, controller)
             self._follow(self.leader(topic), topic)
-        raise Unavailable(f"nobody leads {topic} at this moment: its leader's session is ending; ask again")
+            reason = controller.election.failure or "a session of its leader is about to end"
+        raise Unavailable(f"nobody leads {topic} at this moment, ask again: {reason}")
 
     def leader(self, topic: str) -> str | None:
         """The address of the leader as the store has it; None: there is none."""

@@ -12,6 +12,7 @@ import sys
 from typing import Any
 
 from anabranch.cli import main
+from controller.leaders import Term
 from controller.operations import Operations, StoredLayouts
 from controller.protocol import Operation
 
@@ -25,8 +26,8 @@ def arm(point: str) -> None:
     """Puts the deaths in."""
     save, replace = Operations.save, StoredLayouts.replace
 
-    def deadly_save(self: Operations, operation: Operation) -> None:
-        save(self, operation)
+    def deadly_save(self: Operations, term: Term, operation: Operation) -> None:
+        save(self, term, operation)
         if operation.step == point:
             die()
 

@@ -15,38 +15,37 @@ from pathlib import Path
 from typing import Any
 
 from controller.announcements import layout_record
+from controller.metadata.sqlite import SqliteStore
 from controller.protocol import Layouts, Operation, StoredLayout, resume
 from controller.segments.base import SegmentStore
 from controller.segments.kafka import KafkaSegments
-from controller.store import LayoutStore
 from decisions.layout import SegmentLayout
+from tests.controller.owned import OwnedStore
 
 CHANGES = {"create", "create_subscription", "delete_subscription", "terminate", "delete", "replace", "notify", "save"}
 
 
 class StoredLayouts:
-    """The `Layouts` of a `LayoutStore`; notifications are kept."""
+    """The `Layouts` of a store; notifications are kept."""
 
-    def __init__(self, store: LayoutStore) -> None:
+    def __init__(self, store: OwnedStore) -> None:
         self._store = store
         self.notified: list[int] = []
 
     def read(self, topic: str) -> StoredLayout | None:
-        with self._store.read() as view:
-            stored = view.topic(topic)
+        stored = self._store.topic(topic)
         return StoredLayout(stored.version, SegmentLayout.from_metadata(stored.metadata)) if stored else None
 
     def replace(self, operation: Operation, version: int, layout: SegmentLayout) -> bool:
         metadata = layout.to_metadata()
-        with self._store.write() as transaction:
+        with self._store.writing(operation.topic) as transaction:
             if not transaction.replace_layout(operation.topic, version, metadata):
                 return False
             transaction.announce(layout_record(operation.topic, operation.kind, metadata, operation.started_at))
         return True
 
     def subscriptions(self, topic: str) -> Sequence[str]:
-        with self._store.read() as view:
-            return [subscription.name for subscription in view.subscriptions(topic)]
+        return [subscription.name for subscription in self._store.subscriptions(topic)]
 
     def notify(self, operation: Operation, layout: SegmentLayout) -> None:
         self.notified.append(layout.epoch)
@@ -107,5 +106,5 @@ def _kill() -> None:
 
 if __name__ == "__main__":
     bootstrap, folder, changes = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-    layouts = StoredLayouts(LayoutStore(folder / "layouts.db"))
+    layouts = StoredLayouts(OwnedStore(SqliteStore(folder / "layouts.db")))
     resume_until(Deadly(changes, _kill), Journal(folder), KafkaSegments(bootstrap), layouts)

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from anabranch.cli import cli
 from controller.errors import StartError
+from controller.metadata.sqlite import SqliteStore
 from controller.server import serve
 from schemas.settings import Settings, load_settings
 from tests.controller.conftest import NOWHERE, RunningController, run_controller
@@ -105,8 +106,8 @@ def test_the_command_says_in_one_line_why_it_cannot_start(tmp_path: Path) -> Non
 
 def test_a_database_that_cannot_be_written_is_503_with_the_reason(tmp_path: Path) -> None:
     with run_controller(tmp_path / "layouts.db") as running:
-        with running.store.write() as transaction:
-            transaction._db.execute("PRAGMA query_only = 1")
+        assert isinstance(running.nodes, SqliteStore)
+        running.nodes._db.execute("PRAGMA query_only = 1")
         answer = running.client.put("/admin/v2/scalable/a/b/t")
         assert (answer.status_code, list(answer.json())) == (503, ["reason"])
         assert "readonly database" in answer.json()["reason"]

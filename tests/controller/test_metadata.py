@@ -9,6 +9,7 @@ import pytest
 
 from controller.metadata.base import (
     ABSENT,
+    Append,
     Check,
     Delete,
     Kind,
@@ -305,3 +306,48 @@ def test_callbacks_may_use_the_store(store: MetadataStore) -> None:
     store.watch("/ask", answer)
     store.put("/ask/1", b"?")
     wait_until(lambda: store.get("/answer/1"))
+
+
+def test_what_is_appended_has_names_in_the_order_of_the_commits_and_goes_with_the_rest_or_not_at_all(
+    place: Place,
+) -> None:
+    store = place.open()
+    for number in range(12):
+        store.commit(Append("/queue/deep", b"%d" % number), Put(f"/with/{number}", b""))
+    with pytest.raises(VersionConflict):
+        store.commit(Append("/queue/deep", b"never"), Check("/with/0", ABSENT))
+    store.delete(f"/queue/deep/{store.children('/queue/deep')[0]}")
+    store.commit(Append("/queue/deep", b"12"))
+    found = store.values("/queue/deep")
+    assert [node.value for _, node in found] == [b"%d" % number for number in range(1, 13)]
+    assert [node.version for _, node in found] == sorted(node.version for _, node in found)
+    with pytest.raises(ValueError, match="twice"):
+        store.commit(Append("/queue", b""), Append("/queue", b""))
+
+
+def test_many_nodes_are_read_at_once_with_gaps_for_those_that_are_not_there(place: Place) -> None:
+    store = place.open()
+    store.commit(*(Put(f"/many/{number}", b"%d" % number) for number in range(0, 1200, 2)))
+    found = store.get_all([f"/many/{number}" for number in range(1200)])
+    assert [node.value if node else None for node in found] == [
+        b"%d" % number if number % 2 == 0 else None for number in range(1200)
+    ]
+    assert store.values("/nothing") == []
+
+
+def test_a_watch_of_one_node_hears_nothing_of_what_is_below(place: Place) -> None:
+    store = place.open()
+    store.put("/top", b"")
+    seen: list[tuple[str, Kind]] = []
+    store.watch("/top", lambda path, kind: seen.append((path, kind)), below=False)
+    store.put("/top/below/deep", b"1")
+    store.put("/top/below", b"2")
+    store.put("/top", b"3")
+    wait_until(lambda: ("/top", Kind.CHANGED) in seen)
+    assert {path for path, _ in seen} == {"/top"}
+    store.delete("/top/below/deep")
+    store.delete("/top/below")
+    store.delete("/top")
+    wait_until(lambda: ("/top", Kind.DELETED) in seen)
+    store.put("/top", b"4")
+    wait_until(lambda: ("/top", Kind.CREATED) in seen)

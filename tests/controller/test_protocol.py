@@ -13,6 +13,7 @@ import pytest
 from pydantic import ValidationError
 
 from controller.errors import Conflict
+from controller.metadata.sqlite import SqliteStore
 from controller.protocol import (
     STEPS_MERGE,
     STEPS_SPLIT,
@@ -28,11 +29,11 @@ from controller.protocol import (
 from controller.segments.base import SegmentNotFound
 from controller.segments.kafka import KafkaSegments
 from controller.segments.no_segments import NoSegments
-from controller.store import LayoutStore
 from decisions.layout import LayoutArgumentError, SegmentLayout, segment_topic
 from schemas.messages import LayoutEvent, parse_message
 from schemas.metadata import AutoScalePolicyOverride, HashRange
 from tests.controller.operating import Deadly, Journal, StoredLayouts, resume_until
+from tests.controller.owned import OwnedStore
 
 ROOT = Path(__file__).resolve().parents[2]
 NOW = 1_763_660_000_000
@@ -54,7 +55,7 @@ class Scene:
     """A topic with two active segments on Kafka, and an operation on it in the journal."""
 
     topic: str
-    store: LayoutStore
+    store: OwnedStore
     layouts: StoredLayouts
     segments: KafkaSegments
     journal: Journal
@@ -72,7 +73,7 @@ class Scene:
     def change(self, change: Callable[[SegmentLayout], SegmentLayout]) -> None:
         """What somebody else does to the layout."""
         version, layout = self.stored
-        with self.store.write() as transaction:
+        with self.store.writing(self.topic) as transaction:
             assert transaction.replace_layout(self.topic, version, change(layout).to_metadata())
 
     def plan(self, kind: str) -> Operation:
@@ -122,18 +123,16 @@ class Scene:
         self.check_order(operation)
         for segment in self.layout.segments.values():
             assert self.segments.is_terminated(segment_topic(self.topic, segment)) != segment.is_active
-        with self.store.read() as view:
-            records = [entry.record for entry in view.outbox_after(0, 100)]
-        events = [parse_message(record.source, record.key.encode(), record.value) for record in records]
+        events = [parse_message(record.source, record.key.encode(), record.value) for record in self.store.announced()]
         changes = [event for event in events if isinstance(event, LayoutEvent) and event.topic == self.topic]
         assert [(event.cause, event.layout.epoch) for event in changes] == [(operation.kind, expected.epoch)]
         assert self.layouts.notified[-1:] == [expected.epoch]
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[LayoutStore]:
+def store(tmp_path: Path) -> Iterator[OwnedStore]:
     """A database of its own."""
-    one = LayoutStore(tmp_path / "layouts.db")
+    one = OwnedStore(SqliteStore(tmp_path / "layouts.db"))
     yield one
     one.close()
 
@@ -145,18 +144,18 @@ def segments(kafka: str) -> KafkaSegments:
 
 
 @pytest.fixture
-def scene(store: LayoutStore, segments: KafkaSegments, tmp_path: Path, request: pytest.FixtureRequest) -> Scene:
+def scene(store: OwnedStore, segments: KafkaSegments, tmp_path: Path, request: pytest.FixtureRequest) -> Scene:
     """A topic of its own for each test."""
     return set_scene(store, segments, tmp_path, str(request.node.name).replace("[", "-").replace("]", ""))
 
 
-def set_scene(store: LayoutStore, segments: KafkaSegments, folder: Path, name: str) -> Scene:
+def set_scene(store: OwnedStore, segments: KafkaSegments, folder: Path, name: str) -> Scene:
     """Two segments; one subscription is registered, the other is on a parent only."""
     topic = f"topic://acme/protocol/{name}"
     layout = SegmentLayout.create(2, NOW - 1000)
     for segment, subscriptions in zip(layout.active, (["audit", "billing"], ["billing"]), strict=True):
         segments.create(topic, segment.segment_id, HashRange(start=segment.start, end=segment.end), subscriptions)
-    with store.write() as transaction:
+    with store.writing(topic) as transaction:
         transaction.insert_topic(topic, layout.to_metadata())
         transaction.insert_subscription(topic, "billing", "STREAM")
     return Scene(topic, store, StoredLayouts(store), segments, Journal(folder))
@@ -169,7 +168,7 @@ def expected(kind: str, layout: SegmentLayout) -> SegmentLayout:
 @pytest.mark.broker
 @pytest.mark.parametrize(("kind", "changes"), [("split", SPLIT_CHANGES), ("merge", MERGE_CHANGES)])
 def test_stopped_after_any_change_and_resumed_it_ends_the_same(
-    kind: str, changes: list[str], store: LayoutStore, segments: KafkaSegments, tmp_path: Path
+    kind: str, changes: list[str], store: OwnedStore, segments: KafkaSegments, tmp_path: Path
 ) -> None:
     for number in range(1, len(changes) + 1):
         scene = set_scene(store, segments, tmp_path, f"stopped-{kind}-{number}")
@@ -191,14 +190,14 @@ def test_killed_with_9_after_each_step_and_resumed_it_ends_the_same(
         if change not in ("save", "replace"):
             continue
         folder = tmp_path / str(number)
-        store = LayoutStore(folder / "layouts.db")
+        store = OwnedStore(SqliteStore(folder / "layouts.db"))
         scene = set_scene(store, segments, folder, f"killed-{number}")
         before, operation = scene.layout, scene.plan("split")
         store.close()
         command = [sys.executable, "-m", "tests.controller.operating", kafka, str(folder), str(number)]
         died = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
         assert died.returncode == -signal.SIGKILL, died.stderr
-        scene.store = LayoutStore(folder / "layouts.db")
+        scene.store = OwnedStore(SqliteStore(folder / "layouts.db"))
         scene.layouts = StoredLayouts(scene.store)
         scene.check_order(operation)
         ended = scene.resume()
@@ -260,7 +259,7 @@ def test_parents_that_somebody_else_replaced_supersede_it_before_anything_is_ter
 @pytest.mark.parametrize("step", ["terminate-parent", "update-layout", "notify-consumers"])
 def test_a_topic_deleted_meanwhile_leaves_no_children(step: Step, scene: Scene) -> None:
     operation = scene.run_until(step, scene.plan("split"))
-    with scene.store.write() as transaction:
+    with scene.store.writing(scene.topic) as transaction:
         transaction.delete_topic(scene.topic)
     for parent in operation.parent_topics:
         scene.segments.delete(parent)
@@ -271,7 +270,7 @@ def test_a_topic_deleted_meanwhile_leaves_no_children(step: Step, scene: Scene) 
 @pytest.mark.broker
 def test_subscriptions_that_come_and_go_meanwhile_reach_the_children(scene: Scene) -> None:
     operation = scene.run_until("terminate-parent", scene.plan("split"))
-    with scene.store.write() as transaction:
+    with scene.store.writing(scene.topic) as transaction:
         transaction.insert_subscription(scene.topic, "late", "STREAM")
     scene.segments.delete_subscription(operation.parent_topics[0], "audit")
     scene.resume()
@@ -310,10 +309,10 @@ def test_once_a_parent_may_be_terminated_it_cannot_be_withdrawn(scene: Scene) ->
 
 
 @pytest.mark.parametrize("kind", ["split", "merge"])
-def test_without_segments_only_the_layout_changes(kind: str, store: LayoutStore, tmp_path: Path) -> None:
+def test_without_segments_only_the_layout_changes(kind: str, store: OwnedStore, tmp_path: Path) -> None:
     topic, layouts, journal = "topic://acme/protocol/none", StoredLayouts(store), Journal(tmp_path)
     layout = SegmentLayout.create(2, NOW - 1000)
-    with store.write() as transaction:
+    with store.writing(topic) as transaction:
         transaction.insert_topic(topic, layout.to_metadata())
     planned = plan_split(topic, layout, 0, "op", NOW) if kind == "split" else plan_merge(topic, layout, 1, 0, "op", NOW)
     assert resume(planned, NoSegments(), layouts, journal.save).step == "done"

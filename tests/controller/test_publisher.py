@@ -33,8 +33,7 @@ def path_of(topic: str) -> str:
 
 
 def outbox_of(controller: RunningController) -> int:
-    with controller.store.read() as view:
-        return view.outbox_length()
+    return controller.publisher.waiting()
 
 
 def test_every_change_is_announced_once_in_order_and_leaves_the_outbox(

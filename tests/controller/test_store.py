@@ -1,181 +1,187 @@
-"""The store: compare-and-set, transactions, and what it refuses to open."""
+"""The store on both kinds of metadata stores: compare-and-set, fenced transactions, outbox, journal."""
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
+from controller import tree
 from controller.announcements import consumer_record
-from controller.errors import StartError
+from controller.errors import Conflict, NotLeader, PreconditionFailed, Unavailable
+from controller.leaders import Leaders
+from controller.metadata.zookeeper import MAX_COMMIT_BYTES
+from controller.outbox import Outbox
 from controller.protocol import STEPS_SPLIT, Operation, Step
-from controller.store import MAX_OPERATIONS, LayoutStore
+from controller.store import MAX_OPERATIONS
 from decisions.layout import SegmentLayout
-from schemas.metadata import ScalableTopicMetadata
+from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
+from tests.controller.owned import OwnedStore
+from tests.controller.places import Place
 
 TOPIC = "topic://acme/shop/orders"
-FIRST_FORMAT = """
-CREATE TABLE topics (
-    topic TEXT PRIMARY KEY,
-    namespace TEXT NOT NULL,
-    version INTEGER NOT NULL,
-    oldest_sealed_ms INTEGER,
-    metadata TEXT NOT NULL
-);
-CREATE INDEX topics_by_namespace ON topics (namespace, topic);
-CREATE INDEX topics_by_oldest_sealed ON topics (oldest_sealed_ms) WHERE oldest_sealed_ms IS NOT NULL;
-CREATE TABLE subscriptions (
-    topic TEXT NOT NULL REFERENCES topics ON DELETE CASCADE,
-    name TEXT NOT NULL,
-    type TEXT NOT NULL,
-    PRIMARY KEY (topic, name)
-) WITHOUT ROWID;
-CREATE TABLE consumers (
-    topic TEXT NOT NULL,
-    subscription TEXT NOT NULL,
-    name TEXT NOT NULL,
-    PRIMARY KEY (topic, subscription, name),
-    FOREIGN KEY (topic, subscription) REFERENCES subscriptions ON DELETE CASCADE
-) WITHOUT ROWID;
-CREATE TABLE namespace_policies (namespace TEXT PRIMARY KEY, policy TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE outbox (
-    seq INTEGER PRIMARY KEY AUTOINCREMENT,
-    source TEXT NOT NULL,
-    key TEXT NOT NULL,
-    value BLOB NOT NULL
-);
-CREATE TABLE last_version (value INTEGER NOT NULL);
-INSERT INTO last_version VALUES (0);
-PRAGMA user_version = 1;
-"""
-"""What the first controllers wrote."""
+ODD_NAMES = ["a/b", ".", "..", "ü %2F", "x y", "controller", "#?&", "日本"]
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[LayoutStore]:
-    opened = LayoutStore(tmp_path / "var" / "layouts.db")
-    yield opened
-    opened.close()
+def store(place: Place) -> OwnedStore:
+    return OwnedStore(place.open())
 
 
 def layout(segments: int = 1) -> ScalableTopicMetadata:
     return SegmentLayout.create(segments, 1_000).to_metadata()
 
 
-def version_of(store: LayoutStore) -> int:
-    with store.read() as view:
-        stored = view.topic(TOPIC)
+def version_of(store: OwnedStore) -> int:
+    stored = store.topic(TOPIC)
     assert stored is not None
     return stored.version
 
 
-def test_a_replacement_on_an_old_version_changes_nothing(store: LayoutStore) -> None:
-    with store.write() as transaction:
+def test_a_replacement_on_an_old_version_changes_nothing(store: OwnedStore) -> None:
+    with store.writing(TOPIC) as transaction:
         assert transaction.insert_topic(TOPIC, layout(1))
+        assert not transaction.insert_topic(TOPIC, layout(7))
     version = version_of(store)
-    with store.write() as transaction:
+    with store.writing(TOPIC) as transaction:
         assert transaction.replace_layout(TOPIC, version, layout(2))
-    with store.write() as transaction:
+    with store.writing(TOPIC) as transaction:
         assert not transaction.replace_layout(TOPIC, version, layout(3))
-    with store.read() as view:
-        stored = view.topic(TOPIC)
+    stored = store.topic(TOPIC)
     assert stored is not None
     assert len(stored.metadata.segments) == 2
 
 
-def test_a_version_is_not_used_again_by_a_topic_created_anew(store: LayoutStore) -> None:
-    with store.write() as transaction:
+def test_a_version_is_not_used_again_by_a_topic_created_anew(store: OwnedStore) -> None:
+    with store.writing(TOPIC) as transaction:
         transaction.insert_topic(TOPIC, layout(1))
     old = version_of(store)
-    with store.write() as transaction:
+    with store.writing(TOPIC) as transaction:
         transaction.delete_topic(TOPIC)
+    assert store.topic(TOPIC) is None
+    with store.writing(TOPIC) as transaction:
         transaction.insert_topic(TOPIC, layout(2))
         assert not transaction.replace_layout(TOPIC, old, layout(3))
     assert version_of(store) > old
 
 
-def test_what_raises_leaves_neither_the_change_nor_its_announcement(store: LayoutStore) -> None:
+def test_what_raises_leaves_neither_the_change_nor_its_announcement(store: OwnedStore) -> None:
     def fail_half_way() -> None:
-        with store.write() as transaction:
+        with store.writing(TOPIC) as transaction:
             transaction.insert_topic(TOPIC, layout())
             transaction.announce(consumer_record(TOPIC, "s", "STREAM", "snapshot", 0, 1))
             raise RuntimeError("half way")
 
     with pytest.raises(RuntimeError, match="half way"):
         fail_half_way()
-    with store.read() as view:
-        assert view.topic(TOPIC) is None
-        assert view.outbox_length() == 0
-    assert not store.announced.is_set()
+    assert store.topic(TOPIC) is None
+    assert store.announced() == []
 
 
-def test_only_the_confirmed_beginning_of_the_outbox_is_dropped(store: LayoutStore) -> None:
-    with store.write() as transaction:
-        for number in range(5):
-            transaction.announce(consumer_record(TOPIC, f"s{number}", "STREAM", "snapshot", 0, 1))
-    with store.read() as view:
-        entries = view.outbox_after(0, 10)
-    assert store.announced.is_set()
-    with store.write() as transaction:
-        transaction.drop_outbox_until(entries[2].seq)
-    with store.read() as view:
-        assert view.outbox_after(0, 10) == entries[3:]
+def test_announcements_keep_the_order_of_the_commits_and_go_with_the_fence_only(store: OwnedStore) -> None:
+    records = [consumer_record(TOPIC, f"s{number}", "STREAM", "snapshot", 0, 1) for number in range(12)]
+    for number in range(0, 12, 2):
+        with store.writing(f"{TOPIC}{number % 3}") as transaction:
+            transaction.announce(records[number])
+            transaction.announce(None)
+            transaction.announce(records[number + 1])
+    assert store.announced() == records
+    outbox = Outbox(store.nodes)
+    names = outbox.names()
+    assert len(names) == 6
+    outbox.drop(names[:2], store.leaders.lead(TOPIC).check)
+    assert store.announced() == records[4:]
+    assert outbox.names(after=names[3]) == names[4:]
 
 
-def test_deleting_a_topic_takes_its_subscriptions_and_sessions_along(store: LayoutStore) -> None:
-    with store.write() as transaction:
+def test_deleting_a_topic_takes_its_subscriptions_and_sessions_along(store: OwnedStore) -> None:
+    with store.writing(TOPIC) as transaction:
         transaction.insert_topic(TOPIC, layout())
         transaction.insert_subscription(TOPIC, "s", "STREAM")
         transaction.insert_consumer(TOPIC, "s", "c")
+        assert transaction.subscription(TOPIC, "s") == ("s", "STREAM", 1)
+    with store.writing(TOPIC) as transaction:
         transaction.delete_topic(TOPIC)
+    store.clear(store.leaders.lead(TOPIC))
+    with store.writing(TOPIC) as transaction:
         transaction.insert_topic(TOPIC, layout())
         assert transaction.subscriptions(TOPIC) == []
         transaction.insert_subscription(TOPIC, "s", "STREAM")
         assert transaction.insert_consumer(TOPIC, "s", "c")
+    assert store.leaders.release(TOPIC)
+    assert store.nodes.get(tree.topic_path(TOPIC))
 
 
-def test_everything_is_there_after_reopening(tmp_path: Path) -> None:
-    first = LayoutStore(tmp_path / "layouts.db")
-    with first.write() as transaction:
+def test_nothing_is_left_of_a_deleted_topic_that_is_released(store: OwnedStore) -> None:
+    with store.writing(TOPIC) as transaction:
+        transaction.insert_topic(TOPIC, layout())
+        transaction.insert_subscription(TOPIC, "s", "STREAM")
+        transaction.insert_consumer(TOPIC, "s", "c", session=True)
+        transaction.save_operation(operation("op", "done"))
+    assert store.attended_topics() == [TOPIC]
+    with store.writing(TOPIC) as transaction:
+        transaction.delete_topic(TOPIC)
+    store.clear(store.leaders.lead(TOPIC))
+    assert store.leaders.release(TOPIC)
+    assert store.all_topics() == store.attended_topics() == store.leaders.topics() == []
+
+
+def test_everything_is_there_after_reopening(place: Place) -> None:
+    store = OwnedStore(place.open())
+    with store.writing(TOPIC) as transaction:
         transaction.insert_topic(TOPIC, layout(4))
         transaction.insert_subscription(TOPIC, "s", "QUEUE")
         transaction.insert_consumer(TOPIC, "s", "c")
-    first.close()
-    second = LayoutStore(tmp_path / "layouts.db")
-    with second.read() as view:
-        stored = view.topic(TOPIC)
-        assert stored is not None
-        assert stored.metadata == layout(4)
-        assert view.subscription(TOPIC, "s") == ("s", "QUEUE", 1)
-    second.close()
+    with store.write_policy() as transaction:
+        transaction.set_namespace_policy("acme/shop", AutoScalePolicyOverride(max_segments=4))
+    store.close()
+    again = OwnedStore(place.open())
+    stored = again.topic(TOPIC)
+    assert stored is not None
+    assert stored.metadata == layout(4)
+    assert again.subscription(TOPIC, "s") == ("s", "QUEUE", 1)
+    assert again.namespace_policies() == {"acme/shop": AutoScalePolicyOverride(max_segments=4)}
+    assert again.leaders.leader(TOPIC) is None
 
 
-def test_a_second_controller_on_the_same_file_is_refused(tmp_path: Path) -> None:
-    first = LayoutStore(tmp_path / "layouts.db")
-    with pytest.raises(StartError, match="in use by another controller"):
-        LayoutStore(tmp_path / "layouts.db")
-    first.close()
-    LayoutStore(tmp_path / "layouts.db").close()
+def test_any_name_is_one_name_of_a_path(store: OwnedStore) -> None:
+    topic = "topic://acme/sh%op/%2F"
+    with store.writing(topic) as transaction:
+        transaction.insert_topic(topic, layout())
+        for name in ODD_NAMES:
+            transaction.insert_subscription(topic, name, "STREAM")
+            for consumer in ODD_NAMES:
+                assert transaction.insert_consumer(topic, name, consumer, session=True)
+    assert [found.name for found in store.subscriptions(topic)] == sorted(ODD_NAMES)
+    for name in ODD_NAMES:
+        members = store.members(topic, name)
+        assert members is not None
+        assert members.consumers == dict.fromkeys(ODD_NAMES, True)
+    assert list(store.topics_of("acme/sh%op")) == store.all_topics() == store.attended_topics() == [topic]
 
 
-def test_a_file_of_the_first_format_is_brought_up_with_all_that_it_holds(tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / "layouts.db") as connection:
-        connection.executescript(FIRST_FORMAT)
-        connection.execute("INSERT INTO topics VALUES (?, 'acme/shop', 7, NULL, ?)", (TOPIC, layout(4).to_json()))
-        connection.execute("INSERT INTO subscriptions VALUES (?, 's', 'QUEUE')", (TOPIC,))
-        connection.execute("INSERT INTO consumers VALUES (?, 's', 'c')", (TOPIC,))
-    connection.close()
-    for _ in range(2):
-        store = LayoutStore(tmp_path / "layouts.db")
-        with store.read() as view:
-            stored = view.topic(TOPIC)
-            assert stored is not None
-            assert (stored.version, stored.metadata) == (7, layout(4))
-            assert view.subscription(TOPIC, "s") == ("s", "QUEUE", 1)
-            assert view.open_operations() == []
-        store.close()
+def test_a_term_that_has_ended_commits_nothing(place: Place) -> None:
+    nodes = place.open()
+    old, new = OwnedStore(nodes, "http://old"), Leaders(nodes, "http://new")
+    term = old.leaders.lead(TOPIC)
+    with pytest.raises(NotLeader) as refused:
+        new.lead(TOPIC)
+    assert refused.value.url == "http://old"
+    assert old.leaders.release(TOPIC)
+    assert new.lead(TOPIC).version != term.version
+    with pytest.raises(Unavailable, match="does not lead"), old.write(term) as transaction:
+        transaction.insert_topic(TOPIC, layout())
+    assert old.topic(TOPIC) is None
+
+
+def test_of_two_changes_of_a_policy_at_the_same_moment_one_is_refused(store: OwnedStore) -> None:
+    def change() -> None:
+        with store.write_policy() as first:
+            first.set_namespace_policy("a/b", AutoScalePolicyOverride(max_segments=1))
+            with store.write_policy() as second:
+                second.set_namespace_policy("a/b", AutoScalePolicyOverride(max_segments=2))
+
+    with pytest.raises(Conflict):
+        change()
+    assert store.namespace_policy("a/b") == AutoScalePolicyOverride(max_segments=2)
 
 
 def operation(id: str, step: Step = "create-children") -> Operation:
@@ -185,44 +191,29 @@ def operation(id: str, step: Step = "create-children") -> Operation:
     )  # fmt: skip
 
 
-def test_of_a_topic_one_operation_is_open_and_the_newest_ended_ones_are_kept(store: LayoutStore) -> None:
-    with store.write() as transaction:
+def test_of_a_topic_one_operation_is_open_and_the_newest_ended_ones_are_kept(store: OwnedStore) -> None:
+    with store.writing(TOPIC) as transaction:
         transaction.insert_topic(TOPIC, layout())
-    for number in range(MAX_OPERATIONS + 5):
-        for step in STEPS_SPLIT:
-            with store.write() as transaction:
+    for number in range(MAX_OPERATIONS + 2):
+        for step in (STEPS_SPLIT[0], STEPS_SPLIT[-1]):
+            with store.writing(TOPIC) as transaction:
                 transaction.save_operation(operation(f"op{number}", step))
-    with store.write() as transaction:
+    assert store.open_operation(TOPIC) is None
+    with store.writing(TOPIC) as transaction:
         transaction.save_operation(operation("open"))
-    with pytest.raises(sqlite3.IntegrityError), store.write() as transaction:
+    with pytest.raises(Conflict, match="open"), store.writing(TOPIC) as transaction:
         transaction.save_operation(operation("another"))
-    with store.read() as view:
-        assert view.open_operation(TOPIC) == operation("open")
-        assert [found.id for found in view.operations(TOPIC)] == [
-            "open", *(f"op{number}" for number in range(MAX_OPERATIONS + 4, 4, -1))
-        ]  # fmt: skip
-    with store.write() as transaction:
-        transaction.delete_topic(TOPIC)
-    with store.read() as view:
-        assert view.operations(TOPIC) == view.open_operations() == [operation("open")]
+    assert store.open_operation(TOPIC) == operation("open")
+    assert store.attended_topics() == [TOPIC]
+    kept = [f"op{number}" for number in range(MAX_OPERATIONS + 1, 1, -1)]
+    assert [found.id for found in store.operations(TOPIC)] == ["open", *kept]
 
 
-def test_a_file_of_a_later_format_is_refused(tmp_path: Path) -> None:
-    LayoutStore(tmp_path / "layouts.db").close()
-    with sqlite3.connect(tmp_path / "layouts.db") as connection:
-        connection.execute("PRAGMA user_version = 99")
-    connection.close()
-    with pytest.raises(StartError, match="format 99"):
-        LayoutStore(tmp_path / "layouts.db")
-
-
-def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "layouts.db").write_text("these are not the layouts " * 100)
-    with pytest.raises(StartError, match="cannot use"):
-        LayoutStore(tmp_path / "layouts.db")
-
-
-def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "var").write_text("a file in the way")
-    with pytest.raises(StartError, match="cannot open"):
-        LayoutStore(tmp_path / "var" / "layouts.db")
+def test_a_layout_that_zookeeper_would_refuse_is_refused_with_its_size(place: Place) -> None:
+    if place.zookeeper is None:
+        return
+    store = OwnedStore(place.open())
+    with pytest.raises(PreconditionFailed, match=str(MAX_COMMIT_BYTES)), store.writing(TOPIC) as transaction:
+        transaction.insert_topic(TOPIC, layout(8_000))
+    with store.writing(TOPIC) as transaction:
+        assert transaction.insert_topic(TOPIC, layout(1_000))

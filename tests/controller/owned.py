@@ -1,0 +1,32 @@
+"""A store whose node leads whatever it writes, and what it has announced."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+from controller.announcements import Record
+from controller.leaders import Leaders
+from controller.metadata.base import MetadataStore
+from controller.outbox import Outbox
+from controller.store import LayoutStore, Transaction
+
+
+class OwnedStore(LayoutStore):
+    """One node on `nodes`, which are closed with it."""
+
+    def __init__(self, nodes: MetadataStore, url: str = "http://one") -> None:
+        super().__init__(nodes)
+        self.nodes = nodes
+        self.leaders = Leaders(nodes, url)
+
+    def writing(self, topic: str) -> AbstractContextManager[Transaction]:
+        """A change of a topic as its leader."""
+        return self.write(self.leaders.lead(topic))
+
+    def announced(self) -> list[Record]:
+        """What waits in the outbox, in order."""
+        outbox = Outbox(self.nodes)
+        return [record for entry in outbox.read(outbox.names()) for record in entry.records]
+
+    def close(self) -> None:
+        self.nodes.close()
