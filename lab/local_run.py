@@ -101,7 +101,7 @@ class LocalRun:
 
         parts = [
             part("controller", 1, lambda: _answers(f"{url}/healthz")),
-            part("stream", 2, stop_seconds=40),
+            part("stream", 2, stop_seconds=60),
             part("executor", 2),
             part("traffic", 3),
         ]

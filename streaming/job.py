@@ -32,6 +32,8 @@ from streaming.watch import JobWatch
 log = logging.getLogger(__name__)
 
 QUERY_NAME = "anabranch"
+LONGEST_WAIT_S = 50.0
+"""How long a stop waits for the batch that is running; a supervisor has to be more patient than that."""
 _JVM_GONE = (Py4JNetworkError, ConnectionError)
 """What a call to the JVM raises when there is none any more."""
 _TERMINATED = "org.apache.spark.sql.execution.streaming.runtime.TERMINATED$"
@@ -39,6 +41,10 @@ _TERMINATED = "org.apache.spark.sql.execution.streaming.runtime.TERMINATED$"
 
 class JobFailed(RuntimeError):
     """The query ended by itself; the message says why in one line."""
+
+
+class JvmLost(JobFailed):
+    """The JVM of the driver has ended. A thread of this process may still be in the batch that it was writing."""
 
 
 class PersonNeeded(JobFailed):
@@ -137,7 +143,7 @@ def run_job(settings: Settings, stop: threading.Event, new_checkpoint: bool = Fa
         except PySparkException as error:
             raise failure_of(str(error)) from error
         except _JVM_GONE as error:
-            raise JobFailed(
+            raise JvmLost(
                 "the JVM of Spark's driver has ended: killed, or out of memory (its own lines stand above); the next "
                 "start goes on from the checkpoint"
             ) from error
@@ -170,7 +176,7 @@ def _run_until(stop: threading.Event, query: StreamingQuery, watch: JobWatch) ->
         while not stop.is_set() and not query.awaitTermination(1):
             watch.look(query)
         if stop.is_set():
-            _end_between_batches(query, seconds=20)
+            _end_between_batches(query, LONGEST_WAIT_S)
     except StreamingQueryException as error:
         raise failure_of(str(error)) from error
     if not stop.is_set():

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import signal
+import sys
 import threading
 
 import click
@@ -28,7 +31,7 @@ def command(context: Context, new_checkpoint: bool) -> None:
     context.start_logging("stream")
     settings = context.settings
     from streaming.checkpoint import CheckpointInUse
-    from streaming.job import JobFailed, PersonNeeded, run_job
+    from streaming.job import JobFailed, JvmLost, PersonNeeded, run_job
     from streaming.meter import MetricsError
 
     stop = threading.Event()
@@ -40,5 +43,12 @@ def command(context: Context, new_checkpoint: bool) -> None:
         failed = click.ClickException(str(error))
         failed.exit_code = PERSON_NEEDED
         raise failed from error
+    except JvmLost as error:
+        click.ClickException(str(error)).show()
+        # The thread that writes the batch may be in native code, where an interpreter that ends around it crashes.
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
     except (CheckpointInUse, JobFailed, MetricsError) as error:
         raise click.ClickException(str(error)) from error

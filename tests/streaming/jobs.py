@@ -98,7 +98,7 @@ class Job:
     def stop(self) -> int:
         """SIGTERM to the driver alone, as a supervisor would; the exit code."""
         self.process.terminate()
-        return self.process.wait(60)
+        return self.process.wait(90)
 
 
 def now_ms() -> int:
@@ -112,13 +112,13 @@ def load_round(number: int) -> list:
 
 
 @contextmanager
-def fed_all_along(feed: Feed) -> Iterator[None]:
-    """While it is open, every half second another round of loads, a change of consumers and a tick arrive."""
+def fed_all_along(feed: Feed, every_s: float = 0.5) -> Iterator[None]:
+    """While it is open, every so often another round of loads, a change of consumers and a tick arrive."""
     stop = threading.Event()
 
     def keep_feeding() -> None:
         number = 1
-        while not stop.wait(0.5):
+        while not stop.wait(every_s):
             feed.send(*load_round(number % 9), consumers(number % 7, topic=TOPICS[number % 4]), tick(now_ms()))
             number += 1
 

@@ -31,7 +31,7 @@ from tests.streaming.jobs import (
 from tests.streaming.records import layout
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 class LedgerWriter(threading.Thread):
@@ -70,7 +70,7 @@ def test_no_commit_of_the_job_or_of_an_executor_is_lost_while_both_engines_compa
     executor = LedgerWriter(lake)
     feed.send(*[layout(SegmentLayout.create(2, now_ms()), topic=topic) for topic in TOPICS], *load_round(0))
     job = start()
-    wait_until(lambda: read(settings) == feed.end_offsets(), 90, 0.2)
+    wait_until(lambda: read(settings) == feed.end_offsets(), 180, 0.2)
     executor.start()
     engines = {
         "delta-spark": partial(compact_by_delta_spark, spark, lake),
@@ -87,12 +87,12 @@ def test_no_commit_of_the_job_or_of_an_executor_is_lost_while_both_engines_compa
         return executor.fault is not None or all(removed.values())
 
     try:
-        with fed_all_along(feed):
+        with fed_all_along(feed, every_s=3):
             wait_until(compacted_by_both_while_both_wrote, 240)
     finally:
         executor.stop.set()
         executor.join()
-    wait_until(lambda: read(settings) == feed.end_offsets(), 60, 0.2)
+    wait_until(lambda: read(settings) == feed.end_offsets(), 120, 0.2)
     assert job.stop() == 0
     assert executor.fault is None
     check_nothing_lost_and_nothing_twice(settings, feed)

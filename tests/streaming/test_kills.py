@@ -18,16 +18,17 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(900)]
 
 KILLS = [
-    ("decisions:before", "all", -signal.SIGKILL),
-    ("decisions:after", "jvm", 1),
-    ("operator", "worker", 1),
-    ("segment_load:before", "driver", -signal.SIGKILL),
-    ("batches:before", "all", -signal.SIGKILL),
-    ("batches:after", "all", -signal.SIGKILL),
-    ("state-upload", "all", -signal.SIGKILL),
-    ("commit-log", "all", -signal.SIGKILL),
+    ("delta-rs", "decisions:before", "all", -signal.SIGKILL),
+    ("delta-rs", "decisions:after", "jvm", 1),
+    ("delta-rs", "segment_load:before", "driver", -signal.SIGKILL),
+    ("delta-rs", "batches:before", "all", -signal.SIGKILL),
+    ("delta-rs", "state-upload", "all", -signal.SIGKILL),
+    ("delta-spark", "operator", "worker", 1),
+    ("delta-spark", "segment_load:after", "all", -signal.SIGKILL),
+    ("delta-spark", "batches:after", "all", -signal.SIGKILL),
+    ("delta-spark", "commit-log", "all", -signal.SIGKILL),
 ]
-"""Point, victim, and how the driver ends. After the last commit is before Spark's own commit log."""
+"""Writer of the loads, point, victim, and how the driver ends. After the last commit is before Spark's own."""
 
 
 def test_killed_at_every_point_under_load_the_lake_is_what_an_undisturbed_computation_gives(
@@ -37,14 +38,15 @@ def test_killed_at_every_point_under_load_the_lake_is_what_an_undisturbed_comput
     settings, feed = load_settings([job_settings]), Feed(own_broker.bootstrap)
     checkpoint = Path(settings.stream.checkpoint)
     with restless_cluster(feed, settings):
-        for point, victim, end in KILLS:
+        for writer, point, victim, end in KILLS:
+            written_by(job_settings, writer)
             logged = entries_of(checkpoint)
-            assert start(point, victim).process.wait(180) == end, point
+            assert start(point, victim).process.wait(180) == end, (writer, point)
             assert entries_of(checkpoint) > logged, f"no progress before {point}"
         job = start()
         decided = len(rows(settings, DECISIONS))
         wait_until(lambda: len(rows(settings, DECISIONS)) > decided + 2, 120, 0.2)
-    wait_until(lambda: read(settings) == feed.end_offsets(), 90, 0.2)
+    wait_until(lambda: read(settings) == feed.end_offsets(), 180, 0.2)
     assert job.stop() == 0
     check_nothing_lost_and_nothing_twice(settings, feed)
     found = {table.name: rows(settings, table) for table in (DECISIONS, HOLDS, EVENTS, DEAD_LETTERS, SEGMENT_LOAD)}
@@ -56,6 +58,12 @@ def test_killed_at_every_point_under_load_the_lake_is_what_an_undisturbed_comput
     assert max(row["seq"] for row in found["decisions"]) > 1
     for name, expected in recomputed(settings).items():
         assert in_order(found[name]) == expected, name
+
+
+def written_by(job_settings: Path, writer: str) -> None:
+    """Has the next start write the loads with another writer."""
+    lines = [line for line in job_settings.read_text().splitlines() if not line.startswith("bulk_writer")]
+    job_settings.write_text("\n".join([*lines, f'bulk_writer = "{writer}"', ""]))
 
 
 def entries_of(checkpoint: Path) -> int:

@@ -48,10 +48,10 @@ def test_a_running_job_says_what_it_does(start, job_settings, own_broker, tmp_pa
     job = start()
     layouts = [layout(SegmentLayout.create(2, now_ms()), topic=topic) for topic in TOPICS]
     feed.send(*layouts, record("segment-stats", TOPICS[0], b"\x00"), *load_round(6), tick(now_ms()))
-    wait_until(lambda: scraped(metrics_port).get(("anabranch_stream_evaluations_total",)) == len(TOPICS), 90, 0.2)
+    wait_until(lambda: scraped(metrics_port).get(("anabranch_stream_evaluations_total",)) == len(TOPICS), 180, 0.2)
     feed.send(tick(now_ms()))
     batches = ("anabranch_stream_batch_seconds_count", "triggerExecution")
-    values = wait_until(lambda: (now := scraped(metrics_port)).get(batches, 0) >= 2 and now, 60, 0.2)
+    values = wait_until(lambda: (now := scraped(metrics_port)).get(batches, 0) >= 2 and now, 120, 0.2)
     messages = sum(
         values["anabranch_stream_messages_total", result] for result in ("accepted", "suppressed", "dead_letter")
     )
@@ -81,11 +81,11 @@ def test_a_broker_that_is_gone_is_an_outage_that_ends_when_it_is_back(start, job
     job_settings.write_text(f"{text}metrics_port = {port}\nwatchdog_ticks = 4\n")
     outage, lag = ("anabranch_stream_evaluation_outage",), ("anabranch_stream_tick_lag_seconds",)
     job = start()
-    wait_until(lambda: (now := scraped(port)).get(outage) == 0 and now.get(lag, 0) > 0, 90, 0.2)
+    wait_until(lambda: (now := scraped(port)).get(outage) == 0 and now.get(lag, 0) > 0, 180, 0.2)
     own_broker.stop()
     wait_until(lambda: scraped(port)[outage] == 1, 30, 0.2)
     own_broker.start()
-    wait_until(lambda: scraped(port)[outage] == 0, 60, 0.2)
+    wait_until(lambda: scraped(port)[outage] == 0, 120, 0.2)
     log = (tmp_path / "job.log").read_text()
     assert "ERROR stream streaming.watchdog: no evaluation for" in log
     assert log.rindex("topics are evaluated again") > log.rindex("no evaluation for")

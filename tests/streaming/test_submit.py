@@ -17,7 +17,7 @@ from tests.streaming.jobs import TOPICS, Feed, Job, fed_all_along, load_round, n
 from tests.streaming.records import layout, tick
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(600)]
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def decides_and_stops_between_batches(job: Job, feed: Feed, settings_file: Path)
     settings = load_settings([settings_file])
     layouts = [layout(SegmentLayout.create(2, now_ms()), topic=topic) for topic in TOPICS]
     feed.send(*layouts, *load_round(6), tick(now_ms()))
-    wait_until(lambda: job.process.poll() is not None or read(settings) == feed.end_offsets(), 90, 0.2)
+    wait_until(lambda: job.process.poll() is not None or read(settings) == feed.end_offsets(), 180, 0.2)
     assert job.process.poll() is None
     assert {row["subject"] for row in rows(settings, DECISIONS)} == set(TOPICS)
     checkpoint = Path(settings.stream.checkpoint)
@@ -65,7 +65,7 @@ def test_submitted_on_local_cores_it_decides_ends_between_batches_and_asks_for_a
     command = submitted("local[2]", job_settings, jars.spark)
     decides_and_stops_between_batches(run(command), Feed(own_broker.bootstrap), job_settings)
     (tmp_path / "checkpoint" / "metadata").unlink()
-    assert run(command).process.wait(90) == 3
+    assert run(command).process.wait(180) == 3
     last_line = (tmp_path / "job.log").read_text().rstrip().rpartition("Error: ")[2]
     assert "put its newest copy in its place" in last_line
 
