@@ -44,7 +44,11 @@ SESSIONS = (10, 100, 1_000)
 SPLITS = 20
 """Splits that are watched in a round."""
 ROUNDS = 3
+SHARES = {"p50": 0.5, "p99": 0.99, "most": 1.0}
 CALLERS = 4
+MEASURED = 1_000
+"""Topics whose creation and split are measured, the last ones of each size."""
+STARTS = 3
 BATCH = 100
 """Calls between two looks at the floor."""
 NAMESPACE = "/admin/v2/scalable/acme/shop"
@@ -66,7 +70,12 @@ def main(quick: bool) -> None:
                 "snapshot_seconds = 86400\n"
             )
             report = {
-                "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.machine()},
+                "machine": {
+                    "cores": os.cpu_count(),
+                    "python": platform.python_version(),
+                    "system": platform.machine(),
+                    "load_before": round(os.getloadavg()[0], 1),
+                },
                 "topics": _topics(work, settings, topics),
                 "watching": _watching(settings, sessions),
             }
@@ -101,19 +110,25 @@ def _process(command: list[str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
 def _topics(work: Path, settings: Path, sizes: tuple[int, ...]) -> list[dict[str, Any]]:
     found = []
     floor = _Floor(work / "floor.db")
-    _used(settings, 1)
-    empty_seconds, empty_kb = _used(settings, 1)
-    before, before_kb = 0, empty_kb
+    empty = work / "empty.toml"
+    empty.write_text(settings.read_text().replace("layouts.db", "empty.db"))
+    before_kb = _used(empty, 1)
+    before = 0
     for topics in sizes:
         names = [f"{NAMESPACE}/t{number}" for number in range(before, topics)]
         with _controller(settings) as (url, _, _):
-            create = _rates(url, floor, [("PUT", name) for name in names])
-            split = _rates(url, floor, [("POST", f"{name}/split/0") for name in names])
-        seconds, used_kb = _used(settings, topics)
+            _call_all(url, [("PUT", name) for name in names[:-MEASURED]])
+            create = _rates(url, floor, [("PUT", name) for name in names[-MEASURED:]])
+            split = _rates(url, floor, [("POST", f"{name}/split/0") for name in names[-MEASURED:]])
+        used_kb = _used(settings, topics)
+        starts: dict[Path, list[float]] = {settings: [], empty: []}
+        for file in (settings, empty) * STARTS:
+            with _controller(file) as (_, _, seconds):
+                starts[file].append(seconds)
         found.append({
             "topics": topics,
-            "start_seconds": round(seconds, 2),
-            "start_seconds_without": round(empty_seconds, 2),
+            "start_seconds": round(statistics.median(starts[settings]), 2),
+            "start_seconds_without": round(statistics.median(starts[empty]), 2),
             "resident_kb": used_kb,
             "memory_bytes_per_topic": round((used_kb - before_kb) * 1024 / (topics - before)),
             "disk_bytes_per_topic": round((work / "layouts.db").stat().st_size / topics),
@@ -124,14 +139,18 @@ def _topics(work: Path, settings: Path, sizes: tuple[int, ...]) -> list[dict[str
     return found
 
 
-def _used(settings: Path, topics: int) -> tuple[float, int]:
-    """Seconds that a start takes, and resident KiB once every topic was asked for, all were listed, and one changed."""
-    with _controller(settings) as (url, pid, seconds), httpx.Client(base_url=url) as client:
-        for number in range(topics):
-            client.get(f"{NAMESPACE}/t{number}/stats")
-        client.get(NAMESPACE)
-        client.post(f"{NAMESPACE}/t0/autoScalePolicy", json={"maxSegments": 9})
-        return seconds, resident_kb(pid)
+def _used(settings: Path, topics: int) -> int:
+    """Resident KiB of a controller once every topic was asked for and all were listed."""
+    with _controller(settings) as (url, pid, _):
+        _call_all(url, [("GET", f"{NAMESPACE}/t{number}/stats") for number in range(topics)])
+        _call_all(url, [("GET", NAMESPACE)])
+        return resident_kb(pid)
+
+
+def _call_all(url: str, calls: list[tuple[str, str]]) -> None:
+    with httpx.Client(base_url=url) as client, ThreadPoolExecutor(CALLERS) as pool:
+        for _ in pool.map(lambda call: client.request(*call), calls):
+            pass
 
 
 def _rates(url: str, floor: _Floor, calls: list[tuple[str, str]]) -> dict[str, float]:
@@ -177,16 +196,17 @@ class _Floor:
 
 def _watching(settings: Path, sizes: tuple[int, ...]) -> list[dict[str, Any]]:
     found = []
-    with (
-        _controller(settings) as (url, pid, _),
-        _process([sys.executable, "-m", "benchmarks.watchers"]) as (_, floor),
-        httpx.Client(base_url=url) as client,
-    ):
-        for sessions in sizes:
+    for sessions in sizes:
+        with (
+            _controller(settings) as (url, pid, _),
+            _process([sys.executable, "-m", "benchmarks.watchers"]) as (_, floor),
+            httpx.Client(base_url=url) as client,
+        ):
             seen: list[float] = []
             least: list[float] = []
             calls: list[float] = []
             busy: list[float] = []
+            memory: list[int] = []
             for number in range(ROUNDS):
                 path = f"{NAMESPACE}/watched-{sessions}-{number}"
                 assert client.put(path, params={"numInitialSegments": 4}).status_code == 204
@@ -195,20 +215,18 @@ def _watching(settings: Path, sizes: tuple[int, ...]) -> list[dict[str, Any]]:
                 least += one["floor"]
                 calls += one["calls"]
                 busy.append(one["busy"])
+                memory.append(one["kb_per_session"])
             found.append({
                 "sessions": sessions,
                 "splits": ROUNDS * SPLITS,
                 "message_bytes": one["bytes"],
-                "memory_kb_per_session": one["kb_per_session"],
+                "memory_kb_per_session": max(memory),
                 "processor_ms_per_split": round(statistics.median(busy), 1),
                 "call_p50_ms": _percentile(calls, 0.5),
                 **{f"{name}_ms": _percentile(seen, share) for name, share in SHARES.items()},
                 **{f"floor_{name}_ms": _percentile(least, share) for name, share in SHARES.items()},
             })  # fmt: skip
     return found
-
-
-SHARES = {"p50": 0.5, "p99": 0.99, "most": 1.0}
 
 
 async def _round(url: str, floor: str, path: str, sessions: int, pid: int) -> dict[str, Any]:

@@ -52,7 +52,7 @@ class RequestGate:
             return
         scope = {**scope, "path": path, CALLER: caller}
         if self._access.is_guarded and scope.get("method") not in ("GET", "HEAD"):
-            send = _told(send, f"{scope.get('method', 'WebSocket')} {path}", caller)
+            send = _told(send, f"{scope.get('method', 'WebSocket')} {path[:500]}", caller)
         if scope["type"] == "websocket":
             await self._app(scope, receive, send)
             return
