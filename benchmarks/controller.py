@@ -25,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -210,7 +210,7 @@ def _watching(settings: Path, sizes: tuple[int, ...]) -> list[dict[str, Any]]:
             for number in range(ROUNDS):
                 path = f"{NAMESPACE}/watched-{sessions}-{number}"
                 assert client.put(path, params={"numInitialSegments": 4}).status_code == 204
-                one = asyncio.run(_round(url, floor, path, sessions, pid))
+                one = asyncio.run(_paced(_round(url, floor, path, sessions, pid)))
                 seen += one["seen"]
                 least += one["floor"]
                 calls += one["calls"]
@@ -227,6 +227,18 @@ def _watching(settings: Path, sizes: tuple[int, ...]) -> list[dict[str, Any]]:
                 **{f"floor_{name}_ms": _percentile(least, share) for name, share in SHARES.items()},
             })  # fmt: skip
     return found
+
+
+async def _paced(work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
+    """Reads every 2 ms what has come: a client that is woken for each message costs its server as much as the message.
+
+    So up to 2 ms of what is shown are this client's. Clients elsewhere wake up their own machines.
+    """
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        time.sleep(0.002)
+        await asyncio.sleep(0)
+    return task.result()
 
 
 async def _round(url: str, floor: str, path: str, sessions: int, pid: int) -> dict[str, Any]:
