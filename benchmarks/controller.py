@@ -1,7 +1,7 @@
 """What the controller carries on one node: topics, changes a second, and clients that see a split, against floors.
 
-Run as `python -m benchmarks.controller [--quick]`. The controller is a process of its own, with SQLite, a real broker
-behind its outbox, and real sockets. Two parts:
+Run as `python -m benchmarks.controller [--quick] [topics|watching]`; with one part named, the figures of the other one
+stay. The controller is a process of its own, with SQLite, a real broker behind its outbox, and real sockets. Two parts:
 
 - *topics*: at 100, 1,000 and 10,000 topics: creations and splits a second over REST, one after the other and four at a
   time; the start of the process with so many topics; its memory. The floor is a bare SQLite commit with the same
@@ -44,6 +44,7 @@ SESSIONS = (10, 100, 1_000)
 SPLITS = 20
 """Splits that are watched in a round."""
 ROUNDS = 3
+PARTS = {"topics", "watching"}
 SHARES = {"p50": 0.5, "p99": 0.99, "most": 1.0}
 CALLERS = 4
 MEASURED = 1_000
@@ -54,7 +55,10 @@ BATCH = 100
 NAMESPACE = "/admin/v2/scalable/acme/shop"
 
 
-def main(quick: bool) -> None:
+RESULT = Path(__file__).parent / "controller.json"
+
+
+def main(quick: bool, parts: set[str]) -> None:
     """Measures, prints, writes."""
     topics, sessions = (TOPICS[:2], SESSIONS[:2]) if quick else (TOPICS, SESSIONS)
     with tempfile.TemporaryDirectory() as folder:
@@ -69,20 +73,24 @@ def main(quick: bool) -> None:
                 f'[kafka]\nbootstrap = "{broker.bootstrap}"\n[controller]\nport = 0\ndatabase = "{work}/layouts.db"\n'
                 "snapshot_seconds = 86400\n"
             )
-            report = {
-                "machine": {
-                    "cores": os.cpu_count(),
-                    "python": platform.python_version(),
-                    "system": platform.machine(),
-                    "load_before": round(os.getloadavg()[0], 1),
-                },
-                "topics": _topics(work, settings, topics),
-                "watching": _watching(settings, sessions),
-            }
+            report = {} if parts == PARTS else json.loads(RESULT.read_text())
+            if "topics" in parts:
+                report["topics"] = {"machine": _machine(), "sizes": _topics(work, settings, topics)}
+            if "watching" in parts:
+                report["watching"] = {"machine": _machine(), "sizes": _watching(settings, sessions)}
         finally:
             broker.stop()
     _show(report)
-    (Path(__file__).parent / "controller.json").write_text(json.dumps(report, indent=2) + "\n")
+    RESULT.write_text(json.dumps(report, indent=2) + "\n")
+
+
+def _machine() -> dict[str, Any]:
+    return {
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "system": platform.machine(),
+        "load_before": round(os.getloadavg()[0], 1),
+    }
 
 
 @contextmanager
@@ -300,8 +308,8 @@ def _percentile(values: list[float], share: float) -> float:
 
 
 def _show(report: dict[str, Any]) -> None:
-    print(report["machine"])
-    for row in report["topics"]:
+    print(report["topics"]["machine"])
+    for row in report["topics"]["sizes"]:
         without = row["start_seconds_without"]
         print(
             f"{row['topics']:7,} topics: start {row['start_seconds']:.2f} s, {without:.2f} s without; "
@@ -314,7 +322,8 @@ def _show(report: dict[str, Any]) -> None:
                 f"    {name:10} {rates['one_caller']:8,.0f}/s, four callers {rates['four_callers']:8,.0f}/s; floor "
                 f"{rates['floor']:8,.0f} commits/s, {rates['floor'] / rates['one_caller']:.1f} times the first"
             )
-    for row in report["watching"]:
+    print(report["watching"]["machine"])
+    for row in report["watching"]["sizes"]:
         print(
             f"{row['sessions']:7,} sessions: p50 {row['p50_ms']:.1f} ms, p99 {row['p99_ms']:.1f} ms, most "
             f"{row['most_ms']:.1f} ms; the floor p50 {row['floor_p50_ms']:.1f} ms, p99 {row['floor_p99_ms']:.1f} ms"
@@ -326,4 +335,4 @@ def _show(report: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main("--quick" in sys.argv)
+    main("--quick" in sys.argv, PARTS.intersection(sys.argv) or PARTS)
