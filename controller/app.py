@@ -65,7 +65,7 @@ def create_app(
         await consuming.start()
         node.store.on_layout.append(sessions.layout_changed)
         node.store.on_members.append(sessions.members_changed)
-        await node.housekeeping.start(node.service, sessions.has_sessions, prune_seconds)
+        await node.housekeeping.start(node.service, sessions.topics, prune_seconds)
         publisher.start()
         yield
         app.state.end_sessions()

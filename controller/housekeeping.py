@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from controller import tree
 from controller.election import Election, Leadership, Role
@@ -44,13 +44,13 @@ class Housekeeping:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(
-        self, service: ScalableTopicService, has_sessions: Callable[[str], bool], prune_seconds: float
+        self, service: ScalableTopicService, with_sessions: Callable[[], Collection[str]], prune_seconds: float
     ) -> None:
         """Begin all of it. Raises `StoreUnavailable`."""
         self._loop = asyncio.get_running_loop()
         await asyncio.to_thread(self._stand)
         self._tasks = [
-            asyncio.create_task(self._keep_house(service, has_sessions)),
+            asyncio.create_task(self._keep_house(service, with_sessions)),
             asyncio.create_task(_prune_for_ever(service, prune_seconds)),
         ]
 
@@ -84,7 +84,7 @@ class Housekeeping:
             except RuntimeError:
                 log.debug("the event loop has ended")
 
-    async def _keep_house(self, service: ScalableTopicService, has_sessions: Callable[[str], bool]) -> None:
+    async def _keep_house(self, service: ScalableTopicService, with_sessions: Callable[[], Collection[str]]) -> None:
         number = 0
         while True:
             self._due.clear()
@@ -95,7 +95,7 @@ class Housekeeping:
                     await asyncio.to_thread(service.attend)
                 await asyncio.to_thread(service.leaders.forsake, self._session_seconds)
                 await asyncio.to_thread(service.resume_operations)
-                await asyncio.to_thread(service.release_idle, IDLE_SECONDS, has_sessions)
+                await asyncio.to_thread(service.release_idle, IDLE_SECONDS, with_sessions)
             except (ControllerError, StoreError) as error:
                 self._attend = True
                 log.warning("housekeeping cannot be done now, trying again in %.0f s: %s", EVERY_SECONDS, error)

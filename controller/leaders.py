@@ -118,11 +118,14 @@ class Leaders:
         with self._guard:
             return [topic for topic, one in self._controllers.items() if one.used_at < before]
 
-    def release(self, topic: str) -> bool:
-        """Lead a topic no more, and forget that it wanted a leader; False when this node does not lead it."""
+    def release(self, topic: str, idle_seconds: float = 0) -> bool:
+        """Lead a topic no more, and forget that it wanted a leader.
+
+        False when this node does not lead it, or somebody has asked for something in so many seconds.
+        """
         with self._alone.alone(topic):
             controller, term = self._controllers.get(topic), self.term(topic)
-            if controller is None or term is None:
+            if controller is None or term is None or time.monotonic() - controller.used_at < idle_seconds:
                 return False
             gone = [Delete(term.check.path, term.version)]
             if self._nodes.get(attended_path(topic)):

@@ -22,7 +22,7 @@ from controller.metadata.base import StoreError
 from controller.protocol import Operation, StoredLayout, plan_merge, plan_split, resume
 from controller.segments.base import SegmentStore
 from controller.store import LayoutStore
-from decisions.layout import LayoutError, SegmentLayout
+from decisions.layout import LayoutError, SegmentLayout, segment_topic
 
 log = logging.getLogger(__name__)
 
@@ -88,6 +88,10 @@ class Operations:
                 if resumed is not None:
                     log.info("resumed the %s %s of %s: %s", resumed.kind, resumed.id, topic, resumed.step)
 
+    def unsettled(self, topic: str) -> None:
+        """Something of a topic of this node was begun that `resume_open` has to look at unless it ends."""
+        self._unsettled.add(topic)
+
     def is_settled(self, topic: str) -> bool:
         """Whether no operation of a topic of this node is open."""
         return topic not in self._unsettled
@@ -117,11 +121,25 @@ class Operations:
             raise Conflict(str(error)) from None
 
     def finish_open(self, term: Term) -> Operation | None:
-        """Carry on with the operation of a topic that is open, within `alone`; None when there is none."""
+        """Carry on with the operation of a topic that is open, within `alone`; None when there is none.
+
+        A creation that was broken off is undone: nobody was told that there is a topic.
+        """
+        self._undo_creation(term)
         found = self._store.open_operation(term.topic)
         ended = None if found is None else self._resume(term, found)
         self._unsettled.discard(term.topic)
         return ended
+
+    def _undo_creation(self, term: Term) -> None:
+        begun = self._store.open_creation(term.topic)
+        if begun is None:
+            return
+        for segment in SegmentLayout.from_metadata(begun).segments.values():
+            self._segments.delete(segment_topic(term.topic, segment))
+        with self._store.write(term) as transaction:
+            transaction.end_creation(term.topic)
+        log.info("undid the creation of %s, which was broken off", term.topic)
 
     def _resume(self, term: Term, operation: Operation) -> Operation:
         layouts = StoredLayouts(self._store, term, self._now_ms)

@@ -12,7 +12,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -91,10 +91,15 @@ class ScalableTopicService:
             # What was begun in a former life of the topic must not go on in this one.
             self._operations.finish_open(term)
             self._store.clear(term)
-            # Killed in between, it leaves segments without a layout: creating or deleting the topic takes them along.
-            for segment in layout.segments.values():
-                self._segments.create(topic, segment.segment_id, HashRange(start=segment.start, end=segment.end))
+            if not isinstance(self._segments, NoSegments):
+                # Killed or refused from here on, the next leader takes away what was made.
+                with self._store.write(term) as transaction:
+                    transaction.begin_creation(topic, metadata)
+                self._operations.unsettled(topic)
+                for segment in layout.segments.values():
+                    self._segments.create(topic, segment.segment_id, HashRange(start=segment.start, end=segment.end))
             with self._store.write(term) as transaction:
+                transaction.end_creation(topic)
                 if not transaction.insert_topic(topic, metadata):
                     raise Conflict(f"Scalable topic already exists: {topic}")
                 transaction.announce(record)
@@ -187,16 +192,19 @@ class ScalableTopicService:
         with contextlib.suppress(ControllerError):
             self.leaders.lead(topic)
 
-    def release_idle(self, seconds: float, has_sessions: Callable[[str], bool]) -> None:
+    def release_idle(self, seconds: float, with_sessions: Callable[[], Collection[str]]) -> None:
         """Lead those topics no more that nobody has asked for anything in so many seconds, and that need nothing."""
-        for topic in self.leaders.idle(seconds)[:RELEASED_AT_ONCE]:
-            busy = has_sessions(topic) or self.pruning.has_sealed(topic) or not self._operations.is_settled(topic)
+        idle, sessions = self.leaders.idle(seconds), with_sessions()
+        for topic in [topic for topic in idle if topic not in sessions][:RELEASED_AT_ONCE]:
+            busy = self.pruning.has_sealed(topic) or not self._operations.is_settled(topic)
             if busy or self.leaders.term(topic) is None:
                 continue
-            with contextlib.suppress(ControllerError), self._operations.alone(topic) as term:
-                if not self._store.has_topic(topic):
+            if not self._store.has_topic(topic):
+                with contextlib.suppress(ControllerError), self._operations.alone(topic) as term:
                     self._store.clear(term)
-            self.leaders.release(topic)
+                self.leaders.release(topic)
+            else:
+                self.leaders.release(topic, seconds)
 
     def lead(self, topic: str) -> None:
         """See that this node leads a topic that there is: `NotFound`, `NotLeader`, `Unavailable`."""

@@ -147,6 +147,11 @@ class View:
         found = self._nodes.values(tree.operations_path(topic))
         return [Operation.model_validate_json(node.value) for _, node in reversed(found)]
 
+    def open_creation(self, topic: str) -> ScalableTopicMetadata | None:
+        """The layout of a topic whose segments are being made, or were when its leader died; or None."""
+        found = self._get(tree.creation_path(topic))
+        return ScalableTopicMetadata.model_validate_json(found.value) if found else None
+
     def attended_topics(self) -> list[str]:
         """Topics that have sessions or operations, or had: they want a leader even if nobody asks for anything."""
         return [tree.decode(name) for name in self._nodes.children(tree.ATTENDED)]
@@ -196,6 +201,15 @@ class Transaction(View):
             return False
         self._put_layout(topic, metadata.to_json().encode())
         return True
+
+    def begin_creation(self, topic: str, metadata: ScalableTopicMetadata) -> None:
+        """Note that the segments of a new topic are about to be made."""
+        self._put(tree.creation_path(topic), metadata.to_json().encode())
+        self._attend(topic)
+
+    def end_creation(self, topic: str) -> None:
+        """All of its segments were made, or none is left; nothing begun is fine."""
+        self._delete(tree.creation_path(topic))
 
     def replace_layout(self, topic: str, version: int, metadata: ScalableTopicMetadata) -> bool:
         """Compare-and-set: False when the topic is not at `version` any more."""

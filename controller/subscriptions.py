@@ -141,9 +141,9 @@ class Subscriptions:
         """From any thread: nothing that is known of a topic's sessions counts any more."""
         self._soon(lambda: self._forget_all([key for key in {*self._led, *self._locks} if key[0] == topic]))
 
-    def has_sessions(self, topic: str) -> bool:
-        """Whether a topic has consumers that are connected or within their grace period; from any thread."""
-        return any(key[0] == topic for key in tuple(self._led))
+    def topics(self) -> set[str]:
+        """Those with consumers that are connected or within their grace period; from any thread."""
+        return {key[0] for key in tuple(self._led)}
 
     def layout_changed(self, topic: str) -> None:
         """From any thread: the layout of a topic was committed, or the topic is deleted."""

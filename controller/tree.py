@@ -5,10 +5,12 @@
     …/subscriptions/{subscription}                                  SubscriptionRecord
     …/subscriptions/{subscription}/consumers/{consumer}             ConsumerRegistration
     …/operations/{number}                                           Operation: the journal, the newest has the highest
+    …/creation                                                      ScalableTopicMetadata of a topic that is being made
     /admin/policies/{tenant}/{namespace}/scalableTopicAutoScalePolicy   AutoScalePolicyOverride
 
 and what the PIP does not need:
 
+    /format                 the format of all this; controllers that read another one refuse to start
     /outbox/{number}        announcements of one commit that wait for Kafka
     /attended/{topic}       the topic wants a leader even if nobody asks for anything: it has sessions or operations
     /nodes/{url}            a node that is alive; ephemeral
@@ -24,6 +26,7 @@ from urllib.parse import quote, unquote
 from schemas.ids import topic_name, topic_parts
 
 TOPICS, POLICIES = "/topics", "/admin/policies"
+FORMAT_PATH, FORMAT = "/format", b"1"
 OUTBOX, ATTENDED, NODES, HOUSEKEEPER = "/outbox", "/attended", "/nodes", "/housekeeper"
 _POLICY = "scalableTopicAutoScalePolicy"
 
@@ -83,6 +86,11 @@ def consumer_path(topic: str, subscription: str, consumer: str) -> str:
 def operations_path(topic: str) -> str:
     """The node that has the journal of a topic below it."""
     return f"{topic_path(topic)}/operations"
+
+
+def creation_path(topic: str) -> str:
+    """The node that is there while the segments of a new topic are made."""
+    return f"{topic_path(topic)}/creation"
 
 
 def attended_path(topic: str) -> str:

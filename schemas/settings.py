@@ -31,6 +31,14 @@ def _fits_a_header(token: SecretStr) -> SecretStr:
     return token
 
 
+def _names_a_user(credentials: SecretStr) -> SecretStr:
+    user, _, password = credentials.get_secret_value().partition(":")
+    if not user or not password:
+        raise ValueError("it must have the form user:password")
+    return credentials
+
+
+Credentials = Annotated[SecretStr, AfterValidator(_names_a_user)]
 Token = Annotated[SecretStr, AfterValidator(_fits_a_header)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(gt=0, le=86_400 * 365)]
@@ -123,7 +131,7 @@ class ControllerSettings(_Section):
     """By which clients and other controllers reach this one; empty: the address that it is bound to."""
     metadata: Annotated[str, Field(pattern=r"^(sqlite|zk://[^/\s]+(/[\w.-]+)*/?)$", max_length=2048)]
     """Where layouts and sessions are: `sqlite` (one controller) or `zk://host:port[,host:port…][/chroot]` (several)."""
-    metadata_auth: SecretStr | None = None
+    metadata_auth: Credentials | None = None
     """`user:password` of ZooKeeper's digest authentication; by the environment only."""
     session_seconds: Annotated[float, Field(ge=1, le=3600)]
     """Silence after which ZooKeeper takes a controller for dead, and another one takes over, seconds."""

@@ -1,7 +1,8 @@
-"""`anabranch controller` that kills itself with -9 at a chosen point of a split or merge.
+"""`anabranch controller` that kills itself with -9 at a chosen point of a split or merge, or of a creation.
 
 Run as `python -m tests.controller.dying_controller POINT ARGUMENTS…` with the arguments of `anabranch`. POINT is a
-step: death comes when the journal was just told that it is next; or `published`: after the layout, before the journal.
+step: death comes when the journal was just told that it is next; or `published`: after the layout, before the journal;
+or `created`: after the first segment of a new topic.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from anabranch.cli import main
 from controller.leaders import Term
 from controller.operations import Operations, StoredLayouts
 from controller.protocol import Operation
+from controller.segments.kafka import KafkaSegments
 
 
 def die() -> None:
@@ -37,7 +39,15 @@ def arm(point: str) -> None:
             die()
         return done
 
+    create = KafkaSegments.create
+
+    def deadly_create(self: KafkaSegments, *arguments: Any) -> None:
+        create(self, *arguments)
+        if point == "created":
+            die()
+
     Operations.save, StoredLayouts.replace = deadly_save, deadly_replace  # type: ignore[method-assign]
+    KafkaSegments.create = deadly_create  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

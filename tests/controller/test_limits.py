@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from pydantic import SecretStr
 
 from anabranch.cli import cli
 from controller.errors import StartError
@@ -112,3 +113,11 @@ def test_a_database_that_cannot_be_written_is_503_with_the_reason(tmp_path: Path
         assert (answer.status_code, list(answer.json())) == (503, ["reason"])
         assert "readonly database" in answer.json()["reason"]
         assert running.client.get("/admin/v2/scalable/a/b").json() == []
+
+
+def test_several_controllers_need_an_address_that_others_can_reach(tmp_path: Path) -> None:
+    everywhere = settings(tmp_path, host="0.0.0.0", metadata="zk://127.0.0.1:1/x").controller
+    guarded = everywhere.model_copy(update={"token": SecretStr("s3cret")})
+    chosen = settings(tmp_path).model_copy(update={"controller": guarded})
+    with pytest.raises(StartError, match=r"controller\.node_url"):
+        serve(chosen, print)

@@ -9,7 +9,17 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from controller.errors import StartError
-from controller.metadata.base import ABSENT, Check, Delete, Kind, Put, Session, StoreUnavailable, VersionConflict
+from controller.metadata.base import (
+    ABSENT,
+    Append,
+    Check,
+    Delete,
+    Kind,
+    Put,
+    Session,
+    StoreUnavailable,
+    VersionConflict,
+)
 from controller.metadata.plan import Step
 from controller.metadata.zookeeper import ZooKeeperStore, _Look
 from lab.broker import free_ports
@@ -165,3 +175,16 @@ def test_a_watch_outlives_the_session_and_tells_what_happened_meanwhile(
     wait_until(lambda: expected <= set(seen))
     other.put("/w/after", b"1")
     wait_until(lambda: ("/w/after", Kind.CREATED) in seen)
+
+
+def test_what_a_user_has_made_is_closed_to_everybody_else(zookeeper: EmbeddedZooKeeper, root: str) -> None:
+    owner = ZooKeeperStore(zookeeper.address, root, credentials="anabranch:s3cret")
+    owner.commit(Put("/a/b", b"1"), Append("/queue", b"2"))
+    again = ZooKeeperStore(zookeeper.address, root, credentials="anabranch:s3cret")
+    assert again.get("/a/b") == owner.get("/a/b")
+    stranger = ZooKeeperStore(zookeeper.address, root)
+    for attempt in (lambda: stranger.get("/a/b"), lambda: stranger.put("/a/b", b"3"), lambda: stranger.children("/a")):
+        with pytest.raises(StoreUnavailable, match="NoAuth"):
+            attempt()
+    for store in (owner, again, stranger):
+        store.close()

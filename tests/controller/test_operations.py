@@ -131,6 +131,38 @@ def test_killed_in_a_split_on_kafka_no_message_and_no_subscription_is_lost(
                 segments.subscriptions(segment_topic(TOPIC, one))
 
 
+@pytest.mark.broker
+def test_a_creation_that_was_killed_half_way_leaves_no_segment_and_can_be_asked_for_again(
+    kafka: str, tmp_path: Path
+) -> None:
+    service = Service(tmp_path, "kafka", kafka)
+    segments = KafkaSegments(kafka)
+    first, second = (
+        segment_topic("topic://acme/ops/made", one) for one in SegmentLayout.create(2, 0).segments.values()
+    )
+    path = "/admin/v2/scalable/acme/ops/made"
+    with service.life("created") as (client, process):
+        with pytest.raises(httpx.TransportError):
+            client.put(f"{path}?numInitialSegments=2")
+        assert process.wait(30) == -signal.SIGKILL
+    assert segments.subscriptions(first) == []
+    with service.life() as (client, _):
+        wait_until(lambda: not exists(segments, first), 30)
+        assert client.get(path).status_code == 404
+        assert client.put(f"{path}?numInitialSegments=2").status_code == 204
+        assert exists(segments, first)
+        assert exists(segments, second)
+        assert client.delete(path).status_code == 204
+
+
+def exists(segments: KafkaSegments, segment: str) -> bool:
+    try:
+        segments.subscriptions(segment)
+    except SegmentNotFound:
+        return False
+    return True
+
+
 class Unreachable(NoSegments):
     """Segments whose store can be cut off: the fault that no real store shows when asked to."""
 

@@ -78,3 +78,24 @@ def test_another_form_of_name_is_refused(name):
 
 def test_a_topic_name_may_hold_slashes():
     assert topic_parts("topic://a/b/c/d") == ("a", "b", "c/d")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "address", "chroot"),
+    [
+        ("sqlite", "", ""),
+        ("zk://a:2181", "a:2181", "/anabranch"),
+        ("zk://a:2181,b:2181/x/y/", "a:2181,b:2181", "/x/y"),
+    ],
+)
+def test_the_metadata_store_is_named_by_one_address(tmp_path, metadata, address, chroot):
+    environment = {"ANABRANCH_CONTROLLER_METADATA": metadata, "ANABRANCH_CONTROLLER_METADATA_AUTH": "me:s3cret"}
+    settings = load(tmp_path, "", environment)
+    assert settings.controller.zookeeper == (address, chroot)
+    assert "s3cret" not in repr(settings)
+
+
+@pytest.mark.parametrize("metadata", ["zookeeper", "zk://", "zk:///x", "zk://a b", "zk://a/../b c", "sqlite:x"])
+def test_another_metadata_store_is_refused(tmp_path, metadata):
+    with pytest.raises(SettingsError, match=r"controller\.metadata"):
+        load(tmp_path, "", {"ANABRANCH_CONTROLLER_METADATA": metadata})
