@@ -126,11 +126,12 @@ class ScalableTopicService:
 
     def list_topics(self, namespace: str, filters: Iterable[tuple[str, str]] = ()) -> list[str]:
         """The names of a namespace's topics that have all of the given properties, sorted."""
-        wanted, found = list(filters), self._store.topics_of(namespace)
-        if not wanted:
-            return list(found)
-        properties = {topic: json.loads(layout).get("properties") or {} for topic, layout in found.items()}
-        return [topic for topic, has in properties.items() if all(has.get(key) == value for key, value in wanted)]
+        wanted, found = list(filters), []
+        for topic, layout in self._store.topics_of(namespace):
+            has = (json.loads(layout).get("properties") or {}) if wanted else {}
+            if all(has.get(key) == value for key, value in wanted):
+                found.append(topic)
+        return found
 
     def layout_json(self, topic: str) -> str:
         """The layout record (`ScalableTopicMetadata`) as JSON."""

@@ -65,7 +65,7 @@ class Snapshots:
             self._due = time.monotonic() + self._every_seconds
             policies = view.namespace_policies()
             self._left = view.all_topics()
-        layouts = view.layouts(self._left[:TOPICS_A_PAGE])
+        layouts = list(view.layouts(self._left[:TOPICS_A_PAGE]))
         subscriptions = [(topic, found) for topic, _ in layouts for found in view.subscriptions(topic)]
         self._left = self._left[TOPICS_A_PAGE:]
         return Page(self._now_ms(), policies, layouts, subscriptions)

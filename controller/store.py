@@ -26,7 +26,7 @@ from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 
 MAX_OPERATIONS = 20
 """Operations of a topic that the journal keeps, the newest; ZooKeeper has all of them in memory."""
-_CLEARED_AT_ONCE = 500
+_CLEARED_AT_ONCE, _READ_AT_ONCE = 500, 200
 
 
 class StoredTopic(NamedTuple):
@@ -77,11 +77,10 @@ class View:
         found = self._get(tree.topic_path(topic))
         return found.value.decode() if found and found.value else None
 
-    def topics_of(self, namespace: str) -> dict[str, bytes]:
+    def topics_of(self, namespace: str) -> Iterator[tuple[str, bytes]]:
         """The topics of a namespace, sorted by name, each with its layout record as JSON."""
-        found = self._nodes.values(tree.namespace_path(namespace))
-        topics = {f"topic://{namespace}/{tree.decode(name)}": node.value for name, node in found if node.value}
-        return dict(sorted(topics.items()))
+        names = sorted(tree.decode(name) for name in self._nodes.children(tree.namespace_path(namespace)))
+        return self.layouts([f"topic://{namespace}/{name}" for name in names])
 
     def all_topics(self) -> list[str]:
         """The names of all topics, and of some that are just made or deleted, sorted."""
@@ -92,10 +91,12 @@ class View:
             for name in self._nodes.children(f"{tree.TOPICS}/{tenant}/{namespace}")
         )
 
-    def layouts(self, topics: Sequence[str]) -> list[tuple[str, bytes]]:
-        """Those of these topics that there are, each with its layout record as JSON."""
-        found = self._nodes.get_all([tree.topic_path(topic) for topic in topics])
-        return [(topic, node.value) for topic, node in zip(topics, found, strict=True) if node and node.value]
+    def layouts(self, topics: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+        """Those of these topics that there are, each with its layout record as JSON; read some at a time."""
+        for start in range(0, len(topics), _READ_AT_ONCE):
+            some = topics[start : start + _READ_AT_ONCE]
+            found = self._nodes.get_all([tree.topic_path(topic) for topic in some])
+            yield from ((topic, node.value) for topic, node in zip(some, found, strict=True) if node and node.value)
 
     def subscriptions(self, topic: str) -> list[StoredSubscription]:
         """The subscriptions of a topic with the number of their sessions, sorted by name."""
