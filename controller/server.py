@@ -80,6 +80,8 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> None:
                 _spare_pauses()
                 ready(url)
 
+            # A refused or redirected WebSocket is an answer, which uvicorn takes for a mistake of the app.
+            logging.getLogger("uvicorn.error").addFilter(lambda said: "without completing handshake" not in said.msg)
             server = ControllerServer(config, app.state.end_sessions, started)
             # uvicorn takes these over while it runs and raises them again at its end: that must not kill the process.
             for number in (signal.SIGTERM, signal.SIGINT):

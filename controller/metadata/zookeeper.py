@@ -125,7 +125,7 @@ class ZooKeeperStore(MetadataStore):
             self._make_roots()
         except (KazooTimeoutError, KazooException) as error:
             self.close()
-            raise StartError(f"no ZooKeeper can be used at {address}: {error or type(error).__name__}") from error
+            raise StartError(f"no ZooKeeper can be used at {address}: {_words(error)}") from error
 
     def get(self, path: str) -> Stored | None:
         """See `MetadataStore`."""
@@ -324,7 +324,7 @@ class ZooKeeperStore(MetadataStore):
             self._fail(error)
 
     def _fail(self, error: Exception) -> NoReturn:
-        words = f"ZooKeeper at {self._address}: {error or type(error).__name__}"
+        words = f"ZooKeeper at {self._address}: {_words(error)}"
         if isinstance(error, SessionExpiredError) or self._closed.is_set():
             raise SessionLost(words) from error
         raise StoreUnavailable(words) from error
@@ -345,3 +345,8 @@ class ZooKeeperStore(MetadataStore):
                 watches = list(self._watches)
             for watch in watches:
                 watch.look_everywhere()
+
+
+def _words(error: Exception) -> str:
+    """Many of kazoo's errors have a name only."""
+    return str(error) or type(error).__name__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -89,9 +90,8 @@ def test_what_changes_a_topic_is_sent_to_its_leader_and_reads_are_answered_by_al
 def test_a_consumer_that_connects_to_another_node_is_sent_to_the_leader(start: Start) -> None:
     leader, other = start(), start()
     leader.client.put(PATH)
-    greeting = {
-        "Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "A" * 24,
-    }  # fmt: skip
+    greeting = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+    greeting["Sec-WebSocket-Key"] = base64.b64encode(bytes(16)).decode()
     answer = other.client.get(f"{PATH}/consumers", headers=greeting)
     assert answer.status_code == 307
     assert answer.headers["Location"] == f"{leader.url}{PATH}/consumers".replace("http", "ws", 1)
