@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 
 UNTAKEN_SECONDS = 60
 """Time after which a connection ends whose client takes nothing of what it is sent (Linux)."""
+_UNFINISHED = "without completing handshake"
 GRACE_SECONDS = 5
 """Longest wait at a clean stop for requests that are being answered."""
 
@@ -81,7 +82,7 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> None:
                 ready(url)
 
             # A refused or redirected WebSocket is an answer, which uvicorn takes for a mistake of the app.
-            logging.getLogger("uvicorn.error").addFilter(lambda said: "without completing handshake" not in said.msg)
+            logging.getLogger("uvicorn.error").addFilter(lambda said: _UNFINISHED not in said.getMessage())
             server = ControllerServer(config, app.state.end_sessions, started)
             # uvicorn takes these over while it runs and raises them again at its end: that must not kill the process.
             for number in (signal.SIGTERM, signal.SIGINT):
