@@ -92,10 +92,10 @@ class Housekeeping:
             try:
                 if self.election.state.role is Role.LEADING and (self._attend or number % ATTEND_EVERY == 0):
                     self._attend = False
-                    await asyncio.to_thread(service.attend)
+                    await asyncio.to_thread(service.attending.attend)
                 await asyncio.to_thread(service.leaders.forsake, self._session_seconds)
                 await asyncio.to_thread(service.resume_operations)
-                await asyncio.to_thread(service.release_idle, IDLE_SECONDS, with_sessions)
+                await asyncio.to_thread(service.attending.release_idle, IDLE_SECONDS, with_sessions)
             except (ControllerError, StoreError) as error:
                 self._attend = True
                 log.warning("housekeeping cannot be done now, trying again in %.0f s: %s", EVERY_SECONDS, error)

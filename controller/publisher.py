@@ -24,8 +24,8 @@ from controller.election import Election, Role
 from controller.metadata.base import Check, MetadataStore, Subscription
 from controller.outbox import Outbox, OutboxEntry
 from controller.snapshots import Page, Snapshots
-from controller.store import View
 from controller.tree import OUTBOX
+from controller.view import View
 from schemas.kafka import CONSUMER_EVENTS, CONTROL_EVENTS
 from schemas.messages import MAX_VALUE_BYTES
 

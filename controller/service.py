@@ -12,13 +12,13 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from controller.announcements import consumer_record, layout_record, policy_record
-from controller.errors import Conflict, ControllerError, NotFound, PreconditionFailed
+from controller.attending import Attending
+from controller.errors import Conflict, NotFound, PreconditionFailed
 from controller.leaders import Leaders
 from controller.operations import Operations
 from controller.policies import Profile, check_override
@@ -26,7 +26,8 @@ from controller.protocol import Operation
 from controller.pruning import Pruning
 from controller.segments.base import SegmentNotFound, SegmentStore, SubscriptionNotFound
 from controller.segments.no_segments import NoSegments
-from controller.store import LayoutStore, StoredMembers, StoredSubscription, StoredTopic, Transaction, View
+from controller.store import LayoutStore, Transaction
+from controller.view import StoredMembers, StoredSubscription, StoredTopic, View
 from decisions.layout import HASH_SPACE, SegmentLayout, segment_topic
 from schemas.ids import topic_parts
 from schemas.messages import LayoutCause, SubscriptionType
@@ -37,11 +38,6 @@ log = logging.getLogger(__name__)
 MAX_PROPERTIES_BYTES = 65_536
 ATTEMPTS = 64
 """Races that an operation may lose in a row before it gives up with 409."""
-
-ATTENDED_AT_ONCE = 8
-"""Topics without a leader that are taken over at the same time: mostly it is waiting."""
-RELEASED_AT_ONCE = 200
-"""Idle topics that are released in one round, so that it disturbs nobody."""
 
 Change = Callable[[SegmentLayout], SegmentLayout]
 
@@ -68,8 +64,7 @@ class ScalableTopicService:
         self._segments = segments
         self._operations = Operations(store, leaders, segments, now_ms)
         self.pruning = Pruning(store, leaders, self._operations, segments, sealed_retention_seconds, now_ms)
-        self._looked_for_sealed = False
-        """Whether topics with sealed segments that an earlier setting kept for ever were looked for."""
+        self.attending = Attending(store, leaders, self._operations, self.pruning)
         self._profile = profile
         self._now_ms = now_ms
 
@@ -177,35 +172,6 @@ class ScalableTopicService:
     def prune_sealed(self) -> int:
         """Remove the segments sealed for longer than the retention and read to the end; how many there were."""
         return self.pruning.prune()
-
-    def attend(self) -> None:
-        """Stand for election for the topics that want a leader and have none (PIP-468 "Failover")."""
-        wanted = self._store.attended_topics()
-        if not self.pruning.keeps_all and not self._looked_for_sealed:
-            wanted += [
-                topic for topic, layout in self._store.layouts(self._store.all_topics()) if b'"SEALED"' in layout
-            ]
-        with ThreadPoolExecutor(ATTENDED_AT_ONCE) as pool:
-            list(pool.map(self._attend, self._store.without_leader(sorted(set(wanted)))))
-        self._looked_for_sealed = True
-
-    def _attend(self, topic: str) -> None:
-        with contextlib.suppress(ControllerError):
-            self.leaders.lead(topic)
-
-    def release_idle(self, seconds: float, with_sessions: Callable[[], Collection[str]]) -> None:
-        """Lead those topics no more that nobody has asked for anything in so many seconds, and that need nothing."""
-        idle, sessions = self.leaders.idle(seconds), with_sessions()
-        for topic in [topic for topic in idle if topic not in sessions][:RELEASED_AT_ONCE]:
-            busy = self.pruning.has_sealed(topic) or not self._operations.is_settled(topic)
-            if busy or self.leaders.term(topic) is None:
-                continue
-            if not self._store.has_topic(topic):
-                with contextlib.suppress(ControllerError), self._operations.alone(topic) as term:
-                    self._store.clear(term)
-                self.leaders.release(topic)
-            else:
-                self.leaders.release(topic, seconds)
 
     def lead(self, topic: str) -> None:
         """See that this node leads a topic that there is: `NotFound`, `NotLeader`, `Unavailable`."""

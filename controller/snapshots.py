@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from controller.announcements import Record, consumer_record, layout_record, policy_record
-from controller.store import StoredSubscription, View
+from controller.view import StoredSubscription, View
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 
 TOPICS_A_PAGE = 50

@@ -213,7 +213,7 @@ def test_a_topic_that_is_idle_is_released_and_one_with_sessions_is_not(start: St
         one = Client(connection)
         one.register(1, "a")
         one.assigned_until([0])
-        node.service.release_idle(0, lambda: [f"{TOPIC}-busy"])
+        node.service.attending.release_idle(0, lambda: [f"{TOPIC}-busy"])
         assert node.service.leaders.topics() == [f"{TOPIC}-busy"]
         assert other.client.post(f"{PATH}-idle/split/0").status_code == 204
         assert node.client.post(f"{PATH}-idle/split/1").status_code == 307

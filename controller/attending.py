@@ -1,0 +1,60 @@
+"""Which topics this node leads although nobody asks, and which it leads no more (PIP-468 "Failover").
+
+Stage: beside the service, called by the housekeeping. Topics with sessions, with an operation half done or with sealed
+segments to prune want a leader at all times; the others have one while somebody asks for something.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+
+from controller.errors import ControllerError
+from controller.leaders import Leaders
+from controller.operations import Operations
+from controller.pruning import Pruning
+from controller.store import LayoutStore
+
+ATTENDED_AT_ONCE = 8
+"""Topics without a leader that are taken over at the same time: mostly it is waiting."""
+RELEASED_AT_ONCE = 200
+"""Idle topics that are released in one round, so that it disturbs nobody."""
+
+
+class Attending:
+    """The topics of a node that come and go without a request."""
+
+    def __init__(self, store: LayoutStore, leaders: Leaders, operations: Operations, pruning: Pruning) -> None:
+        self._store, self._leaders, self._operations, self._pruning = store, leaders, operations, pruning
+        self._looked_for_sealed = False
+        """Whether topics with sealed segments that an earlier setting kept for ever were looked for."""
+
+    def attend(self) -> None:
+        """Stand for election for the topics that want a leader and have none (PIP-468 "Failover")."""
+        wanted = self._store.attended_topics()
+        if not self._pruning.keeps_all and not self._looked_for_sealed:
+            wanted += [
+                topic for topic, layout in self._store.layouts(self._store.all_topics()) if b'"SEALED"' in layout
+            ]
+        with ThreadPoolExecutor(ATTENDED_AT_ONCE) as pool:
+            list(pool.map(self._attend, self._store.without_leader(sorted(set(wanted)))))
+        self._looked_for_sealed = True
+
+    def _attend(self, topic: str) -> None:
+        with contextlib.suppress(ControllerError):
+            self._leaders.lead(topic)
+
+    def release_idle(self, seconds: float, with_sessions: Callable[[], Collection[str]]) -> None:
+        """Lead those topics no more that nobody has asked for anything in so many seconds, and that need nothing."""
+        idle, sessions = self._leaders.idle(seconds), with_sessions()
+        for topic in [topic for topic in idle if topic not in sessions][:RELEASED_AT_ONCE]:
+            busy = self._pruning.has_sealed(topic) or not self._operations.is_settled(topic)
+            if busy or self._leaders.term(topic) is None:
+                continue
+            if not self._store.has_topic(topic):
+                with contextlib.suppress(ControllerError), self._operations.alone(topic) as term:
+                    self._store.clear(term)
+                self._leaders.release(topic)
+            else:
+                self._leaders.release(topic, seconds)
