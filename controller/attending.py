@@ -7,6 +7,7 @@ segments to prune want a leader at all times; the others have one while somebody
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 
@@ -48,13 +49,15 @@ class Attending:
     def release_idle(self, seconds: float, with_sessions: Callable[[], Collection[str]]) -> None:
         """Lead those topics no more that nobody has asked for anything in so many seconds, and that need nothing."""
         idle, sessions = self._leaders.idle(seconds), with_sessions()
-        for topic in [topic for topic in idle if topic not in sessions][:RELEASED_AT_ONCE]:
-            busy = self._pruning.has_sealed(topic) or not self._operations.is_settled(topic)
-            if busy or self._leaders.term(topic) is None:
-                continue
-            if not self._store.has_topic(topic):
-                with contextlib.suppress(ControllerError), self._operations.alone(topic) as term:
-                    self._store.clear(term)
-                self._leaders.release(topic)
-            else:
+        unneeded = (topic for topic in idle if topic not in sessions and self._needs_nothing(topic))
+        for topic in itertools.islice(unneeded, RELEASED_AT_ONCE):
+            if self._store.has_topic(topic):
                 self._leaders.release(topic, seconds)
+                continue
+            with contextlib.suppress(ControllerError), self._operations.alone(topic) as term:
+                self._store.clear(term)
+                self._leaders.release(topic)
+
+    def _needs_nothing(self, topic: str) -> bool:
+        settled = self._operations.is_settled(topic) and not self._pruning.has_sealed(topic)
+        return settled and self._leaders.term(topic) is not None
