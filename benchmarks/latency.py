@@ -28,9 +28,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from benchmarks.fleet import Fleet, Sender
 from benchmarks.processes import cpu_seconds
-from benchmarks.stream import batches_of, bench_settings
-from lab.broker import EmbeddedBroker, create_topics
-from lab.setup import ensure_jars
+from benchmarks.stream import batches_of, on_a_broker
 from schemas.delta import open_table
 from schemas.kafka import CONSUMER_EVENTS, SEGMENT_STATS
 from schemas.messages import ConsumerEvent
@@ -48,21 +46,11 @@ SEGMENTS = 10
 def main(quick: bool) -> None:
     """Measures, prints, writes."""
     events = 30 if quick else 150
-    with tempfile.TemporaryDirectory() as work:
-        settings = bench_settings(Path(work), 16, 50_000)
-        jars = ensure_jars(settings, print)
-        broker = EmbeddedBroker(Path(work) / "kafka", jars.kafka, heap="512m")
-        broker.start()
-        try:
-            kafka = settings.kafka.model_copy(update={"bootstrap": broker.bootstrap})
-            settings = settings.model_copy(update={"kafka": kafka})
-            create_topics(broker.bootstrap)
-            report = {
-                "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.machine()},
-                **_measure(settings, events),
-            }
-        finally:
-            broker.stop()
+    with tempfile.TemporaryDirectory() as work, on_a_broker(Path(work), 16, 50_000) as settings:
+        report = {
+            "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.machine()},
+            **_measure(settings, events),
+        }
     _show(report)
     (Path(__file__).parent / "latency.json").write_text(json.dumps(report, indent=2) + "\n")
 

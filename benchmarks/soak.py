@@ -24,9 +24,7 @@ import click
 
 from benchmarks.fleet import Fleet, Sender
 from benchmarks.processes import cpu_seconds, folder_bytes, resident_mb
-from benchmarks.stream import batches_of, bench_settings
-from lab.broker import EmbeddedBroker, create_topics
-from lab.setup import ensure_jars
+from benchmarks.stream import batches_of, on_a_broker
 from schemas.kafka import SEGMENT_STATS
 from schemas.settings import Settings
 from streaming.job import start_query
@@ -47,18 +45,8 @@ def main(minutes: int, topics: int, feed: str | None) -> None:
     """Measure, print, write."""
     if feed is not None:
         feed_steadily(feed, topics)
-    with tempfile.TemporaryDirectory() as work:
-        settings = bench_settings(Path(work), 64, 50_000)
-        jars = ensure_jars(settings, print)
-        broker = EmbeddedBroker(Path(work) / "kafka", jars.kafka, heap="512m")
-        broker.start()
-        try:
-            kafka = settings.kafka.model_copy(update={"bootstrap": broker.bootstrap})
-            settings = settings.model_copy(update={"kafka": kafka})
-            create_topics(broker.bootstrap)
-            by_minute = _measure(settings, topics, minutes)
-        finally:
-            broker.stop()
+    with tempfile.TemporaryDirectory() as work, on_a_broker(Path(work), 64, 50_000) as settings:
+        by_minute = _measure(settings, topics, minutes)
     report = {
         "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.machine()},
         "topics": topics, "segments": topics * SEGMENTS, "samples_per_second": topics * SEGMENTS // REPORT_SECONDS,

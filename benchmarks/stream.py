@@ -20,6 +20,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -112,16 +113,21 @@ def _in_a_process_of_its_own(case: Case) -> dict[str, Any]:
 
 def run_case(case: Case, work: Path) -> None:
     """One case in the folder `work`; leaves `report.json` there."""
-    settings = bench_settings(work, 64, case.most)
-    jars = ensure_jars(settings, print)
-    broker = EmbeddedBroker(work / "kafka", jars.kafka, heap="512m")
+    with on_a_broker(work, 64, case.most) as settings:
+        _produce(settings.kafka.bootstrap, case)
+        (work / "report.json").write_text(json.dumps(_measure(settings, case)))
+
+
+@contextmanager
+def on_a_broker(work: Path, buckets: int, most: int) -> Iterator[Settings]:
+    """A broker with the three topics in the folder `work`, and the job's settings for it."""
+    settings = bench_settings(work, buckets, most)
+    broker = EmbeddedBroker(work / "kafka", ensure_jars(settings, print).kafka, heap="512m")
     broker.start()
     try:
-        kafka = settings.kafka.model_copy(update={"bootstrap": broker.bootstrap})
-        settings = settings.model_copy(update={"kafka": kafka})
         create_topics(broker.bootstrap)
-        _produce(broker.bootstrap, case)
-        (work / "report.json").write_text(json.dumps(_measure(settings, case)))
+        kafka = settings.kafka.model_copy(update={"bootstrap": broker.bootstrap})
+        yield settings.model_copy(update={"kafka": kafka})
     finally:
         broker.stop()
 

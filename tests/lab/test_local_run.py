@@ -24,7 +24,7 @@ from tests.waiting import wait_until
 
 HOME = Path(__file__).resolve().parents[2]
 
-pytestmark = [pytest.mark.local_run, pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.local_run, pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(900)]
 
 
 class Run:

@@ -15,7 +15,7 @@ from tests.streaming.jobs import HOME, Feed, check_nothing_lost_and_nothing_twic
 from tests.streaming.recomputation import in_order, recomputed
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(1800)]
 
 KILLS = [
     ("delta-rs", "decisions:before", "all", -signal.SIGKILL),
