@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -13,8 +14,8 @@ def cpu_seconds(jvm: int) -> float:
 
 def process_seconds(pid: int) -> float:
     """Processor time so far of one process."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    fields = _read(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
 
 
 def resident_mb(jvm: int) -> dict[str, int]:
@@ -29,7 +30,7 @@ def resident_mb(jvm: int) -> dict[str, int]:
 
 def resident_kb(pid: int) -> int:
     """Resident memory of one process, KiB."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+    for line in _read(Path(f"/proc/{pid}/status")).splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1])
     return 0
@@ -37,12 +38,25 @@ def resident_kb(pid: int) -> int:
 
 def folder_bytes(folder: Path) -> int:
     """Size of all files below a folder."""
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    total = 0
+    for file in folder.rglob("*"):
+        with suppress(OSError):
+            total += file.stat().st_size if file.is_file() else 0
+    return total
 
 
 def descendants(pid: int) -> list[int]:
     """Ids of all processes below one."""
-    children = [
-        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
-    ]
-    return children + [found for child in children for found in descendants(child)]
+    with suppress(OSError):
+        texts = [_read(task / "children") for task in Path(f"/proc/{pid}/task").iterdir()]
+        children = [int(child) for text in texts for child in text.split()]
+        return children + [found for child in children for found in descendants(child)]
+    return []
+
+
+def _read(file: Path) -> str:
+    """What a file says; nothing when what it tells of has ended meanwhile."""
+    try:
+        return file.read_text()
+    except OSError:
+        return ""
