@@ -177,7 +177,7 @@ class BatchRow(Row):
     samples_accepted: int
     samples_insignificant: int
     samples_stale: int
-    """Out of order, repeated, or of a segment that is sealed."""
+    """Out of order, repeated, of a segment that is sealed, or of one too many that no layout names (yet)."""
     events: int
     decisions: int
     holds: int

@@ -73,7 +73,7 @@ def test_no_commit_of_the_job_or_of_an_executor_is_lost_while_both_engines_compa
     wait_until(lambda: read(settings) == feed.end_offsets(), 180, 0.2)
     executor.start()
     by_spark, by_rs = partial(compact_by_delta_spark, spark, lake), partial(compact_by_delta_rs, lake)
-    rounds = [(by_spark, SEGMENT_LOAD), (by_spark, OUTCOMES), (by_rs, SEGMENT_LOAD), (by_rs, OUTCOMES), (by_rs, EVENTS)]
+    rounds = [(compact, table) for compact in (by_spark, by_rs) for table in (SEGMENT_LOAD, EVENTS, OUTCOMES)]
     try:
         with fed_all_along(feed, every_s=1):
             for compact, table in rounds:
