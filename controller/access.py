@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 CALLER = "anabranch.caller"
 """Key of the ASGI scope under which the gate notes the `Caller`."""
+NEEDED = "anabranch.needed"
+"""Key of the ASGI scope under which a route notes the role that it needs."""
 
 
 class Caller(NamedTuple):
@@ -37,6 +39,8 @@ class Caller(NamedTuple):
 
     name: str
     role: Role
+    digest: bytes = b""
+    """Of the token: another one may have been made under the same name."""
 
 
 ANYBODY: Final = Caller("anybody", "admin")
@@ -54,6 +58,8 @@ class Access:
         self._file = tokens_file
         self._mark: tuple[int, ...] | None = None
         self._entries: list[Entry] = []
+        self.changes = 0
+        """How often the file was read anew."""
         if tokens_file is not None:
             self._mark = _mark(tokens_file)
             self._entries = read_tokens(tokens_file)
@@ -66,7 +72,7 @@ class Access:
         """Who sends this header `Authorization`; None when nobody is known by it."""
         if not self.is_guarded:
             return ANYBODY
-        self._follow_file()
+        self.follow_file()
         scheme, _, token = authorization.partition(b" ")
         if scheme.lower() != b"bearer":
             return None
@@ -76,9 +82,16 @@ class Access:
         for entry in self._entries:
             if hmac.compare_digest(entry.digest, digest):
                 found = entry
-        return None if found is None else Caller(found.name, found.role)
+        return None if found is None else Caller(*found)
 
-    def _follow_file(self) -> None:
+    def opens(self, caller: Caller, needed: Role) -> bool:
+        """Whether the token of a caller who was let in once still opens what needs a role; as the file was read."""
+        if not self.is_guarded:
+            return True
+        return any(entry.digest == caller.digest and _suffices(entry.role, needed) for entry in self._entries)
+
+    def follow_file(self) -> None:
+        """Read the file again if it has changed."""
         if self._file is None:
             return
         mark = _mark(self._file)
@@ -90,6 +103,7 @@ class Access:
         except TokensError as error:
             log.error("the tokens stay as they were: %s", error)
         else:
+            self.changes += 1
             log.info("%d tokens are known now", len(self._entries))
 
 
@@ -105,8 +119,13 @@ class Needs(SecurityBase):
 
     async def __call__(self, connection: HTTPConnection) -> None:
         caller: Caller = connection.scope[CALLER]
-        if ROLES.index(caller.role) < ROLES.index(self.role):
+        connection.scope[NEEDED] = self.role
+        if not _suffices(caller.role, self.role):
             raise Forbidden(f"this needs a token of role {self.role}; the token {caller.name} has role {caller.role}")
+
+
+def _suffices(role: Role, needed: Role) -> bool:
+    return ROLES.index(role) >= ROLES.index(needed)
 
 
 def _needs(role: Role) -> list[params.Depends]:

@@ -23,6 +23,7 @@ from controller.access import ADMIN, OPERATE, READ, Access, include_guarded
 from controller.consuming import Consuming
 from controller.consuming import routes as consuming_routes
 from controller.errors import BadRequest, ControllerError, NotFound, NotLeader, PreconditionFailed
+from controller.grants import Grants
 from controller.housekeeping import PRUNE_SECONDS
 from controller.metadata.base import StoreError
 from controller.middleware import RequestGate
@@ -57,6 +58,7 @@ def create_app(
     """The ASGI application of a node; starting it starts the publisher, the watch and the housekeeping."""
     watching = Watching(node.nodes, node.url)
     consuming = Consuming(node.service, grace_seconds)
+    grants = Grants(access)
     sessions, publisher = consuming.subscriptions, node.publisher
 
     @asynccontextmanager
@@ -67,7 +69,9 @@ def create_app(
         node.store.on_members.append(sessions.members_changed)
         await node.housekeeping.start(node.service, sessions.topics, prune_seconds)
         publisher.start()
+        judging = asyncio.create_task(grants.judge_for_ever())
         yield
+        judging.cancel()
         app.state.end_sessions()
         await sessions.stop()
         await node.housekeeping.stop()
@@ -84,6 +88,7 @@ def create_app(
     app.state.service = node.service
     app.state.watching = watching
     app.state.consuming = consuming
+    app.state.grants = grants
 
     def end_sessions() -> None:
         watching.stop()

@@ -16,7 +16,8 @@ why what it asked for was not done:
   topic now, at that address if it is known already; consumers register there.
 
 A node that does not lead the topic answers the first request with 307 to the one that does. Whose connection ends
-without a goodbye keeps its segments for the grace period and takes them up by registering again.
+without a goodbye keeps its segments for the grace period and takes them up by registering again; so does whose token
+was replaced by another (close code 4401).
 """
 
 from __future__ import annotations
@@ -35,10 +36,12 @@ from starlette.websockets import WebSocketDisconnect
 from controller.access import OPERATE, READ
 from controller.coordinator import ConsumerAssignment, Link, Push
 from controller.errors import ControllerError, NotLeader
+from controller.grants import REVOKED, Grant, Granted
 from controller.metadata.base import StoreError
 from controller.names import plain_name, topic_of_path
 from controller.service import ScalableTopicService
 from controller.subscriptions import Key, Subscriptions
+from controller.watch import CloseReason
 from schemas.base import Name, Wire
 from schemas.messages import SubscriptionType
 
@@ -80,8 +83,8 @@ class _Connection:
         self.consumers: dict[int, tuple[Key, str]] = {}
         self.unsent: asyncio.Queue[str | None] = asyncio.Queue(MAX_UNSENT)
         """None: nothing comes after it."""
-        self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        """The close code."""
+        self.ended: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
+        """The close code and the reason."""
 
     def send(self, **message: Any) -> None:
         try:
@@ -99,9 +102,9 @@ class _Connection:
         except asyncio.QueueFull:
             self.end(SLOW)
 
-    def end(self, code: int) -> None:
+    def end(self, code: int, reason: str = "") -> None:
         if not self.ended.done():
-            self.ended.set_result(code)
+            self.ended.set_result((code, reason))
 
 
 class Consuming:
@@ -148,7 +151,7 @@ class Consuming:
         """Raises `NotLeader` when another node leads the topic."""
         await asyncio.to_thread(self._service.leaders.redirect, topic)
 
-    async def serve(self, socket: WebSocket, topic: str) -> None:
+    async def serve(self, socket: WebSocket, topic: str, grant: Grant) -> None:
         """Carry one connection to its end."""
         self._numbers += 1
         number = self._numbers
@@ -158,7 +161,8 @@ class Consuming:
             asyncio.create_task(_send(socket, connection)),
         ]
         try:
-            await asyncio.wait({*tasks, connection.ended}, return_when=asyncio.FIRST_COMPLETED)
+            with grant.held(lambda: connection.end(REVOKED, CloseReason.REVOKED.value)):
+                await asyncio.wait({*tasks, connection.ended}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             del self._connections[number]
             for task in tasks:
@@ -169,7 +173,7 @@ class Consuming:
             await self.subscriptions.disconnect({key for key, _ in connection.consumers.values()}, number)
         if connection.ended.done():
             with contextlib.suppress(asyncio.TimeoutError, WebSocketDisconnect, RuntimeError):
-                await asyncio.wait_for(socket.close(connection.ended.result()), 1)
+                await asyncio.wait_for(socket.close(*connection.ended.result()), 1)
 
     async def _receive(self, socket: WebSocket, connection: _Connection, number: int) -> None:
         while True:
@@ -243,11 +247,11 @@ routes = APIRouter(prefix="/admin/v2/scalable/{tenant}/{namespace}", tags=["cons
 
 
 @routes.websocket("/{topic}/consumers", dependencies=OPERATE)
-async def consume(socket: WebSocket, consuming: Sessions, topic: Topic) -> None:
+async def consume(socket: WebSocket, consuming: Sessions, topic: Topic, grant: Granted) -> None:
     """Sessions of consumers of a topic; see the module."""
     await consuming.check_leader(topic)
     await socket.accept()
-    await consuming.serve(socket, topic)
+    await consuming.serve(socket, topic, grant)
 
 
 @routes.get("/{topic}/subscriptions/{subscription}/consumers/{consumer}", dependencies=READ, response_class=Response)

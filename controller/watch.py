@@ -32,6 +32,7 @@ class CloseReason(str, Enum):
     AHEAD = "the layout is older than the epoch to resume from; watch again without one"
     DELETED = "the topic was deleted"
     STOPPED = "the controller is stopping; watch again elsewhere"
+    REVOKED = "the token was removed or its role was narrowed; come again with one that opens this"
 
 
 class WatchSession(AsyncIterator[Update]):

@@ -29,6 +29,7 @@ from starlette.websockets import WebSocketDisconnect
 from controller import tree
 from controller.access import READ
 from controller.errors import BadRequest, NotFound
+from controller.grants import REVOKED, Grant, Granted
 from controller.metadata.base import Kind, MetadataStore, StoreError, Subscription
 from controller.names import topic_of_path
 from controller.watch import CloseReason, Update, WatchHub, WatchSession
@@ -47,8 +48,9 @@ CLOSE_CODES = {
     CloseReason.AHEAD: 1000,
     CloseReason.DELETED: 4404,
     CloseReason.STOPPED: 1012,
+    CloseReason.REVOKED: REVOKED,
 }
-"""The WebSocket close code of each reason (RFC 6455; 4404 is ours)."""
+"""The WebSocket close code of each reason (RFC 6455; those from 4000 on are ours)."""
 
 _EPOCH = re.compile(r"[0-9]{1,18}", re.ASCII)
 
@@ -183,13 +185,14 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, session: WatchSession) -> None:
+    def __init__(self, session: WatchSession, grant: Grant) -> None:
         super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._session = session
+        self._grant = grant
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with contextlib.closing(self._session):
+        with contextlib.closing(self._session), _held(self._grant, self._session):
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
 
             async def write(text: str, more: bool = True) -> None:
@@ -213,6 +216,10 @@ class EventStream(Response):
                 log.warning("a client that watches %s does not keep up and is cut off", self._session.topic)
             elif reason is not CloseReason.LEFT:
                 await write(f"event: closed\ndata: {json.dumps({'reason': reason.value})}\n\n", False)
+
+
+def _held(grant: Grant, session: WatchSession) -> contextlib.AbstractContextManager[None]:
+    return grant.held(lambda: session.close(CloseReason.REVOKED))
 
 
 async def carry(session: WatchSession, sending: Awaitable[None], gone: Awaitable[None]) -> CloseReason:
@@ -266,15 +273,15 @@ routes = APIRouter(prefix="/admin/v2/scalable/{tenant}/{namespace}", tags=["watc
 
 
 @routes.get("/{topic}/watch", dependencies=READ, response_class=Response)
-async def watch(watching: Hub, topic: Topic, since: Since) -> Response:
+async def watch(watching: Hub, topic: Topic, since: Since, grant: Granted) -> Response:
     """Server-sent events: `layout` at once and after every change, `closed` at the end (not in Pulsar's REST)."""
-    return EventStream(await watching.session(topic, since))
+    return EventStream(await watching.session(topic, since), grant)
 
 
 @routes.websocket("/{topic}/watch", dependencies=READ)
-async def watch_socket(socket: WebSocket, watching: Hub, topic: Topic, since: Since) -> None:
+async def watch_socket(socket: WebSocket, watching: Hub, topic: Topic, since: Since, grant: Granted) -> None:
     """The same messages over WebSocket; what the client sends is not read."""
-    with contextlib.closing(await watching.session(topic, since)) as session:
+    with contextlib.closing(await watching.session(topic, since)) as session, _held(grant, session):
         await socket.accept()
 
         async def send_all() -> None:

@@ -184,7 +184,9 @@ def test_a_file_that_cannot_be_read_any_more_is_complained_about_and_the_last_on
     else:
         file.unlink()
     for _ in range(3):
-        assert access.caller(header) == ("reader", "read")
+        caller = access.caller(header)
+        assert caller is not None
+        assert caller[:2] == ("reader", "read")
     assert len(caplog.messages) == 1
     assert str(file) in caplog.text
     assert "what-is-this" not in caplog.text
@@ -197,8 +199,13 @@ def test_with_a_file_the_one_token_opens_nothing_of_its_own(file: Path) -> None:
     reader = add_token(file, "reader", "read")
     access = Access(file, "s3cret")
     assert access.caller(b"Bearer s3cret") is None
-    assert Access(file, reader).caller(f"bearer {reader}".encode()) == ("reader", "read")
-    assert Access(None, "s3cret").caller(b"Bearer s3cret") == ("controller.token", "admin")
+    for access, header, found in [
+        (Access(file, reader), f"bearer {reader}".encode(), ("reader", "read")),
+        (Access(None, "s3cret"), b"Bearer s3cret", ("controller.token", "admin")),
+    ]:
+        caller = access.caller(header)
+        assert caller is not None
+        assert caller[:2] == found
 
 
 def test_an_empty_file_lets_nobody_in(file: Path) -> None:
