@@ -104,7 +104,7 @@ def create_app(
     def health() -> JSONResponse:
         """200 when the store answers and announcements reach Kafka, 503 with the reason otherwise."""
         status = publisher.status()
-        waiting, reason = None, status.error
+        waiting, reason = None, node.presence.rival or status.error
         try:
             waiting = publisher.waiting()
         except StoreError as error:

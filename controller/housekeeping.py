@@ -15,6 +15,7 @@ from controller import tree
 from controller.election import Election, Leadership, Role
 from controller.errors import ControllerError
 from controller.metadata.base import MetadataStore, StoreError, Subscription
+from controller.presence import Presence
 from controller.service import ScalableTopicService
 
 log = logging.getLogger(__name__)
@@ -32,11 +33,11 @@ PRUNE_SECONDS = 10.0
 class Housekeeping:
     """The loops of a node, and its two candidacies: to be known as alive, and to be the housekeeper."""
 
-    def __init__(self, nodes: MetadataStore, url: str, session_seconds: float) -> None:
+    def __init__(self, nodes: MetadataStore, presence: Presence, session_seconds: float) -> None:
         """`session_seconds`: after so long without the store, the leaderships of this node may have ended."""
         self._nodes, self._session_seconds = nodes, session_seconds
-        self.election = Election(nodes, tree.HOUSEKEEPER, url.encode(), self._elected)
-        self._alive = Election(nodes, tree.node_path(url), url.encode(), lambda state: None)
+        self.election = Election(nodes, tree.HOUSEKEEPER, presence.url.encode(), self._elected)
+        self._presence = presence
         self._watch: Subscription | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._due = asyncio.Event()
@@ -62,7 +63,7 @@ class Housekeeping:
         self._loop = None
 
     def _stand(self) -> None:
-        self._alive.start()
+        self._presence.start()
         self._watch = self._nodes.watch(tree.NODES, lambda *_: self._wake(), below=False)
         self.election.start()
 

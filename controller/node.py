@@ -12,6 +12,7 @@ from controller.housekeeping import Housekeeping
 from controller.leaders import Leaders
 from controller.metadata.base import MetadataStore
 from controller.policies import Profile
+from controller.presence import Presence
 from controller.publisher import Publisher
 from controller.segments.base import SegmentStore
 from controller.service import ScalableTopicService
@@ -45,7 +46,8 @@ class Node:
         self.service = ScalableTopicService(
             self.store, self.leaders, segments, settings.profile, settings.sealed_retention_seconds, now_ms
         )
-        self.housekeeping = Housekeeping(nodes, settings.url, settings.session_seconds)
+        self.presence = Presence(nodes, settings.url, settings.session_seconds)
+        self.housekeeping = Housekeeping(nodes, self.presence, settings.session_seconds)
         snapshots = Snapshots(settings.snapshot_seconds, now_ms)
         self.publisher = Publisher(nodes, settings.bootstrap, snapshots, self.housekeeping.election)
 

@@ -13,7 +13,7 @@ and what the PIP does not need:
     /format                 the format of all this; controllers that read another one refuse to start
     /outbox/{number}        announcements of one commit that wait for Kafka
     /attended/{topic}       the topic wants a leader even if nobody asks for anything: it has sessions or operations
-    /nodes/{url}            a node that is alive; ephemeral
+    /nodes/{url}            a node that is alive, and which process it is; ephemeral
     /housekeeper            URL of the node that empties the outbox and looks after topics without a leader; ephemeral
 
 Names are percent-encoded, so that any name is one name of a path.

@@ -15,14 +15,15 @@ from lab.chaos.nodes import ControllerNode
 from lab.zookeeper import EmbeddedZooKeeper
 from tests.waiting import wait_until
 
-SETTINGS = "session_seconds = 1"
+SETTINGS, CHROOT = "session_seconds = 1", "/nodes-test"
 
 
 class Cluster:
     """Two nodes; calls are never redirected by themselves."""
 
     def __init__(self, folder: Path, zookeeper: str) -> None:
-        self.a, self.b = (ControllerNode(folder / name, zookeeper, "/nodes-test", SETTINGS) for name in "ab")
+        self.zookeeper = zookeeper
+        self.a, self.b = (ControllerNode(folder / name, zookeeper, CHROOT, SETTINGS) for name in "ab")
         self.http = httpx.Client(timeout=20)
 
     def ask(self, node: ControllerNode, verb: str, path: str) -> int:
@@ -95,3 +96,21 @@ def test_a_leader_frozen_beyond_its_session_commits_nothing_when_it_wakes_up(clu
     assert cluster.steps(cluster.b, "frozen") == ["done"]
     wait_until(lambda: cluster.ask(cluster.a, "POST", "frozen/split/1") == 307)
     assert cluster.epoch(cluster.a, "frozen") == 1
+
+
+def test_a_second_node_of_the_same_address_refuses_to_start_and_says_who_has_it(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    if not cluster.a.is_running():
+        cluster.a.start()
+        cluster.a.wait_until_ready()
+    assert cluster.a.process is not None
+    second = ControllerNode(tmp_path, cluster.zookeeper, CHROOT, f'{SETTINGS}\nnode_url = "{cluster.a.url}/"')
+    second.start()
+    assert second.process is not None
+    assert second.process.wait(60) == 1
+    said = (tmp_path / "controller.log").read_text()
+    assert f"{cluster.a.url} is held by another controller, process {cluster.a.process.pid} on " in said
+    assert "controller.node_url" in said
+    assert cluster.http.get(f"{cluster.a.url}/healthz").json()["outbox"] is not None
+    second.close()
