@@ -20,7 +20,7 @@ from typing import Any
 from controller.election import Election, Leadership, Role
 from controller.errors import StartError
 from controller.metadata.base import MetadataStore, StoreError
-from controller.tree import node_path
+from controller.tree import COPIER, COPYING, node_path
 
 log = logging.getLogger(__name__)
 
@@ -75,10 +75,17 @@ class Presence:
                     )
                 changed.wait(min(_LOOK_SECONDS, max(0.0, end - time.monotonic())))
                 changed.clear()
+            self._refuse_copies()
         except StoreError as error:
             raise StartError(f"the address {self.url} cannot be claimed: {error}") from error
         finally:
             watch.cancel()
+
+    def _refuse_copies(self) -> None:
+        if self._nodes.get(COPIER):
+            raise StartError("the metadata is being copied: start the controller when that is done")
+        if self._nodes.get(COPYING):
+            raise StartError("a copy of metadata to this place was not finished: repeat anabranch controller copy")
 
     def start(self) -> None:
         """Hold the address from now on, in every later session too. Raises `StoreUnavailable`."""

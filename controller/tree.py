@@ -14,6 +14,8 @@ and what the PIP does not need:
     /outbox/{number}        announcements of one commit that wait for Kafka
     /attended/{topic}       the topic wants a leader even if nobody asks for anything: it has sessions or operations
     /nodes/{url}            a node that is alive, and which process it is; ephemeral
+    /nodes/copier           somebody copies the store: no controller starts; ephemeral
+    /copying                a copy into this store was not finished: no controller starts
     /housekeeper            URL of the node that empties the outbox and looks after topics without a leader; ephemeral
 
 Names are percent-encoded, so that any name is one name of a path.
@@ -28,6 +30,7 @@ from schemas.ids import topic_name, topic_parts
 TOPICS, POLICIES = "/topics", "/admin/policies"
 FORMAT_PATH, FORMAT = "/format", b"1"
 OUTBOX, ATTENDED, NODES, HOUSEKEEPER = "/outbox", "/attended", "/nodes", "/housekeeper"
+COPIER, COPYING = f"{NODES}/copier", "/copying"
 _POLICY = "scalableTopicAutoScalePolicy"
 
 
@@ -107,3 +110,19 @@ def policy_path(namespace: str) -> str:
 def node_path(url: str) -> str:
     """The node of a controller that is alive."""
     return f"{NODES}/{encode(url)}"
+
+
+def is_topic(path: str) -> bool:
+    """Whether a node is that of a topic's layout."""
+    return path.startswith(f"{TOPICS}/") and path.count("/") == 4
+
+
+def is_announcement(path: str) -> bool:
+    """Whether a node is one of the outbox."""
+    return path.startswith(f"{OUTBOX}/")
+
+
+def stays_behind(path: str) -> bool:
+    """Whether a node belongs to the store and those who use it just now, and not to what is kept in it."""
+    is_leader = path.endswith("/controller") and is_topic(path.rpartition("/")[0])
+    return is_leader or path in (FORMAT_PATH, NODES, HOUSEKEEPER, COPYING)
