@@ -24,6 +24,10 @@ from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 log = logging.getLogger(__name__)
 
 
+STAMP_BYTES = 64
+"""Room for what `stamped` adds."""
+
+
 class Record(NamedTuple):
     """One Kafka record: the topic's logical name, the key, the value."""
 
@@ -43,7 +47,7 @@ def layout_record(
     for shown in (layout, shorter) if len(shorter.segments) < len(layout.segments) else (layout,):
         event = LayoutEvent(v=1, type="layout", topic=topic, cause=cause, decision_id=decision_id, layout=shown, at=at)
         record = Record("control-events", key_of(event), event.to_json().encode())
-        if len(record.value) <= MAX_VALUE_BYTES:
+        if len(record.value) <= MAX_VALUE_BYTES - STAMP_BYTES:
             return record
     log.warning("%s: %s is not announced: its layout is above %d bytes", topic, cause, MAX_VALUE_BYTES)
     return None
@@ -76,6 +80,11 @@ def policy_record(namespace: str, policy: AutoScalePolicyOverride | None, at: in
     """The override of a namespace as it is from `at` (ms) on; None = removed."""
     event = PolicyEvent(v=1, type="policy", scope="namespace", name=namespace, policy=policy, at=at)
     return Record("control-events", key_of(event), event.to_json().encode())
+
+
+def stamped(record: Record, sender: int) -> bytes:
+    """The value of a record with the number of who sends it (`schemas.messages.Sender`)."""
+    return b'{"sender":%d,%s' % (sender, record.value[1:])
 
 
 def _without_sealed(layout: ScalableTopicMetadata) -> ScalableTopicMetadata:

@@ -3,8 +3,9 @@
 Stage: a thread next to the service, at work on the node that is elected housekeeper. Only the confirmed beginning of
 the outbox is ever dropped, and after any failure sending begins again at the oldest entry that is left. So nothing is
 lost and the last message of a key is always the truth; what may happen is that a run of messages comes twice, with
-epochs and counts that listeners know already. (A housekeeper that is frozen in the middle of sending may, when it wakes
-up, still send what waited in its client after the next one has sent newer things: the next snapshot corrects that.)
+epochs and counts that listeners know already. A housekeeper that is frozen in the middle of sending may, when it wakes
+up, still send what waited in its client after the next one has sent newer things: so every message has the number of
+its sender, which rises with each that begins to send, and listeners ignore one with a lower number than they have seen.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from controller.announcements import Record
+from controller.announcements import Record, stamped
 from controller.election import Election, Role
-from controller.metadata.base import Check, MetadataStore, Subscription
+from controller.metadata.base import ABSENT, Check, MetadataStore, Put, Subscription
 from controller.outbox import Outbox, OutboxEntry
 from controller.snapshots import Page, Snapshots
-from controller.tree import OUTBOX
+from controller.tree import OUTBOX, SENDER
 from controller.view import View
 from schemas.kafka import CONSUMER_EVENTS, CONTROL_EVENTS
 from schemas.messages import MAX_VALUE_BYTES
@@ -149,6 +150,10 @@ class Publisher:
 
         Raises when a delivery fails or the store cannot be read or written.
         """
+        fence = self._fence()
+        if fence is None:
+            return
+        sender = self._begin_to_send(fence)
         config = {**_PRODUCER_CONFIG, "bootstrap.servers": self._bootstrap, "error_cb": self._on_error}
         producer = Producer(config)
         self._in_flight.clear()
@@ -164,10 +169,10 @@ class Publisher:
                 entries, page = self._next(last)
                 for name, records in entries:
                     for record in records:
-                        self._send(producer, name, record)
+                        self._send(producer, name, record, sender)
                     last = name
                 for record in page.records() if page else ():
-                    self._send(producer, "", record)
+                    self._send(producer, "", record, sender)
                 producer.poll(0.02 if self._in_flight else 0)
                 self._drop_confirmed()
                 if self._failure is not None:
@@ -204,8 +209,15 @@ class Publisher:
             return entries, None
         return entries, self._snapshots.next_page(self._view)
 
-    def _send(self, producer: Producer, entry: str, record: Record) -> None:
-        sent = _Sent(entry)
+    def _begin_to_send(self, fence: Check) -> int:
+        """A number above those of all senders before; by the clock above those of a store that was thrown away too."""
+        found = self._nodes.get(SENDER)
+        number = max(int(found.value) + 1 if found else 0, time.time_ns() // 1_000_000)
+        self._nodes.commit(fence, Put(SENDER, str(number).encode(), found.version if found else ABSENT))
+        return number
+
+    def _send(self, producer: Producer, entry: str, record: Record, sender: int) -> None:
+        sent, value = _Sent(entry), stamped(record, sender)
 
         def delivered(error: KafkaError | None, _: Message) -> None:
             if error is None:
@@ -220,7 +232,7 @@ class Publisher:
         self._in_flight.append(sent)
         while True:
             try:
-                producer.produce(record.source, key=record.key, value=record.value, on_delivery=delivered)
+                producer.produce(record.source, key=record.key, value=value, on_delivery=delivered)
                 return
             except BufferError:
                 if self._stopping.is_set() or self._failure is not None:

@@ -12,6 +12,7 @@ and what the PIP does not need:
 
     /format                 the format of all this; controllers that read another one refuse to start
     /outbox/{number}        announcements of one commit that wait for Kafka
+    /sender                 number of who has announced last (`schemas.messages.Sender`)
     /attended/{topic}       the topic wants a leader even if nobody asks for anything: it has sessions or operations
     /nodes/{url}            a node that is alive, and which process it is; ephemeral
     /nodes/copier           somebody copies the store: no controller starts; ephemeral
@@ -30,6 +31,7 @@ from schemas.ids import topic_name, topic_parts
 TOPICS, POLICIES = "/topics", "/admin/policies"
 FORMAT_PATH, FORMAT = "/format", b"1"
 OUTBOX, ATTENDED, NODES, HOUSEKEEPER = "/outbox", "/attended", "/nodes", "/housekeeper"
+SENDER = "/sender"
 COPIER, COPYING = f"{NODES}/copier", "/copying"
 _POLICY = "scalableTopicAutoScalePolicy"
 

@@ -24,6 +24,10 @@ MAX_SEGMENTS_PER_SAMPLE = 65_536
 MAX_CLOCK_AHEAD_MS = 300_000
 """A sample from further in the future than this is refused: its reporter's clock is wrong."""
 
+Sender = Annotated[int, Field(ge=0, le=2**53)]
+"""Number of the process that announces; one that takes over has a higher number. What has a lower one than was heard
+about the same subject is late: it waited in a process that stood still while another took over. Absent: never late."""
+
 SubscriptionType = Literal["STREAM", "CHECKPOINT", "QUEUE"]
 ConsumerEventKind = Literal["registered", "unregistered", "snapshot", "deleted"]
 LayoutCause = Literal["created", "split", "merge", "prune", "policy", "deleted", "snapshot"]
@@ -69,6 +73,7 @@ class ConsumerEvent(Wire):
     """Name of the consumer that came or went; absent for a snapshot or a deletion of the subscription."""
     consumers: Count
     at: Millis
+    sender: Sender | None = None
 
 
 class LayoutEvent(Wire):
@@ -82,6 +87,7 @@ class LayoutEvent(Wire):
     """The decision that led to the change, when one did."""
     layout: ScalableTopicMetadata
     at: Millis
+    sender: Sender | None = None
 
 
 class PolicyEvent(Wire):
@@ -95,6 +101,7 @@ class PolicyEvent(Wire):
     policy: AutoScalePolicyOverride | None = None
     """The override from now on; null or absent removes it."""
     at: Millis
+    sender: Sender | None = None
 
     @model_validator(mode="after")
     def _namespace_has_a_name(self) -> PolicyEvent:

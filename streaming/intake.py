@@ -122,11 +122,13 @@ class Intake:
     def _apply_layout(self, event: LayoutEvent) -> None:
         name = event.topic
         self._without_layout = None
+        known = self._state.topics.get(name)
+        if self._is_late(event.sender, known.layout_sender if known else 0, name):
+            return
         if event.cause == "deleted":
-            self._state.remove(name)
+            self._state.remove(name, event.sender)
             self._keep_segments(name, ())
             return
-        known = self._state.topics.get(name)
         if known and known.layout and known.layout.epoch > event.layout.epoch:
             return
         metadata_json = event.layout.to_json()
@@ -137,6 +139,7 @@ class Intake:
         override_before = topic.override
         topic.follow_lineage(layout, self._now)
         topic.set_layout(metadata_json, layout)
+        topic.layout_sender = event.sender or topic.layout_sender
         self._keep_segments(
             name, [i for i in self._loads.segments_of(name) if i in topic.active_ids or i >= layout.next_segment_id]
         )
@@ -149,6 +152,8 @@ class Intake:
     def _apply_consumers(self, event: ConsumerEvent) -> None:
         known = self._state.topics.get(event.topic)
         entry = (event.type, event.consumers)
+        if self._is_late(event.sender, known.consumers_sender if known else 0, event.topic):
+            return
         if known and known.consumers.get(event.subscription) == entry and event.event != "deleted":
             return
         if event.event == "deleted":
@@ -158,10 +163,18 @@ class Intake:
             if known is None and self._without_layout is not None:
                 self._without_layout += 1
             self._state.touch(event.topic).consumers[event.subscription] = entry
+        if event.sender is not None and event.topic in self._state.topics:
+            self._state.touch(event.topic).consumers_sender = event.sender
         self.due_by_consumer.add(event.topic)
 
+    def _is_late(self, sender: int | None, newest: int, topic: str) -> bool:
+        """Whether somebody else has announced a newer truth about the topic since, or that it is gone."""
+        return sender is not None and sender < max(newest, self._state.deleted_by.get(topic, 0))
+
     def _apply_policy(self, event: PolicyEvent) -> None:
-        text = event.policy.to_json() if event.policy else None
+        text, senders = event.policy.to_json() if event.policy else None, self._state.policy_senders
+        if event.sender is not None and event.sender < senders.get(event.name or "", 0):
+            return
         if event.scope == "cluster":
             changed, self._state.cluster_policy = self._state.cluster_policy != text, text
         else:
@@ -173,6 +186,8 @@ class Intake:
                 policies[name] = text
         if not changed:
             return
+        if event.sender is not None:
+            senders[event.name or ""] = event.sender
         self._state.header_changed = self.new_policies = True
         self._routes.clear()
         for topic in self._state.topics.values():

@@ -21,7 +21,9 @@ from decisions.layout import SegmentLayout
 from schemas.ids import canonical_json, decision_id
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 
-STATE_VERSION = 2
+STATE_VERSION = 3
+MOST_DELETED = 1_000
+"""Deleted topics of a bucket that are remembered, so that announcements that come late do not bring them back."""
 _LENGTH = struct.Struct(">I")
 
 
@@ -67,6 +69,10 @@ class TopicState:
     decision_seq: int = 0
     hold_seq: int = 0
     hold_gate: str | None = None
+    layout_sender: int = 0
+    """Whose announcement the layout is (`schemas.messages.Sender`)."""
+    consumers_sender: int = 0
+    """Whose the newest one about consumers is."""
     due: int | None = None
     """The instant for which an extra tick was last asked."""
 
@@ -163,6 +169,10 @@ class BucketState:
     """The cluster's override as JSON; None = the one of the job's configuration."""
     namespace_policies: dict[str, str] = field(default_factory=dict)
     """`tenant/namespace` to its override as JSON."""
+    policy_senders: dict[str, int] = field(default_factory=dict)
+    """Whose announcement the override of a namespace is, or of the cluster (empty name), gone ones included."""
+    deleted_by: dict[str, int] = field(default_factory=dict)
+    """Topics that are gone and who said so, the newest `MOST_DELETED`: what comes late does not bring them back."""
     changed: set[str] = field(default_factory=set)
     """Topics that differ from what was packed."""
     header_changed: bool = False
@@ -180,8 +190,14 @@ class BucketState:
             topic = self.topics[name] = TopicState(name)
         return topic
 
-    def remove(self, name: str) -> None:
-        """Forgets a topic."""
+    def remove(self, name: str, sender: int | None = None) -> None:
+        """Forgets a topic, as `sender` has said."""
+        if sender is not None:
+            self.deleted_by.pop(name, None)
+            self.deleted_by[name] = sender
+            while len(self.deleted_by) > MOST_DELETED:
+                del self.deleted_by[next(iter(self.deleted_by))]
+            self.header_changed = True
         if self.topics.pop(name, None) is not None:
             self.changed.add(name)
 
@@ -208,6 +224,7 @@ class BucketState:
             header, *records = _records(entry)
             fields = pydantic_core.from_json(header)
             state.cluster_policy, state.namespace_policies = fields["cluster"], fields["namespaces"]
+            state.policy_senders, state.deleted_by = fields.get("policySenders", {}), fields.get("deletedBy", {})
             for name in fields.get("gone", ()):
                 state.topics.pop(name, None)
             for topic in map(TopicState.unpack, records):
@@ -215,7 +232,13 @@ class BucketState:
         return state
 
     def _records(self, gone: list[str], topics: Iterable[TopicState]) -> bytes:
-        header = {"cluster": self.cluster_policy, "namespaces": self.namespace_policies, "gone": gone}
+        header = {
+            "cluster": self.cluster_policy,
+            "namespaces": self.namespace_policies,
+            "gone": gone,
+            "policySenders": self.policy_senders,
+            "deletedBy": self.deleted_by,
+        }
         parts: list[bytes] = []
         for record in (pydantic_core.to_json(header), *(topic.pack() for topic in topics)):
             parts += (_LENGTH.pack(len(record)), record)
@@ -228,12 +251,12 @@ class BucketState:
 
 def _records(packed: bytes) -> list[bytes]:
     version = packed[0]
-    if version not in (1, STATE_VERSION):
+    if not 1 <= version <= STATE_VERSION:
         raise StateError(
             f"state version {version}, this code reads up to {STATE_VERSION}: run the release that wrote it"
         )
     try:
-        plain = zlib.decompress(packed[1:]) if version == STATE_VERSION else packed[1:]
+        plain = zlib.decompress(packed[1:]) if version > 1 else packed[1:]
     except zlib.error as error:
         raise StateError(f"the state of a bucket is damaged: {error}") from error
     records, at = [], 0

@@ -9,6 +9,7 @@ import pytest
 
 from lab.broker import EmbeddedBroker, create_topics
 from lab.setup import Jars
+from schemas.messages import ConsumerEvent, LayoutEvent
 from tests.controller.conftest import NOWHERE, RunningController, run_controller
 from tests.controller.listening import Listener
 from tests.waiting import wait_until
@@ -83,6 +84,12 @@ def test_a_start_repeats_every_layout_count_and_policy(
         f"{topic}{number}" for number in range(120)
     }
     assert [(e.event, e.consumers) for e in listener.sessions(f"{topic}7")] == [("registered", 1), ("snapshot", 1)]
+    senders = [
+        message.sender or 0 for message in listener.messages if isinstance(message, (LayoutEvent, ConsumerEvent))
+    ]
+    first, second = set(senders[:121]), set(senders[121:])
+    assert len(first) == len(second) == 1
+    assert max(first) < min(second), "whoever takes over has a higher number, so that what comes late is known as late"
 
 
 def test_what_was_changed_while_kafka_was_away_is_announced_when_it_is_back(

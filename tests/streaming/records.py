@@ -70,6 +70,12 @@ def layout(
     )
 
 
+def sent_by(sender: int, announced: RawRecord) -> RawRecord:
+    """The same announcement, with the number of its sender, at the end of what was recorded so far."""
+    assert announced.key is not None
+    return record(announced.source, announced.key.decode(), json.loads(announced.value or b"") | {"sender": sender})
+
+
 def tick(at: int, topic: str | None = None, *, home: bool = True) -> RawRecord:
     """A tick for every topic, or for one."""
     body = {"v": 1, "type": "tick", "at": at} | ({} if topic is None else {"topic": topic})

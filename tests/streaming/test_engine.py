@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from decisions.layout import SegmentLayout
 from schemas.snapshot import Snapshot
-from streaming import engine
+from streaming import engine, state
 from streaming.engine import BucketEngine, EngineSettings
 from streaming.packed import Packed
 from streaming.state import StateError
-from tests.streaming.records import TOPIC, consumers, layout, outcome, policy, record, stats, tick
+from tests.streaming.records import TOPIC, consumers, layout, outcome, policy, record, sent_by, stats, tick
 
 SETTINGS = EngineSettings("default", None, 0.25, 60_000)
 NOW = 1_763_660_000_000
@@ -218,6 +218,65 @@ def test_an_older_layout_does_not_replace_a_newer_one():
     assert decision["layout_epoch"] == 1
 
 
+OLD, NEW = 1_700_000_000_000, 1_700_000_000_001
+"""The number of a sender that froze, and that of the one who took over."""
+
+
+def known_after(*records):
+    """What is stored after the announcements, each in a batch of its own and read by another worker."""
+    bucket = Bucket()
+    for number, announced in enumerate(records):
+        bucket.restart()
+        bucket.batch(NOW + number, announced)
+    return state.BucketState.unpack(bucket.packed.topics, bucket.packed.topics_log)
+
+
+def max_segments_of(known):
+    return known.topics[TOPIC].override.max_segments
+
+
+def test_a_layout_of_a_sender_that_was_replaced_is_ignored_even_when_its_epoch_is_the_newest():
+    split = two_segments().split_segment(0, NOW)
+    known = known_after(sent_by(NEW, layout(two_segments())), sent_by(OLD, layout(split)))
+    assert known.topics[TOPIC].layout.epoch == 0
+    nine, seven = (layout(split, policy={"maxSegments": number}) for number in (9, 7))
+    assert max_segments_of(known_after(sent_by(OLD, nine), sent_by(NEW, seven), sent_by(OLD, nine))) == 7
+    assert max_segments_of(known_after(sent_by(OLD, nine), sent_by(NEW, seven), nine)) == 9
+
+
+def test_a_count_of_consumers_of_a_sender_that_was_replaced_is_ignored():
+    first = [sent_by(OLD, layout(two_segments())), sent_by(NEW, consumers(3))]
+    for late in (consumers(8), consumers(0, event="deleted"), consumers(2, sub="another")):
+        assert known_after(*first, sent_by(OLD, late)).topics[TOPIC].consumers == {"billing": ("STREAM", 3)}
+    for later in (sent_by(NEW, consumers(4)), consumers(4)):
+        assert known_after(*first, later).topics[TOPIC].consumers == {"billing": ("STREAM", 4)}
+
+
+def test_a_deleted_topic_is_not_brought_back_by_what_comes_late_but_by_its_next_creation():
+    gone = [sent_by(OLD, layout(two_segments())), sent_by(NEW, layout(two_segments(), "deleted"))]
+    late = [sent_by(OLD, layout(two_segments(), "snapshot")), sent_by(OLD, consumers(3))]
+    assert not known_after(*gone, *late).topics
+    again = sent_by(NEW, layout(SegmentLayout.create(1, NOW)))
+    topic = known_after(*gone, again, *late, sent_by(OLD, layout(two_segments(), "deleted"))).topics[TOPIC]
+    assert (len(topic.layout.segments), topic.consumers) == (1, {})
+
+
+def test_a_policy_of_a_sender_that_was_replaced_is_ignored_also_after_its_removal():
+    eight = sent_by(OLD, policy({"maxSegments": 8}, "acme/shop"))
+    nine = sent_by(OLD, policy({"maxSegments": 9}, "acme/shop"))
+    for newest in (policy({"maxSegments": 7}, "acme/shop"), policy(None, "acme/shop")):
+        found = known_after(eight, sent_by(NEW, newest), nine).namespace_policies
+        assert found == known_after(newest).namespace_policies
+
+
+def test_of_deleted_topics_the_newest_are_remembered(monkeypatch):
+    monkeypatch.setattr(state, "MOST_DELETED", 2)
+    known = state.BucketState()
+    for name in ("a", "b", "a", "c"):
+        known.remove(name, NEW)
+    assert list(state.BucketState.unpack(known.pack()).deleted_by) == ["a", "c"]
+
+
 def test_a_layout_that_does_not_tile_is_a_dead_letter_and_the_old_one_stays():
     bucket = started()
     broken = json.loads(two_segments().to_metadata().to_json())
@@ -400,7 +459,7 @@ def test_state_of_the_first_version_is_read_and_stored_anew():
     assert inputs["inFlight"]["decisionId"] == old["decisionId"]
     assert inputs["loads"]["0"]["msgRateIn"] == 50_000.0
     assert inputs["loads"]["0"]["seenAt"] == NOW + 3 * SECOND
-    assert bucket.packed.topics[0] == bucket.packed.loads[0] == 2
+    assert (bucket.packed.topics[0], bucket.packed.loads[0]) == (3, 2)
     assert not bucket.packed.topics_log
     bucket.restart()
     assert not bucket.batch(NOW + 4 * SECOND, tick(3)).holds
