@@ -16,10 +16,11 @@ from typing import Literal
 
 from controller.announcements import layout_record
 from controller.errors import Conflict, ControllerError, NotFound
+from controller.journal import Operation
 from controller.leaders import Leaders, Term
 from controller.locks import NamedLocks
 from controller.metadata.base import StoreError
-from controller.protocol import Operation, StoredLayout, plan_merge, plan_split, resume
+from controller.protocol import StoredLayout, plan_merge, plan_split, resume
 from controller.segments.base import SegmentStore
 from controller.store import LayoutStore
 from decisions.layout import LayoutError, SegmentLayout, segment_topic

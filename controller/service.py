@@ -19,10 +19,10 @@ from typing import Any
 from controller.announcements import consumer_record, layout_record, policy_record
 from controller.attending import Attending
 from controller.errors import Conflict, NotFound, PreconditionFailed
+from controller.journal import Operation
 from controller.leaders import Leaders
 from controller.operations import Operations
 from controller.policies import Profile, check_override
-from controller.protocol import Operation
 from controller.pruning import Pruning
 from controller.segments.base import SegmentNotFound, SegmentStore, SubscriptionNotFound
 from controller.segments.no_segments import NoSegments

@@ -15,11 +15,11 @@ from controller import tree
 from controller.announcements import Record
 from controller.coordinator.records import ConsumerRegistration, SubscriptionRecord
 from controller.errors import Conflict, PreconditionFailed, Unavailable
+from controller.journal import Operation
 from controller.leaders import Term
 from controller.locks import NamedLocks
 from controller.metadata.base import ABSENT, Delete, MetadataStore, Op, Put, Refused, Stored, VersionConflict
 from controller.outbox import entry
-from controller.protocol import Operation
 from controller.view import View
 from schemas.messages import SubscriptionType
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata

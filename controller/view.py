@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from controller import tree
 from controller.coordinator.records import ConsumerRegistration, SubscriptionRecord
+from controller.journal import Operation
 from controller.metadata.base import MetadataStore, Stored
-from controller.protocol import Operation
 from schemas.messages import SubscriptionType
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 

@@ -13,9 +13,9 @@ import sys
 from typing import Any
 
 from anabranch.cli import main
+from controller.journal import Operation
 from controller.leaders import Term
 from controller.operations import Operations, StoredLayouts
-from controller.protocol import Operation
 from controller.segments.kafka import KafkaSegments
 
 

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from controller.announcements import layout_record
+from controller.journal import Operation
 from controller.metadata.sqlite import SqliteStore
-from controller.protocol import Layouts, Operation, StoredLayout, resume
+from controller.protocol import Layouts, StoredLayout, resume
 from controller.segments.base import SegmentStore
 from controller.segments.kafka import KafkaSegments
 from decisions.layout import SegmentLayout

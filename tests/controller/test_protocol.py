@@ -13,19 +13,9 @@ import pytest
 from pydantic import ValidationError
 
 from controller.errors import Conflict
+from controller.journal import STEPS_MERGE, STEPS_SPLIT, Operation, Step
 from controller.metadata.sqlite import SqliteStore
-from controller.protocol import (
-    STEPS_MERGE,
-    STEPS_SPLIT,
-    Operation,
-    Step,
-    StoredLayout,
-    plan_merge,
-    plan_split,
-    resume,
-    run_step,
-    withdraw,
-)
+from controller.protocol import StoredLayout, plan_merge, plan_split, resume, run_step, withdraw
 from controller.segments.base import SegmentNotFound
 from controller.segments.kafka import KafkaSegments
 from controller.segments.no_segments import NoSegments

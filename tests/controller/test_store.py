@@ -7,10 +7,10 @@ import pytest
 from controller import tree
 from controller.announcements import consumer_record
 from controller.errors import Conflict, NotLeader, PreconditionFailed, Unavailable
+from controller.journal import STEPS_SPLIT, Operation, Step
 from controller.leaders import Leaders
 from controller.metadata.zookeeper import MAX_COMMIT_BYTES
 from controller.outbox import Outbox
-from controller.protocol import STEPS_SPLIT, Operation, Step
 from controller.store import MAX_OPERATIONS
 from decisions.layout import SegmentLayout
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata

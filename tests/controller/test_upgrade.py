@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from controller.announcements import consumer_record
+from controller.journal import Operation
 from controller.metadata.sqlite import FORMAT, SqliteStore
-from controller.protocol import Operation
 from controller.upgrade import UPGRADES
 from decisions.layout import SegmentLayout
 from schemas.metadata import AutoScalePolicyOverride
