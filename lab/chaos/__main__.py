@@ -1,6 +1,7 @@
-"""`python -m lab.chaos --minutes 10 [--seed 1]`: three controllers on a real ZooKeeper, tormented.
+"""`python -m lab.chaos --minutes 60 [--seed 1] [--kafka]`: three controllers on a real ZooKeeper, tormented.
 
-The exit code is 1 when a rule of `lab.chaos.history` was broken; then the logs of the controllers stay.
+One line a minute and a summary. The exit code is 1 when a rule of `lab.chaos.checker` was broken or things did not
+come to rest, which ends the run; then the logs of the controllers stay.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ import asyncio
 import shutil
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
 
-from lab.chaos.history import check
+from lab.broker import EmbeddedBroker, create_topics
 from lab.chaos.run import Chaos, Plan
 from lab.setup import ensure_jars
 from lab.zookeeper import EmbeddedZooKeeper
@@ -24,24 +26,33 @@ from schemas.settings import load_settings
 @click.option("--minutes", type=float, default=1.0, show_default=True, help="How long to torment them.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Of everything that is drawn by chance.")
 @click.option("--topics", type=int, default=3, show_default=True)
-def main(minutes: float, seed: int, topics: int) -> None:
-    """Random splits, merges, registrations and sessions under kill -9, SIGSTOP and cuts; then a check."""
+@click.option("--kafka", is_flag=True, help="With a broker: every segment is a topic there, announcements reach it.")
+def main(minutes: float, seed: int, topics: int, kafka: bool) -> None:
+    """Random splits, merges, registrations and sessions under kill -9, SIGSTOP and cuts; checked all the time."""
     jars = ensure_jars(load_settings(), click.echo)
     folder = Path(tempfile.mkdtemp(prefix="anabranch-chaos-"))
-    zookeeper = EmbeddedZooKeeper(folder / "zookeeper", jars.zookeeper)
-    zookeeper.start()
-    try:
-        chaos = Chaos(folder, zookeeper.address, Plan(minutes * 60, seed, topics), click.echo)
-        history = asyncio.run(chaos.run())
-    finally:
-        zookeeper.stop()
-    broken = check(history)
+    with ExitStack() as stack:
+        bootstrap = None
+        if kafka:
+            broker = EmbeddedBroker(folder / "kafka", jars.kafka, heap="512m")
+            broker.start()
+            stack.callback(broker.stop)
+            create_topics(broker.bootstrap)
+            bootstrap = broker.bootstrap
+        zookeeper = EmbeddedZooKeeper(folder / "zookeeper", jars.zookeeper)
+        zookeeper.start()
+        stack.callback(zookeeper.stop)
+        chaos = Chaos(folder, zookeeper.address, Plan(minutes * 60, seed, topics), click.echo, bootstrap)
+        broken = asyncio.run(chaos.run())
     for line in broken[:100]:
         click.echo(f"BROKEN {line}")
-    answers = [call.status for call in history.calls]
-    counts = {str(status): answers.count(status) for status in sorted(set(answers), key=str)}
-    epochs = ", ".join(f"{end.layout.topic} at epoch {end.layout.epoch}" for end in history.ends)
-    click.echo(f"{len(history.layouts)} layouts seen, {len(history.holdings)} looks at who owns what; answers {counts}")
+    totals = chaos.totals
+    answers = ", ".join(f"{count} {answer}" for answer, count in sorted(totals.answers.items()))
+    click.echo(
+        f"{totals.layouts} layouts seen, {totals.announcements} announcements, "
+        f"{totals.holdings} looks at who owns what; answers: {answers}"
+    )
+    epochs = ", ".join(f"{end.layout.topic} at epoch {end.layout.epoch}" for end in chaos.ends)
     click.echo(f"{epochs}; {len(broken)} rules broken; logs in {folder}" if broken else f"{epochs}; nothing found")
     if broken:
         sys.exit(1)

@@ -50,7 +50,7 @@ class Topic:
         self._random = random.Random(seed)
         self._http = httpx.AsyncClient(timeout=TIMEOUT_S, follow_redirects=True)
         self._registered: list[str] = []
-        self._numbers = 0
+        self._numbers = self._reads = 0
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -73,7 +73,8 @@ class Topic:
         asked = time.monotonic()
         answer = await self._http.get(url + self.path)
         answer.raise_for_status()
-        by = f"read {len(self.history.layouts)} at {answer.url.port}"
+        self._reads += 1
+        by = f"read {self._reads} at {answer.url.port}"
         found = seen_layout(self.name, answer.json(), by, asked, time.monotonic())
         self.history.layouts.append(found)
         return found

@@ -21,6 +21,8 @@ from lab.broker import free_ports
 from lab.processes import tethered
 
 ROOT = Path(__file__).resolve().parents[2]
+NOWHERE = "127.0.0.1:1"
+"""No broker listens here."""
 _CHUNK = 65_536
 _LOOK_S = 0.2
 
@@ -86,10 +88,10 @@ class Link:
 class ControllerNode:
     """One controller through all its lives."""
 
-    def __init__(self, folder: Path, zookeeper: str, chroot: str, settings: str = "") -> None:
+    def __init__(self, folder: Path, zookeeper: str, chroot: str, settings: str = "", kafka: str = NOWHERE) -> None:
         """`folder` is its own; `zookeeper` an address, `chroot` the same for all nodes of a cluster.
 
-        `settings`: more keys of `[controller]`, as TOML.
+        `settings`: more keys of `[controller]`, as TOML; `kafka`: the bootstrap address that it announces to.
         """
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
@@ -98,7 +100,7 @@ class ControllerNode:
         self.url = f"http://127.0.0.1:{self.port}"
         self._settings = folder / "node.toml"
         self._settings.write_text(
-            f'[kafka]\nbootstrap = "127.0.0.1:1"\n[controller]\nport = {self.port}\n'
+            f'[kafka]\nbootstrap = "{kafka}"\n[controller]\nport = {self.port}\n'
             f'metadata = "zk://{self.link.address}{chroot}"\n{settings}\n'
         )
         self.process: subprocess.Popen[str] | None = None

@@ -1,6 +1,7 @@
-"""A run: rounds of work under faults, rest and a look at who owns what after each, and a look at everything at the end.
+"""A run: rounds of work under faults, rest and a check of all that was seen after each, and of everything at the end.
 
-Stage: above the clients and the nodes; `lab.chaos.__main__` and a test call it.
+Stage: above the clients and the nodes; `lab.chaos.__main__` and a test call it. What was seen in a round is forgotten
+once it was checked, and sealed segments are pruned, so that an hour needs no more memory than a minute.
 """
 
 from __future__ import annotations
@@ -9,20 +10,24 @@ import asyncio
 import itertools
 import random
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
+from confluent_kafka.admin import AdminClient
 
 from controller.metadata.zookeeper import ZooKeeperStore
-from controller.outbox import Outbox
+from controller.segments.kafka import KafkaSegments
+from controller.segments.kafka_names import segment_of
 from controller.store import LayoutStore
-from decisions.layout import SegmentLayout
+from decisions.layout import SegmentLayout, segment_topic
+from lab.chaos.announced import Announcements, FromKafka, FromOutbox
+from lab.chaos.checker import Checker
 from lab.chaos.clients import SUBSCRIPTION, Consumer, Topic, Watcher, seen_layout
 from lab.chaos.history import End, History, Holding
-from lab.chaos.nodes import ControllerNode
-from schemas.messages import ConsumerEvent, LayoutEvent, Rejected, parse_message
+from lab.chaos.nodes import NOWHERE, ControllerNode
 
 NODES = 3
 SESSION_S = 1.5
@@ -30,7 +35,10 @@ GRACE_S = 60.0
 """Longer than any fault, so that nobody is put out who comes back."""
 REST_S = 60.0
 """Longest time until things have come to rest."""
-CHROOT = "/chaos"
+CHROOT, NAMESPACE = "/chaos", "acme/chaos"
+RETENTION_S = 5.0
+"""Sealed segments are pruned after so long: a topic that keeps all of an hour is too large for ZooKeeper."""
+SAY_EVERY_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -45,39 +53,77 @@ class Plan:
     round_seconds: float = 12.0
 
 
+@dataclass
+class Totals:
+    """What a run has seen so far."""
+
+    layouts: int = 0
+    holdings: int = 0
+    announcements: int = 0
+    answers: Counter[str] = field(default_factory=Counter)
+    """By kind of call and status."""
+
+    @property
+    def changes(self) -> int:
+        """Calls that were answered with success."""
+        return sum(count for answer, count in self.answers.items() if answer.endswith(" 204"))
+
+
 class Chaos:
     """Controllers on the ZooKeeper at an address, and everything that is done to them."""
 
-    def __init__(self, folder: Path, zookeeper: str, plan: Plan, say: Callable[[str], None] = print) -> None:
-        self.history = History()
+    def __init__(
+        self, folder: Path, zookeeper: str, plan: Plan, say: Callable[[str], None] = print, kafka: str | None = None
+    ) -> None:
+        """`kafka`: the bootstrap address of a broker that has the three topics; then every segment is a topic there."""
+        self.totals = Totals()
         self.faults: dict[str, int] = dict.fromkeys(("kill", "freeze", "cut"), 0)
-        settings = f"session_seconds = {SESSION_S}\nconsumer_grace_seconds = {GRACE_S}"
-        self._nodes = [ControllerNode(folder / f"node{at}", zookeeper, CHROOT, settings) for at in range(NODES)]
+        self.ends: list[End] = []
+        settings = (
+            f"session_seconds = {SESSION_S}\nconsumer_grace_seconds = {GRACE_S}\n"
+            f'sealed_retention_seconds = {RETENTION_S}\nsegments = "{"kafka" if kafka else "none"}"'
+        )
+        self._nodes = [
+            ControllerNode(folder / f"node{at}", zookeeper, CHROOT, settings, kafka or NOWHERE) for at in range(NODES)
+        ]
+        self._history = History()
+        self._kafka, self._broken = kafka, list[str]()
+        self._checker = Checker(repeats=kafka is not None)
         self._zookeeper, self._plan, self._say = zookeeper, plan, say
         self._random = random.Random(plan.seed)
         self._topics: list[Topic] = []
 
-    async def run(self) -> History:
-        """All of it; `lab.chaos.history.check` says what it was worth."""
+    async def run(self) -> list[str]:
+        """All of it; every rule that was broken, in words. It ends with the round that breaks one."""
+        announcements: Announcements | None = None
         try:
             await asyncio.to_thread(self._start_all)
+            self._store = await asyncio.to_thread(ZooKeeperStore, self._zookeeper, CHROOT)
+            announcements = FromKafka(self._store, self._kafka) if self._kafka else FromOutbox(self._store)
             self._topics = [self._topic(number) for number in range(self._plan.topics)]
             for topic in self._topics:
                 await _until(lambda topic=topic: topic.create(self._nodes[0].url), "a topic is created")
             tasks = [asyncio.create_task(work) for work in self._work()]
             try:
-                await self._rounds()
+                await self._rounds(announcements)
             finally:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
                 for topic in self._topics:
                     await topic.close()
-            await asyncio.to_thread(self._look_at_the_end)
+            if not self._broken:
+                await asyncio.to_thread(self._look_at_the_end, announcements)
+                self._judge()
+        except TimeoutError as error:
+            self._broken.append(str(error))
         finally:
+            if announcements is not None:
+                announcements.close()
+                self._store.close()
             for node in self._nodes:
                 await asyncio.to_thread(node.close)
-        return self.history
+        return self._broken
 
     def _start_all(self) -> None:
         for node in self._nodes:
@@ -87,7 +133,7 @@ class Chaos:
 
     def _topic(self, number: int) -> Topic:
         urls = [node.url for node in self._nodes]
-        return Topic(f"topic://acme/chaos/t{number}", urls, self.history, self._plan.seed * 100 + number)
+        return Topic(f"topic://{NAMESPACE}/t{number}", urls, self._history, self._plan.seed * 100 + number)
 
     def _work(self) -> Iterable[asyncio.Future[None] | object]:
         seeds = itertools.count(self._plan.seed * 10_000)
@@ -97,8 +143,9 @@ class Chaos:
             for number in range(self._plan.consumers):
                 yield Consumer(topic, f"c{number}", next(seeds)).run()
 
-    async def _rounds(self) -> None:
-        end = time.monotonic() + self._plan.seconds
+    async def _rounds(self, announcements: Announcements) -> None:
+        began = said = time.monotonic()
+        end = began + self._plan.seconds
         for number in itertools.count(1):
             for topic in self._topics:
                 topic.working.set()
@@ -106,11 +153,29 @@ class Chaos:
             while time.monotonic() < until:
                 await self._torment()
             await self._rest()
-            done = sum(call.status == 204 for call in self.history.calls)
-            faults = ", ".join(f"{count} {name}" for name, count in self.faults.items())
-            self._say(f"round {number}: {done} changes done, {len(self.history.layouts)} layouts seen; {faults}")
-            if time.monotonic() >= end:
+            self._history.announced += await asyncio.to_thread(announcements.read)
+            self._judge()
+            now = time.monotonic()
+            if now - said >= SAY_EVERY_S or now >= end or self._broken:
+                said = now
+                faults = ", ".join(f"{count} {name}" for name, count in self.faults.items())
+                self._say(
+                    f"{(now - began) / 60:.1f} min, round {number}: {self.totals.changes} changes done, "
+                    f"{self.totals.layouts} layouts seen; {faults}; {len(self._broken)} rules broken"
+                )
+            if now >= end or self._broken:
                 return
+
+    def _judge(self) -> None:
+        """Check what was seen, count it, forget it."""
+        seen, totals = self._history, self.totals
+        self._broken += self._checker.check(seen)
+        totals.layouts += len(seen.layouts)
+        totals.holdings += len(seen.holdings)
+        totals.announcements += len(seen.announced)
+        totals.answers.update(f"{call.kind} {call.status or 'no answer'}" for call in seen.calls)
+        self.ends += seen.ends
+        seen.clear()
 
     async def _torment(self) -> None:
         """One fault at one node, for a while; the others go on."""
@@ -139,7 +204,7 @@ class Chaos:
             topic.working.clear()
         for topic in self._topics:
             await _until(lambda topic=topic: self._is_calm(topic), f"{topic.name} comes to rest")
-            self.history.holdings.append(await self._holding(topic))
+            self._history.holdings.append(await self._holding(topic))
 
     async def _is_calm(self, topic: Topic) -> None:
         """Raises unless all calls have ended, all operations too, and all consumers know the newest layout."""
@@ -160,45 +225,53 @@ class Chaos:
         held = {consumer.name: consumer.holds or () for consumer in topic.consumers}
         return Holding(topic.name, SUBSCRIPTION, frozenset(layout.active), held)
 
-    def _look_at_the_end(self) -> None:
-        nodes = ZooKeeperStore(self._zookeeper, CHROOT)
-        try:
-            store, outbox = LayoutStore(nodes), Outbox(nodes)
-            records = [record for entry in outbox.read(outbox.names()) for record in entry.records]
-            messages = [parse_message(record.source, record.key.encode(), record.value) for record in records]
-            assert not any(isinstance(message, Rejected) for message in messages)
-            for topic in self._topics:
-                stored = store.topic(topic.name)
-                assert stored is not None, f"{topic.name} is gone"
-                SegmentLayout.from_metadata(stored.metadata).check()
-                now = time.monotonic()
-                record = stored.metadata.model_dump(mode="json", by_alias=True)
-                consumers = {
-                    found.name: frozenset(members.consumers)
-                    for found in store.subscriptions(topic.name)
-                    if found.name != SUBSCRIPTION and (members := store.members(topic.name, found.name))
-                }
-                events = [one for one in messages if isinstance(one, LayoutEvent) and one.topic == topic.name]
-                counts = {
-                    name: tuple(
-                        one.consumers
-                        for one in messages
-                        if isinstance(one, ConsumerEvent) and one.topic == topic.name and one.subscription == name
-                    )
-                    for name in consumers
-                }
-                unfinished = [one for one in store.operations(topic.name) if not one.has_ended]
-                self.history.ends.append(
-                    End(
-                        layout=seen_layout(topic.name, record, "the store", now, now),
-                        open_operations=tuple(f"{one.kind} {one.id}" for one in unfinished),
-                        consumers=consumers,
-                        announced_epochs=tuple(one.layout.epoch for one in events),
-                        announced_counts=counts,
-                    )
-                )
-        finally:
-            nodes.close()
+    def _look_at_the_end(self, announcements: Announcements) -> None:
+        """Until nothing is pruned any more between two looks: then what was announced fits to what is there."""
+        deadline = time.monotonic() + REST_S
+        while True:
+            before = [self._end(topic) for topic in self._topics]
+            self._history.announced += announcements.read()
+            ends = [self._end(topic) for topic in self._topics]
+            same = [end.layout.epoch for end in before] == [end.layout.epoch for end in ends]
+            if (same and all(_has_its_topics(end) for end in ends)) or time.monotonic() > deadline:
+                self._history.ends += ends
+                return
+            time.sleep(1)
+
+    def _end(self, topic: Topic) -> End:
+        store = LayoutStore(self._store)
+        stored = store.topic(topic.name)
+        assert stored is not None, f"{topic.name} is gone"
+        layout = SegmentLayout.from_metadata(stored.metadata)
+        layout.check()
+        now = time.monotonic()
+        record = stored.metadata.model_dump(mode="json", by_alias=True)
+        consumers = {
+            found.name: frozenset(members.consumers)
+            for found in store.subscriptions(topic.name)
+            if found.name != SUBSCRIPTION and (members := store.members(topic.name, found.name))
+        }
+        unfinished = [one for one in store.operations(topic.name) if not one.has_ended]
+        return End(
+            layout=seen_layout(topic.name, record, "the store", now, now),
+            open_operations=tuple(f"{one.kind} {one.id}" for one in unfinished),
+            consumers=consumers,
+            segment_topics=_segment_topics(self._kafka, topic.name) if self._kafka else None,
+            segments={segment_topic(topic.name, one): not one.is_active for one in layout.segments.values()},
+        )
+
+
+def _segment_topics(bootstrap: str, topic: str) -> Mapping[str, bool]:
+    """The segments of a topic in Kafka, and whether each is terminated."""
+    segments = KafkaSegments(bootstrap)
+    prefix = f"segment{topic.removeprefix('topic')}/"
+    names = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0}).list_topics(timeout=10).topics
+    found = [segment_of(name) for name in names if name.startswith("segment..")]
+    return {segment: segments.is_terminated(segment) for segment in found if segment.startswith(prefix)}
+
+
+def _has_its_topics(end: End) -> bool:
+    return end.segment_topics is None or end.segment_topics == end.segments
 
 
 class _NotYet(Exception):

@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
 
-from lab.chaos.history import Call, End, History, Holding, LostSession, SeenLayout, check
+from lab.chaos.checker import KEPT_EPOCHS, KEPT_IDS, KEPT_NAMES, Checker, check
+from lab.chaos.history import (
+    AnnouncedCount,
+    AnnouncedLayout,
+    Call,
+    End,
+    History,
+    Holding,
+    LostSession,
+    SeenLayout,
+)
 
 TOPIC = "topic://acme/chaos/t"
 WHOLE, LOWER, UPPER = (0, 0xFFFF), (0, 0x7FFF), (0x8000, 0xFFFF)
 FIRST = SeenLayout(TOPIC, 0, {0: WHOLE}, {0: WHOLE}, "one", 1.0, 2.0)
 SECOND = SeenLayout(TOPIC, 1, {1: LOWER, 2: UPPER}, {0: WHOLE, 1: LOWER, 2: UPPER}, "one", 3.0, 4.0)
-END = End(SECOND, (), {"rest": frozenset({"r1"})}, (0, 1), {"rest": (1, 2, 1)})
+END = End(SECOND, (), {"rest": frozenset({"r1"})})
+PARENT = "segment://acme/chaos/t/0000-ffff-0"
+
+
+def counted(*counts: int) -> list[AnnouncedCount]:
+    return [AnnouncedCount(TOPIC, "rest", count) for count in counts]
+
+
+def layouts(*epochs: int, cause: str = "split") -> list[AnnouncedLayout]:
+    return [AnnouncedLayout(TOPIC, epoch, cause, 1 + 2 * epoch) for epoch in epochs]
 
 
 def good() -> History:
@@ -30,6 +49,7 @@ def good() -> History:
             Call(TOPIC, "register", "rest/r3", 503),
         ],
         holdings=[Holding(TOPIC, "streams", frozenset({1, 2}), {"a": (1,), "b": (2,), "c": ()})],
+        announced=[*layouts(0, 1), *counted(1, 2, 1)],
         ends=[END],
     )
 
@@ -54,6 +74,10 @@ def with_call(call: Call) -> Callable[[History], None]:
     return lambda history: history.calls.append(call)
 
 
+def announcing(*announced: Sequence[AnnouncedLayout | AnnouncedCount]) -> Callable[[History], None]:
+    return lambda history: history.announced.__setitem__(slice(None), [one for some in announced for one in some])
+
+
 def unanswered(at: int) -> Callable[[History], None]:
     return lambda history: history.calls.__setitem__(at, replace(history.calls[at], status=None))
 
@@ -74,14 +98,20 @@ def unanswered(at: int) -> Callable[[History], None]:
         (lambda history: history.lost.append(LostSession(TOPIC, "s", "c", "why")), "c of s was put out: why"),
         (with_end(open_operations=("split 7f",)), "the split 7f is half done"),
         (with_end(consumers={"rest": frozenset()}), "the registration of rest/r1 is lost"),
-        (with_end(consumers={"rest": frozenset({"r1", "r2"})}), "the registration of rest/r2 is there"),
+        (with_end(consumers={"rest": frozenset({"r1", "r2"})}), "nobody has registered rest/r2, or it was"),
         (with_end(consumers={"rest": frozenset({"r1", "r9"})}), "nobody has registered rest/r9"),
-        (with_end(announced_epochs=(0,)), "announced as [0]"),
-        (with_end(announced_epochs=(0, 1, 1)), "announced as [0, 1, 1]"),
-        (with_end(announced_epochs=(1, 0)), "announced as [1, 0]"),
-        (with_end(announced_counts={"rest": (1, 2)}), "announced as [1, 2]"),
-        (with_end(announced_counts={"rest": (1, 3, 2, 1)}), "announced as [1, 3, 2, 1]"),
-        (with_call(Call(TOPIC, "split", "2", 204)), "2 changes were done and 1 had no answer, but the epoch is 1"),
+        (announcing(layouts(0), counted(1)), "epoch 0 was announced last, and it is at 1"),
+        (announcing(layouts(0, 1, 1), counted(1)), "epoch 1 (split) was announced after 1"),
+        (announcing(layouts(1, 0), counted(1)), "epoch 1 (split) was announced after -1"),
+        (announcing(layouts(0, 1, cause="prune"), counted(1)), "epoch 1 (prune) was announced after 0"),
+        (announcing(layouts(0, 1), counted(1, 2)), "2 consumers of rest were announced last, and there are 1"),
+        (announcing(layouts(0, 1), counted(1, 3, 2, 1)), "were announced as 3 after 1"),
+        (announcing(layouts(0, 1), []), "0 consumers of rest were announced last, and there are 1"),
+        (with_end(segment_topics={}, segments={PARENT: True}), "0000-ffff-0 has no topic"),
+        (with_end(segment_topics={PARENT: True}), "0000-ffff-0 has a topic and is in no layout"),
+        (with_end(segment_topics={PARENT: False}, segments={PARENT: True}), "is sealed and takes writes"),
+        (with_end(segment_topics={PARENT: True}, segments={PARENT: False}), "is active and takes none"),
+        (with_call(Call(TOPIC, "split", "2", 204)), "2 changes were done and 1 had no answer, 0 segments"),
         (lambda history: history.calls.pop(0) and history.calls.pop(1), "0 changes were done and 0 had no answer"),
     ],
 )  # fmt: skip
@@ -102,3 +132,63 @@ def test_a_push_may_be_older_than_what_others_saw_after_its_session_began() -> N
     history = good()
     history.layouts.append(replace(FIRST, by="watch", asked_at=1.5, seen_at=20.0))
     assert check(history) == []
+
+
+def test_announcements_that_are_sent_again_are_no_fault_where_that_is_allowed() -> None:
+    history = good()
+    history.announced = [*layouts(0, 1, 0, 1), *counted(1, 2, 1, 2, 1)]
+    assert check(history) != []
+    assert Checker(repeats=True).check(history) == []
+    history.announced = [*layouts(0), *counted(1)]
+    assert Checker(repeats=True).check(history) == [f"{TOPIC}: epoch 0 was announced last, and it is at 1"]
+
+
+def test_pruned_segments_raise_the_epoch_each_by_one() -> None:
+    history = good()
+    pruned = replace(SECOND, epoch=2, known={1: LOWER, 2: UPPER}, seen_at=10.0, asked_at=9.5, by="three")
+    history.layouts.append(pruned)
+    history.announced.append(AnnouncedLayout(TOPIC, 2, "prune", 2))
+    history.ends = [replace(END, layout=pruned)]
+    assert check(history) == []
+
+
+def parts(*histories: History) -> list[str]:
+    checker = Checker()
+    return [line for history in histories for line in checker.check(history)]
+
+
+def test_a_history_in_parts_is_judged_like_a_whole_one() -> None:
+    whole = good()
+    first = History(layouts=whole.layouts[:1], calls=whole.calls[:4], announced=whole.announced[:3])
+    second = History(
+        layouts=whole.layouts[1:], calls=whole.calls[4:], announced=whole.announced[3:], ends=whole.ends,
+        holdings=whole.holdings,
+    )  # fmt: skip
+    assert parts(first, second) == []
+    went_back = History(layouts=[replace(FIRST, asked_at=20.0, seen_at=21.0)])
+    assert f"{TOPIC}: one went back from epoch 1 to 0" in parts(whole, went_back)
+    late = History(layouts=[replace(FIRST, by="late", asked_at=20.0, seen_at=21.0)])
+    assert parts(whole, late) == [f"{TOPIC}: late asked after epoch 1 was seen, and was given 0"]
+    pushed = History(layouts=[replace(FIRST, by="watch", asked_at=1.5, seen_at=21.0)])
+    assert parts(whole, pushed) == []
+    forked = History(
+        layouts=[replace(SECOND, by="x", asked_at=20.0, seen_at=21.0, active={3: WHOLE}, known={2: LOWER})]
+    )
+    assert len(parts(whole, forked)) == 2
+    assert parts(whole, History(announced=[*layouts(1)])) == [f"{TOPIC}: epoch 1 (split) was announced after 1"]
+
+
+def test_what_is_carried_from_part_to_part_is_bounded() -> None:
+    checker = Checker()
+    for start in range(0, 3_000, 100):
+        history = History()
+        for epoch in range(start, start + 100):
+            at = float(epoch)
+            known = dict.fromkeys(range(10 * epoch, 10 * epoch + 10), WHOLE)
+            history.layouts.append(SeenLayout(TOPIC, epoch, {0: WHOLE}, known, f"by {epoch}", at, at + 0.5))
+            history.calls.append(Call(TOPIC, "register", f"rest/{epoch}", 204))
+            history.calls.append(Call(TOPIC, "unregister", f"rest/{epoch}", 204))
+        assert checker.check(history) == []
+    topic = checker._topics[TOPIC]
+    assert (len(topic._by_epoch), len(topic._by_id), len(topic._newest)) == (KEPT_EPOCHS, KEPT_IDS, KEPT_NAMES)
+    assert not topic._registered
