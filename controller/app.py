@@ -1,7 +1,8 @@
 """The ASGI application of a node: what runs while it serves, who is let in, and how refusals are answered.
 
-Stage: the outermost part of the controller. The routes are those of `controller.rest`, `controller.watching` and
-`controller.consuming`; whatever is refused is answered with its status and `{"reason": ...}`, never a stack trace.
+Stage: the outermost part of the controller. The routes are those of `controller.rest`, `controller.segments_rest`,
+`controller.watching` and `controller.consuming`; whatever is refused is answered with its status and
+`{"reason": ...}`, never a stack trace.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from controller.metadata.base import StoreError
 from controller.middleware import RequestGate
 from controller.node import Node
 from controller.rest import namespaces, topics
+from controller.segments_rest import routes as segments_routes
 from controller.watching import Watching
 from controller.watching import routes as watching_routes
 
@@ -77,6 +79,7 @@ def create_app(
         responses=_REFUSED,
     )
     app.state.service = node.service
+    app.state.segments = node.segments
     app.state.watching = watching
     app.state.consuming = consuming
     app.state.grants = grants
@@ -90,6 +93,7 @@ def create_app(
     include_guarded(app, consuming_routes)
     include_guarded(app, topics)
     include_guarded(app, namespaces)
+    include_guarded(app, segments_routes)
 
     @app.get("/healthz", tags=["health"], responses={503: {"description": "Failing."}})
     def health() -> JSONResponse:

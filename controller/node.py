@@ -40,7 +40,7 @@ class Node:
     def __init__(
         self, nodes: MetadataStore, segments: SegmentStore, settings: NodeSettings, now_ms: Callable[[], int]
     ) -> None:
-        self.nodes, self.url = nodes, settings.url
+        self.nodes, self.segments, self.url = nodes, segments, settings.url
         self.leaders = Leaders(nodes, settings.url)
         self.store = LayoutStore(nodes)
         self.service = ScalableTopicService(

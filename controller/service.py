@@ -152,6 +152,12 @@ class ScalableTopicService:
             "subscriptions": {name: {"consumerCount": consumers} for name, _, consumers in subscriptions},
         }
 
+    def has_segment(self, topic: str, descriptor: str) -> bool:
+        """Whether the layout of a topic has a segment; not when there is no such topic."""
+        stored = self._store.topic(topic)
+        segments = SegmentLayout.from_metadata(stored.metadata).segments.values() if stored else ()
+        return any(segment.descriptor == descriptor for segment in segments)
+
     def split_segment(self, topic: str, segment: int, decision_id: str | None = None) -> None:
         """Split an active segment at the middle of its range (PIP-468 "Split Protocol")."""
         self._operations.run(topic, "split", [segment], decision_id)

@@ -23,12 +23,14 @@ from tests.controller.conftest import RunningController, run_controller
 TOPIC = "/admin/v2/scalable/{tenant}/{namespace}/{topic}"
 SUBSCRIPTION = f"{TOPIC}/subscriptions/{{subscription}}"
 CONSUMER = f"{SUBSCRIPTION}/consumers/{{consumer}}"
+SEGMENT = "/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}"
+SUBSCRIPTION_OF = f"{SEGMENT}/subscription/{{subscription}}"
 POLICY = "/admin/v2/namespaces/{tenant}/{namespace}/scalableTopicAutoScalePolicy"
 CALLS: dict[Role, set[tuple[str, str]]] = {
     "read": {
         ("GET", "/admin/v2/scalable/{tenant}/{namespace}"), ("GET", TOPIC), ("GET", f"{TOPIC}/stats"),
         ("GET", f"{TOPIC}/operations"), ("GET", f"{TOPIC}/autoScalePolicy"), ("GET", POLICY), ("GET", CONSUMER),
-        ("GET", f"{TOPIC}/watch"), ("WebSocket", f"{TOPIC}/watch"),
+        ("GET", f"{TOPIC}/watch"), ("WebSocket", f"{TOPIC}/watch"), ("GET", f"{SUBSCRIPTION_OF}/backlog"),
     },
     "operate": {
         ("POST", f"{TOPIC}/split/{{segment}}"), ("POST", f"{TOPIC}/merge/{{first}}/{{second}}"),
@@ -37,7 +39,8 @@ CALLS: dict[Role, set[tuple[str, str]]] = {
     },
     "admin": {
         ("PUT", TOPIC), ("DELETE", TOPIC), ("POST", f"{TOPIC}/autoScalePolicy"), ("DELETE", f"{TOPIC}/autoScalePolicy"),
-        ("POST", POLICY), ("DELETE", POLICY),
+        ("POST", POLICY), ("DELETE", POLICY), ("PUT", SEGMENT), ("POST", f"{SEGMENT}/terminate"), ("DELETE", SEGMENT),
+        ("PUT", SUBSCRIPTION_OF), ("DELETE", SUBSCRIPTION_OF),
     },
 }  # fmt: skip
 
@@ -110,6 +113,7 @@ def test_a_token_opens_what_its_role_and_the_lesser_ones_open(guarded: Guarded, 
     for verb, template in sorted(CALLS[needed]):
         # The topic is nowhere to be found, or the path would change what the next one finds.
         path = re.sub(r"{(segment|first|second)}", "0", template).replace("{topic}", "absent")
+        path = path.replace("{descriptor}", "0000-ffff-0")
         path = re.sub(r"{(\w+)}", r"\1", path)
         if verb == "WebSocket":
             status = guarded.connect(guarded.tokens[role], path)

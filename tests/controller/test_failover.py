@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
+from kazoo.client import KazooClient
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
@@ -202,6 +204,64 @@ def test_all_nodes_answer_503_without_the_store_and_go_on_when_it_is_back(
     wait_until(lambda: first.client.post(f"{PATH}/split/0", follow_redirects=True).status_code == 204, 30)
     wait_until(lambda: second.client.get(PATH).status_code == 200, 30)
     assert second.client.get(PATH).json()["epoch"] == 1
+
+
+def test_a_watch_session_outlives_the_store_and_sees_what_is_changed_when_it_is_back(
+    start: Start, zookeeper: EmbeddedZooKeeper
+) -> None:
+    first, second = start(), start()
+    first.client.put(PATH)
+    with events(f"{second.url}{PATH}/watch") as stream:
+        assert stream.next()[0] == 0
+        zookeeper.kill()
+        wait_until(lambda: second.client.get(PATH).status_code == 503, 20)
+        zookeeper.start()
+        wait_until(lambda: first.client.post(f"{PATH}/split/0", follow_redirects=True).status_code == 204, 30)
+        while (update := stream.next())[0] != 1:
+            assert update[0] == 0
+        assert update[2]["segmentBrokers"].keys() == {"1", "2"}
+
+
+def test_the_next_leader_says_what_a_consumer_has_to_read_before_it_is_back(start: Start) -> None:
+    first, second = start(), start()
+    first.client.put(f"{PATH}?numInitialSegments=4")
+    with consumer(first, "a") as a, consumer(first, "b") as b:
+        b.assigned_until([1, 3])
+        a.assigned_until([0, 2])
+        first.nodes.close()
+    wait_until(lambda: second.service.leads(TOPIC), 20)
+    for name, segments in (("a", [0, 2]), ("b", [1, 3])):
+        found = second.client.get(f"{PATH}/subscriptions/s/consumers/{name}").json()
+        assert [one["segmentId"] for one in found["assignedSegments"]] == segments
+
+
+def test_a_merge_is_pushed_and_the_merged_segment_belongs_to_one(start: Start) -> None:
+    node = start()
+    node.client.put(f"{PATH}?numInitialSegments=4")
+    with consumer(node, "a") as a, consumer(node, "b") as b:
+        b.assigned_until([1, 3])
+        assert status(node, "merge/2/1") == 204
+        # By the start of the range: 0 (0000), 4 (4000), 3 (c000).
+        a.assigned_until([0, 3])
+        b.assigned_until([4])
+
+
+def test_a_topic_is_at_the_paths_of_the_pip_with_its_json(start: Start, zookeeper: EmbeddedZooKeeper) -> None:
+    node = start()
+    node.client.put(PATH)
+    node.client.put(f"{PATH}/subscriptions/s%2F1/consumers/c%201")
+    client = KazooClient(zookeeper.address)
+    client.start()
+    assert isinstance(node.nodes, ZooKeeperStore)
+    top = f"{node.nodes._tree}/topics/acme/failover/t"
+    assert json.loads(client.get(top)[0]) == node.client.get(PATH).json()
+    leader, about = client.get(f"{top}/controller")
+    assert (leader.decode(), about.ephemeralOwner != 0) == (node.url, True)
+    assert json.loads(client.get(f"{top}/subscriptions/s%2F1")[0])["type"] == "STREAM"
+    found = json.loads(client.get(f"{top}/subscriptions/s%2F1/consumers/c%201")[0])
+    assert (found["consumerName"], found["session"]) == ("c 1", False)
+    client.stop()
+    client.close()
 
 
 def test_a_topic_that_is_idle_is_released_and_one_with_sessions_is_not(start: Start) -> None:

@@ -13,8 +13,16 @@ Operations = dict[tuple[str, str], dict[str, Any]]
 
 NAMESPACE = "/admin/v2/scalable/{tenant}/{namespace}"
 TOPIC = f"{NAMESPACE}/{{topic}}"
+SEGMENT = "/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}"
 POLICIES = f"{TOPIC}/autoScalePolicy", "/admin/v2/namespaces/{tenant}/{namespace}/scalableTopicAutoScalePolicy"
-PLACES = {"segment": "0", "first": "0", "second": "1", "subscription": "s", "consumer": "c"}
+PLACES = {
+    "segment": "0",
+    "first": "0",
+    "second": "1",
+    "subscription": "s",
+    "consumer": "c",
+    "descriptor": "0000-ffff-0",
+}
 
 
 @pytest.fixture
@@ -43,6 +51,9 @@ def test_every_call_of_pulsars_admin_interface_that_is_here_is_described(operati
         ("POST", f"{TOPIC}/merge/{{first}}/{{second}}"),
         ("PUT", f"{TOPIC}/subscriptions/{{subscription}}"),
         ("DELETE", f"{TOPIC}/subscriptions/{{subscription}}"),
+        *((verb, SEGMENT) for verb in ("PUT", "DELETE")),
+        ("POST", f"{SEGMENT}/terminate"),
+        ("GET", f"{SEGMENT}/subscription/{{subscription}}/backlog"),
         *((verb, path) for verb in ("GET", "POST", "DELETE") for path in POLICIES),
     }
 

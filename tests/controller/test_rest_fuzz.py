@@ -22,7 +22,7 @@ BASE = "/admin/v2/scalable/acme/shop"
 
 PLACES = {
     "tenant": "acme", "namespace": "shop", "topic": "t", "segment": "0", "first": "0", "second": "1",
-    "subscription": "s", "consumer": "c",
+    "subscription": "s", "consumer": "c", "descriptor": "0000-ffff-0",
 }  # fmt: skip
 
 any_text = st.text(st.characters(codec="utf-8"), max_size=20)

@@ -1,0 +1,121 @@
+"""The admin REST interface of segment topics (PIP-468 "Segment Topic Management via Admin API").
+
+Stage: beside `controller.rest`, over the store of segments itself. For people and tools that repair: splits, merges and
+deletions need none of it. A controller without segment topics (`controller.segments = "none"`) answers 404.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, cast
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from controller.access import ADMIN, READ
+from controller.errors import BadRequest, PreconditionFailed
+from controller.names import plain_name, topic_of_path
+from controller.policies import parse_json
+from controller.segments.base import SegmentStore
+from controller.segments.no_segments import NoSegments
+from controller.service import ScalableTopicService
+from decisions.names import parse_segment_descriptor, segment_topic_name
+from schemas.base import MAX_NAME_BYTES
+from schemas.metadata import HashRange
+
+MAX_SUBSCRIPTIONS = 1_000
+"""Of one request to create a segment."""
+
+
+async def _segments(request: Request) -> SegmentStore:
+    found = cast(SegmentStore, request.app.state.segments)
+    if isinstance(found, NoSegments):
+        raise HTTPException(404)
+    return found
+
+
+async def _service(request: Request) -> ScalableTopicService:
+    return cast(ScalableTopicService, request.app.state.service)
+
+
+async def _body(request: Request) -> bytes:
+    return await request.body()
+
+
+async def _topic(tenant: str, namespace: str, topic: str) -> str:
+    return topic_of_path(tenant, namespace, topic)
+
+
+async def _descriptor(descriptor: str) -> str:
+    try:
+        parse_segment_descriptor(descriptor)
+    except ValueError as error:
+        raise PreconditionFailed(str(error)[:300]) from None
+    return descriptor
+
+
+async def _subscription(subscription: str) -> str:
+    return plain_name(subscription, "subscription")
+
+
+Body = Annotated[bytes, Depends(_body)]
+Segments = Annotated[SegmentStore, Depends(_segments)]
+Service = Annotated[ScalableTopicService, Depends(_service)]
+Topic = Annotated[str, Depends(_topic)]
+Descriptor = Annotated[str, Depends(_descriptor)]
+Subscription = Annotated[str, Depends(_subscription)]
+
+routes = APIRouter(prefix="/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}", tags=["segments"])
+_DONE: dict[str, Any] = {"status_code": 204, "response_class": Response, "dependencies": ADMIN}
+_NAMES = {"type": "array", "items": {"type": "string"}}
+_TAKES_NAMES = {"requestBody": {"content": {"application/json": {"schema": _NAMES}}}}
+
+
+@routes.put("", **_DONE, openapi_extra=_TAKES_NAMES)
+def create_segment(segments: Segments, service: Service, topic: Topic, descriptor: Descriptor, body: Body) -> None:
+    """Make the topic of a segment with subscriptions at its beginning; one that exists stays as it is."""
+    subscriptions = parse_json(body) or []
+    if not isinstance(subscriptions, list) or not all(isinstance(name, str) for name in subscriptions):
+        raise BadRequest("the body must be empty or a JSON array of names of subscriptions")
+    if len(subscriptions) > MAX_SUBSCRIPTIONS or not all(0 < len(name) <= MAX_NAME_BYTES for name in subscriptions):
+        raise PreconditionFailed(
+            f"at most {MAX_SUBSCRIPTIONS} subscriptions, each with a name of 1 to {MAX_NAME_BYTES} characters"
+        )
+    service.layout_json(topic)
+    segments.check_topic(topic)
+    start, end, number = parse_segment_descriptor(descriptor)
+    segments.create(topic, number, HashRange(start=start, end=end), subscriptions)
+
+
+@routes.post("/terminate", **_DONE)
+def terminate_segment(segments: Segments, topic: Topic, descriptor: Descriptor) -> None:
+    """Let a segment take no more writes; again is fine. The layout is not changed: a split or merge does both."""
+    segments.terminate(segment_topic_name(topic, descriptor))
+
+
+@routes.delete("", **_DONE)
+def delete_segment(
+    segments: Segments, service: Service, topic: Topic, descriptor: Descriptor, force: str = "false"
+) -> None:
+    """Delete a segment with its messages; none is fine. One that the layout has needs `force=true`."""
+    if force.lower() != "true" and service.has_segment(topic, descriptor):
+        raise PreconditionFailed(f"the layout of {topic} has the segment {descriptor}; force=true deletes its messages")
+    segments.delete(segment_topic_name(topic, descriptor))
+
+
+@routes.put("/subscription/{subscription}", **_DONE)
+def create_subscription(segments: Segments, topic: Topic, descriptor: Descriptor, subscription: Subscription) -> None:
+    """Make a subscription at the beginning of one segment; one that exists stays where it is."""
+    segments.create_subscription(segment_topic_name(topic, descriptor), subscription)
+
+
+@routes.delete("/subscription/{subscription}", **_DONE)
+def delete_subscription(segments: Segments, topic: Topic, descriptor: Descriptor, subscription: Subscription) -> None:
+    """Delete a subscription of one segment; none is fine."""
+    segments.delete_subscription(segment_topic_name(topic, descriptor), subscription)
+
+
+@routes.get("/subscription/{subscription}/backlog", dependencies=READ, responses={200: {"model": int}})
+def get_backlog(segments: Segments, topic: Topic, descriptor: Descriptor, subscription: Subscription) -> JSONResponse:
+    """Messages of a segment that a subscription has not acknowledged: a bare number."""
+    return JSONResponse(segments.backlog(segment_topic_name(topic, descriptor), subscription))
