@@ -31,10 +31,12 @@ class Asked:
     def answer(self, number: int) -> Any:
         """The answer to a request. Raises what the server said, `ConnectionLoss`, or `KazooTimeoutError`."""
         one = self._answers[number]
+        # The server answers in order: to be woken once, by the last, costs a tenth of being woken by each.
+        last = self._answers[-1]
         while not one.ready():
             if not self._client.connected:
                 raise ConnectionLoss("the connection was lost before the answer")
             if time.monotonic() > self._deadline:
                 raise KazooTimeoutError("no answer in time")
-            one.wait(_SLICE_S)
+            last.wait(_SLICE_S)
         return one.get()

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
@@ -42,6 +42,8 @@ from controller.metadata.answers import Asked
 from controller.metadata.base import (
     ABSENT,
     Append,
+    Check,
+    Delete,
     MetadataStore,
     Op,
     Put,
@@ -167,7 +169,7 @@ class ZooKeeperStore(MetadataStore):
         if size > MAX_COMMIT_BYTES:
             raise Refused(ops[0].path, f"the change has {size} bytes, ZooKeeper takes {MAX_COMMIT_BYTES} at once")
         while ops:
-            look = self._look(paths_to_read(ops))
+            look = self._look(ops)
             steps = plan(ops, {path: stat.mzxid for path, stat in look.stats.items()})
             version = self._send(steps, look)
             if version is not None:
@@ -182,19 +184,22 @@ class ZooKeeperStore(MetadataStore):
         """See `MetadataStore`."""
         put = Put(check_path(path), value, ABSENT)
         while True:
-            look = self._look(paths_to_read([put]))
-            if path not in look.stats:
-                version = self._send(plan([put], {path: stat.mzxid for path, stat in look.stats.items()}), look, path)
-                if version is not None:
-                    return version
-                continue
             try:
                 ((found, stat),) = self._ask(partial(self._client.get_async, self._tree + path))
             except NoNodeError:
-                continue
-            identity = self._client.client_id
-            is_ours = identity is not None and stat.ephemeralOwner == identity[0] and found == value
-            return int(stat.mzxid) if is_ours else None
+                # Mostly the node above is there, and there is nothing more to look at.
+                version = self._send([Step(Action.CREATE, path, value)], _Look({}, {}), path)
+                if version is None:
+                    look = self._look([put])
+                    if path not in look.stats:
+                        steps = plan([put], {known: stat.mzxid for known, stat in look.stats.items()})
+                        version = self._send(steps, look, path)
+                if version is not None:
+                    return version
+            else:
+                identity = self._client.client_id
+                is_ours = identity is not None and stat.ephemeralOwner == identity[0] and found == value
+                return int(stat.mzxid) if is_ours else None
 
     def watch(self, path: str, callback: WatchCallback, below: bool = True) -> Subscription:
         """See `MetadataStore`."""
@@ -236,10 +241,13 @@ class ZooKeeperStore(MetadataStore):
         self._watch_calls.close()
         self._session_calls.close()
 
-    def _look(self, paths: Iterable[str]) -> _Look:
-        """Where all stand; the counters are asked for first, so that they are not newer than the nodes."""
-        paths = list(paths)
-        counters = sorted({self._counter(path) for path in paths})
+    def _look(self, ops: Sequence[Op]) -> _Look:
+        """Where all stand that the operations touch, and the counters of those that expect something.
+
+        The counters are asked for first, so that they are not newer than the nodes.
+        """
+        paths = paths_to_read(ops)
+        counters = sorted({self._counter(op.path) for op in ops if _expects_something(op)})
         nodes = counters + [self._tree + path for path in paths]
         found: list[ZnodeStat | None] = self._ask(*(partial(self._client.exists_async, node) for node in nodes))
         made = {counter: stat.version for counter, stat in zip(counters, found, strict=False) if stat}
@@ -345,6 +353,10 @@ class ZooKeeperStore(MetadataStore):
                 watches = list(self._watches)
             for watch in watches:
                 watch.look_everywhere()
+
+
+def _expects_something(op: Op) -> bool:
+    return isinstance(op, Check) or (isinstance(op, (Put, Delete)) and op.expected_version is not None)
 
 
 def _words(error: Exception) -> str:
