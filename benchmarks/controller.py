@@ -1,7 +1,7 @@
 """What the controller carries on one node: topics, changes a second, and clients that see a split, against floors.
 
-Run as `python -m benchmarks.controller [--quick] [topics|watching]`; with one part named, the figures of the other one
-stay. The controller is a process of its own, with SQLite, a real broker behind its outbox, and real sockets. Two parts:
+Run as `python -m benchmarks.controller [--quick] [topics] [watching] [nodes]`; with parts named, the figures of the
+others stay. The controller is a process of its own, with SQLite, a real broker behind its outbox, and real sockets:
 
 - *topics*: at 100, 1,000 and 10,000 topics: creations and splits a second over REST, one after the other and four at a
   time; the start of the process with so many topics; its memory. The floor is a bare SQLite commit with the same
@@ -17,23 +17,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import platform
-import sqlite3
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from benchmarks.nodes import measure_nodes, show_nodes
 from benchmarks.processes import process_seconds, resident_kb
+from benchmarks.serving import NAMESPACE, SqliteFloor, call_all, controller, machine_now, process_of, rates
 from benchmarks.watchers import Kind, Watcher, all_have, watch
 from lab.broker import EmbeddedBroker, create_topics
 from lab.setup import ensure_jars
@@ -44,17 +40,11 @@ SESSIONS = (10, 100, 1_000)
 SPLITS = 20
 """Splits that are watched in a round."""
 ROUNDS = 3
-PARTS = {"topics", "watching"}
+PARTS = {"topics", "watching", "nodes"}
 SHARES = {"p50": 0.5, "p99": 0.99, "most": 1.0}
-CALLERS = 4
 MEASURED = 1_000
 """Topics whose creation and split are measured, the last ones of each size."""
 STARTS = 3
-BATCH = 100
-"""Calls between two looks at the floor."""
-NAMESPACE = "/admin/v2/scalable/acme/shop"
-
-
 RESULT = Path(__file__).parent / "controller.json"
 
 
@@ -75,63 +65,37 @@ def main(quick: bool, parts: set[str]) -> None:
             )
             report = {} if parts == PARTS else json.loads(RESULT.read_text())
             if "topics" in parts:
-                report["topics"] = {"machine": _machine(), "sizes": _topics(work, settings, topics)}
+                report["topics"] = {"machine": machine_now(), "sizes": _topics(work, settings, topics)}
             if "watching" in parts:
-                report["watching"] = {"machine": _machine(), "sizes": _watching(settings, sessions)}
+                report["watching"] = {"machine": machine_now(), "sizes": _watching(settings, sessions)}
+            if "nodes" in parts:
+                report["nodes"] = {
+                    "machine": machine_now(),
+                    "sizes": measure_nodes(work, jars, broker.bootstrap, topics),
+                }
         finally:
             broker.stop()
     _show(report)
     RESULT.write_text(json.dumps(report, indent=2) + "\n")
 
 
-def _machine() -> dict[str, Any]:
-    return {
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "system": platform.machine(),
-        "load_before": round(os.getloadavg()[0], 1),
-    }
-
-
-@contextmanager
-def _controller(settings: Path) -> Iterator[tuple[str, int, float]]:
-    """A controller process: its URL, its id, and the seconds from its start to its first answer."""
-    began = time.perf_counter()
-    with _process([sys.executable, "-m", "anabranch.cli", "-c", str(settings), "controller"]) as (process, line):
-        url = line.rpartition(" ")[2]
-        assert httpx.get(f"{url}{NAMESPACE}", params={"property": "no=one"}).status_code == 200
-        yield url, process.pid, time.perf_counter() - began
-
-
-@contextmanager
-def _process(command: list[str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A process that runs meanwhile, and the first line that it prints."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("ANABRANCH_")}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stdout is not None
-        try:
-            yield process, process.stdout.readline().strip()
-        finally:
-            process.terminate()
-
-
 def _topics(work: Path, settings: Path, sizes: tuple[int, ...]) -> list[dict[str, Any]]:
     found = []
-    floor = _Floor(work / "floor.db")
+    floor = SqliteFloor(work / "floor.db")
     empty = work / "empty.toml"
     empty.write_text(settings.read_text().replace("layouts.db", "empty.db"))
     before_kb = _used(empty, 1)
     before = 0
     for topics in sizes:
         names = [f"{NAMESPACE}/t{number}" for number in range(before, topics)]
-        with _controller(settings) as (url, _, _):
-            _call_all(url, [("PUT", name) for name in names[:-MEASURED]])
-            create = _rates(url, floor, [("PUT", name) for name in names[-MEASURED:]])
-            split = _rates(url, floor, [("POST", f"{name}/split/0") for name in names[-MEASURED:]])
+        with controller(settings) as (url, _, _):
+            call_all(url, [("PUT", name) for name in names[:-MEASURED]])
+            create = rates(url, floor, [("PUT", name) for name in names[-MEASURED:]])
+            split = rates(url, floor, [("POST", f"{name}/split/0") for name in names[-MEASURED:]])
         used_kb = _used(settings, topics)
         starts: dict[Path, list[float]] = {settings: [], empty: []}
         for file in (settings, empty) * STARTS:
-            with _controller(file) as (_, _, seconds):
+            with controller(file) as (_, _, seconds):
                 starts[file].append(seconds)
         found.append({
             "topics": topics,
@@ -149,65 +113,18 @@ def _topics(work: Path, settings: Path, sizes: tuple[int, ...]) -> list[dict[str
 
 def _used(settings: Path, topics: int) -> int:
     """Resident KiB of a controller once every topic was asked for and all were listed."""
-    with _controller(settings) as (url, pid, _):
-        _call_all(url, [("GET", f"{NAMESPACE}/t{number}/stats") for number in range(topics)])
-        _call_all(url, [("GET", NAMESPACE)])
+    with controller(settings) as (url, pid, _):
+        call_all(url, [("GET", f"{NAMESPACE}/t{number}/stats") for number in range(topics)])
+        call_all(url, [("GET", NAMESPACE)])
         return resident_kb(pid)
-
-
-def _call_all(url: str, calls: list[tuple[str, str]]) -> None:
-    with httpx.Client(base_url=url) as client, ThreadPoolExecutor(CALLERS) as pool:
-        for _ in pool.map(lambda call: client.request(*call), calls):
-            pass
-
-
-def _rates(url: str, floor: _Floor, calls: list[tuple[str, str]]) -> dict[str, float]:
-    """Calls a second, by one caller and by several, and commits of the floor: medians of batches, taken in turns."""
-    rates: dict[str, list[float]] = {"one_caller": [], "four_callers": [], "floor": []}
-    batch = max(10, min(BATCH, len(calls) // 6))
-    with (
-        httpx.Client(base_url=url, limits=httpx.Limits(max_keepalive_connections=CALLERS)) as client,
-        ThreadPoolExecutor(CALLERS) as pool,
-    ):
-
-        def call(one: tuple[str, str]) -> None:
-            answer = client.request(*one)
-            assert answer.status_code == 204, answer.text
-
-        list(pool.map(call, calls[:CALLERS]))
-        for number, start in enumerate(range(CALLERS, len(calls), batch)):
-            chosen = calls[start : start + batch]
-            began = time.perf_counter()
-            for _ in pool.map(call, chosen) if number % 2 else map(call, chosen):
-                pass
-            called = time.perf_counter()
-            floor.commit(len(chosen))
-            ended = time.perf_counter()
-            rates["four_callers" if number % 2 else "one_caller"].append(len(chosen) / (called - began))
-            rates["floor"].append(len(chosen) / (ended - called))
-    return {name: round(statistics.median(each), 1) for name, each in rates.items()}
-
-
-class _Floor:
-    """One row a transaction, as durable as the controller's: what SQLite and the disk allow."""
-
-    def __init__(self, file: Path) -> None:
-        self._db = sqlite3.connect(file, isolation_level=None)
-        self._db.execute("PRAGMA journal_mode = WAL")
-        self._db.execute("PRAGMA synchronous = FULL")
-        self._db.execute("CREATE TABLE rows (value TEXT)")
-
-    def commit(self, times: int) -> None:
-        for _ in range(times):
-            self._db.execute("INSERT INTO rows VALUES (?)", ("x" * 300,))
 
 
 def _watching(settings: Path, sizes: tuple[int, ...]) -> list[dict[str, Any]]:
     found = []
     for sessions in sizes:
         with (
-            _controller(settings) as (url, pid, _),
-            _process([sys.executable, "-m", "benchmarks.watchers"]) as (_, floor),
+            controller(settings) as (url, pid, _),
+            process_of([sys.executable, "-m", "benchmarks.watchers"]) as (_, floor),
             httpx.Client(base_url=url) as client,
         ):
             seen: list[float] = []
@@ -332,6 +249,7 @@ def _show(report: dict[str, Any]) -> None:
             f"        {row['message_bytes']:,} B to each; {row['processor_ms_per_split']:.0f} ms of processor a split; "
             f"{row['memory_kb_per_session']} kB of memory a session"
         )
+    show_nodes(report["nodes"])
 
 
 if __name__ == "__main__":

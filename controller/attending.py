@@ -43,8 +43,9 @@ class Attending:
         self._looked_for_sealed = True
 
     def _attend(self, topic: str) -> None:
-        with contextlib.suppress(ControllerError):
-            self._leaders.lead(topic)
+        if not self._leaders.stopping.is_set():
+            with contextlib.suppress(ControllerError):
+                self._leaders.lead(topic)
 
     def release_idle(self, seconds: float, with_sessions: Callable[[], Collection[str]]) -> None:
         """Lead those topics no more that nobody has asked for anything in so many seconds, and that need nothing."""

@@ -40,6 +40,7 @@ class Housekeeping:
         self._presence = presence
         self._watch: Subscription | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._service: ScalableTopicService | None = None
         self._due = asyncio.Event()
         self._attend = True
         self._tasks: list[asyncio.Task[None]] = []
@@ -48,7 +49,7 @@ class Housekeeping:
         self, service: ScalableTopicService, with_sessions: Callable[[], Collection[str]], prune_seconds: float
     ) -> None:
         """Begin all of it. Raises `StoreUnavailable`."""
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._service = asyncio.get_running_loop(), service
         await asyncio.to_thread(self._stand)
         self._tasks = [
             asyncio.create_task(self._keep_house(service, with_sessions)),
@@ -57,6 +58,8 @@ class Housekeeping:
 
     async def stop(self) -> None:
         """End the loops; the candidacies end with the session of the store."""
+        if self._service is not None:
+            self._service.leaders.stopping.set()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -55,6 +55,8 @@ class Leaders:
 
     def __init__(self, nodes: MetadataStore, url: str) -> None:
         self.url = url
+        self.stopping = threading.Event()
+        """Set when the node is about to end: rounds over all topics break off, which would hold it up for minutes."""
         self.on_begun: list[Told] = []
         """Told of the topic of every term that begins, from any thread; must be short."""
         self.on_ended: list[Told] = []

@@ -75,6 +75,8 @@ class Operations:
     def resume_open(self) -> None:
         """Carry on with every operation of this node that is open, each as far as it comes; failures are logged."""
         for topic in tuple(self._unsettled):
+            if self._leaders.stopping.is_set():
+                return
             if self._leaders.term(topic) is None:
                 # Another node's by now; or it comes again with the store.
                 if topic not in self._leaders.topics():

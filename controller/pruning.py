@@ -57,7 +57,7 @@ class Pruning:
         """Remove what can be removed now; how many segments that were."""
         if self.keeps_all:
             return 0
-        while self._changed:
+        while self._changed and not self._leaders.stopping.is_set():
             topic = self._changed.pop()
             try:
                 self._note(topic)

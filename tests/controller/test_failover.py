@@ -264,6 +264,18 @@ def test_a_topic_is_at_the_paths_of_the_pip_with_its_json(start: Start, zookeepe
     client.close()
 
 
+def test_a_node_that_stops_takes_no_more_topics_over(start: Start) -> None:
+    node = start()
+    for number in range(3):
+        node.nodes.put(tree.attended_path(f"{TOPIC}{number}"), b"")
+    node.service.leaders.stopping.set()
+    node.service.attending.attend()
+    assert node.service.leaders.topics() == []
+    node.service.leaders.stopping.clear()
+    node.service.attending.attend()
+    assert len(node.service.leaders.topics()) == 3
+
+
 def test_a_topic_that_is_idle_is_released_and_one_with_sessions_is_not(start: Start) -> None:
     node, other = start(), start()
     for name in ("idle", "busy", "deleted"):
