@@ -258,7 +258,7 @@ class Intake:
                 *(pa.array(rates[:, column]) for column in range(4)),
                 pa.array(samples.reporters, pa.string()).take(owners),
                 pa.array(samples.sampled_at[owners]),
-                _CAUSES.take(codes),
+                pa.array(_CAUSES[codes], pa.string()),
                 pa.array(samples.partitions[owners].astype(np.int64)),
                 pa.array(samples.offsets[owners]),
             ],
@@ -298,7 +298,7 @@ class Intake:
         })  # fmt: skip
 
 
-_CAUSES = pa.array([None, *(CAUSES[code] for code in sorted(CAUSES))], pa.string())
+_CAUSES = np.array([None, *(CAUSES[code] for code in sorted(CAUSES))], np.object_)
 
 
 def _with(samples: Samples | None, late: list[tuple[RawRecord, SegmentStats]]) -> Samples:

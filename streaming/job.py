@@ -79,7 +79,7 @@ def operator_output(spark: SparkSession, settings: Settings) -> DataFrame:
         packed = rows.mapInArrow(BucketPacker(stream.buckets), PACKED_DDL)
     state = None if start is None else spark.read.schema(STATE_DDL).parquet(start.state).groupBy("bucket")
     with _workers_of_their_own(spark, "state"):
-        return packed.groupBy("bucket").transformWithStateInPandas(
+        return packed.groupBy("bucket").transformWithState(
             BucketProcessor(engine_settings(settings)), OUTPUT_DDL, "Append", "None", state
         )
 

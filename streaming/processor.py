@@ -1,8 +1,8 @@
 """The stateful operator as Spark sees it: a thin adapter around `streaming.engine`, keyed by bucket.
 
-Stage: `transformWithStateInPandas` (DESIGN section 7): packed rows of a bucket in, rows of `OUTPUT_DDL` out. Of topics
-and of loads, a value holds the base and a list the log; a small value says which state this is, so that a worker that
-holds the decoded state does not fetch it again. The module must be importable on the workers.
+Stage: `transformWithState` (DESIGN section 7, in its form of rows): packed rows of a bucket in, rows of `OUTPUT_DDL`
+out. Of topics and of loads, a value holds the base and a list the log; a small value says which state this is, so that
+a worker that holds the decoded state does not fetch it again. The module must be importable on the workers.
 """
 
 from __future__ import annotations
@@ -10,17 +10,18 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import Any
 
-import pandas as pd
-import pydantic_core
+from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from streaming.engine import BucketEngine, EngineSettings
 from streaming.packed import Packed
 from streaming.preparse import unpack_bucket
-from streaming.records import COUNTS, DUE, LOAD, RARE, Output
+
+_PACKED = StructType([StructField("packed", BinaryType())])
+"""Of every state variable. As a type, not as text: text is parsed by the JVM, twice for each variable and task."""
 
 
 class BucketProcessor(StatefulProcessor):
@@ -31,27 +32,26 @@ class BucketProcessor(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declares the state variables."""
-        self._fence = handle.getValueState("fence", "packed BINARY")
-        self._topics = handle.getValueState("topics", "packed BINARY")
-        self._loads = handle.getValueState("loads", "packed BINARY")
-        self._topics_log = handle.getListState("topics_log", "packed BINARY")
-        self._loads_log = handle.getListState("loads_log", "packed BINARY")
+        self._fence = handle.getValueState("fence", _PACKED)
+        self._topics = handle.getValueState("topics", _PACKED)
+        self._loads = handle.getValueState("loads", _PACKED)
+        self._topics_log = handle.getListState("topics_log", _PACKED)
+        self._loads_log = handle.getListState("loads_log", _PACKED)
         self._engine = _engine(self._settings)
 
-    def handleInitialState(self, key: Any, initialState: pd.DataFrame, timerValues: Any) -> None:
+    def handleInitialState(self, key: Any, initialState: Row, timerValues: Any) -> None:
         """Takes over a bucket of a rebuilt checkpoint, a row of `streaming.rebuild.STATE_DDL`."""
-        for row in initialState.itertuples(index=False):
-            self._topics.update((bytes(row.topics),))
-            self._loads.update((bytes(row.loads),))
-            self._fence.update((bytes(row.fence),))
+        self._topics.update((initialState.topics,))
+        self._loads.update((initialState.loads,))
+        self._fence.update((initialState.fence,))
 
-    def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         """One batch of one bucket."""
-        frames = pd.concat(list(rows))
-        if frames.empty:
+        received = list(rows)
+        if not received:
             return
-        now = int(frames["now"].iloc[0])
-        records, samples = unpack_bucket(frames["kind"].tolist(), frames["body"].tolist())
+        now = received[0].now
+        records, samples = unpack_bucket([row.kind for row in received], [row.body for row in received])
         bucket, fence = int(key[0]), _bytes(self._fence.get())
         before = Packed(fence) if self._engine.holds(bucket, fence) else self._stored(fence)
         with _cycles_uncollected():
@@ -67,7 +67,7 @@ class BucketProcessor(StatefulProcessor):
                 log.appendValue((entry,))
         if written.fence != fence:
             self._fence.update((written.fence,))
-        yield _frame(output, now)
+        yield from (Row(kind=kind, body=body, now=now) for kind, body in output.bodies().items())
 
     def close(self) -> None:
         """Nothing is held open."""
@@ -106,16 +106,3 @@ def _cycles_uncollected() -> Iterator[None]:
         gc.collect()
         gc.freeze()
         gc.enable()
-
-
-def _frame(output: Output, now: int) -> pd.DataFrame:
-    """The output as one data frame of `OUTPUT_DDL`: a row per kind that has something to say."""
-    bodies: dict[str, bytes] = {COUNTS: pydantic_core.to_json([asdict(output.counts)])}
-    for kind in RARE:
-        if rows := getattr(output, kind):
-            bodies[kind] = pydantic_core.to_json(rows, bytes_mode="base64")
-    if output.due:
-        bodies[DUE] = pydantic_core.to_json(output.due)
-    if output.loads is not None:
-        bodies[LOAD] = output.loads.serialize().to_pybytes()
-    return pd.DataFrame({"kind": list(bodies), "body": list(bodies.values()), "now": now})

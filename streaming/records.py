@@ -6,10 +6,11 @@ reads it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pydantic_core
 
 
 class RawRecord(NamedTuple):
@@ -85,6 +86,18 @@ class Output:
     due: list[tuple[str, int]] = field(default_factory=list)
     """Topics that ask for an evaluation before the next tick, and when."""
     counts: Counts = field(default_factory=Counts)
+
+    def bodies(self) -> dict[str, bytes]:
+        """The rows of `OUTPUT_DDL`: a body for each kind that has something to say."""
+        bodies = {COUNTS: pydantic_core.to_json([asdict(self.counts)])}
+        for kind in RARE:
+            if rows := getattr(self, kind):
+                bodies[kind] = pydantic_core.to_json(rows, bytes_mode="base64")
+        if self.due:
+            bodies[DUE] = pydantic_core.to_json(self.due)
+        if self.loads is not None:
+            bodies[LOAD] = self.loads.serialize().to_pybytes()
+        return bodies
 
 
 OUTPUT_DDL = "kind STRING, body BINARY, now BIGINT"

@@ -17,7 +17,6 @@ from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGM
 from streaming.history import Batches, History, free_generation, history_of, rebuilt_generation
 from streaming.loads import LoadTable
 from streaming.packed import Packed
-from streaming.processor import _frame
 from streaming.records import COUNTS, LOAD
 from streaming.replay import BucketReplay, RebuildError
 from streaming.rows import bulk_rows, rare_rows
@@ -40,8 +39,7 @@ class RecordedBucket(Bucket):
 
     def batch(self, now, *records):
         output = super().batch(now, *records)
-        frame = _frame(output, now)
-        bodies = {kind: [body] for kind, body in zip(frame["kind"], frame["body"], strict=True)}
+        bodies = {kind: [body] for kind, body in output.bodies().items()}
         for table in (EVENTS, DEAD_LETTERS, DECISIONS, HOLDS):
             self.tables[table.name].append(rare_rows(table, bodies.get(table.name, []), self.batch_id))
         self.tables[SEGMENT_LOAD.name].append(bulk_rows(bodies.get(LOAD, []), now, self.batch_id))
