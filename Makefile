@@ -14,7 +14,7 @@ run: setup  ## the whole system on this machine, with a live screen, until Ctrl-
 	@exec $(BIN)/anabranch run --local $(ARGS)
 
 test: setup check  ## check, then all tests (ARGS="-k NAME" chooses)
-	@$(BIN)/pytest $(ARGS)
+	@$(BIN)/pytest --numprocesses 2 --dist loadgroup $(ARGS)
 
 check: $(VENV)/.installed  ## format, lint, types, import contracts
 	@$(BIN)/ruff format --check --quiet . || { echo "not formatted: run make format"; exit 1; }

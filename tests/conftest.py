@@ -15,6 +15,13 @@ hypothesis_settings.register_profile("anabranch", deadline=None)
 hypothesis_settings.load_profile("anabranch")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests with a Spark session run one after the other in one process, all others beside them in another one."""
+    for item in items:
+        if any(item.iter_markers("spark")) or any(item.iter_markers("local_run")):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
 @pytest.fixture(scope="session")
 def jars() -> Jars:
     """The checked jars, fetched if this is the first time."""
