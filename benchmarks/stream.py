@@ -69,8 +69,8 @@ class Case:
 
     @property
     def most(self) -> int:
-        """Messages of a batch: 500,000 samples, or 50,000 messages."""
-        return max(1, min(50_000, 500_000 // self.segments, self.topics * self.rounds // 4))
+        """Messages of a batch: a million samples, or 100,000 messages; fewer when that leaves too few batches."""
+        return max(1, min(100_000, 1_000_000 // self.segments, self.topics * self.rounds // 20))
 
 
 CASES = {
@@ -113,7 +113,7 @@ def _in_a_process_of_its_own(case: Case) -> dict[str, Any]:
 
 def run_case(case: Case, work: Path) -> None:
     """One case in the folder `work`; leaves `report.json` there."""
-    with on_a_broker(work, 64, case.most) as settings:
+    with on_a_broker(work, 16, case.most) as settings:
         _produce(settings.kafka.bootstrap, case)
         (work / "report.json").write_text(json.dumps(_measure(settings, case)))
 

@@ -133,6 +133,8 @@ class Intake:
             return
         metadata_json = event.layout.to_json()
         if known and known.metadata_json == metadata_json:
+            if (event.sender or 0) > known.layout_sender:
+                self._state.touch(name).layout_sender = event.sender or 0
             return
         layout = self._layout
         topic = self._state.touch(name)
@@ -155,6 +157,8 @@ class Intake:
         if self._is_late(event.sender, known.consumers_sender if known else 0, event.topic):
             return
         if known and known.consumers.get(event.subscription) == entry and event.event != "deleted":
+            if (event.sender or 0) > known.consumers_sender:
+                self._state.touch(event.topic).consumers_sender = event.sender or 0
             return
         if event.event == "deleted":
             if known and event.subscription in known.consumers:
@@ -173,8 +177,12 @@ class Intake:
 
     def _apply_policy(self, event: PolicyEvent) -> None:
         text, senders = event.policy.to_json() if event.policy else None, self._state.policy_senders
-        if event.sender is not None and event.sender < senders.get(event.name or "", 0):
+        newest = senders.get(event.name or "", 0)
+        if event.sender is not None and event.sender < newest:
             return
+        if (event.sender or 0) > newest:
+            senders[event.name or ""] = event.sender or 0
+            self._state.header_changed = True
         if event.scope == "cluster":
             changed, self._state.cluster_policy = self._state.cluster_policy != text, text
         else:
@@ -186,8 +194,6 @@ class Intake:
                 policies[name] = text
         if not changed:
             return
-        if event.sender is not None:
-            senders[event.name or ""] = event.sender
         self._state.header_changed = self.new_policies = True
         self._routes.clear()
         for topic in self._state.topics.values():

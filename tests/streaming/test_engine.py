@@ -269,6 +269,25 @@ def test_a_policy_of_a_sender_that_was_replaced_is_ignored_also_after_its_remova
         assert found == known_after(newest).namespace_policies
 
 
+def test_who_says_again_what_is_known_is_the_newest_sender_too():
+    eight = policy({"maxSegments": 8}, "acme/shop")
+    one = layout(two_segments(), policy={"maxSegments": 8})
+    three = consumers(3)
+    said = known_after(
+        *(sent_by(OLD, each) for each in (one, three, eight)), *(sent_by(NEW, each) for each in (one, three, eight))
+    )
+    late = [layout(two_segments(), policy={"maxSegments": 9}), consumers(8), policy({"maxSegments": 9}, "acme/shop")]
+    then = known_after(
+        *(sent_by(OLD, each) for each in (one, three, eight)),
+        *(sent_by(NEW, each) for each in (one, three, eight)),
+        *(sent_by(OLD, each) for each in late),
+    )
+    assert (max_segments_of(then), then.topics[TOPIC].consumers, then.namespace_policies) == (
+        max_segments_of(said), said.topics[TOPIC].consumers, said.namespace_policies
+    )  # fmt: skip
+    assert max_segments_of(then) == 8
+
+
 def test_of_deleted_topics_the_newest_are_remembered(monkeypatch):
     monkeypatch.setattr(state, "MOST_DELETED", 2)
     known = state.BucketState()
