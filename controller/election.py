@@ -89,6 +89,20 @@ class Election:
             raise
         self.stand()
 
+    def resign(self, leave: Callable[[], bool]) -> bool:
+        """Stand no more, if `leave`, which takes the leader's node away with whatever else has to go, returns True.
+
+        Nothing is heard of the node's end meanwhile: this candidate would make it again. Returns what `leave` does.
+        """
+        with self._lock:
+            if not leave():
+                return False
+            self._closed = True
+            self._unsubscribe()
+            self._become(NO_LEADER, self._store.session_changes)
+        self._tell()
+        return True
+
     def close(self) -> None:
         """Stand no more, and give the leadership up for another to take at once."""
         with self._lock:

@@ -136,12 +136,18 @@ class Leaders:
             if found and not found.value and self._nodes.children(topic_path(topic)) == ["controller"]:
                 # It was made for the election of a topic that never came to be, or is deleted.
                 gone.append(Delete(topic_path(topic), found.version))
-            try:
-                self._nodes.commit(*gone)
-            except VersionConflict:
+            assert controller.election is not None
+            if not controller.election.resign(lambda: self._committed(gone)):
                 return False
             self._end(topic, controller)
             return True
+
+    def _committed(self, ops: list[Delete]) -> bool:
+        try:
+            self._nodes.commit(*ops)
+        except VersionConflict:
+            return False
+        return True
 
     def forsake(self, seconds: float) -> None:
         """End the terms that could not be confirmed for so many seconds: by now another node may lead."""

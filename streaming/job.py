@@ -28,6 +28,7 @@ from streaming.sink import LakeSink
 from streaming.sources import raw_rows
 from streaming.ticks import TickWriter
 from streaming.watch import JobWatch
+from streaming.workers import STAGE_VARIABLE
 
 log = logging.getLogger(__name__)
 
@@ -92,11 +93,11 @@ def _workers_of_their_own(spark: SparkSession, stage: str) -> Iterator[None]:
     decoded state must not be given away for decoding, or every batch would find the state in another process.
     """
     environment = spark.sparkContext.environment
-    environment["ANABRANCH_STAGE"] = stage
+    environment[STAGE_VARIABLE] = stage
     try:
         yield
     finally:
-        del environment["ANABRANCH_STAGE"]
+        del environment[STAGE_VARIABLE]
 
 
 def start_query(spark: SparkSession, settings: Settings, sink: LakeSink) -> StreamingQuery:
@@ -187,12 +188,14 @@ def _end_between_batches(query: StreamingQuery, seconds: float) -> None:
     """Lets the running batch finish and begins no other; one that is not done after `seconds` is cut off.
 
     `stop()` alone interrupts the batch, and with data coming in there is hardly a moment without one. Spark looks at
-    its own state after every batch, so it is set without the interrupt. What is cut off is replayed by the next start.
+    its own state after every batch, so it is set without the interrupt. What is cut off is replayed by the next start,
+    and so is a batch that had just been planned.
     """
     execution = query._jsq.streamingQuery()
     terminated = execution.getClass().getClassLoader().loadClass(_TERMINATED)
     execution.state().set(terminated.getField("MODULE$").get(None))
-    query.awaitTermination(seconds)
+    if not query.awaitTermination(seconds):
+        log.warning("the running batch is cut off, as it did not end within %.0f s; the next start repeats it", seconds)
     query.stop()
 
 

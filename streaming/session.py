@@ -50,7 +50,7 @@ def start_session(settings: Settings, extra: dict[str, str] | None = None) -> Sp
     conf.setdefault("spark.driver.extraClassPath", class_path)
     conf.setdefault("spark.executor.extraClassPath", class_path)
     options = conf.get("spark.driver.extraJavaOptions", "")
-    conf["spark.driver.extraJavaOptions"] = absolute_options(options, settings)
+    conf["spark.driver.extraJavaOptions"] = absolute_options(options, settings) + _with_archive(settings, options)
     conf.setdefault("spark.sql.warehouse.dir", str(settings.path(settings.local.folder) / "spark-warehouse"))
     builder = SparkSession.builder
     for key, value in {**conf, **_submitted()}.items():
@@ -58,6 +58,19 @@ def start_session(settings: Settings, extra: dict[str, str] | None = None) -> Sp
     spark = builder.getOrCreate()
     _pass_signals_on(spark)
     return spark
+
+
+def class_archive(settings: Settings) -> Path:
+    """Where the set-up puts the archive of the JVM's classes (`lab.archive`)."""
+    return settings.path(settings.local.jars) / "spark.jsa"
+
+
+def _with_archive(settings: Settings, options: str) -> str:
+    archive = class_archive(settings)
+    if not archive.is_file() or "Archive" in options:
+        return ""
+    # An archive of another JVM or class path is left aside; that is no news for the operator.
+    return f" -XX:SharedArchiveFile={archive} -Xlog:cds=off -Xlog:cds+dynamic=off"
 
 
 def _submitted() -> dict[str, str]:

@@ -1,11 +1,13 @@
-"""The process that forks Spark's Python workers, with the job's modules loaded before it forks.
+"""The process that forks Spark's Python workers, with the modules of the job's stage loaded before it forks.
 
-Stage: `spark.python.daemon.module` of conf/spark.conf. What a worker needs it would import at its first task, one stage
-after the other; forked from here it has everything.
+Stage: `spark.python.daemon.module` of conf/spark.conf. What a worker needs it would import at its first task, and each
+worker again; forked from here it has everything.
 """
 
 from __future__ import annotations
 
+import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -13,10 +15,13 @@ import pyarrow as pa
 import pyarrow.compute
 from pyspark import worker  # noqa: F401
 from pyspark.daemon import manager
-from pyspark.sql.streaming.proto import StateMessage_pb2  # noqa: F401
 
-import streaming.preparse
-import streaming.processor  # noqa: F401
+STAGE_VARIABLE = "ANABRANCH_STAGE"
+"""By its value Spark keeps the workers of one stage from the other."""
+_MODULES = {
+    "decode": ("streaming.preparse",),
+    "state": ("streaming.processor", "pyspark.sql.streaming.proto.StateMessage_pb2"),
+}
 
 
 class _WithoutPandas:
@@ -43,4 +48,6 @@ def keep_arrow_from_pandas() -> None:
 
 if __name__ == "__main__":
     keep_arrow_from_pandas()
+    for name in _MODULES.get(os.environ.get(STAGE_VARIABLE, ""), ()):
+        importlib.import_module(name)
     manager()

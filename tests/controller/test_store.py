@@ -124,6 +124,13 @@ def test_nothing_is_left_of_a_deleted_topic_that_is_released(store: OwnedStore) 
     assert store.all_topics() == store.attended_topics() == store.leaders.topics() == []
 
 
+def test_released_again_and_again_a_topic_that_never_came_to_be_leaves_nothing(store: OwnedStore) -> None:
+    for _ in range(50):
+        store.leaders.lead(TOPIC)
+        assert store.leaders.release(TOPIC)
+        assert store.all_topics() == store.leaders.topics() == []
+
+
 def test_everything_is_there_after_reopening(place: Place) -> None:
     store = OwnedStore(place.open())
     with store.writing(TOPIC) as transaction:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from lab.archive import ensure_archive
 from lab.broker import EmbeddedBroker, create_topics
 from schemas.settings import load_settings
 from streaming.session import start_session
@@ -19,7 +20,9 @@ from tests.streaming.jobs import Job
 def spark(jars, tmp_path_factory) -> Iterator[SparkSession]:
     """The session with the job's settings and a warehouse of its own; started when first asked for."""
     warehouse = str(tmp_path_factory.mktemp("warehouse"))
-    session = start_session(load_settings(environment={}), {"spark.sql.warehouse.dir": warehouse})
+    settings = load_settings(environment={})
+    ensure_archive(settings, print)
+    session = start_session(settings, {"spark.sql.warehouse.dir": warehouse})
     yield session
     session.stop()
 

@@ -84,6 +84,7 @@ class Job:
     """The job in a process group of its own."""
 
     def __init__(self, command: list[str], log: Path) -> None:
+        self.log = log
         with open(log, "ab") as file:
             self.process = subprocess.Popen(
                 command, cwd=HOME, stdout=file, stderr=file, start_new_session=True,

@@ -44,6 +44,12 @@ def dead_letter(reason: str, number: int = 0) -> DeadLetterRow:
 
 
 @pytest.mark.spark
+def test_the_jvm_of_a_session_takes_its_classes_from_the_archive(spark):
+    jvm = spark.sparkContext._gateway.proc.pid
+    assert "spark.jsa" in Path(f"/proc/{jvm}/maps").read_text()
+
+
+@pytest.mark.spark
 def test_registered_again_after_the_lake_moved_every_name_stands_for_the_new_place(spark, tmp_path):
     register_lake(spark, f"{tmp_path}/old")
     try:

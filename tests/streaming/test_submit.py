@@ -54,9 +54,10 @@ def decides_and_stops_between_batches(job: Job, feed: Feed, settings_file: Path)
         before = read(settings)
         wait_until(lambda: read(settings) > before, 60, 0.05)
         assert job.stop() == 0
-    # A batch that was cut off has an entry in the first log and none in the second.
-    begun, ended = ({file.name for file in (checkpoint / log).glob("[0-9]*")} for log in ("offsets", "commits"))
-    assert begun == ended
+    assert "cut off" not in job.log.read_text()
+    begun, ended = ({int(file.name) for file in (checkpoint / log).glob("[0-9]*")} for log in ("offsets", "commits"))
+    assert ended
+    assert begun - ended <= {max(ended) + 1}, "one that was planned when the signal came may be left for the next start"
 
 
 def test_submitted_on_local_cores_it_decides_ends_between_batches_and_asks_for_a_person_when_no_restart_helps(
