@@ -39,6 +39,8 @@ CHROOT, NAMESPACE = "/chaos", "acme/chaos"
 RETENTION_S = 5.0
 """Sealed segments are pruned after so long: a topic that keeps all of an hour is too large for ZooKeeper."""
 SAY_EVERY_S = 60.0
+LEAST_ROUNDS = 2
+"""Whole rounds of a run, however short it was meant to be and however slow the machine is."""
 
 
 @dataclass(frozen=True)
@@ -149,21 +151,24 @@ class Chaos:
         for number in itertools.count(1):
             for topic in self._topics:
                 topic.working.set()
-            until = min(end, time.monotonic() + self._plan.round_seconds)
+            until = time.monotonic() + self._plan.round_seconds
+            if number > LEAST_ROUNDS:
+                until = min(end, until)
             while time.monotonic() < until:
                 await self._torment()
             await self._rest()
             self._history.announced += await asyncio.to_thread(announcements.read)
             self._judge()
             now = time.monotonic()
-            if now - said >= SAY_EVERY_S or now >= end or self._broken:
+            is_over = bool(self._broken) or (now >= end and number >= LEAST_ROUNDS)
+            if now - said >= SAY_EVERY_S or is_over:
                 said = now
                 faults = ", ".join(f"{count} {name}" for name, count in self.faults.items())
                 self._say(
                     f"{(now - began) / 60:.1f} min, round {number}: {self.totals.changes} changes done, "
                     f"{self.totals.layouts} layouts seen; {faults}; {len(self._broken)} rules broken"
                 )
-            if now >= end or self._broken:
+            if is_over:
                 return
 
     def _judge(self) -> None:

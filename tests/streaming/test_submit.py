@@ -12,12 +12,14 @@ import pytest
 from decisions.layout import SegmentLayout
 from lab.cluster import StandaloneCluster
 from schemas.settings import load_settings
-from schemas.tables import DECISIONS
+from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
 from tests.streaming.jobs import TOPICS, Feed, Job, fed_all_along, load_round, now_ms, read, rows
 from tests.streaming.records import layout, tick
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(600)]
+
+WRITTEN = (BATCHES, DECISIONS, HOLDS, EVENTS, DEAD_LETTERS, SEGMENT_LOAD)
 
 
 @pytest.fixture
@@ -57,6 +59,8 @@ def decides_and_stops_between_batches(job: Job, feed: Feed, settings_file: Path)
     assert "cut off" not in job.log.read_text()
     begun, ended = ({int(file.name) for file in (checkpoint / log).glob("[0-9]*")} for log in ("offsets", "commits"))
     assert ended
+    written = {row["batch_id"] for table in WRITTEN for row in rows(settings, table)}
+    assert written <= ended, "rows of a batch that did not end"
     assert begun - ended <= {max(ended) + 1}, "one that was planned when the signal came may be left for the next start"
 
 
