@@ -9,14 +9,14 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, cast
 
-from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Query, Response
 from fastapi.responses import JSONResponse
 
 from controller.access import ADMIN, OPERATE, READ
 from controller.errors import BadRequest, NotFound, PreconditionFailed
-from controller.names import namespace_of_path, plain_name, topic_of_path
+from controller.given import Body, Service, Subscription, Topic
+from controller.names import namespace_of_path, plain_name
 from controller.policies import parse_json, parse_override
-from controller.service import ScalableTopicService
 from schemas.messages import SubscriptionType
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 
@@ -25,24 +25,8 @@ _SUBSCRIPTION_TYPES = ("STREAM", "CHECKPOINT", "QUEUE")
 _LONG = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 
 
-async def _body(request: Request) -> bytes:
-    return await request.body()
-
-
-async def _service(request: Request) -> ScalableTopicService:
-    return cast(ScalableTopicService, request.app.state.service)
-
-
-async def _topic(tenant: str, namespace: str, topic: str) -> str:
-    return topic_of_path(tenant, namespace, topic)
-
-
 async def _namespace(tenant: str, namespace: str) -> str:
     return namespace_of_path(tenant, namespace)
-
-
-async def _subscription(subscription: str) -> str:
-    return plain_name(subscription, "subscription")
 
 
 async def _consumer(consumer: str) -> str:
@@ -55,11 +39,7 @@ async def _subscription_type(type: str = "STREAM") -> SubscriptionType:
     return cast(SubscriptionType, type)
 
 
-Body = Annotated[bytes, Depends(_body)]
-Service = Annotated[ScalableTopicService, Depends(_service)]
-Topic = Annotated[str, Depends(_topic)]
 Namespace = Annotated[str, Depends(_namespace)]
-Subscription = Annotated[str, Depends(_subscription)]
 Consumer = Annotated[str, Depends(_consumer)]
 Type = Annotated[SubscriptionType, Depends(_subscription_type)]
 Decision = Annotated[

@@ -14,11 +14,10 @@ from starlette.exceptions import HTTPException
 
 from controller.access import ADMIN, READ
 from controller.errors import BadRequest, PreconditionFailed
-from controller.names import plain_name, topic_of_path
+from controller.given import Body, Service, Subscription, Topic
 from controller.policies import parse_json
 from controller.segments.base import SegmentStore
 from controller.segments.no_segments import NoSegments
-from controller.service import ScalableTopicService
 from decisions.names import parse_segment_descriptor, segment_topic_name
 from schemas.base import MAX_NAME_BYTES
 from schemas.metadata import HashRange
@@ -34,18 +33,6 @@ async def _segments(request: Request) -> SegmentStore:
     return found
 
 
-async def _service(request: Request) -> ScalableTopicService:
-    return cast(ScalableTopicService, request.app.state.service)
-
-
-async def _body(request: Request) -> bytes:
-    return await request.body()
-
-
-async def _topic(tenant: str, namespace: str, topic: str) -> str:
-    return topic_of_path(tenant, namespace, topic)
-
-
 async def _descriptor(descriptor: str) -> str:
     try:
         parse_segment_descriptor(descriptor)
@@ -54,16 +41,8 @@ async def _descriptor(descriptor: str) -> str:
     return descriptor
 
 
-async def _subscription(subscription: str) -> str:
-    return plain_name(subscription, "subscription")
-
-
-Body = Annotated[bytes, Depends(_body)]
 Segments = Annotated[SegmentStore, Depends(_segments)]
-Service = Annotated[ScalableTopicService, Depends(_service)]
-Topic = Annotated[str, Depends(_topic)]
 Descriptor = Annotated[str, Depends(_descriptor)]
-Subscription = Annotated[str, Depends(_subscription)]
 
 routes = APIRouter(prefix="/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}", tags=["segments"])
 _DONE: dict[str, Any] = {"status_code": 204, "response_class": Response, "dependencies": ADMIN}
