@@ -28,7 +28,7 @@ from controller.snapshots import Page, Snapshots
 from controller.tree import OUTBOX, SENDER
 from controller.view import View
 from schemas.kafka import CONSUMER_EVENTS, CONTROL_EVENTS
-from schemas.messages import MAX_VALUE_BYTES
+from schemas.messages import MAX_VALUE_BYTES, Source
 
 log = logging.getLogger(__name__)
 
@@ -207,7 +207,21 @@ class Publisher:
         entries = self._outbox.read([self._names.popleft() for _ in range(min(room, len(self._names), MOST_READ))])
         if self._names or len(entries) == room or self._stopping.is_set():
             return entries, None
-        return entries, self._snapshots.next_page(self._view)
+        page = self._snapshots.next_page(self._view)
+        if page is None:
+            return entries, None
+        # What was committed since the names were read may be in the page already: sent after it, the first of two such
+        # changes would be an older truth than the page. Their own announcements tell of these keys, the page does not.
+        self._names.extend(self._outbox.names(after=entries[-1].name if entries else last))
+        return entries, page.without(self._keys(list(self._names)))
+
+    def _keys(self, names: list[str]) -> set[tuple[Source, str]]:
+        """What these entries will announce, by Kafka topic and key."""
+        keys: set[tuple[Source, str]] = set()
+        for start in range(0, len(names), MOST_READ):
+            for _, records in self._outbox.read(names[start : start + MOST_READ]):
+                keys.update((record.source, record.key) for record in records)
+        return keys
 
     def _begin_to_send(self, fence: Check) -> int:
         """A number above those of all senders before; by the clock above those of a store that was thrown away too."""

@@ -1,17 +1,18 @@
 """The truth again, now and then: every namespace policy, layout and consumer count, so that a listener can heal.
 
 Stage: asked by the publisher, page by page, after it has read the outbox to its end. A page is therefore never older
-than an announcement that was sent before it, and what changes later is announced after it.
+than an announcement that was sent before it; what changed while it was read is taken out of it and announced after it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from typing import NamedTuple
 
 from controller.announcements import Record, consumer_record, layout_record, policy_record
 from controller.view import StoredSubscription, View
+from schemas.messages import Source
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 
 TOPICS_A_PAGE = 50
@@ -25,8 +26,18 @@ class Page(NamedTuple):
     layouts: list[tuple[str, bytes]]
     subscriptions: list[tuple[str, StoredSubscription]]
 
+    told: Set[tuple[Source, str]] = frozenset()
+    """Keys that the page is silent about."""
+
+    def without(self, told: Set[tuple[Source, str]]) -> Page:
+        """The page without what is announced after it anyway, by Kafka topic and key."""
+        return self._replace(told=told)
+
     def records(self) -> Iterator[Record]:
         """The page as snapshot announcements."""
+        return (record for record in self._all_records() if (record.source, record.key) not in self.told)
+
+    def _all_records(self) -> Iterator[Record]:
         for namespace, policy in self.policies.items():
             yield policy_record(namespace, policy, self.at)
         for topic, layout in self.layouts:

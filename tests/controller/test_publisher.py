@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from controller.snapshots import Page, Snapshots
+from controller.view import View
 from lab.broker import EmbeddedBroker, create_topics
 from lab.setup import Jars
 from schemas.messages import ConsumerEvent, LayoutEvent
@@ -67,6 +70,26 @@ def test_snapshots_between_changes_never_tell_an_older_truth(
     assert [e.consumers for e in listener.sessions(topic) if e.event == "registered"] == list(range(1, 101))
     epochs = [event.layout.epoch for event in listener.layouts(topic)]
     assert epochs == sorted(epochs)
+
+
+def test_changes_made_while_a_page_is_read_are_told_by_their_announcements_and_not_by_the_page(
+    kafka: str, listener: Listener, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_page, numbers = Snapshots.next_page, iter(range(100))
+    with run_controller(tmp_path / "layouts.db", kafka, snapshot_seconds=0.001) as controller:
+        controller.client.put(path_of(topic))
+
+        def change_twice_and_read(snapshots: Snapshots, view: View) -> Page | None:
+            for number in itertools.islice(numbers, 2):
+                controller.client.put(f"{path_of(topic)}/subscriptions/s/consumers/c{number}")
+            return read_page(snapshots, view)
+
+        monkeypatch.setattr(Snapshots, "next_page", change_twice_and_read)
+        listener.read_until(lambda: len(listener.sessions(topic)) > 0 and listener.sessions(topic)[-1].consumers == 100)
+    sessions = listener.sessions(topic)
+    assert [event.consumers for event in sessions if event.event == "registered"] == list(range(1, 101))
+    counts = [event.consumers for event in sessions]
+    assert counts == sorted(counts)
 
 
 def test_a_start_repeats_every_layout_count_and_policy(
