@@ -97,7 +97,7 @@ def _scenario(
 
 
 def _events(settings: Settings, name: str, count: int, query: StreamingQuery) -> list[int]:
-    """Milliseconds from each event to the commit of its batch; one event every 300 ms or so, at odd moments."""
+    """Milliseconds from each event to the commit of its batch; one event a second or so, at odd moments."""
     producer = Producer({"bootstrap.servers": settings.kafka.bootstrap, "linger.ms": 0})
     fleet = Fleet(count, 1, 0.0, name)
     known = sum(row["events"] for row in batches_of(settings))
@@ -111,7 +111,7 @@ def _events(settings: Settings, name: str, count: int, query: StreamingQuery) ->
         )
         producer.produce(CONSUMER_EVENTS.name, event.to_json().encode(), topic.encode())
         producer.flush(5)
-        time.sleep(0.2 + 0.2 * (number * 0.618 % 1))
+        time.sleep(0.8 + 0.4 * (number * 0.618 % 1))
 
     def decided() -> dict[str, int]:
         table = open_table(settings.lake_path, DECISIONS)

@@ -45,7 +45,7 @@ def main(minutes: int, topics: int, feed: str | None) -> None:
     """Measure, print, write."""
     if feed is not None:
         feed_steadily(feed, topics)
-    with tempfile.TemporaryDirectory() as work, on_a_broker(Path(work), 64, 50_000) as settings:
+    with tempfile.TemporaryDirectory() as work, on_a_broker(Path(work), 16, 100_000) as settings:
         by_minute = _measure(settings, topics, minutes)
     report = {
         "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.machine()},

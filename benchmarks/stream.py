@@ -75,12 +75,12 @@ class Case:
 
 CASES = {
     "sustained": Case(100_000, 10, 0.1, 120, ticks=14),
-    "10k segments": Case(1_000, 10, 0.1, 400),
-    "100k segments": Case(10_000, 10, 0.1, 40),
-    "1 a topic": Case(100_000, 1, 0.1, 20),
-    "64 a topic": Case(1_563, 64, 0.1, 40),
-    "none significant": Case(10_000, 10, 0.0, 40),
-    "all significant": Case(10_000, 10, 1.0, 40),
+    "10k segments": Case(1_000, 10, 0.1, 800),
+    "100k segments": Case(10_000, 10, 0.1, 100),
+    "1 a topic": Case(100_000, 1, 0.1, 40),
+    "64 a topic": Case(1_563, 64, 0.1, 100),
+    "none significant": Case(10_000, 10, 0.0, 100),
+    "all significant": Case(10_000, 10, 1.0, 60),
 }
 QUICK = {"10k segments": Case(1_000, 10, 0.1, 60, ticks=6), "all significant": Case(1_000, 10, 1.0, 60)}
 

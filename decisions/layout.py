@@ -221,9 +221,11 @@ class SegmentLayout:
 
         A union count, not the longest chain; ancestors that were pruned are not there to be counted.
         """
+        if not self._segment(segment_id).parent_ids:
+            return 0
         found = self._merge_depths.get(segment_id)
         if found is None:
-            ancestors = self._reach([self._segment(segment_id).segment_id], "parent_ids")
+            ancestors = self._reach([segment_id], "parent_ids")
             found = sum(len(self.segments[number].parent_ids) > 1 for number in ancestors)
             self._merge_depths[segment_id] = found
         return found

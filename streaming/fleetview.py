@@ -6,11 +6,12 @@ has changed; the loads are gathered by row at each tick.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
-import numpy.typing as npt
 
 from decisions.fleet import GATES, HOLD, NEVER, Fleet, FleetAnswers, decide_fleet
 from decisions.gates import Gate
@@ -38,10 +39,10 @@ class _Topic:
     layout: SegmentLayout
     scalars: tuple[int, ...]
     """As `_scalars` gives them."""
-    segment_ids: npt.NDArray[np.int64]
-    is_single_hash: npt.NDArray[np.bool_]
-    depths: npt.NDArray[np.int64]
-    rows: npt.NDArray[np.int64]
+    segment_ids: list[int]
+    is_single_hash: list[bool]
+    depths: list[int]
+    rows: list[int]
     """Rows of the load table; -1 where a segment has none."""
 
 
@@ -110,10 +111,10 @@ class FleetView:
             policy,
             layout,
             _scalars(topic),
-            np.array(ids, np.int64),
-            np.array([segment.width == 1 for segment in active], np.bool_),
-            np.array([max(layout.merge_depth(i), remembered.get(i, 0)) for i in ids], np.int64),
-            np.array(self._loads.known_rows(name, ids), np.int64),
+            ids,
+            [segment.start == segment.end for segment in active],
+            [max(layout.merge_depth(i), remembered.get(i, 0)) for i in ids],
+            self._loads.known_rows(name, ids),
         )
         return True
 
@@ -134,13 +135,15 @@ class _Columns:
         self.scalars = np.array([topic.scalars for topic in ordered], np.int64).reshape(-1, _SCALARS).T.copy()
         counts = np.array([len(topic.rows) for topic in ordered], np.int64)
         self.offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        if ordered:
-            self.segment_ids = np.concatenate([topic.segment_ids for topic in ordered])
-            self.is_single_hash = np.concatenate([topic.is_single_hash for topic in ordered])
-            self.depths = np.concatenate([topic.depths for topic in ordered])
-            self.rows = np.concatenate([topic.rows for topic in ordered])
-            by_threshold = np.array([topic.policy.policy.cold_since_threshold for topic in ordered])
-            self.by_threshold = np.repeat(by_threshold, counts)
+        segments = int(self.offsets[-1])
+        self.segment_ids = np.fromiter(chain.from_iterable(topic.segment_ids for topic in ordered), np.int64, segments)
+        self.is_single_hash = np.fromiter(
+            chain.from_iterable(topic.is_single_hash for topic in ordered), np.bool_, segments
+        )
+        self.depths = np.fromiter(chain.from_iterable(topic.depths for topic in ordered), np.int64, segments)
+        self.rows = np.fromiter(chain.from_iterable(topic.rows for topic in ordered), np.int64, segments)
+        by_threshold = np.array([topic.policy.policy.cold_since_threshold for topic in ordered], np.bool_)
+        self.by_threshold = np.repeat(by_threshold, counts)
 
     def fleet(self, now: int, loads: LoadTable) -> Fleet:
         """The columns with the loads as they are."""
@@ -167,12 +170,12 @@ class _Columns:
 
 
 def _noteworthy(columns: _Columns, answers: FleetAnswers, always: frozenset[Gate], most_holds: int) -> list[str]:
-    gates, explained = columns.scalars[_HOLD_GATE], columns.scalars[_HOLD_SEQ]
     chosen = (answers.action != HOLD) | np.isin(answers.gate, [_GATE_CODE[gate.value] for gate in always])
-    others = np.flatnonzero(~chosen & (answers.gate != gates)).tolist()
-    if len(others) > most_holds:
-        others = sorted(others, key=lambda place: (explained[place], columns.names[place]))[:most_holds]
-    return sorted(columns.names[place] for place in [*np.flatnonzero(chosen).tolist(), *others])
+    others = np.flatnonzero(~chosen & (answers.gate != columns.scalars[_HOLD_GATE]))
+    explained = columns.scalars[_HOLD_SEQ, others].tolist()
+    names = [columns.names[place] for place in others.tolist()]
+    fewest = heapq.nsmallest(most_holds, zip(explained, names, strict=True))
+    return sorted([*(columns.names[place] for place in np.flatnonzero(chosen).tolist()), *(name for _, name in fewest)])
 
 
 _SCALARS, _HOLD_GATE, _HOLD_SEQ = 9, 7, 8
