@@ -23,6 +23,7 @@ from streaming.preparse import PACKED_DDL, BucketPacker
 from streaming.processor import BucketProcessor
 from streaming.rebuild import STATE_DDL, first_start
 from streaming.records import OUTPUT_DDL
+from streaming.scratch import scratch_folder
 from streaming.session import start_session
 from streaming.sink import LakeSink
 from streaming.sources import raw_rows
@@ -125,10 +126,11 @@ def run_job(settings: Settings, stop: threading.Event, new_checkpoint: bool = Fa
     `new_checkpoint`: a checkpoint that is not there is made anew, even though the lake has rows of another.
     """
     engine_settings(settings)
-    with hold_checkpoint(checkpoint_of(settings)), JobWatch(settings) as watch:
+    own_files = scratch_folder(settings.path(settings.local.folder) / "scratch")
+    with hold_checkpoint(checkpoint_of(settings)), own_files as scratch, JobWatch(settings) as watch:
         ticks = TickWriter(settings.kafka.bootstrap, settings.stream.tick_seconds)
         sink = LakeSink(settings.lake_path, settings.stream.bulk_writer, ticks.ask, watch.observe_batch)
-        spark = start_session(settings)
+        spark = start_session(settings, scratch=scratch)
         try:
             _check_checkpoint(spark, settings, sink, new_checkpoint)
             query = start_query(spark, settings, sink)

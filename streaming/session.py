@@ -40,8 +40,11 @@ def absolute_options(options: str, settings: Settings) -> str:
     return options.replace("=conf/", f"={settings.home}/conf/")
 
 
-def start_session(settings: Settings, extra: dict[str, str] | None = None) -> SparkSession:
-    """The session of the job. `extra` is laid over the file; what spark-submit was given is laid over both."""
+def start_session(settings: Settings, extra: dict[str, str] | None = None, scratch: Path | None = None) -> SparkSession:
+    """The session of the job. `extra` is laid over the file; what spark-submit was given is laid over both.
+
+    `scratch`: where Spark and its JVM put their temporary files, unless the settings name a place.
+    """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     conf = {**read_spark_conf(settings.path(settings.stream.spark_conf)), **(extra or {})}
@@ -51,6 +54,10 @@ def start_session(settings: Settings, extra: dict[str, str] | None = None) -> Sp
     conf.setdefault("spark.executor.extraClassPath", class_path)
     options = conf.get("spark.driver.extraJavaOptions", "")
     conf["spark.driver.extraJavaOptions"] = absolute_options(options, settings) + _with_archive(settings, options)
+    if scratch is not None:
+        conf.setdefault("spark.local.dir", str(scratch))
+        if "java.io.tmpdir" not in options:
+            conf["spark.driver.extraJavaOptions"] += f' "-Djava.io.tmpdir={scratch}"'
     conf.setdefault("spark.sql.warehouse.dir", str(settings.path(settings.local.folder) / "spark-warehouse"))
     builder = SparkSession.builder
     for key, value in {**conf, **_submitted()}.items():

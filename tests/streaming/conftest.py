@@ -45,6 +45,7 @@ def job_settings(tmp_path, own_broker) -> Path:
     file = tmp_path / "job.toml"
     file.write_text(
         f'[kafka]\nbootstrap = "{own_broker.bootstrap}"\n[lake]\npath = "{tmp_path}/lake"\n'
+        f'[local]\nfolder = "{tmp_path}/var"\n'
         f'[stream]\ncheckpoint = "{tmp_path}/checkpoint"\nbuckets = 4\ntick_seconds = 3600\n'
     )
     return file

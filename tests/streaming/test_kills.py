@@ -36,18 +36,22 @@ def test_killed_at_every_point_under_load_the_lake_is_what_an_undisturbed_comput
 ):
     keep_all_batches(job_settings, tmp_path)
     settings, feed = load_settings([job_settings]), Feed(own_broker.bootstrap)
-    checkpoint = Path(settings.stream.checkpoint)
+    checkpoint, scratch = Path(settings.stream.checkpoint), settings.path(settings.local.folder) / "scratch"
     with restless_cluster(feed, settings):
         for writer, point, victim, end in KILLS:
             written_by(job_settings, writer)
             logged = entries_of(checkpoint)
             assert start(point, victim).process.wait(180) == end, (writer, point)
             assert entries_of(checkpoint) > logged, f"no progress before {point}"
+            left = list(scratch.glob("job-*"))
+            assert len(left) == (end == -signal.SIGKILL), "the folder of this one at most, and none of those before"
+            assert victim != "all" or list(left[0].glob("librocksdb*"))
         job = start()
         decided = len(rows(settings, DECISIONS))
         wait_until(lambda: len(rows(settings, DECISIONS)) > decided + 2, 120, 0.2)
     wait_until(lambda: read(settings) == feed.end_offsets(), 180, 0.2)
     assert job.stop() == 0
+    assert not list(scratch.glob("job-*"))
     check_nothing_lost_and_nothing_twice(settings, feed)
     found = {table.name: rows(settings, table) for table in (DECISIONS, HOLDS, EVENTS, DEAD_LETTERS, SEGMENT_LOAD)}
     integrity = check_integrity(

@@ -1,0 +1,59 @@
+"""A folder for what is of use only while this process runs, such as the working copy of the state.
+
+Stage: start-up. A process that is killed cannot take its folder away: the next one does, so that a job that crashes
+again and again does not fill the disk. Who is alive holds the operating system's lock on a file in its folder.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from schemas.settings import SettingsError
+
+_HELD = ".held"
+
+
+@contextmanager
+def scratch_folder(root: Path) -> Iterator[Path]:
+    """A new folder in `root`, gone at the end; those that nobody holds any more are removed first.
+
+    Raises `SettingsError` when nothing can be written there.
+    """
+    with ExitStack() as opened:
+        try:
+            own = _new_folder(root, opened)
+        except OSError as error:
+            said = f"no temporary files can be made in {root} ([local] folder): {error.strerror}"
+            raise SettingsError(said) from error
+        yield own
+
+
+def _new_folder(root: Path, opened: ExitStack) -> Path:
+    root.mkdir(parents=True, exist_ok=True)
+    with open(root / ".lock", "a") as one_at_a_time:
+        fcntl.flock(one_at_a_time, fcntl.LOCK_EX)
+        for folder in root.glob("job-*"):
+            if not _is_held(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+        own = Path(opened.enter_context(TemporaryDirectory(prefix="job-", dir=root, ignore_cleanup_errors=True)))
+        held = os.open(own / _HELD, os.O_CREAT | os.O_RDWR)
+        opened.callback(os.close, held)
+        fcntl.flock(held, fcntl.LOCK_EX)
+    return own
+
+
+def _is_held(folder: Path) -> bool:
+    try:
+        with open(folder / _HELD) as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return False
+    return False

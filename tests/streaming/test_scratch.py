@@ -1,0 +1,62 @@
+"""The job's own temporary files: there while it runs, and gone afterwards, however it ended."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from schemas.settings import SettingsError
+from streaming.scratch import scratch_folder
+
+HOLD = """
+import sys
+from pathlib import Path
+from streaming.scratch import scratch_folder
+with scratch_folder(Path(sys.argv[1])) as own:
+    (own / "state").mkdir()
+    (own / "state" / "1.sst").write_text("x")
+    print(own, flush=True)
+    sys.stdin.read()
+"""
+
+
+def holder(root: Path) -> tuple[subprocess.Popen[str], Path]:
+    """A process with a scratch folder, and the folder."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    return process, Path(process.stdout.readline().strip())
+
+
+def test_a_folder_is_there_while_it_is_used_and_gone_afterwards(tmp_path):
+    with scratch_folder(tmp_path / "var" / "scratch") as own:
+        (own / "file").write_text("x")
+        assert own.parent == tmp_path / "var" / "scratch"
+    assert not own.exists()
+
+
+def test_what_a_killed_process_has_left_goes_at_the_next_start_and_a_living_one_keeps_its_own(tmp_path):
+    living, its_folder = holder(tmp_path)
+    killed, left = holder(tmp_path)
+    killed.send_signal(signal.SIGKILL)
+    killed.wait(10)
+    assert (left / "state" / "1.sst").exists()
+    with scratch_folder(tmp_path) as own:
+        assert not left.exists()
+        assert {path.name for path in tmp_path.glob("job-*")} == {own.name, its_folder.name}
+        assert (its_folder / "state" / "1.sst").exists()
+    living.communicate("", timeout=10)
+    assert living.returncode == 0
+    assert not list(tmp_path.glob("job-*"))
+
+
+def test_a_place_where_nothing_can_be_made_is_a_fault_of_the_settings(tmp_path):
+    (tmp_path / "file").write_text("")
+    said = r"no temporary files can be made in .*/file/scratch \(\[local\] folder\)"
+    with pytest.raises(SettingsError, match=said), scratch_folder(tmp_path / "file" / "scratch"):
+        pass
