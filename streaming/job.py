@@ -28,6 +28,7 @@ from streaming.session import start_session
 from streaming.sink import LakeSink
 from streaming.sources import raw_rows
 from streaming.ticks import TickWriter
+from streaming.upgrade import adopt_operator
 from streaming.watch import JobWatch
 from streaming.workers import STAGE_VARIABLE
 
@@ -133,6 +134,7 @@ def run_job(settings: Settings, stop: threading.Event, new_checkpoint: bool = Fa
         spark = start_session(settings, scratch=scratch)
         try:
             _check_checkpoint(spark, settings, sink, new_checkpoint)
+            adopt_operator(spark, checkpoint_of(settings))
             query = start_query(spark, settings, sink)
             ticks.start()
             watch.expect_evaluations()
@@ -214,9 +216,15 @@ _REMEDIES = {
     "No space left on device": "the disk is full: make room; the next start goes on where this one stopped",
     "UnknownTopicOrPartition": "a Kafka topic is missing: the three of schemas/kafka.py have to be there first",
     "StateError": "the stored state was written by another release: run that one, or a newer one",
+    "STATEFUL_OPERATOR_NOT_MATCH": "the checkpoint was written by another release: run that one, or a newer one",
 }
 """What is to be done, by a word of the error that Spark ends with."""
-_PERSON_NEEDED = ("failOnDataLoss", "STREAMING_CHECKPOINT_MISSING_METADATA_FILE", "StateError")
+_PERSON_NEEDED = (
+    "failOnDataLoss",
+    "STREAMING_CHECKPOINT_MISSING_METADATA_FILE",
+    "StateError",
+    "STATEFUL_OPERATOR_NOT_MATCH",
+)
 """The words after which no restart gets further."""
 
 

@@ -26,6 +26,7 @@ def test_lost_records_are_named_and_never_is_it_advised_to_skip_them():
     ("java.io.IOException: No space left on device", "make room"),
     ("[STREAMING_CHECKPOINT_MISSING_METADATA_FILE] x", "put its newest copy in its place"),
     ("streaming.state.StateError: state version 9", "another release"),
+    ("[STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA] x", "another release"),
 ])  # fmt: skip
 def test_a_known_failure_says_what_to_do(error, said):
     assert said in failure_in_one_line(error)
@@ -39,6 +40,7 @@ def test_an_unknown_failure_is_shown_as_it_is_without_the_stack():
     (LOST, True),
     ("[STREAMING_CHECKPOINT_MISSING_METADATA_FILE] x", True),
     ("streaming.state.StateError: state version 9", True),
+    ("[STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA] x", True),
     ("java.io.IOException: No space left on device", False),
     ("UnknownTopicOrPartitionException", False),
     ("something odd", False),

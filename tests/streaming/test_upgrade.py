@@ -1,0 +1,136 @@
+"""Today's job on what a release of an older state version left behind: its checkpoint, its lake and Kafka's messages.
+
+The deployments are made by `tests.streaming.make_deployment`, with the code of those releases.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+
+from decisions.layout import SegmentLayout
+from schemas.kafka import KAFKA_TOPICS
+from schemas.settings import load_settings
+from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
+from streaming.job import checkpoint_of, engine_settings
+from streaming.loads import LOADS_VERSION
+from streaming.sources import buckets_of
+from streaming.state import STATE_VERSION
+from streaming.stateview import stored_bucket, topic_view
+from streaming.upgrade import described_here
+from tests.streaming.jobs import Feed, check_nothing_lost_and_nothing_twice, now_ms, read, rows
+from tests.streaming.make_deployment import FAILED, LATE, MERGED, OPEN, SEEN, SPLIT, newest_decision
+from tests.streaming.recomputation import in_order, recomputed
+from tests.streaming.records import consumers, layout, outcome, record, stats, tick
+from tests.streaming.test_state_spark import state
+from tests.waiting import wait_until
+
+TABLES = (DECISIONS, HOLDS, EVENTS, DEAD_LETTERS, SEGMENT_LOAD)
+
+
+def unpack_deployment(version: int, folder: Path, bootstrap: str) -> None:
+    """Checkpoint and lake into the folder, and the messages to a new broker: same partitions, offsets and times."""
+    with tarfile.open(Path(__file__).parent / f"deployment_v{version}.tar.gz") as archive:
+        archive.extractall(folder, filter="data")
+    admin, for_ever = AdminClient({"bootstrap.servers": bootstrap}), ("retention.ms", "-1")
+    kept = [
+        ConfigResource(
+            ConfigResource.Type.TOPIC, topic.name,
+            incremental_configs=[ConfigEntry(*for_ever, incremental_operation=AlterConfigOpType.SET)],
+        )
+        for topic in KAFKA_TOPICS
+    ]  # fmt: skip
+    for altered in admin.incremental_alter_configs(kept).values():
+        altered.result(20)
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+    for line in (folder / "messages.jsonl").read_text().splitlines():
+        one = json.loads(line)
+        key, value = (None if one[part] is None else base64.b64decode(one[part]) for part in ("key", "value"))
+        producer.produce(one["topic"], value, key, one["partition"], timestamp=one["at"])
+    assert producer.flush(20) == 0
+
+
+@pytest.mark.spark
+@pytest.mark.broker
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_deployment_of_an_older_state_version_goes_on_at_another_place_with_nothing_lost_and_nothing_twice(
+    version, spark, start, job_settings, own_broker, tmp_path
+):
+    unpack_deployment(version, tmp_path, own_broker.bootstrap)
+    job_settings.write_text(job_settings.read_text().replace("buckets = 4", "buckets = 2"))
+    settings, feed = load_settings([job_settings]), Feed(own_broker.bootstrap)
+    old = {table.name: rows(settings, table) for table in TABLES}
+    last = max(row["batch_id"] for row in rows(settings, BATCHES))
+    assert read(settings) == feed.end_offsets() > 0
+
+    at = now_ms()
+    feed.send(
+        layout(SegmentLayout.create(2, at), topic=LATE),
+        outcome(newest_decision(settings, SPLIT), "failed", topic=SPLIT),
+        # Inside the band around what the old job has accepted: suppressed, unless that was forgotten.
+        *[stats({0: 50_100.0, 1: 301.0}, at, topic) for topic in (OPEN, FAILED)],
+        stats({2: 1_000.0, 3: 2.0}, at, MERGED),
+        consumers(2, topic=OPEN),
+        record("consumer-events", OPEN, b"no JSON"),
+    )
+    job = start()
+    wait_until(lambda: read(settings) == feed.end_offsets() or job.process.poll() is not None, 240, 0.2)
+    assert job.process.poll() is None, job.log.read_text()[-3000:]
+    feed.send(tick(now_ms()))
+    wait_until(lambda: read(settings) == feed.end_offsets(), 180, 0.2)
+    assert job.stop() == 0
+
+    check_nothing_lost_and_nothing_twice(settings, feed)
+    assert len({row["generation"] for row in rows(settings, BATCHES)}) == 1
+    expected = recomputed(settings)
+    new: dict[str, list[dict]] = {}
+    for table in TABLES:
+        found = rows(settings, table)
+        new[table.name] = [row for row in found if row["batch_id"] > last]
+        assert in_order([row for row in found if row["batch_id"] <= last]) == in_order(old[table.name])
+        assert in_order(new[table.name]) == [row for row in expected[table.name] if row["batch_id"] > last]
+    assert [(row["subject"], row["seq"]) for row in new["decisions"]] == [(FAILED, 2)]
+    assert {row["topic"] for row in new["segment_load"]} == {MERGED}
+    assert "split" in state(job_settings, "show", SEEN)
+
+    _ = spark.streams
+    for topic, bucket in buckets_of(spark, [SEEN, LATE], settings.stream.buckets).items():
+        packed = stored_bucket(spark, checkpoint_of(settings), bucket).packed
+        assert [packed.topics, *packed.topics_log][-1][0] == STATE_VERSION
+        assert [packed.loads, *packed.loads_log][-1][0] == LOADS_VERSION
+        view = topic_view(packed, topic, engine_settings(settings))
+        rates = {segment: load["msg_rate_in"] for segment, load in view["loads"].items()}
+        assert rates == ({"0": 90.0, "1": 40.0} if topic == SEEN else {"0": 20.0, "1": 700.0})
+
+
+def description(name: str, place: str, version: str = "v2") -> str:
+    """What Spark stores of an operator."""
+    schemas = [f"{place}/state/0/_stateSchema/default/{number}_x" for number in (0, 7)]
+    stores = [{"storeName": "default", "numPartitions": 2, "stateSchemaFilePaths": schemas}]
+    body = {"operatorInfo": {"operatorId": 0, "operatorName": name}, "stateStoreInfo": stores}
+    return f"{version}\n{json.dumps(body, separators=(',', ':'))}"
+
+
+NOW = "transformWithStateInPySparkExec"
+
+
+@pytest.mark.parametrize(("before", "after"), [
+    (description("transformWithStateInPandasExec", "file:/a"), description(NOW, "file:/b")),
+    (description(NOW, "file:/a"), description(NOW, "file:/b")),
+    (description("stateStoreSave", "file:/b"), description("stateStoreSave", "file:/b")),
+    (description(NOW, "file:/a", "v3"), description(NOW, "file:/a", "v3")),
+])  # fmt: skip
+def test_an_operator_is_described_as_todays_and_as_where_its_checkpoint_is(before, after):
+    assert described_here(before, "file:/b") == after
+
+
+def test_a_description_that_fits_is_left_as_it_is_however_it_is_written():
+    odd = description(NOW, "file:/b").replace(",", ", ")
+    assert described_here(odd, "file:/b") == odd
