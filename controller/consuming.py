@@ -111,7 +111,7 @@ class Consuming:
     """All connections of a controller, and the subscriptions that they take part in."""
 
     def __init__(self, service: ScalableTopicService, grace_seconds: float) -> None:
-        self.subscriptions = Subscriptions(service, grace_seconds, self._tell)
+        self.subscriptions = Subscriptions(service.subscribing, grace_seconds, self._tell)
         self._service = service
         self._connections: dict[int, _Connection] = {}
         self._numbers = 0

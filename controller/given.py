@@ -11,6 +11,7 @@ from fastapi import Depends, Request
 
 from controller.names import plain_name, topic_of_path
 from controller.service import ScalableTopicService
+from controller.subscribing import Subscribing
 
 
 async def _body(request: Request) -> bytes:
@@ -19,6 +20,10 @@ async def _body(request: Request) -> bytes:
 
 async def _service(request: Request) -> ScalableTopicService:
     return cast(ScalableTopicService, request.app.state.service)
+
+
+async def _subscribing(request: Request) -> Subscribing:
+    return cast(ScalableTopicService, request.app.state.service).subscribing
 
 
 async def _topic(tenant: str, namespace: str, topic: str) -> str:
@@ -31,5 +36,6 @@ async def _subscription(subscription: str) -> str:
 
 Body = Annotated[bytes, Depends(_body)]
 Service = Annotated[ScalableTopicService, Depends(_service)]
+Subscriptions = Annotated[Subscribing, Depends(_subscribing)]
 Topic = Annotated[str, Depends(_topic)]
 Subscription = Annotated[str, Depends(_subscription)]

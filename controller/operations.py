@@ -23,6 +23,7 @@ from controller.metadata.base import StoreError
 from controller.protocol import StoredLayout, plan_merge, plan_split, resume
 from controller.segments.base import SegmentStore
 from controller.store import LayoutStore
+from controller.view import no_topic
 from decisions.layout import LayoutError, SegmentLayout, segment_topic
 
 log = logging.getLogger(__name__)
@@ -55,8 +56,7 @@ class Operations:
         `NotFound` and `Conflict` when the layout does not allow it; then nothing was changed. `SegmentStoreError` when
         the segments cannot be reached: what was begun is resumed later, and asking again joins it.
         """
-        if not self._store.has_topic(topic):
-            raise NotFound(f"Scalable topic not found: {topic}")
+        self._store.check_topic(topic)
         with self.alone(topic) as term:
             resumed = self.finish_open(term)
             if resumed is not None and _is_same(resumed, kind, segments, decision_id):
@@ -64,7 +64,7 @@ class Operations:
                 return
             stored = StoredLayouts(self._store, term, self._now_ms).read(topic)
             if stored is None:
-                raise NotFound(f"Scalable topic not found: {topic}")
+                raise no_topic(topic)
             planned = self._plan(topic, kind, segments, stored.layout, decision_id)
             self._segments.check_topic(topic)
             self._unsettled.add(topic)

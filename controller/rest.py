@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse
 
 from controller.access import ADMIN, OPERATE, READ
 from controller.errors import BadRequest, NotFound, PreconditionFailed
-from controller.given import Body, Service, Subscription, Topic
+from controller.given import Body, Service, Subscription, Subscriptions, Topic
 from controller.names import namespace_of_path, plain_name
 from controller.policies import parse_json, parse_override
 from schemas.messages import SubscriptionType
@@ -167,29 +167,31 @@ def remove_namespace_policy(service: Service, namespace: Namespace) -> None:
 
 
 @topics.put("/{topic}/subscriptions/{subscription}", **_OPERATES)
-def create_subscription(service: Service, topic: Topic, subscription: Subscription, type: Type) -> None:
+def create_subscription(subscriptions: Subscriptions, topic: Topic, subscription: Subscription, type: Type) -> None:
     """Create a subscription; nothing happens when it exists with this type."""
-    service.create_subscription(topic, subscription, type)
+    subscriptions.create_subscription(topic, subscription, type)
 
 
 @topics.delete("/{topic}/subscriptions/{subscription}", **_OPERATES)
-def delete_subscription(service: Service, topic: Topic, subscription: Subscription) -> None:
+def delete_subscription(subscriptions: Subscriptions, topic: Topic, subscription: Subscription) -> None:
     """Delete a subscription with its sessions."""
-    service.delete_subscription(topic, subscription)
+    subscriptions.delete_subscription(topic, subscription)
 
 
 @topics.put("/{topic}/subscriptions/{subscription}/consumers/{consumer}", **_OPERATES)
 def register_consumer(
-    service: Service, topic: Topic, subscription: Subscription, consumer: Consumer, type: Type
+    subscriptions: Subscriptions, topic: Topic, subscription: Subscription, consumer: Consumer, type: Type
 ) -> None:
     """Register a consumer session (not in Pulsar's REST); a known name changes nothing."""
-    service.register_consumer(topic, subscription, consumer, type)
+    subscriptions.register_consumer(topic, subscription, consumer, type)
 
 
 @topics.delete("/{topic}/subscriptions/{subscription}/consumers/{consumer}", **_OPERATES)
-def unregister_consumer(service: Service, topic: Topic, subscription: Subscription, consumer: Consumer) -> None:
+def unregister_consumer(
+    subscriptions: Subscriptions, topic: Topic, subscription: Subscription, consumer: Consumer
+) -> None:
     """Unregister a consumer session (not in Pulsar's REST)."""
-    service.unregister_consumer(topic, subscription, consumer)
+    subscriptions.unregister_consumer(topic, subscription, consumer)
 
 
 def _segment_id(text: str) -> int:

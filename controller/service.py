@@ -8,29 +8,28 @@ segment one is done and the other hears that the segment is not active any more.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from controller.announcements import consumer_record, layout_record, policy_record
 from controller.attending import Attending
-from controller.errors import Conflict, NotFound, PreconditionFailed
+from controller.errors import Conflict, PreconditionFailed
 from controller.journal import Operation
 from controller.leaders import Leaders
 from controller.operations import Operations
 from controller.policies import Profile, check_override
 from controller.pruning import Pruning
-from controller.segments.base import SegmentNotFound, SegmentStore, SubscriptionNotFound
+from controller.segments.base import SegmentStore
 from controller.segments.no_segments import NoSegments
-from controller.store import LayoutStore, Transaction
-from controller.view import StoredMembers, StoredSubscription, StoredTopic, View
+from controller.store import LayoutStore
+from controller.subscribing import Subscribing
+from controller.view import no_topic
 from decisions.layout import HASH_SPACE, SegmentLayout, segment_topic
 from schemas.ids import topic_parts
-from schemas.messages import LayoutCause, SubscriptionType
+from schemas.messages import LayoutCause
 from schemas.metadata import AutoScalePolicyOverride, HashRange
 
 log = logging.getLogger(__name__)
@@ -65,6 +64,7 @@ class ScalableTopicService:
         self._operations = Operations(store, leaders, segments, now_ms)
         self.pruning = Pruning(store, leaders, self._operations, segments, sealed_retention_seconds, now_ms)
         self.attending = Attending(store, leaders, self._operations, self.pruning)
+        self.subscribing = Subscribing(store, leaders, self._operations, segments, now_ms)
         self._profile = profile
         self._now_ms = now_ms
 
@@ -102,14 +102,14 @@ class ScalableTopicService:
     def delete_topic(self, topic: str) -> None:
         """Delete a topic with its subscriptions; what listeners hear last is the layout it had."""
         now = self._now_ms()
-        _exists(self._store, topic)
+        self._store.check_topic(topic)
         with self._operations.alone(topic) as term:
-            stored = _topic(self._store, topic)
+            stored = self._store.existing_topic(topic)
             # The layout goes last, so that a deletion that was broken off can be repeated.
             for segment in SegmentLayout.from_metadata(stored.metadata).segments.values():
                 self._segments.delete(segment_topic(topic, segment))
             with self._store.write(term) as transaction:
-                stored = _topic(transaction, topic)
+                stored = transaction.existing_topic(topic)
                 subscriptions = transaction.subscriptions(topic)
                 transaction.delete_topic(topic)
                 for name, type, _ in subscriptions:
@@ -132,12 +132,12 @@ class ScalableTopicService:
         """The layout record (`ScalableTopicMetadata`) as JSON."""
         layout = self._store.layout_json(topic)
         if layout is None:
-            raise NotFound(f"Scalable topic not found: {topic}")
+            raise no_topic(topic)
         return layout
 
     def stats(self, topic: str) -> dict[str, Any]:
         """Counts of segments, their names and states, and the number of sessions of each subscription."""
-        stored = _topic(self._store, topic)
+        stored = self._store.existing_topic(topic)
         subscriptions = self._store.subscriptions(topic)
         layout = SegmentLayout.from_metadata(stored.metadata)
         return {
@@ -168,7 +168,7 @@ class ScalableTopicService:
 
     def operations(self, topic: str) -> list[Operation]:
         """The newest splits and merges of a topic with how far each is, the newest first."""
-        _exists(self._store, topic)
+        self._store.check_topic(topic)
         return self._store.operations(topic)
 
     def resume_operations(self) -> None:
@@ -179,22 +179,13 @@ class ScalableTopicService:
         """Remove the segments sealed for longer than the retention and read to the end; how many there were."""
         return self.pruning.prune()
 
-    def lead(self, topic: str) -> None:
-        """See that this node leads a topic that there is: `NotFound`, `NotLeader`, `Unavailable`."""
-        _exists(self._store, topic)
-        self.leaders.lead(topic)
-
-    def leads(self, topic: str) -> bool:
-        """Whether this node leads a topic just now."""
-        return self.leaders.term(topic) is not None
-
     def policy(self, topic: str) -> AutoScalePolicyOverride | None:
         """The override of a topic as it was set, None when there is none."""
-        return _topic(self._store, topic).metadata.auto_scale_policy
+        return self._store.existing_topic(topic).metadata.auto_scale_policy
 
     def set_policy(self, topic: str, policy: AutoScalePolicyOverride | None) -> None:
         """Replace the override of a topic; None removes it. Checked against the override of its namespace."""
-        _exists(self._store, topic)
+        self._store.check_topic(topic)
         namespace = self._store.namespace_policy(topic_parts(topic).full_namespace)
         if policy is not None:
             check_override(self._profile, namespace, policy)
@@ -217,128 +208,11 @@ class ScalableTopicService:
                 return
             transaction.announce(policy_record(namespace, policy, self._now_ms()))
 
-    def create_subscription(self, topic: str, subscription: str, type: SubscriptionType) -> None:
-        """Create a subscription at the beginning of every segment; one of the same type stays where it is."""
-        with self._writing(topic) as transaction:
-            _exists(transaction, topic)
-            found = transaction.subscription(topic, subscription)
-            if found is None:
-                transaction.insert_subscription(topic, subscription, type)
-                transaction.announce(consumer_record(topic, subscription, type, "snapshot", 0, self._now_ms()))
-            else:
-                _same_type(found, type)
-        self._subscribe_segments(topic, subscription, type)
-
-    def delete_subscription(self, topic: str, subscription: str) -> None:
-        """Delete a subscription with its sessions; `SubscriptionInUse` while clients read a segment with it."""
-        _exists(self._store, topic)
-        with self._operations.alone(topic) as term:
-            _subscription(self._store, topic, subscription)
-            layout = SegmentLayout.from_metadata(_topic(self._store, topic).metadata)
-            for segment in layout.segments.values():
-                self._segments.delete_subscription(segment_topic(topic, segment), subscription)
-            with self._store.write(term) as transaction:
-                found = _subscription(transaction, topic, subscription)
-                transaction.delete_subscription(topic, subscription)
-                transaction.announce(consumer_record(topic, subscription, found.type, "deleted", 0, self._now_ms()))
-
-    def register_consumer(
-        self, topic: str, subscription: str, consumer: str, type: SubscriptionType, session: bool = False
-    ) -> None:
-        """Register a consumer, with its subscription when that is missing; a known name stays registered.
-
-        `session`: it is one that is unregistered when it has no connection for too long.
-        """
-        with self._writing(topic) as transaction:
-            _exists(transaction, topic)
-            found = transaction.subscription(topic, subscription)
-            if found is None:
-                transaction.insert_subscription(topic, subscription, type)
-                found = StoredSubscription(subscription, type, 0)
-            _same_type(found, type)
-            if transaction.insert_consumer(topic, subscription, consumer, session):
-                count = found.consumers + 1
-                transaction.announce(
-                    consumer_record(topic, subscription, type, "registered", count, self._now_ms(), consumer)
-                )
-        self._subscribe_segments(topic, subscription, type)
-
-    def unregister_consumer(self, topic: str, subscription: str, consumer: str) -> None:
-        """Remove a consumer session; its subscription stays."""
-        with self._writing(topic) as transaction:
-            found = _subscription(transaction, topic, subscription)
-            if not transaction.delete_consumer(topic, subscription, consumer):
-                raise NotFound(f"Consumer not found: {consumer} of {subscription} on {topic}")
-            count = found.consumers - 1
-            transaction.announce(
-                consumer_record(topic, subscription, found.type, "unregistered", count, self._now_ms(), consumer)
-            )
-
-    def unregister_consumers(self, topic: str, subscription: str, consumers: Iterable[str]) -> None:
-        """Remove consumers in one step; names that are not registered, or no such subscription, are fine."""
-        if not self._store.has_topic(topic):
-            return
-        with self._writing(topic) as transaction:
-            found = transaction.subscription(topic, subscription)
-            if found is None:
-                return
-            count, now = found.consumers, self._now_ms()
-            for consumer in consumers:
-                if transaction.delete_consumer(topic, subscription, consumer):
-                    count -= 1
-                    transaction.announce(
-                        consumer_record(topic, subscription, found.type, "unregistered", count, now, consumer)
-                    )
-
-    def membership(self, topic: str, subscription: str) -> tuple[SegmentLayout, StoredMembers | None]:
-        """The layout of a topic, and who reads the subscription; `NotFound` without the topic."""
-        stored = _topic(self._store, topic)
-        members = self._store.members(topic, subscription)
-        return SegmentLayout.from_metadata(stored.metadata), members
-
-    def subscriptions_with_sessions(self, topic: str) -> list[str]:
-        """The subscriptions of a topic that have a session."""
-        found = [(one.name, self._store.members(topic, one.name)) for one in self._store.subscriptions(topic)]
-        return [name for name, members in found if members and any(members.consumers.values())]
-
-    def save_drained(self, topic: str, subscription: str, drained: Iterable[int]) -> None:
-        """Store which sealed segments a subscription has read to the end."""
-        with self._writing(topic) as transaction:
-            transaction.save_drained(topic, subscription, drained)
-
-    def drained_of(self, subscription: str, segments: Mapping[int, str]) -> set[int]:
-        """Which of these sealed segments, names by id, the subscription has read to the end; `SegmentStoreError`."""
-        return {id for id, segment in segments.items() if self._has_read(subscription, segment)}
-
-    def _has_read(self, subscription: str, segment: str) -> bool:
-        try:
-            return self._segments.backlog(segment, subscription) == 0
-        except SegmentNotFound:
-            return True
-        except SubscriptionNotFound:
-            return False
-
-    def _subscribe_segments(self, topic: str, subscription: str, type: SubscriptionType) -> None:
-        """The subscription was registered first, so a split that does not see it here creates it on the children."""
-        if type == "CHECKPOINT" or isinstance(self._segments, NoSegments):
-            return
-        layout = SegmentLayout.from_metadata(_topic(self._store, topic).metadata)
-        for segment in layout.segments.values():
-            with contextlib.suppress(SegmentNotFound):
-                self._segments.create_subscription(segment_topic(topic, segment), subscription, "earliest")
-
-    @contextmanager
-    def _writing(self, topic: str) -> Iterator[Transaction]:
-        """A change of a topic that there is, as its leader."""
-        _exists(self._store, topic)
-        with self._store.write(self.leaders.lead(topic)) as transaction:
-            yield transaction
-
     def _change(self, topic: str, cause: LayoutCause, change: Change, decision_id: str | None = None) -> None:
         """Compare-and-set: change what is there now, and look again when somebody else was faster."""
         for _ in range(ATTEMPTS):
             term = self.leaders.lead(topic)
-            stored = _topic(self._store, topic)
+            stored = self._store.existing_topic(topic)
             metadata = change(SegmentLayout.from_metadata(stored.metadata)).to_metadata()
             record = layout_record(topic, cause, metadata, self._now_ms(), decision_id)
             with self._store.write(term) as transaction:
@@ -346,28 +220,3 @@ class ScalableTopicService:
                     transaction.announce(record)
                     return
         raise Conflict(f"Concurrent modification of {topic}: {ATTEMPTS} attempts came too late; try again")
-
-
-def _topic(view: View, topic: str) -> StoredTopic:
-    stored = view.topic(topic)
-    if stored is None:
-        raise NotFound(f"Scalable topic not found: {topic}")
-    return stored
-
-
-def _exists(view: View, topic: str) -> None:
-    if not view.has_topic(topic):
-        raise NotFound(f"Scalable topic not found: {topic}")
-
-
-def _subscription(view: View, topic: str, subscription: str) -> StoredSubscription:
-    _exists(view, topic)
-    found = view.subscription(topic, subscription)
-    if found is None:
-        raise NotFound(f"Subscription not found: {subscription} on {topic}")
-    return found
-
-
-def _same_type(found: StoredSubscription, type: SubscriptionType) -> None:
-    if found.type != type:
-        raise Conflict(f"Subscription {found.name} exists with type {found.type}, not {type}")

@@ -1,7 +1,7 @@
 """The consumer sessions of all subscriptions, as whoever leads their topics runs them (PIP-468 "Registration Flow").
 
 Stage: between `controller.consuming`, which carries messages, and the coordinators, which are values. Lives in one
-event loop. A step is stored first, by the service, and only then taken over and told: so every registration that was
+event loop. A step is stored first, by `Subscribing`, and only then taken over and told: so every registration that was
 told of outlives the process. Connections and grace periods do not: when a term of this node begins everybody is away
 and has the whole grace period. Who was registered by REST has no connection and stays until it is unregistered by REST.
 
@@ -34,7 +34,7 @@ from controller.coordinator.sessions import Away
 from controller.errors import ControllerError, NotFound
 from controller.metadata.base import StoreError
 from controller.segments.base import SegmentStoreError
-from controller.service import ScalableTopicService
+from controller.subscribing import Subscribing
 from decisions.layout import segment_topic
 from schemas.messages import SubscriptionType
 
@@ -56,9 +56,9 @@ Told = Callable[[Link, Push | str], None]
 class Subscriptions:
     """All coordinators with sessions; the others are made when they are asked for."""
 
-    def __init__(self, service: ScalableTopicService, grace_seconds: float, tell: Told) -> None:
+    def __init__(self, subscribing: Subscribing, grace_seconds: float, tell: Told) -> None:
         """`tell` is called in the event loop, after what it tells was stored."""
-        self._service = service
+        self._subscribing = subscribing
         self._grace_ms = int(grace_seconds * 1000)
         self._tell = tell
         self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
@@ -86,14 +86,14 @@ class Subscriptions:
     async def register(self, key: Key, consumer: str, link: Link, type: SubscriptionType) -> None:
         """A consumer says hello on `link`; it is told its assignment. `NotFound`, `Conflict`."""
         # First of all, so that what is loaded is not older than the term.
-        await asyncio.to_thread(self._service.lead, key[0])
+        await asyncio.to_thread(self._subscribing.lead, key[0])
         async with self._alone(key):
             coordinator = self._led.get(key)
             if coordinator is None:
                 coordinator = await asyncio.to_thread(self._load, key, type)
             after, change = coordinator.register(consumer, link, type)
             try:
-                await asyncio.to_thread(self._service.register_consumer, *key, consumer, type, session=True)
+                await asyncio.to_thread(self._subscribing.register_consumer, *key, consumer, type, session=True)
             except (SegmentStoreError, StoreError):
                 # Perhaps it is registered, and has the grace period to come again.
                 self._spawn(self._refresh(key, load=True))
@@ -163,7 +163,7 @@ class Subscriptions:
 
     def _load(self, key: Key, type: SubscriptionType | None) -> SubscriptionCoordinator:
         """What the store holds; everybody with the whole grace period. A missing subscription is one of `type`."""
-        layout, found = self._service.membership(*key)
+        layout, found = self._subscribing.membership(*key)
         if found is None:
             if type is None:
                 raise NotFound(f"Subscription not found: {key[1]} on {key[0]}")
@@ -200,7 +200,7 @@ class Subscriptions:
 
     async def _load_sessions(self, topic: str) -> None:
         try:
-            names = await asyncio.to_thread(self._service.subscriptions_with_sessions, topic)
+            names = await asyncio.to_thread(self._subscribing.subscriptions_with_sessions, topic)
             for name in names:
                 await self._refresh((topic, name), load=True)
         except (ControllerError, StoreError) as error:
@@ -219,7 +219,7 @@ class Subscriptions:
         async with self._alone(key):
             self._stale.discard(key)
             before = self._led.get(key)
-            if (before is None and not load) or not self._service.leads(key[0]):
+            if (before is None and not load) or not self._subscribing.leads(key[0]):
                 return
             try:
                 stored = await asyncio.to_thread(self._load, key, None)
@@ -234,7 +234,7 @@ class Subscriptions:
                 after, second = after.remove(left)
                 after, third = after.admit(stored.sessions)
                 if first.drained_changed:
-                    await asyncio.to_thread(self._service.save_drained, *key, sorted(after.drained))
+                    await asyncio.to_thread(self._subscribing.save_drained, *key, sorted(after.drained))
                 for name in left:
                     self._lost(before, name, "the consumer was unregistered")
                 pushes = (*first.pushes, *second.pushes, *third.pushes)
@@ -251,7 +251,7 @@ class Subscriptions:
             if found:
                 after, change = coordinator.drain(found)
                 try:
-                    await asyncio.to_thread(self._service.save_drained, *key, sorted(after.drained))
+                    await asyncio.to_thread(self._subscribing.save_drained, *key, sorted(after.drained))
                 except (ControllerError, StoreError) as error:
                     log.warning("what %s of %s has read is not stored yet: %s", key[1], key[0], error)
                     reading = True
@@ -273,7 +273,7 @@ class Subscriptions:
                 if not segment.is_active
             }
             try:
-                read = self._service.drained_of(key[1], reading)
+                read = self._subscribing.drained_of(key[1], reading)
             except (ControllerError, StoreError) as error:
                 log.warning("cannot tell what %s of %s has read: %s", key[1], key[0], error)
                 return found, True
@@ -300,7 +300,7 @@ class Subscriptions:
     async def _store_gone(self, key: Key, change: Change) -> None:
         gone = [event.consumer for event in change.events]
         if gone:
-            await asyncio.to_thread(self._service.unregister_consumers, *key, gone)
+            await asyncio.to_thread(self._subscribing.unregister_consumers, *key, gone)
 
     def _take(self, key: Key, after: SubscriptionCoordinator, change: Change) -> None:
         """Take a stored step over and tell it."""
@@ -333,7 +333,7 @@ class Subscriptions:
 
     def _later(self, topic: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do it again in a while, if the topic is this node's by then."""
-        if self._loop is not None and topic in self._service.leaders.topics():
+        if self._loop is not None and topic in self._subscribing.leaders.topics():
             self._loop.call_later(DRAIN_SECONDS, lambda: self._spawn(work()))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

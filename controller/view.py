@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from controller import tree
 from controller.coordinator.records import ConsumerRegistration, SubscriptionRecord
+from controller.errors import NotFound
 from controller.journal import Operation
 from controller.metadata.base import MetadataStore, Stored
 from schemas.messages import SubscriptionType
@@ -57,6 +58,18 @@ class View:
             return None
         return StoredTopic(topic, found.version, ScalableTopicMetadata.model_validate_json(found.value))
 
+    def existing_topic(self, topic: str) -> StoredTopic:
+        """The topic with its layout; `NotFound`."""
+        found = self.topic(topic)
+        if found is None:
+            raise no_topic(topic)
+        return found
+
+    def check_topic(self, topic: str) -> None:
+        """Raises `NotFound` when there is no topic of that name."""
+        if not self.has_topic(topic):
+            raise no_topic(topic)
+
     def has_topic(self, topic: str) -> bool:
         """Whether there is a topic of that name."""
         return self.layout_json(topic) is not None
@@ -99,6 +112,14 @@ class View:
         if record is None:
             return None
         return StoredSubscription(name, record.type, len(self._children(tree.consumers_path(topic, name))))
+
+    def existing_subscription(self, topic: str, name: str) -> StoredSubscription:
+        """One subscription with the number of its sessions; `NotFound`, also without the topic."""
+        self.check_topic(topic)
+        found = self.subscription(topic, name)
+        if found is None:
+            raise NotFound(f"Subscription not found: {name} on {topic}")
+        return found
 
     def members(self, topic: str, name: str) -> StoredMembers | None:
         """Who reads a subscription and what it has drained, or None."""
@@ -168,3 +189,8 @@ class View:
 
     def _children(self, path: str) -> list[str]:
         return self._nodes.children(path)
+
+
+def no_topic(topic: str) -> NotFound:
+    """The refusal of whatever is asked of a topic that there is not."""
+    return NotFound(f"Scalable topic not found: {topic}")

@@ -135,7 +135,7 @@ def test_consumers_find_their_segments_again_at_the_next_leader_and_disturb_nobo
         a.assigned_until([0, 2])
         b.assigned_until([1])
         first.nodes.close()
-        wait_until(lambda: second.service.leads(TOPIC))
+        wait_until(lambda: second.service.subscribing.leads(TOPIC))
     with consumer(second, "a") as a:
         a.assigned_until([0, 2])
         with consumer(second, "b") as b:
@@ -165,7 +165,7 @@ def test_consumers_of_a_leader_that_has_lost_its_session_are_told_and_sent_on(st
         message = last_words(a)
         assert message["command"] == "moved"
         assert message["controllerBrokerUrl"] in (None, first.url, second.url)
-    leader = wait_until(lambda: next((one for one in (first, second) if one.service.leads(TOPIC)), None))
+    leader = wait_until(lambda: next((one for one in (first, second) if one.service.subscribing.leads(TOPIC)), None))
     with consumer(leader, "a") as a:
         a.assigned_until([0])
 
@@ -229,7 +229,7 @@ def test_the_next_leader_says_what_a_consumer_has_to_read_before_it_is_back(star
         b.assigned_until([1, 3])
         a.assigned_until([0, 2])
         first.nodes.close()
-    wait_until(lambda: second.service.leads(TOPIC), 20)
+    wait_until(lambda: second.service.subscribing.leads(TOPIC), 20)
     for name, segments in (("a", [0, 2]), ("b", [1, 3])):
         found = second.client.get(f"{PATH}/subscriptions/s/consumers/{name}").json()
         assert [one["segmentId"] for one in found["assignedSegments"]] == segments
