@@ -5,13 +5,18 @@ Stage: taken by `controller.rest` and `controller.segments_rest`.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, cast
 
-from fastapi import Depends, Request
+from fastapi import Depends, Query, Request
 
+from controller.errors import PreconditionFailed
 from controller.names import plain_name, topic_of_path
 from controller.service import ScalableTopicService
 from controller.subscribing import Subscribing
+
+MAX_TIME = 2**63 - 1
+_DIGITS = re.compile(r"[0-9]{1,19}", re.ASCII)
 
 
 async def _body(request: Request) -> bytes:
@@ -34,8 +39,16 @@ async def _subscription(subscription: str) -> str:
     return plain_name(subscription, "subscription")
 
 
+async def _timestamp(timestamp: Annotated[str, Query(description=f"In ms since 1970, 0 to {MAX_TIME}.")] = "") -> int:
+    if not _DIGITS.fullmatch(timestamp) or int(timestamp) > MAX_TIME:
+        given = timestamp[:200] or "nothing"
+        raise PreconditionFailed(f"timestamp must be milliseconds since 1970, 0 to {MAX_TIME}, got: {given}")
+    return int(timestamp)
+
+
 Body = Annotated[bytes, Depends(_body)]
 Service = Annotated[ScalableTopicService, Depends(_service)]
 Subscriptions = Annotated[Subscribing, Depends(_subscribing)]
 Topic = Annotated[str, Depends(_topic)]
 Subscription = Annotated[str, Depends(_subscription)]
+Timestamp = Annotated[int, Depends(_timestamp)]

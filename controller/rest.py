@@ -13,8 +13,9 @@ from fastapi import APIRouter, Depends, Header, Query, Response
 from fastapi.responses import JSONResponse
 
 from controller.access import ADMIN, OPERATE, READ
+from controller.consuming import Sessions
 from controller.errors import BadRequest, NotFound, PreconditionFailed
-from controller.given import Body, Service, Subscription, Subscriptions, Topic
+from controller.given import Body, Service, Subscription, Subscriptions, Timestamp, Topic
 from controller.names import namespace_of_path, plain_name
 from controller.policies import parse_json, parse_override
 from schemas.messages import SubscriptionType
@@ -106,6 +107,12 @@ def delete_topic(service: Service, topic: Topic) -> None:
     service.delete_topic(topic)
 
 
+@topics.post("/{topic}/migrate", **_ADMINISTERS)
+def migrate_topic(service: Service, topic: Topic) -> None:
+    """Never done: every topic here is scalable (409) or is not there at all (404); `force` makes no difference."""
+    service.migrate_topic(topic)
+
+
 @topics.get("/{topic}/stats", dependencies=READ)
 def get_stats(service: Service, topic: Topic) -> JSONResponse:
     """Epoch, segments with names and states, sessions of each subscription."""
@@ -176,6 +183,20 @@ def create_subscription(subscriptions: Subscriptions, topic: Topic, subscription
 def delete_subscription(subscriptions: Subscriptions, topic: Topic, subscription: Subscription) -> None:
     """Delete a subscription with its sessions."""
     subscriptions.delete_subscription(topic, subscription)
+
+
+@topics.post("/{topic}/subscriptions/{subscription}/seek", **_OPERATES)
+async def seek_subscription(
+    consuming: Sessions, topic: Topic, subscription: Subscription, timestamp: Timestamp
+) -> None:
+    """Move a subscription, on every segment, to the first message of a time or later, or to the end without one."""
+    await consuming.subscriptions.seek((topic, subscription), timestamp)
+
+
+@topics.post("/{topic}/subscriptions/{subscription}/skip-all", **_OPERATES)
+async def clear_backlog(consuming: Sessions, topic: Topic, subscription: Subscription) -> None:
+    """Move a subscription behind the last message of every segment."""
+    await consuming.subscriptions.seek((topic, subscription), "latest")
 
 
 @topics.put("/{topic}/subscriptions/{subscription}/consumers/{consumer}", **_OPERATES)

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 
 from controller.access import ADMIN, READ
 from controller.errors import BadRequest, PreconditionFailed
-from controller.given import Body, Service, Subscription, Topic
+from controller.given import Body, Service, Subscription, Timestamp, Topic
 from controller.policies import parse_json
 from controller.segments.base import SegmentStore
 from controller.segments.no_segments import NoSegments
@@ -98,3 +98,17 @@ def delete_subscription(segments: Segments, topic: Topic, descriptor: Descriptor
 def get_backlog(segments: Segments, topic: Topic, descriptor: Descriptor, subscription: Subscription) -> JSONResponse:
     """Messages of a segment that a subscription has not acknowledged: a bare number."""
     return JSONResponse(segments.backlog(segment_topic_name(topic, descriptor), subscription))
+
+
+@routes.post("/subscription/{subscription}/seek", **_DONE)
+def seek_subscription(
+    segments: Segments, topic: Topic, descriptor: Descriptor, subscription: Subscription, timestamp: Timestamp
+) -> None:
+    """Move a subscription to the first message of a time or later, on one segment; its sessions hear nothing of it."""
+    segments.seek(segment_topic_name(topic, descriptor), subscription, timestamp)
+
+
+@routes.post("/subscription/{subscription}/skip-all", **_DONE)
+def clear_backlog(segments: Segments, topic: Topic, descriptor: Descriptor, subscription: Subscription) -> None:
+    """Move a subscription behind the last message of one segment."""
+    segments.seek(segment_topic_name(topic, descriptor), subscription, "latest")

@@ -12,11 +12,11 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NoReturn
 
 from controller.announcements import consumer_record, layout_record, policy_record
 from controller.attending import Attending
-from controller.errors import Conflict, PreconditionFailed
+from controller.errors import Conflict, NotFound, PreconditionFailed
 from controller.journal import Operation
 from controller.leaders import Leaders
 from controller.operations import Operations
@@ -118,6 +118,12 @@ class ScalableTopicService:
             self._operations.finish_open(term)
             self._store.clear(term)
         self.leaders.release(topic)
+
+    def migrate_topic(self, topic: str) -> NoReturn:
+        """There is nothing that could be migrated: `Conflict`, or `NotFound` without the topic."""
+        if self._store.has_topic(topic):
+            raise Conflict(f"Topic is already scalable: {topic}")
+        raise NotFound(f"no topic to migrate: {topic}; this controller has scalable topics only, create it as one")
 
     def list_topics(self, namespace: str, filters: Iterable[tuple[str, str]] = ()) -> list[str]:
         """The names of a namespace's topics that have all of the given properties, sorted."""

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from controller.announcements import consumer_record
 from controller.errors import Conflict, NotFound
 from controller.leaders import Leaders
 from controller.operations import Operations
-from controller.segments.base import SegmentNotFound, SegmentStore, SubscriptionNotFound
+from controller.segments.base import SegmentNotFound, SegmentStore, SubscriptionNotFound, Target
 from controller.segments.no_segments import NoSegments
 from controller.store import LayoutStore, Transaction
 from controller.view import StoredMembers, StoredSubscription
 from decisions.layout import SegmentLayout, segment_topic
 from schemas.messages import SubscriptionType
+
+MOVED_AT_ONCE = 8
+"""Segments on which a subscription is moved at the same time: mostly it is waiting."""
 
 
 class Subscribing:
@@ -70,6 +74,34 @@ class Subscribing:
                 found = transaction.existing_subscription(topic, subscription)
                 transaction.delete_subscription(topic, subscription)
                 transaction.announce(consumer_record(topic, subscription, found.type, "deleted", 0, self._now_ms()))
+
+    def seek(self, topic: str, subscription: str, target: Target) -> None:
+        """Move a subscription on every segment that there is, sealed ones too; nothing counts as drained after it.
+
+        `Conflict` for one without positions, and `SubscriptionInUse` while clients read a segment with it: then nothing
+        was moved. Whatever stops it later has moved it on some of the segments: do it again. Segments that are made
+        meanwhile, by nobody but another leader, hold only what is newer, and it begins at their start.
+        """
+        self._store.check_topic(topic)
+        with self._operations.alone(topic) as term:
+            found = self._store.existing_subscription(topic, subscription)
+            if found.type == "CHECKPOINT":
+                raise Conflict(
+                    f"Subscription {subscription} is CHECKPOINT: its consumers keep their positions themselves"
+                )
+            if isinstance(self._segments, NoSegments):
+                raise Conflict(
+                    'this controller keeps no messages (controller.segments = "none"), so it knows no positions: '
+                    f"move {subscription} where the messages are"
+                )
+            layout = SegmentLayout.from_metadata(self._store.existing_topic(topic).metadata)
+            segments = [segment_topic(topic, segment) for segment in layout.segments.values()]
+            with ThreadPoolExecutor(MOVED_AT_ONCE) as pool:
+                list(pool.map(lambda segment: self._segments.check_unused(segment, subscription), segments))
+                # Before the first is moved: whoever leads next must not believe that it was read.
+                with self._store.write(term) as transaction:
+                    transaction.save_drained(topic, subscription, ())
+                list(pool.map(lambda segment: self._seek_segment(segment, subscription, target), segments))
 
     def register_consumer(
         self, topic: str, subscription: str, consumer: str, type: SubscriptionType, session: bool = False
@@ -146,6 +178,16 @@ class Subscribing:
             return True
         except SubscriptionNotFound:
             return False
+
+    def _seek_segment(self, segment: str, subscription: str, target: Target) -> None:
+        """Nothing to do on one that is pruned or lost."""
+        with contextlib.suppress(SegmentNotFound):
+            try:
+                self._segments.seek(segment, subscription, target)
+            except SubscriptionNotFound:
+                # Its creation was broken off.
+                self._segments.create_subscription(segment, subscription)
+                self._segments.seek(segment, subscription, target)
 
     def _subscribe_segments(self, topic: str, subscription: str, type: SubscriptionType) -> None:
         """The subscription was registered first, so a split that does not see it here creates it on the children."""

@@ -33,7 +33,7 @@ from controller.coordinator import (
 from controller.coordinator.sessions import Away
 from controller.errors import ControllerError, NotFound
 from controller.metadata.base import StoreError
-from controller.segments.base import SegmentStoreError
+from controller.segments.base import SegmentStoreError, Target
 from controller.subscribing import Subscribing
 from decisions.layout import segment_topic
 from schemas.messages import SubscriptionType
@@ -118,6 +118,15 @@ class Subscriptions:
             async with self._alone(key):
                 if key in self._led:
                     self._take(key, self._led[key].disconnect(connection, _now_ms()), Change())
+
+    async def seek(self, key: Key, target: Target) -> None:
+        """Move a subscription on all segments: see `Subscribing.seek`. Its consumers are told what follows from it."""
+        # Alone until it is looked anew: nothing may be taken for drained in between that was so before.
+        async with self._alone(key):
+            try:
+                await asyncio.to_thread(self._subscribing.seek, *key, target)
+            finally:
+                await self._look_and_take(key, anew=True)
 
     async def assignment(self, key: Key, consumer: str) -> ConsumerAssignment:
         """What a registered consumer has to read, for those who ask instead of being told. `NotFound`."""
@@ -244,23 +253,31 @@ class Subscriptions:
     async def _drain(self, key: Key) -> None:
         """Look which sealed segments have been read to the end; look again while there are any that have not."""
         async with self._alone(key):
-            coordinator = self._led.get(key)
-            if coordinator is None or coordinator.type != "STREAM":
-                return
-            found, reading = await asyncio.to_thread(self._look, key, coordinator)
-            if found:
-                after, change = coordinator.drain(found)
-                try:
-                    await asyncio.to_thread(self._subscribing.save_drained, *key, sorted(after.drained))
-                except (ControllerError, StoreError) as error:
-                    log.warning("what %s of %s has read is not stored yet: %s", key[1], key[0], error)
-                    reading = True
-                else:
-                    self._take(key, after, change)
-            if key in self._looks:
-                self._looks.pop(key).cancel()
-            if reading and self._loop is not None:
-                self._looks[key] = self._loop.call_later(DRAIN_SECONDS, lambda: self._spawn(self._drain(key)))
+            await self._look_and_take(key)
+
+    async def _look_and_take(self, key: Key, anew: bool = False) -> None:
+        """One look, within `_alone`; `anew`: after a seek, when what was drained before does not count."""
+        coordinator = self._led.get(key)
+        if coordinator is None or coordinator.type != "STREAM":
+            return
+        start = coordinator.drain_anew(())[0] if anew else coordinator
+        found, reading = await asyncio.to_thread(self._look, key, start)
+        if found or anew:
+            after, change = coordinator.drain_anew(start.drained | found)
+            try:
+                await asyncio.to_thread(self._subscribing.save_drained, *key, sorted(after.drained))
+            except (ControllerError, StoreError) as error:
+                log.warning("what %s of %s has read is not stored yet: %s", key[1], key[0], error)
+                reading = True
+            else:
+                anew = True
+            # After a seek also what is not stored: what is then says less than this, and never more.
+            if anew:
+                self._take(key, after, change)
+        if key in self._looks:
+            self._looks.pop(key).cancel()
+        if reading and self._loop is not None:
+            self._looks[key] = self._loop.call_later(DRAIN_SECONDS, lambda: self._spawn(self._drain(key)))
 
     def _look(self, key: Key, coordinator: SubscriptionCoordinator) -> tuple[set[int], bool]:
         """The sealed segments that were read to the end since, and whether there are others; children after parents."""

@@ -166,9 +166,13 @@ class SubscriptionCoordinator:
         sealed = {number for number in segments if number in known and not known[number].is_active}
         return self._with(replace(self, drained=self.drained | sealed))
 
-    def rewind(self) -> tuple[SubscriptionCoordinator, Change]:
-        """The subscription was moved back: no sealed segment counts as drained any more."""
-        return self._with(replace(self, drained=frozenset()))
+    def drain_anew(self, segments: Iterable[int]) -> tuple[SubscriptionCoordinator, Change]:
+        """The subscription was moved: of what was drained before only these sealed segments are.
+
+        A parent that has something to read again comes before its children again, which Pulsar 5 leaves out.
+        """
+        moved, _ = replace(self, drained=frozenset()).drain(segments)
+        return self._with(moved)
 
     def fresh_grace(self, consumers: Iterable[str], now_ms: int) -> SubscriptionCoordinator:
         """As a new leader sees its consumers: all are away and have the whole grace period (PIP-468 "failover")."""

@@ -17,6 +17,8 @@ from schemas.metadata import HashRange
 
 Position = Literal["earliest", "latest"]
 """Where a new subscription starts: at the first message that is kept, or behind the last one."""
+Target = int | Literal["latest"]
+"""Where a subscription is moved to: the first message of that time or later (ms since 1970), or behind the last one."""
 
 
 class SegmentStoreError(ControllerError):
@@ -91,6 +93,17 @@ class SegmentStore(ABC):
     @abstractmethod
     def delete_subscription(self, segment: str, subscription: str) -> None:
         """Remove a subscription; none of that name, or no such segment, is fine. `SubscriptionInUse`."""
+
+    @abstractmethod
+    def check_unused(self, segment: str, subscription: str) -> None:
+        """Raises `SubscriptionInUse` while consumers are connected; no such segment or subscription is fine."""
+
+    @abstractmethod
+    def seek(self, segment: str, subscription: str, target: Target) -> None:
+        """Move a subscription, forward or back; without a message of that time or later it goes behind the last one.
+
+        `SegmentNotFound`, `SubscriptionNotFound`, and `SubscriptionInUse`: then it is where it was.
+        """
 
     @abstractmethod
     def subscriptions(self, segment: str) -> list[str]:

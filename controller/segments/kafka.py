@@ -43,9 +43,18 @@ from controller.segments.base import (
     SegmentStoreError,
     SubscriptionInUse,
     SubscriptionNotFound,
+    Target,
     segment_name,
 )
-from controller.segments.kafka_asking import GROUP_IN_USE, NO_GROUP, NO_TOPIC, PAUSE_SECONDS, Asking, code_of
+from controller.segments.kafka_asking import (
+    GROUP_HAS_MEMBERS,
+    GROUP_IN_USE,
+    NO_GROUP,
+    NO_TOPIC,
+    PAUSE_SECONDS,
+    Asking,
+    code_of,
+)
 from controller.segments.kafka_names import check_fits, kafka_topic
 from controller.segments.kafka_positions import PARTITION, Positions
 from schemas.metadata import HashRange
@@ -113,6 +122,23 @@ class KafkaSegments(SegmentStore):
                 if code_of(error) in GROUP_IN_USE:
                     raise SubscriptionInUse(segment, subscription, self._asking.where) from None
                 raise
+
+    def check_unused(self, segment: str, subscription: str) -> None:
+        with self._asking.to(f"look who reads {segment} with {subscription}"):
+            if self._positions.has_members(segment, subscription):
+                raise SubscriptionInUse(segment, subscription, self._asking.where)
+
+    def seek(self, segment: str, subscription: str, target: Target) -> None:
+        with self._asking.to(f"move the subscription {subscription} on {segment}"):
+            self._must_exist(segment)
+            try:
+                was_there = self._positions.move(segment, subscription, None if target == "latest" else target)
+            except KafkaException as error:
+                if code_of(error) in GROUP_HAS_MEMBERS:
+                    raise SubscriptionInUse(segment, subscription, self._asking.where) from None
+                raise
+        if not was_there:
+            raise SubscriptionNotFound(segment, subscription, self._asking.where)
 
     def subscriptions(self, segment: str) -> list[str]:
         with self._asking.to(f"list the subscriptions of {segment}"):

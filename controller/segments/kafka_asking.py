@@ -49,6 +49,8 @@ FOR_A_MOMENT = frozenset(
 NO_TOPIC = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
 NO_GROUP = frozenset({KafkaError.GROUP_ID_NOT_FOUND})
 GROUP_IN_USE = frozenset({KafkaError.NON_EMPTY_GROUP})
+GROUP_HAS_MEMBERS = frozenset({KafkaError.UNKNOWN_MEMBER_ID})
+"""A position is committed by nobody, while the group has members."""
 
 
 def code_of(error: KafkaException) -> int:

@@ -63,6 +63,34 @@ class Positions:
         )
         self._asking.again(lambda: self._commit(segment, missing, offset), passing)
 
+    def move(self, segment: str, subscription: str, timestamp_ms: int | None) -> bool:
+        """To the first message of that time or later, without one or without a time to the end.
+
+        False when the subscription does not exist.
+        """
+        if not self.of(segment, [subscription]):
+            return False
+        # First of all: what is written after this look is either found by its time or behind this end.
+        offset = self._offset(segment, _LATEST)
+        if timestamp_ms is not None:
+            found = self._offset(segment, OffsetSpec.for_timestamp(timestamp_ms))  # type: ignore[no-untyped-call]
+            offset = found if found >= 0 else offset
+        self._asking.again(lambda: self._commit(segment, [subscription], offset))
+        return True
+
+    def has_members(self, segment: str, subscription: str) -> bool:
+        """Whether consumers have joined the group of a subscription; not when there is no such group."""
+        group = group_id(segment, subscription)
+        try:
+            (found,) = self._asking.again(
+                lambda: self._asking.answers(self._admin.describe_consumer_groups([group], **self._asking.limit))
+            )
+        except KafkaException as error:
+            if code_of(error) in NO_GROUP:
+                return False
+            raise
+        return bool(found.members)
+
     def delete(self, segment: str, subscriptions: Iterable[str], passing: frozenset[int] = NO_GROUP) -> None:
         """Delete the groups; errors of the kinds in `passing` are fine."""
         for group in [group_id(segment, name) for name in subscriptions]:

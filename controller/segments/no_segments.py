@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from controller.segments.base import Position, SegmentStats, SegmentStore, segment_name
+from controller.segments.base import Position, SegmentStats, SegmentStore, Target, segment_name
 from schemas.metadata import HashRange
 
 
@@ -24,6 +24,12 @@ class NoSegments(SegmentStore):
         pass
 
     def delete_subscription(self, segment: str, subscription: str) -> None:
+        pass
+
+    def check_unused(self, segment: str, subscription: str) -> None:
+        pass
+
+    def seek(self, segment: str, subscription: str, target: Target) -> None:
         pass
 
     def subscriptions(self, segment: str) -> list[str]:

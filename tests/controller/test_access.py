@@ -34,13 +34,15 @@ CALLS: dict[Role, set[tuple[str, str]]] = {
     },
     "operate": {
         ("POST", f"{TOPIC}/split/{{segment}}"), ("POST", f"{TOPIC}/merge/{{first}}/{{second}}"),
+        ("POST", f"{SUBSCRIPTION}/seek"), ("POST", f"{SUBSCRIPTION}/skip-all"),
         ("PUT", SUBSCRIPTION), ("DELETE", SUBSCRIPTION), ("PUT", CONSUMER), ("DELETE", CONSUMER),
         ("WebSocket", f"{TOPIC}/consumers"),
     },
     "admin": {
         ("PUT", TOPIC), ("DELETE", TOPIC), ("POST", f"{TOPIC}/autoScalePolicy"), ("DELETE", f"{TOPIC}/autoScalePolicy"),
         ("POST", POLICY), ("DELETE", POLICY), ("PUT", SEGMENT), ("POST", f"{SEGMENT}/terminate"), ("DELETE", SEGMENT),
-        ("PUT", SUBSCRIPTION_OF), ("DELETE", SUBSCRIPTION_OF),
+        ("PUT", SUBSCRIPTION_OF), ("DELETE", SUBSCRIPTION_OF), ("POST", f"{SUBSCRIPTION_OF}/seek"),
+        ("POST", f"{SUBSCRIPTION_OF}/skip-all"), ("POST", f"{TOPIC}/migrate"),
     },
 }  # fmt: skip
 

@@ -73,7 +73,8 @@ def test_what_changes_a_topic_is_sent_to_its_leader_and_reads_are_answered_by_al
     for verb, call in [
         ("POST", "/split/0?authoritative=false&x=%20y"), ("POST", "/merge/0/1"), ("DELETE", ""), ("PUT", ""),
         ("POST", "/autoScalePolicy"), ("DELETE", "/autoScalePolicy"), ("PUT", "/subscriptions/s?type=QUEUE"),
-        ("PUT", "/subscriptions/s/consumers/c"),
+        ("PUT", "/subscriptions/s/consumers/c"), ("POST", "/subscriptions/s/seek?timestamp=7"),
+        ("POST", "/subscriptions/s/skip-all"),
     ]:  # fmt: skip
         body = '{"maxSegments":4}' if call == "/autoScalePolicy" else None
         answer = other.client.request(verb, path + call, content=body)

@@ -190,6 +190,32 @@ def test_subscriptions_are_created_and_deleted(java: JavaAdmin, admin: JavaAdmin
     assert admin.topics("getStats", topic)["subscriptions"] == {"q": {"consumerCount": 0}}
 
 
+def test_a_subscription_is_not_said_to_be_moved_when_it_was_not(
+    java: JavaAdmin, admin: JavaAdminClient, space: str
+) -> None:
+    topic = f"topic://{space}/t"
+    admin.topics("createScalableTopic", topic, 1)
+    admin.topics("createSubscription", topic, "s", java.subscription_type("STREAM"))
+    for call, *more in [("seekSubscription", 0), ("clearBacklog",)]:
+        assert admin.topics(call, topic, "t", *more) == missing(f"Subscription not found: t on {topic}")
+        assert "this controller keeps no messages" in admin.topics(call, topic, "s", *more).reason
+        assert admin.topics(call, topic, "s", *more).kind == "ConflictException"
+    assert admin.topics("seekSubscription", topic, "s", -1).kind == "PreconditionFailedException"
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_nothing_is_migrated_whether_the_topic_is_scalable_already_or_not_there(
+    admin: JavaAdminClient, space: str, force: bool
+) -> None:
+    topic = f"topic://{space}/t"
+    refused = admin.topics("migrateToScalable", topic, force)
+    assert (refused.status, refused.kind) == (404, "NotFoundException")
+    assert refused.reason.startswith(f"no topic to migrate: {topic}; ")
+    admin.topics("createScalableTopic", topic, 2)
+    assert admin.topics("migrateToScalable", topic, force) == conflict(f"Topic is already scalable: {topic}")
+    assert len(active(admin.topics("getMetadata", topic))) == 2
+
+
 @pytest.mark.parametrize("force", [False, True])
 def test_a_deleted_topic_is_gone_and_its_name_free(admin: JavaAdminClient, space: str, force: bool) -> None:
     topic = f"topic://{space}/t"
@@ -213,6 +239,8 @@ def test_a_deleted_topic_is_gone_and_its_name_free(admin: JavaAdminClient, space
         ("setAutoScalePolicy", (None,)),
         ("removeAutoScalePolicy", ()),
         ("deleteSubscription", ("s",)),
+        ("seekSubscription", ("s", 0)),
+        ("clearBacklog", ("s",)),
         ("deleteScalableTopic", (False,)),
         ("deleteScalableTopic", (True,)),
     ],
@@ -237,9 +265,6 @@ def test_an_odd_name_reaches_the_same_topic_in_every_call(admin: JavaAdminClient
 @pytest.mark.parametrize(
     ("on", "call", "arguments"),
     [
-        ("topic://{}/t", "seekSubscription", ("s", 0)),
-        ("topic://{}/t", "clearBacklog", ("s",)),
-        ("topic://{}/t", "migrateToScalable", (False,)),
         ("segment://{}/t/0000-ffff-0", "createSegment", (["s"],)),
         ("segment://{}/t/0000-ffff-0", "terminateSegment", ()),
         ("segment://{}/t/0000-ffff-0", "deleteSegment", (True,)),

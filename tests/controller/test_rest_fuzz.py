@@ -49,7 +49,8 @@ def requests(draw: st.DrawFn, operations: list[tuple[str, str]]) -> tuple[str, s
 
 
 queries = st.lists(
-    st.tuples(st.sampled_from(["numInitialSegments", "property", "type", "force", "x", "", "%ff"]), odd), max_size=2
+    st.tuples(st.sampled_from(["numInitialSegments", "property", "type", "force", "timestamp", "x", "", "%ff"]), odd),
+    max_size=2,
 ).map(lambda pairs: "&".join(f"{name}={value}" for name, value in pairs))
 
 scalars = st.one_of(

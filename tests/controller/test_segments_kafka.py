@@ -7,7 +7,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
@@ -51,13 +52,16 @@ def segment_of(topic: str) -> str:
     return f"segment://{topic.removeprefix('topic://')}/0000-ffff-0"
 
 
-def write(kafka: str, segment: str, values: list[bytes]) -> None:
-    """Writes and waits for every acknowledgement."""
+def write(kafka: str, segment: str, values: list[bytes], times: Sequence[int] = ()) -> None:
+    """Writes, at the given times (ms) or now, and waits for every acknowledgement."""
     producer = Producer({"bootstrap.servers": kafka, "linger.ms": 0})
     failures: list[KafkaError] = []
-    for value in values:
+    for value, time_ms in zip_longest(values, times, fillvalue=0):
         producer.produce(
-            kafka_topic(segment), value, on_delivery=lambda error, _: failures.append(error) if error else None
+            kafka_topic(segment),
+            value,
+            timestamp=time_ms,
+            on_delivery=lambda error, _: failures.append(error) if error else None,
         )
     assert producer.flush(10) == 0
     assert failures == []
@@ -293,6 +297,7 @@ def test_what_is_asked_of_a_missing_segment_says_so_and_makes_none(segments: Kaf
     segment = segment_of(topic)
     asked: list[Callable[[], object]] = [
         lambda: segments.create_subscription(segment, "s"),
+        lambda: segments.seek(segment, "s", 0),
         lambda: segments.subscriptions(segment),
         lambda: segments.terminate(segment),
         lambda: segments.is_terminated(segment),
@@ -304,6 +309,7 @@ def test_what_is_asked_of_a_missing_segment_says_so_and_makes_none(segments: Kaf
             ask()
     segments.delete(segment)
     segments.delete_subscription(segment, "s")
+    segments.check_unused(segment, "s")
 
 
 def test_a_broker_that_cannot_be_reached_is_named_in_time() -> None:
@@ -313,6 +319,8 @@ def test_a_broker_that_cannot_be_reached_is_named_in_time() -> None:
         lambda: segments.create("topic://acme/shop/orders", 0, WHOLE, ["s"]),
         lambda: segments.create_subscription(segment, "s"),
         lambda: segments.delete_subscription(segment, "s"),
+        lambda: segments.check_unused(segment, "s"),
+        lambda: segments.seek(segment, "s", "latest"),
         lambda: segments.subscriptions(segment),
         lambda: segments.terminate(segment),
         lambda: segments.is_terminated(segment),
