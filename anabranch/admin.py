@@ -123,6 +123,14 @@ class AdminInterface:
         """POST …/merge/ID1/ID2."""
         self._call("POST", f"{_topic_path(topic)}/merge/{first}/{second}")
 
+    def seek_subscription(self, topic: str, subscription: str, timestamp_ms: int) -> None:
+        """POST …/subscriptions/S/seek: on every segment, to the first message of that time or later (ms since 1970)."""
+        self._call("POST", f"{_subscription_path(topic, subscription)}/seek", {"timestamp": str(timestamp_ms)})
+
+    def clear_backlog(self, topic: str, subscription: str) -> None:
+        """POST …/subscriptions/S/skip-all: on every segment, behind the last message."""
+        self._call("POST", f"{_subscription_path(topic, subscription)}/skip-all")
+
     def delete_topic(self, topic: str, force: bool) -> None:
         """DELETE, with `force` also when the topic is in use."""
         self._call("DELETE", _topic_path(topic), {"force": str(force).lower()})
@@ -207,6 +215,11 @@ def _path(name: str) -> str:
 
 def _topic_path(topic: str) -> str:
     return "scalable/" + "/".join(_segment(part) for part in topic_parts(topic))
+
+
+def _subscription_path(topic: str, subscription: str) -> str:
+    """The name is decoded once by the server, so a percent sign is a character like others."""
+    return f"{_topic_path(topic)}/subscriptions/{_segment(quote(subscription, safe=''))}"
 
 
 def _policy_path(subject: str) -> str:

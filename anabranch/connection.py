@@ -48,6 +48,13 @@ def namespace_name(value: str) -> str:
     return encodable(value)
 
 
+def subscription_name(value: str) -> str:
+    """Reads the name of a subscription."""
+    if not value:
+        raise click.BadParameter("the name of a subscription is empty")
+    return encodable(value)
+
+
 def policy_subject(value: str) -> str:
     """Reads what a policy belongs to: `tenant/namespace`, or a topic."""
     return namespace_name(value) if value.count("/") == 1 else topic_name(value)

@@ -14,7 +14,7 @@ import click
 
 from anabranch.admin import AdminInterface, NoWatch, Unreachable
 from anabranch.commands.topic_policy import policy
-from anabranch.connection import connected, encodable, namespace_name, say, topic_name
+from anabranch.connection import connected, encodable, namespace_name, say, subscription_name, topic_name
 from anabranch.duration import DURATION
 from anabranch.printable import printable
 from decisions.layout import SegmentLayout
@@ -31,7 +31,7 @@ def _property(value: str) -> str:
 
 @click.group("topics")
 def command() -> None:
-    """Create, look at, split, merge and delete scalable topics.
+    """Create, look at, split, merge and delete scalable topics, and move their subscriptions.
 
     \b
     TOPIC is topic://tenant/namespace/name, or the same without topic://. A token comes from the environment:
@@ -132,6 +132,45 @@ def merge(admin: AdminInterface, output: str, topic: str, first: int, second: in
     say(output, text, {"topic": topic, "merged": [first, second]})
 
 
+@command.command("seek")
+@click.argument("topic", type=topic_name, metavar="TOPIC")
+@click.argument("subscription", type=subscription_name, metavar="SUBSCRIPTION")
+@click.option("--timestamp", type=click.IntRange(min=0), metavar="MS", help="Milliseconds since 1970-01-01T00:00:00Z.")
+@click.option("--ago", type=DURATION, help="Instead: so long before now, by the clock of this machine; 90s, 2h, 7d.")
+@connected
+def seek(
+    admin: AdminInterface, output: str, topic: str, subscription: str, timestamp: int | None, ago: float | None
+) -> None:
+    """Move SUBSCRIPTION of TOPIC to the first messages of a time or later, forward or back, on every segment.
+
+    Where there are none so late it goes to the end. Consumers that read from the segments have to be closed first.
+    """
+    if timestamp is None and ago is not None:
+        timestamp = max(int((time.time() - ago) * 1000), 0)
+    elif timestamp is None or ago is not None:
+        raise click.UsageError("say where to: either --timestamp MS or --ago DURATION")
+    admin.seek_subscription(topic, subscription, timestamp)
+    text = f"moved {printable(subscription)} of {printable(topic)} to {timestamp}"
+    say(output, text, {"topic": topic, "subscription": subscription, "timestamp": timestamp})
+
+
+@command.command("clear-backlog")
+@click.argument("topic", type=topic_name, metavar="TOPIC")
+@click.argument("subscription", type=subscription_name, metavar="SUBSCRIPTION")
+@click.option("--yes", is_flag=True, help="Do not ask; needed where nobody can be asked.")
+@connected
+def clear_backlog(admin: AdminInterface, output: str, topic: str, subscription: str, yes: bool) -> None:
+    """Move SUBSCRIPTION of TOPIC behind the last message of every segment: it reads nothing of what is there now.
+
+    Consumers that read from the segments have to be closed first.
+    """
+    if not yes:
+        _ask(f"Skip everything that {printable(subscription)} has not read of {printable(topic)}?", "to skip it")
+    admin.clear_backlog(topic, subscription)
+    text = f"{printable(subscription)} of {printable(topic)} is at the end"
+    say(output, text, {"topic": topic, "subscription": subscription, "cleared": True})
+
+
 @command.command("delete")
 @click.argument("topic", type=topic_name, metavar="TOPIC")
 @click.option("--force", is_flag=True, help="Also when producers or consumers are connected.")
@@ -140,9 +179,7 @@ def merge(admin: AdminInterface, output: str, topic: str, first: int, second: in
 def delete(admin: AdminInterface, output: str, topic: str, force: bool, yes: bool) -> None:
     """Delete TOPIC with its segments and subscriptions. This cannot be undone."""
     if not yes:
-        if not sys.stdin.isatty():
-            raise click.UsageError("standard input is no terminal, so nobody can be asked: add --yes to delete")
-        click.confirm(f"Delete {printable(topic)} with all its messages?", abort=True, err=True)
+        _ask(f"Delete {printable(topic)} with all its messages?", "to delete")
     admin.delete_topic(topic, force)
     say(output, f"deleted {printable(topic)}", {"deleted": topic})
 
@@ -199,6 +236,12 @@ def watch(admin: AdminInterface, output: str, topic: str, every: float) -> None:
                 click.echo(f"{error.message}; looking again every {every:g} s", err=True)
             silent = True
         time.sleep(every)
+
+
+def _ask(question: str, what_for: str) -> None:
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"standard input is no terminal, so nobody can be asked: add --yes {what_for}")
+    click.confirm(question, abort=True, err=True)
 
 
 def _outline(value: Any, indent: str = "") -> list[str]:

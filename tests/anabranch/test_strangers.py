@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -111,6 +112,26 @@ def test_a_redirect_to_the_leader_is_followed_with_method_and_token():
             done = run(follower.url, "split", TOPIC, "0", environment=SECRET)
     assert done.exit_code == 0
     assert leader.asked == [("POST", "/admin/v2/scalable/acme/shop/orders/split/0", "Bearer s3cret")]
+
+
+def test_a_subscription_is_moved_with_the_calls_of_pulsars_admin_client():
+    before = int(time.time() * 1000)
+    base = "/admin/v2/scalable/acme/shop/orders/subscriptions/a%2Fb"
+    with stranger((204, {}, b"")) as pulsar:
+        assert run(pulsar.url, "seek", TOPIC, "a/b", "--timestamp", "1763660000000").stdout == (
+            f"moved a/b of {TOPIC} to 1763660000000\n"
+        )
+        ago = json.loads(run(pulsar.url, "seek", TOPIC, "a/b", "--ago", "2h", "--output", "json").stdout)
+        assert run(pulsar.url, "clear-backlog", TOPIC, "a/b", "--yes").stdout == f"a/b of {TOPIC} is at the end\n"
+        cleared = run(pulsar.url, "clear-backlog", TOPIC, "a/b", "--yes", "--output", "json").stdout
+    assert json.loads(cleared) == {"topic": TOPIC, "subscription": "a/b", "cleared": True}
+    assert before <= ago["timestamp"] + 7_200_000 <= time.time() * 1000
+    assert [(verb, path) for verb, path, _ in pulsar.asked] == [
+        ("POST", f"{base}/seek?timestamp=1763660000000"),
+        ("POST", f"{base}/seek?timestamp={ago['timestamp']}"),
+        ("POST", f"{base}/skip-all"),
+        ("POST", f"{base}/skip-all"),
+    ]
 
 
 @pytest.mark.parametrize("target", ["", "file:///etc/passwd", "ftp://127.0.0.1/x"])

@@ -111,11 +111,27 @@ def test_properties_with_escape_sequences_do_not_reach_the_terminal(topics, name
 
 def test_what_is_not_there_exits_with_1_and_the_message_of_the_server(topics, namespace, topic):
     missing = f"topic://{namespace}/missing"
-    for arguments in (("show",), ("stats",), ("split", "0"), ("delete", "--yes"), ("policy", "get"), ("watch",)):
+    for arguments in (
+        ("show",), ("stats",), ("split", "0"), ("delete", "--yes"), ("policy", "get"), ("watch",),
+        ("seek", "s", "--timestamp", "0"), ("clear-backlog", "s", "--yes"),
+    ):  # fmt: skip
         first = 2 if arguments[0] == "policy" else 1
         said = topics.refused(*arguments[:first], missing, *arguments[first:])
         assert said == f"Error: Scalable topic not found: {missing} (404)"
     assert topics.refused("split", topic, "77") == f"Error: Segment not found: 77 of {topic} (404)"
+
+
+@pytest.mark.parametrize("name", ["s", "a/b", "50%", "a%2Fb", "..", ".", "ñ ü?#", "x;y"])
+def test_a_subscription_of_any_name_is_the_one_that_is_moved(topics, controller, topic, name):
+    controller.service.subscribing.create_subscription(topic, name, "STREAM")
+    for arguments in (("seek", topic, name, "--ago", "2h"), ("clear-backlog", topic, name, "--yes")):
+        # Found, and not said to be moved: the controller of these tests keeps no messages.
+        said = topics.refused(*arguments)
+        assert "this controller keeps no messages" in said
+        assert said.endswith("(409)")
+        missing = topics.refused(*arguments[:2], f"{name}!", *arguments[3:])
+        assert missing == f"Error: Subscription not found: {name}! on {topic} (404)"
+    assert topics.refused("seek", topic, name, "--timestamp", "9" * 20).endswith("(412)")
 
 
 def test_a_conflict_exits_with_1_and_the_message_of_the_server(topics, topic):
@@ -141,7 +157,11 @@ def test_what_is_never_allowed_exits_with_1_and_the_message_of_the_server(topics
         ("merge", "acme/shop/a", "1"), ("policy", "set", "acme/shop/a/b"), ("policy", "get", "acme"), ("no-such",),
         ("list", "acme/shop", "--url", "127.0.0.1:8080"), ("list", "acme/shop", "--url", "ftp://host"),
         ("list", "acme/shop", "--url", "http://"), ("list", "acme/shop", "--output", "xml"),
-        ("watch", "acme/shop/a", "--every", "0"), ("list", "acme/shop", "--token", "s3cret"),
+        ("seek", "acme/shop/a", "s"), ("seek", "acme/shop/a", "s", "--timestamp", "-1"),
+        ("seek", "acme/shop/a", "s", "--timestamp", "1", "--ago", "2h"), ("seek", "acme/shop/a", "s", "--ago", "soon"),
+        ("seek", "acme/shop/a", "", "--ago", "1h"), ("clear-backlog", "acme/shop/a", "\udcff", "--yes"),
+        ("clear-backlog", "acme/shop/a", "s"), ("watch", "acme/shop/a", "--every", "0"),
+        ("list", "acme/shop", "--token", "s3cret"),
     ],
 )  # fmt: skip
 def test_wrong_usage_exits_with_2_and_asks_no_server(wrong):

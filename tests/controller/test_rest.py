@@ -367,6 +367,16 @@ def test_subscriptions_and_consumers_are_counted_and_announced(topics: Topics) -
     ]
 
 
+SEEKS = [
+    *(("POST", f"s/seek{query}", 412) for query in ("", "?timestamp=", "?timestamp=-1", "?timestamp=1.5")),
+    *(("POST", f"s/seek?timestamp={text}", 412) for text in ("soon", "1e3", "%2B1", "٣", 2**63, "9" * 400)),
+    ("POST", f"s/seek?timestamp={2**63 - 1}", 409),
+    ("POST", "s/skip-all", 409),
+    ("POST", "x/seek?timestamp=0", 404),
+    ("POST", "x/skip-all", 404),
+]
+
+
 @pytest.mark.parametrize(
     ("verb", "path", "status"),
     [
@@ -374,6 +384,7 @@ def test_subscriptions_and_consumers_are_counted_and_announced(topics: Topics) -
         ("PUT", "/t/subscriptions/s/consumers/c?type=QUEUE", 409),
         ("PUT", "/t/subscriptions/x?type=nonsense", 412),
         ("PUT", "/t/subscriptions/x/consumers/c?type=", 412),
+        *((verb, f"/t/subscriptions/{path}", status) for verb, path, status in SEEKS),
         ("DELETE", "/t/subscriptions/x", 404),
         ("DELETE", "/t/subscriptions/x/consumers/c", 404),
         ("DELETE", "/t/subscriptions/s/consumers/nobody", 404),
@@ -385,6 +396,15 @@ def test_a_wrong_subscription_call_is_a_4xx(topics: Topics, verb: str, path: str
     topics.call("PUT", "/t/subscriptions/s/consumers/c")
     assert topics.call(verb, path).status_code == status
     assert topics.call("GET", "/t/stats").json()["subscriptions"] == {"s": {"consumerCount": 1}}
+
+
+def test_a_checkpoint_subscription_has_no_position_to_move(topics: Topics) -> None:
+    topics.call("PUT", "/t")
+    topics.call("PUT", "/t/subscriptions/s?type=CHECKPOINT")
+    for path in ("seek?timestamp=0", "skip-all"):
+        answer = topics.call("POST", f"/t/subscriptions/s/{path}")
+        assert (answer.status_code, "CHECKPOINT" in answer.json()["reason"]) == (409, True)
+        assert topics.call("POST", f"/nowhere/subscriptions/s/{path}").status_code == 404
 
 
 def test_the_decision_that_led_to_a_change_is_announced_with_it(topics: Topics) -> None:

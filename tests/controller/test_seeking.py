@@ -38,6 +38,12 @@ def segments(kafka: str) -> KafkaSegments:
 
 
 @pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """A topic that no other test uses."""
+    return f"topic://acme/seeking/{request.node.name}"
+
+
+@pytest.fixture
 def running(segments: KafkaSegments, tmp_path: Path) -> Iterator[RunningController]:
     """A controller with a topic of one segment with four messages, and a subscription."""
     with life(segments, tmp_path) as one:
