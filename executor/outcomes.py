@@ -17,11 +17,11 @@ from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import CommitProperties, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 from schemas.arrow import arrow_schema, to_arrow
-from schemas.delta import create_table
+from schemas.delta import OpenTable, create_table
 from schemas.tables import OUTCOMES, OutcomeRow
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,8 @@ class OutcomeLedger:
 
     def __init__(self, lake: str, mode: str) -> None:
         """Takes the lease: from here on any older executor is shut out. Raises what Delta raises."""
-        self._table: DeltaTable = create_table(lake, OUTCOMES)
+        self._open = OpenTable(create_table(lake, OUTCOMES))
+        self._table = self._open.newest()
         self._mode = mode
         self._unsure_from: int | None = None
         self.token = self._take_lease()
@@ -136,7 +137,7 @@ class OutcomeLedger:
 
     def check_lease(self) -> None:
         """Raises `LeaseLost` when another executor has started since."""
-        self._table.update_incremental()
+        self._table = self._open.newest()
         newest = self._table.transaction_version(APP)
         if newest != self.token:
             raise LeaseLost(
@@ -146,7 +147,7 @@ class OutcomeLedger:
 
     def _take_lease(self) -> int:
         for _ in range(_RACES):
-            self._table.update_incremental()
+            self._table = self._open.newest()
             token = (self._table.transaction_version(APP) or 0) + 1
             try:
                 write_deltalake(

@@ -13,7 +13,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from schemas.delta import open_table
+from schemas.delta import OpenTable, open_table
 from schemas.tables import Table
 
 COMMITTED_AT = "_commit_timestamp"
@@ -76,23 +76,24 @@ class Tail:
 
     def __init__(self, lake: str, table: Table, backlog: int = BACKLOG_VERSIONS) -> None:
         self._lake, self._table, self._backlog = lake, table, backlog
-        self._open: DeltaTable | None = None
+        self._open: OpenTable | None = None
         self._next = 0
 
     def read(self) -> list[Row]:
         """New rows in commit order; none when the table does not exist (yet) or cannot be read at the moment."""
         try:
             if self._open is None:
-                self._open = open_table(self._lake, self._table)
-                if self._open is None:
+                table = open_table(self._lake, self._table)
+                if table is None:
                     return []
-                self._next = max(0, self._open.version() - self._backlog)
+                self._open = OpenTable(table)
+                self._next = max(0, table.version() - self._backlog)
             else:
-                self._open.update_incremental()
-            version = self._open.version()
+                table = self._open.newest()
+            version = table.version()
             if version < self._next:
                 return []
-            rows = cdf_rows(self._open, self._next, version)
+            rows = cdf_rows(table, self._next, version)
         except (DeltaError, OSError):
             self._open = None if self._next == 0 else self._open
             return []

@@ -23,6 +23,10 @@ WRITER_FEATURES = frozenset({
 """Features of the Delta protocol that delta-rs writes. Others make the first commit fail, or are left unheeded."""
 
 
+OPEN_FOR_COMMITS = 50
+"""After as many commits a table that is followed is opened anew; it has a checkpoint of its log then."""
+
+
 class LakeError(SettingsError):
     """A table of the lake is not one that this release can use; the message says which, why, and what to do."""
 
@@ -69,6 +73,25 @@ def open_table(lake: str | Path, table: Table) -> DeltaTable | None:
         return DeltaTable(table_path(lake, table))
     except TableNotFoundError:
         return None
+
+
+class OpenTable:
+    """A table that is kept open for a long time.
+
+    Of each commit that it follows, delta-rs (1.6) keeps the files apart from all others: each makes all later commits
+    dearer, by 0.3 ms on a machine with two cores, and takes 30 kB. Opened anew it has them in one piece.
+    """
+
+    def __init__(self, table: DeltaTable) -> None:
+        self._table, self._opened_at = table, table.version()
+
+    def newest(self) -> DeltaTable:
+        """The table as it is now. Raises `DeltaError` or `OSError` when it cannot be read."""
+        self._table.update_incremental()
+        if self._table.version() - self._opened_at >= OPEN_FOR_COMMITS:
+            self._table = DeltaTable(self._table.table_uri)
+            self._opened_at = self._table.version()
+        return self._table
 
 
 def _check(delta: DeltaTable, path: str, table: Table) -> None:

@@ -19,11 +19,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pydantic_core
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import CommitProperties, Transaction, write_deltalake
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from schemas.delta import create_lake, table_path
+from schemas.delta import OpenTable, create_lake, table_path
 from schemas.ids import EVERY_TOPIC
 from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD, Table
 from streaming.records import COUNTS, DUE, LOAD
@@ -74,16 +74,16 @@ class LakeSink:
         """`bulk_writer` is `delta-rs` or `delta-spark`: who writes `segment_load`. `report` is told of each batch that
         is written; what it raises is logged and stops nothing. Raises `LakeError`."""
         self._lake, self._bulk_writer, self._ask_for_tick, self._report = lake, bulk_writer, ask_for_tick, report
-        self._tables: dict[str, DeltaTable] = create_lake(lake)
+        self._tables = {name: OpenTable(table) for name, table in create_lake(lake).items()}
         self._commit_seconds: dict[str, float] = {}
 
     def holds_batches(self) -> bool:
         """Whether the lake has rows of any batch."""
-        return bool(self._tables[BATCHES.name].file_uris())
+        return bool(self._tables[BATCHES.name].newest().file_uris())
 
     def newest_batch(self, query: str) -> int | None:
         """The newest batch of a query that any table holds rows of."""
-        found = [delta.transaction_version(f"{APP}:{query}") for delta in self._tables.values()]
+        found = [table.newest().transaction_version(f"{APP}:{query}") for table in self._tables.values()]
         return max((number for number in found if number is not None), default=None)
 
     def write(self, frame: DataFrame, batch_id: int) -> None:
@@ -156,8 +156,7 @@ class LakeSink:
     def _commit(self, table: Table, rows: pa.Table, query: str, batch_id: int) -> None:
         if not rows.num_rows:
             return
-        delta = self._tables[table.name]
-        delta.update_incremental()
+        delta = self._tables[table.name].newest()
         app = f"{APP}:{query}"
         written = delta.transaction_version(app)
         if written is not None and written >= batch_id:
