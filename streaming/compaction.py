@@ -1,8 +1,9 @@
 """OPTIMIZE: many small files of a table become few large ones; no row changes, and readers of changes see nothing.
+VACUUM: what it has replaced is deleted, and what killed writers have left.
 
 Stage: beside the job, from time to time. Safe while the job and an executor run: compaction and appends do not
 conflict, whichever commits first (Delta's rules); two compactions of one table at once do, and the later one gives up.
-Replaced files stay on disk for `delta.deletedFileRetentionDuration`.
+Replaced files stay on disk for `delta.deletedFileRetentionDuration`, for those who are still reading them.
 """
 
 from __future__ import annotations
@@ -42,6 +43,17 @@ def compact_by_delta_rs(lake: str, table: Table, cluster_before: date | None) ->
         days = [("day", "<", cluster_before.isoformat())]
         metrics = optimizer.z_order([cluster_column(table)], partition_filters=days)
     return Compacted(metrics["numFilesRemoved"], metrics["numFilesAdded"])
+
+
+def delete_unused(lake: str, table: Table, dry_run: bool, keep_hours: int | None = None) -> list[str]:
+    """Deletes files of a table that no row is in any more; their paths in the table. `dry_run`: only says which.
+
+    Only what is older than the table's `delta.deletedFileRetentionDuration`; `keep_hours` is for tables that nobody
+    reads or writes.
+    """
+    return DeltaTable(table_path(lake, table)).vacuum(
+        retention_hours=keep_hours, dry_run=dry_run, enforce_retention_duration=keep_hours is None, full=True
+    )
 
 
 def compact_by_delta_spark(spark: SparkSession, lake: str, table: Table, cluster_before: date | None) -> Compacted:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from datetime import date, datetime, timedelta, timezone
 from functools import partial
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from deltalake import DeltaTable, write_deltalake
@@ -14,10 +17,16 @@ from anabranch.cli import cli
 from decisions.layout import SegmentLayout
 from executor.outcomes import OutcomeLedger
 from schemas.arrow import to_arrow
-from schemas.delta import create_lake, table_path
+from schemas.delta import OpenTable, create_lake, table_path
 from schemas.settings import load_settings
 from schemas.tables import DEAD_LETTERS, EVENTS, OUTCOMES, SEGMENT_LOAD, TABLES, DeadLetterRow
-from streaming.compaction import Compacted, cluster_column, compact_by_delta_rs, compact_by_delta_spark
+from streaming.compaction import (
+    Compacted,
+    cluster_column,
+    compact_by_delta_rs,
+    compact_by_delta_spark,
+    delete_unused,
+)
 from tests.streaming.jobs import (
     TOPICS,
     Feed,
@@ -118,6 +127,44 @@ def test_every_table_has_a_column_to_sort_by():
         "decisions": "subject", "holds": "subject", "segment_load": "topic", "events": "subject",
         "dead_letters": "kafka_topic", "batches": "batch_id", "outcomes": "subject", "alerts": "subject",
     }  # fmt: skip
+
+
+def test_what_compaction_replaced_and_a_killed_writer_left_is_deleted_and_changes_are_still_told(tmp_path):
+    lake, day = str(tmp_path / "lake"), date(2026, 11, 20)
+    table = create_lake(lake)["dead_letters"]
+    for number in range(3):
+        write_deltalake(table, to_arrow(DEAD_LETTERS, [dead_letter(number, day)]), mode="append")
+    newest = OpenTable(table).newest().version()
+    left = tmp_path / "lake" / "dead_letters" / f"day={day}" / "part-of-nobody.parquet"
+    left.write_bytes(b"x")
+    compact_by_delta_rs(lake, DEAD_LETTERS, None)
+    assert delete_unused(lake, DEAD_LETTERS, dry_run=False) == [], "seven days have not passed"
+    named = delete_unused(lake, DEAD_LETTERS, dry_run=True, keep_hours=0)
+    assert left.exists()
+    assert sorted(delete_unused(lake, DEAD_LETTERS, dry_run=False, keep_hours=0)) == sorted(named)
+    assert len(named) == 4
+    assert [file.name for file in left.parent.glob("*.parquet")] == [
+        uri.rpartition("/")[2] for uri in DeltaTable(table_path(lake, DEAD_LETTERS)).file_uris()
+    ]
+    write_deltalake(table_path(lake, DEAD_LETTERS), to_arrow(DEAD_LETTERS, [dead_letter(3, day)]), mode="append")
+    opened = DeltaTable(table_path(lake, DEAD_LETTERS))
+    assert opened.to_pyarrow_table().num_rows == 4
+    changes = pa.table(opened.load_cdf(starting_version=newest + 1, ending_version=opened.version()))
+    assert changes["kafka_offset"].to_pylist() == [3]
+
+
+def test_the_command_deletes_what_is_old_enough_and_says_how_much(tmp_path):
+    create_lake(tmp_path / "lake")
+    (tmp_path / "settings.toml").write_text(f'[lake]\npath = "{tmp_path}/lake"\n')
+    left = tmp_path / "lake" / "alerts" / "part-of-nobody.parquet"
+    left.write_bytes(b"x")
+    eight_days_ago = time.time() - 8 * 86_400
+    os.utime(left, (eight_days_ago, eight_days_ago))
+    command = ["--config", str(tmp_path / "settings.toml"), "lake", "vacuum", "--table", "alerts"]
+    for option, said, there in (("--dry-run", "1 files would go", True), (None, "1 files deleted", False)):
+        ran = CliRunner().invoke(cli, [*command, *([option] if option else [])])
+        assert (ran.exit_code, ran.output) == (0, f"alerts: {said}\n")
+        assert left.exists() == there
 
 
 def test_the_command_compacts_the_table_it_is_given_and_says_so(tmp_path):
