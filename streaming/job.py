@@ -241,4 +241,6 @@ def failure_in_one_line(error: str) -> str:
     if remedy is None:
         return text[:2000]
     reason = text.rpartition("Reason: ")[2] if "Reason: " in text else text
-    return f"{remedy}. Spark says: {reason[:600]}"
+    # Of a Python traceback what matters stands last.
+    said = reason if len(reason) <= 600 else f"{reason[:300]} … {reason[-300:]}"
+    return f"{remedy}. Spark says: {said}"

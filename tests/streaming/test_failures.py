@@ -32,6 +32,15 @@ def test_a_known_failure_says_what_to_do(error, said):
     assert said in failure_in_one_line(error)
 
 
+def test_of_a_long_failure_the_beginning_and_the_end_are_shown():
+    frames = "".join(f'  File "x.py", line {number}, in f\n    f()\n' for number in range(100))
+    error = f"[FOREACH_BATCH_USER_FUNCTION_ERROR] Reason: Traceback\n{frames}OSError: No space left on device"
+    said = failure_in_one_line(error)
+    assert "Spark says: Traceback" in said
+    assert said.endswith("OSError: No space left on device")
+    assert len(said) < 800
+
+
 def test_an_unknown_failure_is_shown_as_it_is_without_the_stack():
     assert failure_in_one_line("something\n  odd\nJVM stacktrace:\n at x.y") == "something odd"
 
