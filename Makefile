@@ -36,7 +36,7 @@ format: $(VENV)/.installed  ## format the code
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
 schemas: $(VENV)/.installed  ## write the generated files: JSON Schemas, docs/gates.md, docs/metrics.md
-	@$(BIN)/python -m schemas.export && $(BIN)/python -m decisions.gates > docs/gates.md
+	@$(BIN)/python -m schemas.export && $(BIN)/python -m decisions.autoscale.gates > docs/gates.md
 	@$(BIN)/python -m streaming.metrics > docs/metrics.md
 
 lock: $(VENV)/.installed  ## resolve requirements.lock again from pyproject.toml

@@ -19,7 +19,7 @@ import httpx
 from pydantic import ValidationError
 
 from anabranch.printable import printable
-from decisions.layout import LayoutError, SegmentLayout
+from decisions.topic.layout import LayoutError, SegmentLayout
 from schemas.ids import topic_parts
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from anabranch.explanation import instant
 from anabranch.printable import printable
-from decisions.layout import HASH_SPACE, Segment, SegmentLayout
+from decisions.topic.layout import HASH_SPACE, Segment, SegmentLayout
 
 NARROWEST = 17
 """A key space narrower than this many columns says nothing: it is then wider than the terminal."""

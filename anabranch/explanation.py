@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
-from decisions.answers import Answer, Hold, Merge, Split, next_due
-from decisions.gates import DESCRIPTIONS, Reading
-from decisions.snapshot import TopicSnapshot
+from decisions.autoscale.answers import Answer, Hold, Merge, Split, next_due
+from decisions.autoscale.gates import DESCRIPTIONS, Reading
+from decisions.autoscale.snapshot import TopicSnapshot
 
 _HEADINGS = ("gate", "measured", "limit", "margin", "could pass at", "segment")
 

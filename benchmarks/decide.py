@@ -19,11 +19,11 @@ from pathlib import Path
 
 import numpy as np
 
-from decisions.decide import decide
-from decisions.fleet import NEVER, Fleet, decide_fleet, pack
-from decisions.layout import SegmentLayout
-from decisions.policy import PROFILES, Policy
-from decisions.snapshot import Load, TopicSnapshot, snapshot_to_wire
+from decisions.autoscale.decide import decide
+from decisions.autoscale.fleet import NEVER, Fleet, decide_fleet, pack
+from decisions.autoscale.policy import PROFILES, Policy
+from decisions.autoscale.snapshot import Load, TopicSnapshot, snapshot_to_wire
+from decisions.topic.layout import SegmentLayout
 
 NOW = 1_763_660_000_000
 ROUNDS = 5

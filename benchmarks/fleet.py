@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 from confluent_kafka import Producer
 
-from decisions.layout import SegmentLayout
+from decisions.topic.layout import SegmentLayout
 from schemas.kafka import CONTROL_EVENTS, SEGMENT_STATS
 from schemas.messages import LayoutEvent, SegmentSample, SegmentStats
 

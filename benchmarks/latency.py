@@ -29,7 +29,7 @@ from pyspark.sql.streaming import StreamingQuery
 from benchmarks.fleet import Fleet, Sender
 from benchmarks.processes import cpu_seconds
 from benchmarks.stream import batches_of, on_a_broker
-from schemas.delta import open_table
+from lake.tables import open_table
 from schemas.kafka import CONSUMER_EVENTS, SEGMENT_STATS
 from schemas.messages import ConsumerEvent
 from schemas.settings import Settings

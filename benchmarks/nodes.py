@@ -26,7 +26,7 @@ from controller import tree
 from controller.metadata.base import Op, Put
 from controller.metadata.zookeeper import ZooKeeperStore
 from controller.view import View
-from decisions.layout import SegmentLayout
+from decisions.topic.layout import SegmentLayout
 from lab.setup import Jars
 from lab.zookeeper import EmbeddedZooKeeper
 

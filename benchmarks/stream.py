@@ -35,7 +35,7 @@ from benchmarks.fleet import Fleet, Sender
 from benchmarks.processes import folder_bytes, resident_mb
 from lab.broker import EmbeddedBroker, create_topics
 from lab.setup import ensure_jars
-from schemas.delta import open_table
+from lake.tables import open_table
 from schemas.ids import EVERY_TOPIC
 from schemas.kafka import CONTROL_EVENTS, SEGMENT_STATS
 from schemas.messages import SegmentStats, TickEvent, parse_message

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from decisions.names import segment_topic_name
+from decisions.topic.names import segment_topic_name
 from schemas.base import Epoch, Millis, Name, TopicName, Wire
 
 Step = Literal[

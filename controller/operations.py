@@ -24,7 +24,7 @@ from controller.protocol import StoredLayout, plan_merge, plan_split, resume
 from controller.segments.base import SegmentStore
 from controller.store import LayoutStore
 from controller.view import no_topic
-from decisions.layout import LayoutError, SegmentLayout, segment_topic
+from decisions.topic.layout import LayoutError, SegmentLayout, segment_topic
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """Policy overrides as they come in over REST: read strictly, and refused when the policy they lead to is contradictory.
 
 Stage: between the app and the service. Pulsar stores an empty override when a field is unknown; here that is a 400 that
-names the field. What is valid is decided by `decisions.policy`.
+names the field. What is valid is decided by `decisions.autoscale.policy`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from controller.errors import BadRequest, PreconditionFailed
-from decisions.policy import resolve_policy
+from decisions.autoscale.policy import resolve_policy
 from schemas.metadata import AutoScalePolicyOverride
 
 Profile = Literal["default", "pip-483"]

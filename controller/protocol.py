@@ -23,8 +23,8 @@ from typing import Literal, NamedTuple, Protocol
 from controller.errors import Conflict
 from controller.journal import STEPS_SPLIT, Operation
 from controller.segments.base import SegmentNotFound, SegmentStore
-from decisions.layout import LayoutArgumentError, LayoutError, SegmentLayout
-from decisions.names import parse_segment_descriptor
+from decisions.topic.layout import LayoutArgumentError, LayoutError, SegmentLayout
+from decisions.topic.names import parse_segment_descriptor
 from schemas.metadata import HashRange
 
 ATTEMPTS = 64

@@ -16,7 +16,7 @@ from controller.metadata.base import StoreError
 from controller.operations import Operations
 from controller.segments.base import SegmentNotFound, SegmentStore
 from controller.store import LayoutStore
-from decisions.layout import SegmentLayout, segment_topic
+from decisions.topic.layout import SegmentLayout, segment_topic
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from controller.given import Body, Service, Subscription, Timestamp, Topic
 from controller.policies import parse_json
 from controller.segments.base import SegmentStore
 from controller.segments.no_segments import NoSegments
-from decisions.names import parse_segment_descriptor, segment_topic_name
+from decisions.topic.names import parse_segment_descriptor, segment_topic_name
 from schemas.base import MAX_NAME_BYTES
 from schemas.metadata import HashRange
 

@@ -2,8 +2,8 @@
 
 Stage: between the app and the store. Every operation is one transaction that holds the change and its announcement. All
 that changes a topic is done by its leader: another node raises `NotLeader`. A layout is read, changed by
-`decisions.layout` and put back by compare-and-set; who loses a race looks again, so that of two splits of the same
-segment one is done and the other hears that the segment is not active any more.
+`decisions.topic.layout` and put back by compare-and-set; who loses a race looks again, so that of two splits of the
+same segment one is done and the other hears that the segment is not active any more.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from controller.segments.no_segments import NoSegments
 from controller.store import LayoutStore
 from controller.subscribing import Subscribing
 from controller.view import no_topic
-from decisions.layout import HASH_SPACE, SegmentLayout, segment_topic
+from decisions.topic.layout import HASH_SPACE, SegmentLayout, segment_topic
 from schemas.ids import topic_parts
 from schemas.messages import LayoutCause
 from schemas.metadata import AutoScalePolicyOverride, HashRange

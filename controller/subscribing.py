@@ -19,7 +19,7 @@ from controller.segments.base import SegmentNotFound, SegmentStore, Subscription
 from controller.segments.no_segments import NoSegments
 from controller.store import LayoutStore, Transaction
 from controller.view import StoredMembers, StoredSubscription
-from decisions.layout import SegmentLayout, segment_topic
+from decisions.topic.layout import SegmentLayout, segment_topic
 from schemas.messages import SubscriptionType
 
 MOVED_AT_ONCE = 8

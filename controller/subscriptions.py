@@ -35,7 +35,7 @@ from controller.errors import ControllerError, NotFound
 from controller.metadata.base import StoreError
 from controller.segments.base import SegmentStoreError, Target
 from controller.subscribing import Subscribing
-from decisions.layout import segment_topic
+from decisions.topic.layout import segment_topic
 from schemas.messages import SubscriptionType
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from urllib.parse import quote, urljoin
 import httpx
 from pydantic import ValidationError
 
-from decisions.layout import LayoutError, SegmentLayout
+from decisions.topic.layout import LayoutError, SegmentLayout
 from executor.decision import Decision
 from schemas.ids import topic_parts
 from schemas.metadata import ScalableTopicMetadata

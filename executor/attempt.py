@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from decisions.layout import SegmentLayout
+from decisions.topic.layout import SegmentLayout
 from executor.admin import Accepted, NoAnswer, Refused, TopicGone
 from executor.decision import Decision
 from executor.judge import Act, Applied, Superseded, judge

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from decisions.layout import Segment, SegmentLayout
+from decisions.topic.layout import Segment, SegmentLayout
 from executor.decision import Decision
 
 _SHOWN = 8

@@ -20,8 +20,8 @@ import pyarrow as pa
 from deltalake import CommitProperties, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
+from lake.tables import OpenTable, create_table
 from schemas.arrow import arrow_schema, to_arrow
-from schemas.delta import OpenTable, create_table
 from schemas.tables import OUTCOMES, OutcomeRow
 
 log = logging.getLogger(__name__)

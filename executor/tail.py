@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from executor.decision import COLUMNS
-from schemas.delta import OpenTable, create_table
+from lake.tables import OpenTable, create_table
 from schemas.tables import DECISIONS
 
 log = logging.getLogger(__name__)

@@ -17,12 +17,12 @@ from pathlib import Path
 from deltalake.exceptions import DeltaError
 
 from controller.tokens import TokensError, read_tokens
-from decisions.policy import read_policy
+from decisions.autoscale.policy import read_policy
 from lab.broker import check_port_is_free, is_serving
 from lab.java_home import SetupError, find_java, java_version
 from lab.setup import LOCALFS_JAR, localfs_is_current, read_checksums, wrong_jars
 from lab.supervisor import holder, leftovers
-from schemas.delta import open_table
+from lake.tables import open_table
 from schemas.settings import Settings, SettingsError, load_settings
 from schemas.tables import TABLES
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from lab.tail import Row
 from lab.view import active_ranges
-from schemas.delta import open_table
+from lake.tables import open_table
+from lake.tail import Row
 from schemas.kafka import KAFKA_TOPICS
 from schemas.settings import Settings
 from schemas.tables import BATCHES

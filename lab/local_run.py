@@ -30,7 +30,7 @@ from lab.processes import PartSpec, PartState
 from lab.report import build_report
 from lab.setup import ensure_jars
 from lab.supervisor import Supervisor
-from schemas.delta import create_lake
+from lake.tables import create_lake
 from schemas.settings import Settings, load_settings
 
 log = logging.getLogger(__name__)

@@ -18,10 +18,10 @@ from deltalake import QueryBuilder
 
 from lab.integrity import check_integrity, end_offsets
 from lab.processes import PartState
-from lab.tail import COMMITTED_AT, Row, cdf_rows
 from lab.traffic import COUNTERS_FILE
 from lab.view import action_kind, active_ranges
-from schemas.delta import open_table
+from lake.tables import open_table
+from lake.tail import COMMITTED_AT, Row, cdf_rows
 from schemas.settings import Settings
 from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, OUTCOMES, Table
 from schemas.version import ENGINE_VERSION

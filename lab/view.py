@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-from lab.tail import Row, Tail
+from lake.tail import Row, Tail
 from schemas.metadata import RATES
 from schemas.tables import (
     BATCHES,

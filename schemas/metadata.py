@@ -2,7 +2,7 @@
 
 Field names and JSON are Pulsar's; where 5.0.0 differs from the PIP text (an active segment has `sealedAtEpoch` -1, not
 0; two wall-clock fields exist), these models follow what is shipped and accept both. Unknown fields are kept through a
-round trip. What a layout *means* (tiling, lineage, split, merge) lives in `decisions.layout`.
+round trip. What a layout *means* (tiling, lineage, split, merge) lives in `decisions.topic.layout`.
 """
 
 from __future__ import annotations

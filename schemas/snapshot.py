@@ -1,8 +1,8 @@
 """The snapshot that `decide` sees and the answer that it gives, as JSON (DESIGN section 4.3).
 
 `anabranch decide` reads one snapshot a line; the `decisions` table keeps the whole snapshot of each decision in
-`inputs`, so that any decision can be taken again. `decisions.snapshot` turns this into the frozen values that the
-evaluator works on.
+`inputs`, so that any decision can be taken again. `decisions.autoscale.snapshot` turns this into the frozen values that
+the evaluator works on.
 """
 
 from __future__ import annotations

@@ -15,14 +15,14 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from decisions.policy import PolicyError, read_policy
+from decisions.autoscale.policy import PolicyError, read_policy
+from engine.bucket import EngineSettings
+from engine.packing import PACKED_DDL, BucketPacker
+from engine.records import OUTPUT_DDL
 from schemas.settings import Settings, SettingsError
 from streaming.checkpoint import CheckpointUnfit, check_place, hold_checkpoint, read_place
-from streaming.engine import EngineSettings
-from streaming.preparse import PACKED_DDL, BucketPacker
 from streaming.processor import BucketProcessor
 from streaming.rebuild import STATE_DDL, first_start
-from streaming.records import OUTPUT_DDL
 from streaming.scratch import scratch_folder
 from streaming.session import start_session
 from streaming.sink import LakeSink

@@ -14,7 +14,7 @@ from wsgiref.simple_server import WSGIServer
 import pydantic_core
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, start_http_server
 
-from decisions.gates import Gate
+from decisions.autoscale.gates import Gate
 from schemas.messages import OutcomeStatus, RejectReason
 from schemas.tables import DEAD_LETTERS, DECISIONS, EVENTS, HOLDS
 from streaming.metrics import (

@@ -1,4 +1,4 @@
-"""The stateful operator as Spark sees it: a thin adapter around `streaming.engine`, keyed by bucket.
+"""The stateful operator as Spark sees it: a thin adapter around `engine.bucket`, keyed by bucket.
 
 Stage: `transformWithState` (DESIGN section 7, in its form of rows): packed rows of a bucket in, rows of `OUTPUT_DDL`
 out. Of topics and of loads, a value holds the base and a list the log; a small value says which state this is, so that
@@ -8,6 +8,7 @@ a worker that holds the decoded state does not fetch it again. The module must b
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,9 +17,9 @@ from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from streaming.engine import BucketEngine, EngineSettings
-from streaming.packed import Packed
-from streaming.preparse import unpack_bucket
+from engine.bucket import BucketEngine, EngineSettings
+from engine.packed import Packed
+from engine.packing import unpack_bucket
 
 _PACKED = StructType([StructField("packed", BinaryType())])
 """Of every state variable. As a type, not as text: text is parsed by the JVM, twice for each variable and task."""
@@ -54,8 +55,10 @@ class BucketProcessor(StatefulProcessor):
         records, samples = unpack_bucket([row.kind for row in received], [row.body for row in received])
         bucket, fence = int(key[0]), _bytes(self._fence.get())
         before = Packed(fence) if self._engine.holds(bucket, fence) else self._stored(fence)
+        started = time.perf_counter()
         with _cycles_uncollected():
             written, output = self._engine.run(bucket, before, records, now, samples)
+        output.counts.operator_ms = (time.perf_counter() - started) * 1000
         for value, log, base, entry in (
             (self._topics, self._topics_log, written.topics, written.topics_entry),
             (self._loads, self._loads_log, written.loads, written.loads_entry),

@@ -11,18 +11,19 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from schemas.delta import open_table
+from engine.bucket import EngineSettings
+from engine.history import free_generation, read_history
+from engine.replay import BucketReplay, RebuildError
+from lake.tables import open_table, read_columns
 from schemas.kafka import KAFKA_TOPICS
 from schemas.tables import TABLES
-from streaming.engine import EngineSettings
-from streaming.history import free_generation, read_history
-from streaming.replay import BucketReplay, RebuildError
 from streaming.sink import APP
 
 STATE_DDL = "bucket INT, fence BINARY, topics BINARY, loads BINARY"
@@ -94,7 +95,7 @@ def rebuild_checkpoint(
         )
     if path.exists() and any(path.iterdir()):
         raise RebuildError(f"there is a checkpoint in {path}: move it away first, if it is of no use any more")
-    history = read_history(lake)
+    history = read_history(partial(read_columns, lake))
     if history.generation is None:
         raise RebuildError(f"no batch is on record in {lake}: a job that starts with nothing needs no state")
     offsets, gone = start_offsets(history.next_offsets, bounds)

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pydantic_core
 
+from engine.records import LOAD_SCHEMA
 from schemas.arrow import arrow_schema, column_types
 from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD, Table
-from streaming.records import LOAD_SCHEMA
 
 DAY_MS = 86_400_000
 

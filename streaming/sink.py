@@ -23,10 +23,10 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from schemas.delta import OpenTable, create_lake, table_path
+from engine.records import COUNTS, DUE, LOAD
+from lake.tables import OpenTable, create_lake, table_path
 from schemas.ids import EVERY_TOPIC
 from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD, Table
-from streaming.records import COUNTS, DUE, LOAD
 from streaming.rows import LOAD_DDL, bulk_rows, rare_rows, unpack_loads
 
 log = logging.getLogger(__name__)

@@ -12,12 +12,12 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from decisions.policy import policy_override
-from streaming.engine import EngineSettings
-from streaming.loads import LoadTable
-from streaming.packed import Packed
-from streaming.policies import Policies
-from streaming.state import BucketState
+from decisions.autoscale.policy import policy_override
+from engine.autoscale.loads import LoadTable
+from engine.autoscale.policies import Policies
+from engine.autoscale.state import BucketState
+from engine.bucket import EngineSettings
+from engine.packed import Packed
 
 
 @dataclass(frozen=True)

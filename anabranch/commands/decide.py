@@ -15,11 +15,11 @@ import click
 from pydantic import ValidationError
 from pydantic_core import to_json
 
-from decisions.answers import Answer, Hold, Split
-from decisions.decide import decide
-from decisions.layout import LayoutError
-from decisions.policy import PROFILES, PolicyError, read_policy
-from decisions.snapshot import snapshot_from_wire
+from decisions.autoscale.answers import Answer, Hold, Split
+from decisions.autoscale.decide import decide
+from decisions.autoscale.policy import PROFILES, PolicyError, read_policy
+from decisions.autoscale.snapshot import snapshot_from_wire
+from decisions.topic.layout import LayoutError
 from schemas.metadata import AutoScalePolicyOverride
 from schemas.snapshot import Snapshot
 

@@ -26,7 +26,7 @@ def create(context: Context) -> None:
     """Make the tables that are missing; those that exist stay as they are."""
     from deltalake.exceptions import DeltaError
 
-    from schemas.delta import create_lake
+    from lake.tables import create_lake
 
     try:
         for name, table in create_lake(context.settings.lake_path).items():
@@ -95,8 +95,9 @@ def optimize(context: Context, name: str | None, zorder: bool, writer: str) -> N
     from deltalake.exceptions import DeltaError
     from pyspark.errors import PySparkException
 
-    from schemas.delta import open_table
-    from streaming.compaction import compact_by_delta_rs, compact_by_delta_spark
+    from lake.maintenance import compact_by_delta_rs
+    from lake.tables import open_table
+    from streaming.compaction import compact_by_delta_spark
     from streaming.session import start_session
 
     settings = context.settings
@@ -134,8 +135,8 @@ def vacuum(context: Context, name: str | None, dry_run: bool) -> None:
     """
     from deltalake.exceptions import DeltaError
 
-    from schemas.delta import open_table
-    from streaming.compaction import delete_unused
+    from lake.maintenance import delete_unused
+    from lake.tables import open_table
 
     lake = context.settings.lake_path
     for table in TABLES.values():
@@ -162,7 +163,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _show_tables(lake: str, output: str) -> None:
-    from schemas.delta import open_table
+    from lake.tables import open_table
 
     found: list[dict[str, Any]] = []
     for name, table in TABLES.items():
@@ -198,8 +199,8 @@ def _show_tables(lake: str, output: str) -> None:
 
 
 def _show_rows(lake: str, name: str, output: str, limit: int) -> None:
-    from lab.tail import COMMITTED_AT, newest_rows
-    from schemas.delta import open_table
+    from lake.tables import open_table
+    from lake.tail import COMMITTED_AT, newest_rows
 
     opened = open_table(lake, TABLES[name])
     if opened is None:

@@ -8,7 +8,7 @@ import click
 from pydantic import ValidationError
 
 from anabranch.context import Context
-from decisions.policy import (
+from decisions.autoscale.policy import (
     POLICY_FIELDS,
     PROFILES,
     PolicyError,

@@ -37,9 +37,9 @@ def show(context: Context, topic: str, checkpoint: str | None, output: str) -> N
     Reads the state store of the checkpoint, with or without a running job; takes some seconds. Exit code 1 when the
     job does not know the topic.
     """
+    from engine.autoscale.state import StateError
     from streaming.job import engine_settings
     from streaming.sources import buckets_of
-    from streaming.state import StateError
     from streaming.stateview import stored_bucket, topic_view
 
     settings = context.settings
@@ -73,10 +73,10 @@ def rebuild(context: Context, checkpoint: str | None) -> None:
     """
     from deltalake.exceptions import DeltaError
 
+    from engine.replay import RebuildError
     from streaming.checkpoint import CheckpointInUse, hold_checkpoint
     from streaming.job import engine_settings
     from streaming.rebuild import kafka_bounds, rebuild_checkpoint
-    from streaming.replay import RebuildError
     from streaming.sources import buckets_of
 
     settings = context.settings

@@ -19,7 +19,7 @@ from pydantic_core import from_json
 from anabranch.admin import AdminInterface, Refused
 from anabranch.connection import connected, policy_subject, say
 from anabranch.printable import printable
-from decisions.policy import POLICY_FIELDS, PolicyError, policy_violations, read_policy, resolve_policy
+from decisions.autoscale.policy import POLICY_FIELDS, PolicyError, policy_violations, read_policy, resolve_policy
 from schemas.metadata import AutoScalePolicyOverride
 
 _FIELD = re.compile(rf"\b(?:{'|'.join(POLICY_FIELDS)})\b")

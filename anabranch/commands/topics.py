@@ -17,7 +17,7 @@ from anabranch.commands.topic_policy import policy
 from anabranch.connection import connected, encodable, namespace_name, say, subscription_name, topic_name
 from anabranch.duration import DURATION
 from anabranch.printable import printable
-from decisions.layout import SegmentLayout
+from decisions.topic.layout import SegmentLayout
 
 _SEGMENT = click.IntRange(min=0)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
-from decisions.layout import Segment, SegmentLayout
+from decisions.topic.layout import Segment, SegmentLayout
 
 Assignment = Mapping[str, tuple[Segment, ...]]
 """The segments of every consumer, by its name; a consumer that is one too many has none."""

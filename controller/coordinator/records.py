@@ -13,7 +13,7 @@ from typing import Annotated
 from pydantic import Field
 
 from controller.coordinator.sessions import Push, SubscriptionCoordinator
-from decisions.layout import SegmentLayout, segment_topic
+from decisions.topic.layout import SegmentLayout, segment_topic
 from schemas.base import Epoch, Name, SegmentId, TopicName, Wire
 from schemas.messages import SubscriptionType
 from schemas.metadata import MAX_SEGMENTS_IN_METADATA, HashRange

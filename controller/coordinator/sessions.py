@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 from controller.coordinator.assignment import Assignment, assign, assignable, changed, replayable
 from controller.errors import Conflict
-from decisions.layout import Segment, SegmentLayout
+from decisions.topic.layout import Segment, SegmentLayout
 from schemas.messages import SubscriptionType
 
 MAX_CONSUMERS = 10_000

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from controller.errors import ControllerError, NotFound, PreconditionFailed
-from decisions.names import segment_descriptor, segment_topic_name
+from decisions.topic.names import segment_descriptor, segment_topic_name
 from schemas.metadata import HashRange
 
 Position = Literal["earliest", "latest"]

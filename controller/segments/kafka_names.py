@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 
 from controller.segments.base import NameTooLong
-from decisions.names import parse_segment_topic_name, segment_topic_name
+from decisions.topic.names import parse_segment_topic_name, segment_topic_name
 from schemas.base import MAX_SEGMENT_ID
 
 MAX_KAFKA_NAME = 249

@@ -22,7 +22,7 @@ from controller.metadata.zookeeper import ZooKeeperStore
 from controller.segments.kafka import KafkaSegments
 from controller.segments.kafka_names import segment_of
 from controller.store import LayoutStore
-from decisions.layout import SegmentLayout, segment_topic
+from decisions.topic.layout import SegmentLayout, segment_topic
 from lab.chaos.announced import Announcements, FromKafka, FromOutbox
 from lab.chaos.checker import Checker
 from lab.chaos.clients import SUBSCRIPTION, Consumer, Topic, Watcher, seen_layout

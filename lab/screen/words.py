@@ -11,7 +11,7 @@ from datetime import datetime
 
 from rich.cells import cell_len
 
-from decisions.gates import DESCRIPTIONS
+from decisions.autoscale.gates import DESCRIPTIONS
 from lab.view import HoldView
 from schemas.ids import topic_parts
 

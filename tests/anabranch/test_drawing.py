@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from anabranch.drawing import SHARED, change, picture, strip
-from decisions.layout import HASH_SPACE, SegmentLayout
+from decisions.topic.layout import HASH_SPACE, SegmentLayout
 
 TOPIC = "topic://acme/shop/orders"
 

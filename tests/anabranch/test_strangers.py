@@ -12,7 +12,7 @@ import time
 import pytest
 
 from anabranch.admin import AdminInterface, Unreachable
-from decisions.layout import SegmentLayout
+from decisions.topic.layout import SegmentLayout
 from tests.anabranch.conftest import run, stranger
 from tests.waiting import wait_until
 

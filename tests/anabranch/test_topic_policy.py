@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from decisions.policy import POLICY_FIELDS, Policy, policy_override
+from decisions.autoscale.policy import POLICY_FIELDS, Policy, policy_override
 from tests.anabranch.conftest import run, stranger
 from tests.controller.conftest import NOWHERE
 

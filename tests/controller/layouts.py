@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from decisions.layout import Segment, SegmentLayout
+from decisions.topic.layout import Segment, SegmentLayout
 
 MAX_STEPS = 12
 

@@ -20,7 +20,7 @@ from controller.metadata.sqlite import SqliteStore
 from controller.protocol import Layouts, StoredLayout, resume
 from controller.segments.base import SegmentStore
 from controller.segments.kafka import KafkaSegments
-from decisions.layout import SegmentLayout
+from decisions.topic.layout import SegmentLayout
 from tests.controller.owned import OwnedStore
 
 CHANGES = {"create", "create_subscription", "delete_subscription", "terminate", "delete", "replace", "notify", "save"}

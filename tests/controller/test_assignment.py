@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.coordinator import assign, assignable, changed, replayable
-from decisions.layout import SegmentLayout
+from decisions.topic.layout import SegmentLayout
 from tests.controller.layouts import ancestors, drained_layouts, layouts, sealed_ids
 
 names = st.sets(st.text(min_size=1, max_size=4), max_size=12)

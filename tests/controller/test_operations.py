@@ -18,7 +18,7 @@ from controller.segments.base import SegmentNotFound, SegmentStoreError
 from controller.segments.kafka import KafkaSegments
 from controller.segments.kafka_names import kafka_topic
 from controller.segments.no_segments import NoSegments
-from decisions.layout import SegmentLayout, segment_topic
+from decisions.topic.layout import SegmentLayout, segment_topic
 from schemas.messages import LayoutEvent
 from schemas.metadata import ScalableTopicMetadata
 from tests.controller.conftest import NOWHERE, RunningController, run_controller

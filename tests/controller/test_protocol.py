@@ -19,7 +19,7 @@ from controller.protocol import StoredLayout, plan_merge, plan_split, resume, ru
 from controller.segments.base import SegmentNotFound
 from controller.segments.kafka import KafkaSegments
 from controller.segments.no_segments import NoSegments
-from decisions.layout import LayoutArgumentError, SegmentLayout, segment_topic
+from decisions.topic.layout import LayoutArgumentError, SegmentLayout, segment_topic
 from schemas.messages import LayoutEvent, parse_message
 from schemas.metadata import AutoScalePolicyOverride, HashRange
 from tests.controller.operating import Deadly, Journal, StoredLayouts, resume_until

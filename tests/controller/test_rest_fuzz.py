@@ -13,7 +13,7 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from decisions.layout import SegmentLayout
+from decisions.topic.layout import SegmentLayout
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 from tests.controller.conftest import RunningController, run_controller
 

@@ -17,7 +17,7 @@ from controller.segments.kafka_names import (
     segment_of,
     subscription_of,
 )
-from decisions.names import segment_descriptor
+from decisions.topic.names import segment_descriptor
 from schemas.base import MAX_SEGMENT_ID
 
 part = st.text(st.characters(exclude_characters="/", exclude_categories=["Cs"]), min_size=1, max_size=12)

@@ -19,7 +19,7 @@ from controller.coordinator.sessions import (
     SubscriptionCoordinator,
 )
 from controller.errors import Conflict
-from decisions.layout import SegmentLayout
+from decisions.topic.layout import SegmentLayout
 from schemas.messages import SubscriptionType
 from tests.controller.layouts import sealed_ids, step
 

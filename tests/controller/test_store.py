@@ -12,7 +12,7 @@ from controller.leaders import Leaders
 from controller.metadata.zookeeper import MAX_COMMIT_BYTES
 from controller.outbox import Outbox
 from controller.store import MAX_OPERATIONS
-from decisions.layout import SegmentLayout
+from decisions.topic.layout import SegmentLayout
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 from tests.controller.owned import OwnedStore
 from tests.controller.places import Place

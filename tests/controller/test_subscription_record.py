@@ -19,7 +19,7 @@ from controller.coordinator.records import (
     restore,
 )
 from controller.coordinator.sessions import Away, Link, Push, SubscriptionCoordinator
-from decisions.layout import SegmentLayout
+from decisions.topic.layout import SegmentLayout
 from schemas.base import MAX_NAME_BYTES
 from schemas.messages import SubscriptionType
 from schemas.metadata import MAX_SEGMENTS_IN_METADATA

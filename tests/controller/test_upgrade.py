@@ -11,7 +11,7 @@ from controller.announcements import consumer_record
 from controller.journal import Operation
 from controller.metadata.sqlite import FORMAT, SqliteStore
 from controller.upgrade import UPGRADES
-from decisions.layout import SegmentLayout
+from decisions.topic.layout import SegmentLayout
 from schemas.metadata import AutoScalePolicyOverride
 from tests.controller.owned import OwnedStore
 

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import product
 
-from decisions.decide import Hold, Split, decide, next_due
-from decisions.layout import HASH_SPACE, LayoutStateError, SegmentLayout
-from decisions.policy import PROFILES, Policy
-from decisions.snapshot import Load, TopicSnapshot
+from decisions.autoscale.decide import Hold, Split, decide, next_due
+from decisions.autoscale.policy import PROFILES, Policy
+from decisions.autoscale.snapshot import Load, TopicSnapshot
+from decisions.topic.layout import HASH_SPACE, LayoutStateError, SegmentLayout
 
 MINUTE = 60_000
 FAR = 2**50

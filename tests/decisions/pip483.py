@@ -1,4 +1,4 @@
-"""The rules of PIP-483 once more, written straight from its text, to be compared with `decisions.decide`.
+"""The rules of PIP-483 once more, written straight from its text, to be compared with `decisions.autoscale.decide`.
 
 It shares the frozen values with the system (snapshot, policy, segments) and none of its rules: cooldowns, scores,
 coldness, adjacency and merge depth are all worked out here again, the slow and obvious way. Where the text is silent it
@@ -7,7 +7,7 @@ does what Pulsar 5.0.0-M1 does, with ties broken by the lowest id, of a pair by 
 
 from __future__ import annotations
 
-from decisions.snapshot import TopicSnapshot
+from decisions.autoscale.snapshot import TopicSnapshot
 
 NAMES = ("msgRateIn", "bytesRateIn", "msgRateOut", "bytesRateOut")
 

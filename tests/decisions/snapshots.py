@@ -12,9 +12,9 @@ from functools import cache
 from random import Random
 from types import MappingProxyType
 
-from decisions.layout import LayoutError, SegmentLayout
-from decisions.policy import PROFILES, Policy
-from decisions.snapshot import Load, TopicSnapshot
+from decisions.autoscale.policy import PROFILES, Policy
+from decisions.autoscale.snapshot import Load, TopicSnapshot
+from decisions.topic.layout import LayoutError, SegmentLayout
 
 TOPIC = "topic://acme/shop/orders"
 NOW = 1_763_660_000_000

@@ -14,10 +14,10 @@ from click.testing import CliRunner
 
 from anabranch.cli import cli
 from anabranch.commands.decide import _as_json
-from decisions.answers import answer_to_wire
-from decisions.decide import decide
-from decisions.layout import SegmentLayout
-from decisions.snapshot import snapshot_from_wire, snapshot_to_wire
+from decisions.autoscale.answers import answer_to_wire
+from decisions.autoscale.decide import decide
+from decisions.autoscale.snapshot import snapshot_from_wire, snapshot_to_wire
+from decisions.topic.layout import SegmentLayout
 from schemas.metadata import AutoScalePolicyOverride
 from schemas.snapshot import ANSWER, Snapshot
 from tests.decisions.snapshots import COLD, TOPIC, load, msg_rate, random_snapshot, snapshot, stream

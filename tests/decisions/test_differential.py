@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from decisions.decide import Hold, Merge, Split, decide
+from decisions.autoscale.decide import Hold, Merge, Split, decide
 from tests.decisions.pip483 import decide_by_the_text
 from tests.decisions.snapshots import random_snapshot
 

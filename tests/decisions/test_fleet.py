@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from decisions.decide import Hold, Merge, Split, decide
-from decisions.fleet import GATES, HOLD, REASONS, SPLIT, decide_fleet, pack
+from decisions.autoscale.decide import Hold, Merge, Split, decide
+from decisions.autoscale.fleet import GATES, HOLD, REASONS, SPLIT, decide_fleet, pack
 from tests.decisions.snapshots import COLD, DEFAULT, NOW, PIP, load, random_snapshot, snapshot
 
 

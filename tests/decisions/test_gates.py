@@ -9,10 +9,10 @@ from random import Random
 
 import pytest
 
-from decisions.decide import Hold, Merge, Split, answer_to_wire, decide, next_due
-from decisions.gates import DESCRIPTIONS, Gate, page
-from decisions.policy import policy_override, resolve_policy
-from decisions.snapshot import snapshot_from_wire, snapshot_to_wire
+from decisions.autoscale.decide import Hold, Merge, Split, answer_to_wire, decide, next_due
+from decisions.autoscale.gates import DESCRIPTIONS, Gate, page
+from decisions.autoscale.policy import policy_override, resolve_policy
+from decisions.autoscale.snapshot import snapshot_from_wire, snapshot_to_wire
 from schemas.snapshot import ANSWER, Snapshot
 from tests.decisions.snapshots import (
     COLD,

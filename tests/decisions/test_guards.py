@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from decisions.decide import MAX_BACKOFF_MS, Hold, Merge, Split, decide
-from decisions.gates import Gate
-from decisions.layout import HASH_SPACE, SegmentLayout
+from decisions.autoscale.decide import MAX_BACKOFF_MS, Hold, Merge, Split, decide
+from decisions.autoscale.gates import Gate
+from decisions.topic.layout import HASH_SPACE, SegmentLayout
 from tests.decisions.snapshots import COLD, DEFAULT, MINUTE, NOW, PIP, SECOND, load, msg_rate, snapshot, stream
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from decisions.decide import Hold, Merge, decide
-from decisions.gates import Gate
-from decisions.layout import SegmentLayout
+from decisions.autoscale.decide import Hold, Merge, decide
+from decisions.autoscale.gates import Gate
+from decisions.topic.layout import SegmentLayout
 from tests.decisions.snapshots import COLD, MINUTE, NOW, PIP, load, msg_rate, snapshot, stream
 
 MERGED = ("merge", (0, 1))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from decisions.decide import Hold, Merge, Split
-from decisions.layout import HASH_SPACE
+from decisions.autoscale.decide import Hold, Merge, Split
+from decisions.topic.layout import HASH_SPACE
 from tests.decisions.model import (
     MINUTE,
     cold_topic_with_consumers,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decisions.policy import (
+from decisions.autoscale.policy import (
     POLICY_FIELDS,
     PROFILES,
     Policy,

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from decisions.quantities import QuantityError, parse_duration, parse_fraction, parse_rate, parse_size
+from decisions.kernel.quantities import QuantityError, parse_duration, parse_fraction, parse_rate, parse_size
 
 
 @pytest.mark.parametrize(

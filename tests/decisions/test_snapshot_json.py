@@ -7,10 +7,10 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decisions.answers import answer_to_wire, gates_to_json
-from decisions.decide import decide
-from decisions.policy import policy_override
-from decisions.snapshot import snapshot_to_json, snapshot_to_wire
+from decisions.autoscale.answers import answer_to_wire, gates_to_json
+from decisions.autoscale.decide import decide
+from decisions.autoscale.policy import policy_override
+from decisions.autoscale.snapshot import snapshot_to_json, snapshot_to_wire
 from schemas.ids import canonical_json
 from tests.decisions.snapshots import random_snapshot
 

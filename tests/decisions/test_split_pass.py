@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from decisions.decide import Hold, Merge, Split, decide
-from decisions.gates import Gate
-from decisions.layout import HASH_SPACE, SegmentLayout
+from decisions.autoscale.decide import Hold, Merge, Split, decide
+from decisions.autoscale.gates import Gate
+from decisions.topic.layout import HASH_SPACE, SegmentLayout
 from schemas.metadata import RATES
 from tests.decisions.snapshots import COLD, MINUTE, NOW, PIP, load, msg_rate, snapshot, stream
 

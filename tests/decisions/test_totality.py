@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.explanation import explained
-from decisions.decide import Hold, Split, answer_to_wire, decide, next_due
-from decisions.fleet import GATES, HOLD, REASONS, SPLIT, decide_fleet, pack
-from decisions.layout import SegmentLayout
-from decisions.snapshot import snapshot_from_wire, snapshot_to_wire
+from decisions.autoscale.decide import Hold, Split, answer_to_wire, decide, next_due
+from decisions.autoscale.fleet import GATES, HOLD, REASONS, SPLIT, decide_fleet, pack
+from decisions.autoscale.snapshot import snapshot_from_wire, snapshot_to_wire
+from decisions.topic.layout import SegmentLayout
 from schemas.metadata import AutoScalePolicyOverride, SegmentInfo
 from schemas.snapshot import ANSWER, InFlight, LoadRecord, Snapshot, SubscriptionCount
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from decisions.layout import SegmentLayout
+from decisions.topic.layout import SegmentLayout
 from executor.admin import AdminClient
 from executor.decision import Decision
 from executor.loop import Executor
 from executor.outcomes import OutcomeLedger
 from executor.tail import DecisionTail
-from schemas.delta import create_lake, open_table
+from lake.tables import create_lake, open_table
 from schemas.messages import OutcomeEvent
 from schemas.settings import ExecutorSettings, load_settings
 from schemas.tables import OUTCOMES

@@ -9,10 +9,10 @@ from typing import Any
 
 from deltalake import write_deltalake
 
-from decisions.layout import SegmentLayout
+from decisions.topic.layout import SegmentLayout
 from executor.decision import Decision
+from lake.tables import create_table
 from schemas.arrow import to_arrow
-from schemas.delta import create_table
 from schemas.ids import canonical_json, decision_id
 from schemas.snapshot import Snapshot
 from schemas.tables import DECISIONS, DecisionRow

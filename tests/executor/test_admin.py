@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from controller.tokens import add_token
-from decisions.layout import SegmentLayout
+from decisions.topic.layout import SegmentLayout
 from executor.admin import Accepted, AdminClient, NoAnswer, Refused, TopicGone
 from tests.controller.conftest import run_controller
 from tests.executor.conftest import House

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from executor import outcomes
 from executor.outcomes import LeaseLost, OutcomeLedger
 from executor.tail import DecisionTail
-from schemas.delta import table_path
+from lake.tables import table_path
 from schemas.tables import DECISIONS
 from tests.executor import orders
 from tests.executor.conftest import Clock, House

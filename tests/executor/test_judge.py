@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decisions.layout import SegmentLayout
+from decisions.topic.layout import SegmentLayout
 from executor.decision import Decision
 from executor.judge import Act, Applied, Superseded, describe, judge
 from tests.executor.orders import decision

@@ -11,15 +11,15 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from decisions.layout import SegmentLayout
-from decisions.policy import read_policy, resolve_policy
+from decisions.autoscale.policy import read_policy, resolve_policy
+from decisions.topic.layout import SegmentLayout
+from engine.bucket import BucketEngine, EngineSettings
+from engine.packed import Packed
+from engine.records import RawRecord
 from lab.demand import Demand, demands
 from lab.traffic import segment_stats
 from schemas.ids import EVERY_TOPIC
 from schemas.settings import Settings
-from streaming.engine import BucketEngine, EngineSettings
-from streaming.packed import Packed
-from streaming.records import RawRecord
 
 
 @dataclass

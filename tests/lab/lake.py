@@ -8,8 +8,8 @@ from typing import Any
 
 from deltalake import write_deltalake
 
+from lake.tables import create_table
 from schemas.arrow import to_arrow
-from schemas.delta import create_table
 from schemas.tables import (
     BATCHES,
     DEAD_LETTERS,

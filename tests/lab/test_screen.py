@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from decisions.gates import DESCRIPTIONS, Gate
+from decisions.autoscale.gates import DESCRIPTIONS, Gate
 from lab.processes import PartState
 from lab.screen import export_frame, frame, run_screen
 from lab.screen.keyspace import ruler, strip

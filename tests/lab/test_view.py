@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from lab.tail import Tail, cdf_rows, newest_rows
 from lab.view import LakeReader
+from lake.tables import create_lake, create_table
+from lake.tail import Tail, cdf_rows, newest_rows
 from schemas.arrow import to_arrow
-from schemas.delta import create_lake, create_table
 from schemas.tables import DEAD_LETTERS
 from tests.lab.lake import (
     ORDERS,

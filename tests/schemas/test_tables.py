@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lake.tables import create_lake, create_table, open_table
 from schemas.arrow import arrow_schema, column_types, from_arrow, to_arrow
 from schemas.ddl import spark_ddl
-from schemas.delta import create_lake, create_table, open_table
 from schemas.export import FOLDER, json_schemas
 from schemas.tables import DEAD_LETTERS, DECISIONS, OUTCOMES, TABLES
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 
-from decisions.layout import SegmentLayout
+from decisions.topic.layout import SegmentLayout
 from schemas.metadata import AutoScalePolicyOverride
 from schemas.settings import Settings
 from schemas.tables import DECISIONS
+from tests.engine.records import consumers, layout, outcome, record, stats, tick
 from tests.streaming.jobs import TOPICS, Feed, now_ms, rows
-from tests.streaming.records import consumers, layout, outcome, record, stats, tick
 
 RESTLESS = AutoScalePolicyOverride(
     max_segments=6, split_cooldown_seconds=0, merge_cooldown_seconds=0, merge_window_seconds=0, max_dag_depth=10_000,

@@ -14,11 +14,11 @@ from pathlib import Path
 import pyarrow.compute as pc
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from schemas.delta import open_table
+from lake.tables import open_table
 from schemas.kafka import KAFKA_TOPICS
 from schemas.settings import Settings
 from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
-from tests.streaming.records import consumers, stats, tick
+from tests.engine.records import consumers, stats, tick
 
 HOME = Path(__file__).resolve().parents[2]
 TOPICS = [f"topic://acme/shop/orders-{number}" for number in range(4)]

@@ -23,14 +23,14 @@ from pathlib import Path
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
-from decisions.layout import SegmentLayout
+from decisions.topic.layout import SegmentLayout
 from lab.broker import EmbeddedBroker, create_topics
 from lab.setup import ensure_jars
 from schemas.kafka import KAFKA_TOPICS
 from schemas.settings import Settings, load_settings
 from schemas.tables import DECISIONS
+from tests.engine.records import consumers, layout, outcome, policy, record, stats, tick
 from tests.streaming.jobs import Feed, read, rows
-from tests.streaming.records import consumers, layout, outcome, policy, record, stats, tick
 
 FOLDER = Path("/tmp/deployment")
 SPLIT, FAILED, OPEN, MERGED, QUIET, GONE, LATE, SEEN = (

@@ -16,14 +16,14 @@ import pyarrow as pa
 import pydantic_core
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
+from engine.bucket import BucketEngine
+from engine.packed import Packed
+from engine.records import RawRecord
 from schemas.kafka import KAFKA_TOPICS
 from schemas.messages import MAX_VALUE_BYTES
 from schemas.settings import Settings
 from schemas.tables import DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
-from streaming.engine import BucketEngine
 from streaming.job import engine_settings
-from streaming.packed import Packed
-from streaming.records import RawRecord
 from streaming.rows import bulk_rows, rare_rows
 
 RARE_TABLES = (DECISIONS, HOLDS, EVENTS, DEAD_LETTERS)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from deltalake import write_deltalake
 
+from lake.tables import create_lake
 from schemas.arrow import to_arrow
-from schemas.delta import create_lake
 from schemas.settings import load_settings
 from schemas.tables import DEAD_LETTERS, TABLES, DeadLetterRow
 from streaming.catalog import DATABASE, register_lake

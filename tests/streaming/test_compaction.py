@@ -14,19 +14,20 @@ from click.testing import CliRunner
 from deltalake import DeltaTable, write_deltalake
 
 from anabranch.cli import cli
-from decisions.layout import SegmentLayout
+from decisions.topic.layout import SegmentLayout
 from executor.outcomes import OutcomeLedger
-from schemas.arrow import to_arrow
-from schemas.delta import OpenTable, create_lake, table_path
-from schemas.settings import load_settings
-from schemas.tables import DEAD_LETTERS, EVENTS, OUTCOMES, SEGMENT_LOAD, TABLES, DeadLetterRow
-from streaming.compaction import (
+from lake.maintenance import (
     Compacted,
     cluster_column,
     compact_by_delta_rs,
-    compact_by_delta_spark,
     delete_unused,
 )
+from lake.tables import OpenTable, create_lake, table_path
+from schemas.arrow import to_arrow
+from schemas.settings import load_settings
+from schemas.tables import DEAD_LETTERS, EVENTS, OUTCOMES, SEGMENT_LOAD, TABLES, DeadLetterRow
+from streaming.compaction import compact_by_delta_spark
+from tests.engine.records import layout
 from tests.streaming.jobs import (
     TOPICS,
     Feed,
@@ -37,7 +38,6 @@ from tests.streaming.jobs import (
     read,
     rows,
 )  # fmt: skip
-from tests.streaming.records import layout
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]

@@ -9,10 +9,11 @@ import pytest
 from confluent_kafka import OFFSET_END, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
-from decisions.layout import SegmentLayout
+from decisions.topic.layout import SegmentLayout
 from lab.garbage import KINDS, make_garbage
 from schemas.settings import Settings, load_settings
 from schemas.tables import DEAD_LETTERS, DECISIONS, HOLDS, SEGMENT_LOAD
+from tests.engine.records import consumers, layout, record, stats, tick
 from tests.streaming.jobs import (
     TOPICS,
     Feed,
@@ -22,7 +23,6 @@ from tests.streaming.jobs import (
     read,
     rows,
 )  # fmt: skip
-from tests.streaming.records import consumers, layout, record, stats, tick
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(600)]

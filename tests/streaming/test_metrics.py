@@ -13,13 +13,13 @@ import pydantic_core
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from decisions.layout import SegmentLayout
+from decisions.topic.layout import SegmentLayout
 from schemas.ids import EVERY_TOPIC
 from schemas.tables import DEAD_LETTERS, DECISIONS, EVENTS, HOLDS
 from streaming.meter import StreamMeter, lag_of, serve_metrics
 from streaming.metrics import METRICS, page
 from streaming.sink import WrittenBatch
-from tests.streaming.records import TOPIC, layout
+from tests.engine.records import TOPIC, layout
 
 ROOT = Path(__file__).parents[2]
 NOW = 1_763_660_000.0

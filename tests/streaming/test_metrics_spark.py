@@ -10,10 +10,10 @@ from urllib.request import urlopen
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from decisions.layout import SegmentLayout
+from decisions.topic.layout import SegmentLayout
 from lab.broker import free_ports
+from tests.engine.records import layout, record, tick
 from tests.streaming.jobs import TOPICS, Feed, load_round, now_ms
-from tests.streaming.records import layout, record, tick
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]

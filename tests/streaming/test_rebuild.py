@@ -8,17 +8,17 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
-from schemas.delta import create_lake
-from streaming.engine import BucketEngine
-from streaming.history import rebuilt_generation
-from streaming.packed import Packed
+from engine.bucket import BucketEngine
+from engine.history import rebuilt_generation
+from engine.packed import Packed
+from engine.replay import RebuildError
+from lake.tables import create_lake
 from streaming.rebuild import first_start, rebuild_checkpoint, start_offsets
-from streaming.replay import RebuildError
 from streaming.sink import APP
 from streaming.stateview import topic_view
-from tests.streaming.records import policy, tick
-from tests.streaming.test_engine import NOW, SECOND, SETTINGS
-from tests.streaming.test_replay import NAMES, hot
+from tests.engine.records import policy, tick
+from tests.engine.test_engine import NOW, SECOND, SETTINGS
+from tests.engine.test_replay import NAMES, hot
 
 BOUNDS = {topic: {0: (0, 10**9)} for topic in ("segment-stats", "consumer-events", "control-events")}
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from decisions.layout import SegmentLayout
+from decisions.topic.layout import SegmentLayout
 from schemas.settings import load_settings
 from schemas.tables import BATCHES, DECISIONS
 from streaming.job import checkpoint_of, engine_settings
 from streaming.sources import buckets_of
 from streaming.stateview import stored_bucket, topic_view
+from tests.engine.records import consumers, layout, outcome, policy, stats, tick
 from tests.streaming.jobs import HOME, TOPICS, Feed, check_nothing_lost_and_nothing_twice, now_ms, read, rows
-from tests.streaming.records import consumers, layout, outcome, policy, stats, tick
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(600)]

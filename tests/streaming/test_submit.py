@@ -9,12 +9,12 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from decisions.layout import SegmentLayout
+from decisions.topic.layout import SegmentLayout
 from lab.cluster import StandaloneCluster
 from schemas.settings import load_settings
 from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
+from tests.engine.records import layout, tick
 from tests.streaming.jobs import TOPICS, Feed, Job, fed_all_along, load_round, now_ms, read, rows
-from tests.streaming.records import layout, tick
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(600)]

@@ -14,20 +14,20 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
-from decisions.layout import SegmentLayout
+from decisions.topic.layout import SegmentLayout
+from engine.autoscale.loads import LOADS_VERSION
+from engine.autoscale.state import STATE_VERSION
 from schemas.kafka import KAFKA_TOPICS
 from schemas.settings import load_settings
 from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
 from streaming.job import checkpoint_of, engine_settings
-from streaming.loads import LOADS_VERSION
 from streaming.sources import buckets_of
-from streaming.state import STATE_VERSION
 from streaming.stateview import stored_bucket, topic_view
 from streaming.upgrade import described_here
+from tests.engine.records import consumers, layout, outcome, record, stats, tick
 from tests.streaming.jobs import Feed, check_nothing_lost_and_nothing_twice, now_ms, read, rows
 from tests.streaming.make_deployment import FAILED, LATE, MERGED, OPEN, SEEN, SPLIT, newest_decision
 from tests.streaming.recomputation import in_order, recomputed
-from tests.streaming.records import consumers, layout, outcome, record, stats, tick
 from tests.streaming.test_state_spark import state
 from tests.waiting import wait_until
 

@@ -1,0 +1,294 @@
+"""The auto-scale policy: every knob of PIP-483 and every guard, its profiles, its resolution and its rules.
+
+Stage: before every decision. An override sets some fields; resolution lays cluster, namespace and topic over a profile,
+field by field, the most specific wins (PIP-483 "Policy resolution"). Three kinds of fault are kept apart: an unreadable
+policy is a `PolicyError`, an invalid combination turns scaling off for the topic and names the rule, anything else is a
+bug of ours.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+from pydantic import ValidationError
+
+from decisions.kernel.quantities import QuantityError, parse_duration, parse_rate, parse_size
+from schemas.ids import digest
+from schemas.metadata import AutoScalePolicyOverride
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+MAX_INT, MAX_LONG = 2**31 - 1, 2**63 - 1
+"""What Pulsar's fields hold: counts are 32-bit, seconds 64-bit."""
+BEYOND_FLOAT = 10**400
+"""Stands for a size that no float holds, so that a policy broken by one stays broken."""
+
+
+class PolicyError(ValueError):
+    """A policy cannot be read; the message names the key and says what it may be."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The effective policy of a topic. Rates are per second, durations milliseconds; defaults are those of the PIP.
+
+    The first fifteen fields are PIP-483 "Configuration", the rest the guards of DESIGN section 6, off unless set.
+    """
+
+    enabled: bool = True
+    max_segments: int = 64
+    min_segments: int = 1
+    max_dag_depth: int = 10
+    split_cooldown_ms: int = 60_000
+    merge_cooldown_ms: int = 300_000
+    merge_window_ms: int = 300_000
+    split_msg_rate_in_threshold: float = 10_000.0
+    split_bytes_rate_in_threshold: float = 50_000_000.0
+    split_msg_rate_out_threshold: float = 50_000.0
+    split_bytes_rate_out_threshold: float = 250_000_000.0
+    merge_msg_rate_in_threshold: float = 1_000.0
+    merge_bytes_rate_in_threshold: float = 5_000_000.0
+    merge_msg_rate_out_threshold: float = 5_000.0
+    merge_bytes_rate_out_threshold: float = 25_000_000.0
+    merge_keeps_consumers: bool = False
+    skip_unsplittable: bool = False
+    normalized_coldness: bool = False
+    cold_since_threshold: bool = False
+    max_load_age_ms: int = 0
+    """0: loads never age."""
+    explicit_lineage: bool = False
+    retry_backoff_ms: int = 0
+    """0: no back-off."""
+    threshold_crossing: bool = False
+
+    @cached_property
+    def split_thresholds(self) -> tuple[float, float, float, float]:
+        """The four split thresholds in the order of the rates."""
+        return (
+            self.split_msg_rate_in_threshold, self.split_bytes_rate_in_threshold,
+            self.split_msg_rate_out_threshold, self.split_bytes_rate_out_threshold,
+        )  # fmt: skip
+
+    @cached_property
+    def merge_thresholds(self) -> tuple[float, float, float, float]:
+        """The four merge thresholds in the order of the rates."""
+        return (
+            self.merge_msg_rate_in_threshold, self.merge_bytes_rate_in_threshold,
+            self.merge_msg_rate_out_threshold, self.merge_bytes_rate_out_threshold,
+        )  # fmt: skip
+
+    @cached_property
+    def broken(self) -> str | None:
+        """The first rule that the combination breaks, or None; nothing is decided by a broken policy."""
+        return next(iter(policy_violations(self)), None)
+
+
+PROFILES: Mapping[str, Policy] = MappingProxyType({
+    "pip-483": Policy(),
+    "default": Policy(
+        merge_keeps_consumers=True,
+        skip_unsplittable=True,
+        normalized_coldness=True,
+        cold_since_threshold=True,
+        max_load_age_ms=180_000,
+        explicit_lineage=True,
+        retry_backoff_ms=30_000,
+        threshold_crossing=True,
+    ),
+})  # fmt: skip
+"""`pip-483`: the text of the PIP. `default`: the same with every guard of DESIGN section 6."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedPolicy:
+    """A policy with where each of its values comes from."""
+
+    policy: Policy
+    origins: Mapping[str, str]
+    """Wire name of a field to `profile NAME`, `cluster`, `namespace` or `topic`."""
+    broken: str | None
+    """The rule that the combination breaks; the policy is then disabled."""
+
+
+def resolve_policy(
+    profile: str,
+    cluster: AutoScalePolicyOverride | None = None,
+    namespace: AutoScalePolicyOverride | None = None,
+    topic: AutoScalePolicyOverride | None = None,
+) -> ResolvedPolicy:
+    """Lays the overrides over a profile, field by field, the most specific wins (PIP-483 "Policy resolution").
+
+    An invalid combination comes back with `enabled` False and `broken` naming the rule. `KeyError`: no such profile.
+    """
+    values: dict[str, Any] = {}
+    origins = dict.fromkeys(POLICY_FIELDS, f"profile {profile}")
+    for scope, override in (("cluster", cluster), ("namespace", namespace), ("topic", topic)):
+        if override is None:
+            continue
+        for wire, known in POLICY_FIELDS.items():
+            value = getattr(override, known.attribute)
+            if value is not None:
+                values[known.name] = known.inside(value)
+                origins[wire] = scope
+    policy = replace(PROFILES[profile], **values)
+    broken = policy.broken
+    if broken is not None:
+        policy = replace(policy, enabled=False)
+    return ResolvedPolicy(policy, MappingProxyType(origins), broken)
+
+
+def policy_violations(policy: Policy) -> list[str]:
+    """The rules that a combination breaks, in words; empty when it is valid.
+
+    The rules of Pulsar for the resolved policy: counts and durations in range, split thresholds above 0, merge
+    thresholds not below 0, and each split threshold strictly above its merge threshold (the dead band of PIP-483
+    "Anti-flip-flop").
+    """
+    broken = []
+    if not policy.min_segments >= 1:
+        broken.append(f"minSegments must be at least 1, got {policy.min_segments}")
+    if not policy.max_segments >= policy.min_segments:
+        broken.append(f"maxSegments ({policy.max_segments}) must not be less than minSegments ({policy.min_segments})")
+    if not policy.max_dag_depth >= 0:
+        broken.append(f"maxDagDepth must not be negative, got {policy.max_dag_depth}")
+    for wire, known in POLICY_FIELDS.items():
+        value = getattr(policy, known.name)
+        if known.factor != 1 and value < 0:
+            broken.append(f"{wire} must not be negative, got {value // known.factor}")
+        if type(value) is int and value > (MAX_LONG * known.factor if known.factor != 1 else MAX_INT):
+            broken.append(f"{wire} is larger than Pulsar can hold")
+    for rate, split, merge in zip(RATE_WORDS, policy.split_thresholds, policy.merge_thresholds, strict=True):
+        if not split > 0:
+            broken.append(f"split{rate}Threshold must be greater than 0, got {split:g}")
+        if not merge >= 0:
+            broken.append(f"merge{rate}Threshold must not be negative, got {merge:g}")
+        if math.inf in (split, merge):
+            broken.append(f"split{rate}Threshold and merge{rate}Threshold must be finite, got {split:g} and {merge:g}")
+        if not split > merge:
+            broken.append(f"split{rate}Threshold ({split:g}) must be greater than merge{rate}Threshold ({merge:g})")
+    return broken
+
+
+def policy_warnings(policy: Policy) -> list[str]:
+    """What is valid and yet unwise: two cold neighbours whose union is hot enough to be split again at once."""
+    if policy_violations(policy):
+        return []
+    return [
+        f"merge{rate}Threshold ({merge:g}) is more than half of split{rate}Threshold ({split:g}): two cold neighbours "
+        "can merge into a segment that is split again; only maxDagDepth ends that"
+        for rate, split, merge in zip(RATE_WORDS, policy.split_thresholds, policy.merge_thresholds, strict=True)
+        if merge * 2 > split
+    ]
+
+
+def policy_digest(policy: Policy) -> str:
+    """A short digest of the effective policy: equal policies have equal digests, in every process."""
+    return digest({field.name: getattr(policy, field.name) for field in fields(policy)}, size=8)
+
+
+def policy_override(policy: Policy) -> AutoScalePolicyOverride:
+    """The effective policy with every field set, as a snapshot carries it; sub-second parts of durations are cut."""
+    return AutoScalePolicyOverride(
+        **{known.attribute: known.outside(getattr(policy, known.name)) for known in POLICY_FIELDS.values()}
+    )
+
+
+def read_policy(text: str) -> AutoScalePolicyOverride:
+    """An override from TOML with human units: `"60s"`, `"5m"`, `"50MB"` (decimal), `"10k"`, or plain numbers.
+
+    Raises `PolicyError` naming the key for what is no TOML, an unknown key, or a value that is not of the key's kind.
+    """
+    try:
+        found = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise PolicyError(f"no TOML: {error}") from error
+    values: dict[str, Any] = {}
+    for key, value in found.items():
+        if key not in POLICY_FIELDS:
+            raise PolicyError(f"unknown key {key!r}; known keys: {', '.join(POLICY_FIELDS)}")
+        try:
+            values[key] = POLICY_FIELDS[key].read(value)
+        except QuantityError as error:
+            raise PolicyError(f"{key}: {error}") from None
+    try:
+        return AutoScalePolicyOverride.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise PolicyError(f"{first['loc'][0]}: {first['msg']}, got {found[str(first['loc'][0])]!r}") from None
+
+
+RATE_ENDINGS = ("_rate_in_threshold", "_rate_out_threshold")
+BYTE_THRESHOLDS = frozenset(
+    name for name in AutoScalePolicyOverride.model_fields if name.endswith(RATE_ENDINGS) and "_bytes_" in name
+)
+RATE_WORDS = ("MsgRateIn", "BytesRateIn", "MsgRateOut", "BytesRateOut")
+"""The four rates in the PIP's order, as policy keys spell them."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyField:
+    """One field on its two sides: in an `AutoScalePolicyOverride` (as Pulsar has it) and in a `Policy`."""
+
+    attribute: str
+    """The override's attribute."""
+    name: str
+    """The policy's attribute."""
+    factor: int
+    """1000 for durations: seconds outside, milliseconds inside."""
+
+    def inside(self, value: Any) -> Any:
+        """The override's value as the policy has it."""
+        if self.name.endswith(RATE_ENDINGS):
+            return _as_float(value)
+        return value * self.factor if self.factor != 1 else value
+
+    def outside(self, value: Any) -> Any:
+        """The policy's value as the override has it."""
+        if self.attribute in BYTE_THRESHOLDS:
+            return int(value) if math.isfinite(value) else int(math.copysign(1, value)) * BEYOND_FLOAT
+        return value // self.factor if self.factor != 1 else value
+
+    def read(self, value: Any) -> Any:
+        """A value of a TOML file as the override has it; raises `QuantityError`."""
+        if self.factor != 1:
+            return _whole(parse_duration(value), "a whole number of seconds", value)
+        if self.attribute in BYTE_THRESHOLDS:
+            return _whole(parse_size(value), "a whole number of bytes", value)
+        if self.attribute.endswith(RATE_ENDINGS):
+            return float(parse_rate(value))
+        return value
+
+
+def _whole(amount: Any, expected: str, written: Any) -> int:
+    if amount.denominator != 1:
+        raise QuantityError(f"{written!r} is not {expected}")
+    return int(amount)
+
+
+def _as_float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def _policy_fields() -> dict[str, PolicyField]:
+    found = {}
+    for attribute, field in AutoScalePolicyOverride.model_fields.items():
+        seconds = attribute.endswith("_seconds")
+        name = f"{attribute.removesuffix('_seconds')}_ms" if seconds else attribute
+        found[str(field.alias)] = PolicyField(attribute, name, 1000 if seconds else 1)
+    return found
+
+
+POLICY_FIELDS: Mapping[str, PolicyField] = MappingProxyType(_policy_fields())
+"""Every field by its wire name, Pulsar's fifteen first."""

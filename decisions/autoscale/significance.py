@@ -1,0 +1,71 @@
+"""Significant change: which sample of a segment becomes a load record (PIP-483 "Significant-change threshold").
+
+Stage: the filter, before anything is decided. A rate is compared with the last *accepted* value, strictly: exactly the
+band is not significant; from 0 any move is. With `threshold_crossing` a sample that lands on the other side of a policy
+threshold is significant too, so that no load crosses one unseen (DESIGN section 5.6).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from decisions.autoscale.policy import Policy
+from decisions.autoscale.rates import Rates, is_cold
+
+Cause = Literal["first", "changed", "crossed"]
+
+__all__ = ["CAUSES", "Cause", "Rates", "accept_cause", "accept_causes", "are_cold", "is_cold"]
+
+CAUSES: dict[int, Cause] = {1: "first", 2: "changed", 3: "crossed"}
+"""Codes of `accept_causes`; 0 is no significant change."""
+
+
+def accept_cause(last: Rates | None, current: Rates, threshold: float, policy: Policy | None) -> Cause | None:
+    """Why a sample is significant, or None. `threshold` is a fraction (0.25); `policy` None means no crossing test."""
+    if last is None:
+        return "first"
+    if any(_moved(before, now, threshold) for before, now in zip(last, current, strict=True)):
+        return "changed"
+    if policy is not None and policy.threshold_crossing:
+        split = zip(last, current, policy.split_thresholds, strict=True)
+        merge = zip(last, current, policy.merge_thresholds, strict=True)
+        if any((before > limit) != (now > limit) for before, now, limit in split):
+            return "crossed"
+        if any((before < limit) != (now < limit) for before, now, limit in merge):
+            return "crossed"
+    return None
+
+
+def accept_causes(
+    last: npt.NDArray[np.float64],
+    has_last: npt.NDArray[np.bool_],
+    current: npt.NDArray[np.float64],
+    threshold: float,
+    thresholds: npt.NDArray[np.float64] | None = None,
+) -> npt.NDArray[np.int8]:
+    """`accept_cause` over n samples: codes as in `CAUSES`, 0 for none.
+
+    `last` and `current` are n x 4 rates per second; `thresholds` n x 8, four split then four merge thresholds of each
+    sample's topic, a row of NaN where crossing does not count.
+    """
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        moved = np.where(last == 0, current != 0, np.abs(current - last) / last > threshold).any(axis=1)
+    codes = np.where(moved, 2, 0).astype(np.int8)
+    if thresholds is not None:
+        split, merge = thresholds[:, :4], thresholds[:, 4:]
+        crossed = ((last > split) != (current > split)) | ((last < merge) != (current < merge))
+        codes[(codes == 0) & crossed.any(axis=1)] = 3
+    codes[~has_last] = 1
+    return codes
+
+
+def are_cold(rates: npt.NDArray[np.float64], merge_thresholds: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    """`is_cold` over n x 4 rates; `merge_thresholds` is n x 4, or 4 for all."""
+    return np.asarray((rates < merge_thresholds).all(axis=1), np.bool_)
+
+
+def _moved(last: float, current: float, threshold: float) -> bool:
+    return current != 0 if last == 0 else abs(current - last) / last > threshold

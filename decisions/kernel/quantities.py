@@ -1,0 +1,61 @@
+"""Quantities as people write them: `60s`, `5m`, `50MB`, `25%`, and plain numbers; read exactly, without rounding.
+
+Neighbours: `decisions.autoscale.policy`, which reads policy files with these. Units: durations in seconds, sizes in
+bytes (decimal: 1 MB = 1,000,000, as in Pulsar), fractions as numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+
+DURATIONS: Mapping[str, Fraction] = {
+    "ms": Fraction(1, 1000), "s": Fraction(1), "m": Fraction(60), "h": Fraction(3600), "d": Fraction(86_400),
+}  # fmt: skip
+SIZES: Mapping[str, Fraction] = {
+    "B": Fraction(1), "kB": Fraction(10**3), "KB": Fraction(10**3), "MB": Fraction(10**6), "GB": Fraction(10**9),
+    "TB": Fraction(10**12),
+}  # fmt: skip
+FRACTIONS: Mapping[str, Fraction] = {"%": Fraction(1, 100)}
+RATES: Mapping[str, Fraction] = {"k": Fraction(10**3), "M": Fraction(10**6)}
+
+_QUANTITY = re.compile(r"\s*(-?[0-9]{1,30}(?:_[0-9]{1,3}){0,9}(?:\.[0-9]{1,30})?)\s*([A-Za-z%]{0,9})(?:/s)?\s*")
+
+
+class QuantityError(ValueError):
+    """A text is no quantity of the kind that was asked for; the message says what it may be."""
+
+
+def parse_duration(value: str | int | float) -> Fraction:
+    """Seconds: `60`, `60s`, `1m`, `1.5h`, `250ms`."""
+    return _parse(value, DURATIONS, 'a duration like 60, "60s", "1m" or "5m"')
+
+
+def parse_size(value: str | int | float) -> Fraction:
+    """Bytes (or bytes per second): `50000000`, `50MB`, `1.5GB`; decimal units only."""
+    return _parse(value, SIZES, 'a size like 50000000 or "50MB" (decimal units: kB, MB, GB, TB)')
+
+
+def parse_rate(value: str | int | float) -> Fraction:
+    """Messages per second: `10000`, `10k`."""
+    return _parse(value, RATES, 'a rate like 10000 or "10k"')
+
+
+def parse_fraction(value: str | int | float) -> Fraction:
+    """A fraction: `0.25`, `25%`."""
+    return _parse(value, FRACTIONS, 'a fraction like 0.25 or "25%"')
+
+
+def _parse(value: str | int | float, units: Mapping[str, Fraction], expected: str) -> Fraction:
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise QuantityError(f"{value!r} is not {expected}")
+    if not isinstance(value, str):
+        try:
+            return Fraction(value)
+        except (ValueError, OverflowError):
+            raise QuantityError(f"{value!r} is not {expected}") from None
+    found = _QUANTITY.fullmatch(value)
+    if found is None or (found.group(2) and found.group(2) not in units):
+        raise QuantityError(f"{value[:80]!r} is not {expected}")
+    return Fraction(found.group(1).replace("_", "")) * (units[found.group(2)] if found.group(2) else 1)

@@ -1,0 +1,319 @@
+"""The segment layout: an immutable DAG whose active segments tile the hash space (PIP-468 "SegmentLayout").
+
+Stage: under every decision, and under the controller's and the executor's idea of a topic. All mutations answer a new
+layout. Two kinds of fault are kept apart: `LayoutArgumentError` says that the caller named something that cannot be
+meant, `LayoutStateError` that the layout itself does not allow it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+from decisions.topic.names import segment_descriptor, segment_topic_name
+from schemas.base import MAX_SEGMENT_ID
+from schemas.metadata import AutoScalePolicyOverride, HashRange, ScalableTopicMetadata, SegmentInfo
+
+HASH_SPACE = 0x10000
+"""Number of hashes: `0x0000..0xFFFF`."""
+NOT_SEALED = -1
+"""`sealedAtEpoch` and `sealedAtMs` of an active segment, as Pulsar 5 ships it (the PIP's text has 0)."""
+_DERIVED = frozenset({"sealed", "active", "root", "leaf", "legacy"})
+
+
+class LayoutError(ValueError):
+    """Something is wrong with a layout, or with what was asked of it."""
+
+
+class LayoutArgumentError(LayoutError):
+    """The argument is wrong: no such segment, not active, not adjacent, a bad number of segments."""
+
+
+class LayoutStateError(LayoutError):
+    """The state does not allow it: a segment of width 1, a layout that does not tile the hash space."""
+
+
+class SegmentState(str, Enum):
+    """Whether a segment takes writes."""
+
+    ACTIVE = "ACTIVE"
+    SEALED = "SEALED"
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One segment of the DAG (PIP-468 "SegmentInfo"): hashes `start..end`, both inclusive."""
+
+    segment_id: int
+    start: int
+    end: int
+    state: SegmentState = SegmentState.ACTIVE
+    parent_ids: tuple[int, ...] = ()
+    child_ids: tuple[int, ...] = ()
+    created_at_epoch: int = 0
+    sealed_at_epoch: int = NOT_SEALED
+    created_at_ms: int = 0
+    sealed_at_ms: int = NOT_SEALED
+    legacy_topic_name: str | None = None
+    unknown: tuple[tuple[str, Any], ...] = ()
+    """Fields that we do not know, kept for the way back."""
+    range_unknown: tuple[tuple[str, Any], ...] = ()
+    """The same of its hash range."""
+
+    @property
+    def width(self) -> int:
+        """Number of hashes."""
+        return self.end - self.start + 1
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it takes writes."""
+        return self.state is SegmentState.ACTIVE
+
+    @property
+    def descriptor(self) -> str:
+        """Range and id as `0000-7fff-1` (PIP-468 "Segment Topic Management")."""
+        return segment_descriptor(self.start, self.end, self.segment_id)
+
+
+def segment_topic(topic: str, segment: Segment) -> str:
+    """The name of the topic that holds a segment's messages: `segment://tenant/namespace/name/0000-7fff-1`."""
+    return segment_topic_name(topic, segment.descriptor)
+
+
+@dataclass(frozen=True)
+class SegmentLayout:
+    """An immutable snapshot of a topic's segments."""
+
+    epoch: int
+    next_segment_id: int
+    segments: Mapping[int, Segment]
+    properties: Mapping[str, str] = field(default_factory=dict)
+    auto_scale_policy: AutoScalePolicyOverride | None = None
+    unknown: tuple[tuple[str, Any], ...] = ()
+
+    @classmethod
+    def create(cls, count: int, now_ms: int, properties: Mapping[str, str] | None = None) -> SegmentLayout:
+        """The initial layout of `count` equal segments; the last takes the remainder (PIP-468 "Creation")."""
+        if not 1 <= count <= HASH_SPACE:
+            raise LayoutArgumentError(f"the number of initial segments must be in 1..{HASH_SPACE}, got {count}")
+        size = HASH_SPACE // count
+        starts = [number * size for number in range(count)]
+        ends = [start - 1 for start in starts[1:]] + [HASH_SPACE - 1]
+        segments = {
+            number: Segment(number, start, end, created_at_ms=now_ms)
+            for number, (start, end) in enumerate(zip(starts, ends, strict=True))
+        }
+        return cls(0, count, MappingProxyType(segments), MappingProxyType(dict(properties or {})))
+
+    @classmethod
+    def from_metadata(cls, metadata: ScalableTopicMetadata) -> SegmentLayout:
+        """The layout of a metadata record; `LayoutStateError` when its active segments do not tile the hash space."""
+        segments = {number: _segment(info) for number, info in metadata.segments.items()}
+        layout = cls(
+            epoch=metadata.epoch,
+            next_segment_id=metadata.next_segment_id,
+            segments=MappingProxyType(segments),
+            properties=MappingProxyType(dict(metadata.properties)),
+            auto_scale_policy=metadata.auto_scale_policy,
+            unknown=tuple((metadata.model_extra or {}).items()),
+        )
+        layout.check()
+        return layout
+
+    def to_metadata(self) -> ScalableTopicMetadata:
+        """The metadata record, with the fields and the derived booleans that Pulsar 5 ships."""
+        return ScalableTopicMetadata(
+            epoch=self.epoch,
+            next_segment_id=self.next_segment_id,
+            segments={number: _info(segment) for number, segment in self.segments.items()},
+            properties=dict(self.properties),
+            auto_scale_policy=self.auto_scale_policy,
+            **dict(self.unknown),
+        )
+
+    @cached_property
+    def active(self) -> tuple[Segment, ...]:
+        """The active segments in the order of their ranges."""
+        found = [segment for segment in self.segments.values() if segment.is_active]
+        return tuple(sorted(found, key=lambda segment: (segment.start, segment.segment_id)))
+
+    def check(self) -> None:
+        """Raises `LayoutStateError` unless the active segments tile `0x0000..0xFFFF` without gap or overlap."""
+        expected = 0
+        for segment in self.active:
+            if segment.start != expected:
+                fault = "gap" if segment.start > expected else "overlap"
+                raise LayoutStateError(
+                    f"{fault} before segment {segment.segment_id} at {segment.start:#06x}: expected {expected:#06x}"
+                )
+            expected = segment.end + 1
+        if expected != HASH_SPACE:
+            raise LayoutStateError(f"the active segments end at {expected:#06x}, not at 0x10000")
+
+    def find_active_segment(self, hash_value: int) -> Segment:
+        """The active segment that holds a hash (PIP-468 "findActiveSegment")."""
+        if not 0 <= hash_value < HASH_SPACE:
+            raise LayoutArgumentError(f"a hash is in 0x0000..0xffff, got {hash_value}")
+        at = bisect_right(self.active, hash_value, key=lambda segment: segment.start) - 1
+        if at < 0 or self.active[at].end < hash_value:
+            raise LayoutStateError(f"no active segment holds the hash {hash_value:#06x}")
+        return self.active[at]
+
+    def split_segment(self, segment_id: int, now_ms: int) -> SegmentLayout:
+        """Seals an active segment and adds its two halves; of an odd width the lower is one larger (PIP-468)."""
+        parent = self._active_segment(segment_id, "split")
+        if parent.width == 1:
+            raise LayoutStateError(f"segment {segment_id} holds one hash ({parent.start:#06x}): it cannot be split")
+        middle = parent.start + (parent.end - parent.start) // 2
+        lower, upper = self._fresh_ids(2)
+        child = Segment(
+            lower, parent.start, middle, parent_ids=(segment_id,), created_at_epoch=self.epoch + 1, created_at_ms=now_ms
+        )
+        children = (child, replace(child, segment_id=upper, start=middle + 1, end=parent.end))
+        return self._successor([self._sealed(parent, (lower, upper), now_ms), *children], upper + 1)
+
+    def merge_segments(self, first_id: int, second_id: int, now_ms: int) -> SegmentLayout:
+        """Seals two adjacent active segments and adds their union; parents stay in call order (PIP-468)."""
+        first, second = self._active_segment(first_id, "merge"), self._active_segment(second_id, "merge")
+        if first.end + 1 != second.start and second.end + 1 != first.start:
+            ranges = " and ".join(f"[{one.start:04x}, {one.end:04x}]" for one in (first, second))
+            raise LayoutArgumentError(f"segments are not adjacent: {ranges}")
+        (fresh,) = self._fresh_ids(1)
+        merged = Segment(
+            fresh, min(first.start, second.start), max(first.end, second.end),
+            parent_ids=(first_id, second_id), created_at_epoch=self.epoch + 1, created_at_ms=now_ms,
+        )  # fmt: skip
+        sealed = [self._sealed(segment, (merged.segment_id,), now_ms) for segment in (first, second)]
+        return self._successor([*sealed, merged], merged.segment_id + 1)
+
+    def prune_segment(self, segment_id: int) -> SegmentLayout:
+        """Removes a sealed segment, and its id from its parents and children; ids are never used again."""
+        if self._segment(segment_id).is_active:
+            raise LayoutArgumentError(f"segment {segment_id} is active: only sealed segments are pruned")
+        kept = {number: segment for number, segment in self.segments.items() if number != segment_id}
+        for number, relative in kept.items():
+            if segment_id in relative.parent_ids or segment_id in relative.child_ids:
+                kept[number] = replace(
+                    relative,
+                    parent_ids=tuple(i for i in relative.parent_ids if i != segment_id),
+                    child_ids=tuple(i for i in relative.child_ids if i != segment_id),
+                )
+        return replace(self, epoch=self.epoch + 1, segments=MappingProxyType(kept))
+
+    def with_policy(self, policy: AutoScalePolicyOverride | None) -> SegmentLayout:
+        """The same layout with another policy override of the topic; the epoch stays."""
+        return replace(self, auto_scale_policy=policy)
+
+    def lineage(self, segment_id: int) -> frozenset[int]:
+        """Ids of a segment, all its ancestors and all its descendants that are still in the DAG."""
+        return self._reach([self._segment(segment_id).segment_id], "parent_ids") | self._reach(
+            [segment_id], "child_ids"
+        )
+
+    def merge_depth(self, segment_id: int) -> int:
+        """Merges in a lineage: distinct segments among it and its ancestors that have two or more parents (PIP-483).
+
+        A union count, not the longest chain; ancestors that were pruned are not there to be counted.
+        """
+        if not self._segment(segment_id).parent_ids:
+            return 0
+        found = self._merge_depths.get(segment_id)
+        if found is None:
+            ancestors = self._reach([segment_id], "parent_ids")
+            found = sum(len(self.segments[number].parent_ids) > 1 for number in ancestors)
+            self._merge_depths[segment_id] = found
+        return found
+
+    @cached_property
+    def _merge_depths(self) -> dict[int, int]:
+        return {}
+
+    def _fresh_ids(self, count: int) -> range:
+        """Ids never used: from `next_segment_id`, or above every known one where a record has that wrong."""
+        first = max(self.next_segment_id, max(self.segments) + 1)
+        if first + count > MAX_SEGMENT_ID:
+            raise LayoutStateError(f"segment ids are used up: the next would be {first}")
+        return range(first, first + count)
+
+    def _reach(self, start: Iterable[int], edge: str) -> frozenset[int]:
+        seen: set[int] = set()
+        waiting = list(start)
+        while waiting:
+            number = waiting.pop()
+            if number not in seen and number in self.segments:
+                seen.add(number)
+                waiting.extend(getattr(self.segments[number], edge))
+        return frozenset(seen)
+
+    def _segment(self, segment_id: int) -> Segment:
+        found = self.segments.get(segment_id)
+        if found is None:
+            raise LayoutArgumentError(f"segment not found: {segment_id}")
+        return found
+
+    def _active_segment(self, segment_id: int, action: str) -> Segment:
+        found = self._segment(segment_id)
+        if not found.is_active:
+            raise LayoutArgumentError(f"cannot {action} non-active segment: {segment_id}")
+        return found
+
+    def _sealed(self, segment: Segment, children: tuple[int, ...], now_ms: int) -> Segment:
+        return replace(
+            segment, state=SegmentState.SEALED, child_ids=children, sealed_at_epoch=self.epoch + 1, sealed_at_ms=now_ms
+        )
+
+    def _successor(self, changed: Iterable[Segment], next_segment_id: int) -> SegmentLayout:
+        segments = {**self.segments, **{segment.segment_id: segment for segment in changed}}
+        return replace(self, epoch=self.epoch + 1, next_segment_id=next_segment_id, segments=MappingProxyType(segments))
+
+
+def _segment(info: SegmentInfo) -> Segment:
+    extra, range_extra = info.model_extra, info.hash_range.model_extra
+    known = not extra or extra.keys() <= _DERIVED
+    return Segment(
+        info.segment_id,
+        info.hash_range.start,
+        info.hash_range.end,
+        _STATES[info.state],
+        tuple(info.parent_ids),
+        tuple(info.child_ids),
+        info.created_at_epoch,
+        info.sealed_at_epoch,
+        info.created_at_ms,
+        info.sealed_at_ms,
+        info.legacy_topic_name,
+        () if known else tuple((name, value) for name, value in (extra or {}).items() if name not in _DERIVED),
+        tuple(range_extra.items()) if range_extra else (),
+    )
+
+
+_STATES = {state.value: state for state in SegmentState}
+
+
+def _info(segment: Segment) -> SegmentInfo:
+    return SegmentInfo(
+        segment_id=segment.segment_id,
+        hash_range=HashRange(start=segment.start, end=segment.end, **dict(segment.range_unknown)),
+        state=segment.state.value,
+        parent_ids=list(segment.parent_ids),
+        child_ids=list(segment.child_ids),
+        created_at_epoch=segment.created_at_epoch,
+        sealed_at_epoch=NOT_SEALED if segment.is_active else segment.sealed_at_epoch,
+        created_at_ms=segment.created_at_ms,
+        sealed_at_ms=NOT_SEALED if segment.is_active else segment.sealed_at_ms,
+        legacy_topic_name=segment.legacy_topic_name,
+        **{
+            "sealed": not segment.is_active,
+            "active": segment.is_active,
+            "root": not segment.parent_ids,
+            "leaf": not segment.child_ids,
+            "legacy": segment.legacy_topic_name is not None,
+            **dict(segment.unknown),
+        },
+    )

@@ -1,0 +1,51 @@
+"""Named numpy arrays as bytes and back: the frame of the packed loads.
+
+Stage: under `engine.autoscale.loads`. A version byte, the length of a JSON header (big-endian, 4 bytes), the header
+(free fields, and the length of each array), then the arrays one after the other, little-endian.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pydantic_core
+
+_FRAME = struct.Struct(">BI")
+
+
+class DamagedArrays(ValueError):
+    """The bytes are cut short, or are none of ours."""
+
+
+def pack_arrays(version: int, fields: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
+    """`fields` must be JSON, `arrays` of types that need no pickling."""
+    header = pydantic_core.to_json({**fields, "lengths": [len(array) for array in arrays.values()]})
+    return b"".join([_FRAME.pack(version, len(header)), header, *(array.tobytes() for array in arrays.values())])
+
+
+def version_of(packed: bytes) -> int:
+    """The version byte; raises `DamagedArrays` for empty bytes."""
+    if not packed:
+        raise DamagedArrays("no bytes at all")
+    return packed[0]
+
+
+def unpack_arrays(packed: bytes, types: Mapping[str, np.dtype]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The fields and the arrays (read-only views); raises `DamagedArrays`."""
+    try:
+        _, length = _FRAME.unpack_from(packed)
+        at = _FRAME.size + length
+        fields = pydantic_core.from_json(packed[_FRAME.size : at])
+        arrays = {}
+        for (name, kind), count in zip(types.items(), fields.pop("lengths"), strict=True):
+            end = at + count * kind.itemsize
+            arrays[name] = np.frombuffer(packed[at:end], kind, count)
+            at = end
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedArrays(f"{len(packed)} bytes: {error}") from error
+    if at != len(packed):
+        raise DamagedArrays(f"{len(packed)} bytes, {at} expected")
+    return fields, arrays

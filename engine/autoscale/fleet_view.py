@@ -1,0 +1,196 @@
+"""A bucket's topics in columns, kept between ticks, as `decisions.autoscale.fleet` evaluates them.
+
+Stage: inside the stateful operator, at a tick for every topic. What a topic contributes is laid out again only when it
+has changed; the loads are gathered by row at each tick.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+
+from decisions.autoscale.fleet import GATES, HOLD, NEVER, Fleet, FleetAnswers, decide_fleet
+from decisions.autoscale.gates import Gate
+from decisions.autoscale.policy import Policy
+from decisions.autoscale.snapshot import MANAGED
+from decisions.topic.layout import SegmentLayout
+from engine.autoscale.loads import NEVER as NO_INSTANT
+from engine.autoscale.loads import LoadTable
+from engine.autoscale.policies import EffectivePolicy, Policies
+from engine.autoscale.state import BucketState, TopicState
+from schemas.metadata import RATES
+
+_GATE_CODE = {gate.value: code for code, gate in enumerate(GATES)}
+_NO_GATE = -2
+"""For a topic that has no hold on record: differs from every gate, and from the -1 of an action."""
+_FAILED_ACTIONS = {None: 0, "split": 1, "merge": 2}
+
+
+@dataclass
+class _Topic:
+    """What one topic contributes: a row of each column per topic, and its active segments."""
+
+    name: str
+    policy: EffectivePolicy
+    layout: SegmentLayout
+    scalars: tuple[int, ...]
+    """As `_scalars` gives them."""
+    segment_ids: list[int]
+    is_single_hash: list[bool]
+    depths: list[int]
+    rows: list[int]
+    """Rows of the load table; -1 where a segment has none."""
+
+
+class FleetView:
+    """The columns of one bucket."""
+
+    def __init__(self, state: BucketState, loads: LoadTable, policies: Policies) -> None:
+        self._state, self._loads, self._policies = state, loads, policies
+        self._topics: dict[str, _Topic] = {}
+        self._stale: set[str] = set(state.topics)
+        self._moved: set[str] = set()
+        self._columns: _Columns | None = None
+
+    def forget(self, names: Iterable[str], moved: Iterable[str] = ()) -> None:
+        """What is known of these topics has changed; of the `moved` ones also the rows of their segments."""
+        self._stale.update(names)
+        self._stale.update(moved)
+        self._moved.update(moved)
+
+    def forget_all(self) -> None:
+        """Policies have changed, or the rows of the load table have moved."""
+        everything = {*self._state.topics, *self._topics}
+        self.forget((), everything)
+
+    def names_to_look_at(self, now: int, always: frozenset[Gate], most_holds: int) -> tuple[int, list[str]]:
+        """Evaluates every topic with a layout: how many there are, and those, by name, that may act, whose binding
+        gate is one of `always`, or is another than the one on record.
+
+        Of the last kind at most `most_holds`, those with the fewest holds on record first; the next tick has the rest.
+        """
+        columns = self._refreshed()
+        if not len(columns.names):
+            return 0, []
+        answers = decide_fleet(columns.fleet(now, self._loads))
+        return len(columns.names), _noteworthy(columns, answers, always, most_holds)
+
+    def _refreshed(self) -> _Columns:
+        """The columns as things stand: laid out anew when a layout, a policy or a row has changed."""
+        stale, columns = self._stale, self._columns
+        is_new = columns is None
+        for name in stale:
+            is_new |= self._lay_out(name)
+        if columns is None or is_new:
+            columns = self._columns = _Columns(list(self._topics.values()))
+        else:
+            for name in stale & columns.places.keys():
+                columns.scalars[:, columns.places[name]] = self._topics[name].scalars
+        self._stale, self._moved = set(), set()
+        return columns
+
+    def _lay_out(self, name: str) -> bool:
+        """Takes a topic over as it is now; False when no more than its scalars has changed."""
+        topic, before = self._state.topics.get(name), self._topics.get(name)
+        if topic is None or topic.layout is None:
+            self._topics.pop(name, None)
+            return before is not None
+        policy = self._policies.of(self._state, topic)
+        if before and before.layout is topic.layout and before.policy is policy and name not in self._moved:
+            before.scalars = _scalars(topic)
+            return False
+        active, layout = topic.layout.active, topic.layout
+        remembered = topic.merge_depths if policy.policy.explicit_lineage else {}
+        ids = [segment.segment_id for segment in active]
+        self._topics[name] = _Topic(
+            name,
+            policy,
+            layout,
+            _scalars(topic),
+            ids,
+            [segment.start == segment.end for segment in active],
+            [max(layout.merge_depth(i), remembered.get(i, 0)) for i in ids],
+            self._loads.known_rows(name, ids),
+        )
+        return True
+
+
+class _Columns:
+    """All topics side by side, those of one policy together."""
+
+    def __init__(self, topics: list[_Topic]) -> None:
+        groups: dict[Policy, list[_Topic]] = {}
+        for topic in topics:
+            groups.setdefault(topic.policy.policy, []).append(topic)
+        ordered = [topic for group in groups.values() for topic in group]
+        self.names = [topic.name for topic in ordered]
+        self.places = {name: place for place, name in enumerate(self.names)}
+        self.policies = list(groups)
+        sizes = [len(group) for group in groups.values()]
+        self.policy_starts = (np.cumsum(sizes) - sizes).tolist() if sizes else []
+        self.scalars = np.array([topic.scalars for topic in ordered], np.int64).reshape(-1, _SCALARS).T.copy()
+        counts = np.array([len(topic.rows) for topic in ordered], np.int64)
+        self.offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        segments = int(self.offsets[-1])
+        self.segment_ids = np.fromiter(chain.from_iterable(topic.segment_ids for topic in ordered), np.int64, segments)
+        self.is_single_hash = np.fromiter(
+            chain.from_iterable(topic.is_single_hash for topic in ordered), np.bool_, segments
+        )
+        self.depths = np.fromiter(chain.from_iterable(topic.depths for topic in ordered), np.int64, segments)
+        self.rows = np.fromiter(chain.from_iterable(topic.rows for topic in ordered), np.int64, segments)
+        by_threshold = np.array([topic.policy.policy.cold_since_threshold for topic in ordered], np.bool_)
+        self.by_threshold = np.repeat(by_threshold, counts)
+
+    def fleet(self, now: int, loads: LoadTable) -> Fleet:
+        """The columns with the loads as they are."""
+        count = len(self.names)
+        required, last_split_at, last_merge_at, in_flight, failures, failed_at, failed_action, *_ = self.scalars
+        rows = self.rows
+        missing = rows < 0
+        if len(loads.modified_at):
+            modified_at = np.where(missing, NO_INSTANT, loads.modified_at[rows])
+            missing = modified_at == NO_INSTANT
+            cold_since, seen_at = loads.cold_since[rows], loads.seen_at[rows]
+            since = np.where(self.by_threshold & (cold_since != NO_INSTANT), cold_since, modified_at)
+            rates = [np.where(missing, np.nan, loads.rates[rows, column]) for column in range(len(RATES))]
+        else:
+            seen_at = since = np.zeros(len(rows), np.int64)
+            rates = [np.full(len(rows), np.nan)] * len(RATES)
+        return Fleet(
+            self.policies, self.policy_starts, self.offsets, np.full(count, now, np.int64), np.zeros(count, np.bool_),
+            required, last_split_at, last_merge_at, in_flight.astype(np.bool_), failures, failed_at,
+            failed_action.astype(np.int8), self.segment_ids, self.is_single_hash,
+            (rates[0], rates[1], rates[2], rates[3]),
+            np.where(missing, NEVER, seen_at), np.where(missing, NEVER, since), self.depths,
+        )  # fmt: skip
+
+
+def _noteworthy(columns: _Columns, answers: FleetAnswers, always: frozenset[Gate], most_holds: int) -> list[str]:
+    chosen = (answers.action != HOLD) | np.isin(answers.gate, [_GATE_CODE[gate.value] for gate in always])
+    others = np.flatnonzero(~chosen & (answers.gate != columns.scalars[_HOLD_GATE]))
+    explained = columns.scalars[_HOLD_SEQ, others].tolist()
+    names = [columns.names[place] for place in others.tolist()]
+    fewest = heapq.nsmallest(most_holds, zip(explained, names, strict=True))
+    return sorted([*(columns.names[place] for place in np.flatnonzero(chosen).tolist()), *(name for _, name in fewest)])
+
+
+_SCALARS, _HOLD_GATE, _HOLD_SEQ = 9, 7, 8
+
+
+def _scalars(topic: TopicState) -> tuple[int, ...]:
+    """required, last_split_at, last_merge_at, in_flight, failures, failed_at, failed_action, hold gate, hold seq."""
+    return (
+        max((count for kind, count in topic.consumers.values() if kind in MANAGED), default=0),
+        NEVER if topic.last_split_at is None else topic.last_split_at,
+        NEVER if topic.last_merge_at is None else topic.last_merge_at,
+        topic.flight is not None,
+        topic.failures,
+        NEVER if topic.failed_at is None else topic.failed_at,
+        _FAILED_ACTIONS[topic.failed_action],
+        _NO_GATE if topic.hold_gate is None else _GATE_CODE.get(topic.hold_gate, _NO_GATE),
+        topic.hold_seq,
+    )

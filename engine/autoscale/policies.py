@@ -1,0 +1,75 @@
+"""The effective policy of a topic inside the job, resolved once per combination of overrides.
+
+Stage: inside the stateful operator. The rules of resolution are `decisions.autoscale.policy` (PIP-483 "Policy
+resolution").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from decisions.autoscale.policy import Policy, policy_digest, policy_override, resolve_policy
+from engine.autoscale.state import BucketState, TopicState
+from schemas.ids import topic_parts
+from schemas.metadata import AutoScalePolicyOverride
+
+
+@dataclass(frozen=True)
+class EffectivePolicy:
+    """A resolved policy, and what the filter needs of it as arrays."""
+
+    policy: Policy
+    digest: str
+    override_json: str
+    """All of it as an override, JSON: what a snapshot carries."""
+    merge_thresholds: np.ndarray
+    """The four merge thresholds in the order of the rates."""
+    crossing_thresholds: np.ndarray
+    """The four split and the four merge thresholds; NaN when crossing one is not significant."""
+
+
+class Policies:
+    """Resolves policies for one job: profile, the job's cluster policy, and the overrides in the state."""
+
+    def __init__(self, profile: str, cluster: str | None) -> None:
+        """`cluster` is the configured cluster policy as JSON; a cluster policy that came by event replaces it."""
+        self._profile, self._cluster = profile, cluster
+        self._resolved: dict[tuple[str | None, str | None, str | None], EffectivePolicy] = {}
+
+    def of(self, state: BucketState, topic: TopicState) -> EffectivePolicy:
+        """The topic's effective policy as things stand. Total: an invalid combination is disabled by its resolution."""
+        namespace = (
+            state.namespace_policies.get(topic_parts(topic.name).full_namespace) if state.namespace_policies else None
+        )
+        cluster = state.cluster_policy if state.cluster_policy is not None else self._cluster
+        own = topic.override.to_json() if topic.override else None
+        key = (cluster, namespace, own)
+        if key not in self._resolved:
+            if len(self._resolved) > 10_000:
+                self._resolved.clear()
+            self._resolved[key] = self._resolve(*key)
+        return self._resolved[key]
+
+    def _resolve(self, cluster: str | None, namespace: str | None, own: str | None) -> EffectivePolicy:
+        overrides = [
+            None if text is None else AutoScalePolicyOverride.model_validate_json(text)
+            for text in (cluster, namespace, own)
+        ]
+        policy = resolve_policy(self._profile, *overrides).policy
+        split = [
+            policy.split_msg_rate_in_threshold, policy.split_bytes_rate_in_threshold,
+            policy.split_msg_rate_out_threshold, policy.split_bytes_rate_out_threshold,
+        ]  # fmt: skip
+        merge = [
+            policy.merge_msg_rate_in_threshold, policy.merge_bytes_rate_in_threshold,
+            policy.merge_msg_rate_out_threshold, policy.merge_bytes_rate_out_threshold,
+        ]  # fmt: skip
+        return EffectivePolicy(
+            policy=policy,
+            digest=policy_digest(policy),
+            override_json=policy_override(policy).to_json(),
+            merge_thresholds=np.array(merge, np.float64),
+            crossing_thresholds=np.array([*split, *merge] if policy.threshold_crossing else [np.nan] * 8, np.float64),
+        )

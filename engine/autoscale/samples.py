@@ -1,0 +1,108 @@
+"""Segment samples of many messages in columns: from the first stage of the job, through the shuffle, to the filter.
+
+Neighbours: `engine.packing` makes them, `engine.autoscale.intake` takes them. One Arrow record batch holds one row per
+message; its segments are lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+
+import numpy as np
+import pyarrow as pa
+
+from schemas.bulk import BulkStats
+from schemas.messages import SegmentStats
+
+_LIST_OF_RATES = pa.list_(pa.float64())
+SCHEMA = pa.schema([
+    ("topic", pa.string()), ("reporter", pa.string()), ("sampled_at", pa.int64()),
+    ("partition", pa.int32()), ("offset", pa.int64()), ("segment", pa.list_(pa.int64())),
+    ("msg_rate_in", _LIST_OF_RATES), ("bytes_rate_in", _LIST_OF_RATES),
+    ("msg_rate_out", _LIST_OF_RATES), ("bytes_rate_out", _LIST_OF_RATES),
+])  # fmt: skip
+"""Instants are milliseconds, rates per second."""
+_ID = attrgetter("id")
+_RATES = tuple(attrgetter(name) for name in SCHEMA.names[6:])
+
+
+@dataclass(frozen=True)
+class Samples:
+    """n messages with m segment samples, message by message."""
+
+    topics: Sequence[str]
+    reporters: Sequence[str]
+    sampled_at: np.ndarray
+    partitions: np.ndarray
+    offsets: np.ndarray
+    counts: np.ndarray
+    """Segments of each message."""
+    segments: np.ndarray
+    rates: np.ndarray
+    """m x 4."""
+
+    def __len__(self) -> int:
+        return len(self.topics)
+
+    @classmethod
+    def from_arrow(cls, batches: Sequence[pa.RecordBatch]) -> Samples:
+        """All messages of some batches of `SCHEMA`, in the order of partition and offset."""
+        table = pa.Table.from_batches(batches, SCHEMA)
+        order = np.lexsort((table["offset"].to_numpy(), table["partition"].to_numpy()))
+        if (order[1:] < order[:-1]).any():
+            table = table.take(order)
+        (batch,) = table.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], SCHEMA)]
+        lists = batch.column("segment")
+        rates = np.empty((len(lists.flatten()), 4))
+        for column, name in enumerate(SCHEMA.names[6:]):
+            rates[:, column] = batch.column(name).flatten().to_numpy()
+        return cls(
+            batch.column("topic").to_pylist(),
+            batch.column("reporter").to_pylist(),
+            batch.column("sampled_at").to_numpy(),
+            batch.column("partition").to_numpy(),
+            batch.column("offset").to_numpy(),
+            np.diff(lists.offsets.to_numpy()),
+            lists.flatten().to_numpy(),
+            rates,
+        )
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """The inverse of `from_arrow`."""
+        bounds = pa.array(np.concatenate([[0], np.cumsum(self.counts)]), pa.int32())
+        columns = [self.segments, *self.rates.T]
+        return pa.RecordBatch.from_arrays(
+            [
+                pa.array(self.topics, pa.string()),
+                pa.array(self.reporters, pa.string()),
+                *(pa.array(column) for column in (self.sampled_at, self.partitions, self.offsets)),
+                *(pa.ListArray.from_arrays(bounds, np.ascontiguousarray(column)) for column in columns),
+            ],
+            schema=SCHEMA,
+        )
+
+
+def to_arrow(
+    messages: Sequence[BulkStats | SegmentStats], partitions: Iterable[int], offsets: Iterable[int]
+) -> pa.RecordBatch:
+    """The messages as one batch of `SCHEMA`."""
+    counts = [len(message.segments) for message in messages]
+    bounds = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
+    segments = [segment for message in messages for segment in message.segments]
+    total = len(segments)
+    ids = np.fromiter(map(_ID, segments), np.int64, total)
+    lists = [pa.ListArray.from_arrays(bounds, ids)]
+    lists += [pa.ListArray.from_arrays(bounds, np.fromiter(map(get, segments), np.float64, total)) for get in _RATES]
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([message.topic for message in messages], pa.string()),
+            pa.array([message.reporter for message in messages], pa.string()),
+            pa.array([message.sampled_at for message in messages], pa.int64()),
+            pa.array(partitions, pa.int32()),
+            pa.array(offsets, pa.int64()),
+            *lists,
+        ],
+        schema=SCHEMA,
+    )

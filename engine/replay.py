@@ -1,0 +1,136 @@
+"""A bucket's state out of what the lake has on record: rows of accepted messages in, state as the job had it out. Pure.
+
+Stage: beside the job, when a checkpoint is lost (`anabranch state rebuild`). `engine.history` reads the rows,
+`streaming.rebuild` puts the state into a new checkpoint. Messages go through the job's own intake. Decisions and holds
+are taken over as they are on record, not taken again: what a decision saw of suppressed samples is in no table. Each
+one's inputs are held against the replayed state instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+import pydantic_core
+
+from decisions.autoscale.snapshot import snapshot_to_wire
+from engine.autoscale.intake import Intake
+from engine.autoscale.loads import LoadTable
+from engine.autoscale.policies import Policies
+from engine.autoscale.routes import Routes
+from engine.autoscale.samples import Samples
+from engine.autoscale.state import BucketState, TopicState
+from engine.bucket import EngineSettings, snapshot_of
+from engine.packed import Packed
+from engine.records import Output, RawRecord
+from schemas.snapshot import Snapshot
+
+Row = Mapping[str, Any]
+_EVERY_CHANGE = -1.0
+"""As a change threshold: what was accepted once is accepted again, whatever the threshold was then."""
+
+
+class RebuildError(RuntimeError):
+    """The lake does not lead to the state that its own decisions and holds were taken on; the message says where."""
+
+
+@dataclass(frozen=True)
+class RecordedBatch:
+    """What a micro-batch of the job has accepted and said of one bucket."""
+
+    now: int
+    """The batch's time, milliseconds."""
+    is_complete: bool
+    """Whether all tables hold it: the job may have died between two of its commits."""
+    events: Sequence[RawRecord]
+    samples: Samples | None
+    decisions: Sequence[Row]
+    """Rows of the table; instants do not matter here."""
+    holds: Sequence[Row]
+
+
+class BucketReplay:
+    """One bucket, batch after batch, in the order in which the job ran them."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self._policies = Policies(settings.profile, settings.cluster_policy)
+        self.state = BucketState()
+        self.loads = LoadTable()
+        self._routes = Routes(self.state, self.loads, self._policies)
+
+    def take(self, batch: RecordedBatch) -> None:
+        """Takes a batch in; raises `RebuildError`."""
+        output = Output()
+        intake = Intake(self.state, self.loads, self._policies, self._routes, batch.now, output)
+        intake.take(batch.events, batch.samples, _EVERY_CHANGE)
+        for letter in output.dead_letters:
+            place = "{kafka_topic}-{kafka_partition} at offset {kafka_offset}".format_map(letter)
+            raise RebuildError(f"an event that was accepted then is not now: {place}: {letter['detail']}")
+        for row in batch.holds:
+            topic = self._evaluated(row, batch, "hold")
+            topic.hold_at(row["gate"])
+            topic.hold_seq = _next("hold", row, topic.hold_seq, batch)
+        for row in batch.decisions:
+            topic = self._evaluated(row, batch, "decision")
+            segments = pydantic_core.from_json(row["arguments"])["segments"]
+            identity = topic.begin_flight(row["layout_epoch"], row["action"], segments, batch.now)
+            topic.decision_seq = _next("decision", row, topic.decision_seq, batch)
+            if identity != row["decision_id"]:
+                if batch.is_complete:
+                    raise RebuildError(
+                        f"{_which('decision', row, batch)} has the id {row['decision_id']}, not {identity}"
+                    )
+                assert topic.flight is not None
+                topic.flight.decision_id = row["decision_id"]
+
+    def packed(self) -> Packed:
+        """The state as the state store holds it."""
+        return Packed.of(self.state, self.loads)
+
+    def _evaluated(self, row: Row, batch: RecordedBatch, kind: str) -> TopicState:
+        """The topic of a decision or hold, found to be as it was when that was taken."""
+        name = row["subject"]
+        if batch.is_complete:
+            topic = self.state.topics.get(name)
+            if topic is None or topic.layout is None:
+                raise RebuildError(f"{_which(kind, row, batch)} is of a topic without a layout in `events`")
+            policy = self._policies.of(self.state, topic)
+            replayed = snapshot_to_wire(snapshot_of(topic, self.loads, policy, batch.now, row["trigger"]))
+            same_policy = policy.digest == row["policy_digest"]
+            saw = _compared(Snapshot.model_validate_json(row["inputs"]), same_policy)
+            has = _compared(replayed, same_policy)
+            if differing := [field for field in saw if saw[field] != has[field]]:
+                told = "; ".join(f"{field} was {_cut(saw[field])}, is now {_cut(has[field])}" for field in differing)
+                raise RebuildError(f"{_which(kind, row, batch)} was taken on another state: {told}")
+        return self.state.touch(name)
+
+
+def _compared(snapshot: Snapshot, same_policy: bool) -> dict[str, Any]:
+    """What of a snapshot has to agree: not the policy, which settings may have changed since and which is no state."""
+    fields = snapshot.model_dump(exclude={"policy"}, by_alias=True)
+    for load in fields["loads"].values():
+        del load["seenAt"]
+        if not same_policy:
+            del load["coldSince"]
+    if not same_policy:
+        del fields["mergeDepths"]
+    return fields
+
+
+def _next(kind: str, row: Row, expected: int, batch: RecordedBatch) -> int:
+    if batch.is_complete and row["seq"] != expected:
+        raise RebuildError(f"{_which(kind, row, batch)} should be number {expected}: one is missing or there twice")
+    seq: int = row["seq"]
+    return seq
+
+
+def _which(kind: str, row: Row, batch: RecordedBatch) -> str:
+    at = datetime.fromtimestamp(batch.now / 1000, timezone.utc)
+    return f"{kind} {row['seq']} of {row['subject']} at {at:%F %T} UTC"
+
+
+def _cut(value: object) -> str:
+    text = str(value)
+    return text if len(text) < 300 else f"{text[:300]}…"

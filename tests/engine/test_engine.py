@@ -1,0 +1,485 @@
+"""The bucket engine over whole stories: events and samples in, decisions, holds, loads and dead letters out. No JVM."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as example_settings
+from hypothesis import strategies as st
+
+from decisions.topic.layout import SegmentLayout
+from engine import bucket as engine
+from engine.autoscale import state
+from engine.autoscale.state import StateError
+from engine.bucket import BucketEngine, EngineSettings
+from engine.packed import Packed
+from schemas.snapshot import Snapshot
+from tests.engine.records import TOPIC, consumers, layout, outcome, policy, record, sent_by, stats, tick
+
+SETTINGS = EngineSettings("default", None, 0.25, 60_000)
+NOW = 1_763_660_000_000
+SECOND = 1_000
+MINUTE = 60 * SECOND
+
+
+class Bucket:
+    """A bucket that lives through batches; `restart` forgets what the worker had in memory."""
+
+    def __init__(self, settings=SETTINGS):
+        self.settings = settings
+        self.packed = Packed()
+        self.restart()
+
+    def restart(self):
+        self.engine = BucketEngine(self.settings)
+
+    def batch(self, now, *records):
+        written, output = self.engine.run(0, self.packed, list(records), now)
+        self.packed = stored(self.packed, written)
+        return output
+
+
+def stored(before, written):
+    """What the state store holds after a batch."""
+    return Packed(
+        written.fence,
+        before.topics if written.topics is None else written.topics,
+        before.loads if written.loads is None else written.loads,
+        log_after(before.topics_log, written.topics, written.topics_entry),
+        log_after(before.loads_log, written.loads, written.loads_entry),
+    )
+
+
+def log_after(log, base, entry):
+    return () if base is not None else (*log, *([] if entry is None else [entry]))
+
+
+def two_segments():
+    return SegmentLayout.create(2, NOW - 10 * MINUTE)
+
+
+def started(*records, settings=SETTINGS):
+    bucket = Bucket(settings)
+    bucket.batch(NOW, layout(two_segments()), *records)
+    return bucket
+
+
+def test_a_consumer_without_a_segment_of_its_own_splits_at_once():
+    bucket = started(stats({0: 10.0, 1: 20.0}, NOW))
+    output = bucket.batch(NOW + SECOND, consumers(3))
+    (decision,) = output.decisions
+    assert (decision["action"], decision["reason"], decision["trigger"]) == ("split", "consumer-count", "consumer")
+    assert json.loads(decision["arguments"]) == {"segments": [1]}
+    assert decision["seq"] == 1
+
+
+def test_a_hot_segment_splits_on_the_tick_and_not_before():
+    bucket = started()
+    assert not bucket.batch(NOW + SECOND, stats({0: 50_000.0, 1: 1.0}, NOW)).decisions
+    (decision,) = bucket.batch(NOW + 2 * SECOND, tick(NOW)).decisions
+    assert (decision["reason"], decision["trigger"]) == ("msgRateIn", "tick")
+    assert json.loads(decision["arguments"]) == {"segments": [0]}
+
+
+def test_two_cold_neighbours_merge_after_the_window():
+    bucket = started(stats({0: 1.0, 1: 1.0}, NOW))
+    assert not bucket.batch(NOW + 4 * MINUTE, stats({0: 1.0, 1: 1.0}, NOW + 4 * MINUTE), tick(1)).decisions
+    (decision,) = bucket.batch(NOW + 5 * MINUTE, stats({0: 1.0, 1: 1.0}, NOW + 5 * MINUTE), tick(1)).decisions
+    assert (decision["action"], decision["reason"]) == ("merge", "cold")
+
+
+def test_a_topic_has_one_open_decision_until_its_outcome_and_its_layout_are_both_here():
+    bucket = started(stats({0: 50_000.0, 1: 40_000.0}, NOW))
+    (decision,) = bucket.batch(NOW, tick(1)).decisions
+    later = NOW + 2 * MINUTE
+    after = two_segments().split_segment(0, NOW + SECOND)
+    assert bucket.batch(later, tick(2)).holds[0]["gate"] == "in-flight"
+    assert not bucket.batch(later, layout(after, "split"), tick(3)).decisions
+    assert not bucket.batch(later, stats({1: 45_000.0, 2: 1.0, 3: 1.0}, later)).decisions
+    output = bucket.batch(later + SECOND, outcome(decision["decision_id"], "applied"), tick(4))
+    assert [json.loads(row["arguments"]) for row in output.decisions] == [{"segments": [1]}]
+    assert output.decisions[0]["seq"] == 2
+
+
+def test_an_outcome_that_comes_before_its_layout_keeps_the_decision_open():
+    bucket = started(stats({0: 50_000.0, 1: 40_000.0}, NOW))
+    (decision,) = bucket.batch(NOW, tick(1)).decisions
+    bucket.batch(NOW + SECOND, outcome(decision["decision_id"], "applied"))
+    assert not bucket.batch(NOW + 2 * MINUTE, tick(2)).decisions
+    output = bucket.batch(NOW + 3 * MINUTE, layout(two_segments().split_segment(0, NOW), "split"), tick(3))
+    assert len(output.decisions) == 1
+
+
+def test_a_failed_decision_waits_and_is_then_another_attempt_with_another_id():
+    bucket = started(stats({0: 50_000.0, 1: 1.0}, NOW))
+    (first,) = bucket.batch(NOW, tick(1)).decisions
+    held = bucket.batch(NOW + SECOND, outcome(first["decision_id"], "failed"), tick(2))
+    assert [row["gate"] for row in held.holds] == ["retry-backoff"]
+    again = bucket.batch(NOW + 30 * MINUTE, stats({0: 50_000.0, 1: 1.0}, NOW + 30 * MINUTE), tick(3))
+    (second,) = again.decisions
+    assert second["arguments"] == first["arguments"]
+    assert second["decision_id"] != first["decision_id"]
+    assert second["seq"] == 2
+
+
+def test_the_outcome_of_another_decision_changes_nothing():
+    bucket = started(stats({0: 50_000.0, 1: 1.0}, NOW))
+    bucket.batch(NOW, tick(1))
+    bucket.batch(NOW + SECOND, outcome("someone-else", "failed"))
+    assert bucket.batch(NOW + MINUTE, tick(2)).holds[0]["gate"] == "in-flight"
+
+
+def test_a_hold_is_recorded_when_its_binding_gate_changes_and_not_at_every_tick():
+    bucket = started(stats({0: 1.0, 1: 1.0}, NOW))
+    holds = [bucket.batch(NOW + i * SECOND, tick(i)).holds for i in range(1, 5)]
+    assert [len(rows) for rows in holds] == [1, 0, 0, 0]
+    assert holds[0][0]["gate"] == "merge-window"
+    assert holds[0][0]["eligible_at"] == NOW + 5 * MINUTE
+
+
+def test_a_burst_of_consumers_asks_for_a_tick_when_the_split_cooldown_ends():
+    bucket = started(stats({0: 1.0, 1: 1.0}, NOW))
+    (decision,) = bucket.batch(NOW, consumers(4)).decisions
+    at = NOW + 100
+    segment = json.loads(decision["arguments"])["segments"][0]
+    after = two_segments().split_segment(segment, at)
+    output = bucket.batch(NOW + 200, layout(after, "split"), outcome(decision["decision_id"], "applied"))
+    next_tick = (NOW // MINUTE + 1) * MINUTE
+    due = at + MINUTE
+    assert output.due == ([(TOPIC, due)] if due < next_tick else [])
+    output = bucket.batch(due, tick(due, TOPIC))
+    assert [row["reason"] for row in output.decisions] == ["consumer-count"]
+
+
+def test_a_restart_with_the_stored_state_goes_on_as_if_nothing_had_happened():
+    story = [
+        (NOW + SECOND, [consumers(2)]),
+        (NOW + 2 * SECOND, [stats({0: 50_000.0, 1: 1.0}, NOW + 2 * SECOND), tick(1)]),
+        (NOW + 3 * SECOND, [tick(2)]),
+        (NOW + 4 * MINUTE, [stats({0: 52_000.0, 1: 1.0}, NOW + 4 * MINUTE), tick(3)]),
+    ]
+    steady, restarted = started(), Bucket()
+    restarted.packed = steady.packed
+    for now, records in story:
+        restarted.restart()
+        one, other = steady.batch(now, *records), restarted.batch(now, *records)
+        one.counts.operator_ms = other.counts.operator_ms = 0.0
+        assert asdict(one) == asdict(other)
+        assert steady.packed == restarted.packed
+
+
+def test_a_replayed_batch_gives_the_same_rows_and_the_same_state():
+    bucket = started(stats({0: 1.0, 1: 1.0}, NOW))
+    before = bucket.packed
+    records = [consumers(3), stats({0: 50_000.0, 1: 9.0}, NOW + SECOND), tick(1)]
+    first, packed = bucket.batch(NOW + SECOND, *records), bucket.packed
+    bucket.packed = before
+    second = bucket.batch(NOW + SECOND, *records)
+    first.counts.operator_ms = second.counts.operator_ms = 0.0
+    assert asdict(first) == asdict(second)
+    assert bucket.packed == packed
+
+
+def test_a_worker_that_holds_the_state_needs_only_its_fence_and_one_that_holds_another_decodes_again():
+    bucket = started(stats({0: 1.0, 1: 1.0}, NOW))
+    before = bucket.packed
+    assert bucket.engine.holds(0, before.fence)
+    bucket.engine.run(0, Packed(before.fence), [tick(1)], NOW + SECOND)
+    assert not bucket.engine.holds(0, before.fence)
+    written, output = bucket.engine.run(0, before, [tick(1)], NOW + SECOND)
+    assert output.counts.evaluations == 1
+    assert bucket.engine.holds(0, written.fence)
+
+
+def test_state_that_is_not_what_was_stored_is_refused():
+    bucket = started(stats({0: 1.0, 1: 1.0}, NOW))
+    with pytest.raises(StateError, match="fence"):
+        BucketEngine(SETTINGS).run(0, replace(bucket.packed, fence=b"x" * 64), [], NOW)
+
+
+def test_the_inputs_of_a_decision_are_the_snapshot_that_it_was_taken_on():
+    bucket = started(stats({0: 50_000.0, 1: 1.0}, NOW), consumers(2))
+    (decision,) = bucket.batch(NOW + SECOND, tick(1)).decisions
+    snapshot = Snapshot.model_validate_json(decision["inputs"])
+    assert (snapshot.topic, snapshot.now, snapshot.layout.epoch) == (TOPIC, NOW + SECOND, 0)
+    assert snapshot.loads[0].msg_rate_in == 50_000.0
+    assert snapshot.consumers["billing"].count == 2
+
+
+def test_an_older_layout_does_not_replace_a_newer_one():
+    bucket = started()
+    newer = two_segments().split_segment(0, NOW)
+    bucket.batch(NOW + SECOND, layout(newer, "split"), layout(two_segments(), "snapshot"))
+    bucket.batch(NOW + 2 * SECOND, stats({1: 50_000.0, 2: 1.0, 3: 1.0}, NOW + 2 * SECOND))
+    (decision,) = bucket.batch(NOW + 2 * MINUTE, tick(1)).decisions
+    assert decision["layout_epoch"] == 1
+
+
+OLD, NEW = 1_700_000_000_000, 1_700_000_000_001
+"""The number of a sender that froze, and that of the one who took over."""
+
+
+def known_after(*records):
+    """What is stored after the announcements, each in a batch of its own and read by another worker."""
+    bucket = Bucket()
+    for number, announced in enumerate(records):
+        bucket.restart()
+        bucket.batch(NOW + number, announced)
+    return state.BucketState.unpack(bucket.packed.topics, bucket.packed.topics_log)
+
+
+def max_segments_of(known):
+    return known.topics[TOPIC].override.max_segments
+
+
+def test_a_layout_of_a_sender_that_was_replaced_is_ignored_even_when_its_epoch_is_the_newest():
+    split = two_segments().split_segment(0, NOW)
+    known = known_after(sent_by(NEW, layout(two_segments())), sent_by(OLD, layout(split)))
+    assert known.topics[TOPIC].layout.epoch == 0
+    nine, seven = (layout(split, policy={"maxSegments": number}) for number in (9, 7))
+    assert max_segments_of(known_after(sent_by(OLD, nine), sent_by(NEW, seven), sent_by(OLD, nine))) == 7
+    assert max_segments_of(known_after(sent_by(OLD, nine), sent_by(NEW, seven), nine)) == 9
+
+
+def test_a_count_of_consumers_of_a_sender_that_was_replaced_is_ignored():
+    first = [sent_by(OLD, layout(two_segments())), sent_by(NEW, consumers(3))]
+    for late in (consumers(8), consumers(0, event="deleted"), consumers(2, sub="another")):
+        assert known_after(*first, sent_by(OLD, late)).topics[TOPIC].consumers == {"billing": ("STREAM", 3)}
+    for later in (sent_by(NEW, consumers(4)), consumers(4)):
+        assert known_after(*first, later).topics[TOPIC].consumers == {"billing": ("STREAM", 4)}
+
+
+def test_a_deleted_topic_is_not_brought_back_by_what_comes_late_but_by_its_next_creation():
+    gone = [sent_by(OLD, layout(two_segments())), sent_by(NEW, layout(two_segments(), "deleted"))]
+    late = [sent_by(OLD, layout(two_segments(), "snapshot")), sent_by(OLD, consumers(3))]
+    assert not known_after(*gone, *late).topics
+    again = sent_by(NEW, layout(SegmentLayout.create(1, NOW)))
+    topic = known_after(*gone, again, *late, sent_by(OLD, layout(two_segments(), "deleted"))).topics[TOPIC]
+    assert (len(topic.layout.segments), topic.consumers) == (1, {})
+
+
+def test_a_policy_of_a_sender_that_was_replaced_is_ignored_also_after_its_removal():
+    eight = sent_by(OLD, policy({"maxSegments": 8}, "acme/shop"))
+    nine = sent_by(OLD, policy({"maxSegments": 9}, "acme/shop"))
+    for newest in (policy({"maxSegments": 7}, "acme/shop"), policy(None, "acme/shop")):
+        found = known_after(eight, sent_by(NEW, newest), nine).namespace_policies
+        assert found == known_after(newest).namespace_policies
+
+
+def test_who_says_again_what_is_known_is_the_newest_sender_too():
+    eight = policy({"maxSegments": 8}, "acme/shop")
+    one = layout(two_segments(), policy={"maxSegments": 8})
+    three = consumers(3)
+    said = known_after(
+        *(sent_by(OLD, each) for each in (one, three, eight)), *(sent_by(NEW, each) for each in (one, three, eight))
+    )
+    late = [layout(two_segments(), policy={"maxSegments": 9}), consumers(8), policy({"maxSegments": 9}, "acme/shop")]
+    then = known_after(
+        *(sent_by(OLD, each) for each in (one, three, eight)),
+        *(sent_by(NEW, each) for each in (one, three, eight)),
+        *(sent_by(OLD, each) for each in late),
+    )
+    assert (max_segments_of(then), then.topics[TOPIC].consumers, then.namespace_policies) == (
+        max_segments_of(said), said.topics[TOPIC].consumers, said.namespace_policies
+    )  # fmt: skip
+    assert max_segments_of(then) == 8
+
+
+def test_of_deleted_topics_the_newest_are_remembered(monkeypatch):
+    monkeypatch.setattr(state, "MOST_DELETED", 2)
+    known = state.BucketState()
+    for name in ("a", "b", "a", "c"):
+        known.remove(name, NEW)
+    assert list(state.BucketState.unpack(known.pack()).deleted_by) == ["a", "c"]
+
+
+def test_a_layout_that_does_not_tile_is_a_dead_letter_and_the_old_one_stays():
+    bucket = started()
+    broken = json.loads(two_segments().to_metadata().to_json())
+    broken["segments"]["1"]["hashRange"]["start"] += 1
+    body = {"v": 1, "type": "layout", "topic": TOPIC, "cause": "split", "layout": broken, "at": 1}
+    output = bucket.batch(NOW + SECOND, record("control-events", TOPIC, body))
+    assert [row["reason"] for row in output.dead_letters] == ["bad-layout"]
+    assert len(bucket.batch(NOW + 2 * SECOND, stats({0: 50_000.0, 1: 1.0}, NOW), tick(1)).decisions) == 1
+
+
+def test_samples_of_sealed_segments_are_stale_and_those_before_their_layout_are_kept():
+    bucket = started(stats({0: 1.0, 1: 1.0}, NOW))
+    bucket.batch(NOW + SECOND, stats({2: 30_000.0, 3: 1.0}, NOW + SECOND))
+    bucket.batch(NOW + 2 * SECOND, layout(two_segments().split_segment(0, NOW), "split"))
+    output = bucket.batch(NOW + 3 * SECOND, stats({0: 500.0, 1: 5.0}, NOW + 3 * SECOND))
+    assert (output.counts.samples_stale, output.counts.samples_accepted) == (1, 1)
+    (decision,) = bucket.batch(NOW + 10 * MINUTE, stats({2: 31_000.0}, NOW + 10 * MINUTE), tick(1)).decisions
+    assert json.loads(decision["arguments"]) == {"segments": [2]}
+
+
+def test_a_deleted_topic_is_forgotten_and_may_come_again():
+    bucket = started(stats({0: 50_000.0, 1: 1.0}, NOW))
+    bucket.batch(NOW + SECOND, layout(two_segments().split_segment(0, NOW), "deleted"))
+    assert not bucket.batch(NOW + MINUTE, tick(1)).decisions
+    bucket.batch(NOW + 2 * MINUTE, layout(SegmentLayout.create(1, NOW + 2 * MINUTE)))
+    assert bucket.batch(NOW + 3 * MINUTE, tick(2)).counts.evaluations == 1
+
+
+def test_a_policy_of_the_namespace_takes_effect_and_a_removed_one_falls_back():
+    bucket = started(stats({0: 50_000.0, 1: 1.0}, NOW))
+    held = bucket.batch(NOW + SECOND, policy({"enabled": False}, "acme/shop"), tick(1))
+    assert [row["gate"] for row in held.holds] == ["disabled"]
+    bucket.batch(NOW + 2 * SECOND, policy(None, "acme/shop"))
+    assert len(bucket.batch(NOW + 3 * SECOND, tick(2)).decisions) == 1
+
+
+def test_a_policy_of_another_namespace_does_not_matter():
+    bucket = started(stats({0: 50_000.0, 1: 1.0}, NOW), policy({"enabled": False}, "acme/other"))
+    assert len(bucket.batch(NOW + SECOND, tick(1)).decisions) == 1
+
+
+def test_the_policy_in_the_layout_wins_over_the_namespace():
+    bucket = Bucket()
+    bucket.batch(NOW, layout(two_segments(), policy={"enabled": True}), policy({"enabled": False}, "acme/shop"))
+    bucket.batch(NOW, stats({0: 50_000.0, 1: 1.0}, NOW))
+    assert len(bucket.batch(NOW + SECOND, tick(1)).decisions) == 1
+
+
+def test_several_ticks_in_one_batch_are_one_evaluation():
+    bucket = started()
+    assert bucket.batch(NOW + SECOND, tick(1), tick(2), tick(3, TOPIC)).counts.evaluations == 1
+
+
+def test_a_record_for_every_topic_counts_only_at_home():
+    bucket = started()
+    output = bucket.batch(
+        NOW + SECOND, tick(1, home=False), policy(None, home=False), record("control-events", "*", b"x", home=False)
+    )
+    assert (output.counts.messages, output.events, output.dead_letters) == (0, [], [])
+    output = bucket.batch(NOW + SECOND, tick(1), record("control-events", "*", b"x"))
+    assert (output.counts.messages, len(output.events), len(output.dead_letters)) == (2, 1, 1)
+
+
+def test_a_sample_from_the_far_future_is_a_dead_letter():
+    output = started().batch(NOW, stats({0: 1.0}, NOW + 10 * MINUTE))
+    assert [row["reason"] for row in output.dead_letters] == ["from-the-future"]
+
+
+bodies = st.one_of(
+    st.none(),
+    st.binary(max_size=60),
+    st.builds(lambda rates, at: stats(rates, at).value,
+              st.dictionaries(st.integers(0, 4), st.floats(0, 1e5), max_size=3), st.integers(NOW - 9, NOW + 9)),
+    st.builds(lambda n, kind, event: consumers(n, kind=kind, event=event).value, st.integers(0, 9),
+              st.sampled_from(["STREAM", "QUEUE", "CHECKPOINT"]),
+              st.sampled_from(["registered", "deleted", "snapshot"])),
+    st.just(layout(two_segments()).value),
+    st.just(layout(two_segments().split_segment(1, NOW), "split").value),
+    st.just(layout(two_segments(), "deleted").value),
+    st.just(tick(3).value),
+    st.just(tick(3, TOPIC).value),
+)  # fmt: skip
+anything = st.builds(
+    lambda source, key, body: record(source, key, body),
+    st.sampled_from(["segment-stats", "consumer-events", "control-events"]),
+    st.sampled_from([TOPIC, TOPIC, TOPIC, "*", "topic://acme/shop/other", None]),
+    bodies,
+)
+
+
+@given(st.lists(st.lists(anything, max_size=6), max_size=5))
+def test_whatever_comes_every_message_is_counted_once_and_nothing_raises(batches):
+    bucket = Bucket()
+    for number, records in enumerate(batches):
+        output = bucket.batch(NOW + number * MINUTE, *records)
+        counts = output.counts
+        assert counts.messages == len(records)
+        assert counts.messages == counts.messages_accepted + counts.messages_suppressed + counts.dead_letters
+        assert counts.samples == counts.samples_accepted + counts.samples_insignificant + counts.samples_stale
+        assert counts.samples_accepted == (0 if output.loads is None else output.loads.num_rows)
+        assert counts.events == len(output.events)
+        assert counts.dead_letters == len(output.dead_letters)
+
+
+STORY = st.lists(
+    st.tuples(st.integers(0, 3), st.sampled_from(["stats", "consumers", "failed", "applied", "nothing"]),
+              st.sampled_from([1.0, 900.0, 5_000.0, 60_000.0]), st.integers(0, 6 * MINUTE)),
+    min_size=1, max_size=12,
+)  # fmt: skip
+
+
+@given(STORY)
+@example_settings(max_examples=60)
+def test_a_tick_for_every_topic_says_what_a_tick_for_each_would(story):
+    """The evaluation in columns, which looks closer only where something changes, against `decide` on every topic."""
+    together, apart = Bucket(), Bucket()
+    names = [f"topic://acme/shop/t{number}" for number in range(4)]
+    for bucket in (together, apart):
+        bucket.batch(NOW, *(layout(SegmentLayout.create(2 + i, NOW - MINUTE), topic=n) for i, n in enumerate(names)))
+    now, open_decisions = NOW, {}
+    for number, (which, kind, rate, later) in enumerate(story):
+        now += later
+        name = names[which]
+        records = {
+            "stats": [stats(dict.fromkeys(range(2 + which), rate), now, topic=name)],
+            "consumers": [consumers(int(rate) % 7, topic=name)],
+            "nothing": [],
+        }.get(kind, [outcome(open_decisions.get(name, "none"), kind, topic=name)])
+        one = together.batch(now, *records, tick(number))
+        other = apart.batch(now, *records, *(tick(number, name) for name in names))
+        assert (one.decisions, one.holds, one.due) == (other.decisions, other.holds, other.due)
+        assert one.counts.evaluations == other.counts.evaluations == len(names)
+        open_decisions |= {row["subject"]: row["decision_id"] for row in one.decisions}
+
+
+def test_a_batch_stores_what_it_changed_and_a_log_that_outgrows_its_base_becomes_one():
+    bucket = Bucket()
+    names = [f"topic://acme/shop/t{number}" for number in range(300)]
+    bucket.batch(NOW, *(layout(SegmentLayout.create(8, NOW - MINUTE), topic=name) for name in names))
+    bases, entries = 0, []
+    for number in range(1, 120):
+        rate = 2_000.0 if number % 20 else 4_000.0
+        samples = [stats(dict.fromkeys(range(8), rate), NOW + number, topic=name) for name in names]
+        before = bucket.packed
+        bucket.batch(NOW + number, *(samples if number % 10 == 0 else samples[:1]))
+        rebased = bucket.packed.loads != before.loads
+        bases += rebased
+        if not rebased:
+            entries.append((number % 10, len(bucket.packed.loads_log[-1])))
+        assert sum(map(len, bucket.packed.loads_log)) < 3 * (65_536 + len(bucket.packed.loads))
+    assert bases >= 2
+    assert max(size for kind, size in entries if kind) < 2_000
+    restarted = Bucket()
+    restarted.packed = bucket.packed
+    one, other = bucket.batch(NOW + MINUTE, tick(1)), restarted.batch(NOW + MINUTE, tick(1))
+    assert one.holds == other.holds
+    assert one.counts.evaluations == len(names)
+
+
+def test_what_a_whole_fleet_has_to_say_at_once_is_said_over_several_ticks(monkeypatch):
+    monkeypatch.setattr(engine, "MOST_HOLDS_PER_TICK", 4)
+    bucket = Bucket()
+    names = [f"topic://acme/shop/t{number}" for number in range(10)]
+    hot = [stats({0: 50_000.0}, NOW, topic=names[number]) for number in (1, 8)]
+    bucket.batch(NOW, *(layout(SegmentLayout.create(1, NOW - MINUTE), topic=name) for name in names), *hot)
+    outputs = [bucket.batch(NOW + number, tick(number)) for number in range(1, 4)]
+    assert [row["subject"] for row in outputs[0].decisions] == [names[1], names[8]]
+    assert [len(output.holds) for output in outputs] == [4, 4, 2]
+    assert {row["subject"] for output in outputs for row in output.holds} == set(names)
+
+
+def test_state_of_the_first_version_is_read_and_stored_anew():
+    old = json.loads((Path(__file__).parent / "state_v1.json").read_text())
+    bucket = Bucket()
+    bucket.packed = Packed(*(bytes.fromhex(old[name]) for name in ("fence", "topics", "loads")))
+    output = bucket.batch(NOW + 3 * SECOND, stats({0: 52_000.0, 1: 200.0}, NOW + 3 * SECOND), tick(2))
+    assert [row["gate"] for row in output.holds] == ["in-flight"]
+    inputs = json.loads(output.holds[0]["inputs"])
+    assert inputs["policy"]["maxSegments"] == 9
+    assert inputs["inFlight"]["decisionId"] == old["decisionId"]
+    assert inputs["loads"]["0"]["msgRateIn"] == 50_000.0
+    assert inputs["loads"]["0"]["seenAt"] == NOW + 3 * SECOND
+    assert (bucket.packed.topics[0], bucket.packed.loads[0]) == (3, 2)
+    assert not bucket.packed.topics_log
+    bucket.restart()
+    assert not bucket.batch(NOW + 4 * SECOND, tick(3)).holds

@@ -1,0 +1,182 @@
+"""The significant-change filter over packed columns: equal to taking the samples one by one."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from decisions.autoscale.policy import PROFILES
+from decisions.autoscale.significance import accept_cause
+from engine.autoscale.loads import STALE, LoadTable
+from engine.autoscale.state import StateError
+
+POLICY = PROFILES["default"]
+SPLIT = [10_000.0, 50e6, 50_000.0, 250e6]
+MERGE = [1_000.0, 5e6, 5_000.0, 25e6]
+NOW = 1_000_000
+
+
+def absorb(table, rows, now=NOW, crossing=True):
+    """Lays (topic, segment, rates, sampled at) over the table."""
+    count = len(rows)
+    places = np.array([table.rows_of(topic, [segment])[0] for topic, segment, _, _ in rows], np.int64)
+    thresholds = np.tile(SPLIT + MERGE if crossing else [np.nan] * 8, (1 if count % 2 else count, 1))
+    return table.absorb(
+        places, np.array([rates for _, _, rates, _ in rows], np.float64).reshape(-1, 4),
+        np.array([at for _, _, _, at in rows], np.int64), now, 0.25, thresholds, np.tile(MERGE, (count, 1)),
+    )  # fmt: skip
+
+
+def samples_of(*rows):
+    return rows
+
+
+def flat(rate):
+    return (rate, 0.0, 0.0, 0.0)
+
+
+def test_a_drift_that_stays_in_the_band_each_time_is_measured_from_the_last_accepted_value():
+    table = LoadTable()
+    codes = [int(absorb(table, samples_of(("t", 1, flat(rate), at)), crossing=False)[0])
+             for at, rate in enumerate([2000.0, 2400.0, 2500.0, 2501.0, 3000.0])]  # fmt: skip
+    assert [code > 0 for code in codes] == [True, False, False, True, False]
+
+
+def test_a_sample_that_crosses_a_threshold_inside_the_band_is_accepted():
+    table = LoadTable()
+    absorb(table, samples_of(("t", 1, flat(9_000.0), 1)))
+    assert absorb(table, samples_of(("t", 1, flat(10_500.0), 2)))[0] > 0
+    assert absorb(table, samples_of(("t", 1, flat(11_000.0), 3)))[0] == 0
+
+
+def test_repeated_and_older_samples_are_stale_and_change_nothing():
+    table = LoadTable()
+    absorb(table, samples_of(("t", 1, flat(100.0), 10)))
+    before = table.loads_of("t")
+    codes = absorb(table, samples_of(("t", 1, flat(900.0), 10), ("t", 1, flat(900.0), 9)))
+    assert codes.tolist() == [STALE, STALE]
+    assert table.loads_of("t") == before
+
+
+def test_a_segment_is_cold_since_it_fell_below_the_thresholds_not_since_its_last_record():
+    table = LoadTable()
+    for at, rate in ((1, 5_000.0), (2, 500.0), (3, 100.0), (4, 10.0)):
+        absorb(table, samples_of(("t", 1, flat(rate), at)))
+    load = table.loads_of("t")[1]
+    assert (load.cold_since, load.modified_at) == (2, 4)
+    absorb(table, samples_of(("t", 1, flat(1_000.0), 5)))
+    assert table.loads_of("t")[1].cold_since is None
+
+
+def test_a_record_is_never_dated_after_the_batch():
+    table = LoadTable()
+    absorb(table, samples_of(("t", 1, flat(1.0), NOW + 200)), now=NOW)
+    assert table.loads_of("t")[1].modified_at == NOW
+
+
+def test_forgotten_segments_are_gone_after_packing():
+    table = LoadTable()
+    absorb(table, samples_of(*[("t", segment, flat(1.0), 1) for segment in range(200)], ("u", 7, flat(2.0), 1)))
+    table.keep_segments("t", [5])
+    again = LoadTable.unpack(table.pack())
+    for one in (table, again):
+        assert set(one.loads_of("t")) == {5}
+        assert set(one.loads_of("u")) == {7}
+    assert again.pack() == table.pack()
+
+
+def test_lowered_merge_thresholds_end_coldness_and_raised_ones_start_it_at_the_record():
+    table = LoadTable()
+    absorb(table, samples_of(("t", 1, flat(500.0), 1), ("t", 2, flat(2_000.0), 3)))
+    table.judge_coldness_again("t", np.array([400.0, *MERGE[1:]]))
+    assert table.loads_of("t")[1].cold_since is None
+    table.judge_coldness_again("t", np.array([4_000.0, *MERGE[1:]]))
+    assert [table.loads_of("t")[i].cold_since for i in (1, 2)] == [1, 3]
+
+
+def packed_table():
+    table = LoadTable()
+    absorb(table, [("t", 1, flat(100.0), 10), ("u", 3, flat(9_000.0), 10)])
+    base = table.pack()
+    absorb(table, [("t", 1, flat(900.0), 11), ("t", 2, flat(1.0), 11)])
+    return base, table.pack_changes()
+
+
+@pytest.mark.parametrize("packed", [b"\x07", b"\x01\x00\x00\x00\x02[]x", b"\x01\x00\x00\x00", packed_table()[0][:-1],
+                                    packed_table()[0] + b"x", b"\x09" + packed_table()[0][1:]])  # fmt: skip
+def test_damaged_or_newer_bytes_are_refused(packed):
+    with pytest.raises(StateError):
+        LoadTable.unpack(packed)
+
+
+@pytest.mark.parametrize("entry", [b"", b"\x07", packed_table()[1][:-1], packed_table()[1] + b"x"])
+def test_a_damaged_entry_of_the_log_is_refused(entry):
+    with pytest.raises(StateError):
+        LoadTable.unpack(packed_table()[0], [entry])
+
+
+def test_a_log_without_its_base_is_refused():
+    with pytest.raises(StateError):
+        LoadTable.unpack(b"", [packed_table()[1]])
+
+
+rates = st.one_of(
+    st.sampled_from([0.0, 1.0, 1_000.0, 1_250.0, 9_999.0, 10_000.0, 10_001.0]), st.floats(0, 2e4, allow_nan=False)
+)
+rows = st.lists(
+    st.tuples(
+        st.sampled_from(["t", "u"]), st.integers(0, 3), st.tuples(rates, rates, rates, rates), st.integers(0, 40)
+    ),
+    max_size=40,
+)
+
+
+forget = st.tuples(st.sampled_from(["t", "u"]), st.sets(st.integers(0, 3)))
+
+
+@given(rows, st.lists(st.tuples(st.integers(0, 40), st.sampled_from(["base", "log"])), max_size=6), st.booleans(),
+       st.none() | forget)  # fmt: skip
+def test_batches_in_columns_equal_samples_one_by_one(sequence, cuts, crossing, forgotten):
+    """However the samples are cut into batches, and with a round trip through base and log between them."""
+    table, reference, expected = LoadTable(), {}, []
+    bounds = sorted({0, len(sequence), *(cut for cut, _ in cuts if cut < len(sequence))})
+    forget_at = bounds[len(bounds) // 2] if forgotten else None
+    for place, (topic, segment, sample, at) in enumerate(sequence):
+        if place == forget_at:
+            forget_segments(reference, forgotten)
+        last = reference.get((topic, segment))
+        if last is not None and at <= last[1]:
+            expected.append(STALE)
+            continue
+        cause = accept_cause(last and last[0], sample, 0.25, POLICY if crossing else None)
+        expected.append({None: 0, "first": 1, "changed": 2, "crossed": 3}[cause])
+        reference[topic, segment] = (sample if cause else last[0], at)
+    codes, kinds = [], dict(cuts)
+    base, log = b"", []
+    for start, end in pairwise(bounds):
+        if start == forget_at:
+            table.keep_segments(*forgotten)
+        codes += absorb(table, sequence[start:end], crossing=crossing).tolist()
+        if kinds.get(start) == "base":
+            base, log = table.pack(), []
+        else:
+            log.append(table.pack_changes())
+        assert not table.is_changed
+        table = LoadTable.unpack(base, log)
+    assert codes == expected
+    assert {(name, i) for name in table.topics() for i in table.segments_of(name)} == set(reference)
+    for (topic, segment), (sample, at) in reference.items():
+        load = table.loads_of(topic)[segment]
+        assert (load.msg_rate_in, load.bytes_rate_in, load.msg_rate_out, load.bytes_rate_out) == sample
+        assert load.seen_at == at
+
+
+def forget_segments(reference, forgotten):
+    name, kept = forgotten
+    for topic, segment in list(reference):
+        if topic == name and segment not in kept:
+            del reference[topic, segment]

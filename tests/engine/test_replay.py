@@ -1,0 +1,307 @@
+"""A lost state out of the lake's rows: random stories through the engine, their rows as the sink has them. No JVM."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import settings as example_settings
+from hypothesis import strategies as st
+
+from decisions.topic.layout import SegmentLayout
+from engine.autoscale.loads import LoadTable
+from engine.autoscale.state import BucketState
+from engine.history import Batches, History, free_generation, history_of, rebuilt_generation
+from engine.packed import Packed
+from engine.records import COUNTS, LOAD
+from engine.replay import BucketReplay, RebuildError
+from schemas.arrow import arrow_schema
+from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
+from streaming.rows import bulk_rows, rare_rows
+from tests.engine.records import consumers, layout, outcome, policy, record, stats, tick
+from tests.engine.test_engine import MINUTE, NOW, SECOND, SETTINGS, Bucket
+
+TABLES = (EVENTS, SEGMENT_LOAD, DEAD_LETTERS, DECISIONS, HOLDS)
+NAMES = [f"topic://acme/shop/t{number}" for number in range(3)]
+
+
+class RecordedBucket(Bucket):
+    """A bucket whose output goes into tables, as the sink writes them."""
+
+    def __init__(self, settings=SETTINGS, generation="first"):
+        super().__init__(settings)
+        self.generation = generation
+        self.batch_id = 0
+        self.tables = {table.name: [] for table in (*TABLES, BATCHES)}
+
+    def batch(self, now, *records):
+        output = super().batch(now, *records)
+        bodies = {kind: [body] for kind, body in output.bodies().items()}
+        for table in (EVENTS, DEAD_LETTERS, DECISIONS, HOLDS):
+            self.tables[table.name].append(rare_rows(table, bodies.get(table.name, []), self.batch_id))
+        self.tables[SEGMENT_LOAD.name].append(bulk_rows(bodies.get(LOAD, []), now, self.batch_id))
+        row = {**json.loads(bodies[COUNTS][0])[0], "generation": self.generation, "batch_at": now, "committed_at": now}
+        self.tables[BATCHES.name].append(rare_rows(BATCHES, [json.dumps([row]).encode()], self.batch_id))
+        self.batch_id += 1
+        return output
+
+    def begin_again(self, generation):
+        """A new checkpoint with empty state; what the lake holds stays."""
+        self.packed, self.generation, self.batch_id = Packed(), generation, 0
+        self.restart()
+
+    def table(self, table):
+        return pa.concat_tables([arrow_schema(table.row).empty_table(), *self.tables[table.name]])
+
+    def history(self, without=()):
+        tables = {
+            table.name: arrow_schema(table.row).empty_table() if table in without else self.table(table)
+            for table in TABLES
+        }
+        return history_of(self.table(BATCHES), tables)
+
+    def states(self):
+        """Topics and loads of the store."""
+        return (
+            BucketState.unpack(self.packed.topics, self.packed.topics_log),
+            LoadTable.unpack(self.packed.loads, self.packed.loads_log),
+        )
+
+
+def replayed(history: History, settings=SETTINGS):
+    replay = BucketReplay(settings)
+    for batch in history.of_bucket(history.topics()):
+        replay.take(batch)
+    return replay
+
+
+def of_topics(state):
+    """All that is known of the topics but when an extra tick was last asked for."""
+    plain = {name: json.loads(topic.pack()) for name, topic in state.topics.items()}
+    for topic in plain.values():
+        del topic["due"]
+    return plain, state.cluster_policy, state.namespace_policies
+
+
+def of_loads(loads):
+    """All loads but when the last suppressed sample was seen."""
+    return {
+        name: {i: replace(load, seen_at=None) for i, load in loads.loads_of(name).items()} for name in loads.topics()
+    }
+
+
+def assert_same(replay, state, loads):
+    assert of_topics(replay.state) == of_topics(state)
+    assert of_loads(replay.loads) == of_loads(loads)
+    for name in loads.topics():
+        for segment, load in loads.loads_of(name).items():
+            assert load.modified_at <= replay.loads.loads_of(name)[segment].seen_at <= load.seen_at
+
+
+class Story:
+    """What happens to three topics, with layouts that follow the decisions."""
+
+    def __init__(self, bucket):
+        self.bucket = bucket
+        self.layouts = {}
+        self.open = {}
+
+    def records(self, kind, name, rate, now):
+        known = self.layouts.get(name)
+        if known is None or kind == "created":
+            self.layouts[name] = SegmentLayout.create(2, now) if known is None else known
+            return [layout(self.layouts[name], topic=name)]
+        active = [segment.segment_id for segment in known.active]
+        decision = self.open.get(name)
+        if kind == "stats":
+            return [stats({i: rate * (1 + i % 2) for i in active}, now - number * SECOND, name) for number in range(2)]
+        if kind == "consumers":
+            return [consumers(int(rate) % 5, topic=name, event="registered" if rate > 1 else "deleted")]
+        if kind == "policy":
+            return [policy({"enabled": True, "maxSegments": 3 + int(rate) % 4} if rate > 1 else None, "acme/shop")]
+        if kind == "own policy":
+            return [layout(known, "policy", topic=name, policy={"mergeMsgRateInThreshold": rate})]
+        if kind == "deleted":
+            del self.layouts[name]
+            return [layout(known, "deleted", topic=name)]
+        if kind == "garbage":
+            return [record("consumer-events", name, b"{")]
+        if kind == "failed" and decision:
+            return [outcome(decision["decision_id"], "failed", topic=name)]
+        if kind in ("applied", "split by hand") and (decision or kind == "split by hand"):
+            self.layouts[name] = after = _apply(known, decision, now)
+            told = [outcome(decision["decision_id"], "applied", topic=name)] if decision else []
+            return [layout(after, "split", topic=name), *told]
+        return []
+
+    def tell(self, now, events):
+        happened = [one for kind, which, rate in events for one in self.records(kind, NAMES[which], rate, now)]
+        for row in self.bucket.batch(now, *happened).decisions:
+            self.open[row["subject"]] = row
+
+
+def _apply(known, decision, now):
+    if decision is None:
+        return known.split_segment(known.active[0].segment_id, now)
+    segments = json.loads(decision["arguments"])["segments"]
+    if not {segment.segment_id for segment in known.active}.issuperset(segments):
+        return known
+    return (
+        known.split_segment(segments[0], now) if decision["action"] == "split" else known.merge_segments(*segments, now)
+    )
+
+
+KINDS = ["stats", "stats", "stats", "consumers", "applied", "failed", "created", "policy", "own policy", "deleted",
+         "garbage", "split by hand"]  # fmt: skip
+EVENT = st.tuples(
+    st.sampled_from(KINDS), st.integers(0, 2), st.sampled_from([1.0, 1.1, 900.0, 960.0, 5_000.0, 60_000.0])
+)
+STORY = st.lists(
+    st.tuples(st.lists(EVENT, max_size=4), st.booleans(), st.integers(1, 6 * MINUTE)), min_size=1, max_size=12
+)
+
+
+def told(story, bucket, begin=NOW):
+    one, now = Story(bucket), begin
+    one.tell(now, [("created", which, 1.0) for which in range(3)])
+    for events, has_tick, later in story:
+        now += later
+        one.tell(now, events)
+        if has_tick:
+            for row in bucket.batch(now + 1, tick(now)).decisions:
+                one.open[row["subject"]] = row
+    return now
+
+
+@given(STORY)
+@example_settings(max_examples=25)
+def test_the_rows_of_any_story_lead_to_the_state_that_the_job_had(story):
+    bucket = RecordedBucket()
+    told(story, bucket)
+    assert_same(replayed(bucket.history()), *bucket.states())
+
+
+@given(STORY, STORY)
+@example_settings(max_examples=25)
+def test_a_job_that_goes_on_from_the_replayed_state_decides_as_the_old_one_and_can_be_replayed_again(story, rest):
+    bucket = RecordedBucket()
+    now = told(story, bucket)
+    bucket.packed = replayed(bucket.history()).packed()
+    bucket.generation, bucket.batch_id = rebuilt_generation("first", 0), 0
+    bucket.restart()
+    told(rest, bucket, now + MINUTE)
+    assert bucket.history().generation == bucket.generation
+    assert_same(replayed(bucket.history()), *bucket.states())
+
+
+def hot():
+    """A bucket with a decision and a hold on record."""
+    bucket = RecordedBucket()
+    bucket.batch(NOW, layout(SegmentLayout.create(2, NOW - MINUTE), topic=NAMES[0]))
+    bucket.batch(NOW + SECOND, stats({0: 50_000.0, 1: 1.0}, NOW, NAMES[0]), tick(1))
+    bucket.batch(NOW + 2 * SECOND, tick(2))
+    assert (len(bucket.table(DECISIONS)), len(bucket.table(HOLDS))) == (1, 1)
+    return bucket
+
+
+def test_constant_load_that_was_suppressed_for_long_does_not_make_the_replay_differ():
+    """A decision that counts on having seen a segment lately: of the samples that showed it, none is in the lake."""
+    bucket = RecordedBucket()
+    bucket.batch(NOW, layout(SegmentLayout.create(2, NOW - MINUTE), topic=NAMES[0]))
+    for minute in range(30):
+        bucket.batch(NOW + minute * MINUTE, stats({0: 1.0, 1: 5_000.0}, NOW + minute * MINUTE, NAMES[0]))
+    assert len(bucket.table(SEGMENT_LOAD)) == 2
+    bucket.batch(NOW + 30 * MINUTE, tick(1))
+    assert_same(replayed(bucket.history()), *bucket.states())
+
+
+def test_a_decision_whose_events_are_not_in_the_lake_is_refused():
+    with pytest.raises(RebuildError, match=r"of topic://acme/shop/t0 at .* is of a topic without a layout"):
+        replayed(hot().history(without=(EVENTS,)))
+
+
+def test_a_decision_whose_loads_are_not_in_the_lake_is_refused_and_what_differs_is_said():
+    with pytest.raises(RebuildError, match=r"decision 1 of .* another state: loads was \{0: .*50000\.0.*is now \{\}"):
+        replayed(hot().history(without=(SEGMENT_LOAD,)))
+
+
+def test_a_decision_that_is_missing_is_noticed_at_the_next_row():
+    with pytest.raises(RebuildError, match=r"hold 1 of .* inFlight was .* is now None"):
+        replayed(hot().history(without=(DECISIONS,)))
+
+
+def test_another_policy_in_the_settings_than_at_the_time_is_no_difference():
+    bucket = hot()
+    other = replace(SETTINGS, cluster_policy='{"splitMsgRateInThreshold":70000.0,"mergeMsgRateInThreshold":2.0}')
+    replay = replayed(bucket.history(), other)
+    assert of_topics(replay.state) == of_topics(bucket.states()[0])
+
+
+def test_a_batch_that_was_cut_off_between_two_commits_leaves_its_decision_and_no_event_behind():
+    bucket = hot()
+    before = bucket.history().next_offsets
+    bucket.batch(NOW + 9 * MINUTE, outcome(open_decision(bucket), "failed", topic=NAMES[0]))
+    bucket.batch(NOW + 19 * MINUTE, stats({0: 90_000.0}, NOW + 19 * MINUTE, NAMES[0]), tick(3))
+    for table in (EVENTS, SEGMENT_LOAD, BATCHES):
+        del bucket.tables[table.name][-1]
+    history = bucket.history()
+    state = replayed(history).state.topics[NAMES[0]]
+    assert state.decision_seq == 2
+    assert state.flight.decision_id == open_decision(bucket)
+    assert history.times[-1] == (NOW + 19 * MINUTE, False)
+    assert history.next_offsets["segment-stats"] == before["segment-stats"]
+
+
+def open_decision(bucket):
+    return bucket.table(DECISIONS)["decision_id"].to_pylist()[-1]
+
+
+def test_a_checkpoint_that_began_empty_makes_what_was_before_it_not_count():
+    bucket = hot()
+    bucket.begin_again("second")
+    bucket.batch(NOW + 5 * MINUTE, layout(SegmentLayout.create(1, NOW), topic=NAMES[1]))
+    bucket.batch(NOW + 6 * MINUTE, stats({0: 60_000.0}, NOW + 6 * MINUTE, NAMES[1]), tick(4))
+    history = bucket.history()
+    assert (history.generation, history.topics()) == ("second", [NAMES[1]])
+    assert_same(replayed(history), *bucket.states())
+
+
+def test_batches_are_in_the_order_in_which_they_ran_although_the_clock_went_back():
+    bucket = RecordedBucket()
+    bucket.batch(NOW, layout(SegmentLayout.create(1, NOW - MINUTE), topic=NAMES[0]), consumers(1, topic=NAMES[0]))
+    bucket.batch(NOW - 5, consumers(2, topic=NAMES[0]))
+    bucket.batch(NOW - 3, consumers(3, topic=NAMES[0], sub="other"), consumers(4, topic=NAMES[0]))
+    replay = replayed(bucket.history())
+    assert replay.state.topics[NAMES[0]].consumers == {"billing": ("STREAM", 4), "other": ("STREAM", 3)}
+
+
+def test_kafka_is_read_on_behind_the_last_record_of_which_something_is_on_record():
+    bucket = RecordedBucket()
+    bucket.batch(NOW, letter := record("consumer-events", NAMES[0], b"{"), ticked := tick(1))
+    bucket.batch(NOW + 1, loaded := stats({0: 1.0}, NOW, NAMES[0]), stats({0: 1.0}, NOW, NAMES[0]))
+    assert bucket.history().next_offsets == {
+        "consumer-events": {0: letter.offset + 1},
+        "control-events": {0: ticked.offset + 1},
+        "segment-stats": {0: loaded.offset + 1},
+    }
+
+
+def test_a_generation_that_wrote_anything_is_not_used_for_another_checkpoint():
+    used = {rebuilt_generation("first", 0)}
+    second = free_generation("first", used.__contains__)
+    assert second == rebuilt_generation("first", 1)
+    rows = {
+        "generation": ["first", "stranger", second],
+        "batch_id": [3, 7, 0],
+        "batch_at": [NOW * 1000, NOW * 1000 - 5, NOW * 1000 + 9],
+    }
+    schema = pa.schema([("generation", pa.string()), ("batch_id", pa.int64()), ("batch_at", pa.timestamp("us"))])
+    assert Batches(pa.table(rows, schema=schema)).generations == ["first", second]
+
+
+def test_a_lake_without_a_row_leads_to_an_empty_state():
+    history = RecordedBucket().history()
+    assert (history.generation, history.topics(), list(history.of_bucket([]))) == (None, [], [])
