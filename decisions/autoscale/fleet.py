@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from decisions.autoscale.decide import LAST_INSTANT_MS, MAX_BACKOFF_MS, MAX_DOUBLINGS
+from decisions.autoscale.decide import MAX_BACKOFF_MS, MAX_DOUBLINGS
 from decisions.autoscale.gates import Gate
 from decisions.autoscale.policy import Policy
 from decisions.autoscale.snapshot import TopicSnapshot
+from decisions.kernel.readings import MAX_INSTANT_MS as LAST_INSTANT_MS
 from schemas.metadata import RATES
 
 Ints = npt.NDArray[np.int64]
