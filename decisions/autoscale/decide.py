@@ -114,6 +114,8 @@ def _rest(snapshot: TopicSnapshot, loads: Loads) -> Situation:
 
 
 def _split_pass(snapshot: TopicSnapshot, loads: Loads) -> _SplitPass:
+    """PIP-483 "Pass 1 — SPLIT (fast, lightly coalesced)"; a consumer event evaluates rule (a) only, as
+    PIP-483 "Evaluation triggers" says. `maxSegments` is one of PIP-483 "Caps"."""
     policy, active = snapshot.policy, snapshot.layout.active
     readings = _backoff(snapshot, "split")
     readings.append(below(Gate.MAX_SEGMENTS, len(active), policy.max_segments))
@@ -190,6 +192,7 @@ def _unsplittable(segment: Segment) -> Reading[Gate]:
 
 
 def _merge_pass(snapshot: TopicSnapshot, loads: Loads) -> _MergePass:
+    """PIP-483 "Pass 2 — MERGE (lazy, rate-limited)"; `minSegments` and `maxDagDepth` are of PIP-483 "Caps"."""
     policy, active, now = snapshot.policy, snapshot.layout.active, snapshot.now
     readings = _backoff(snapshot, "merge")
     readings.append(above(Gate.MIN_SEGMENTS, len(active), policy.min_segments))
@@ -220,7 +223,7 @@ def _merge_pass(snapshot: TopicSnapshot, loads: Loads) -> _MergePass:
         coldest = min(ready, key=lambda at: _combined_rate(snapshot, loads[at], loads[at + 1]))
         return _MergePass(readings, True, (active[coldest].segment_id, active[coldest + 1].segment_id))
 
-    # Each pair has a window of its own; the pair whose window ends first need not be fresh for long enough.
+    # Each pair has a window of its own, and the load of the pair whose window ends first may be too old by then.
     others = [reading for reading in failing if reading.gate is not Gate.MERGE_WINDOW]
     dues = []
     for at in pairs:
@@ -237,16 +240,17 @@ def _coldness(snapshot: TopicSnapshot, loads: Loads, cold_pairs: Sequence[int]) 
     if not known:
         return Reading(Gate.MERGE_THRESHOLDS, False, limit=1.0)
     heats = [MAX_RATIO if load is None else heat(load.rates, snapshot.policy) for load in loads]
-    warmer = [left if left > right else right for left, right in pairwise(heats)]
-    nearest = min(known, key=warmer.__getitem__)
-    ratio = warmer[nearest]
-    warmest = nearest if heats[nearest] == ratio else nearest + 1
-    segment = snapshot.layout.active[warmest].segment_id
+    hotter = [left if left > right else right for left, right in pairwise(heats)]
+    nearest = min(known, key=hotter.__getitem__)
+    ratio = hotter[nearest]
+    hottest = nearest if heats[nearest] == ratio else nearest + 1
+    segment = snapshot.layout.active[hottest].segment_id
     return Reading(Gate.MERGE_THRESHOLDS, bool(cold_pairs), ratio, 1.0, 1.0 - ratio, segment=segment)
 
 
 def _cold_since(snapshot: TopicSnapshot, load: Load | None) -> int:
-    """When the window of a cold segment began: with its record, or by the guard when it fell below the thresholds."""
+    """When the merge window of a cold segment began: with its load record, by the modified time of
+    PIP-483 "`SegmentLoadStats` (new metadata record)"; by the guard `coldSinceThreshold`, when it became cold."""
     assert load is not None
     if snapshot.policy.cold_since_threshold and load.cold_since is not None:
         return load.cold_since

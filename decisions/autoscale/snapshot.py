@@ -19,7 +19,10 @@ from schemas.metadata import AutoScalePolicyOverride
 from schemas.snapshot import InFlight, LoadRecord, Snapshot, SubscriptionCount, Trigger
 
 MANAGED = frozenset({"STREAM", "CHECKPOINT"})
-"""Subscription types whose consumers need a segment each (PIP-483 "Subscription types")."""
+"""Subscription types whose consumers need a segment each.
+
+PIP-483 "Subscription types and what each load type drives".
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class TopicSnapshot:
-    """Everything that one evaluation sees (PIP-483 "The decision: AutoScalePolicyEvaluator")."""
+    """Everything that one evaluation sees (PIP-483 "The decision: `AutoScalePolicyEvaluator`")."""
 
     topic: str
     now: int
@@ -147,11 +150,11 @@ def snapshot_to_json(snapshot: TopicSnapshot, layout: str, policy: str) -> str:
         for number, load in snapshot.loads.items()
     }  # fmt: skip
     consumers = {name: {"type": kind, "count": count} for name, (kind, count) in snapshot.consumers.items()}
-    flight = snapshot.in_flight
+    decision = snapshot.in_flight
     rest = _set({
         "lastSplitAt": snapshot.last_split_at,
         "lastMergeAt": snapshot.last_merge_at,
-        "inFlight": None if flight is None else {"decisionId": flight[0], "since": flight[1]},
+        "inFlight": None if decision is None else {"decisionId": decision[0], "since": decision[1]},
         "failures": snapshot.failures,
         "failedAt": snapshot.failed_at,
         "failedAction": snapshot.failed_action,

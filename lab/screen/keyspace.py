@@ -47,7 +47,7 @@ def shade(segment: SegmentView) -> Shade:
 
 
 def strip(segments: Sequence[SegmentView], width: int) -> Text:
-    """The key space in exactly `width` cells. Ids stand where they fit; of several in a cell the most overloaded shows."""
+    """The key space in exactly `width` cells. Ids stand where they fit; of several in one the most overloaded."""
     text = Text(no_wrap=True)
     column = 0
     for segment, first, last in _spread(segments, width):
