@@ -135,16 +135,14 @@ def _topic_columns(snapshot: TopicSnapshot) -> tuple[Any, ...]:
 
 
 def _segment_columns(snapshot: TopicSnapshot) -> Iterable[tuple[Any, ...]]:
-    since_threshold = snapshot.policy.cold_since_threshold
     for segment in snapshot.layout.active:
         load = snapshot.loads.get(segment.segment_id)
         depth = snapshot.merge_depth(segment.segment_id)
         if load is None:
             yield (segment.segment_id, segment.width == 1, *_NO_RATES, NEVER, NEVER, depth)
             continue
-        seen_at = load.modified_at if load.seen_at is None else load.seen_at
-        since = load.cold_since if since_threshold and load.cold_since is not None else load.modified_at
-        yield (segment.segment_id, segment.width == 1, *load.rates, seen_at, since, depth)
+        window_start = load.window_start(snapshot.policy)
+        yield (segment.segment_id, segment.width == 1, *load.rates, load.last_seen_at, window_start, depth)
 
 
 _NO_RATES = (float("nan"),) * 4

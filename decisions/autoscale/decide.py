@@ -214,7 +214,7 @@ def _merge_pass(snapshot: TopicSnapshot, loads: Loads) -> _MergePass:
         return _MergePass(readings, True)
 
     pairs = [at for at in pairs if depths[at] < policy.max_dag_depth]
-    since = {at: max(_cold_since(snapshot, loads[at]), _cold_since(snapshot, loads[at + 1])) for at in pairs}
+    since = {at: max(_window_start(snapshot, loads[at]), _window_start(snapshot, loads[at + 1])) for at in pairs}
     longest = min(pairs, key=since.__getitem__)
     readings.append(waited(Gate.MERGE_WINDOW, now, since[longest], policy.merge_window_ms, active[longest].segment_id))
     failing = ROWS[Situation.WANTS_TO_MERGE].failing(readings)
@@ -248,13 +248,9 @@ def _coldness(snapshot: TopicSnapshot, loads: Loads, cold_pairs: Sequence[int]) 
     return Reading(Gate.MERGE_THRESHOLDS, bool(cold_pairs), ratio, 1.0, 1.0 - ratio, segment=segment)
 
 
-def _cold_since(snapshot: TopicSnapshot, load: Load | None) -> int:
-    """When the merge window of a cold segment began: with its load record, by the modified time of
-    PIP-483 "`SegmentLoadStats` (new metadata record)"; by the guard `coldSinceThreshold`, when it became cold."""
+def _window_start(snapshot: TopicSnapshot, load: Load | None) -> int:
     assert load is not None
-    if snapshot.policy.cold_since_threshold and load.cold_since is not None:
-        return load.cold_since
-    return load.modified_at
+    return load.window_start(snapshot.policy)
 
 
 def _combined_rate(snapshot: TopicSnapshot, left: Load | None, right: Load | None) -> float:
@@ -273,7 +269,7 @@ def _known_loads(snapshot: TopicSnapshot) -> Loads:
     if snapshot.policy.max_load_age_ms == 0:
         return loads
     oldest = snapshot.now - snapshot.policy.max_load_age_ms
-    return [load if load is not None and _seen_at(load) >= oldest else None for load in loads]
+    return [load if load is not None and load.last_seen_at >= oldest else None for load in loads]
 
 
 def _evidence(snapshot: TopicSnapshot) -> list[Reading[Gate]]:
@@ -284,22 +280,18 @@ def _evidence(snapshot: TopicSnapshot) -> list[Reading[Gate]]:
     limit = snapshot.policy.max_load_age_ms
     if limit and len(missing) < len(active):
         known = [segment for segment in active if segment.segment_id in found] if missing else active
-        seen = [_seen_at(found[segment.segment_id]) for segment in known]
+        seen = [found[segment.segment_id].last_seen_at for segment in known]
         oldest = min(seen)
         segment_id = known[seen.index(oldest)].segment_id
         readings.append(at_most(Gate.LOAD_STALE, snapshot.now - oldest, limit, segment_id))
     return readings
 
 
-def _seen_at(load: Load) -> int:
-    return load.modified_at if load.seen_at is None else load.seen_at
-
-
 def _fresh_until(snapshot: TopicSnapshot, load: Load | None) -> int:
     """The last instant at which a known load is still known."""
     if load is None or snapshot.policy.max_load_age_ms == 0:
         return MAX_INSTANT_MS
-    return _seen_at(load) + snapshot.policy.max_load_age_ms
+    return load.last_seen_at + snapshot.policy.max_load_age_ms
 
 
 def _backoff(snapshot: TopicSnapshot, action: str) -> list[Reading[Gate]]:
