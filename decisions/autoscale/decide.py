@@ -235,7 +235,7 @@ def _merge_pass(snapshot: TopicSnapshot, loads: Loads) -> _MergePass:
 
 
 def _coldness(snapshot: TopicSnapshot, loads: Loads, cold_pairs: Sequence[int]) -> Reading[Gate]:
-    """How near to being cold the neighbours with known loads are that are nearest."""
+    """The heat of the coldest two neighbours with known loads, and the hotter one of them."""
     known = cold_pairs or [at for at in range(len(loads) - 1) if loads[at] and loads[at + 1]]
     if not known:
         return Reading(Gate.MERGE_THRESHOLDS, False, limit=1.0)
