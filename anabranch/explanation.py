@@ -59,7 +59,7 @@ def duration(milliseconds: float) -> str:
 
 
 def _mark(answer: Answer, reading: Reading[Gate]) -> str:
-    if isinstance(answer, Hold) and reading is answer.binding:
+    if isinstance(answer, Hold) and reading == answer.binding:
         return " >>"
     return "  +" if reading.passed else "  -"
 
