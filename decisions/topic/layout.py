@@ -77,7 +77,7 @@ class Segment:
 
     @property
     def descriptor(self) -> str:
-        """Range and id as `0000-7fff-1` (PIP-468 "Segment Topic Management")."""
+        """Range and id as `0000-7fff-1` (PIP-468 "Segment Topic Management via Admin API")."""
         return segment_descriptor(self.start, self.end, self.segment_id)
 
 
@@ -157,7 +157,7 @@ class SegmentLayout:
             raise LayoutStateError(f"the active segments end at {expected:#06x}, not at 0x10000")
 
     def find_active_segment(self, hash_value: int) -> Segment:
-        """The active segment that holds a hash (PIP-468 "findActiveSegment")."""
+        """The active segment that holds a hash (PIP-468 "SegmentLayout")."""
         if not 0 <= hash_value < HASH_SPACE:
             raise LayoutArgumentError(f"a hash is in 0x0000..0xffff, got {hash_value}")
         at = bisect_right(self.active, hash_value, key=lambda segment: segment.start) - 1
@@ -166,7 +166,10 @@ class SegmentLayout:
         return self.active[at]
 
     def split_segment(self, segment_id: int, now_ms: int) -> SegmentLayout:
-        """Seals an active segment and adds its two halves; of an odd width the lower is one larger (PIP-468)."""
+        """Seals an active segment and adds its two halves; of an odd width the lower is one larger.
+
+        PIP-468 "Split Protocol".
+        """
         parent = self._active_segment(segment_id, "split")
         if parent.width == 1:
             raise LayoutStateError(f"segment {segment_id} holds one hash ({parent.start:#06x}): it cannot be split")
@@ -179,7 +182,10 @@ class SegmentLayout:
         return self._successor([self._sealed(parent, (lower, upper), now_ms), *children], upper + 1)
 
     def merge_segments(self, first_id: int, second_id: int, now_ms: int) -> SegmentLayout:
-        """Seals two adjacent active segments and adds their union; parents stay in call order (PIP-468)."""
+        """Seals two adjacent active segments and adds their union; parents stay in call order.
+
+        PIP-468 "Merge Protocol".
+        """
         first, second = self._active_segment(first_id, "merge"), self._active_segment(second_id, "merge")
         if first.end + 1 != second.start and second.end + 1 != first.start:
             ranges = " and ".join(f"[{one.start:04x}, {one.end:04x}]" for one in (first, second))

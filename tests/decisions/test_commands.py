@@ -116,6 +116,14 @@ def test_the_explanation_shows_every_gate_and_marks_the_one_that_binds():
     assert result.exit_code == 1
 
 
+def test_a_back_off_from_both_actions_is_marked_where_it_holds_a_merge():
+    failed = {"failures": 1, "failedAt": snapshot().now, "failedAction": None}
+    result = run("decide", "--explain", text=line(snapshot(2, {0: load(COLD), 1: load(COLD)}), **failed))
+    assert "hold, retry-backoff" in result.stdout
+    (binding,) = [row for row in result.stdout.splitlines() if row.startswith(" >> ")]
+    assert binding.split()[1] == "retry-backoff"
+
+
 def test_the_written_answer_is_the_wire_answer():
     rng = Random(3)
     for _ in range(800):
