@@ -257,7 +257,7 @@ class Author:
     def _stranger(self, name: str) -> list[Record]:
         name = f"topic://acme/shop/stranger{self._random.randint(0, 9)}"
         count = self._random.choice([1, 3, 4_000])
-        return [self._stats(name, {i: 5.0 for i in range(count)}, self._now), *self._consumers(name)]
+        return [self._stats(name, dict.fromkeys(range(count), 5.0), self._now), *self._consumers(name)]
 
     def _consumers(self, name: str) -> list[Record]:
         body = {
