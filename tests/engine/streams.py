@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +55,7 @@ class Tree:
 
 def this_tree() -> Tree:
     """The engine that can be imported here."""
-    try:
-        import engine  # noqa: F401
-    except ImportError:
-        return _before_engine()
-    return _present()
+    return _before_engine() if find_spec("streaming.engine") else _present()
 
 
 def _before_engine() -> Tree:
@@ -74,14 +71,18 @@ def _before_engine() -> Tree:
 
 
 def _present() -> Tree:
-    from engine.bucket import BucketEngine, EngineSettings
-    from engine.packed import Packed
-    from engine.packing import BucketPacker, unpack_bucket
+    from engine.families import PARTS, bucket_engine, bucket_packer, unpack_rows
+    from engine.kernel.packed import Packed, WrittenPart
+    from engine.kernel.settings import EngineSettings
+    from tests.engine.buckets import stored
+
+    def parts(written: Any) -> Sequence[bytes | None]:
+        found = [written.parts.get(name, WrittenPart()) for name in PARTS]
+        return (written.fingerprint, *(stored for part in found for stored in (part.base, part.entry)))
 
     return Tree(
-        lambda: BucketEngine(EngineSettings(*SETTINGS)), BucketPacker(BUCKETS), unpack_bucket, Packed,
-        lambda before, written: _stored_in_two(Packed, before, written), _two_parts,
-    )  # fmt: skip
+        lambda: bucket_engine(EngineSettings(*SETTINGS)), bucket_packer(BUCKETS), unpack_rows, Packed, stored, parts
+    )
 
 
 def _stored_in_two(packed: Any, before: Any, written: Any) -> Any:
