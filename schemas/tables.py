@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from schemas.messages import OutcomeStatus, RejectReason
 from schemas.snapshot import Trigger
 
-Family = Literal["autoscale"]
+Family = Literal["autoscale", "bundles", "bookies"]
 """Which decision system a row is of; further families share the tables."""
 
 Action = Literal["split", "merge"]

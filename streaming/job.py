@@ -16,9 +16,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from decisions.autoscale.policy import PolicyError, read_policy
-from engine.bucket import EngineSettings
-from engine.packing import PACKED_DDL, BucketPacker
-from engine.records import OUTPUT_DDL
+from engine.families import bucket_packer
+from engine.kernel.packing import PACKED_DDL
+from engine.kernel.records import OUTPUT_DDL
+from engine.kernel.settings import EngineSettings
 from schemas.settings import Settings, SettingsError
 from streaming.checkpoint import CheckpointUnfit, check_place, hold_checkpoint, read_place
 from streaming.processor import BucketProcessor
@@ -79,7 +80,7 @@ def operator_output(spark: SparkSession, settings: Settings) -> DataFrame:
         spark, settings.kafka.bootstrap, stream.buckets, stream.max_stats_per_batch, stream.max_events_per_batch, start
     )
     with _workers_of_their_own(spark, "decode"):
-        packed = rows.mapInArrow(BucketPacker(stream.buckets), PACKED_DDL)
+        packed = rows.mapInArrow(bucket_packer(stream.buckets), PACKED_DDL)
     state = None if start is None else spark.read.schema(STATE_DDL).parquet(start.state).groupBy("bucket")
     with _workers_of_their_own(spark, "state"):
         return packed.groupBy("bucket").transformWithState(

@@ -15,6 +15,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
+from decisions.topic import lineage
 from decisions.topic.names import segment_descriptor, segment_topic_name
 from schemas.base import MAX_SEGMENT_ID
 from schemas.metadata import AutoScalePolicyOverride, HashRange, ScalableTopicMetadata, SegmentInfo
@@ -218,22 +219,15 @@ class SegmentLayout:
 
     def lineage(self, segment_id: int) -> frozenset[int]:
         """Ids of a segment, all its ancestors and all its descendants that are still in the DAG."""
-        return self._reach([self._segment(segment_id).segment_id], "parent_ids") | self._reach(
-            [segment_id], "child_ids"
-        )
+        return lineage.lineage(self.segments, self._segment(segment_id).segment_id)
 
     def merge_depth(self, segment_id: int) -> int:
-        """Merges in a lineage: distinct segments among it and its ancestors that have two or more parents (PIP-483).
-
-        A union count, not the longest chain; ancestors that were pruned are not there to be counted.
-        """
+        """Merge depth as this layout shows it, counted once: see `decisions.topic.lineage.count_merges`."""
         if not self._segment(segment_id).parent_ids:
             return 0
         found = self._merge_depths.get(segment_id)
         if found is None:
-            ancestors = self._reach([segment_id], "parent_ids")
-            found = sum(len(self.segments[number].parent_ids) > 1 for number in ancestors)
-            self._merge_depths[segment_id] = found
+            found = self._merge_depths[segment_id] = lineage.count_merges(self.segments, segment_id)
         return found
 
     @cached_property
@@ -246,16 +240,6 @@ class SegmentLayout:
         if first + count > MAX_SEGMENT_ID:
             raise LayoutStateError(f"segment ids are used up: the next would be {first}")
         return range(first, first + count)
-
-    def _reach(self, start: Iterable[int], edge: str) -> frozenset[int]:
-        seen: set[int] = set()
-        waiting = list(start)
-        while waiting:
-            number = waiting.pop()
-            if number not in seen and number in self.segments:
-                seen.add(number)
-                waiting.extend(getattr(self.segments[number], edge))
-        return frozenset(seen)
 
     def _segment(self, segment_id: int) -> Segment:
         found = self.segments.get(segment_id)

@@ -1,7 +1,7 @@
 """What goes into the stateful operator and what comes out of it, as plain values and as Arrow and Spark schemas.
 
-Neighbours: `streaming.sources` and `engine.packing` make the input, `engine.bucket` the output, `streaming.sink`
-reads it.
+Neighbours: `streaming.sources` and `engine.kernel.packing` make the input, `engine.kernel.bucket` and the families the
+output, `streaming.sink` reads it.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ RAW_SCHEMA = pa.schema([
 ])  # fmt: skip
 
 SOURCE_ORDER = {"control-events": 0, "consumer-events": 1, "segment-stats": 2}
-"""Within a batch, what is true comes before what is measured: layouts, then consumers, then loads."""
+"""Within a batch, what is true comes before what is measured: layouts, then consumers, then loads; then the others."""
 
 
-def arrival(record: RawRecord) -> tuple[int, int, int]:
+def arrival(record: RawRecord) -> tuple[int, str, int, int]:
     """Sort key: the order in which a bucket takes its records, the same in every replay."""
-    return (SOURCE_ORDER.get(record.source, 3), record.partition, record.offset)
+    return (SOURCE_ORDER.get(record.source, len(SOURCE_ORDER)), record.source, record.partition, record.offset)
 
 
 LOAD_SCHEMA = pa.schema([
@@ -84,7 +84,7 @@ class Output:
     loads: pa.RecordBatch | None = None
     """Accepted load records, `LOAD_SCHEMA`."""
     due: list[tuple[str, int]] = field(default_factory=list)
-    """Topics that ask for an evaluation before the next tick, and when."""
+    """Subjects that ask for an evaluation before the next tick, and when."""
     counts: Counts = field(default_factory=Counts)
 
     def bodies(self) -> dict[str, bytes]:
