@@ -1,6 +1,6 @@
 """The admin REST interface of Pulsar 5 as the executor needs it: read a layout, split, merge; every answer typed.
 
-Stage: under `attempt`; the only module that speaks HTTP (DESIGN section 4.4). The same client works against our
+Stage: under the actors; the only module that speaks HTTP (DESIGN section 4.4). The same client works against our
 controller and a real Pulsar 5. It never retries and never raises for what a server or a network does: an answer that
 does not say clearly "done" or "that is wrong" is `NoAnswer`, and then the layout has to be asked.
 """
@@ -19,7 +19,6 @@ import httpx
 from pydantic import ValidationError
 
 from decisions.topic.layout import LayoutError, SegmentLayout
-from executor.decision import Decision
 from schemas.ids import topic_parts
 from schemas.metadata import ScalableTopicMetadata
 
@@ -106,13 +105,6 @@ class AdminClient:
     def merge_segments(self, topic: str, first: int, second: int, decision_id: str) -> Accepted | Refused | NoAnswer:
         """POST …/merge/ID1/ID2."""
         return self._call(f"{self._path(topic)}/merge/{first}/{second}", decision_id)
-
-    def apply(self, decision: Decision) -> Accepted | Refused | NoAnswer:
-        """The one call that a decision asks for."""
-        if decision.action == "split":
-            return self.split_segment(decision.subject, decision.segments[0], decision.decision_id)
-        first, second = decision.segments
-        return self.merge_segments(decision.subject, first, second, decision.decision_id)
 
     def close(self) -> None:
         """Drop all connections; calls that wait for an answer end with `NoAnswer`."""

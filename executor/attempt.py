@@ -1,4 +1,4 @@
-"""One try at one decision: look at the layout, judge, call if that is due, look again and judge by what is there.
+"""One try at one decision: look at its subject, judge, call if that is due, look again and judge by what is there.
 
 Stage: in a worker thread of `loop`, which has made the intent durable before. Holds nothing: what is known of earlier
 tries comes in as `Standing` and goes out changed. The response of a call is never proof of its effect (DESIGN section
@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any
 
-from decisions.topic.layout import SegmentLayout
-from executor.admin import Accepted, NoAnswer, Refused, TopicGone
-from executor.decision import Decision
-from executor.judge import Act, Applied, Superseded, judge
+from executor.admin import NoAnswer, Refused
+from executor.family import Act, Actor, Answer, Applied, Decision, Seen, Superseded, Verdict
 from schemas.messages import OutcomeStatus
 
 
@@ -25,7 +23,7 @@ class Standing:
     calls: int = 0
     """Calls that went out, over all processes as far as is on record."""
     open_end: bool = False
-    """A call may have gone out whose end we do not know, or that was accepted and does not show in the layout yet."""
+    """A call may have gone out whose end we do not know, or that was accepted and does not show yet."""
     refusals: int = 0
     """Refused calls of this process."""
 
@@ -35,8 +33,8 @@ class Ended:
     """The decision has come to its end."""
 
     status: OutcomeStatus
-    layout: SegmentLayout | None
-    """The last layout that was seen; None when the topic is gone or nothing was seen."""
+    seen: Seen | None
+    """The last look that succeeded in this try; None: there was none."""
     error: str | None = None
     would: str | None = None
     """In mode observe: what acting would have done."""
@@ -47,86 +45,73 @@ class TryAgain:
     """Nothing is settled: look again after a pause."""
 
     reason: str
-    layout: SegmentLayout | None = None
+    seen: Seen | None = None
     slowly: bool = False
 
 
 Result = Ended | TryAgain
-Answer = Accepted | Refused | NoAnswer
-
-
-class Cluster(Protocol):
-    """What is asked of an admin interface."""
-
-    def layout(self, topic: str) -> SegmentLayout | TopicGone | NoAnswer:
-        """The layout of a topic as it is now."""
-
-    def apply(self, decision: Decision) -> Answer:
-        """The one call that a decision asks for."""
 
 
 def try_once(
-    decision: Decision, standing: Standing, cluster: Cluster, may_call: Callable[[], bool]
+    decision: Decision, standing: Standing, actor: Actor[Any, Any], may_call: Callable[[], bool]
 ) -> tuple[Result, Standing]:
     """Brings one decision forward by at most one call. `may_call` is asked right before it."""
-    seen = _look(cluster, decision)
-    if isinstance(seen, NoAnswer):
-        return TryAgain(seen.reason, slowly=seen.denied), standing
-    before = judge(decision, seen.layout, may_have_called=standing.open_end or standing.calls > 0)
-    if not isinstance(before, Act):
-        return _settled(before, seen.layout), standing
+    before = _look(actor, decision, may_have_called=standing.open_end or standing.calls > 0)
+    if isinstance(before, NoAnswer):
+        return TryAgain(before.reason, slowly=before.denied), standing
+    if not isinstance(before.verdict, Act):
+        return _settled(before.verdict, before.seen), standing
     if not may_call():
-        return TryAgain("the executor stops", seen.layout), standing
+        return TryAgain("the executor stops", before.seen), standing
 
-    answer = cluster.apply(decision)
+    answer = actor.call(decision)
     called = replace(standing, calls=standing.calls + 1, refusals=standing.refusals + isinstance(answer, Refused))
     unsure = replace(called, open_end=standing.open_end or not isinstance(answer, Refused))
-    seen = _look(cluster, decision)
-    if isinstance(seen, NoAnswer):
-        return TryAgain(_joined(answer, seen.reason), slowly=seen.denied), unsure
-    after = judge(decision, seen.layout, may_have_called=True)
-    if not isinstance(after, Act):
-        return _settled(after, seen.layout, answer), called
+    after = _look(actor, decision, may_have_called=True)
+    if isinstance(after, NoAnswer):
+        return TryAgain(_joined(answer, after.reason), slowly=after.denied), unsure
+    if not isinstance(after.verdict, Act):
+        return _settled(after.verdict, after.seen, answer), called
     if isinstance(answer, Refused):
-        # An earlier call may show only now, if the layout came from a copy that lags: one more look, after a pause.
+        # An earlier call may show only now, if the look was answered by a copy that lags: one more look, after a pause.
         if standing.open_end and called.refusals < 2:
-            return TryAgain(f"refused: {answer.reason}", seen.layout), called
-        return Ended("rejected", seen.layout, answer.reason), called
+            return TryAgain(f"refused: {answer.reason}", after.seen), called
+        return Ended("rejected", after.seen, answer.reason), called
     if isinstance(answer, NoAnswer):
-        return TryAgain(answer.reason, seen.layout, slowly=answer.denied), unsure
-    return TryAgain("the call was accepted, but the layout does not show it yet", seen.layout), unsure
+        return TryAgain(answer.reason, after.seen, slowly=answer.denied), unsure
+    return TryAgain("the call was accepted, but does not show yet", after.seen), unsure
 
 
-def observe_once(decision: Decision, standing: Standing, cluster: Cluster) -> tuple[Result, Standing]:
+def observe_once(decision: Decision, standing: Standing, actor: Actor[Any, Any]) -> tuple[Result, Standing]:
     """Looks and judges as `try_once` does, and says what would be done."""
-    seen = _look(cluster, decision)
-    if isinstance(seen, NoAnswer):
-        return TryAgain(seen.reason, slowly=seen.denied), standing
-    verdict = judge(decision, seen.layout, may_have_called=standing.open_end)
-    if isinstance(verdict, Act):
-        return Ended("observed", seen.layout, would=str(decision)), standing
-    if isinstance(verdict, Applied):
+    now = _look(actor, decision, may_have_called=standing.open_end)
+    if isinstance(now, NoAnswer):
+        return TryAgain(now.reason, slowly=now.denied), standing
+    if isinstance(now.verdict, Act):
+        return Ended("observed", now.seen, would=str(decision)), standing
+    if isinstance(now.verdict, Applied):
         # Begun by an executor that acted: what is true is worth more than what would be.
-        return _settled(verdict, seen.layout), standing
-    return Ended("observed", seen.layout, verdict.why, would="nothing: superseded"), standing
+        return _settled(now.verdict, now.seen), standing
+    return Ended("observed", now.seen, now.verdict.why, would="nothing: superseded"), standing
 
 
 @dataclass(frozen=True)
-class _Seen:
-    layout: SegmentLayout | None
+class _Look:
+    verdict: Verdict
+    seen: Seen
 
 
-def _look(cluster: Cluster, decision: Decision) -> _Seen | NoAnswer:
-    found = cluster.layout(decision.subject)
-    if isinstance(found, NoAnswer):
-        return found
-    return _Seen(None if isinstance(found, TopicGone) else found)
+def _look(actor: Actor[Any, Any], decision: Decision, may_have_called: bool) -> _Look | NoAnswer:
+    live = actor.look(decision)
+    if isinstance(live, NoAnswer):
+        return live
+    return _Look(actor.judge(decision, live, may_have_called), actor.describe(decision, live))
 
 
-def _settled(verdict: Applied | Superseded, layout: SegmentLayout | None, answer: Answer | None = None) -> Ended:
+def _settled(verdict: Applied | Superseded, seen: Seen, answer: Answer | None = None) -> Ended:
     if isinstance(verdict, Applied):
-        return Ended("applied", layout)
-    return Ended("superseded", layout, _joined(answer, verdict.why))
+        return Ended("applied", seen)
+    return Ended("superseded", seen, _joined(answer, verdict.why))
 
 
 def _joined(answer: Answer | None, text: str) -> str:

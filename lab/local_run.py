@@ -78,7 +78,9 @@ class LocalRun:
         self._check_disk()
         self._check_state()
         jars = ensure_jars(self.settings, self.say)
-        self._supervisor = supervisor = Supervisor(self.folder, local.restart_first_seconds, local.restart_most_seconds)
+        self._supervisor = supervisor = Supervisor(
+            self.folder, local.restart_delay_seconds, local.restart_max_delay_seconds
+        )
         broker = EmbeddedBroker(self.folder / "kafka", jars.kafka, local.broker_heap, local.broker_port)
         if controller.port:
             check_port_is_free(controller.port, "the controller")

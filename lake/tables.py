@@ -101,9 +101,9 @@ class OpenTable:
         self._table, self._opened_at = table, table.version()
 
     @property
-    def uri(self) -> str:
-        """Where the table is, for messages."""
-        return str(self._table.table_uri)
+    def table(self) -> DeltaTable:
+        """The table as it was at the last look or commit."""
+        return self._table
 
     def newest(self) -> DeltaTable:
         """The table as it is now. Raises `DeltaError` or `OSError` when it cannot be read."""
@@ -130,14 +130,6 @@ class OpenTable:
         """The newest transaction of `app`; None: there is none. Raises `DeltaError` or `OSError`."""
         number: int | None = self.newest().transaction_version(app)
         return number
-
-    def append_once(self, rows: pa.Table, app: str, number: int) -> bool:
-        """`append`, unless the table holds this transaction of `app` or a later one; whether it was appended."""
-        newest = self.newest_transaction(app)
-        if newest is not None and newest >= number:
-            return False
-        self.append(rows, app, number)
-        return True
 
 
 def _check(delta: DeltaTable, path: str, table: Table) -> None:

@@ -25,8 +25,8 @@ STRICT = pa.schema([
 def row(identity: str, layout_epoch: int | None) -> DecisionRow:
     return DecisionRow(
         decision_id=identity, family="autoscale", subject="topic://a/b/c", action="split", arguments="{}",
-        reason="cold", trigger="tick", layout_epoch=layout_epoch, policy_digest="", decided_at=AT, inputs="{}", gates="[]",
-        engine_version="1", batch_id=1, seq=1, day=AT.date(),
+        reason="cold", trigger="tick", layout_epoch=layout_epoch, policy_digest="", decided_at=AT, inputs="{}",
+        gates="[]", engine_version="1", batch_id=1, seq=1, day=AT.date(),
     )  # fmt: skip
 
 
