@@ -16,6 +16,7 @@ from decisions.topic.layout import SegmentLayout
 from executor.admin import AdminClient
 from executor.autoscale.decision import SegmentDecision
 from executor.decision import follow_decisions
+from executor.family import Actors
 from executor.loop import Executor
 from executor.outcomes import OutcomeLedger
 from executor.process import actors_of
@@ -113,8 +114,10 @@ class House:
         return OutcomeLedger(self.lake, mode)
 
     @contextmanager
-    def running(self, clock: Any = None, url: str | None = None, **changed: Any) -> Iterator[Executor]:
-        """An executor at work until the end of the block, then stopped cleanly."""
+    def running(
+        self, clock: Any = None, url: str | None = None, actors: Actors | None = None, **changed: Any
+    ) -> Iterator[Executor]:
+        """An executor at work until the end of the block, then stopped cleanly; `actors` of families beside ours."""
         chosen = settings(**changed)
         cluster = AdminClient(url or self.gate.url, None, chosen.request_timeout_seconds)
         with_clock = {"clock": clock} if clock else {}
@@ -122,7 +125,7 @@ class House:
             chosen,
             follow_decisions(self.lake),
             self.open_ledger(chosen.mode),
-            actors_of(cluster),
+            {**actors_of(cluster), **(actors or {})},
             self.published,
             **with_clock,
         )
