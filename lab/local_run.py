@@ -24,8 +24,8 @@ from confluent_kafka import KafkaException
 from deltalake.exceptions import DeltaError
 
 from lab.broker import EmbeddedBroker, check_port_is_free, create_topics, free_ports, is_serving
-from lab.integrity import unread_messages
 from lab.java_home import SetupError
+from lab.offsets import unread_messages
 from lab.processes import PartSpec, PartState
 from lab.report import build_report
 from lab.setup import ensure_jars

@@ -34,8 +34,7 @@ class Tail:
     """Follows one table of the lake: each `read` gives what was committed since the one before.
 
     When there is no version to go on from, it catches up: at the first look, and when the log no longer reaches back to
-    the last one (its retention has passed, or the table was made again). It then looks back on some versions, or scans
-    the whole table.
+    the last one, as its retention has passed. It then looks back on some versions, or scans the whole table.
     """
 
     def __init__(
@@ -80,15 +79,15 @@ class Tail:
         return table
 
     def _rows(self, table: DeltaTable, version: int, known: Container[Any]) -> list[StoredRow]:
-        first = self._next if self._next is not None and self._next <= version else None
-        if first is not None:
+        if self._next is not None:
             try:
-                return _read_cdf(table, first, version, self._columns, self._order)
+                return _read_cdf(table, self._next, version, self._columns, self._order)
             except DeltaError as error:
-                log.warning("the log of %s does not reach back to version %d: %s", self._table.name, first, error)
+                log.warning("%s cannot be followed from version %d: %s", self._table.name, self._next, error)
         if self._backlog is None:
             return _scan(table, self._columns, self._order, known)
-        return committed_rows(table, max(first or 0, version - self._backlog), version, self._columns, self._order)
+        first = max(self._next or 0, version - self._backlog)
+        return committed_rows(table, first, version, self._columns, self._order)
 
 
 def committed_rows(
