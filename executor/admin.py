@@ -19,6 +19,7 @@ import httpx
 from pydantic import ValidationError
 
 from decisions.topic.layout import LayoutError, SegmentLayout
+from executor.kernel.family import Accepted, NoAnswer, Refused
 from schemas.ids import topic_parts
 from schemas.metadata import ScalableTopicMetadata
 
@@ -41,27 +42,6 @@ class TopicGone:
     """The interface has said that there is no such topic."""
 
     reason: str
-
-
-@dataclass(frozen=True)
-class Accepted:
-    """A call was answered with success."""
-
-
-@dataclass(frozen=True)
-class Refused:
-    """A call was answered with "that is wrong": the same call will not do better."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
-class NoAnswer:
-    """Nothing is known: no connection, no answer in time, an error of the server, or one that makes no sense."""
-
-    reason: str
-    denied: bool = False
-    """Not authenticated or not allowed (401, 403): worth a slow retry, credentials get repaired."""
 
 
 class AdminClient:

@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 from executor.admin import AdminClient
 from executor.autoscale.actor import AutoscaleActor
-from executor.decision import follow_decisions
-from executor.family import Actors
-from executor.loop import LAKE_ERRORS, Executor
-from executor.outcomes import OutcomeLedger
-from executor.publisher import KafkaPublisher
+from executor.kernel.decision import follow_decisions
+from executor.kernel.family import Actors
+from executor.kernel.loop import LAKE_ERRORS, Executor
+from executor.kernel.outcomes import OutcomeLedger
+from executor.kernel.publisher import KafkaPublisher
 from schemas.settings import Settings
 
 

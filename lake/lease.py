@@ -1,7 +1,7 @@
 """A table that exactly one process writes: the one that took the lease on it last.
 
-Stage: under `executor.outcomes`. The lease is a Delta app transaction (name, token): a process that starts takes the
-next token, and every commit carries it. Two commits of one app transaction conflict in Delta, so a process that was
+Stage: under `executor.kernel.outcomes`. The lease is a Delta app transaction (name, token): a process that starts takes
+the next token, and every commit carries it. Two commits of one app transaction conflict in Delta, so a process that was
 overtaken cannot add a row, whatever it believes; it finds the newer token and stops.
 """
 

@@ -9,16 +9,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from decisions.topic.layout import SegmentLayout
-from executor.admin import AdminClient, NoAnswer, TopicGone
+from executor.admin import AdminClient, TopicGone
 from executor.autoscale.decision import SegmentDecision, read_segment_decision
 from executor.autoscale.judge import describe, judge
-from executor.family import Answer, Seen, Verdict
+from executor.kernel.family import Answer, NoAnswer, Seen, Verdict
 
 LiveLayout = SegmentLayout | TopicGone
 
 
 class AutoscaleActor:
-    """Acts on topics through one admin interface; an `executor.family.Actor`."""
+    """Acts on topics through one admin interface; an `executor.kernel.family.Actor`."""
 
     def __init__(self, admin: AdminClient) -> None:
         self._admin = admin

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 from pydantic import ValidationError
 
 from decisions.topic.layout import LayoutError, SegmentLayout
-from executor.family import Decision, MalformedDecision
+from executor.kernel.family import Decision, MalformedDecision
 from schemas.base import MAX_SEGMENT_ID, TOPIC_PATTERN
 from schemas.snapshot import Snapshot
 from schemas.tables import Action

@@ -13,7 +13,7 @@ from typing import Any
 
 from decisions.topic.layout import Segment, SegmentLayout
 from executor.autoscale.decision import SegmentDecision
-from executor.family import Act, Applied, Superseded, Verdict
+from executor.kernel.family import Act, Applied, Superseded, Verdict
 
 _SHOWN = 8
 

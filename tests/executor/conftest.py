@@ -15,10 +15,10 @@ import pytest
 from decisions.topic.layout import SegmentLayout
 from executor.admin import AdminClient
 from executor.autoscale.decision import SegmentDecision
-from executor.decision import follow_decisions
-from executor.family import Actors
-from executor.loop import Executor
-from executor.outcomes import OutcomeLedger
+from executor.kernel.decision import follow_decisions
+from executor.kernel.family import Actors
+from executor.kernel.loop import Executor
+from executor.kernel.outcomes import OutcomeLedger
 from executor.process import actors_of
 from lake.tables import create_lake, open_table
 from schemas.messages import OutcomeEvent

@@ -13,7 +13,7 @@ from typing import Any
 
 from executor import process
 from executor.autoscale.actor import AutoscaleActor
-from executor.outcomes import INTENT, OutcomeLedger
+from executor.kernel.outcomes import INTENT, OutcomeLedger
 from schemas.messages import OutcomeEvent
 from schemas.settings import load_settings
 

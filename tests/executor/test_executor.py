@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from executor.decision import follow_decisions
-from executor.outcomes import OutcomeLedger
+from executor.kernel.decision import follow_decisions
+from executor.kernel.outcomes import OutcomeLedger
 from lake import tables
 from lake.lease import LeasedTable, LeaseLost
 from lake.tables import table_path

@@ -9,9 +9,20 @@ from typing import Any
 
 import pytest
 
-from executor.admin import Accepted, NoAnswer, Refused
-from executor.family import Act, Answer, Applied, Decision, MalformedDecision, Seen, Superseded, Verdict
-from executor.outcomes import INTENT, OutcomeLedger
+from executor.kernel.family import (
+    Accepted,
+    Act,
+    Answer,
+    Applied,
+    Decision,
+    MalformedDecision,
+    NoAnswer,
+    Refused,
+    Seen,
+    Superseded,
+    Verdict,
+)  # fmt: skip
+from executor.kernel.outcomes import INTENT, OutcomeLedger
 from schemas.messages import OutcomeEvent, key_of, parse_message
 from schemas.tables import DecisionRow
 from tests.executor import orders

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from decisions.topic.layout import SegmentLayout
 from executor.autoscale.decision import SegmentDecision
 from executor.autoscale.judge import describe, judge
-from executor.family import Act, Applied, Superseded
+from executor.kernel.family import Act, Applied, Superseded
 from tests.executor.orders import decision
 
 NOW = 1_763_660_000_000

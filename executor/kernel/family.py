@@ -1,7 +1,7 @@
 """What a family of decisions brings along, so that the rest of the executor need not know which family it works on.
 
 Stage: between the kernel (`decision`, `attempt`, `loop`) and the families' own folders (`executor.autoscale`).
-`process` makes an `Actor` for each family; the kernel finds it by the name in a row's column `family`.
+`executor.process` makes an `Actor` for each family; the kernel finds it by the name in a row's column `family`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
-
-from executor.admin import Accepted, NoAnswer, Refused
 
 
 @dataclass(frozen=True)
@@ -49,6 +47,29 @@ class Superseded:
 
 
 Verdict = Act | Applied | Superseded
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A call was answered with success."""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A call was answered with "that is wrong": the same call will not do better."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class NoAnswer:
+    """Nothing is known: no connection, no answer in time, an error of the server, or one that makes no sense."""
+
+    reason: str
+    denied: bool = False
+    """Not authenticated or not allowed (401, 403): worth a slow retry, credentials get repaired."""
+
+
 Answer = Accepted | Refused | NoAnswer
 
 
@@ -70,7 +91,7 @@ class Actor(Protocol[Chosen, Live]):
     """Acts and judges for one family. `Live` is what a look at a subject shows; several threads use it at once."""
 
     def read(self, row: Mapping[str, Any]) -> Chosen:
-        """The decision in a row with `executor.decision.COLUMNS`. Raises `MalformedDecision`, for no content else."""
+        """The decision in a row with the columns of `decision.COLUMNS`; raises `MalformedDecision` and nothing else."""
 
     def look(self, decision: Chosen) -> Live | NoAnswer:
         """The subject as it is now."""

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from executor.admin import NoAnswer, Refused
-from executor.family import Act, Actor, Answer, Applied, Decision, Seen, Superseded, Verdict
+from executor.kernel.family import Act, Actor, Answer, Applied, Decision, NoAnswer, Refused, Seen, Superseded, Verdict
 from schemas.messages import OutcomeStatus
 
 

@@ -21,13 +21,13 @@ from itertools import count
 
 from deltalake.exceptions import DeltaError
 
-from executor.attempt import Ended, Result, Standing, TryAgain, observe_once, try_once
-from executor.backoff import Backoff
-from executor.decision import Malformed, read_decision
-from executor.family import Actors, Decision
-from executor.outcomes import INTENT, OutcomeLedger, RecordedEnd
-from executor.publisher import OutcomePublisher
-from executor.workers import Workers
+from executor.kernel.attempt import Ended, Result, Standing, TryAgain, observe_once, try_once
+from executor.kernel.backoff import Backoff
+from executor.kernel.decision import Malformed, read_decision
+from executor.kernel.family import Actors, Decision
+from executor.kernel.outcomes import INTENT, OutcomeLedger, RecordedEnd
+from executor.kernel.publisher import OutcomePublisher
+from executor.kernel.workers import Workers
 from lake.tail import Tail
 from schemas.messages import OutcomeEvent
 from schemas.settings import ExecutorSettings

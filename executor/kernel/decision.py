@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from executor.family import Actors, Decision, MalformedDecision
+from executor.kernel.family import Actors, Decision, MalformedDecision
 from lake.tables import create_table
 from lake.tail import Tail
 from schemas.tables import DECISIONS
