@@ -1,6 +1,6 @@
 """The admin REST interface of Pulsar 5 as the executor needs it: read a layout, split, merge; every answer typed.
 
-Stage: under `attempt`; the only module that speaks HTTP (DESIGN section 4.4). The same client works against our
+Stage: under the actors; the only module that speaks HTTP (DESIGN section 4.4). The same client works against our
 controller and a real Pulsar 5. It never retries and never raises for what a server or a network does: an answer that
 does not say clearly "done" or "that is wrong" is `NoAnswer`, and then the layout has to be asked.
 """
@@ -19,7 +19,7 @@ import httpx
 from pydantic import ValidationError
 
 from decisions.topic.layout import LayoutError, SegmentLayout
-from executor.decision import Decision
+from executor.kernel.family import Accepted, NoAnswer, Refused
 from schemas.ids import topic_parts
 from schemas.metadata import ScalableTopicMetadata
 
@@ -42,27 +42,6 @@ class TopicGone:
     """The interface has said that there is no such topic."""
 
     reason: str
-
-
-@dataclass(frozen=True)
-class Accepted:
-    """A call was answered with success."""
-
-
-@dataclass(frozen=True)
-class Refused:
-    """A call was answered with "that is wrong": the same call will not do better."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
-class NoAnswer:
-    """Nothing is known: no connection, no answer in time, an error of the server, or one that makes no sense."""
-
-    reason: str
-    denied: bool = False
-    """Not authenticated or not allowed (401, 403): worth a slow retry, credentials get repaired."""
 
 
 class AdminClient:
@@ -106,13 +85,6 @@ class AdminClient:
     def merge_segments(self, topic: str, first: int, second: int, decision_id: str) -> Accepted | Refused | NoAnswer:
         """POST …/merge/ID1/ID2."""
         return self._call(f"{self._path(topic)}/merge/{first}/{second}", decision_id)
-
-    def apply(self, decision: Decision) -> Accepted | Refused | NoAnswer:
-        """The one call that a decision asks for."""
-        if decision.action == "split":
-            return self.split_segment(decision.subject, decision.segments[0], decision.decision_id)
-        first, second = decision.segments
-        return self.merge_segments(decision.subject, first, second, decision.decision_id)
 
     def close(self) -> None:
         """Drop all connections; calls that wait for an answer end with `NoAnswer`."""

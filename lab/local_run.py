@@ -24,8 +24,8 @@ from confluent_kafka import KafkaException
 from deltalake.exceptions import DeltaError
 
 from lab.broker import EmbeddedBroker, check_port_is_free, create_topics, free_ports, is_serving
-from lab.integrity import unread_messages
 from lab.java_home import SetupError
+from lab.offsets import unread_messages
 from lab.processes import PartSpec, PartState
 from lab.report import build_report
 from lab.setup import ensure_jars
@@ -78,7 +78,9 @@ class LocalRun:
         self._check_disk()
         self._check_state()
         jars = ensure_jars(self.settings, self.say)
-        self._supervisor = supervisor = Supervisor(self.folder, local.restart_first_seconds, local.restart_most_seconds)
+        self._supervisor = supervisor = Supervisor(
+            self.folder, local.restart_delay_seconds, local.restart_max_delay_seconds
+        )
         broker = EmbeddedBroker(self.folder / "kafka", jars.kafka, local.broker_heap, local.broker_port)
         if controller.port:
             check_port_is_free(controller.port, "the controller")

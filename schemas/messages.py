@@ -7,13 +7,14 @@ never raises.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Any, Literal, TypeAlias, Union, get_args
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
-from schemas.base import Count, Millis, Name, Namespace, Rate, SegmentId, TopicName, Wire
+from schemas.base import TOPIC_PATTERN, Count, Millis, Name, Namespace, Rate, SegmentId, TopicName, Wire
 from schemas.ids import EVERY_TOPIC
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 
@@ -32,6 +33,10 @@ SubscriptionType = Literal["STREAM", "CHECKPOINT", "QUEUE"]
 ConsumerEventKind = Literal["registered", "unregistered", "snapshot", "deleted"]
 LayoutCause = Literal["created", "split", "merge", "prune", "policy", "deleted", "snapshot"]
 OutcomeStatus = Literal["applied", "superseded", "rejected", "failed", "observed"]
+
+
+TOPICS_FAMILY = "autoscale"
+"""The family (`schemas.tables.Family`) of decisions on scalable topics; its messages do not name it."""
 
 
 class SegmentSample(Wire):
@@ -125,10 +130,19 @@ class OutcomeEvent(Wire):
     v: Literal[1]
     type: Literal["outcome"]
     decision_id: Annotated[str, Field(min_length=1, max_length=128)]
-    topic: TopicName
+    family: Annotated[Name, Field(exclude_if=lambda family: family == TOPICS_FAMILY)] = TOPICS_FAMILY
+    """Which family's decision it was; absent: of a scalable topic."""
+    topic: Name
+    """What was decided about: a scalable topic, or whatever another family decides about. It is the record's key."""
     status: OutcomeStatus
     error: Annotated[str, Field(max_length=8192)] | None = None
     at: Millis
+
+    @model_validator(mode="after")
+    def _a_topic_has_a_topics_name(self) -> OutcomeEvent:
+        if self.family == TOPICS_FAMILY and not re.fullmatch(TOPIC_PATTERN, self.topic):
+            raise ValueError("topic is not topic://tenant/namespace/name")
+        return self
 
 
 ControlEvent: TypeAlias = Annotated[LayoutEvent | PolicyEvent | TickEvent | OutcomeEvent, Field(discriminator="type")]

@@ -16,7 +16,7 @@ from rich.text import Text
 from lab.processes import PartState
 from lab.screen.keyspace import legend, ruler, strip
 from lab.screen.words import age, amount, hold_reason, printable, short_names, span
-from lab.view import DecisionView, LakeView, TopicView
+from ledger.live import DecisionView, LakeView, TopicView
 
 DIM = "grey62"
 FAINT = "grey50"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from lab.view import SegmentView
+from ledger.live import SegmentView
 
 KEYS = 0x10000
 

@@ -9,7 +9,8 @@ import pytest
 
 from controller.tokens import add_token
 from decisions.topic.layout import SegmentLayout
-from executor.admin import Accepted, AdminClient, NoAnswer, Refused, TopicGone
+from executor.admin import AdminClient, TopicGone
+from executor.kernel.family import Accepted, NoAnswer, Refused
 from tests.controller.conftest import run_controller
 from tests.executor.conftest import House
 from tests.executor.gate import DRIBBLES, HANGS, ILLEGAL_ARGUMENT, LOST_AFTER, LOST_BEFORE, answers, open_gate

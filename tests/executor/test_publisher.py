@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from executor.publisher import KafkaPublisher
+from executor.kernel.publisher import KafkaPublisher
 from lab.broker import EmbeddedBroker
 from schemas.messages import OutcomeEvent
 from tests.controller.listening import Listener

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -12,10 +13,11 @@ import pytest
 
 from controller.tokens import add_token
 from lab.doctor import examine, wrong_packages
-from lab.processes import boot_mark, start_mark
+from lab.processes import TOKEN_VARIABLE, carries_token
 from lab.setup import LOCALFS_JAR
 from lab.supervisor import only_one
 from tests.lab.settings import home_with
+from tests.waiting import wait_until
 
 HOME = Path(__file__).resolve().parents[2]
 
@@ -100,10 +102,12 @@ def test_what_a_killed_run_left_behind_is_named_and_a_living_run_is_not_wrong(tm
     file, folder = home_with(tmp_path), tmp_path / "var"
     folder.mkdir()
     left = subprocess.Popen(
-        [sys.executable, "-c", "import threading; threading.Event().wait()"], start_new_session=True
-    )
+        [sys.executable, "-c", "import threading; threading.Event().wait()"], start_new_session=True,
+        env={**os.environ, TOKEN_VARIABLE: "killed"},
+    )  # fmt: skip
     try:
-        entry = {"part": "x", "session": left.pid, "mark": start_mark(left.pid), "boot": boot_mark(), "token": ""}
+        wait_until(lambda: carries_token(left.pid, "killed"), 10)
+        entry = {"part": "x", "session": left.pid, "token": "killed"}
         (folder / "processes.json").write_text(json.dumps([entry]))
         assert f"sessions {left.pid}" in wrong(file)["local run"].found
         with only_one(folder):

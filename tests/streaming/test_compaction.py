@@ -15,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from anabranch.cli import cli
 from decisions.topic.layout import SegmentLayout
-from executor.outcomes import OutcomeLedger
+from executor.kernel.outcomes import OutcomeLedger
 from lake.maintenance import (
     Compacted,
     cluster_column,

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lab.integrity import check_integrity, end_offsets
+from lab.offsets import end_offsets
+from lake.integrity import check_integrity
 from schemas.settings import load_settings
 from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
 from tests.streaming.answering import restless_cluster

@@ -1,6 +1,6 @@
 """Pure: what the live layout says about a decision. No I/O, no clock, no memory but what is passed in.
 
-Stage: under `attempt`, before and after every call. A split had effect iff the segment is sealed with children that
+Stage: under `actor`, before and after every call. A split had effect iff the segment is sealed with children that
 halve its range; a merge iff both are sealed with a common child that covers their union (PIP-468 "Split Protocol",
 "Merge Protocol"). Pruning removes sealed segments and their ids from their relatives; the effect is then looked for
 in what is left, and where that does not decide, the decision counts as superseded: never acted on again.
@@ -9,38 +9,16 @@ in what is left, and where that does not decide, the decision counts as supersed
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from decisions.topic.layout import Segment, SegmentLayout
-from executor.decision import Decision
+from executor.autoscale.decision import SegmentDecision
+from executor.kernel.family import Act, Applied, Superseded, Verdict
 
 _SHOWN = 8
 
 
-@dataclass(frozen=True)
-class Act:
-    """The topic is as it was decided on: the call is still to be made."""
-
-
-@dataclass(frozen=True)
-class Applied:
-    """The decision has taken effect; `children` are those of its new segments that still exist."""
-
-    children: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Superseded:
-    """The topic is no longer as it was decided on, and not by our doing."""
-
-    why: str
-
-
-Verdict = Act | Applied | Superseded
-
-
-def judge(decision: Decision, layout: SegmentLayout | None, may_have_called: bool) -> Verdict:
+def judge(decision: SegmentDecision, layout: SegmentLayout | None, may_have_called: bool) -> Verdict:
     """What to do about a decision, given the live layout (None: the topic is gone).
 
     `may_have_called`: a call for this decision may have gone out before this look, by this process or by one that left
@@ -63,7 +41,7 @@ def judge(decision: Decision, layout: SegmentLayout | None, may_have_called: boo
     return Superseded(_difference(decision, layout, active, before))
 
 
-def describe(decision: Decision, layout: SegmentLayout | None) -> dict[str, Any]:
+def describe(decision: SegmentDecision, layout: SegmentLayout | None) -> dict[str, Any]:
     """What was seen, for the record: epoch, number of active segments, and the decision's segments and children."""
     if layout is None:
         return {"topic": "gone"}
@@ -97,7 +75,7 @@ def _is_same_topic(decided: SegmentLayout, live: SegmentLayout) -> bool:
     return True
 
 
-def _effect(decision: Decision, layout: SegmentLayout) -> tuple[int, ...]:
+def _effect(decision: SegmentDecision, layout: SegmentLayout) -> tuple[int, ...]:
     """Ids of the children that show the decision's effect; empty when there is none, or no sign of it is left."""
     targets = [decision.layout.segments[i] for i in decision.segments]
     if any(layout.segments[t.segment_id].is_active for t in targets if t.segment_id in layout.segments):
@@ -134,7 +112,7 @@ def _children(segment: Segment, layout: SegmentLayout) -> list[Segment]:
     return [layout.segments[i] for i in sorted(listed)]
 
 
-def _difference(decision: Decision, layout: SegmentLayout, active: set[int], before: set[int]) -> str:
+def _difference(decision: SegmentDecision, layout: SegmentLayout, active: set[int], before: set[int]) -> str:
     gone = [i for i in decision.segments if i not in active]
     untold = [i for i in gone if i not in layout.segments or not _children(layout.segments[i], layout)]
     if untold:

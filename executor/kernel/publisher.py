@@ -1,8 +1,8 @@
-"""Outcome events to Kafka topic `control-events` (DESIGN section 4.1): the newest of each topic until it is confirmed.
+"""Outcome events to Kafka topic `control-events` (DESIGN section 4.1): of each subject the newest, until confirmed.
 
 Stage: last in the executor, always after the terminal row is durable. No thread of its own: `loop` calls `poll`. Kafka
-being away stops nothing: events wait here, and after a restart the newest outcome of every topic is published again
-from the record. So listeners may see an event twice, and never miss how a topic's last decision ended.
+being away stops nothing: events wait here, and after a restart the newest outcome of every subject is published
+again from the record. So listeners may see an event twice, and never miss how a subject's last decision ended.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ class KafkaPublisher:
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
         self._producer: Producer | None = None
-        self._unconfirmed: dict[str, OutcomeEvent] = {}
-        self._unsent: dict[str, OutcomeEvent] = {}
+        self._unconfirmed: dict[tuple[str, str], OutcomeEvent] = {}
+        self._unsent: dict[tuple[str, str], OutcomeEvent] = {}
         self._send_at = 0.0
         self._broken = False
         self._trouble: str | None = None
 
     def publish(self, event: OutcomeEvent) -> None:
-        """Take an event; an older one of the same topic need no longer be delivered."""
-        self._unconfirmed[event.topic] = event
-        self._unsent[event.topic] = event
+        """Take an event; an older one of the same subject need no longer be delivered."""
+        self._unconfirmed[_subject(event)] = event
+        self._unsent[_subject(event)] = event
         self.poll()
 
     def poll(self) -> None:
@@ -71,10 +71,10 @@ class KafkaPublisher:
         if self._broken:
             self._renew()
         if self._unsent and time.monotonic() >= self._send_at:
-            for topic, event in list(self._unsent.items()):
+            for subject, event in list(self._unsent.items()):
                 if not self._send(event):
                     break
-                del self._unsent[topic]
+                del self._unsent[subject]
         if self._producer is not None:
             self._producer.poll(0)
 
@@ -87,14 +87,14 @@ class KafkaPublisher:
 
     def _send(self, event: OutcomeEvent) -> bool:
         def delivered(error: KafkaError | None, _: Message) -> None:
-            current = self._unconfirmed.get(event.topic) is event
+            current = self._unconfirmed.get(_subject(event)) is event
             if error is None:
                 if current:
-                    del self._unconfirmed[event.topic]
+                    del self._unconfirmed[_subject(event)]
                 self._note(None)
                 return
             if current:
-                self._unsent[event.topic] = event
+                self._unsent[_subject(event)] = event
             self._again_later(f"outcome events do not reach Kafka at {self._bootstrap}: {error.str()}")
             self._broken |= error.fatal()
 
@@ -140,3 +140,7 @@ class KafkaPublisher:
             log.info("outcome events reach Kafka at %s", self._bootstrap)
         else:
             log.warning("%s", trouble)
+
+
+def _subject(event: OutcomeEvent) -> tuple[str, str]:
+    return event.family, event.topic

@@ -1,6 +1,7 @@
-"""Whether what must always hold did: checks over all rows of the lake, and Kafka's own count of what was sent.
+"""Whether what must always hold did: checks over all rows of the lake (DESIGN section 5).
 
-Stage: part of the report of a local run (`lab.report`), and of the tests that kill parts of it.
+Stage: beside everything, from time to time: part of the report of a local run (`lab.report`), and of the tests that
+kill parts of it. Kafka's own count of what was sent comes in as a number for each topic.
 """
 
 from __future__ import annotations
@@ -10,32 +11,28 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
-
-from lab.view import active_ranges
-from lake.tables import open_table
-from lake.tail import Row
-from schemas.kafka import KAFKA_TOPICS
-from schemas.settings import Settings
-from schemas.tables import BATCHES
+from lake.rows import active_ranges
+from lake.tail import StoredRow
 
 KEYS = 0x10000
-KAFKA_SECONDS = 5.0
+"""Size of the hash space that the active segments of a topic tile."""
 
 
 def check_integrity(
-    batches: Sequence[Row],
-    decisions: Sequence[Row],
-    holds: Sequence[Row],
-    outcomes: Sequence[Row],
-    events: Sequence[Row],
-    dead_letters: Sequence[Row],
+    batches: Sequence[StoredRow],
+    decisions: Sequence[StoredRow],
+    holds: Sequence[StoredRow],
+    outcomes: Sequence[StoredRow],
+    events: Sequence[StoredRow],
+    dead_letters: Sequence[StoredRow],
     offsets: Mapping[str, int] | None,
 ) -> dict[str, Any]:
-    """What must always hold (DESIGN section 5), on all rows of the lake; `lab.report.build_report` names the keys."""
-    newest = max(batches, key=lambda row: row["committed_at"])["generation"] if batches else None
+    """What must always hold, on all rows of the lake; `lab.report.build_report` names the keys.
+
+    `offsets`: by Kafka topic the sum of its end offsets; None: Kafka did not answer.
+    """
     generations = {row["generation"] for row in batches}
-    counted = sum(row["messages"] for row in batches if row["generation"] == newest)
+    counted = counted_messages(batches)
     applied = Counter(row["decision_id"] for row in outcomes if row["status"] == "applied")
     # A new checkpoint reads Kafka again from the start: only within one may nothing be seen twice.
     records = Counter(
@@ -71,26 +68,13 @@ def check_integrity(
     return found
 
 
-def end_offsets(bootstrap: str, seconds: float = KAFKA_SECONDS) -> dict[str, int] | None:
-    """The sum of the end offsets of each Kafka topic; None when the broker does not answer in `seconds`."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "anabranch-report", "log_level": 0})
-    found: dict[str, int] = {}
-    try:
-        known = consumer.list_topics(timeout=seconds).topics
-        for topic in KAFKA_TOPICS:
-            partitions = known[topic.name].partitions if topic.name in known else ()
-            found[topic.name] = sum(
-                consumer.get_watermark_offsets(TopicPartition(topic.name, partition), timeout=seconds)[1]
-                for partition in partitions
-            )
-    except KafkaException:
-        return None
-    finally:
-        consumer.close()
-    return found
+def counted_messages(batches: Sequence[StoredRow]) -> int:
+    """The Kafka records that the newest checkpoint has accounted for, out of all rows of `batches`."""
+    newest = max(batches, key=lambda row: row["committed_at"])["generation"] if batches else None
+    return sum(row["messages"] for row in batches if row["generation"] == newest)
 
 
-def _sequence_gaps(table: str, rows: Iterable[Row], time: str, restarts: bool) -> list[dict[str, Any]]:
+def _sequence_gaps(table: str, rows: Iterable[StoredRow], time: str, restarts: bool) -> list[dict[str, Any]]:
     """Where `seq` of a subject does not go on by one; `restarts`: it may begin again at 1 (a new checkpoint)."""
     gaps, before = [], Counter[str]()
     for row in sorted(rows, key=lambda row: (row[time], row["seq"])):
@@ -108,14 +92,3 @@ def _tiles(ranges: Iterable[tuple[int, int]]) -> bool:
             return False
         following = end + 1
     return following == KEYS
-
-
-def unread_messages(settings: Settings) -> int | None:
-    """Kafka records that the job has not accounted for yet; None when the broker does not answer."""
-    offsets = end_offsets(settings.kafka.bootstrap)
-    table = open_table(settings.lake_path, BATCHES)
-    if offsets is None or table is None:
-        return None
-    rows = table.to_pyarrow_table(columns=["generation", "messages", "committed_at"]).to_pylist()
-    newest = max(rows, key=lambda row: row["committed_at"])["generation"] if rows else None
-    return sum(offsets.values()) - sum(row["messages"] for row in rows if row["generation"] == newest)

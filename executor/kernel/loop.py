@@ -1,9 +1,10 @@
-"""The work in hand, topic by topic: record the intent, then act; record the end, then announce it; persist, then wait.
+"""The work in hand, by subject: record the intent, then act; record the end, then announce it; persist, then wait.
 
 Stage: the heart of the executor. One thread (the caller of `run`) owns all state here, polls the tail, makes every
-Delta commit (what is ready at the same time goes into one) and announces; worker threads only make HTTP calls
-(`attempt`, in `workers`). The item of work is a topic: its open decisions are taken up one after the other, oldest
-first, and a topic that waits holds no thread.
+Delta commit (what is ready at the same time goes into one) and announces; worker threads only look and call
+(`attempt`, in `workers`). The item of work is a subject, a topic for instance: its open decisions are taken up one
+after the other, oldest first, and a subject that waits holds no thread. Which family a decision is of decides only
+whose `Actor` is asked.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from itertools import count
 
 from deltalake.exceptions import DeltaError
 
-from executor.attempt import Cluster, Ended, Result, Standing, TryAgain, observe_once, try_once
-from executor.decision import Decision, Malformed, read_decision
-from executor.judge import describe
-from executor.outcomes import INTENT, OutcomeLedger, RecordedEnd
-from executor.publisher import OutcomePublisher
-from executor.tail import DecisionTail
-from executor.workers import Workers
+from executor.kernel.attempt import Ended, Result, Standing, TryAgain, observe_once, try_once
+from executor.kernel.backoff import Backoff
+from executor.kernel.decision import Malformed, read_decision
+from executor.kernel.family import Actors, Decision
+from executor.kernel.outcomes import INTENT, OutcomeLedger, RecordedEnd
+from executor.kernel.publisher import OutcomePublisher
+from executor.kernel.workers import Workers
+from lake.tail import Tail
 from schemas.messages import OutcomeEvent
 from schemas.settings import ExecutorSettings
 from schemas.tables import OutcomeRow
@@ -35,9 +37,9 @@ log = logging.getLogger(__name__)
 
 STOP_SECONDS = 5.0
 """At a clean stop, longest wait for the calls that are out; the next start judges by the layout what became of them."""
-LAKE_FIRST_SECONDS = 0.1
-LAKE_MOST_SECONDS = 5.0
-"""First and longest pause after the lake could not be read or written."""
+LAKE_DELAY_SECONDS = 0.1
+LAKE_MAX_DELAY_SECONDS = 5.0
+"""Shortest and longest delay after the lake could not be read or written."""
 MAX_ERROR = 2_000
 """Characters of an error text that are kept."""
 
@@ -49,7 +51,7 @@ class _Begin:
     """A decision is about to be acted on: its intent must be durable first."""
 
 
-Step = _Begin | Ended | TryAgain
+_Recordable = _Begin | Ended | TryAgain
 
 
 @dataclass
@@ -57,65 +59,71 @@ class _Work:
     """One open decision; only the loop's thread changes it."""
 
     decision: Decision | Malformed
-    standing: Standing = field(default_factory=Standing)
     begun_at: datetime | None = None
     """When its first intent was recorded (in mode observe: when it was first looked at)."""
+    standing: Standing = field(default_factory=Standing)
     failures: int = 0
 
+    @property
+    def subject(self) -> tuple[str, str]:
+        """What it is about: family and subject."""
+        return self.decision.family, self.decision.subject
 
-@dataclass
-class _Pause:
-    """Growing pauses while the lake fails; one line in the log when that begins and when it ends."""
 
-    what: str
-    until: float = 0.0
-    seconds: float = 0.0
+class _Outage:
+    """The lake fails: when it is tried again, and one line in the log when that begins and when it ends."""
+
+    def __init__(self, what: str) -> None:
+        self._what, self._failures = what, 0
+        self._backoff = Backoff(LAKE_DELAY_SECONDS, LAKE_MAX_DELAY_SECONDS)
+        self.until = 0.0
 
     def failed(self, error: Exception) -> None:
-        """Wait before the next time, twice as long as before."""
-        if not self.seconds:
-            log.warning("%s, trying again: %s", self.what, error)
-        self.seconds = min(LAKE_MOST_SECONDS, 2 * self.seconds or LAKE_FIRST_SECONDS)
-        self.until = time.monotonic() + self.seconds
+        """Wait before the next time."""
+        if not self._failures:
+            log.warning("%s, trying again: %s", self._what, error)
+        self._failures += 1
+        self.until = time.monotonic() + self._backoff.after(self._failures)
 
     def succeeded(self) -> None:
-        """No pause any more."""
-        if self.seconds:
-            log.info("the lake works again (%s)", self.what)
-        self.until = self.seconds = 0.0
+        """It is over."""
+        if self._failures:
+            log.info("the lake works again (%s)", self._what)
+        self.until, self._failures = 0.0, 0
 
 
 class Executor:
-    """Applies what `tail` brings through `cluster`, on the record of `ledger`, announced by `publisher`."""
+    """Applies what `tail` brings by the family's actor, on the record of `ledger`, announced by `publisher`."""
 
     def __init__(
         self,
         settings: ExecutorSettings,
-        tail: DecisionTail,
+        tail: Tail,
         ledger: OutcomeLedger,
-        cluster: Cluster,
+        actors: Actors,
         publisher: OutcomePublisher,
         clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
     ) -> None:
         self._settings, self._tail, self._ledger = settings, tail, ledger
-        self._cluster, self._publisher, self._clock = cluster, publisher, clock
+        self._actors, self._publisher, self._clock = actors, publisher, clock
         self._observe = settings.mode == "observe"
-        self._topics: dict[str, deque[_Work]] = {}
+        self._backoff = Backoff(settings.retry_delay_seconds, settings.retry_max_delay_seconds)
+        self._subjects: dict[tuple[str, str], deque[_Work]] = {}
         self._known: set[str] = set()
         self._fresh: deque[_Work] = deque()
         self._later: list[tuple[float, int, _Work]] = []
         self._numbers: Iterator[int] = count()
-        self._to_record: list[tuple[_Work, Step]] = []
+        self._to_record: list[tuple[_Work, _Recordable]] = []
         self._poll_at = 0.0
-        self._reading = _Pause("decisions cannot be read")
-        self._writing = _Pause("outcomes cannot be written")
+        self._reading = _Outage("decisions cannot be read")
+        self._writing = _Outage("outcomes cannot be written")
         self._workers: Workers[_Work, tuple[Result, Standing]] = Workers(settings.workers)
         self._stopping = threading.Event()
 
     @property
     def open_decisions(self) -> int:
         """Decisions in hand."""
-        return sum(len(works) for works in self._topics.values())
+        return sum(len(works) for works in self._subjects.values())
 
     def run(self, ready: Callable[[], None] = lambda: None) -> None:
         """Work until `stop`; `ready` is called when the record has been read. Raises `LeaseLost` when overtaken.
@@ -142,19 +150,19 @@ class Executor:
         self._workers.wake()
 
     def _restore(self) -> None:
-        history = self._ledger.history()
-        self._known |= history.ended
-        for end in history.newest.values():
+        recorded = self._ledger.recorded()
+        self._known |= recorded.ended
+        for end in recorded.newest.values():
             self._announce(end)
         for row in self._tail.read(self._known):
             self._take_up(row)
-        for works in self._topics.values():
+        for works in self._subjects.values():
             for work in works:
-                begun = history.begun.get(work.decision.decision_id)
+                begun = recorded.begun.get(work.decision.decision_id)
                 if begun is not None:
                     work.begun_at = begun.at
                     work.standing = Standing(calls=begun.calls, open_end=True)
-        for works in self._topics.values():
+        for works in self._subjects.values():
             self._begin(works[0])
 
     def _wait_seconds(self) -> float:
@@ -175,12 +183,12 @@ class Executor:
 
     def _take_result(self, work: _Work, result: Result) -> None:
         """Turns a try that settled nothing into the end when its time is over."""
-        step: Step = result
+        step: _Recordable = result
         if isinstance(result, TryAgain):
             work.failures += 1
             waited = (self._clock() - work.begun_at).total_seconds() if work.begun_at else 0.0
             if waited >= self._settings.give_up_seconds:
-                step = Ended("failed", result.layout, f"given up after {waited:.0f} s: {result.reason}")
+                step = Ended("failed", result.seen, f"given up after {waited:.0f} s: {result.reason}")
             else:
                 level = logging.WARNING if work.failures == 1 else logging.DEBUG
                 log.log(level, "%s is not settled, trying again: %s", work.decision, result.reason)
@@ -205,21 +213,21 @@ class Executor:
         self._reading.succeeded()
         for row in rows:
             work = self._take_up(row)
-            if work is not None and self._topics[work.decision.subject][0] is work:
+            if work is not None and self._subjects[work.subject][0] is work:
                 self._begin(work)
 
     def _take_up(self, row: dict[str, object]) -> _Work | None:
-        """Adds a row to its topic's work, unless its decision is known."""
-        decision = read_decision(row)
+        """Adds a row to its subject's work, unless its decision is known."""
+        decision = read_decision(row, self._actors)
         if decision.decision_id in self._known:
             return None
         self._known.add(decision.decision_id)
         work = _Work(decision)
-        self._topics.setdefault(decision.subject, deque()).append(work)
+        self._subjects.setdefault(work.subject, deque()).append(work)
         return work
 
     def _begin(self, work: _Work) -> None:
-        """The first step of the oldest open decision of a topic."""
+        """The first step of the oldest open decision of a subject."""
         if isinstance(work.decision, Malformed):
             self._to_record.append((work, Ended("rejected", None, work.decision.why)))
         elif self._observe:
@@ -252,14 +260,13 @@ class Executor:
                 work.begun_at = row.at
                 self._fresh.append(work)
 
-    def _row(self, work: _Work, step: Step, now: datetime) -> OutcomeRow:
+    def _row(self, work: _Work, step: _Recordable, now: datetime) -> OutcomeRow:
         decision = work.decision
-        layout = None if isinstance(step, _Begin) else step.layout
+        seen = None if isinstance(step, _Begin) else step.seen
         error = step.error if isinstance(step, Ended) else step.reason if isinstance(step, TryAgain) else None
-        gone = isinstance(step, Ended) and step.status in ("superseded", "observed") and layout is None
-        seen = describe(decision, layout) if isinstance(decision, Decision) and (layout or gone) else {}
+        details = dict(seen.details) if seen else {}
         if isinstance(step, Ended) and step.would is not None:
-            seen["would"] = step.would
+            details["would"] = step.would
         return self._ledger.row(
             decision_id=decision.decision_id,
             family=decision.family,
@@ -267,26 +274,26 @@ class Executor:
             status=step.status if isinstance(step, Ended) else INTENT,
             attempt=work.standing.calls,
             at=now,
-            layout_epoch=None if layout is None else layout.epoch,
-            seen=seen,
+            layout_epoch=seen.layout_epoch if seen else None,
+            seen=details,
             error=error and error[:MAX_ERROR],
         )
 
     def _end(self, work: _Work, row: OutcomeRow) -> None:
         log.info("%s: %s%s", work.decision, row.status, f": {row.error}" if row.error else "")
-        self._announce(RecordedEnd(row.decision_id, row.subject, row.status, row.error, row.at))
-        works = self._topics[row.subject]
+        self._announce(RecordedEnd(row.decision_id, row.family, row.subject, row.status, row.error, row.at))
+        works = self._subjects[work.subject]
         works.popleft()
         if works:
             self._begin(works[0])
         else:
-            del self._topics[row.subject]
+            del self._subjects[work.subject]
 
     def _announce(self, end: RecordedEnd) -> None:
         try:
             event = OutcomeEvent.model_validate({
-                "v": 1, "type": "outcome", "decisionId": end.decision_id, "topic": end.subject, "status": end.status,
-                "error": end.error, "at": int(end.at.timestamp() * 1000),
+                "v": 1, "type": "outcome", "decisionId": end.decision_id, "family": end.family, "topic": end.subject,
+                "status": end.status, "error": end.error, "at": int(end.at.timestamp() * 1000),
             })  # fmt: skip
         except ValueError:
             log.warning("the outcome of decision %r of %r cannot be announced: no such names on Kafka",
@@ -295,12 +302,11 @@ class Executor:
         self._publisher.publish(event)
 
     def _retry_later(self, work: _Work, step: TryAgain) -> None:
-        first, most = self._settings.retry_first_seconds, self._settings.retry_most_seconds
-        pause = most if step.slowly else min(most, first * 2 ** min(work.failures - 1, 30))
+        delay = self._backoff.slowly() if step.slowly else self._backoff.after(work.failures)
         if work.begun_at is not None:
             left = self._settings.give_up_seconds - (self._clock() - work.begun_at).total_seconds()
-            pause = min(pause, max(0.0, left))
-        heapq.heappush(self._later, (time.monotonic() + pause, next(self._numbers), work))
+            delay = min(delay, max(0.0, left))
+        heapq.heappush(self._later, (time.monotonic() + delay, next(self._numbers), work))
 
     def _dispatch(self) -> None:
         while self._fresh and self._workers.has_room:
@@ -311,11 +317,11 @@ class Executor:
     def _start(self, work: _Work) -> None:
         decision, standing = work.decision, work.standing
         assert isinstance(decision, Decision)
-        retry = work.failures > 0
+        actor, retry = self._actors[decision.family], work.failures > 0
         if self._observe:
-            self._workers.give(work, retry, lambda: observe_once(decision, standing, self._cluster))
+            self._workers.give(work, retry, lambda: observe_once(decision, standing, actor))
         else:
-            self._workers.give(work, retry, lambda: try_once(decision, standing, self._cluster, self._may_call))
+            self._workers.give(work, retry, lambda: try_once(decision, standing, actor, self._may_call))
 
     def _may_call(self) -> bool:
         return not self._stopping.is_set()

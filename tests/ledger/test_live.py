@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
-from pathlib import Path
-
 import pytest
-from deltalake import DeltaTable, write_deltalake
 
-from lab.view import LakeReader
-from lake.tables import create_lake, create_table
-from lake.tail import Tail, cdf_rows, newest_rows
-from schemas.arrow import to_arrow
-from schemas.tables import DEAD_LETTERS
+from lake.tables import create_lake
+from ledger.live import LakeReader
 from tests.lab.lake import (
     ORDERS,
     at,
@@ -161,61 +154,3 @@ def test_dead_letters_are_counted_by_reason(lake):
     reader.refresh(at(4))
     write(lake, dead_letter("invalid", 5))
     assert reader.refresh(at(6)).dead_letters == {"not-json": 2, "invalid": 2}
-
-
-def test_tail_gives_every_row_once_and_in_commit_order(lake):
-    tail = Tail(lake, DEAD_LETTERS)
-    seen = []
-    for number in range(12):
-        write(lake, dead_letter(f"r{number}a", number), dead_letter(f"r{number}b", number))
-        if number % 5 == 4:
-            seen += tail.read()
-    seen += tail.read()
-    assert [row["reason"] for row in seen] == [f"r{number}{letter}" for number in range(12) for letter in "ab"]
-    assert tail.read() == []
-
-
-def test_tail_looks_back_no_further_than_it_is_told(lake):
-    for number in range(9):
-        write(lake, dead_letter(f"r{number}", number))
-    assert [row["reason"] for row in Tail(lake, DEAD_LETTERS, backlog=2).read()] == ["r6", "r7", "r8"]
-
-
-@pytest.mark.parametrize("forgotten", [1, 5, 9])
-def test_versions_that_the_log_has_forgotten_are_left_out_and_no_others(lake, forgotten):
-    for number in range(9):
-        write(lake, dead_letter(f"r{number}", number))
-    DeltaTable(f"{lake}/dead_letters").create_checkpoint()
-    for version in range(forgotten):
-        (Path(lake) / "dead_letters" / "_delta_log" / f"{version:020}.json").unlink()
-    rows = cdf_rows(DeltaTable(f"{lake}/dead_letters"), 0)
-    assert [row["reason"] for row in rows] == [f"r{number}" for number in range(9)][forgotten - 1 :]
-
-
-def test_compaction_adds_nothing_to_a_tail(lake):
-    tail = Tail(lake, DEAD_LETTERS)
-    for number in range(4):
-        write(lake, dead_letter(f"r{number}", number))
-    assert len(tail.read()) == 4
-    DeltaTable(f"{lake}/dead_letters").optimize.compact()
-    assert tail.read() == []
-    write(lake, dead_letter("r4", 4))
-    assert [row["reason"] for row in tail.read()] == ["r4"]
-
-
-@pytest.mark.parametrize(("limit", "expected"), [(0, 0), (1, 1), (7, 7), (100, 50)])
-def test_newest_rows_are_the_last_committed_ones(lake, limit, expected):
-    table = create_table(lake, DEAD_LETTERS)
-    for number in range(25):
-        write_deltalake(
-            table, to_arrow(DEAD_LETTERS, [dead_letter(f"{number}{half}", number) for half in "ab"]), mode="append"
-        )
-    rows = newest_rows(DeltaTable(f"{lake}/dead_letters"), limit)
-    assert len(rows) == expected
-    assert [row["reason"] for row in rows[-2:]] == ["24a", "24b"][-expected:] if expected else rows == []
-
-
-def test_commit_times_are_aware_and_of_this_minute(lake):
-    write(lake, dead_letter("r", 1))
-    [row] = Tail(lake, DEAD_LETTERS).read()
-    assert abs(datetime.now(timezone.utc) - row["_commit_timestamp"]) < timedelta(minutes=1)

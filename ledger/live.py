@@ -1,20 +1,25 @@
-"""The lake as a live picture in memory: what the screen shows and the report counts.
+"""The fleet as the tables show it, live: topics with segments, load, consumers and holds, and the newest decisions.
 
-Stage: the read end of the local run. Every table is tailed by version through delta-rs (its change data feed), so a
-refresh costs milliseconds whatever the history. One source for everything: layouts and consumers come from the
+Stage: the read end of the whole system; the screen of the local run draws it. Every table is tailed by version, so a
+refresh costs milliseconds however long the history is. One source for everything: layouts and consumers come from the
 `events` table and not from the controller, so the picture stands while the controller is down.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-from lake.tail import Row, Tail
+from deltalake.exceptions import DeltaError
+
+from lake.rows import active_ranges
+from lake.tail import StoredRow, Tail
+from ledger.actions import action_kind, decision_segments, segments_text
 from schemas.metadata import RATES
 from schemas.tables import (
     BATCHES,
@@ -26,7 +31,10 @@ from schemas.tables import (
     SEGMENT_LOAD,
 )
 
-KEPT_DECISIONS = 200
+log = logging.getLogger(__name__)
+
+MAX_DECISIONS = 200
+"""The newest decisions that are kept."""
 RATE_SECONDS = 10.0
 
 
@@ -136,16 +144,16 @@ class LakeReader:
             for table in (EVENTS, SEGMENT_LOAD, DECISIONS, HOLDS, OUTCOMES, DEAD_LETTERS, BATCHES)
         }
         self._topics: dict[str, _Topic] = {}
-        self._decisions: dict[str, Row] = {}
-        self._outcomes: dict[str, Row] = {}
+        self._decisions: dict[str, StoredRow] = {}
+        self._outcomes: dict[str, StoredRow] = {}
         self._applied: set[str] = set()
         self._actions: Counter[str] = Counter()
         self._dead_letters: Counter[str] = Counter()
-        self._batches: deque[Row] = deque(maxlen=600)
+        self._batches: deque[StoredRow] = deque(maxlen=600)
 
     def refresh(self, now: datetime | None = None) -> LakeView:
         """Reads what is new and gives the picture as of `now` (default: the wall clock)."""
-        new = {name: tail.read() for name, tail in self._tails.items()}
+        new = {name: _news(tail) for name, tail in self._tails.items()}
         for row in new[EVENTS.name]:
             self._take_event(row)
         for row in new[SEGMENT_LOAD.name]:
@@ -154,7 +162,7 @@ class LakeReader:
             )  # fmt: skip
         # Of the two tables the one with the later instant has the last word on whether a topic holds.
         for row in sorted(new[DECISIONS.name] + new[HOLDS.name], key=lambda row: row.get("decided_at") or row["since"]):
-            self._take_judgement(row)
+            self._take_decision_or_hold(row)
         for row in new[OUTCOMES.name]:
             self._take_outcome(row)
         self._dead_letters.update(row["reason"] for row in new[DEAD_LETTERS.name])
@@ -164,7 +172,7 @@ class LakeReader:
     def _topic(self, name: str) -> _Topic:
         return self._topics.setdefault(name, _Topic())
 
-    def _take_event(self, row: Row) -> None:
+    def _take_event(self, row: StoredRow) -> None:
         if row["type"] not in ("layout", "consumer"):
             return
         body = json.loads(row["body"])
@@ -182,13 +190,13 @@ class LakeReader:
             topic.ranges = active_ranges(body["layout"])
             topic.loads = {segment: load for segment, load in topic.loads.items() if segment in topic.ranges}
 
-    def _take_judgement(self, row: Row) -> None:
+    def _take_decision_or_hold(self, row: StoredRow) -> None:
         topic = self._topic(row["subject"])
         topic.policy = json.loads(row["inputs"]).get("policy") or {}
         if "decision_id" in row:
             topic.hold, topic.newest_decision = None, row["decision_id"]
             self._decisions[row["decision_id"]] = row
-            while len(self._decisions) > KEPT_DECISIONS:
+            while len(self._decisions) > MAX_DECISIONS:
                 gone = next(iter(self._decisions))
                 del self._decisions[gone]
                 self._outcomes.pop(gone, None)
@@ -201,7 +209,7 @@ class LakeReader:
                 since=row["since"],
             )
 
-    def _take_outcome(self, row: Row) -> None:
+    def _take_outcome(self, row: StoredRow) -> None:
         identity = row["decision_id"]
         if identity not in self._decisions:
             return
@@ -222,7 +230,8 @@ class LakeReader:
 
     def _topic_view(self, name: str, topic: _Topic) -> TopicView:
         newest = None if topic.newest_decision is None else self._decisions.get(topic.newest_decision)
-        is_open = newest is not None and self._outcomes.get(newest["decision_id"], {}).get("status") in (None, "intent")
+        if newest and self._outcomes.get(newest["decision_id"], {}).get("status") not in (None, "intent"):
+            newest = None
         return TopicView(
             name=name,
             epoch=topic.epoch,
@@ -239,11 +248,11 @@ class LakeReader:
             ),
             consumers=tuple((sub, kind, count) for sub, (kind, count) in sorted(topic.consumers.items())),
             # The job notes that a decision is open, but not that it no longer is: the outcome says so.
-            hold=None if topic.hold and topic.hold.gate == "in-flight" and not is_open else topic.hold,
-            open_decision=f"{newest['action']} {segments_text(decision_segments(newest))}" if is_open else None,
+            hold=None if topic.hold and topic.hold.gate == "in-flight" and not newest else topic.hold,
+            open_decision=f"{newest['action']} {segments_text(decision_segments(newest))}" if newest else None,
         )
 
-    def _decision_view(self, row: Row) -> DecisionView:
+    def _decision_view(self, row: StoredRow) -> DecisionView:
         outcome = self._outcomes.get(row["decision_id"], {})
         return DecisionView(
             decision_id=row["decision_id"],
@@ -259,36 +268,18 @@ class LakeReader:
         )
 
 
-def active_ranges(layout: Mapping[str, Any]) -> dict[int, tuple[int, int]]:
-    """Segment id to inclusive hash range of the active segments of a `ScalableTopicMetadata` in JSON, by hash start."""
-    ranges = {
-        segment["segmentId"]: (segment["hashRange"]["start"], segment["hashRange"]["end"])
-        for segment in layout["segments"].values()
-        if segment["state"] == "ACTIVE"
-    }
-    return dict(sorted(ranges.items(), key=lambda item: item[1]))
-
-
-def decision_segments(row: Row) -> tuple[int, ...]:
-    """The segments that a row of `decisions` is about."""
-    return tuple(json.loads(row["arguments"]).get("segments", ()))
-
-
-def segments_text(segments: Iterable[int]) -> str:
-    """`3` or `4+5`."""
-    return "+".join(str(segment) for segment in segments)
-
-
-def action_kind(row: Row) -> str:
-    """What led to a decision: `split:consumer-count`, `split:load` or `merge`."""
-    if row["action"] != "split":
-        return str(row["action"])
-    return "split:load" if row["reason"] in RATES else f"split:{row['reason']}"
+def _news(tail: Tail) -> list[StoredRow]:
+    """New rows; none when the table cannot be read at the moment: the next look has them."""
+    try:
+        return tail.read()
+    except (DeltaError, OSError) as error:
+        log.debug("a table cannot be read, trying again: %s", error)
+        return []
 
 
 def overload(rates: tuple[float, ...] | None, policy: Mapping[str, Any]) -> float | None:
-    """The largest rate / split threshold, as in `decisions.autoscale.rates`; None when either is unknown."""
-    limits = [policy.get(f"split{name[0].upper()}{name[1:]}Threshold") for name in RATES]
+    """The largest rate / split threshold, as in `decisions.autoscale.rates`; None when a rate or a threshold is unknown."""
+    limits: list[float | None] = [policy.get(f"split{name[0].upper()}{name[1:]}Threshold") for name in RATES]
     if rates is None or not all(limits):
         return None
     return max(rate / limit for rate, limit in zip(rates, limits, strict=True) if limit)
@@ -302,7 +293,7 @@ def is_cold(rates: tuple[float, ...] | None, policy: Mapping[str, Any]) -> bool:
     )
 
 
-def lately(batches: Iterable[Row], now: datetime, seconds: float = RATE_SECONDS) -> Rates:
+def lately(batches: Iterable[StoredRow], now: datetime, seconds: float = RATE_SECONDS) -> Rates:
     """Rates of the batches that were committed in the last `seconds` before `now`."""
     recent = [row for row in batches if 0 <= (now - row["committed_at"]).total_seconds() <= seconds]
     if not recent:
