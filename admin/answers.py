@@ -48,12 +48,14 @@ class Refused:
 
     status: int
     reason: str
-    """In one line; of a stack trace only its message."""
+    """In one line; of a stack trace only its message. Empty when the server gives none."""
     from_interface: bool
     """Whether the admin interface itself says so, and not something in front of it: a JSON body with a `reason`."""
+    phrase: str = ""
+    """What the server calls the status."""
 
     def __str__(self) -> str:
-        return f"{self.status} {self.reason}"
+        return f"{self.status} {self.reason}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -62,9 +64,10 @@ class Denied:
 
     status: int
     reason: str
+    phrase: str = ""
 
     def __str__(self) -> str:
-        return f"{self.status} {self.reason}"
+        return f"{self.status} {self.reason}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -73,9 +76,10 @@ class ServerFault:
 
     status: int
     reason: str
+    phrase: str = ""
 
     def __str__(self) -> str:
-        return f"{self.status} {self.reason}"
+        return f"{self.status} {self.reason}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -134,19 +138,19 @@ Reply: TypeAlias = Answered[T] | Fault
 
 def judge_response(response: Response) -> Answered[bytes] | Rejection:
     """The body of a success, or by whose fault there is none."""
-    status = response.status
+    status, phrase = response.status, response.phrase
     if 200 <= status < 300:
         return Answered(response.body)
     text, is_reason = _text(response)
     message = _MESSAGE.search(text)
     line = " ".join((message[1] if message else text).split())[:MAX_REASON]
     if status in (401, 403):
-        return Denied(status, line)
+        return Denied(status, line, phrase)
     if status == 500 and is_reason and _WRONG_ARGUMENT.search(text):
-        return Refused(status, line, is_reason)
+        return Refused(status, line, is_reason, phrase)
     if 400 <= status < 500 and status not in _AGAIN_LATER:
-        return Refused(status, line, is_reason)
-    return ServerFault(status, line)
+        return Refused(status, line, is_reason, phrase)
+    return ServerFault(status, line, phrase)
 
 
 def _text(response: Response) -> tuple[str, bool]:
@@ -163,4 +167,4 @@ def _text(response: Response) -> tuple[str, bool]:
         text = start.decode(response.encoding, "replace")
     except (LookupError, ValueError):  # the server may name any codec of Python's, "hex" too
         text = start.decode("utf-8", "replace")
-    return text[:MAX_REASON].strip() or response.phrase, False
+    return text[:MAX_REASON], False

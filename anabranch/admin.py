@@ -109,6 +109,6 @@ class AdminInterface:
                     f"{self.url} is no admin interface of scalable topics ({printable(fault.why)}): check --url"
                 )
             case Denied(status=401):
-                return Refused(f"{printable(fault.reason)}; set ANABRANCH_CONTROLLER_TOKEN (401)")
+                return Refused(f"{printable(fault.reason or fault.phrase)}; set ANABRANCH_CONTROLLER_TOKEN (401)")
             case _:
-                return Refused(f"{printable(fault.reason)} ({fault.status})")
+                return Refused(f"{printable(fault.reason or fault.phrase)} ({fault.status})")

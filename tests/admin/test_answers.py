@@ -12,7 +12,7 @@ from admin.answers import MAX_REASON, Answered, Denied, Refused, Response, Serve
 from tests.executor.gate import ILLEGAL_ARGUMENT
 
 
-def judge(status: int, body: bytes = b"", phrase: str = "Phrase", encoding: str = "utf-8"):
+def judge(status: int, body: bytes = b"", phrase: str = "", encoding: str = "utf-8"):
     return judge_response(Response(status, phrase, body, "http://x", encoding))
 
 
@@ -51,8 +51,8 @@ def test_pulsars_500_for_a_wrong_argument_is_the_callers_fault_and_no_other_500(
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        (b"", "Phrase"),
-        (b" \n", "Phrase"),
+        (b"", ""),
+        (b" \n", ""),
         (b"<html>\nnot here</html>", "<html> not here</html>"),
         (b'["reason"]', '["reason"]'),
         (b'{"message": "no"}', '{"message": "no"}'),
@@ -65,6 +65,14 @@ def test_pulsars_500_for_a_wrong_argument_is_the_callers_fault_and_no_other_500(
 def test_a_body_that_is_not_the_interfaces_is_shown_in_one_line(body, reason):
     found = judge(404, body)
     assert found == Refused(404, reason, from_interface=body.endswith(b'a"}'))
+    assert str(found) == f"404 {reason}".rstrip()
+
+
+def test_the_servers_name_for_the_status_is_kept_apart_from_its_reason():
+    for status in (404, 401, 503):
+        found = judge(status, phrase="Gone Fishing")
+        assert not isinstance(found, Answered)
+        assert (found.reason, found.phrase, str(found)) == ("", "Gone Fishing", str(status))
 
 
 def test_text_is_read_in_the_servers_encoding_and_in_utf_8_when_that_is_none():

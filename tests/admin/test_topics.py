@@ -95,7 +95,8 @@ def test_what_the_controller_refuses_is_refused_with_its_reason(front: Front) ->
 
 def test_a_topic_that_does_not_exist_is_refused_by_the_interface_itself(front: Front) -> None:
     found = front.topics.layout(f"topic://{front.namespace}/none")
-    assert found == Refused(404, f"Scalable topic not found: topic://{front.namespace}/none", from_interface=True)
+    reason = f"Scalable topic not found: topic://{front.namespace}/none"
+    assert found == Refused(404, reason, from_interface=True, phrase="Not Found")
 
 
 @pytest.mark.parametrize("name", ["plain", "a%20b", "ü+&=:,;", "..%2Fx", "~tilde!$'()*@"])
@@ -222,4 +223,4 @@ def test_a_token_of_a_lesser_role_is_denied_and_the_reason_names_the_role(tmp_pa
     token = add_token(tmp_path / "tokens", "reader", "read")
     with run_controller(tmp_path / "layouts.db", tokens_file=tmp_path / "tokens") as controller:
         called = ScalableTopics(transport(controller.url, token, 5)).split_segment(ORDERS, 0, "d")
-    assert called == Denied(403, "this needs a token of role operate; the token reader has role read")
+    assert called == Denied(403, "this needs a token of role operate; the token reader has role read", "Forbidden")
