@@ -60,7 +60,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class Denied:
-    """The credentials' fault: no token, a wrong one, or one that may not do this (401, 403)."""
+    """The fault of the credentials: no token, a wrong one, or one whose role does not allow this (401, 403)."""
 
     status: int
     reason: str
@@ -72,7 +72,7 @@ class Denied:
 
 @dataclass(frozen=True)
 class ServerFault:
-    """The server's fault: it cannot now, or does not know its own mind (any other status). It may have been done."""
+    """The server's fault: any other status. It may be able to later, and the call may have been done."""
 
     status: int
     reason: str

@@ -70,7 +70,7 @@ class Connections(httpx.BaseTransport):
         )
 
     def close(self) -> None:
-        """Drops all connections; whoever waits on one is woken by a fault."""
+        """Drops all connections; a thread that waits on one is woken by a fault."""
         self._closed.set()
         self._pool.close()
 

@@ -6,7 +6,7 @@ only those above it:
 
 - `decision`   a row of `decisions` as a value, or why it is none
 - `judge`      pure: decision and live layout in, verdict out
-- `admin`      the admin REST interface, every answer typed
+- `admin`      what the admin client's answers tell about a decision
 - `attempt`    one try at one decision: look, judge, call, look again
 - `tail`       new rows of `decisions`, by table version
 - `outcomes`   rows of `outcomes`, and the lease that lets one executor write them

@@ -47,7 +47,7 @@ class NoAnswer:
 
 
 class AdminClient:
-    """The topics behind one admin interface; used by several threads at once."""
+    """One admin interface, in the executor's terms; used by several threads at once."""
 
     def __init__(self, url: str, token: str | None, timeout_seconds: float) -> None:
         """`url` is the base, without `/admin/v2`; `timeout_seconds` bounds each answer as a whole."""
@@ -59,13 +59,20 @@ class AdminClient:
         """The layout of a topic as it is now."""
         return seen_layout(topic, self._topics.layout(topic))
 
+    def split_segment(self, topic: str, segment: int, decision_id: str) -> Accepted | Refused | NoAnswer:
+        """POST …/split/ID."""
+        return called(self._topics.split_segment(topic, segment, decision_id))
+
+    def merge_segments(self, topic: str, first: int, second: int, decision_id: str) -> Accepted | Refused | NoAnswer:
+        """POST …/merge/ID1/ID2."""
+        return called(self._topics.merge_segments(topic, first, second, decision_id))
+
     def apply(self, decision: Decision) -> Accepted | Refused | NoAnswer:
         """The one call that a decision asks for."""
-        topic, id = decision.subject, decision.decision_id
         if decision.action == "split":
-            return called(self._topics.split_segment(topic, decision.segments[0], id))
+            return self.split_segment(decision.subject, decision.segments[0], decision.decision_id)
         first, second = decision.segments
-        return called(self._topics.merge_segments(topic, first, second, id))
+        return self.merge_segments(decision.subject, first, second, decision.decision_id)
 
     def close(self) -> None:
         """Drop all connections; calls that wait for an answer end with `NoAnswer`."""

@@ -25,7 +25,7 @@ from random import Random
 import numpy as np
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from admin.answers import Answered, Fault, Lost, Misdirected, NotConnected, Refused, Unanswered
+from admin.answers import Answered, Fault, Refused, Unanswered
 from admin.topics import ScalableTopics
 from admin.transport import Transport
 from lab.demand import Demand, demands
@@ -90,7 +90,7 @@ class Sessions:
             if stop is not None and stop.is_set():
                 break
             fault = self._read_layout(demand) or self._set_consumers(demand, t)
-            if isinstance(fault, (NotConnected, Lost, Misdirected)):
+            if isinstance(fault, Unanswered):
                 return fault
             if fault is not None:
                 log.warning("the controller answered for %s: %s", demand.topic, str(fault)[:200])
