@@ -278,7 +278,7 @@ def _news(tail: Tail) -> list[StoredRow]:
 
 
 def overload(rates: tuple[float, ...] | None, policy: Mapping[str, Any]) -> float | None:
-    """The largest rate / split threshold, as in `decisions.autoscale.rates`; None when a rate or a threshold is unknown."""
+    """The largest rate / split threshold, as in `decisions.autoscale.rates`; None when one is unknown."""
     limits: list[float | None] = [policy.get(f"split{name[0].upper()}{name[1:]}Threshold") for name in RATES]
     if rates is None or not all(limits):
         return None

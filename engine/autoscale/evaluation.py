@@ -65,7 +65,7 @@ class Evaluation:
             else:
                 self._decide(topic, snapshot, answer, policy)
 
-    def _hold(self, topic: TopicState, snapshot: TopicSnapshot, hold: Hold, policy: EffectivePolicy) -> None:
+    def _hold(self, topic: TopicState, snapshot: TopicSnapshot, hold: Hold[Gate], policy: EffectivePolicy) -> None:
         due = next_due(hold) if hold.gate in _WORTH_A_TICK else None
         next_tick = (snapshot.now // self.tick_ms + 1) * self.tick_ms
         if due is not None and snapshot.now < due < next_tick and due != topic.due:

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import httpx
 from confluent_kafka.admin import AdminClient
 
 from controller.metadata.zookeeper import ZooKeeperStore
@@ -25,7 +24,7 @@ from controller.store import LayoutStore
 from decisions.topic.layout import SegmentLayout, segment_topic
 from lab.chaos.announced import Announcements, FromKafka, FromOutbox
 from lab.chaos.checker import Checker
-from lab.chaos.clients import SUBSCRIPTION, Consumer, Topic, Watcher, seen_layout
+from lab.chaos.clients import SUBSCRIPTION, CallFailed, Consumer, Topic, Watcher, seen_layout
 from lab.chaos.history import End, History, Holding
 from lab.chaos.nodes import NOWHERE, ControllerNode
 
@@ -113,7 +112,7 @@ class Chaos:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
                 for topic in self._topics:
-                    await topic.close()
+                    await asyncio.to_thread(topic.close)
             if not self._broken:
                 await asyncio.to_thread(self._look_at_the_end, announcements)
                 self._judge()
@@ -290,7 +289,7 @@ async def _until(attempt: Callable[[], object], what: str) -> None:
         try:
             await attempt()  # type: ignore[misc]
             return
-        except (_NotYet, httpx.HTTPError, OSError) as error:
+        except (_NotYet, CallFailed, OSError) as error:
             if time.monotonic() > end:
                 raise TimeoutError(f"not in {REST_S:.0f} s: {what}: {error!r}") from error
         await asyncio.sleep(0.1)
