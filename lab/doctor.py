@@ -150,6 +150,8 @@ def _jars(settings: Settings) -> Iterator[Finding]:
         if name == "spark" and not localfs_is_current(folder / LOCALFS_JAR):
             wrong.append(f"{LOCALFS_JAR} is missing or not of the sources in lab/java")
         found = "; ".join(wrong[:3]) if wrong else f"{len(expected)} with the right SHA-256"
+        if not folder.is_dir():
+            found = f"{len(expected)} are not fetched yet"
         yield Finding(
             f"jars for {name}", not wrong, found, "`anabranch setup` fetches them again (in a clone: make setup)"
         )
