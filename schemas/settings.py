@@ -74,7 +74,7 @@ class StreamSettings(_Section):
     buckets: Annotated[int, Field(ge=1, le=65_536)]
     """Hash buckets of topics, the keys of the state; fixed for the life of a checkpoint."""
     profile: Literal["default", "pip-483"]
-    """Decision profile (DESIGN section 6)."""
+    """Decision profile (design "Profiles and guards")."""
     policy: str
     """TOML file with the cluster's policy, laid over the profile's defaults."""
     tick_seconds: Seconds

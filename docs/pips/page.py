@@ -29,7 +29,18 @@ else:
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(__file__).resolve().parent
 PIPS = ("pip-483", "pip-468")
-PACKAGES = ("schemas", "decisions", "lake", "engine", "streaming", "executor", "controller", "ledger", "lab", "anabranch")
+PACKAGES = (
+    "schemas",
+    "decisions",
+    "lake",
+    "engine",
+    "streaming",
+    "executor",
+    "controller",
+    "ledger",
+    "lab",
+    "anabranch",
+)
 _KEYS = {"rule", "property", "key", "code", "test", "not_built"}
 
 
@@ -65,13 +76,17 @@ def _incomplete(pip: str, known: dict[str, Any], mapped: list[dict[str, Any]]) -
         found.append(f"docs/pips/{pip}.toml: its sections are not the headings of outline.toml, first at {differing!r}")
     for section in mapped:
         if not section.get("rows") and not section.get("note"):
-            found.append(f'docs/pips/{pip}.toml, section "{section["heading"]}": give it rows, or a note why it has none')
+            found.append(
+                f'docs/pips/{pip}.toml, section "{section["heading"]}": give it rows, or a note why it has none'
+            )
     rows = [row for section in mapped for row in section.get("rows", [])]
     named = [row["property"] for row in rows if "property" in row]
     for name in known["properties"]:
         if named.count(name) != 1:
             found.append(f"docs/pips/{pip}.toml: property {name} is in {named.count(name)} rows, it must be in one")
-    found += [f"docs/pips/{pip}.toml: outline.toml has no property {name}" for name in set(named) - {*known["properties"]}]
+    found += [
+        f"docs/pips/{pip}.toml: outline.toml has no property {name}" for name in set(named) - {*known["properties"]}
+    ]
     return found
 
 
@@ -89,7 +104,8 @@ def _row_problems(row: dict[str, Any]) -> Iterator[str]:
         yield 'write code = "module:qualname" and test = "path::name", or not_built = "because …"'
     for name in row.get("code", "").split():
         if not _has_code(name):
-            yield f"there is no {name}; write in `code` what does this now{_hint(name.partition(':')[2], _definitions())}"
+            hint = _hint(name.partition(":")[2], _definitions())
+            yield f"there is no {name}; write in `code` what does this now{hint}"
     for name in row.get("test", "").split():
         if name.partition("::")[2] not in _tests().get(name.partition("::")[0], ()):
             yield f"there is no test {name}; write in `test` one that fails without the rule{_hint(*_moved_test(name))}"
@@ -117,7 +133,7 @@ def _hint(name: str, places: dict[str, list[str]]) -> str:
 
 @cache
 def _keys() -> set[str]:
-    """What a person can set: fields of the policy as Pulsar spells them, and keys of the settings with their section."""
+    """What a person can set: fields of the policy as Pulsar spells them, and keys of the settings by section."""
     found = set(POLICY_FIELDS) | {str(field.alias) for field in ScalableTopicMetadata.model_fields.values()}
     for section, field in Settings.model_fields.items():
         found |= {f"{section}.{key}" for key in getattr(field.annotation, "model_fields", {})}
@@ -168,10 +184,12 @@ def mend() -> list[str]:
     for pip in PIPS:
         file = FOLDER / f"{pip}.toml"
         text = file.read_text()
-        for name in sorted({name for name in re.findall(r"[\w./]+:{1,2}[\w.]+", text)}):
+        for name in sorted(set(re.findall(r"[\w./]+:{1,2}[\w.]+", text))):
             if "::" in name:
-                places = [] if name.partition("::")[2] in _tests().get(name.partition("::")[0], ()) else (
-                    _moved_test(name)[1][name.partition("::")[2]]
+                places = (
+                    []
+                    if name.partition("::")[2] in _tests().get(name.partition("::")[0], ())
+                    else (_moved_test(name)[1][name.partition("::")[2]])
                 )
             else:
                 places = [] if _has_code(name) else _definitions().get(name.partition(":")[2], [])
@@ -223,8 +241,9 @@ def _test_link(name: str) -> str:
 
 _PAGE = """# {name}: {title}
 
-Every section, rule and property of {name}, and where it is here: the key by which a person sets it, the function that does it, and a test
-that fails without it. The headings are those of the PIP. This page is generated from `docs/pips/{pip}.toml`: `make schemas`.
+Every section, rule and property of {name}, and where it is here: the key by which a person sets it, the function that
+does it, and a test of it. The headings are those of the PIP. This page is generated from `docs/pips/{pip}.toml`:
+`make schemas`.
 """
 
 
