@@ -3,7 +3,7 @@
 `python -m docs.pips.page` writes the pages (`make schemas` does). They are made from `pip-483.toml` and `pip-468.toml`,
 the maps, and `outline.toml`, the PIPs' headings and properties by name. A row of a map names functions as
 `module:qualname`, which are imported, and tests as `path::name`, which are looked up; what does not exist is an error
-that names the row. `--mend` first follows what was only moved: a name that is found at exactly one other place.
+that names the row. `--mend` first follows what was only moved: a name that is now at one other place.
 """
 
 from __future__ import annotations
@@ -179,25 +179,34 @@ def _moved_test(name: str) -> tuple[str, dict[str, list[str]]]:
 
 
 def mend() -> list[str]:
-    """Follows in the maps what is found at exactly one other place; answers what was changed."""
+    """Follows in the maps what was only moved; answers what was changed."""
     done = []
     for pip in PIPS:
         file = FOLDER / f"{pip}.toml"
         text = file.read_text()
         for name in sorted(set(re.findall(r"[\w./]+:{1,2}[\w.]+", text))):
-            if "::" in name:
-                places = (
-                    []
-                    if name.partition("::")[2] in _tests().get(name.partition("::")[0], ())
-                    else (_moved_test(name)[1][name.partition("::")[2]])
-                )
-            else:
-                places = [] if _has_code(name) else _definitions().get(name.partition(":")[2], [])
+            places = _moved_to(name)
             if len(places) == 1:
                 text = re.sub(rf"{re.escape(name)}(?![\w.])", places[0], text)
                 done.append(f"{pip}: {name} -> {places[0]}")
         file.write_text(text)
     return done
+
+
+def _moved_to(name: str) -> list[str]:
+    """Where a function or test that is gone may be now: in the same package or a file of the same name, if in any."""
+    if "::" in name:
+        path, _, test = name.partition("::")
+        if test in _tests().get(path, ()):
+            return []
+        found = _moved_test(name)[1][test]
+        near = [place for place in found if Path(place.partition("::")[0]).name == Path(path).name]
+    else:
+        if _has_code(name):
+            return []
+        found = _definitions().get(name.partition(":")[2], [])
+        near = [place for place in found if place.partition(".")[0] == name.partition(".")[0]]
+    return near or found
 
 
 def page(pip: str) -> str:
