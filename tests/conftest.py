@@ -16,16 +16,18 @@ from schemas.settings import load_settings
 hypothesis_settings.register_profile("anabranch", deadline=None)
 hypothesis_settings.load_profile("anabranch")
 
-SERVERS = {"jars", "spark", "broker", "own_broker", "zookeeper", "place", "kafka", "controller", "scrape"}
+SERVERS = {
+    "broker", "controller", "guarded", "jars", "java", "kafka", "own_broker", "place", "scrape", "spark", "zookeeper",
+}  # fmt: skip
 """Fixtures that start a JVM or a server."""
 NO_UNIT = {"spark", "broker", "local_run", "process"}
 """Marks of tests that start a JVM, a server or a process."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks the unit tests; tests with a Spark session run one after the other in one process, all others in another.
+    """Marks the unit tests: those that ask for nothing which starts a JVM, a server or a process.
 
-    A unit test is one that asks for nothing which starts a JVM, a server or a process; `StartsNothing` holds it to that.
+    Tests with a Spark session run one after the other in one process of xdist, all others beside them in another one.
     """
     for item in items:
         marks = {mark.name for mark in item.iter_markers()}

@@ -119,6 +119,7 @@ def test_nobody_there_is_no_answer():
     assert isinstance(client.layout("topic://acme/shop/orders"), NoAnswer)
 
 
+@pytest.mark.process
 def test_a_redirect_to_the_leader_on_another_port_is_followed_with_the_method_and_the_token(tmp_path: Path):
     with run_controller(tmp_path / "layouts.db", token="secret") as leader, open_gate(leader.url) as gate:
         headers = {"Authorization": "Bearer secret"}
@@ -142,6 +143,7 @@ def test_redirects_that_lead_nowhere_are_no_answer(house: House, client: AdminCl
     assert isinstance(client.split_segment("topic://acme/shop/orders", 0, "d"), NoAnswer)
 
 
+@pytest.mark.process
 def test_a_wrong_token_is_denied(tmp_path: Path):
     with run_controller(tmp_path / "layouts.db", token="secret") as controller:
         client = AdminClient(controller.url, "wrong", 5)
@@ -154,6 +156,7 @@ def test_a_wrong_token_is_denied(tmp_path: Path):
     assert call.denied
 
 
+@pytest.mark.process
 def test_the_role_operate_is_all_that_the_executor_needs(tmp_path: Path):
     token = add_token(tmp_path / "tokens", "executor", "operate")
     with run_controller(tmp_path / "layouts.db", tokens_file=tmp_path / "tokens") as controller:
@@ -167,6 +170,7 @@ def test_the_role_operate_is_all_that_the_executor_needs(tmp_path: Path):
     assert layout.epoch == 2
 
 
+@pytest.mark.process
 def test_a_token_of_a_lesser_role_is_denied_and_the_reason_names_the_role(tmp_path: Path):
     token = add_token(tmp_path / "tokens", "reader", "read")
     with run_controller(tmp_path / "layouts.db", tokens_file=tmp_path / "tokens") as controller:

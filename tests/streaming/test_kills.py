@@ -59,7 +59,7 @@ def crashes_after_progress(start, checkpoint: Path, said: str) -> None:
     logged = entries_of(checkpoint)
     failure = start().end()
     assert isinstance(failure, JobFailed)
-    assert said in str(failure)
+    assert said in str(failure.__cause__)
     assert entries_of(checkpoint) > logged, f"no progress before: {said}"
 
 
