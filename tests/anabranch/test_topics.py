@@ -182,6 +182,7 @@ def test_the_url_of_the_command_goes_before_that_of_the_settings(topics, topic):
     assert run(CLOSED, "show", topic, "--url", topics.url + "/").stdout == topics("show", topic)
 
 
+@pytest.mark.process
 def test_a_token_comes_from_the_environment_and_is_never_shown(tmp_path):
     with run_controller(tmp_path / "layouts.db", token="s3cret") as guarded:
         missing = run(guarded.url, "list", "acme/shop")

@@ -89,6 +89,7 @@ def routes_of(routes: Iterable[Any]) -> Iterator[Any]:
         yield from routes_of(included.routes) if included is not None else [route]
 
 
+@pytest.mark.process
 def test_every_route_of_the_app_has_the_role_that_it_should_have(guarded: Guarded) -> None:
     found: dict[str | None, set[tuple[str, str]]] = {}
     app = guarded.controller.server.config.app

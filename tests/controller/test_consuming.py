@@ -21,6 +21,8 @@ from tests.controller.conftest import NOWHERE, RunningController, run_controller
 from tests.controller.test_operations import Service
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.process
+
 TOPIC = "topic://acme/sessions/t"
 PATH = "/admin/v2/scalable/acme/sessions/t"
 BRIEF, LONG = 0.3, 600.0

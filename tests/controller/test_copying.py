@@ -116,6 +116,7 @@ class _Broken(SqliteStore):
         return super().commit(*ops)  # type: ignore[arg-type]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("commits", [1, 2, 4, 7])
 def test_a_copy_that_breaks_off_keeps_controllers_out_and_is_repeated_by_the_same_command(
     database: Path, tmp_path: Path, commits: int, monkeypatch: pytest.MonkeyPatch

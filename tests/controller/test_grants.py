@@ -58,6 +58,7 @@ def end_of(connection: ClientConnection) -> tuple[int, str]:
         return (closed.rcvd.code, closed.rcvd.reason) if closed.rcvd else (0, "")
 
 
+@pytest.mark.process
 def test_watch_sessions_of_a_removed_token_are_ended_with_the_reason_and_others_go_on(
     running: tuple[RunningController, str], file: Path
 ) -> None:
@@ -78,6 +79,7 @@ def test_watch_sessions_of_a_removed_token_are_ended_with_the_reason_and_others_
         assert json.loads(other.recv(30))["epoch"] == 1
 
 
+@pytest.mark.process
 def test_a_consumer_of_a_narrowed_token_is_cut_off_and_keeps_its_segments_for_a_token_that_suffices(
     running: tuple[RunningController, str], file: Path
 ) -> None:

@@ -26,6 +26,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningControl
         yield running
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("header", [None, "Bearer wrong", "Bearer", "Basic s3cret", "s3cret", "Bearer s3cret2"])
 def test_without_the_token_everything_but_health_is_401(guarded: RunningController, header: str | None) -> None:
     headers = {} if header is None else {"Authorization": header}
@@ -90,6 +91,7 @@ def test_an_address_for_others_needs_a_token(tmp_path: Path) -> None:
         serve(settings(tmp_path, host="0.0.0.0"), print)
 
 
+@pytest.mark.process
 def test_a_port_that_is_taken_is_said_in_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -105,6 +107,7 @@ def test_the_command_says_in_one_line_why_it_cannot_start(tmp_path: Path) -> Non
     assert "is no loopback address" in result.output
 
 
+@pytest.mark.process
 def test_a_database_that_cannot_be_written_is_503_with_the_reason(tmp_path: Path) -> None:
     with run_controller(tmp_path / "layouts.db") as running:
         assert isinstance(running.nodes, SqliteStore)
@@ -115,6 +118,7 @@ def test_a_database_that_cannot_be_written_is_503_with_the_reason(tmp_path: Path
         assert running.client.get("/admin/v2/scalable/a/b").json() == []
 
 
+@pytest.mark.process
 def test_several_controllers_need_an_address_that_others_can_reach(tmp_path: Path) -> None:
     everywhere = settings(tmp_path, host="0.0.0.0", metadata="zk://127.0.0.1:1/x").controller
     guarded = everywhere.model_copy(update={"token": SecretStr("s3cret")})

@@ -47,6 +47,7 @@ def test_what_is_no_database_of_ours_is_refused_and_left_alone(tmp_path: Path) -
     assert text.read_text().startswith("no database")
 
 
+@pytest.mark.process
 def test_commits_that_were_answered_survive_a_kill_whole_and_ephemerals_do_not(tmp_path: Path) -> None:
     file = tmp_path / "metadata.db"
     last_version = 0

@@ -27,6 +27,8 @@ from lab.zookeeper import EmbeddedZooKeeper
 from tests.controller.places import end_zookeeper_session
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def root(request: pytest.FixtureRequest) -> str:

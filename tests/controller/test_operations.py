@@ -25,6 +25,8 @@ from tests.controller.conftest import NOWHERE, RunningController, run_controller
 from tests.controller.test_walk import assert_tiles
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).resolve().parents[2]
 TOPIC = "topic://acme/ops/t"
 PATH = "/admin/v2/scalable/acme/ops/t"

@@ -17,6 +17,8 @@ from decisions.topic.layout import SegmentLayout
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 from tests.controller.conftest import RunningController, run_controller
 
+pytestmark = pytest.mark.process
+
 MAX_BODY = 1_048_576
 BASE = "/admin/v2/scalable/acme/shop"
 

@@ -23,6 +23,8 @@ from schemas.metadata import ScalableTopicMetadata
 from tests.controller.conftest import RunningController, run_controller
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.process
+
 RETENTION_S = 60
 numbers = itertools.count()
 

@@ -19,6 +19,8 @@ from controller.watching import Watching
 from tests.controller.conftest import RunningController, run_controller
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.process
+
 SESSIONS = 200
 
 

@@ -133,6 +133,7 @@ def test_the_written_answer_is_the_wire_answer():
         assert ANSWER.validate_json(text) == answer_to_wire(answer)
 
 
+@pytest.mark.process
 def test_a_pipe_answers_each_line_without_waiting_for_the_next():
     process = subprocess.Popen(
         [sys.executable, "-m", "anabranch.cli", "decide"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
@@ -148,6 +149,7 @@ def test_a_pipe_answers_each_line_without_waiting_for_the_next():
         process.wait()
 
 
+@pytest.mark.process
 def test_decide_needs_no_spark_no_delta_and_no_numpy():
     code = (
         "import sys, anabranch.commands.decide\n"
@@ -157,6 +159,7 @@ def test_decide_needs_no_spark_no_delta_and_no_numpy():
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
 
 
+@pytest.mark.process
 def test_answers_are_the_same_bytes_in_every_process(tmp_path):
     rng = Random(11)
     wires = [snapshot_to_wire(random_snapshot(rng, guards=True)).to_json() for _ in range(200)]
