@@ -1,7 +1,7 @@
 """The ASGI application of a node: what runs while it serves, who is let in, and how refusals are answered.
 
-Stage: the outermost part of the controller. The routes are those of `controller.rest`, `controller.segments_rest`,
-`controller.watching` and `controller.consuming`; whatever is refused is answered with its status and
+Stage: the outermost part of the controller. The routes are those of `controller.rest.topics`, `controller.rest.segments`,
+`controller.watch.layout_watcher` and `controller.sessions.connections`; whatever is refused is answered with its status and
 `{"reason": ...}`, never a stack trace.
 """
 
@@ -19,19 +19,19 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from controller.access import Access, include_guarded
-from controller.consuming import Consuming
-from controller.consuming import routes as consuming_routes
+from controller.access.callers import Access, include_guarded
+from controller.access.gate import RequestGate
+from controller.access.grants import Grants
 from controller.errors import ControllerError, NotLeader
-from controller.grants import Grants
-from controller.housekeeping import PRUNE_SECONDS
+from controller.housekeeping.housekeeper import PRUNE_SECONDS
 from controller.metadata.base import StoreError
-from controller.middleware import RequestGate
 from controller.node import Node
-from controller.rest import namespaces, topics
-from controller.segments_rest import routes as segments_routes
-from controller.watching import Watching
-from controller.watching import routes as watching_routes
+from controller.rest.segments import routes as segments_routes
+from controller.rest.topics import namespaces, topics
+from controller.sessions.connections import ConsumerConnections
+from controller.sessions.connections import routes as consuming_routes
+from controller.watch.layout_watcher import LayoutWatcher
+from controller.watch.layout_watcher import routes as watching_routes
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +49,8 @@ def create_app(
     node: Node, access: Access, max_body_bytes: int, grace_seconds: float, prune_seconds: float = PRUNE_SECONDS
 ) -> FastAPI:
     """The ASGI application of a node; starting it starts the publisher, the watch and the housekeeping."""
-    watching = Watching(node.nodes, node.url)
-    consuming = Consuming(node.service, grace_seconds)
+    watching = LayoutWatcher(node.nodes, node.url)
+    consuming = ConsumerConnections(node.service, grace_seconds)
     grants = Grants(access)
     sessions, publisher = consuming.subscriptions, node.publisher
 

@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from controller.housekeeping import Housekeeping
-from controller.leaders import Leaders
+from controller.housekeeping.housekeeper import Housekeeper
+from controller.layouts.store import LayoutStore
+from controller.leadership.leaders import Leaders
+from controller.leadership.node_registry import NodeRegistration
 from controller.metadata.base import MetadataStore
 from controller.policies import Profile
-from controller.presence import Presence
-from controller.publisher import Publisher
+from controller.publishing.publisher import Publisher
+from controller.publishing.snapshots import Snapshots
 from controller.segments.base import SegmentStore
 from controller.service import ScalableTopicService
-from controller.snapshots import Snapshots
-from controller.store import LayoutStore
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class Node:
         self.service = ScalableTopicService(
             self.store, self.leaders, segments, settings.profile, settings.sealed_retention_seconds, now_ms
         )
-        self.presence = Presence(nodes, settings.url, settings.session_seconds)
-        self.housekeeping = Housekeeping(nodes, self.presence, settings.session_seconds)
+        self.presence = NodeRegistration(nodes, settings.url, settings.session_seconds)
+        self.housekeeping = Housekeeper(nodes, self.presence, settings.session_seconds)
         snapshots = Snapshots(settings.snapshot_seconds, now_ms)
         self.publisher = Publisher(nodes, settings.bootstrap, snapshots, self.housekeeping.election)
 

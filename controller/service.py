@@ -14,19 +14,19 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
-from controller.announcements import consumer_record, layout_record, policy_record
-from controller.attending import Attending
 from controller.errors import Conflict, NotFound, PreconditionFailed
-from controller.journal import Operation
-from controller.leaders import Leaders
-from controller.operations import Operations
+from controller.housekeeping.failover import TopicFailover
+from controller.layouts.reader import no_topic
+from controller.layouts.store import LayoutStore
+from controller.leadership.leaders import Leaders
+from controller.operations.journal import Operation
+from controller.operations.pruning import Pruning
+from controller.operations.runner import OperationRunner
+from controller.outbox.announcements import consumer_announcement, layout_announcement, policy_announcement
 from controller.policies import Profile, check_override
-from controller.pruning import Pruning
 from controller.segments.base import SegmentStore
 from controller.segments.no_segments import NoSegments
-from controller.store import LayoutStore
-from controller.subscribing import Subscribing
-from controller.view import no_topic
+from controller.sessions.registry import SubscriptionRegistry
 from decisions.topic.layout import HASH_SPACE, SegmentLayout, segment_topic
 from schemas.ids import topic_parts
 from schemas.messages import LayoutCause
@@ -38,7 +38,7 @@ MAX_PROPERTIES_BYTES = 65_536
 ATTEMPTS = 64
 """Races that an operation may lose in a row before it gives up with 409."""
 
-Change = Callable[[SegmentLayout], SegmentLayout]
+LayoutEdit = Callable[[SegmentLayout], SegmentLayout]
 
 
 def wall_clock_ms() -> int:
@@ -61,10 +61,10 @@ class ScalableTopicService:
         self.leaders = leaders
         self._store = store
         self._segments = segments
-        self._operations = Operations(store, leaders, segments, now_ms)
+        self._operations = OperationRunner(store, leaders, segments, now_ms)
         self.pruning = Pruning(store, leaders, self._operations, segments, sealed_retention_seconds, now_ms)
-        self.attending = Attending(store, leaders, self._operations, self.pruning)
-        self.subscribing = Subscribing(store, leaders, self._operations, segments, now_ms)
+        self.attending = TopicFailover(store, leaders, self._operations, self.pruning)
+        self.subscribing = SubscriptionRegistry(store, leaders, self._operations, segments, now_ms)
         self._profile = profile
         self._now_ms = now_ms
 
@@ -78,7 +78,7 @@ class ScalableTopicService:
         now = self._now_ms()
         layout = SegmentLayout.create(initial_segments, now, properties)
         metadata = layout.to_metadata()
-        record = layout_record(topic, "created", metadata, now)
+        record = layout_announcement(topic, "created", metadata, now)
         self._segments.check_topic(topic)
         with self._operations.alone(topic) as term:
             if self._store.has_topic(topic):
@@ -113,8 +113,8 @@ class ScalableTopicService:
                 subscriptions = transaction.subscriptions(topic)
                 transaction.delete_topic(topic)
                 for name, type, _ in subscriptions:
-                    transaction.announce(consumer_record(topic, name, type, "deleted", 0, now))
-                transaction.announce(layout_record(topic, "deleted", stored.metadata, now))
+                    transaction.announce(consumer_announcement(topic, name, type, "deleted", 0, now))
+                transaction.announce(layout_announcement(topic, "deleted", stored.metadata, now))
             self._operations.finish_open(term)
             self._store.clear(term)
         self.leaders.release(topic)
@@ -212,15 +212,15 @@ class ScalableTopicService:
                 transaction.set_namespace_policy(namespace, policy)
             elif not transaction.remove_namespace_policy(namespace):
                 return
-            transaction.announce(policy_record(namespace, policy, self._now_ms()))
+            transaction.announce(policy_announcement(namespace, policy, self._now_ms()))
 
-    def _change(self, topic: str, cause: LayoutCause, change: Change, decision_id: str | None = None) -> None:
+    def _change(self, topic: str, cause: LayoutCause, change: LayoutEdit, decision_id: str | None = None) -> None:
         """Compare-and-set: change what is there now, and look again when somebody else was faster."""
         for _ in range(ATTEMPTS):
             term = self.leaders.lead(topic)
             stored = self._store.existing_topic(topic)
             metadata = change(SegmentLayout.from_metadata(stored.metadata)).to_metadata()
-            record = layout_record(topic, cause, metadata, self._now_ms(), decision_id)
+            record = layout_announcement(topic, cause, metadata, self._now_ms(), decision_id)
             with self._store.write(term) as transaction:
                 if transaction.replace_layout(topic, stored.version, metadata):
                     transaction.announce(record)

@@ -19,26 +19,26 @@ from pathlib import Path
 from controller.errors import StartError
 from controller.metadata.base import (
     ABSENT,
+    CallbackHandle,
+    InvalidTreeChange,
     Kind,
     MetadataStore,
     Op,
     Put,
-    Refused,
-    Session,
     SessionCallback,
     SessionLost,
+    SessionState,
     Stored,
     StoreUnavailable,
-    Subscription,
     WatchCallback,
     check_ops,
 )
-from controller.metadata.callbacks import Callbacks, SessionState
-from controller.metadata.paths import ROOT, ancestors, check_path, parent
-from controller.metadata.plan import Action, Step, paths_to_read, plan
+from controller.metadata.callbacks import Callbacks, SessionListeners
+from controller.metadata.commit_plan import Action, PlanStep, paths_to_read, plan
+from controller.metadata.path_syntax import ROOT, ancestors, check_path, parent
 
 FORMAT = 4
-"""1 to 3 were tables of their own for layouts and sessions (`controller.upgrade`)."""
+"""1 to 3 were tables of their own for layouts and sessions (`controller.metadata.upgrade`)."""
 
 _SCHEMA = """
 CREATE TABLE nodes (
@@ -53,7 +53,7 @@ CREATE TABLE last_version (value INTEGER NOT NULL);
 INSERT INTO last_version VALUES (0);
 """
 
-Change = tuple[str, Kind]
+NodeChange = tuple[str, Kind]
 Upgrade = Callable[[sqlite3.Connection], None]
 """Brings a database of an older format up, inside a transaction, from its tables to `create_tables`."""
 
@@ -90,7 +90,7 @@ class SqliteStore(MetadataStore):
             self._lock_file.close()
             raise
         self._callbacks = Callbacks("metadata-sqlite")
-        self._session = SessionState(self._callbacks, Session.CONNECTED)
+        self._session = SessionListeners(self._callbacks, SessionState.CONNECTED)
 
     def get(self, path: str) -> Stored | None:
         """See `MetadataStore`."""
@@ -132,21 +132,21 @@ class SqliteStore(MetadataStore):
             self._db.execute("UPDATE nodes SET ephemeral = 1 WHERE path = ?", (path,))
             return version
 
-    def watch(self, path: str, callback: WatchCallback, below: bool = True) -> Subscription:
+    def watch(self, path: str, callback: WatchCallback, below: bool = True) -> CallbackHandle:
         """See `MetadataStore`."""
         if path != ROOT:
             check_path(path)
         key = object()
         with self._using(self._db, self._lock):
             self._watches.setdefault(path, {})[key] = (callback, below)
-        return Subscription(lambda: self._forget(path, key))
+        return CallbackHandle(lambda: self._forget(path, key))
 
-    def on_session(self, callback: SessionCallback) -> Subscription:
+    def on_session(self, callback: SessionCallback) -> CallbackHandle:
         """See `MetadataStore`."""
         return self._session.listen(callback)
 
     @property
-    def session(self) -> Session:
+    def session(self) -> SessionState:
         """See `MetadataStore`."""
         return self._session.state
 
@@ -167,10 +167,10 @@ class SqliteStore(MetadataStore):
             self._reader.close()
             self._db.close()
             self._lock_file.close()
-        self._session.become(Session.LOST)
+        self._session.become(SessionState.LOST)
         self._callbacks.close()
 
-    def _apply(self, ops: tuple[Op, ...], changes: list[Change]) -> list[int]:
+    def _apply(self, ops: tuple[Op, ...], changes: list[NodeChange]) -> list[int]:
         found: dict[str, int] = {}
         for path in paths_to_read(ops):
             row = self._db.execute("SELECT version FROM nodes WHERE path = ?", (path,)).fetchone()
@@ -188,12 +188,12 @@ class SqliteStore(MetadataStore):
                 after[step.path] = version
         return [after.get(op.path, ABSENT) for op in ops]
 
-    def _take(self, step: Step, version: int, changes: list[Change]) -> None:
+    def _take(self, step: PlanStep, version: int, changes: list[NodeChange]) -> None:
         if step.action in (Action.CREATE, Action.APPEND):
             path = f"{step.path}/n-{version:010d}" if step.action is Action.APPEND else step.path
             above = parent(path)
             if self._db.execute("SELECT 1 FROM nodes WHERE path = ? AND ephemeral", (above,)).fetchone():
-                raise Refused(path, "the node above is ephemeral and cannot have any below it")
+                raise InvalidTreeChange(path, "the node above is ephemeral and cannot have any below it")
             self._db.execute(
                 "INSERT INTO nodes (path, parent, value, version, ephemeral) VALUES (?, ?, ?, ?, 0)",
                 (path, above, step.value, version),
@@ -204,7 +204,7 @@ class SqliteStore(MetadataStore):
             changes.append((step.path, Kind.CHANGED))
         elif step.action is Action.REMOVE:
             if self._db.execute("SELECT 1 FROM nodes WHERE parent = ?", (step.path,)).fetchone():
-                raise Refused(step.path, "it has nodes below it: delete those first")
+                raise InvalidTreeChange(step.path, "it has nodes below it: delete those first")
             self._db.execute("DELETE FROM nodes WHERE path = ?", (step.path,))
             changes += [(step.path, Kind.DELETED), (parent(step.path), Kind.CHILDREN)]
 
@@ -219,10 +219,10 @@ class SqliteStore(MetadataStore):
                 raise StoreUnavailable(f"the metadata in {self.file} cannot be used: {error}") from error
 
     @contextmanager
-    def _writing(self, durable: bool = True) -> Iterator[list[Change]]:
+    def _writing(self, durable: bool = True) -> Iterator[list[NodeChange]]:
         """A transaction; what is put into the list is told to the watches once it is done, in the same order."""
         with self._using(self._db, self._lock) as db:
-            changes: list[Change] = []
+            changes: list[NodeChange] = []
             if not durable:
                 db.execute("PRAGMA synchronous = NORMAL")
             try:
@@ -287,7 +287,7 @@ class SqliteStore(MetadataStore):
         return db
 
     @staticmethod
-    def _drop_ephemerals(db: sqlite3.Connection, changes: list[Change]) -> None:
+    def _drop_ephemerals(db: sqlite3.Connection, changes: list[NodeChange]) -> None:
         for (path,) in db.execute("SELECT path FROM nodes WHERE ephemeral").fetchall():
             changes += [(path, Kind.DELETED), (parent(path), Kind.CHILDREN)]
         db.execute("DELETE FROM nodes WHERE ephemeral")

@@ -18,10 +18,10 @@ from pathlib import Path
 import httpx
 from confluent_kafka.admin import AdminClient
 
+from controller.layouts.store import LayoutStore
 from controller.metadata.zookeeper import ZooKeeperStore
 from controller.segments.kafka import KafkaSegments
 from controller.segments.kafka_names import segment_of
-from controller.store import LayoutStore
 from decisions.topic.layout import SegmentLayout, segment_topic
 from lab.chaos.announced import Announcements, FromKafka, FromOutbox
 from lab.chaos.checker import Checker

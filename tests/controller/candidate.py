@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from controller.election import Election, Leadership
+from controller.leadership.election import Election, Leadership
 from controller.metadata.zookeeper import ZooKeeperStore
 
 

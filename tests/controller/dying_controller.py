@@ -13,9 +13,9 @@ import sys
 from typing import Any
 
 from anabranch.cli import main
-from controller.journal import Operation
-from controller.leaders import Term
-from controller.operations import Operations, StoredLayouts
+from controller.leadership.leaders import Term
+from controller.operations.journal import Operation
+from controller.operations.runner import OperationRunner, StoredLayouts
 from controller.segments.kafka import KafkaSegments
 
 
@@ -26,9 +26,9 @@ def die() -> None:
 
 def arm(point: str) -> None:
     """Puts the deaths in."""
-    save, replace = Operations.save, StoredLayouts.replace
+    save, replace = OperationRunner.save, StoredLayouts.replace
 
-    def deadly_save(self: Operations, term: Term, operation: Operation) -> None:
+    def deadly_save(self: OperationRunner, term: Term, operation: Operation) -> None:
         save(self, term, operation)
         if operation.step == point:
             die()
@@ -46,7 +46,7 @@ def arm(point: str) -> None:
         if point == "created":
             die()
 
-    Operations.save, StoredLayouts.replace = deadly_save, deadly_replace  # type: ignore[method-assign]
+    OperationRunner.save, StoredLayouts.replace = deadly_save, deadly_replace  # type: ignore[method-assign]
     KafkaSegments.create = deadly_create  # type: ignore[method-assign]
 
 

@@ -14,10 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from controller.announcements import layout_record
-from controller.journal import Operation
 from controller.metadata.sqlite import SqliteStore
-from controller.protocol import Layouts, StoredLayout, resume
+from controller.operations.journal import Operation
+from controller.operations.protocol import Layouts, StoredLayout, resume
+from controller.outbox.announcements import layout_announcement
 from controller.segments.base import SegmentStore
 from controller.segments.kafka import KafkaSegments
 from decisions.topic.layout import SegmentLayout
@@ -42,7 +42,7 @@ class StoredLayouts:
         with self._store.writing(operation.topic) as transaction:
             if not transaction.replace_layout(operation.topic, version, metadata):
                 return False
-            transaction.announce(layout_record(operation.topic, operation.kind, metadata, operation.started_at))
+            transaction.announce(layout_announcement(operation.topic, operation.kind, metadata, operation.started_at))
         return True
 
     def subscriptions(self, topic: str) -> Sequence[str]:

@@ -16,8 +16,8 @@ from starlette.routing import WebSocketRoute
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from controller.access import Access, include_guarded, role_of
-from controller.tokens import ROLES, Role, TokensError, add_token, remove_token
+from controller.access.callers import Access, include_guarded, role_of
+from controller.access.tokens import ROLES, Role, TokensError, add_token, remove_token
 from tests.controller.conftest import RunningController, run_controller
 
 TOPIC = "/admin/v2/scalable/{tenant}/{namespace}/{topic}"
@@ -153,7 +153,7 @@ def test_the_description_says_which_role_each_call_needs(guarded: Guarded) -> No
 
 
 def test_the_log_says_who_changed_what_and_never_the_token(guarded: Guarded, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "controller.middleware"):
+    with caplog.at_level(logging.INFO, "controller.access.gate"):
         guarded.call(guarded.tokens["admin"], "PUT", "/admin/v2/scalable/log/n/t")
         guarded.call(guarded.tokens["operate"], "POST", "/admin/v2/scalable/log/n/t/split/7")
         guarded.call(guarded.tokens["read"], "DELETE", "/admin/v2/scalable/log/n/t")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controller.announcements import Record, layout_record, policy_record
+from controller.outbox.announcements import Announcement, layout_announcement, policy_announcement
 from schemas.messages import MAX_VALUE_BYTES, LayoutEvent, Message, PolicyEvent, Rejected, parse_message
 from schemas.metadata import HashRange, ScalableTopicMetadata, SegmentInfo
 
@@ -40,7 +40,7 @@ def layout(active: int, sealed: int) -> ScalableTopicMetadata:
     )
 
 
-def parsed(record: Record) -> Message:
+def parsed(record: Announcement) -> Message:
     message = parse_message(record.source, record.key.encode(), record.value)
     assert not isinstance(message, Rejected)
     return message
@@ -48,7 +48,7 @@ def parsed(record: Record) -> Message:
 
 def test_a_layout_that_fits_is_announced_whole() -> None:
     whole = layout(4000, 1000)
-    record = layout_record(TOPIC, "split", whole, 1_000, "d-1")
+    record = layout_announcement(TOPIC, "split", whole, 1_000, "d-1")
     assert record is not None
     event = parsed(record)
     assert isinstance(event, LayoutEvent)
@@ -57,7 +57,7 @@ def test_a_layout_that_fits_is_announced_whole() -> None:
 
 
 def test_a_layout_above_a_message_is_announced_without_its_sealed_segments() -> None:
-    record = layout_record(TOPIC, "split", layout(4000, 3000), 1_000)
+    record = layout_announcement(TOPIC, "split", layout(4000, 3000), 1_000)
     assert record is not None
     assert len(record.value) <= MAX_VALUE_BYTES
     event = parsed(record)
@@ -68,10 +68,10 @@ def test_a_layout_above_a_message_is_announced_without_its_sealed_segments() -> 
 
 
 def test_a_layout_whose_active_segments_do_not_fit_is_not_announced() -> None:
-    assert layout_record(TOPIC, "created", layout(10_000, 0), 1_000) is None
+    assert layout_announcement(TOPIC, "created", layout(10_000, 0), 1_000) is None
 
 
 def test_the_removal_of_a_policy_can_be_read() -> None:
-    event = parsed(policy_record("acme/shop", None, 1_000))
+    event = parsed(policy_announcement("acme/shop", None, 1_000))
     assert isinstance(event, PolicyEvent)
     assert (event.name, event.policy) == ("acme/shop", None)

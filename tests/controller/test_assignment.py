@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.coordinator import assign, assignable, changed, replayable
+from controller.sessions.assignment import assign, assignable, changed, replayable
 from decisions.topic.layout import SegmentLayout
 from tests.controller.layouts import ancestors, drained_layouts, layouts, sealed_ids
 

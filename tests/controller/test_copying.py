@@ -12,15 +12,15 @@ import pytest
 from click.testing import CliRunner, Result
 
 from anabranch.cli import cli
-from controller import copying, tree
-from controller.copying import copy
 from controller.errors import StartError
+from controller.layouts.reader import LayoutReader
+from controller.leadership.node_registry import NodeRegistration
+from controller.metadata import store_copy, store_paths
 from controller.metadata.base import MetadataStore, StoreUnavailable
 from controller.metadata.sqlite import SqliteStore
+from controller.metadata.store_copy import copy
 from controller.metadata.zookeeper import ZooKeeperStore
-from controller.outbox import Outbox
-from controller.presence import Presence
-from controller.view import View
+from controller.outbox.entries import Outbox
 from lab.zookeeper import EmbeddedZooKeeper
 from tests.controller.conftest import run_controller
 from tests.waiting import wait_until
@@ -59,7 +59,7 @@ def database(tmp_path: Path) -> Path:
 
 def held(nodes: MetadataStore) -> list[tuple[str, bytes]]:
     """All that is copied; of announcements what they say, in their order."""
-    return [("" if tree.is_announcement(path) else path, value) for path, value in copying._walk(nodes)]
+    return [("" if store_paths.is_announcement(path) else path, value) for path, value in store_copy._walk(nodes)]
 
 
 def run(folder: Path, *arguments: str) -> Result:
@@ -120,7 +120,7 @@ class _Broken(SqliteStore):
 def test_a_copy_that_breaks_off_keeps_controllers_out_and_is_repeated_by_the_same_command(
     database: Path, tmp_path: Path, commits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copying, "MOST_AT_ONCE", 8)
+    monkeypatch.setattr(store_copy, "MOST_AT_ONCE", 8)
     source, broken = SqliteStore(database), _Broken(tmp_path / "copy.db")
     broken.left = commits
     with pytest.raises(StoreUnavailable):
@@ -128,7 +128,7 @@ def test_a_copy_that_breaks_off_keeps_controllers_out_and_is_repeated_by_the_sam
     broken.close()
     target = SqliteStore(tmp_path / "copy.db")
     with pytest.raises(StartError, match="repeat anabranch controller copy"):
-        Presence(target, "http://n", 1).claim()
+        NodeRegistration(target, "http://n", 1).claim()
     target.close()
     target, third = SqliteStore(tmp_path / "copy.db"), SqliteStore(tmp_path / "third.db")
     with pytest.raises(StartError, match="itself a copy"):
@@ -140,7 +140,7 @@ def test_a_copy_that_breaks_off_keeps_controllers_out_and_is_repeated_by_the_sam
     copied = copy(source, target, "here", "there", said.append)
     assert said[0] == "a copy to there was not finished: it begins anew"
     assert (copied.topics, held(target)) == (4, held(source))
-    assert target.get(tree.COPYING) is None
+    assert target.get(store_paths.COPYING) is None
     for store in (source, target):
         store.close()
 
@@ -151,16 +151,16 @@ def test_a_copy_that_is_killed_in_the_middle_is_repeated(
     place = f"zk://{zookeeper.address}/{root}"
     run(tmp_path, "--help")
     killer = (
-        "import os, sys; from controller import copying; from anabranch.cli import main\n"
-        "copying._first_difference = lambda *_: os.kill(os.getpid(), 9)\nmain()"
+        "import os, sys; from controller.metadata import store_copy; from anabranch.cli import main\n"
+        "store_copy._first_difference = lambda *_: os.kill(os.getpid(), 9)\nmain()"
     )
     arguments = ["-c", str(tmp_path / "copy.toml"), "controller", "copy", "--to", place]
     killed = subprocess.run([sys.executable, "-c", killer, *arguments], cwd=Path(__file__).parents[2], check=False)
     assert killed.returncode == -signal.SIGKILL
     nodes = ZooKeeperStore(zookeeper.address, f"/{root}")
-    assert View(nodes).has_topic("topic://acme/copy/t0")
-    assert nodes.get(tree.COPYING) is not None
-    wait_until(lambda: nodes.get(tree.COPIER) is None)
+    assert LayoutReader(nodes).has_topic("topic://acme/copy/t0")
+    assert nodes.get(store_paths.COPYING) is not None
+    wait_until(lambda: nodes.get(store_paths.COPIER) is None)
     nodes.close()
     done = run(tmp_path, "--to", place)
     assert done.exit_code == 0, done.output
@@ -190,9 +190,9 @@ def test_what_is_not_empty_or_not_there_or_in_use_is_refused(
 
 def test_a_controller_does_not_start_while_its_metadata_is_copied(tmp_path: Path) -> None:
     nodes = SqliteStore(tmp_path / "a.db")
-    copying._keep_controllers_out(nodes, "here")
+    store_copy._keep_controllers_out(nodes, "here")
     with pytest.raises(StartError, match="being copied"):
-        Presence(nodes, "http://n", 1).claim()
+        NodeRegistration(nodes, "http://n", 1).claim()
     with pytest.raises(StartError, match="controllers run on here, or did a moment ago: http://n"):
-        copying._keep_controllers_out(nodes, "here")
+        store_copy._keep_controllers_out(nodes, "here")
     nodes.close()

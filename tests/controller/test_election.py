@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from controller.election import NO_LEADER, Election, Leadership, Role
+from controller.leadership.election import NO_LEADER, Election, LeaderElectionState, Leadership
 from controller.metadata.base import Check, MetadataStore, Put, VersionConflict
 from controller.metadata.zookeeper import ZooKeeperStore
 from lab.zookeeper import EmbeddedZooKeeper
@@ -27,7 +27,7 @@ class Node:
         self.election = Election(store, PATH, value, self.told.append)
         self.election.start()
 
-    def wait_for(self, role: Role, leader: bytes | None = None) -> Leadership:
+    def wait_for(self, role: LeaderElectionState, leader: bytes | None = None) -> Leadership:
         """Its state once it has this role (under this leader)."""
         wait_until(lambda: self.election.state.role is role and leader in (None, self.election.state.leader))
         return self.election.state
@@ -43,7 +43,7 @@ def zookeeper_place(zookeeper: EmbeddedZooKeeper, tmp_path_factory: pytest.TempP
 
 def test_a_single_node_leads_and_can_commit_what_only_the_leader_may(place: Place) -> None:
     node = Node(place.open(), b"http://one")
-    state = node.wait_for(Role.LEADING, b"http://one")
+    state = node.wait_for(LeaderElectionState.LEADING, b"http://one")
     assert state.version is not None
     node.store.commit(Check(PATH, state.version), Put("/topics/orders/layout", b"{}"))
     wait_until(lambda: node.told == [state])
@@ -52,10 +52,10 @@ def test_a_single_node_leads_and_can_commit_what_only_the_leader_may(place: Plac
 def test_of_two_candidates_one_leads_and_the_other_takes_over_when_it_gives_up(place: Place) -> None:
     store = place.open()
     first, second = Node(store, b"http://one"), Node(store, b"http://two")
-    old = first.wait_for(Role.LEADING)
-    second.wait_for(Role.FOLLOWING, b"http://one")
+    old = first.wait_for(LeaderElectionState.LEADING)
+    second.wait_for(LeaderElectionState.FOLLOWING, b"http://one")
     first.election.close()
-    new = second.wait_for(Role.LEADING)
+    new = second.wait_for(LeaderElectionState.LEADING)
     assert first.election.state == NO_LEADER
     wait_until(lambda: first.told[-1] == NO_LEADER)
     assert old.version is not None
@@ -79,21 +79,23 @@ def test_a_node_is_not_led_by_its_own_former_life(zookeeper_place: Place) -> Non
     node = Node(now, b"http://one")
     assert node.election.state == NO_LEADER
     former.close()
-    node.wait_for(Role.LEADING)
+    node.wait_for(LeaderElectionState.LEADING)
 
 
 def test_who_loses_its_session_does_not_lead_at_once_and_another_takes_over(zookeeper_place: Place) -> None:
     one, two = zookeeper_place.open(), zookeeper_place.open()
     first, second = Node(one, b"http://one"), Node(two, b"http://two")
-    old = first.wait_for(Role.LEADING)
+    old = first.wait_for(LeaderElectionState.LEADING)
     assert isinstance(one, ZooKeeperStore)
     end_zookeeper_session(one)
     wait_until(lambda: first.election.state != old)
     second_or_first = wait_until(
-        lambda: next((node for node in (first, second) if node.election.state.role is Role.LEADING), None)
+        lambda: next(
+            (node for node in (first, second) if node.election.state.role is LeaderElectionState.LEADING), None
+        )
     )
     other = second if second_or_first is first else first
-    other.wait_for(Role.FOLLOWING)
+    other.wait_for(LeaderElectionState.FOLLOWING)
     wait_until(lambda: NO_LEADER in first.told[1:])
     assert old.version is not None
     with pytest.raises(VersionConflict):
@@ -111,7 +113,7 @@ def test_state_is_not_leading_from_the_instant_the_session_changes_before_any_ca
 
     store.on_session(hold_up)
     node = Node(store, b"http://one")
-    node.wait_for(Role.LEADING)
+    node.wait_for(LeaderElectionState.LEADING)
     wait_until(lambda: len(node.told) == 1)
     # From here on both threads of the store stand still at their next callback.
     store.watch("/hold-up", hold_up)
@@ -125,19 +127,19 @@ def test_state_is_not_leading_from_the_instant_the_session_changes_before_any_ca
         assert len(node.told) == 1
     finally:
         held.set()
-    node.wait_for(Role.LEADING)
+    node.wait_for(LeaderElectionState.LEADING)
 
 
 def test_the_same_leadership_is_found_again_after_a_restart_of_the_server(
     zookeeper: EmbeddedZooKeeper, zookeeper_place: Place
 ) -> None:
     node = Node(zookeeper_place.open(session_s=30), b"http://one")
-    before = node.wait_for(Role.LEADING)
+    before = node.wait_for(LeaderElectionState.LEADING)
     wait_until(lambda: node.told == [before])
     zookeeper.kill()
     wait_until(lambda: node.election.state == NO_LEADER)
     zookeeper.start()
-    assert node.wait_for(Role.LEADING) == before
+    assert node.wait_for(LeaderElectionState.LEADING) == before
     wait_until(lambda: node.told == [before, NO_LEADER, before])
 
 
@@ -150,9 +152,9 @@ def test_a_leader_that_is_killed_is_followed_by_another(zookeeper_place: Place) 
         assert first.stdout
         assert first.stdout.readline() == "leading\n"
         second = Node(zookeeper_place.open(), b"http://two")
-        second.wait_for(Role.FOLLOWING, b"http://one")
+        second.wait_for(LeaderElectionState.FOLLOWING, b"http://one")
         first.kill()
-        second.wait_for(Role.LEADING)
+        second.wait_for(LeaderElectionState.LEADING)
     finally:
         first.kill()
         first.communicate()

@@ -13,7 +13,7 @@ from kazoo.client import KazooClient
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from controller import tree
+from controller.metadata import store_paths
 from controller.metadata.zookeeper import ZooKeeperStore
 from lab.chaos.nodes import Link
 from lab.zookeeper import EmbeddedZooKeeper
@@ -268,7 +268,7 @@ def test_a_topic_is_at_the_paths_of_the_pip_with_its_json(start: Start, zookeepe
 def test_a_node_that_stops_takes_no_more_topics_over(start: Start) -> None:
     node = start()
     for number in range(3):
-        node.nodes.put(tree.attended_path(f"{TOPIC}{number}"), b"")
+        node.nodes.put(store_paths.attended_path(f"{TOPIC}{number}"), b"")
     node.service.leaders.stopping.set()
     node.service.attending.attend()
     assert node.service.leaders.topics() == []
@@ -290,7 +290,7 @@ def test_a_topic_that_is_idle_is_released_and_one_with_sessions_is_not(start: St
         assert node.service.leaders.topics() == [f"{TOPIC}-busy"]
         assert other.client.post(f"{PATH}-idle/split/0").status_code == 204
         assert node.client.post(f"{PATH}-idle/split/1").status_code == 307
-    assert node.nodes.get(tree.topic_path(f"{TOPIC}-deleted")) is None
+    assert node.nodes.get(store_paths.topic_path(f"{TOPIC}-deleted")) is None
 
 
 @pytest.mark.broker

@@ -10,10 +10,10 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection
 
-from controller.access import Access, Caller
-from controller.grants import Grants
-from controller.tokens import add_token, remove_token
-from controller.watch import CloseReason
+from controller.access.callers import Access, Caller
+from controller.access.grants import Grants
+from controller.access.tokens import add_token, remove_token
+from controller.watch.hub import CloseReason
 from tests.controller.conftest import RunningController, run_controller
 from tests.controller.test_consuming import client
 from tests.controller.test_watching import events, socket_at

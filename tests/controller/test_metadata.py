@@ -12,12 +12,12 @@ from controller.metadata.base import (
     Append,
     Check,
     Delete,
+    InvalidTreeChange,
     Kind,
     MetadataStore,
     Put,
-    Refused,
-    Session,
     SessionLost,
+    SessionState,
     Stored,
     VersionConflict,
 )
@@ -130,7 +130,7 @@ def test_a_path_named_twice_and_what_is_no_path_are_refused_as_mistakes(store: M
 
 def test_a_node_with_others_below_it_cannot_be_deleted_but_all_can_at_once(store: MetadataStore) -> None:
     store.put("/a/b", b"1")
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(InvalidTreeChange) as refused:
         store.commit(Put("/c", b"1"), Delete("/a"))
     assert refused.value.path == "/a"
     assert store.get("/c") is None
@@ -173,9 +173,9 @@ def test_an_ephemeral_is_held_once_and_can_be_asked_for_again(store: MetadataSto
 def test_an_ephemeral_has_none_below_it_and_stays_ephemeral_when_it_is_written(place: Place) -> None:
     store = place.open()
     store.create_ephemeral("/e", b"1")
-    with pytest.raises(Refused, match=r"^/e/x: "):
+    with pytest.raises(InvalidTreeChange, match=r"^/e/x: "):
         store.put("/e/x/y", b"1")
-    with pytest.raises(Refused, match=r"^/e/x: "):
+    with pytest.raises(InvalidTreeChange, match=r"^/e/x: "):
         store.create_ephemeral("/e/x", b"1")
     store.put("/e", b"2")
     store.close()
@@ -186,11 +186,11 @@ def test_ephemerals_vanish_when_the_session_ends_and_the_rest_stays(place: Place
     store = place.open()
     old = store.create_ephemeral("/e/leader", b"1")
     kept = store.put("/kept", b"1")
-    states: list[Session] = []
+    states: list[SessionState] = []
     store.on_session(states.append)
     store = place.end_session(store)
-    wait_until(lambda: Session.LOST in states)
-    wait_until(lambda: store.session is Session.CONNECTED)
+    wait_until(lambda: SessionState.LOST in states)
+    wait_until(lambda: store.session is SessionState.CONNECTED)
     assert store.get("/e/leader") is None
     assert node(store, "/kept").version == kept
     new = store.create_ephemeral("/e/leader", b"1")
@@ -200,12 +200,12 @@ def test_ephemerals_vanish_when_the_session_ends_and_the_rest_stays(place: Place
 
 
 def test_a_closed_store_says_so_and_tells_its_listeners_that_the_session_is_lost(store: MetadataStore) -> None:
-    states: list[Session] = []
+    states: list[SessionState] = []
     store.on_session(states.append)
     store.close()
     store.close()
-    assert store.session is Session.LOST
-    assert states == [Session.LOST]
+    assert store.session is SessionState.LOST
+    assert states == [SessionState.LOST]
     for act in (lambda: store.get("/a"), lambda: store.put("/a", b""), lambda: store.watch("/a", Seen())):
         with pytest.raises(SessionLost):
             act()

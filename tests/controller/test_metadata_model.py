@@ -11,16 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.metadata.base import (
-    ABSENT,
-    Check,
-    Delete,
-    MetadataStore,
-    Op,
-    Put,
-    Refused,
-    VersionConflict,
-)
+from controller.metadata.base import ABSENT, Check, Delete, InvalidTreeChange, MetadataStore, Op, Put, VersionConflict
 from controller.metadata.sqlite import SqliteStore
 from controller.metadata.zookeeper import ZooKeeperStore
 from lab.zookeeper import EmbeddedZooKeeper
@@ -125,7 +116,7 @@ class Checked:
                 got = self.store.commit(*mine)
         except VersionConflict as error:
             got = ("conflict", error.path.removeprefix(self._top))
-        except Refused as error:
+        except InvalidTreeChange as error:
             got = ("refused", error.path.removeprefix(self._top))
         for written, version in zip(_list(answer), _list(got), strict=False):
             if isinstance(written, int) and isinstance(version, int):

@@ -16,11 +16,11 @@ from controller.metadata.base import (
     Delete,
     Kind,
     Put,
-    Session,
+    SessionState,
     StoreUnavailable,
     VersionConflict,
 )
-from controller.metadata.plan import Step
+from controller.metadata.commit_plan import PlanStep
 from controller.metadata.zookeeper import ZooKeeperStore, _Look
 from lab.broker import free_ports
 from lab.zookeeper import EmbeddedZooKeeper
@@ -53,7 +53,7 @@ class Interrupted(ZooKeeperStore):
 
     meanwhile: Callable[[], object] | None = None
 
-    def _send(self, steps: list[Step], look: _Look, ephemeral: str | None = None) -> int | None:
+    def _send(self, steps: list[PlanStep], look: _Look, ephemeral: str | None = None) -> int | None:
         act, self.meanwhile = self.meanwhile, None
         if act:
             act()
@@ -125,20 +125,20 @@ def test_no_server_at_the_start_is_told_in_time() -> None:
 def test_without_a_server_calls_fail_soon_and_all_is_well_once_it_is_back(
     zookeeper: EmbeddedZooKeeper, stores: Callable[[], ZooKeeperStore]
 ) -> None:
-    store, states, seen = stores(), list[Session](), list[tuple[str, Kind]]()
+    store, states, seen = stores(), list[SessionState](), list[tuple[str, Kind]]()
     held = store.create_ephemeral("/e", b"1")
     store.on_session(states.append)
     store.watch("/", lambda path, kind: seen.append((path, kind)))
     zookeeper.kill()
-    wait_until(lambda: store.session is Session.SUSPENDED)
+    wait_until(lambda: store.session is SessionState.SUSPENDED)
     started = time.monotonic()
     for act in (lambda: store.get("/e"), lambda: store.put("/e", b""), lambda: store.watch("/x", lambda *_: None)):
         with pytest.raises(StoreUnavailable):
             act()
     assert time.monotonic() - started < 5
     zookeeper.start()
-    wait_until(lambda: store.session is Session.CONNECTED)
-    wait_until(lambda: states == [Session.SUSPENDED, Session.CONNECTED])
+    wait_until(lambda: store.session is SessionState.CONNECTED)
+    wait_until(lambda: states == [SessionState.SUSPENDED, SessionState.CONNECTED])
     found = store.get("/e")
     assert found
     assert found.version == held
@@ -154,23 +154,23 @@ def test_a_watch_outlives_the_session_and_tells_what_happened_meanwhile(
     other.put("/w/goes", b"1")
     seen: list[tuple[str, Kind]] = []
     store.watch("/w", lambda path, kind: seen.append((path, kind)))
-    states: list[Session] = []
+    states: list[SessionState] = []
     back = threading.Event()
     missed = False
 
-    def write_once(state: Session) -> None:
+    def write_once(state: SessionState) -> None:
         nonlocal missed
         states.append(state)
-        if state is not Session.CONNECTED and not missed:
+        if state is not SessionState.CONNECTED and not missed:
             missed = True
             other.commit(Put("/w/changes", b"2"), Delete("/w/goes"), Put("/w/comes", b"1"))
-        if state is Session.CONNECTED:
+        if state is SessionState.CONNECTED:
             back.set()
 
     store.on_session(write_once)
     end_zookeeper_session(store)
     assert back.wait(10)
-    assert Session.LOST in states
+    assert SessionState.LOST in states
     expected = {("/w/changes", Kind.CHANGED), ("/w/goes", Kind.DELETED), ("/w/comes", Kind.CREATED)}
     wait_until(lambda: expected <= set(seen))
     other.put("/w/after", b"1")

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from controller.journal import STEPS_SPLIT
+from controller.operations.journal import STEPS_SPLIT
 from lab.chaos.nodes import ControllerNode
 from lab.zookeeper import EmbeddedZooKeeper
 from tests.waiting import wait_until

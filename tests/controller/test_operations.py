@@ -13,7 +13,7 @@ import httpx
 import pytest
 from confluent_kafka import Producer
 
-from controller.journal import STEPS_MERGE, STEPS_SPLIT
+from controller.operations.journal import STEPS_MERGE, STEPS_SPLIT
 from controller.segments.base import SegmentNotFound, SegmentStoreError
 from controller.segments.kafka import KafkaSegments
 from controller.segments.kafka_names import kafka_topic

@@ -7,10 +7,10 @@ import os
 
 import pytest
 
-from controller import tree
 from controller.errors import StartError
+from controller.leadership.node_registry import NodeRegistration
+from controller.metadata import store_paths
 from controller.metadata.zookeeper import ZooKeeperStore
-from controller.presence import Presence
 from lab.chaos.nodes import Link
 from lab.zookeeper import EmbeddedZooKeeper
 from tests.controller.places import Place
@@ -21,22 +21,22 @@ URL = "http://node-1:8080"
 
 def test_who_holds_the_address_is_said_in_the_store_and_it_is_free_after_a_stop(place: Place) -> None:
     nodes = place.open()
-    presence = Presence(nodes, URL, 5)
+    presence = NodeRegistration(nodes, URL, 5)
     presence.claim()
     presence.start()
-    found = nodes.get(tree.node_path(URL))
+    found = nodes.get(store_paths.node_path(URL))
     assert found is not None
     assert json.loads(found.value)["url"] == URL
     nodes.close()
-    Presence(place.open(), URL, 5).claim()
+    NodeRegistration(place.open(), URL, 5).claim()
 
 
 @pytest.mark.parametrize("value", [b"", b"http://node-1:8080", b"[1]", b'{"sessionSeconds":-3.4}', b"\xff"])
 def test_a_holder_whose_record_says_nothing_is_waited_for_and_refused_all_the_same(place: Place, value: bytes) -> None:
     nodes = place.open()
-    nodes.create_ephemeral(tree.node_path(URL), value)
+    nodes.create_ephemeral(store_paths.node_path(URL), value)
     with pytest.raises(StartError, match="older release"):
-        Presence(nodes, URL, -3.3).claim()
+        NodeRegistration(nodes, URL, -3.3).claim()
 
 
 def test_the_address_of_a_silent_node_is_taken_after_its_session_and_it_says_so_when_it_is_back(
@@ -45,12 +45,12 @@ def test_the_address_of_a_silent_node_is_taken_after_its_session_and_it_says_so_
     link = Link(zookeeper.address)
     first = ZooKeeperStore(link.address, "/presence", session_s=0.5)
     second = ZooKeeperStore(zookeeper.address, "/presence", session_s=5)
-    presence = Presence(first, URL, 0.5)
+    presence = NodeRegistration(first, URL, 0.5)
     presence.claim()
     presence.start()
     link.cut()
     # It looks like a node that was killed: whoever comes with its address waits for the end of its session.
-    Presence(second, URL, 0.5).claim()
+    NodeRegistration(second, URL, 0.5).claim()
     assert f"{URL} is held by process {os.getpid()} on " in caplog.text
     assert "waiting at most 6 s" in caplog.text
     link.mend()

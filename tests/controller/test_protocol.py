@@ -13,9 +13,9 @@ import pytest
 from pydantic import ValidationError
 
 from controller.errors import Conflict
-from controller.journal import STEPS_MERGE, STEPS_SPLIT, Operation, Step
 from controller.metadata.sqlite import SqliteStore
-from controller.protocol import StoredLayout, plan_merge, plan_split, resume, run_step, withdraw
+from controller.operations.journal import STEPS_MERGE, STEPS_SPLIT, Operation, OperationStep
+from controller.operations.protocol import StoredLayout, plan_merge, plan_split, resume, run_step, withdraw
 from controller.segments.base import SegmentNotFound
 from controller.segments.kafka import KafkaSegments
 from controller.segments.no_segments import NoSegments
@@ -76,7 +76,7 @@ class Scene:
         self.journal.save(planned)
         return planned
 
-    def run_until(self, step: Step, operation: Operation) -> Operation:
+    def run_until(self, step: OperationStep, operation: Operation) -> Operation:
         while operation.step != step:
             operation = run_step(operation, self.segments, self.layouts)
             self.journal.save(operation)
@@ -223,7 +223,7 @@ def test_a_policy_that_changes_meanwhile_is_kept(scene: Scene) -> None:
 
 @pytest.mark.broker
 @pytest.mark.parametrize("step", ["terminate-parent", "update-layout"])
-def test_children_whose_ids_were_taken_are_planned_anew(step: Step, scene: Scene) -> None:
+def test_children_whose_ids_were_taken_are_planned_anew(step: OperationStep, scene: Scene) -> None:
     operation = scene.run_until(step, scene.plan("split"))
     scene.change(lambda layout: layout.split_segment(1, NOW))
     ended = scene.resume()
@@ -247,7 +247,7 @@ def test_parents_that_somebody_else_replaced_supersede_it_before_anything_is_ter
 
 @pytest.mark.broker
 @pytest.mark.parametrize("step", ["terminate-parent", "update-layout", "notify-consumers"])
-def test_a_topic_deleted_meanwhile_leaves_no_children(step: Step, scene: Scene) -> None:
+def test_a_topic_deleted_meanwhile_leaves_no_children(step: OperationStep, scene: Scene) -> None:
     operation = scene.run_until(step, scene.plan("split"))
     with scene.store.writing(scene.topic) as transaction:
         transaction.delete_topic(scene.topic)
@@ -321,7 +321,7 @@ def test_what_the_layout_does_not_allow_is_not_planned() -> None:
 
 @pytest.mark.parametrize(("kind", "steps"), [("split", STEPS_SPLIT), ("merge", STEPS_MERGE)])
 def test_an_operation_comes_back_from_the_journal_with_the_steps_of_its_kind_only(
-    kind: str, steps: tuple[Step, ...]
+    kind: str, steps: tuple[OperationStep, ...]
 ) -> None:
     layout = SegmentLayout.create(2, NOW)
     planned = (

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from controller.snapshots import Page, Snapshots
-from controller.view import View
+from controller.layouts.reader import LayoutReader
+from controller.publishing.snapshots import SnapshotPage, Snapshots
 from lab.broker import EmbeddedBroker, create_topics
 from lab.setup import Jars
 from schemas.messages import ConsumerEvent, LayoutEvent
@@ -79,7 +79,7 @@ def test_changes_made_while_a_page_is_read_are_told_by_their_announcements_and_n
     with run_controller(tmp_path / "layouts.db", kafka, snapshot_seconds=0.001) as controller:
         controller.client.put(path_of(topic))
 
-        def change_twice_and_read(snapshots: Snapshots, view: View) -> Page | None:
+        def change_twice_and_read(snapshots: Snapshots, view: LayoutReader) -> SnapshotPage | None:
             for number in itertools.islice(numbers, 2):
                 controller.client.put(f"{path_of(topic)}/subscriptions/s/consumers/c{number}")
             return read_page(snapshots, view)

@@ -11,10 +11,10 @@ import httpx
 import pytest
 from confluent_kafka import Consumer, Message
 
-from controller import subscriptions
 from controller.segments.base import SegmentStoreError, SubscriptionInUse, SubscriptionNotFound, Target
 from controller.segments.kafka import KafkaSegments
 from controller.segments.kafka_names import group_id, kafka_topic
+from controller.sessions import manager
 from tests.controller.conftest import RunningController
 from tests.controller.killed_at import WHOLE
 from tests.controller.test_consuming import client, controller
@@ -191,7 +191,7 @@ def test_consumers_are_told_at_once_what_a_seek_gives_them_to_read_and_it_outliv
     kafka: str, segments: KafkaSegments, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Nobody looks by itself what was drained: only the seek can have been noticed.
-    monkeypatch.setattr(subscriptions, "DRAIN_SECONDS", 3600.0)
+    monkeypatch.setattr(manager, "DRAIN_SECONDS", 3600.0)
     with life(segments, tmp_path) as running, client(running, PATH) as one:
         one.register(1, "a")
         assert one.assigned() == (1, [0])
@@ -258,7 +258,7 @@ class Broken(KafkaSegments):
 def test_a_seek_that_stops_half_way_is_a_503_leaves_nothing_drained_and_is_repeated(
     kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subscriptions, "DRAIN_SECONDS", 3600.0)
+    monkeypatch.setattr(manager, "DRAIN_SECONDS", 3600.0)
     segments = Broken(kafka)
     with life(segments, tmp_path) as running, client(running, PATH) as one:
         one.register(1, "a")

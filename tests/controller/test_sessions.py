@@ -9,16 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from controller.coordinator.records import ConsumerRegistration, SubscriptionRecord, registrations, restore
-from controller.coordinator.sessions import (
-    MAX_CONSUMERS,
-    Away,
-    Change,
-    Link,
-    MembershipEvent,
-    SubscriptionCoordinator,
-)
 from controller.errors import Conflict
+from controller.sessions.coordinator import MAX_CONSUMERS, Away, Effects, Link, MembershipEvent, SubscriptionCoordinator
+from controller.sessions.records import ConsumerRegistration, SubscriptionRecord, registrations, restore
 from decisions.topic.layout import SegmentLayout
 from schemas.messages import SubscriptionType
 from tests.controller.layouts import sealed_ids, step
@@ -43,7 +36,7 @@ def held(one: SubscriptionCoordinator) -> dict[str, list[int]]:
     return {name: [segment.segment_id for segment in share] for name, share in one.assignment.items()}
 
 
-def pushed(change: Change) -> dict[str, list[int]]:
+def pushed(change: Effects) -> dict[str, list[int]]:
     return {push.consumer: [segment.segment_id for segment in push.segments] for push in change.pushes}
 
 
@@ -88,7 +81,7 @@ def test_a_consumer_is_evicted_at_the_end_of_its_grace_period_and_not_before(pas
 def test_a_return_before_the_eviction_was_carried_out_wins_whatever_the_time() -> None:
     away = with_consumers(coordinator(), "a").disconnect(1, now_ms=0)
     back, _ = away.register("a", Link(2, 0), "STREAM")
-    assert back.expire(10 * GRACE_MS) == (back, Change())
+    assert back.expire(10 * GRACE_MS) == (back, Effects())
 
 
 def test_several_evictions_are_one_rebalance_with_an_event_each() -> None:
@@ -109,7 +102,7 @@ def test_a_leave_of_an_older_consumer_id_is_ignored() -> None:
     one, _ = coordinator().register("c1", Link(1, 1), "STREAM")
     one, change = one.register("c1", Link(1, 2), "STREAM")
     assert change.superseded == Link(1, 1)
-    assert one.leave("c1", Link(1, 1)) == (one, Change())
+    assert one.leave("c1", Link(1, 1)) == (one, Effects())
     left, change = one.leave("c1", Link(1, 2))
     assert not left.sessions
     assert change.events == (MembershipEvent("unregistered", "c1", 0),)
@@ -121,7 +114,7 @@ def test_what_the_old_connection_says_after_a_takeover_changes_nothing() -> None
     taken, change = one.register("a", Link(2, 0), "STREAM")
     assert change.superseded == Link(1, 0)
     assert taken.disconnect(1, 0) == taken
-    assert taken.leave("a", Link(1, 0)) == (taken, Change())
+    assert taken.leave("a", Link(1, 0)) == (taken, Effects())
 
 
 def test_the_same_registration_again_is_answered_and_supersedes_nothing() -> None:
@@ -157,12 +150,12 @@ def test_children_are_handed_out_when_their_parent_is_drained() -> None:
     one = with_consumers(coordinator(segments=1), "a", "b")
     split, change = one.follow(one.layout.split_segment(0, 1))
     assert held(split) == {"a": [0], "b": []}
-    assert change == Change()
+    assert change == Effects()
     drained, change = split.drain([0])
     assert pushed(change) == {"a": [1], "b": [2]}
     assert change.drained_changed
     assert {push.epoch for push in change.pushes} == {1}
-    assert drained.drain([0])[1] == Change()
+    assert drained.drain([0])[1] == Effects()
 
 
 def test_a_checkpoint_subscription_gets_children_at_once() -> None:
@@ -180,13 +173,13 @@ def test_children_are_held_back_again_by_a_parent_that_has_something_to_read_aft
     drained, _ = one.drain([0, 1])
     assert pushed(drained.drain_anew([0])[1]) == {"a": [1, 2]}
     assert pushed(drained.drain_anew([1])[1]) == {"a": [0]}
-    assert drained.drain_anew([0, 1, 2, 77]) == (drained, Change())
+    assert drained.drain_anew([0, 1, 2, 77]) == (drained, Effects())
 
 
 def test_an_older_layout_is_passed_over() -> None:
     old = SegmentLayout.create(1, 0)
     one = coordinator(layout=old.split_segment(0, 1))
-    assert one.follow(old) == (one, Change())
+    assert one.follow(old) == (one, Effects())
 
 
 def test_a_new_leader_gives_everybody_the_whole_grace_period_and_the_same_segments() -> None:
@@ -239,7 +232,7 @@ class AnyOrder(RuleBasedStateMachine):
         for member in self.members.values():
             if member.link is not None and member.link.connection == connection:
                 member.link, member.until, member.told = None, self.now + GRACE_MS, None
-        self.take(self.one.disconnect(connection, self.now), Change(), [])
+        self.take(self.one.disconnect(connection, self.now), Effects(), [])
 
     @rule(name=names, link=links)
     def leave(self, name: str, link: Link) -> None:
@@ -303,7 +296,7 @@ class AnyOrder(RuleBasedStateMachine):
     def take(
         self,
         after: SubscriptionCoordinator,
-        change: Change,
+        change: Effects,
         expected: list[tuple[str, str]],
         answered: str | None = None,
     ) -> None:

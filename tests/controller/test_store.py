@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from controller import tree
-from controller.announcements import consumer_record
 from controller.errors import Conflict, NotLeader, PreconditionFailed, Unavailable
-from controller.journal import STEPS_SPLIT, Operation, Step
-from controller.leaders import Leaders
+from controller.layouts.store import MAX_OPERATIONS
+from controller.leadership.leaders import Leaders
+from controller.metadata import store_paths
 from controller.metadata.zookeeper import MAX_COMMIT_BYTES
-from controller.outbox import Outbox
-from controller.store import MAX_OPERATIONS
+from controller.operations.journal import STEPS_SPLIT, Operation, OperationStep
+from controller.outbox.announcements import consumer_announcement
+from controller.outbox.entries import Outbox
 from decisions.topic.layout import SegmentLayout
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 from tests.controller.owned import OwnedStore
@@ -67,7 +67,7 @@ def test_what_raises_leaves_neither_the_change_nor_its_announcement(store: Owned
     def fail_half_way() -> None:
         with store.writing(TOPIC) as transaction:
             transaction.insert_topic(TOPIC, layout())
-            transaction.announce(consumer_record(TOPIC, "s", "STREAM", "snapshot", 0, 1))
+            transaction.announce(consumer_announcement(TOPIC, "s", "STREAM", "snapshot", 0, 1))
             raise RuntimeError("half way")
 
     with pytest.raises(RuntimeError, match="half way"):
@@ -77,7 +77,7 @@ def test_what_raises_leaves_neither_the_change_nor_its_announcement(store: Owned
 
 
 def test_announcements_keep_the_order_of_the_commits_and_go_with_the_fence_only(store: OwnedStore) -> None:
-    records = [consumer_record(TOPIC, f"s{number}", "STREAM", "snapshot", 0, 1) for number in range(12)]
+    records = [consumer_announcement(TOPIC, f"s{number}", "STREAM", "snapshot", 0, 1) for number in range(12)]
     for number in range(0, 12, 2):
         with store.writing(f"{TOPIC}{number % 3}") as transaction:
             transaction.announce(records[number])
@@ -107,7 +107,7 @@ def test_deleting_a_topic_takes_its_subscriptions_and_sessions_along(store: Owne
         transaction.insert_subscription(TOPIC, "s", "STREAM")
         assert transaction.insert_consumer(TOPIC, "s", "c")
     assert store.leaders.release(TOPIC)
-    assert store.nodes.get(tree.topic_path(TOPIC))
+    assert store.nodes.get(store_paths.topic_path(TOPIC))
 
 
 def test_nothing_is_left_of_a_deleted_topic_that_is_released(store: OwnedStore) -> None:
@@ -192,7 +192,7 @@ def test_of_two_changes_of_a_policy_at_the_same_moment_one_is_refused(store: Own
     assert store.namespace_policy("a/b") == AutoScalePolicyOverride(max_segments=2)
 
 
-def operation(id: str, step: Step = "create-children") -> Operation:
+def operation(id: str, step: OperationStep = "create-children") -> Operation:
     return Operation(
         id=id, topic=TOPIC, kind="split", segments=("0000-ffff-0",), children=("0000-7fff-1", "8000-ffff-2"),
         step=step, epoch=0, started_at=1_000,

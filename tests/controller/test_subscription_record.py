@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from controller.coordinator.records import (
+from controller.sessions.coordinator import Away, Link, Push, SubscriptionCoordinator
+from controller.sessions.records import (
     ConsumerAssignment,
     ConsumerRegistration,
     SubscriptionRecord,
     registrations,
     restore,
 )
-from controller.coordinator.sessions import Away, Link, Push, SubscriptionCoordinator
 from decisions.topic.layout import SegmentLayout
 from schemas.base import MAX_NAME_BYTES
 from schemas.messages import SubscriptionType

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.tokens import (
+from controller.access.tokens import (
     MAX_TOKENS,
-    Entry,
+    TokenEntry,
     TokensError,
     add_token,
     digest_of,
@@ -31,7 +31,7 @@ def file(tmp_path: Path) -> Path:
 
 def test_a_token_is_answered_once_and_only_its_digest_is_kept(file: Path) -> None:
     token = add_token(file, "executor", "operate")
-    assert read_tokens(file) == [Entry("executor", "operate", digest_of(token.encode()))]
+    assert read_tokens(file) == [TokenEntry("executor", "operate", digest_of(token.encode()))]
     assert token not in file.read_text()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert add_token(file, "other", "operate") != token

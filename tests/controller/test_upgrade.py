@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from controller.announcements import consumer_record
-from controller.journal import Operation
 from controller.metadata.sqlite import FORMAT, SqliteStore
-from controller.upgrade import UPGRADES
+from controller.metadata.upgrade import UPGRADES
+from controller.operations.journal import Operation
+from controller.outbox.announcements import consumer_announcement
 from decisions.topic.layout import SegmentLayout
 from schemas.metadata import AutoScalePolicyOverride
 from tests.controller.owned import OwnedStore
@@ -66,7 +66,7 @@ SESSIONS = """
 ALTER TABLE consumers ADD COLUMN session INTEGER NOT NULL DEFAULT 0;
 CREATE INDEX consumers_with_session ON consumers (topic, subscription) WHERE session = 1;
 """
-RECORDS = [consumer_record(TOPIC, "s", "STREAM", "snapshot", number, 1) for number in range(3)]
+RECORDS = [consumer_announcement(TOPIC, "s", "STREAM", "snapshot", number, 1) for number in range(3)]
 """What older controllers wrote."""
 
 
@@ -131,7 +131,7 @@ def test_a_file_of_an_older_format_is_brought_up_once_with_all_that_it_holds(for
 def test_what_is_written_after_the_upgrade_is_announced_after_what_waited(tmp_path: Path) -> None:
     write_old(tmp_path / "controller.db", 3)
     store = OwnedStore(SqliteStore(tmp_path / "controller.db", UPGRADES))
-    last = consumer_record(TOPIC, "s", "STREAM", "snapshot", 9, 1)
+    last = consumer_announcement(TOPIC, "s", "STREAM", "snapshot", 9, 1)
     with store.writing(TOPIC) as transaction:
         transaction.announce(last)
     assert store.announced() == [*RECORDS, last]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.errors import NotFound
-from controller.watch import MAX_MISSED, CloseReason, Update, WatchHub, WatchSession
+from controller.watch.hub import MAX_MISSED, CloseReason, LayoutUpdate, WatchHub, WatchSession
 
 TOPIC = "topic://acme/shop/orders"
 
@@ -19,11 +19,11 @@ TOPIC = "topic://acme/shop/orders"
 class Store:
     """What is committed, by topic; a load sees it at its end, after others had their turn."""
 
-    def __init__(self, **layouts: Update) -> None:
+    def __init__(self, **layouts: LayoutUpdate) -> None:
         self.layouts = {TOPIC: layouts["first"]} if layouts else {}
         self.loads = 0
 
-    async def load(self, topic: str) -> Update:
+    async def load(self, topic: str) -> LayoutUpdate:
         self.loads += 1
         await asyncio.sleep(0)
         if topic not in self.layouts:
@@ -31,8 +31,8 @@ class Store:
         return self.layouts[topic]
 
 
-def update(epoch: int, text: str = "{}") -> Update:
-    return Update(epoch, text)
+def update(epoch: int, text: str = "{}") -> LayoutUpdate:
+    return LayoutUpdate(epoch, text)
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:

@@ -15,7 +15,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from controller.watching import Watching
+from controller.watch.layout_watcher import LayoutWatcher
 from tests.controller.conftest import RunningController, run_controller
 from tests.waiting import wait_until
 
@@ -222,7 +222,7 @@ def test_a_stop_ends_all_sessions_at_once(tmp_path: Any) -> None:
     with run_controller(tmp_path / "layouts.db") as running:
         path = "/admin/v2/scalable/a/b/t"
         running.client.put(path)
-        watching: Watching = running.watching
+        watching: LayoutWatcher = running.watching
         with (
             events(f"{running.url}{path}/watch") as stream,
             socket_at(f"{running.url}{path}/watch") as connection,

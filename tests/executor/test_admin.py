@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.tokens import add_token
+from controller.access.tokens import add_token
 from decisions.topic.layout import SegmentLayout
 from executor.admin import Accepted, AdminClient, NoAnswer, Refused, TopicGone
 from tests.controller.conftest import run_controller
