@@ -56,7 +56,7 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> None:
                 session_seconds=chosen.session_seconds,
             )
             node = Node(nodes, _segments(settings), about, wall_clock_ms)
-            node.presence.claim()
+            node.registration.claim()
             app = create_app(node, access, chosen.max_body_bytes, chosen.consumer_grace_seconds)
             config = uvicorn.Config(
                 app,

@@ -1,13 +1,6 @@
-"""Who may do what: bearer tokens with roles (PIP-468 "Security Considerations").
+"""Who calls: the token of a request, compared with those of the file.
 
-Stage: `controller.access.gate` asks `Access` who calls, before anything else is done with a request; each route names
-the role that it needs, by `READ`, `OPERATE` or `ADMIN`, and refuses whose token has a lesser one.
-
-| role | opens | in Pulsar's words |
-| --- | --- | --- |
-| read | layouts, stats, policies, operations, assignments, watch sessions | lookup |
-| operate | that, and split, merge, subscriptions, consumers, their sessions | consume; for split and merge admin |
-| admin | that, and to create and delete topics, and to set policies | admin |
+Stage: `controller.access.gate` asks `Access` who calls, before anything else is done with a request.
 """
 
 from __future__ import annotations
@@ -16,15 +9,9 @@ import hmac
 import logging
 import os
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from fastapi import APIRouter, FastAPI, Security, params
-from fastapi.openapi.models import HTTPBearer
-from fastapi.security.base import SecurityBase
-from starlette.requests import HTTPConnection
-
-from controller.access.tokens import ROLES, Role, TokenEntry, TokensError, digest_of, read_tokens
-from controller.errors import Forbidden
+from controller.access.tokens import Role, TokenEntry, TokensError, digest_of, read_tokens, suffices
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +75,7 @@ class Access:
         """Whether the token of a caller who was let in once still opens what needs a role; as the file was read."""
         if not self.is_guarded:
             return True
-        return any(entry.digest == caller.digest and _suffices(entry.role, needed) for entry in self._entries)
+        return any(entry.digest == caller.digest and suffices(entry.role, needed) for entry in self._entries)
 
     def follow_file(self) -> None:
         """Read the file again if it has changed."""
@@ -105,52 +92,6 @@ class Access:
         else:
             self.changes += 1
             log.info("%d tokens are known now", len(self._entries))
-
-
-class Needs(SecurityBase):
-    """The dependency of a route that needs a role: 403 for whose token has a lesser one."""
-
-    def __init__(self, role: Role) -> None:
-        self.role = role
-        self.scheme_name = "token"
-        self.model = HTTPBearer(
-            description=f"A token of the role that is named, or of a later one: {', '.join(ROLES)}."
-        )
-
-    async def __call__(self, connection: HTTPConnection) -> None:
-        caller: Caller = connection.scope[CALLER]
-        connection.scope[NEEDED] = self.role
-        if not _suffices(caller.role, self.role):
-            raise Forbidden(f"this needs a token of role {self.role}; the token {caller.name} has role {caller.role}")
-
-
-def _suffices(role: Role, needed: Role) -> bool:
-    return ROLES.index(role) >= ROLES.index(needed)
-
-
-def _needs(role: Role) -> list[params.Depends]:
-    return [Security(Needs(role), scopes=[role])]
-
-
-READ: Final = _needs("read")
-OPERATE: Final = _needs("operate")
-ADMIN: Final = _needs("admin")
-
-
-def include_guarded(app: FastAPI, router: APIRouter) -> None:
-    """Take the routes of a router into the app. Raises `TypeError` for one that does not name the role it needs."""
-    for route in router.routes:
-        if role_of(route) is None:
-            raise TypeError(f"the route {route} names no role: give it dependencies=READ, OPERATE or ADMIN")
-    app.include_router(router)
-
-
-def role_of(route: Any) -> Role | None:
-    """The role that a route of a router needs, None when it names none."""
-    for dependency in getattr(route, "dependencies", ()):
-        if isinstance(dependency.dependency, Needs):
-            return dependency.dependency.role
-    return None
 
 
 def _mark(file: Path) -> tuple[int, ...] | None:

@@ -25,6 +25,7 @@ CHECK_SECONDS = 1.0
 """Time between two looks at the file of tokens, and so the longest that a session outlives its token."""
 REVOKED = 4401
 """The WebSocket close code of a session whose token does not open it any more (ours, after HTTP's 401)."""
+REVOKED_REASON = "the token was removed or its role was narrowed; come again with one that opens this"
 
 
 class _Held(NamedTuple):

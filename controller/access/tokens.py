@@ -50,6 +50,11 @@ def digest_of(token: bytes) -> bytes:
     return hashlib.sha256(token).hexdigest().encode()
 
 
+def suffices(role: Role, needed: Role) -> bool:
+    """Whether a role opens what needs another one."""
+    return ROLES.index(role) >= ROLES.index(needed)
+
+
 def read_tokens(file: Path) -> list[TokenEntry]:
     """The tokens of a file. `TokensError` for one that is missing, too open, or has a line that is none."""
     return parse_tokens(file, _text(file))

@@ -11,8 +11,7 @@ from typing import NamedTuple
 from controller.errors import NotFound
 from controller.metadata import store_paths
 from controller.metadata.base import MetadataStore, Stored
-from controller.operations.journal import Operation
-from controller.sessions.records import ConsumerRegistration, SubscriptionRecord
+from controller.metadata.records import ConsumerRegistration, SubscriptionRecord
 from schemas.messages import SubscriptionType
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 
@@ -53,7 +52,7 @@ class LayoutReader:
 
     def topic(self, topic: str) -> StoredTopic | None:
         """The topic with its layout, or None."""
-        found = self._get(store_paths.topic_path(topic))
+        found = self.get(store_paths.topic_path(topic))
         if found is None or not found.value:
             return None
         return StoredTopic(topic, found.version, ScalableTopicMetadata.model_validate_json(found.value))
@@ -76,7 +75,7 @@ class LayoutReader:
 
     def layout_json(self, topic: str) -> str | None:
         """The layout record as JSON, or None."""
-        found = self._get(store_paths.topic_path(topic))
+        found = self.get(store_paths.topic_path(topic))
         return found.value.decode() if found and found.value else None
 
     def topics_of(self, namespace: str) -> Iterator[tuple[str, bytes]]:
@@ -102,7 +101,7 @@ class LayoutReader:
 
     def subscriptions(self, topic: str) -> list[StoredSubscription]:
         """The subscriptions of a topic with the number of their sessions, sorted by name."""
-        names = sorted(store_paths.decode(name) for name in self._children(store_paths.subscriptions_path(topic)))
+        names = sorted(store_paths.decode(name) for name in self.children(store_paths.subscriptions_path(topic)))
         found = [self.subscription(topic, name) for name in names]
         return [one for one in found if one is not None]
 
@@ -111,7 +110,7 @@ class LayoutReader:
         record = self._record(topic, name)
         if record is None:
             return None
-        return StoredSubscription(name, record.type, len(self._children(store_paths.consumers_path(topic, name))))
+        return StoredSubscription(name, record.type, len(self.children(store_paths.consumers_path(topic, name))))
 
     def existing_subscription(self, topic: str, name: str) -> StoredSubscription:
         """One subscription with the number of its sessions; `NotFound`, also without the topic."""
@@ -127,15 +126,15 @@ class LayoutReader:
         if record is None:
             return None
         found = [
-            ConsumerRegistration.model_validate_json(node.value)
-            for _, node in self._nodes.values(store_paths.consumers_path(topic, name))
+            ConsumerRegistration.model_validate_json(value)
+            for value in self.values(store_paths.consumers_path(topic, name))
         ]
         consumers = {one.consumer_name: one.session for one in found}
         return StoredMembers(record.type, record.drained, dict(sorted(consumers.items())))
 
     def namespace_policy(self, namespace: str) -> AutoScalePolicyOverride | None:
         """The override of a namespace, or None."""
-        found = self._get(store_paths.policy_path(namespace))
+        found = self.get(store_paths.policy_path(namespace))
         return AutoScalePolicyOverride.model_validate_json(found.value) if found else None
 
     def namespace_policies(self) -> dict[str, AutoScalePolicyOverride]:
@@ -148,23 +147,13 @@ class LayoutReader:
         found = [(namespace, self.namespace_policy(namespace)) for namespace in namespaces]
         return {namespace: policy for namespace, policy in found if policy is not None}
 
-    def open_operation(self, topic: str) -> Operation | None:
-        """The operation of a topic that has not ended, or None: it is the newest, as one is open at a time."""
-        _, newest = self._newest_operation(topic)
-        return newest if newest and not newest.has_ended else None
-
-    def operations(self, topic: str) -> list[Operation]:
-        """The operations of a topic that the journal holds, the newest first."""
-        found = self._nodes.values(store_paths.operations_path(topic))
-        return [Operation.model_validate_json(node.value) for _, node in reversed(found)]
-
     def open_creation(self, topic: str) -> ScalableTopicMetadata | None:
         """The layout of a topic whose segments are being made, or were when its leader died; or None."""
-        found = self._get(store_paths.creation_path(topic))
+        found = self.get(store_paths.creation_path(topic))
         return ScalableTopicMetadata.model_validate_json(found.value) if found else None
 
-    def attended_topics(self) -> list[str]:
-        """Topics that have sessions or operations, or had: they want a leader even if nobody asks for anything."""
+    def topics_needing_leader(self) -> list[str]:
+        """Topics that have sessions or operations, or had: they need a leader even if nobody asks for anything."""
         return [store_paths.decode(name) for name in self._nodes.children(store_paths.ATTENDED)]
 
     def without_leader(self, topics: Sequence[str]) -> list[str]:
@@ -172,23 +161,21 @@ class LayoutReader:
         found = self._nodes.get_all([store_paths.leader_path(topic) for topic in topics])
         return [topic for topic, node in zip(topics, found, strict=True) if node is None]
 
-    def _newest_operation(self, topic: str) -> tuple[int, Operation | None]:
-        """The number of the newest in the journal, and what it is."""
-        names = self._children(store_paths.operations_path(topic))
-        if not names:
-            return 0, None
-        found = self._get(f"{store_paths.operations_path(topic)}/{names[-1]}")
-        return int(names[-1]), Operation.model_validate_json(found.value) if found else None
-
     def _record(self, topic: str, subscription: str) -> SubscriptionRecord | None:
-        found = self._get(store_paths.subscription_path(topic, subscription))
+        found = self.get(store_paths.subscription_path(topic, subscription))
         return SubscriptionRecord.model_validate_json(found.value) if found else None
 
-    def _get(self, path: str) -> Stored | None:
+    def get(self, path: str) -> Stored | None:
+        """The node at a path, or None."""
         return self._nodes.get(path)
 
-    def _children(self, path: str) -> list[str]:
+    def children(self, path: str) -> list[str]:
+        """The names below a path, sorted."""
         return self._nodes.children(path)
+
+    def values(self, path: str) -> list[bytes]:
+        """The values below a path, sorted by name."""
+        return [node.value for _, node in self._nodes.values(path)]
 
 
 def no_topic(topic: str) -> NotFound:

@@ -3,7 +3,7 @@
 Stage: above `controller.metadata`, below what acts for a topic. The leader holds an ephemeral node with its address as
 the value; whoever fails to make that node follows its holder, and tries again when the node vanishes. Being told that
 one leads is never enough to write: a node that was frozen may have missed the end of its session. So every write of a
-leader goes with `Check(path, state.version)`: only the leader that made the node can commit it.
+leader goes with `Check(path, leadership.version)`: only the leader that made the node can commit it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 class LeaderElectionState(enum.Enum):
-    """What this node is for a topic."""
+    """What this node is for a topic (Pulsar's `LeaderElectionState`)."""
 
     LEADING = "leading"
     FOLLOWING = "following"
@@ -33,11 +33,16 @@ class LeaderElectionState(enum.Enum):
 
 @dataclass(frozen=True)
 class Leadership:
-    """A role; the value of the leader, None: nobody known; the version of the leader's node, if this one leads."""
+    """A state; the value of the leader, None: nobody known; the version of the leader's node, if this one leads."""
 
-    role: LeaderElectionState
+    state: LeaderElectionState
     leader: bytes | None = None
     version: int | None = None
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether this node leads."""
+        return self.state is LeaderElectionState.LEADING
 
 
 NO_LEADER = Leadership(LeaderElectionState.NO_LEADER)
@@ -64,7 +69,7 @@ class Election:
         self._subscriptions: list[CallbackHandle] = []
 
     @property
-    def state(self) -> Leadership:
+    def leadership(self) -> Leadership:
         """Who leads; may be ahead of `on_change`.
 
         Never LEADING once the store is not heard or its session has changed since that was found.
@@ -105,11 +110,11 @@ class Election:
             self._unsubscribe()
             if self._retry:
                 self._retry.cancel()
-            state = self.state
+            leadership = self.leadership
             self._become(NO_LEADER, self._store.session_changes)
-        if state.role is LeaderElectionState.LEADING:
+        if leadership.is_leading:
             try:
-                self._store.delete(self.path, state.version)
+                self._store.delete(self.path, leadership.version)
             except StoreError as error:
                 _log.info("the leader of %s leaves its node to the end of its session: %s", self.path, error)
         self._tell()

@@ -72,20 +72,20 @@ class Leaders:
 
         Raises `NotLeader` with the address of another leader, `Unavailable` while nobody can lead.
         """
-        with self._alone.alone(topic):
+        with self._alone.locked(topic):
             controller = self._controllers.get(topic)
             if controller is None:
                 self._follow(self.leader(topic), topic)
                 controller = self._begin(topic)
             assert controller.election is not None
             controller.used_at = time.monotonic()
-            if controller.election.state.role is not LeaderElectionState.LEADING:
+            if not controller.election.leadership.is_leading:
                 # The store was away for a moment, and its callback is still to come.
                 controller.election.stand()
-            state = controller.election.state
-            if state.role is LeaderElectionState.LEADING and state.version is not None:
-                return Term(topic, state.version)
-            if state.role is LeaderElectionState.FOLLOWING:
+            leadership = controller.election.leadership
+            if leadership.state is LeaderElectionState.LEADING and leadership.version is not None:
+                return Term(topic, leadership.version)
+            if leadership.state is LeaderElectionState.FOLLOWING:
                 self._end(topic, controller)
             self._follow(self.leader(topic), topic)
             reason = controller.election.failure or "a session of its leader is about to end"
@@ -106,10 +106,10 @@ class Leaders:
         controller = self._controllers.get(topic)
         if controller is None or controller.election is None:
             return None
-        state = controller.election.state
+        leadership = controller.election.leadership
         return (
-            Term(topic, state.version)
-            if state.role is LeaderElectionState.LEADING and state.version is not None
+            Term(topic, leadership.version)
+            if leadership.state is LeaderElectionState.LEADING and leadership.version is not None
             else None
         )
 
@@ -129,7 +129,7 @@ class Leaders:
 
         False when this node does not lead it, or somebody has asked for something in so many seconds.
         """
-        with self._alone.alone(topic):
+        with self._alone.locked(topic):
             controller, term = self._controllers.get(topic), self.term(topic)
             if controller is None or term is None or time.monotonic() - controller.used_at < idle_seconds:
                 return False
@@ -153,7 +153,7 @@ class Leaders:
             return False
         return True
 
-    def forsake(self, seconds: float) -> None:
+    def end_unconfirmed(self, seconds: float) -> None:
         """End the terms that could not be confirmed for so many seconds: by now another node may lead."""
         now = time.monotonic()
         for topic in self.topics():
@@ -163,13 +163,16 @@ class Leaders:
             if self.term(topic):
                 controller.led_at = now
             elif now - controller.led_at > seconds:
-                with self._alone.alone(topic):
+                with self._alone.locked(topic):
                     self._end(topic, controller)
 
     def _begin(self, topic: str) -> _Controller:
         controller = _Controller()
         election = Election(
-            self._nodes, leader_path(topic), self._value, lambda state: self._changed(topic, controller, state)
+            self._nodes,
+            leader_path(topic),
+            self._value,
+            lambda leadership: self._changed(topic, controller, leadership),
         )
         controller.election = election
         with self._guard:
@@ -192,21 +195,21 @@ class Leaders:
         if controller.election is not None:
             controller.election.close()
 
-    def _changed(self, topic: str, controller: _Controller, state: Leadership) -> None:
+    def _changed(self, topic: str, controller: _Controller, leadership: Leadership) -> None:
         """Called by the election; one call at a time."""
         if self._controllers.get(topic) is not controller:
             return
-        if state.role is LeaderElectionState.LEADING and state.version != controller.version:
+        if leadership.state is LeaderElectionState.LEADING and leadership.version != controller.version:
             if controller.version is not None:
                 # Another node may have led in between.
                 for tell in self.on_ended:
                     tell(topic)
-            controller.version = state.version
+            controller.version = leadership.version
             log.debug("leads %s", topic)
             for tell in self.on_begun:
                 tell(topic)
-        elif state.role is LeaderElectionState.FOLLOWING:
-            log.info("%s is led by %s now", topic, state.leader.decode() if state.leader else "another node")
+        elif leadership.state is LeaderElectionState.FOLLOWING:
+            log.info("%s is led by %s now", topic, leadership.leader.decode() if leadership.leader else "another node")
             self._end(topic, controller)
 
     def _follow(self, url: str | None, topic: str) -> None:

@@ -91,11 +91,11 @@ class NodeRegistration:
         """Hold the address from now on, in every later session too. Raises `StoreUnavailable`."""
         self._election.start()
 
-    def _changed(self, state: Leadership) -> None:
-        if state.role is LeaderElectionState.FOLLOWING and state.leader is not None:
-            self.rival = f"{self.url} was taken by another controller, {_words(state.leader)}; stop one of the two"
+    def _changed(self, leadership: Leadership) -> None:
+        if leadership.state is LeaderElectionState.FOLLOWING and leadership.leader is not None:
+            self.rival = f"{self.url} was taken by another controller, {_words(leadership.leader)}; stop one of the two"
             log.error("%s", self.rival)
-        elif state.role is LeaderElectionState.LEADING:
+        elif leadership.state is LeaderElectionState.LEADING:
             self.rival = None
 
     def _longest_wait(self, value: bytes) -> float:

@@ -9,11 +9,10 @@ import json
 import sqlite3
 from collections.abc import Iterable, Iterator
 
-from controller.layouts.store import MAX_OPERATIONS
 from controller.metadata import store_paths
 from controller.metadata.path_syntax import ancestors, parent
+from controller.metadata.records import MAX_OPERATIONS, ConsumerRegistration, SubscriptionRecord
 from controller.metadata.sqlite import Upgrade, create_tables
-from controller.sessions.records import ConsumerRegistration, SubscriptionRecord
 
 _NodeRow = tuple[str, bytes, int]
 """Path, value and version."""

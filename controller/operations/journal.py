@@ -1,6 +1,7 @@
-"""A split or merge as a value: what it takes, what it makes, and which step is next (PIP-468 "Split Protocol").
+"""The journal of a topic: its splits and merges, each with the step that is next (PIP-468 "Split Protocol").
 
-Stage: kept in the journal by the store, planned and carried out by `controller.operations.protocol`.
+Stage: an operation is planned and carried out by `controller.operations.protocol`, and saved here before its first step
+and after each one. At most one operation of a topic is open, and it is the newest.
 """
 
 from __future__ import annotations
@@ -9,6 +10,11 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from controller.errors import Conflict
+from controller.layouts.reader import LayoutReader
+from controller.layouts.transaction import Transaction
+from controller.metadata.records import MAX_OPERATIONS
+from controller.metadata.store_paths import operations_path
 from decisions.topic.names import segment_topic_name
 from schemas.base import Epoch, Millis, Name, TopicName, Wire
 
@@ -86,3 +92,38 @@ class Operation(Wire):
     def child_topics(self) -> tuple[str, ...]:
         """The children's names, `segment://…`."""
         return tuple(segment_topic_name(self.topic, descriptor) for descriptor in self.children)
+
+
+def open_operation(layouts: LayoutReader, topic: str) -> Operation | None:
+    """The operation of a topic that has not ended, or None."""
+    _, newest = _newest(layouts, topic)
+    return newest if newest and not newest.has_ended else None
+
+
+def list_operations(layouts: LayoutReader, topic: str) -> list[Operation]:
+    """The operations of a topic that the journal holds, the newest first."""
+    return [Operation.model_validate_json(value) for value in reversed(layouts.values(operations_path(topic)))]
+
+
+def save_operation(transaction: Transaction, operation: Operation) -> None:
+    """Store an operation in place of the one with its id; `Conflict` for a second one that is open."""
+    number, newest = _newest(transaction, operation.topic)
+    if newest is not None and newest.id != operation.id and not newest.has_ended:
+        raise Conflict(f"{operation.topic}: the {newest.kind} {newest.id} is open")
+    if newest is None or newest.id != operation.id:
+        number += 1
+        transaction.need_leader(operation.topic)
+    journal = operations_path(operation.topic)
+    transaction.put(f"{journal}/{number:010d}", operation.to_json().encode())
+    if operation.has_ended:
+        for name in transaction.children(journal)[:-MAX_OPERATIONS]:
+            transaction.delete(f"{journal}/{name}")
+
+
+def _newest(layouts: LayoutReader, topic: str) -> tuple[int, Operation | None]:
+    """The number of the newest operation in the journal, and the operation."""
+    names = layouts.children(operations_path(topic))
+    if not names:
+        return 0, None
+    found = layouts.get(f"{operations_path(topic)}/{names[-1]}")
+    return int(names[-1]), Operation.model_validate_json(found.value) if found else None

@@ -81,7 +81,7 @@ class Pruning:
             self._changed.add(topic)
             return 0
         try:
-            with self._operations.alone(topic) as term:
+            with self._operations.locked(topic) as term:
                 stored = self._store.topic(topic)
                 if stored is None:
                     return 0

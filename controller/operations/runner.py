@@ -20,7 +20,7 @@ from controller.layouts.store import LayoutStore
 from controller.leadership.leaders import Leaders, Term
 from controller.locks import NamedLocks
 from controller.metadata.base import StoreError
-from controller.operations.journal import Operation
+from controller.operations.journal import Operation, open_operation, save_operation
 from controller.operations.protocol import StoredLayout, plan_merge, plan_split, resume
 from controller.outbox.announcements import layout_announcement
 from controller.segments.base import SegmentStore
@@ -43,9 +43,9 @@ class OperationRunner:
         leaders.on_begun.append(self._unsettled.add)
 
     @contextmanager
-    def alone(self, topic: str) -> Iterator[Term]:
+    def locked(self, topic: str) -> Iterator[Term]:
         """As the leader: nobody else changes segments of the topic meanwhile. `NotLeader`, `Unavailable`."""
-        with self._locks.alone(topic):
+        with self._locks.locked(topic):
             yield self._leaders.lead(topic)
 
     def run(
@@ -57,7 +57,7 @@ class OperationRunner:
         the segments cannot be reached: what was begun is resumed later, and asking again joins it.
         """
         self._store.check_topic(topic)
-        with self.alone(topic) as term:
+        with self.locked(topic) as term:
             resumed = self.finish_open(term)
             if resumed is not None and _is_same(resumed, kind, segments, decision_id):
                 _must_be_done(resumed)
@@ -83,7 +83,7 @@ class OperationRunner:
                     self._unsettled.discard(topic)
                 continue
             try:
-                with self.alone(topic) as term:
+                with self.locked(topic) as term:
                     resumed = self.finish_open(term)
             except (ControllerError, StoreError) as error:
                 log.warning("an operation on %s stays open: %s", topic, error)
@@ -102,7 +102,7 @@ class OperationRunner:
     def save(self, term: Term, operation: Operation) -> None:
         """Put an operation into the journal in place of what is there under its id."""
         with self._store.write(term) as transaction:
-            transaction.save_operation(operation)
+            save_operation(transaction, operation)
 
     def _plan(
         self,
@@ -124,12 +124,12 @@ class OperationRunner:
             raise Conflict(str(error)) from None
 
     def finish_open(self, term: Term) -> Operation | None:
-        """Carry on with the operation of a topic that is open, within `alone`; None when there is none.
+        """Carry on with the operation of a topic that is open, within `locked`; None when there is none.
 
         A creation that was broken off is undone: nobody was told that there is a topic.
         """
         self._undo_creation(term)
-        found = self._store.open_operation(term.topic)
+        found = open_operation(self._store, term.topic)
         ended = None if found is None else self._resume(term, found)
         self._unsettled.discard(term.topic)
         return ended

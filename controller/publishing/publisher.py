@@ -20,7 +20,6 @@ from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from controller.layouts.reader import LayoutReader
 from controller.leadership.election import Election, LeaderElectionState
 from controller.metadata.base import ABSENT, CallbackHandle, Check, MetadataStore, Put
 from controller.metadata.store_paths import OUTBOX, SENDER
@@ -80,7 +79,7 @@ class Publisher:
     def __init__(self, nodes: MetadataStore, bootstrap: str, snapshots: Snapshots, housekeeper: Election) -> None:
         """It works while this node is elected `housekeeper`."""
         self._nodes = nodes
-        self._outbox, self._view = Outbox(nodes), LayoutReader(nodes)
+        self._outbox = Outbox(nodes)
         self._housekeeper = housekeeper
         self._announced = threading.Event()
         """Set when there may be something to do."""
@@ -192,10 +191,10 @@ class Publisher:
 
     def _fence(self) -> Check | None:
         """What goes with whatever the housekeeper deletes; None when that is another node."""
-        state = self._housekeeper.state
-        if state.role is not LeaderElectionState.LEADING or state.version is None:
+        leadership = self._housekeeper.leadership
+        if leadership.state is not LeaderElectionState.LEADING or leadership.version is None:
             return None
-        return Check(self._housekeeper.path, state.version)
+        return Check(self._housekeeper.path, leadership.version)
 
     def _next(self, last: str) -> tuple[list[OutboxEntry], SnapshotPage | None]:
         """What to send now: the next entries, and a page of snapshots only when these are all there are."""
@@ -207,7 +206,7 @@ class Publisher:
         entries = self._outbox.read([self._names.popleft() for _ in range(min(room, len(self._names), MOST_READ))])
         if self._names or len(entries) == room or self._stopping.is_set():
             return entries, None
-        page = self._snapshots.next_page(self._view)
+        page = self._snapshots.next_page()
         if page is None:
             return entries, None
         # What was committed since the names were read may be in the page already: sent after it, the first of two such

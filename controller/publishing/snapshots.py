@@ -56,7 +56,8 @@ class SnapshotPage(NamedTuple):
 class Snapshots:
     """Rounds over the whole store: the first at once, then one every `every_seconds`."""
 
-    def __init__(self, every_seconds: float, now_ms: Callable[[], int]) -> None:
+    def __init__(self, layouts: LayoutReader, every_seconds: float, now_ms: Callable[[], int]) -> None:
+        self._layouts = layouts
         self._every_seconds = every_seconds
         self._now_ms = now_ms
         self._due = time.monotonic()
@@ -72,16 +73,16 @@ class Snapshots:
         self._left = []
         self._due = time.monotonic()
 
-    def next_page(self, view: LayoutReader) -> SnapshotPage | None:
+    def next_page(self) -> SnapshotPage | None:
         """The next part of the round, None when none is due."""
         if self.due_in() > 0:
             return None
         policies: dict[str, AutoScalePolicyOverride] = {}
         if not self._left:
             self._due = time.monotonic() + self._every_seconds
-            policies = view.namespace_policies()
-            self._left = view.all_topics()
-        layouts = list(view.layouts(self._left[:TOPICS_A_PAGE]))
-        subscriptions = [(topic, found) for topic, _ in layouts for found in view.subscriptions(topic)]
+            policies = self._layouts.namespace_policies()
+            self._left = self._layouts.all_topics()
+        layouts = list(self._layouts.layouts(self._left[:TOPICS_A_PAGE]))
+        subscriptions = [(topic, found) for topic, _ in layouts for found in self._layouts.subscriptions(topic)]
         self._left = self._left[TOPICS_A_PAGE:]
         return SnapshotPage(self._now_ms(), policies, layouts, subscriptions)

@@ -6,16 +6,17 @@ deletions need none of it. A controller without segment topics (`controller.segm
 
 from __future__ import annotations
 
-from typing import Annotated, Any, cast
+from typing import Annotated, cast
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from controller.access.callers import ADMIN, READ
+from controller.access.roles import READ
 from controller.errors import BadRequest, PreconditionFailed
 from controller.policies import parse_json
 from controller.rest.parameters import Body, Service, SubscriptionName, Timestamp, Topic
+from controller.rest.responses import ADMINISTERS, takes
 from controller.segments.base import SegmentStore
 from controller.segments.no_segments import NoSegments
 from decisions.topic.names import parse_segment_descriptor, segment_topic_name
@@ -45,12 +46,10 @@ Segments = Annotated[SegmentStore, Depends(_segments)]
 Descriptor = Annotated[str, Depends(_descriptor)]
 
 routes = APIRouter(prefix="/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}", tags=["segments"])
-_DONE: dict[str, Any] = {"status_code": 204, "response_class": Response, "dependencies": ADMIN}
 _NAMES = {"type": "array", "items": {"type": "string"}}
-_TAKES_NAMES = {"requestBody": {"content": {"application/json": {"schema": _NAMES}}}}
 
 
-@routes.put("", **_DONE, openapi_extra=_TAKES_NAMES)
+@routes.put("", **takes(_NAMES))
 def create_segment(segments: Segments, service: Service, topic: Topic, descriptor: Descriptor, body: Body) -> None:
     """Make the topic of a segment with subscriptions at its beginning; one that exists stays as it is."""
     subscriptions = parse_json(body) or []
@@ -66,13 +65,13 @@ def create_segment(segments: Segments, service: Service, topic: Topic, descripto
     segments.create(topic, number, HashRange(start=start, end=end), subscriptions)
 
 
-@routes.post("/terminate", **_DONE)
+@routes.post("/terminate", **ADMINISTERS)
 def terminate_segment(segments: Segments, topic: Topic, descriptor: Descriptor) -> None:
     """Let a segment take no more writes; again is fine. The layout is not changed: a split or merge does both."""
     segments.terminate(segment_topic_name(topic, descriptor))
 
 
-@routes.delete("", **_DONE)
+@routes.delete("", **ADMINISTERS)
 def delete_segment(
     segments: Segments, service: Service, topic: Topic, descriptor: Descriptor, force: str = "false"
 ) -> None:
@@ -82,7 +81,7 @@ def delete_segment(
     segments.delete(segment_topic_name(topic, descriptor))
 
 
-@routes.put("/subscription/{subscription}", **_DONE)
+@routes.put("/subscription/{subscription}", **ADMINISTERS)
 def create_subscription(
     segments: Segments, topic: Topic, descriptor: Descriptor, subscription: SubscriptionName
 ) -> None:
@@ -90,7 +89,7 @@ def create_subscription(
     segments.create_subscription(segment_topic_name(topic, descriptor), subscription)
 
 
-@routes.delete("/subscription/{subscription}", **_DONE)
+@routes.delete("/subscription/{subscription}", **ADMINISTERS)
 def delete_subscription(
     segments: Segments, topic: Topic, descriptor: Descriptor, subscription: SubscriptionName
 ) -> None:
@@ -106,7 +105,7 @@ def get_backlog(
     return JSONResponse(segments.backlog(segment_topic_name(topic, descriptor), subscription))
 
 
-@routes.post("/subscription/{subscription}/seek", **_DONE)
+@routes.post("/subscription/{subscription}/seek", **ADMINISTERS)
 def seek_subscription(
     segments: Segments, topic: Topic, descriptor: Descriptor, subscription: SubscriptionName, timestamp: Timestamp
 ) -> None:
@@ -114,7 +113,7 @@ def seek_subscription(
     segments.seek(segment_topic_name(topic, descriptor), subscription, timestamp)
 
 
-@routes.post("/subscription/{subscription}/skip-all", **_DONE)
+@routes.post("/subscription/{subscription}/skip-all", **ADMINISTERS)
 def clear_backlog(segments: Segments, topic: Topic, descriptor: Descriptor, subscription: SubscriptionName) -> None:
     """Move a subscription behind the last message of one segment."""
     segments.seek(segment_topic_name(topic, descriptor), subscription, "latest")

@@ -26,23 +26,19 @@ import asyncio
 import contextlib
 import json
 import logging
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Response, WebSocket
+from fastapi import WebSocket
 from pydantic import Field, TypeAdapter, ValidationError
-from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocketDisconnect
 
-from controller.access.callers import OPERATE, READ
-from controller.access.grants import REVOKED, Grant, Granted
+from controller.access.grants import REVOKED, REVOKED_REASON, Grant
 from controller.errors import ControllerError, NotLeader
 from controller.metadata.base import StoreError
-from controller.rest.topic_names import plain_name, topic_of_path
-from controller.service import ScalableTopicService
 from controller.sessions.coordinator import Link, Push
 from controller.sessions.manager import SessionManager, SubscriptionKey
-from controller.sessions.records import ConsumerAssignment
-from controller.watch.hub import CloseReason
+from controller.sessions.messages import ConsumerAssignment
+from controller.sessions.registry import SubscriptionRegistry
 from schemas.base import Name, Wire
 from schemas.messages import SubscriptionType
 
@@ -111,31 +107,31 @@ class _Connection:
 class ConsumerConnections:
     """All connections of a controller, and the subscriptions that they take part in."""
 
-    def __init__(self, service: ScalableTopicService, grace_seconds: float) -> None:
-        self.subscriptions = SessionManager(service.subscribing, grace_seconds, self._tell)
-        self._service = service
+    def __init__(self, registry: SubscriptionRegistry, grace_seconds: float) -> None:
+        self.sessions = SessionManager(registry, grace_seconds, self._tell)
+        self._leaders = registry.leaders
         self._connections: dict[int, _Connection] = {}
         self._numbers = 0
 
     async def start(self) -> None:
         """Called in the event loop that the sessions live in."""
         loop = asyncio.get_running_loop()
-        await self.subscriptions.start()
+        await self.sessions.start()
 
         def ended(topic: str) -> None:
-            self.subscriptions.term_ended(topic)
+            self.sessions.term_ended(topic)
             with contextlib.suppress(RuntimeError):
                 asyncio.run_coroutine_threadsafe(self._move(topic), loop)
 
-        self._service.leaders.on_begun.append(self.subscriptions.term_begun)
-        self._service.leaders.on_ended.append(ended)
+        self._leaders.on_begun.append(self.sessions.term_begun)
+        self._leaders.on_ended.append(ended)
 
     async def _move(self, topic: str) -> None:
         """This node does not lead a topic any more: its consumers are sent to who does."""
         if not any(connection.topic == topic for connection in self._connections.values()):
             return
         try:
-            url = await asyncio.to_thread(self._service.leaders.leader, topic)
+            url = await asyncio.to_thread(self._leaders.leader, topic)
         except StoreError:
             url = None
         for connection in self._connections.values():
@@ -150,7 +146,7 @@ class ConsumerConnections:
 
     async def check_leader(self, topic: str) -> None:
         """Raises `NotLeader` when another node leads the topic."""
-        await asyncio.to_thread(self._service.leaders.redirect, topic)
+        await asyncio.to_thread(self._leaders.redirect, topic)
 
     async def serve(self, socket: WebSocket, topic: str, grant: Grant) -> None:
         """Carry one connection to its end."""
@@ -162,7 +158,7 @@ class ConsumerConnections:
             asyncio.create_task(_send(socket, connection)),
         ]
         try:
-            with grant.held(lambda: connection.end(REVOKED, CloseReason.REVOKED.value)):
+            with grant.held(lambda: connection.end(REVOKED, REVOKED_REASON)):
                 await asyncio.wait({*tasks, connection.ended}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             del self._connections[number]
@@ -171,7 +167,7 @@ class ConsumerConnections:
             for ended in await asyncio.gather(*tasks, return_exceptions=True):
                 if not isinstance(ended, (WebSocketDisconnect, asyncio.CancelledError)):
                     log.error("a connection of consumers of %s failed: %r", topic, ended)
-            await self.subscriptions.disconnect({key for key, _ in connection.consumers.values()}, number)
+            await self.sessions.disconnect({key for key, _ in connection.consumers.values()}, number)
         if connection.ended.done():
             with contextlib.suppress(asyncio.TimeoutError, WebSocketDisconnect, RuntimeError):
                 await asyncio.wait_for(socket.close(*connection.ended.result()), 1)
@@ -191,7 +187,7 @@ class ConsumerConnections:
                 if isinstance(command, Register):
                     await self._register(connection, link, command)
                 elif command.consumer_id in connection.consumers:
-                    await self.subscriptions.leave(*connection.consumers[command.consumer_id], link)
+                    await self.sessions.leave(*connection.consumers[command.consumer_id], link)
                     connection.consumers.pop(command.consumer_id, None)
             except NotLeader as error:
                 connection.refuse(command.consumer_id, error.status, error.reason, controllerBrokerUrl=error.url)
@@ -210,7 +206,7 @@ class ConsumerConnections:
             return
         connection.consumers[link.consumer_id] = wanted
         try:
-            await self.subscriptions.register(key, command.consumer_name, link, command.type)
+            await self.sessions.register(key, command.consumer_name, link, command.type)
         except (ControllerError, StoreError):
             connection.consumers.pop(link.consumer_id, None)
             raise
@@ -231,34 +227,3 @@ async def _send(socket: WebSocket, connection: _Connection) -> None:
     while (text := await connection.unsent.get()) is not None:
         await socket.send_text(text)
     connection.end(STOPPING)
-
-
-async def _consuming(connection: HTTPConnection) -> ConsumerConnections:
-    return cast(ConsumerConnections, connection.app.state.consuming)
-
-
-async def _topic(tenant: str, namespace: str, topic: str) -> str:
-    return topic_of_path(tenant, namespace, topic)
-
-
-Sessions = Annotated[ConsumerConnections, Depends(_consuming)]
-Topic = Annotated[str, Depends(_topic)]
-
-routes = APIRouter(prefix="/admin/v2/scalable/{tenant}/{namespace}", tags=["consumers"])
-
-
-@routes.websocket("/{topic}/consumers", dependencies=OPERATE)
-async def consume(socket: WebSocket, consuming: Sessions, topic: Topic, grant: Granted) -> None:
-    """Sessions of consumers of a topic; see the module."""
-    await consuming.check_leader(topic)
-    await socket.accept()
-    await consuming.serve(socket, topic, grant)
-
-
-@routes.get("/{topic}/subscriptions/{subscription}/consumers/{consumer}", dependencies=READ, response_class=Response)
-async def get_assignment(consuming: Sessions, topic: Topic, subscription: str, consumer: str) -> Response:
-    """What a registered consumer has to read (not in Pulsar's REST)."""
-    key = topic, plain_name(subscription, "subscription")
-    await consuming.check_leader(topic)
-    found = await consuming.subscriptions.assignment(key, plain_name(consumer, "consumer"))
-    return Response(found.to_json(), media_type="application/json")

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 from controller.errors import Conflict
+from controller.metadata.records import ConsumerRegistration, SubscriptionRecord
 from controller.sessions.assignment import Assignment, assign, assignable, changed, replayable
 from decisions.topic.layout import Segment, SegmentLayout
 from schemas.messages import SubscriptionType
@@ -192,6 +193,23 @@ class SubscriptionCoordinator:
 
     def _push(self, consumer: str, link: Link) -> Push:
         return Push(consumer, link, self.layout.epoch, self.assignment[consumer])
+
+
+def restore(
+    name: str,
+    record: SubscriptionRecord,
+    consumers: Iterable[ConsumerRegistration],
+    layout: SegmentLayout,
+    grace_ms: int,
+    now_ms: int,
+) -> SubscriptionCoordinator:
+    """The coordinator of a new leader at `now_ms`: everybody away, with a whole grace period (PIP-468 "failover").
+
+    `layout` may be newer than the record; drained segments that are gone from it, or are none, are left out.
+    """
+    empty = SubscriptionCoordinator(name, record.type, grace_ms, layout)
+    drained, _ = empty.drain(record.drained)
+    return drained.fresh_grace((consumer.consumer_name for consumer in consumers), now_ms)
 
 
 def _is_on(session: Session, connection: int) -> bool:

@@ -21,10 +21,11 @@ from weakref import WeakValueDictionary
 
 from controller.errors import ControllerError, NotFound
 from controller.metadata.base import StoreError
+from controller.metadata.records import ConsumerRegistration, SubscriptionRecord
 from controller.segments.base import SegmentStoreError, Target
 from controller.sessions.assignment import assignable
-from controller.sessions.coordinator import Away, Effects, Link, Push, SubscriptionCoordinator
-from controller.sessions.records import ConsumerAssignment, ConsumerRegistration, SubscriptionRecord, restore
+from controller.sessions.coordinator import Away, Effects, Link, Push, SubscriptionCoordinator, restore
+from controller.sessions.messages import ConsumerAssignment
 from controller.sessions.registry import SubscriptionRegistry
 from decisions.topic.layout import segment_topic
 from schemas.messages import SubscriptionType

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 
 from controller.errors import Conflict, NotFound
 from controller.layouts.reader import StoredMembers, StoredSubscription
-from controller.layouts.store import LayoutStore, Transaction
+from controller.layouts.store import LayoutStore
+from controller.layouts.transaction import Transaction
 from controller.leadership.leaders import Leaders
 from controller.operations.runner import OperationRunner
 from controller.outbox.announcements import consumer_announcement
@@ -65,7 +66,7 @@ class SubscriptionRegistry:
     def delete_subscription(self, topic: str, subscription: str) -> None:
         """Delete a subscription with its sessions; `SubscriptionInUse` while clients read a segment with it."""
         self._store.check_topic(topic)
-        with self._operations.alone(topic) as term:
+        with self._operations.locked(topic) as term:
             self._store.existing_subscription(topic, subscription)
             layout = SegmentLayout.from_metadata(self._store.existing_topic(topic).metadata)
             for segment in layout.segments.values():
@@ -85,7 +86,7 @@ class SubscriptionRegistry:
         meanwhile, by nobody but another leader, hold only what is newer, and it begins at their start.
         """
         self._store.check_topic(topic)
-        with self._operations.alone(topic) as term:
+        with self._operations.locked(topic) as term:
             found = self._store.existing_subscription(topic, subscription)
             if found.type == "CHECKPOINT":
                 raise Conflict(

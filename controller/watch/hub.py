@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+from controller.access.grants import REVOKED_REASON
+
 MAX_MISSED = 64
 """Updates that a session may leave untaken, one replacing the other, before it is cut off as slow."""
 
@@ -32,7 +34,7 @@ class CloseReason(str, Enum):
     AHEAD = "the layout is older than the epoch to resume from; watch again without one"
     DELETED = "the topic was deleted"
     STOPPED = "the controller is stopping; watch again elsewhere"
-    REVOKED = "the token was removed or its role was narrowed; come again with one that opens this"
+    REVOKED = REVOKED_REASON
 
 
 class WatchSession(AsyncIterator[LayoutUpdate]):

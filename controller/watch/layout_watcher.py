@@ -1,8 +1,7 @@
-"""Watch sessions over HTTP: the layout of a topic at once and every later one (PIP-468 "DAG Watch Sessions").
+"""The layouts of a node's watch sessions, read anew whenever the metadata store says that they changed.
 
-Stage: between the metadata store, whose watches say "look again" on every node, and clients: any node serves any
-session. `WatchHub` says who gets what; here it is carried, as server-sent events and over WebSocket, both at
-`…/{topic}/watch`. Each message is whole:
+Stage: between the metadata store, whose watches say "look again" on every node, and `WatchHub`, which knows who gets
+what: so any node serves any session. Each update is whole:
 
 `{"topic": "topic://…", "epoch": 3, "controllerBrokerUrl": "http://…", "segmentBrokers": {"4": "http:…"}, "layout": …}`
 
@@ -16,43 +15,17 @@ import asyncio
 import contextlib
 import json
 import logging
-import re
 import sys
-from collections.abc import Awaitable, Callable
-from typing import Annotated, cast
 
-from fastapi import APIRouter, Depends, Header, Query, Response, WebSocket
-from starlette.requests import HTTPConnection
-from starlette.types import Message, Receive, Scope, Send
-from starlette.websockets import WebSocketDisconnect
-
-from controller.access.callers import READ
-from controller.access.grants import REVOKED, Grant, Granted
-from controller.errors import BadRequest, NotFound
+from controller.errors import NotFound
 from controller.metadata import store_paths
 from controller.metadata.base import CallbackHandle, Kind, MetadataStore, StoreError
-from controller.rest.topic_names import topic_of_path
 from controller.watch.hub import CloseReason, LayoutUpdate, WatchHub, WatchSession
 
 log = logging.getLogger(__name__)
 
-KEEP_ALIVE_SECONDS = 15.0
-"""Longest silence of an event stream: a comment is sent, so that both ends notice when the other one is gone."""
 AGAIN_SECONDS = 1.0
 """Time before a look at the store that failed is repeated."""
-LAST_SECONDS = 1.0
-"""Time for a message that is being sent when its session ends."""
-CLOSE_CODES = {
-    CloseReason.LEFT: 1000,
-    CloseReason.SLOW: 1013,
-    CloseReason.AHEAD: 1000,
-    CloseReason.DELETED: 4404,
-    CloseReason.STOPPED: 1012,
-    CloseReason.REVOKED: REVOKED,
-}
-"""The WebSocket close code of each reason (RFC 6455; those from 4000 on are ours)."""
-
-_EPOCH = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 
 def watch_update(topic: str, layout: str, url: str) -> LayoutUpdate:
@@ -178,117 +151,3 @@ def _cancel(watch: asyncio.Future[list[CallbackHandle]]) -> None:
     if not watch.cancelled() and watch.exception() is None:
         for subscription in watch.result():
             subscription.cancel()
-
-
-class EventStream(Response):
-    """A session as server-sent events; the id of each is its epoch."""
-
-    media_type = "text/event-stream"
-
-    def __init__(self, session: WatchSession, grant: Grant) -> None:
-        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
-        del self.headers["content-length"]
-        self._session = session
-        self._grant = grant
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with contextlib.closing(self._session), _held(self._grant, self._session):
-            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-
-            async def write(text: str, more: bool = True) -> None:
-                await send({"type": "http.response.body", "body": text.encode(), "more_body": more})
-
-            async def write_all() -> None:
-                async for update in self._session:
-                    await write(f"id: {update.epoch}\nevent: layout\ndata: {update.layout}\n\n")
-
-            async def keep_alive() -> None:
-                while True:
-                    await asyncio.sleep(KEEP_ALIVE_SECONDS)
-                    await write(": \n\n")
-
-            still = asyncio.create_task(keep_alive())
-            try:
-                reason = await carry(self._session, write_all(), _gone(receive))
-            finally:
-                still.cancel()
-            if reason is CloseReason.SLOW:
-                log.warning("a client that watches %s does not keep up and is cut off", self._session.topic)
-            elif reason is not CloseReason.LEFT:
-                await write(f"event: closed\ndata: {json.dumps({'reason': reason.value})}\n\n", False)
-
-
-def _held(grant: Grant, session: WatchSession) -> contextlib.AbstractContextManager[None]:
-    return grant.held(lambda: session.close(CloseReason.REVOKED))
-
-
-async def carry(session: WatchSession, sending: Awaitable[None], gone: Awaitable[None]) -> CloseReason:
-    """Send until the session ends, for whatever reason, or the client is `gone`; nobody is waited for who is stuck."""
-    sender, leaver = asyncio.ensure_future(sending), asyncio.ensure_future(gone)
-    end = asyncio.ensure_future(session.until_closed())
-    try:
-        await asyncio.wait({sender, leaver, end}, return_when=asyncio.FIRST_COMPLETED)
-        if end.done() and not leaver.done():
-            await asyncio.wait({sender}, timeout=0 if session.closed_because is CloseReason.SLOW else LAST_SECONDS)
-    finally:
-        for task in (sender, leaver, end):
-            task.cancel()
-        await asyncio.gather(sender, leaver, end, return_exceptions=True)
-    stuck = sender.cancelled()
-    session.close()
-    assert session.closed_because is not None
-    return CloseReason.SLOW if stuck and not leaver.done() else session.closed_because
-
-
-async def _gone(receive: Callable[[], Awaitable[Message]]) -> None:
-    while (await receive())["type"] not in ("http.disconnect", "websocket.disconnect"):
-        pass
-
-
-async def _watching(connection: HTTPConnection) -> LayoutWatcher:
-    return cast(LayoutWatcher, connection.app.state.watching)
-
-
-async def _topic(tenant: str, namespace: str, topic: str) -> str:
-    return topic_of_path(tenant, namespace, topic)
-
-
-async def _since(
-    last_event_id: Annotated[str | None, Header(description="The last epoch that the client has.")] = None,
-    since: Annotated[str | None, Query(description="The same, for clients that cannot set a header.")] = None,
-) -> int | None:
-    text = last_event_id or since
-    if not text:
-        return None
-    if not _EPOCH.fullmatch(text):
-        raise BadRequest(f"Last-Event-ID and since are an epoch, a whole number, got: {text[:200]}")
-    return int(text)
-
-
-Hub = Annotated[LayoutWatcher, Depends(_watching)]
-Topic = Annotated[str, Depends(_topic)]
-Since = Annotated[int | None, Depends(_since)]
-
-routes = APIRouter(prefix="/admin/v2/scalable/{tenant}/{namespace}", tags=["watch"])
-
-
-@routes.get("/{topic}/watch", dependencies=READ, response_class=Response)
-async def watch(watching: Hub, topic: Topic, since: Since, grant: Granted) -> Response:
-    """Server-sent events: `layout` at once and after every change, `closed` at the end (not in Pulsar's REST)."""
-    return EventStream(await watching.session(topic, since), grant)
-
-
-@routes.websocket("/{topic}/watch", dependencies=READ)
-async def watch_socket(socket: WebSocket, watching: Hub, topic: Topic, since: Since, grant: Granted) -> None:
-    """The same messages over WebSocket; what the client sends is not read."""
-    with contextlib.closing(await watching.session(topic, since)) as session, _held(grant, session):
-        await socket.accept()
-
-        async def send_all() -> None:
-            async for update in session:
-                await socket.send_text(update.layout)
-
-        reason = await carry(session, send_all(), _gone(socket.receive))
-        if reason is not CloseReason.LEFT:
-            with contextlib.suppress(asyncio.TimeoutError, WebSocketDisconnect, RuntimeError):
-                await asyncio.wait_for(socket.close(CLOSE_CODES[reason], reason.value), LAST_SECONDS)

@@ -60,7 +60,8 @@ class RunningController:
     publisher: Publisher
     clock: Clock
     client: httpx.Client
-    watching: LayoutWatcher
+    watcher: LayoutWatcher
+    node: Node
     server: ControllerServer
     namespaces: Iterator[int] = field(default_factory=lambda: iter(range(1_000_000)))
 
@@ -111,7 +112,7 @@ def run_controller(
     try:
         with httpx.Client(base_url=url, timeout=30) as client:
             yield RunningController(
-                url, nodes, node.store, node.service, node.publisher, clock, client, app.state.watching, server
+                url, nodes, node.store, node.service, node.publisher, clock, client, app.state.watcher, node, server
             )
     finally:
         server.should_exit = True

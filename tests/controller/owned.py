@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
-from controller.layouts.store import LayoutStore, Transaction
+from controller.layouts.store import LayoutStore
+from controller.layouts.transaction import Transaction
 from controller.leadership.leaders import Leaders
 from controller.metadata.base import MetadataStore
 from controller.outbox.announcements import Announcement
