@@ -53,9 +53,9 @@ def create_app(
         node.store.on_members.append(sessions.members_changed)
         await node.housekeeper.start(sessions.topics, prune_seconds)
         publisher.start()
-        judging = asyncio.create_task(grants.judge_for_ever())
+        checking = asyncio.create_task(grants.check_for_ever())
         yield
-        judging.cancel()
+        checking.cancel()
         app.state.end_sessions()
         await sessions.stop()
         await node.housekeeper.stop()

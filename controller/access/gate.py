@@ -1,7 +1,8 @@
 """What every request passes before it is routed: whose token it carries, the size of its body, the path as it was sent.
 
 Stage: around the app. Routing goes by the raw path, so that an encoded slash stays inside its segment;
-`controller.rest.topic_names` decodes the segments. The whole body is read here, bounded, so that no endpoint waits for a sender.
+`controller.rest.topic_names` decodes the segments. The whole body is read here, up to a bound, so that no endpoint
+waits for a sender.
 """
 
 from __future__ import annotations

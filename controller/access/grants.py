@@ -1,8 +1,8 @@
 """Sessions that stay open only for as long as their tokens open them (PIP-468 "Security Considerations").
 
-Stage: beside `controller.access.callers`, which judges a request once, at its beginning. A session outlives that judgement, so
-whoever carries one holds a grant: it is judged again when the file of tokens has changed, and ended when its token is
-gone or has a lesser role. Lives in the event loop of the app.
+Stage: beside `controller.access.callers`, which checks a request once, at its beginning. A session lives longer, so
+what carries it holds a grant: the session is checked again when the file of tokens has changed, and ended when its
+token is gone or has a lesser role. Lives in the event loop of the app.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from controller.access.tokens import Role
 log = logging.getLogger(__name__)
 
 CHECK_SECONDS = 1.0
-"""Time between two looks at the file of tokens, and so the longest that a session outlives its token."""
+"""Time between two looks at the file of tokens, and so the longest that a session lives on without its token."""
 REVOKED = 4401
 """The WebSocket close code of a session whose token does not open it any more (ours, after HTTP's 401)."""
 REVOKED_REASON = "the token was removed or its role was narrowed; come again with one that opens this"
@@ -49,22 +49,22 @@ class Grants:
         self._held[key] = _Held(caller, needed, end)
         try:
             # The file may have changed since the request was let in.
-            self._judge(key)
+            self._check(key)
             yield
         finally:
             self._held.pop(key, None)
 
-    async def judge_for_ever(self) -> None:
-        """Judge all again whenever the file has changed."""
+    async def check_for_ever(self) -> None:
+        """Check all sessions again whenever the file has changed."""
         while True:
             await asyncio.sleep(CHECK_SECONDS)
             self._access.follow_file()
             if self._access.changes != self._changes:
                 self._changes = self._access.changes
                 for key in tuple(self._held):
-                    self._judge(key)
+                    self._check(key)
 
-    def _judge(self, key: object) -> None:
+    def _check(self, key: object) -> None:
         held = self._held.get(key)
         if held is not None and not self._access.opens(held.caller, held.needed):
             del self._held[key]

@@ -1,6 +1,6 @@
 """What a token may do: each route names the role that it needs (PIP-468 "Security Considerations").
 
-Stage: taken by the routes of `controller.rest` as `dependencies=READ`, `OPERATE` or `ADMIN`; a token of a lesser role is
+Stage: the routes of `controller.rest` take `dependencies=READ`, `OPERATE` or `ADMIN`; a token of a lesser role is
 refused with 403.
 
 | role | opens | in Pulsar's words |

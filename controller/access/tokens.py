@@ -1,6 +1,6 @@
 """The file of bearer tokens: one line a token, with a name, a role and the SHA-256 of the token, never the token.
 
-Stage: below `controller.access.callers`, which asks it about every request, and `anabranch token`, which edits it. A line is
+Stage: read for `controller.access.callers`, edited by `anabranch token`. A line is
 
 `executor operate 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08`
 
@@ -46,7 +46,7 @@ class TokenEntry(NamedTuple):
 
 
 def digest_of(token: bytes) -> bytes:
-    """What stands for a token in the file."""
+    """What the file has instead of a token."""
     return hashlib.sha256(token).hexdigest().encode()
 
 
@@ -56,14 +56,14 @@ def suffices(role: Role, needed: Role) -> bool:
 
 
 def read_tokens(file: Path) -> list[TokenEntry]:
-    """The tokens of a file. `TokensError` for one that is missing, too open, or has a line that is none."""
+    """The tokens of a file. `TokensError` for one that is missing, too open, or has a wrong line."""
     return parse_tokens(file, _text(file))
 
 
 def add_token(file: Path, name: str, role: Role) -> str:
     """Make a token, put it into the file, which is made when it is missing, and answer it; it is nowhere else."""
     if not _NAME.fullmatch(name):
-        raise TokensError(f"{name!r} is no name for a token: letters, digits and . _ @ -, at most 64")
+        raise TokensError(f"{name!r} is not a name for a token: letters, digits and . _ @ -, at most 64")
     with _alone(file):
         text = (
             _text(file) if file.exists() else f"# Tokens of the controller: name, role ({', '.join(ROLES)}), SHA-256.\n"
@@ -72,7 +72,7 @@ def add_token(file: Path, name: str, role: Role) -> str:
         if any(entry.name == name for entry in known):
             raise TokensError(f"{file} has a token {name} already; remove it first or choose another name")
         if len(known) >= MAX_TOKENS:
-            raise TokensError(f"{file} has {MAX_TOKENS} tokens, which is the most; remove one first")
+            raise TokensError(f"{file} has {MAX_TOKENS} tokens, and more are not possible; remove one first")
         token = secrets.token_urlsafe(32)
         end = "" if text.endswith("\n") or not text else "\n"
         _replace(file, f"{text}{end}{name} {role} {digest_of(token.encode()).decode()}\n")
@@ -100,16 +100,16 @@ def parse_tokens(file: Path, text: str) -> list[TokenEntry]:
             raise TokensError(f"{where}: {len(words)} words, expected three: name, role, SHA-256 of the token")
         name, role, digest = words
         if not _NAME.fullmatch(name) or name in entries:
-            problem = "stands there twice" if name in entries else "is no name of a token"
+            problem = "is there twice" if name in entries else "is not a name for a token"
             raise TokensError(f"{where}: {name[:64]!r} {problem}")
         if role not in ROLES:
             raise TokensError(f"{where}: the role of {name} must be one of {', '.join(ROLES)}, not {role[:64]!r}")
         if not _DIGEST.fullmatch(digest):
             # Without the word itself: it may be a token that was put there by mistake.
-            raise TokensError(f"{where}: the third word of {name} is no SHA-256 (64 digits 0-9 a-f)")
+            raise TokensError(f"{where}: the third word of {name} is not a SHA-256 (64 digits 0-9 a-f)")
         entries[name] = TokenEntry(name, role, digest.encode())
     if len(entries) > MAX_TOKENS:
-        raise TokensError(f"{file} has {len(entries)} tokens; the most are {MAX_TOKENS}")
+        raise TokensError(f"{file} has {len(entries)} tokens; at most {MAX_TOKENS} are possible")
     return list(entries.values())
 
 
@@ -127,7 +127,7 @@ def _text(file: Path) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError:
-        raise TokensError(f"{file} is no text in UTF-8") from None
+        raise TokensError(f"{file} is not text in UTF-8") from None
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """What is in the metadata store of topics, subscriptions, sessions, policies and operations: reads only.
 
-Stage: below `controller.layouts.store`, which adds the writes; on any `MetadataStore`. Where what is in `controller.metadata.store_paths`.
+Stage: below `controller.layouts.store`, which adds the writes; on any `MetadataStore`, at the paths of
+`controller.metadata.store_paths`.
 """
 
 from __future__ import annotations

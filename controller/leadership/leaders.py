@@ -1,9 +1,9 @@
 """The topics that this node leads (PIP-468 "Leader Election and Failover", "Controller management").
 
-Stage: beside `controller.layouts.store`; below the service. A controller is made on demand: by the first change of a topic
-that arrives while nobody leads it, and by the housekeeper for topics that were left behind. Whoever does not lead keeps
-nothing of a topic and looks up the leader when asked, so ten thousand topics cost a follower nothing. A `Term` goes
-with every write: what was begun in one term cannot be ended in another.
+Stage: below the layout store. A controller is made on demand: by the first change of a topic that arrives while nobody
+leads it, and by the housekeeper for topics that a dead node has left. A follower keeps nothing of a topic and looks up
+the leader when asked, so ten thousand topics cost it nothing. Every write names its `Term`: what was begun in one term
+cannot be ended in another.
 """
 
 from __future__ import annotations

@@ -155,8 +155,8 @@ class MetadataStore(ABC):
         """Do all of `ops`, in their order, or nothing; durable on return.
 
         Answers the version of each path afterwards, `ABSENT` where there is no node; that an `Append` made a node below
-        does not change it. Raises `VersionConflict` with the first path that was not as expected, `InvalidTreeChange`, and
-        `ValueError` when a path is named twice.
+        does not change it. Raises `VersionConflict` with the first path that was not as expected, `InvalidTreeChange`,
+        and `ValueError` when a path is named twice.
         """
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""The metadata store that the settings name, opened. Stage: below `controller.server` and `controller.metadata.store_copy`."""
+"""Opens the metadata store that the settings name. Stage: called by `controller.server` and by `store_copy`."""
 
 from __future__ import annotations
 

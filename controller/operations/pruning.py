@@ -1,7 +1,7 @@
 """Sealed segments that are removed once they are read and old enough (PIP-483 "Pruning"; Pulsar's garbage collection).
 
-Stage: beside `controller.operations.runner`, called now and then by the housekeeping; for the topics that this node leads. A
-segment goes when it was sealed for longer than the retention and no subscription has anything left to read of it.
+Stage: called now and then by the housekeeper, for the topics that this node leads. A segment is removed when it has
+been sealed for longer than the retention and no subscription has anything left to read of it.
 """
 
 from __future__ import annotations

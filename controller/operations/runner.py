@@ -1,9 +1,10 @@
 """Splits and merges carried out: planned, written into the journal, run step by step, resumed after any failure.
 
-Stage: between the service and `controller.operations.protocol`, whose order of steps is the guarantee. An operation is in the
-journal before its first step and saved after each; what a crash or a store without an answer leaves open is resumed by
-the next leader when its term begins, now and then, and by the next caller who wants to change segments of the same
-topic. One operation of a topic is open at a time. A term that has ended saves nothing, so it stops after one step.
+Stage: between the service and `controller.operations.protocol`, whose order of steps is the guarantee. An operation is
+in the journal before its first step and saved after each one. What a crash or a store without an answer leaves open is
+resumed by the next leader when its term begins, by the housekeeper in its rounds, and by the next caller who wants to
+change segments of the same topic. One operation of a topic is open at a time. A term that has ended saves nothing, so
+its node stops after one step.
 """
 
 from __future__ import annotations

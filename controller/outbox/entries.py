@@ -1,7 +1,7 @@
-"""What is still to be announced, as nodes: those of one commit together, in the order of the commits.
+"""The outbox: what is still to be announced, the announcements of one commit together, in the order of the commits.
 
-Stage: written by `controller.layouts.store` in the commit of the change itself, emptied by `controller.publishing.publisher`. So neither
-a change nor its announcement exists without the other, whatever is killed.
+Stage: written by `controller.layouts.transaction` in the commit of the change itself, emptied by
+`controller.publishing.publisher`. So neither a change nor its announcement exists without the other after a crash.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The admin REST interface of segment topics (PIP-468 "Segment Topic Management via Admin API").
 
-Stage: beside `controller.rest.topics`, over the store of segments itself. For people and tools that repair: splits, merges and
-deletions need none of it. A controller without segment topics (`controller.segments = "none"`) answers 404.
+Stage: works on the segment store itself. For people and tools that repair: splits, merges and deletions need none of
+it. A controller without segment topics (`controller.segments = "none"`) answers 404.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""The consumer sessions of all subscriptions, as whoever leads their topics runs them (PIP-468 "Registration Flow").
+"""The session manager: the consumer sessions of the topics that this node leads (PIP-468 "Registration Flow").
 
-Stage: between `controller.sessions.connections`, which carries messages, and the coordinators, which are values. Lives in one
-event loop. A step is stored first, by `SubscriptionRegistry`, and only then taken over and told: so every registration that was
-told of outlives the process. Connections and grace periods do not: when a term of this node begins everybody is away
-and has the whole grace period. Who was registered by REST has no connection and stays until it is unregistered by REST.
+Stage: between `controller.sessions.connections`, which carries messages, and the coordinators, which are values. Lives
+in one event loop. A step is stored first, by `SubscriptionRegistry`, and only then taken over and told. So a
+registration that a consumer was told of survives the process. Connections and grace periods do not: when a term of this
+node begins, all consumers are away and have the whole grace period. A consumer that was registered by REST has no
+connection and stays until it is unregistered by REST.
 
-What others do is looked up, not followed event by event: after any change of members or layout a coordinator is brought
-to what the store holds.
+What others change is not followed event by event: after any change of members or layout, a coordinator is brought to
+what the store holds.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ class SessionManager:
                     self._take(key, self._led[key].disconnect(connection, _now_ms()), Effects())
 
     async def seek(self, key: SubscriptionKey, target: Target) -> None:
-        """Move a subscription on all segments: see `SubscriptionRegistry.seek`. Its consumers are told what follows from it."""
+        """Move a subscription on all segments (`SubscriptionRegistry.seek`), and tell its consumers what follows."""
         # Alone until it is looked anew: nothing may be taken for drained in between that was so before.
         async with self._alone(key):
             try:
