@@ -132,7 +132,8 @@ def _text(file: Path) -> str:
 
 @contextmanager
 def _alone(file: Path) -> Iterator[None]:
-    """Nobody else edits the file meanwhile; those who read it see it before or after."""
+    """Nobody else edits the file meanwhile; readers see it as it was before or as it is after."""
+    # Not filelock: its lock file would belong to the first who edits, and shut out the other accounts of the folder.
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         folder = os.open(file.parent, os.O_RDONLY)

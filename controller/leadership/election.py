@@ -16,9 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from controller.metadata.base import CallbackHandle, Kind, MetadataStore, SessionState, StoreError, StoreUnavailable
+from controller.retries import with_jitter
 
-_RETRY_S = 1.0
-"""Until the next attempt after the store failed although its session stands."""
+_RETRY_DELAY_S, _RETRY_JITTER_S = 1.0, 0.5
+"""Until the next attempt after the store failed although its session is alive."""
 _log = logging.getLogger(__name__)
 
 
@@ -163,7 +164,7 @@ class Election:
     def _retry_soon(self) -> None:
         """Stand again in a while; without a session its return does that."""
         if self._store.session is SessionState.CONNECTED and self._retry is None:
-            self._retry = threading.Timer(_RETRY_S, self._stand_again)
+            self._retry = threading.Timer(with_jitter(_RETRY_DELAY_S, _RETRY_JITTER_S), self._stand_again)
             self._retry.daemon = True
             self._retry.start()
 

@@ -8,13 +8,14 @@ write.
 
 from __future__ import annotations
 
-import fcntl
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from controller.errors import StartError
 from controller.metadata.base import (
@@ -73,21 +74,21 @@ class SqliteStore(MetadataStore):
         self._closed = False
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            self._lock_file = open(file.with_name(file.name + ".lock"), "w")  # noqa: SIM115 (held while it is open)
+            # Any thread may close the store.
+            self._file_lock = FileLock(file.with_name(file.name + ".lock"), blocking=False, thread_local=False)
+            self._file_lock.acquire()
+        except Timeout:
+            raise StartError(f"{file} is in use by another controller; stop that one or choose another file") from None
         except OSError as error:
             raise StartError(f"cannot open the metadata in {file}: {error.strerror}") from error
         try:
-            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._db = self._open()
             self._reader = self._connect()
-        except BlockingIOError:
-            self._lock_file.close()
-            raise StartError(f"{file} is in use by another controller; stop that one or choose another file") from None
         except sqlite3.Error as error:
-            self._lock_file.close()
+            self._file_lock.release()
             raise StartError(f"cannot use {file} as the database of metadata: {error}") from error
         except StartError:
-            self._lock_file.close()
+            self._file_lock.release()
             raise
         self._callbacks = Callbacks("metadata-sqlite")
         self._session = SessionListeners(self._callbacks, SessionState.CONNECTED)
@@ -166,7 +167,7 @@ class SqliteStore(MetadataStore):
             self._closed = True
             self._reader.close()
             self._db.close()
-            self._lock_file.close()
+            self._file_lock.release()
         self._session.become(SessionState.LOST)
         self._callbacks.close()
 

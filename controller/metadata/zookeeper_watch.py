@@ -21,8 +21,9 @@ from controller.metadata.base import Kind, WatchCallback
 from controller.metadata.callbacks import Callbacks
 from controller.metadata.path_syntax import ROOT
 from controller.metadata.zookeeper_answers import PendingAnswers
+from controller.retries import with_jitter
 
-_PAUSE_S = 0.2
+_RETRY_DELAY_S, _RETRY_JITTER_S = 0.2, 0.1
 """Before a look is repeated that failed although the server is there."""
 
 
@@ -97,7 +98,7 @@ class TreeWatch:
                 else:
                     self._look([self._top], True, changes)
         except (KazooException, KazooTimeoutError):
-            if self._client.connected and not self._cancelled.wait(_PAUSE_S):
+            if self._client.connected and not self._cancelled.wait(with_jitter(_RETRY_DELAY_S, _RETRY_JITTER_S)):
                 self.look_everywhere()
         for path, kind in changes:
             if not self._cancelled.is_set():

@@ -39,11 +39,11 @@ class Outbox:
         found = self._nodes.get_all([f"{OUTBOX}/{name}" for name in names])
         return [OutboxEntry(name, _records(node.value)) for name, node in zip(names, found, strict=True) if node]
 
-    def drop(self, names: Sequence[str], fence: Check) -> None:
-        """Forget entries whose delivery was confirmed, as long as `fence` holds."""
+    def drop(self, names: Sequence[str], check: Check) -> None:
+        """Forget entries whose delivery was confirmed, as long as `check` holds."""
         for start in range(0, len(names), _DELETED_AT_ONCE):
             deletions = [Delete(f"{OUTBOX}/{name}") for name in names[start : start + _DELETED_AT_ONCE]]
-            self._nodes.commit(fence, *deletions)
+            self._nodes.commit(check, *deletions)
 
 
 def append_entry(records: Iterable[Announcement]) -> Append:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from tenacity import Retrying, retry_if_result, sleep_using_event, stop_when_event_set, wait_exponential_jitter
 
 from controller.leadership.election import Election, LeaderElectionState
 from controller.metadata.base import ABSENT, CallbackHandle, Check, MetadataStore, Put
@@ -32,10 +33,10 @@ from schemas.messages import MAX_VALUE_BYTES, Source
 log = logging.getLogger(__name__)
 
 MAX_IN_FLIGHT = 1_000
-MOST_READ = 200
+MAX_READ = 200
 """Entries that are read at once; each may be as large as a message."""
-FIRST_PAUSE_SECONDS = 0.2
-MOST_PAUSE_SECONDS = 5.0
+DELAY_SECONDS, MAX_DELAY_SECONDS, JITTER_SECONDS = 0.2, 5.0, 0.2
+"""Between two attempts to send: the first delay, which doubles, the longest one, and what is added at random."""
 STALLED_SECONDS = 10.0
 """Without a confirmation for this long, with messages waiting for one, the publisher is not working."""
 DRAIN_SECONDS = 3.0
@@ -103,7 +104,7 @@ class Publisher:
         """Send what is left, for at most `DRAIN_SECONDS`, and end the thread."""
         self._stopping.set()
         self._announced.set()
-        self._thread.join(DRAIN_SECONDS + MOST_PAUSE_SECONDS)
+        self._thread.join(DRAIN_SECONDS + MAX_DELAY_SECONDS)
         if self._watch is not None:
             self._watch.cancel()
 
@@ -115,7 +116,7 @@ class Publisher:
         """How it goes, for /healthz."""
         if not self._thread.is_alive():
             return PublisherStatus(False, "the publisher does not run")
-        if self._fence() is None:
+        if self._leader_check() is None:
             return PublisherStatus(True, None)
         waited = time.monotonic() - self._progress_at
         if self._error is None and self._in_flight and waited > STALLED_SECONDS:
@@ -123,36 +124,43 @@ class Publisher:
         return PublisherStatus(self._error is None, self._error)
 
     def _run(self) -> None:
-        pause = FIRST_PAUSE_SECONDS
         while not self._stopping.is_set():
-            began = time.monotonic()
-            if self._fence() is None:
+            if self._leader_check() is None:
                 # Another node sends, or nobody can know who does.
                 self._announced.wait(IDLE_SECONDS)
                 self._announced.clear()
                 continue
-            try:
-                if self._watch is None:
-                    self._watch = self._nodes.watch(OUTBOX, lambda *_: self._announced.set(), below=False)
-                self._publish()
-            except Exception as error:
-                detail = error.args[0].str() if isinstance(error, KafkaException) else error
-                self._trouble(f"announcements do not reach Kafka at {self._bootstrap}: {detail}")
-                log.debug("sending again from the oldest one that is not confirmed", exc_info=True)
-                if time.monotonic() - began > 2 * MOST_PAUSE_SECONDS:
-                    pause = FIRST_PAUSE_SECONDS
-                self._stopping.wait(pause)
-                pause = min(2 * pause, MOST_PAUSE_SECONDS)
+            Retrying(
+                retry=retry_if_result(lambda failed_soon: failed_soon),
+                wait=wait_exponential_jitter(DELAY_SECONDS, MAX_DELAY_SECONDS, jitter=JITTER_SECONDS),
+                stop=stop_when_event_set(self._stopping),
+                sleep=sleep_using_event(self._stopping),
+                retry_error_callback=lambda _: False,
+            )(self._attempt)
+
+    def _attempt(self) -> bool:
+        """Publish as long as that works; True when it failed so soon that the next attempt waits longer."""
+        began = time.monotonic()
+        try:
+            if self._watch is None:
+                self._watch = self._nodes.watch(OUTBOX, lambda *_: self._announced.set(), below=False)
+            self._publish()
+        except Exception as error:
+            detail = error.args[0].str() if isinstance(error, KafkaException) else error
+            self._trouble(f"announcements do not reach Kafka at {self._bootstrap}: {detail}")
+            log.debug("sending again from the oldest one that is not confirmed", exc_info=True)
+            return time.monotonic() - began < 2 * MAX_DELAY_SECONDS
+        return False
 
     def _publish(self) -> None:
         """Send until the publisher stops or this node is housekeeper no more.
 
         Raises when a delivery fails or the store cannot be read or written.
         """
-        fence = self._fence()
-        if fence is None:
+        check = self._leader_check()
+        if check is None:
             return
-        sender = self._begin_to_send(fence)
+        sender = self._begin_to_send(check)
         config = {**_PRODUCER_CONFIG, "bootstrap.servers": self._bootstrap, "error_cb": self._on_error}
         producer = Producer(config)
         self._in_flight.clear()
@@ -163,7 +171,7 @@ class Publisher:
         try:
             while True:
                 self._announced.clear()
-                if self._fence() is None:
+                if self._leader_check() is None:
                     return
                 entries, page = self._next(last)
                 for name, records in entries:
@@ -189,7 +197,7 @@ class Publisher:
             producer.purge()
             producer.flush(1)
 
-    def _fence(self) -> Check | None:
+    def _leader_check(self) -> Check | None:
         """What goes with whatever the housekeeper deletes; None when that is another node."""
         leadership = self._housekeeper.leadership
         if leadership.state is not LeaderElectionState.LEADING or leadership.version is None:
@@ -203,7 +211,7 @@ class Publisher:
             return [], None
         if not self._names:
             self._names.extend(self._outbox.names(after=last))
-        entries = self._outbox.read([self._names.popleft() for _ in range(min(room, len(self._names), MOST_READ))])
+        entries = self._outbox.read([self._names.popleft() for _ in range(min(room, len(self._names), MAX_READ))])
         if self._names or len(entries) == room or self._stopping.is_set():
             return entries, None
         page = self._snapshots.next_page()
@@ -217,16 +225,16 @@ class Publisher:
     def _keys(self, names: list[str]) -> set[tuple[Source, str]]:
         """What these entries will announce, by Kafka topic and key."""
         keys: set[tuple[Source, str]] = set()
-        for start in range(0, len(names), MOST_READ):
-            for _, records in self._outbox.read(names[start : start + MOST_READ]):
+        for start in range(0, len(names), MAX_READ):
+            for _, records in self._outbox.read(names[start : start + MAX_READ]):
                 keys.update((record.source, record.key) for record in records)
         return keys
 
-    def _begin_to_send(self, fence: Check) -> int:
+    def _begin_to_send(self, check: Check) -> int:
         """A number above those of all senders before; by the clock above those of a store that was thrown away too."""
         found = self._nodes.get(SENDER)
         number = max(int(found.value) + 1 if found else 0, time.time_ns() // 1_000_000)
-        self._nodes.commit(fence, Put(SENDER, str(number).encode(), found.version if found else ABSENT))
+        self._nodes.commit(check, Put(SENDER, str(number).encode(), found.version if found else ABSENT))
         return number
 
     def _send(self, producer: Producer, entry: str, record: Announcement, sender: int) -> None:
@@ -259,9 +267,9 @@ class Publisher:
             name = self._in_flight.popleft().entry
             if name and not any(sent.entry == name for sent in itertools.islice(self._in_flight, 1)):
                 confirmed.append(name)
-        fence = self._fence()
-        if confirmed and fence is not None:
-            self._outbox.drop(confirmed, fence)
+        check = self._leader_check()
+        if confirmed and check is not None:
+            self._outbox.drop(confirmed, check)
 
     def _probe(self, producer: Producer) -> None:
         """With nothing to send, only a question shows that Kafka is there (again)."""

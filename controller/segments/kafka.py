@@ -47,11 +47,11 @@ from controller.segments.base import (
     segment_name,
 )
 from controller.segments.kafka_admin import (
+    DELAY_SECONDS,
     GROUP_HAS_MEMBERS,
     GROUP_IN_USE,
     NO_GROUP,
     NO_TOPIC,
-    PAUSE_SECONDS,
     KafkaAdmin,
     code_of,
 )
@@ -241,7 +241,7 @@ class KafkaSegments(SegmentStore):
                     f"cannot terminate {segment} in {self._asking.where}: it has had open transactions for "
                     f"{self._asking.timeout:g} s, which could not be ended afterwards; end them, then do it again"
                 )
-            time.sleep(PAUSE_SECONDS)
+            time.sleep(DELAY_SECONDS)
 
     def _mark(self, segment: str) -> None:
         changes = [
@@ -253,7 +253,7 @@ class KafkaSegments(SegmentStore):
     def _settled_end(self, segment: str) -> int:
         end, since = self._positions.bounds(segment)[1], time.monotonic()
         while time.monotonic() < since + SETTLE_SECONDS:
-            time.sleep(PAUSE_SECONDS)
+            time.sleep(DELAY_SECONDS)
             now = self._positions.bounds(segment)[1]
             if now != end:
                 end, since = now, time.monotonic()

@@ -5,7 +5,6 @@ Stage: below `kafka`. One `AdminClient` for ever: a temporary one would take its
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -13,12 +12,16 @@ from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
+from tenacity import Retrying, retry_if_exception, retry_if_result, stop_after_delay, wait_fixed, wait_random
+from tenacity.wait import wait_base
 
 from controller.segments.base import SegmentStoreError
 
 T = TypeVar("T")
 
-PAUSE_SECONDS = 0.02
+DELAY_SECONDS = 0.02
+JITTER_SECONDS = 0.01
+"""Between two questions while the brokers have not got ready."""
 MARGIN_SECONDS = 5.0
 """The client gives up by itself; this much later we do not believe that it will any more."""
 
@@ -51,6 +54,8 @@ NO_GROUP = frozenset({KafkaError.GROUP_ID_NOT_FOUND})
 GROUP_IN_USE = frozenset({KafkaError.NON_EMPTY_GROUP})
 GROUP_HAS_MEMBERS = frozenset({KafkaError.UNKNOWN_MEMBER_ID})
 """A position is committed by nobody, while the group has members."""
+
+_WAIT: wait_base = wait_fixed(DELAY_SECONDS) + wait_random(0, JITTER_SECONDS)
 
 
 def code_of(error: KafkaException) -> int:
@@ -105,19 +110,16 @@ class KafkaAdmin:
 
     def again(self, ask: Callable[[], T], passing: frozenset[int] = FOR_A_MOMENT) -> T:
         """`ask`, repeated while the brokers have an error of the kind that is soon over."""
-        end = time.monotonic() + self.timeout
-        while True:
-            try:
-                return ask()
-            except KafkaException as error:
-                if code_of(error) not in passing or time.monotonic() > end:
-                    raise
-            time.sleep(PAUSE_SECONDS)
+        passes = retry_if_exception(lambda error: isinstance(error, KafkaException) and code_of(error) in passing)
+        return Retrying(retry=passes, stop=stop_after_delay(self.timeout), wait=_WAIT, reraise=True)(ask)
 
     def until(self, condition: Callable[[], bool]) -> None:
-        """Returns when `condition` is true."""
-        end = time.monotonic() + self.timeout
-        while not condition():
-            if time.monotonic() > end:
-                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-            time.sleep(PAUSE_SECONDS)
+        """Returns when `condition` is true; it is asked again and again."""
+        retrying = Retrying(
+            retry=retry_if_result(lambda fulfilled: not fulfilled),
+            stop=stop_after_delay(self.timeout),
+            wait=_WAIT,
+            retry_error_callback=lambda _: False,
+        )
+        if not retrying(condition):
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))

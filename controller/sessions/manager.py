@@ -23,6 +23,7 @@ from weakref import WeakValueDictionary
 from controller.errors import ControllerError, NotFound
 from controller.metadata.base import StoreError
 from controller.metadata.records import ConsumerRegistration, SubscriptionRecord
+from controller.retries import with_jitter
 from controller.segments.base import SegmentStoreError, Target
 from controller.sessions.assignment import assignable
 from controller.sessions.coordinator import Away, Effects, Link, Push, SubscriptionCoordinator, restore
@@ -34,9 +35,11 @@ from schemas.messages import SubscriptionType
 log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 1.0
-"""Time between two looks at the backlog of sealed segments that are being read, and between attempts that failed."""
-LEAST_WAIT_SECONDS = 0.05
-"""Least time before expired sessions are looked at."""
+"""Time between two looks at the backlog of sealed segments that are being read."""
+RETRY_DELAY_SECONDS, RETRY_JITTER_SECONDS = 1.0, 0.5
+"""Time before a step that failed is tried again."""
+MIN_WAIT_SECONDS = 0.05
+"""Shortest time before expired sessions are looked at."""
 NEVER = Away(2**62)
 """The session of a consumer that was registered by REST."""
 
@@ -302,7 +305,7 @@ class SessionManager:
             except (ControllerError, StoreError) as error:
                 log.warning("consumers of %s of %s cannot be unregistered: %s", key[1], key[0], error)
                 self._timers[key] = asyncio.get_running_loop().call_later(
-                    DRAIN_SECONDS, lambda: self._spawn(self._expire(key))
+                    _retry_delay(), lambda: self._spawn(self._expire(key))
                 )
                 return
             self._take(key, after, change)
@@ -327,7 +330,7 @@ class SessionManager:
             timer.cancel()
         due = after.due()
         if key in self._led and due is not None and due < NEVER.until_ms and self._loop is not None:
-            wait = max((due - _now_ms()) / 1000, LEAST_WAIT_SECONDS)
+            wait = max((due - _now_ms()) / 1000, MIN_WAIT_SECONDS)
             self._timers[key] = self._loop.call_later(wait, lambda: self._spawn(self._expire(key)))
 
     def _drop(self, key: SubscriptionKey, reason: str) -> None:
@@ -344,7 +347,7 @@ class SessionManager:
     def _later(self, topic: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do it again in a while, if the topic is this node's by then."""
         if self._loop is not None and topic in self._subscribing.leaders.topics():
-            self._loop.call_later(DRAIN_SECONDS, lambda: self._spawn(work()))
+            self._loop.call_later(_retry_delay(), lambda: self._spawn(work()))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         if self._loop is None:
@@ -371,6 +374,10 @@ class SessionManager:
 def _last(pushes: Iterable[Push]) -> tuple[Push, ...]:
     """Of several to one consumer the last: each is whole."""
     return tuple({push.consumer: push for push in pushes}.values())
+
+
+def _retry_delay() -> float:
+    return with_jitter(RETRY_DELAY_SECONDS, RETRY_JITTER_SECONDS)
 
 
 def _now_ms() -> int:

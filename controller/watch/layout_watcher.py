@@ -20,12 +20,13 @@ import sys
 from controller.errors import NotFound
 from controller.metadata import store_paths
 from controller.metadata.base import CallbackHandle, Kind, MetadataStore, StoreError
+from controller.retries import with_jitter
 from controller.watch.hub import CloseReason, LayoutUpdate, WatchHub, WatchSession
 
 log = logging.getLogger(__name__)
 
-AGAIN_SECONDS = 1.0
-"""Time before a look at the store that failed is repeated."""
+RETRY_DELAY_SECONDS, RETRY_JITTER_SECONDS = 1.0, 0.5
+"""Time before a failed look at the store is repeated."""
 
 
 def watch_update(topic: str, layout: str, url: str) -> LayoutUpdate:
@@ -125,7 +126,7 @@ class LayoutWatcher:
         except StoreError as error:
             log.warning("%s cannot be looked at, trying again: %s", topic, error)
             if self._loop is not None:
-                self._loop.call_later(AGAIN_SECONDS, self._look_again, topic)
+                self._loop.call_later(with_jitter(RETRY_DELAY_SECONDS, RETRY_JITTER_SECONDS), self._look_again, topic)
             return
         if version < self._versions.get(topic, 0) or not self.hub.is_watched(topic):
             return

@@ -54,10 +54,10 @@ def test_what_a_person_wrote_into_the_file_stays(file: Path) -> None:
         (f"one read {DIGEST} more", "line 2: 4 words"),
         ("s3cret", "line 2: 1 words"),
         (f"one reed {DIGEST}", "line 2: the role of one must be one of read, operate, admin, not 'reed'"),
-        ("one read s3cret", "line 2: the third word of one is no SHA-256"),
-        (f"one read {DIGEST.upper()}", "line 2: the third word of one is no SHA-256"),
-        (f"-one read {DIGEST}", "line 2: '-one' is no name"),
-        (f"zero read {DIGEST}", "line 2: 'zero' stands there twice"),
+        ("one read s3cret", "line 2: the third word of one is not a SHA-256"),
+        (f"one read {DIGEST.upper()}", "line 2: the third word of one is not a SHA-256"),
+        (f"-one read {DIGEST}", "line 2: '-one' is not a name"),
+        (f"zero read {DIGEST}", "line 2: 'zero' is there twice"),
     ],
 )
 def test_a_line_that_is_wrong_is_named_and_what_may_be_a_token_is_not_shown(file: Path, line: str, said: str) -> None:
@@ -83,10 +83,10 @@ def test_names_are_taken_once_and_end_somewhere(file: Path) -> None:
     with pytest.raises(TokensError, match="has no token two"):
         remove_token(file, "two")
     for name in ("", "two words", "#one", "a" * 65, "two\nthree"):
-        with pytest.raises(TokensError, match="is no name for a token"):
+        with pytest.raises(TokensError, match="is not a name for a token"):
             add_token(file, name, "read")
     file.write_text("".join(f"t{number} read {number:064x}\n" for number in range(MAX_TOKENS)))
-    with pytest.raises(TokensError, match=f"{MAX_TOKENS} tokens, which is the most"):
+    with pytest.raises(TokensError, match=f"{MAX_TOKENS} tokens, and more are not possible"):
         add_token(file, "more", "read")
 
 
