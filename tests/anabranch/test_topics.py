@@ -123,7 +123,7 @@ def test_what_is_not_there_exits_with_1_and_the_message_of_the_server(topics, na
 
 @pytest.mark.parametrize("name", ["s", "a/b", "50%", "a%2Fb", "..", ".", "ñ ü?#", "x;y"])
 def test_a_subscription_of_any_name_is_the_one_that_is_moved(topics, controller, topic, name):
-    controller.service.subscribing.create_subscription(topic, name, "STREAM")
+    controller.node.registry.create_subscription(topic, name, "STREAM")
     for arguments in (("seek", topic, name, "--ago", "2h"), ("clear-backlog", topic, name, "--yes")):
         # Found, and not said to be moved: the controller of these tests keeps no messages.
         said = topics.refused(*arguments)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.tokens import add_token
+from controller.access.tokens import add_token
 from lab.doctor import examine, wrong_packages
 from lab.processes import TOKEN_VARIABLE, carries_token
 from lab.setup import LOCALFS_JAR
