@@ -16,6 +16,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
+from schemas.metadata import Profile
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -63,15 +65,21 @@ class LakeSettings(_Section):
     """Folder (or object-store URL) that holds one Delta table per folder."""
 
 
+class PolicySettings(_Section):
+    """The cluster's policy (PIP-483 "Policy resolution"): the same for the job, which decides by it, and the controller,
+    which refuses overrides that contradict it."""
+
+    profile: Profile
+    """The defaults under every policy: `pip-483`, or `default`, which adds the guards."""
+    cluster: str
+    """TOML file with the cluster's policy, laid over the profile's defaults."""
+
+
 class StreamSettings(_Section):
     checkpoint: str
     """Folder of the query's checkpoint."""
     buckets: Annotated[int, Field(ge=1, le=65_536)]
     """Hash buckets of topics, the keys of the state; fixed for the life of a checkpoint."""
-    profile: Literal["default", "pip-483"]
-    """Decision profile (DESIGN section 6)."""
-    policy: str
-    """TOML file with the cluster's policy, laid over the profile's defaults."""
     tick_seconds: Seconds
     """Time between two evaluations of every topic, seconds (PIP-483: 60)."""
     change_threshold: Annotated[float, Field(gt=0, le=10)]
@@ -210,6 +218,7 @@ class Settings(_Section):
 
     kafka: KafkaSettings
     lake: LakeSettings
+    policy: PolicySettings
     stream: StreamSettings
     log: LogSettings
     executor: ExecutorSettings
@@ -222,6 +231,14 @@ class Settings(_Section):
     def path(self, value: str) -> Path:
         """A configured local path, absolute."""
         return (self.home / value).resolve()
+
+    def cluster_policy_text(self) -> str:
+        """The text of the cluster's policy file; raises `SettingsError` when it cannot be read."""
+        file = self.path(self.policy.cluster)
+        try:
+            return file.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingsError(f"cannot read the cluster's policy {file}, [policy] cluster: {error}") from error
 
     @property
     def lake_path(self) -> str:
@@ -268,6 +285,9 @@ def load_settings(
     ):
         if environment.get(variable):
             merged.setdefault(section, {})[key] = environment[variable]
+    for (section, key), now in _RENAMED.items():
+        if key in merged.get(section, {}):
+            raise SettingsError(f"wrong settings in {_listed(read)}: [{section}] {key} is {now} now")
     try:
         return Settings.model_validate({**merged, "home": home})
     except ValidationError as error:
@@ -275,7 +295,15 @@ def load_settings(
             f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}"
             for item in error.errors(include_url=False, include_input=False)
         )
-        raise SettingsError(f"wrong settings in {', '.join(str(file) for file in read)}: {problems}") from error
+        raise SettingsError(f"wrong settings in {_listed(read)}: {problems}") from error
+
+
+_RENAMED = {("stream", "profile"): "[policy] profile", ("stream", "policy"): "[policy] cluster"}
+"""Keys of older releases, by section and key, and what they are called since."""
+
+
+def _listed(files: Sequence[Path]) -> str:
+    return ", ".join(map(str, files))
 
 
 def _lay_over(base: dict[str, Any], over: Mapping[str, Any]) -> None:

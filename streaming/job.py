@@ -15,12 +15,12 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from decisions.autoscale.policy import PolicyError, read_policy
 from engine.bucket import EngineSettings
 from engine.packing import PACKED_DDL, BucketPacker
 from engine.records import OUTPUT_DDL
 from schemas.settings import Settings, SettingsError
 from streaming.checkpoint import CheckpointUnfit, check_place, hold_checkpoint, read_place
+from streaming.policy import NotAnnounced, announce_policy, configured_policy
 from streaming.processor import BucketProcessor
 from streaming.rebuild import STATE_DDL, first_start
 from streaming.scratch import scratch_folder
@@ -55,15 +55,8 @@ class PersonNeeded(JobFailed):
 
 
 def engine_settings(settings: Settings) -> EngineSettings:
-    """What the workers need of the settings; raises `SettingsError` for a policy file that cannot be read."""
-    file = settings.path(settings.stream.policy)
-    try:
-        policy = read_policy(file.read_text())
-    except (OSError, PolicyError) as error:
-        raise SettingsError(f"cannot read the cluster's policy {file}: {error}") from error
+    """What the workers need of the settings."""
     return EngineSettings(
-        profile=settings.stream.profile,
-        cluster_policy=policy.to_json(),
         change_threshold=settings.stream.change_threshold,
         tick_ms=int(settings.stream.tick_seconds * 1000),
     )
@@ -126,7 +119,7 @@ def run_job(settings: Settings, stop: threading.Event, new_checkpoint: bool = Fa
 
     `new_checkpoint`: a checkpoint that is not there is made anew, even though the lake has rows of another.
     """
-    engine_settings(settings)
+    policy = configured_policy(settings)
     own_files = scratch_folder(settings.path(settings.local.folder) / "scratch")
     with hold_checkpoint(checkpoint_of(settings)), own_files as scratch, JobWatch(settings) as watch:
         ticks = TickWriter(settings.kafka.bootstrap, settings.stream.tick_seconds)
@@ -135,6 +128,7 @@ def run_job(settings: Settings, stop: threading.Event, new_checkpoint: bool = Fa
         try:
             _check_checkpoint(spark, settings, sink, new_checkpoint)
             adopt_operator(spark, checkpoint_of(settings))
+            announce_policy(settings.kafka.bootstrap, policy)
             query = start_query(spark, settings, sink)
             ticks.start()
             watch.expect_evaluations()
@@ -145,6 +139,8 @@ def run_job(settings: Settings, stop: threading.Event, new_checkpoint: bool = Fa
                 checkpoint_of(settings),
             )
             _run_until(stop, query, watch)
+        except NotAnnounced as error:
+            raise JobFailed(str(error)) from error
         except PySparkException as error:
             raise failure_of(str(error)) from error
         except _JVM_GONE as error:
