@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from controller.housekeeping import Housekeeping
 from controller.leaders import Leaders
 from controller.metadata.base import MetadataStore
-from controller.policies import Profile
 from controller.presence import Presence
 from controller.publisher import Publisher
 from controller.segments.base import SegmentStore
 from controller.service import ScalableTopicService
 from controller.snapshots import Snapshots
 from controller.store import LayoutStore
+from decisions.autoscale.policy import ClusterPolicy
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class NodeSettings:
     """Its own address, by which clients and other nodes reach it."""
     bootstrap: str
     """The Kafka that is told of every change."""
-    profile: Profile
+    policy: ClusterPolicy
+    """The cluster's policy: overrides that contradict it are refused."""
     sealed_retention_seconds: float
     snapshot_seconds: float
     session_seconds: float
@@ -44,7 +45,7 @@ class Node:
         self.leaders = Leaders(nodes, settings.url)
         self.store = LayoutStore(nodes)
         self.service = ScalableTopicService(
-            self.store, self.leaders, segments, settings.profile, settings.sealed_retention_seconds, now_ms
+            self.store, self.leaders, segments, settings.policy, settings.sealed_retention_seconds, now_ms
         )
         self.presence = Presence(nodes, settings.url, settings.session_seconds)
         self.housekeeping = Housekeeping(nodes, self.presence, settings.session_seconds)

@@ -20,13 +20,14 @@ from controller.errors import Conflict, NotFound, PreconditionFailed
 from controller.journal import Operation
 from controller.leaders import Leaders
 from controller.operations import Operations
-from controller.policies import Profile, check_override
+from controller.policies import check_override
 from controller.pruning import Pruning
 from controller.segments.base import SegmentStore
 from controller.segments.no_segments import NoSegments
 from controller.store import LayoutStore
 from controller.subscribing import Subscribing
 from controller.view import no_topic
+from decisions.autoscale.policy import ClusterPolicy
 from decisions.topic.layout import HASH_SPACE, SegmentLayout, segment_topic
 from schemas.ids import topic_parts
 from schemas.messages import LayoutCause
@@ -54,7 +55,7 @@ class ScalableTopicService:
         store: LayoutStore,
         leaders: Leaders,
         segments: SegmentStore,
-        profile: Profile,
+        policy: ClusterPolicy,
         sealed_retention_seconds: float,
         now_ms: Callable[[], int],
     ) -> None:
@@ -65,7 +66,7 @@ class ScalableTopicService:
         self.pruning = Pruning(store, leaders, self._operations, segments, sealed_retention_seconds, now_ms)
         self.attending = Attending(store, leaders, self._operations, self.pruning)
         self.subscribing = Subscribing(store, leaders, self._operations, segments, now_ms)
-        self._profile = profile
+        self._policy = policy
         self._now_ms = now_ms
 
     def create_topic(self, topic: str, initial_segments: int, properties: dict[str, str]) -> None:
@@ -194,7 +195,7 @@ class ScalableTopicService:
         self._store.check_topic(topic)
         namespace = self._store.namespace_policy(topic_parts(topic).full_namespace)
         if policy is not None:
-            check_override(self._profile, namespace, policy)
+            check_override(self._policy, namespace, policy)
         elif self.policy(topic) is None:
             return
         self._change(topic, "policy", lambda layout: layout.with_policy(policy))
@@ -206,7 +207,7 @@ class ScalableTopicService:
     def set_namespace_policy(self, namespace: str, policy: AutoScalePolicyOverride | None) -> None:
         """Replace the override of a namespace; None removes it. Overrides of its topics are not checked again."""
         if policy is not None:
-            check_override(self._profile, policy, None)
+            check_override(self._policy, policy, None)
         with self._store.write_policy() as transaction:
             if policy is not None:
                 transaction.set_namespace_policy(namespace, policy)

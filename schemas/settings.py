@@ -66,8 +66,10 @@ class LakeSettings(_Section):
 
 
 class PolicySettings(_Section):
-    """The cluster's policy (PIP-483 "Policy resolution"): the same for the job, which decides by it, and the controller,
-    which refuses overrides that contradict it."""
+    """The cluster's policy (PIP-483 "Policy resolution"), the same for the job and the controller.
+
+    The job decides by it, the controller refuses overrides that contradict it.
+    """
 
     profile: Profile
     """The defaults under every policy: `pip-483`, or `default`, which adds the guards."""

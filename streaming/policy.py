@@ -36,9 +36,7 @@ def configured_policy(settings: Settings) -> ClusterPolicy:
 
 def policy_event(policy: ClusterPolicy, at: int) -> PolicyEvent:
     """The message that says what the job is configured with; `at` in milliseconds."""
-    return PolicyEvent(
-        v=VERSION, type="policy", scope="cluster", profile=policy.profile, policy=policy.override, at=at
-    )
+    return PolicyEvent(v=VERSION, type="policy", scope="cluster", profile=policy.profile, policy=policy.override, at=at)
 
 
 def announce_policy(bootstrap: str, policy: ClusterPolicy, seconds: float = DELIVERY_SECONDS) -> None:

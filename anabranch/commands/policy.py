@@ -35,7 +35,9 @@ def command() -> None:
 @command.command("show")
 @click.argument("topic")
 @click.option("--profile", type=_PROFILE, help="Instead of the settings' [policy] profile.")
-@click.option("--cluster", type=_FILE, metavar="FILE", help="Cluster policy, instead of the settings' [policy] cluster.")
+@click.option(
+    "--cluster", type=_FILE, metavar="FILE", help="Cluster policy, instead of the settings' [policy] cluster."
+)
 @click.option("--namespace", type=_FILE, metavar="FILE", help="Policy of the topic's namespace.")
 @click.option("--metadata", type=_FILE, metavar="FILE", help="The topic's layout record (JSON), with its own policy.")
 @click.option("--explain", is_flag=True, help="Add who set each value.")
