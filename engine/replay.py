@@ -19,7 +19,7 @@ from decisions.autoscale.snapshot import snapshot_to_wire
 from engine.autoscale.evaluation import snapshot_of
 from engine.autoscale.family import AUTOSCALE
 from engine.autoscale.samples import Samples
-from engine.autoscale.topics import TopicState
+from engine.autoscale.topics import ConfiguredPolicy, TopicState
 from engine.kernel.bucket import Intake
 from engine.kernel.packed import Packed, pack_anew
 from engine.kernel.records import Output, RawRecord
@@ -53,10 +53,12 @@ class RecordedBatch:
 class BucketReplay:
     """One bucket, batch after batch, in the order in which the job ran them."""
 
-    def __init__(self, settings: EngineSettings) -> None:
+    def __init__(self, settings: EngineSettings, configured: ConfiguredPolicy) -> None:
+        """`configured`: what the job is configured with, for records of releases that did not put that in the stream."""
         of_all = replace(settings, change_threshold=_EVERY_CHANGE)
         self._known = AUTOSCALE.opener(of_all)({})
         self._intake = Intake((AUTOSCALE,))
+        self._known.topics.set_configured(configured)
         self.state, self.loads, self._policies = self._known.topics, self._known.loads, self._known.policies
 
     def take(self, batch: RecordedBatch) -> None:

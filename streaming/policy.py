@@ -12,6 +12,7 @@ import time
 from confluent_kafka import KafkaException, Producer
 
 from decisions.autoscale.policy import ClusterPolicy, PolicyError, read_cluster_policy
+from engine.autoscale.topics import ConfiguredPolicy
 from schemas.kafka import CONTROL_EVENTS
 from schemas.messages import VERSION, PolicyEvent, key_of
 from schemas.settings import Settings, SettingsError
@@ -37,6 +38,11 @@ def configured_policy(settings: Settings) -> ClusterPolicy:
 def policy_event(policy: ClusterPolicy, at: int) -> PolicyEvent:
     """The message that says what the job is configured with; `at` in milliseconds."""
     return PolicyEvent(v=VERSION, type="policy", scope="cluster", profile=policy.profile, policy=policy.override, at=at)
+
+
+def stored_policy(policy: ClusterPolicy) -> ConfiguredPolicy:
+    """The policy as a bucket stores it."""
+    return ConfiguredPolicy(policy.profile, None if policy.override is None else policy.override.to_json())
 
 
 def announce_policy(bootstrap: str, policy: ClusterPolicy, seconds: float = DELIVERY_SECONDS) -> None:

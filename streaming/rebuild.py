@@ -82,7 +82,7 @@ def first_start(checkpoint: str) -> FirstStart | None:
 
 
 def rebuild_checkpoint(
-    lake: str, checkpoint: str, settings: EngineSettings, buckets: int,
+    lake: str, checkpoint: str, settings: EngineSettings, configured: ConfiguredPolicy, buckets: int,
     bucket_of: Callable[[list[str]], Mapping[str, int]], bounds: Mapping[str, Mapping[int, tuple[int, int]]],
 ) -> Rebuilt:  # fmt: skip
     """Makes the checkpoint folder, which must not be there yet; its lock is held by the caller.
@@ -111,7 +111,7 @@ def rebuild_checkpoint(
     (folder / _FOLDER).mkdir(parents=True)
     with pq.ParquetWriter(folder / _FOLDER / "state.parquet", _STATE) as file:
         for bucket, topics in names.items():
-            replay = BucketReplay(settings)
+            replay = BucketReplay(settings, configured)
             for batch in history.of_bucket(topics):
                 replay.take(batch)
             rebuilt.topics += len(replay.state.topics)

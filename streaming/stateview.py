@@ -51,7 +51,7 @@ def stored_bucket(spark: SparkSession, checkpoint: str, bucket: int) -> StoredBu
     return StoredBucket(batch_id, Packed(value(FINGERPRINT), parts))
 
 
-def topic_view(packed: Packed, topic: str, settings: EngineSettings) -> dict[str, Any] | None:
+def topic_view(packed: Packed, topic: str) -> dict[str, Any] | None:
     """Everything that is known of a topic as one JSON object, instants in milliseconds; None: nothing is known.
 
     Raises `StateError` for a state that this release cannot read.
@@ -62,7 +62,7 @@ def topic_view(packed: Packed, topic: str, settings: EngineSettings) -> dict[str
     if known is None and not loads:
         return None
     known = known or state.touch(topic)
-    policy = Policies(settings.profile, settings.cluster_policy).of(state, known)
+    policy = Policies().of(state, known)
     return {
         "topic": topic,
         "layout": None if known.metadata_json is None else json.loads(known.metadata_json),

@@ -76,12 +76,14 @@ def rebuild(context: Context, checkpoint: str | None) -> None:
     from engine.replay import RebuildError
     from streaming.checkpoint import CheckpointInUse, hold_checkpoint
     from streaming.job import engine_settings
+    from streaming.policy import configured_policy, stored_policy
     from streaming.rebuild import kafka_bounds, rebuild_checkpoint
     from streaming.sources import buckets_of
 
     settings = context.settings
     place = _checkpoint(context, checkpoint)
     engine, buckets = engine_settings(settings), settings.stream.buckets
+    configured = stored_policy(configured_policy(settings))
 
     def buckets_by_spark(names: list[str]) -> dict[str, int]:
         with _session(context, "anabranch-rebuild") as spark:
@@ -90,7 +92,7 @@ def rebuild(context: Context, checkpoint: str | None) -> None:
     try:
         with hold_checkpoint(place):
             bounds = kafka_bounds(settings.kafka.bootstrap)
-            rebuilt = rebuild_checkpoint(settings.lake_path, place, engine, buckets, buckets_by_spark, bounds)
+            rebuilt = rebuild_checkpoint(settings.lake_path, place, engine, configured, buckets, buckets_by_spark, bounds)
     except (CheckpointInUse, RebuildError) as error:
         raise click.ClickException(str(error)) from error
     except (DeltaError, OSError) as error:

@@ -45,7 +45,12 @@ class Evaluation:
     output: Output
 
     def run(self, is_tick: bool, by_tick: Set[str], by_consumer: Set[str]) -> None:
-        """Evaluates all topics at a tick, else those that a tick of their own has reached, or an event."""
+        """Evaluates all topics at a tick, else those that a tick of their own has reached, or an event.
+
+        Nothing as long as the cluster's policy is not known: it is on its way from the job, in the same stream.
+        """
+        if self.state.configured is None:
+            return
         counts = self.output.counts
         if is_tick:
             evaluated, noteworthy = self.view.names_to_look_at(self.now, _WORTH_A_TICK, MAX_HOLDS_PER_TICK)

@@ -55,7 +55,7 @@ class Autoscale:
 
     def opener(self, settings: EngineSettings) -> Callable[[Mapping[str, StoredPart]], AutoscaleState]:
         """Opens buckets that share what is resolved of policies."""
-        policies = Policies(settings.profile, settings.cluster_policy)
+        policies = Policies()
 
         def open_bucket(parts: Mapping[str, StoredPart]) -> AutoscaleState:
             state = unpack_topics(parts.get(TOPICS, StoredPart()))

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from decisions.autoscale.policy import Policy, policy_digest, policy_override, resolve_policy
-from engine.autoscale.topics import BucketState, TopicState
+from engine.autoscale.topics import BucketState, ConfiguredPolicy, TopicState
 from schemas.ids import topic_parts
-from schemas.metadata import AutoScalePolicyOverride
+from schemas.metadata import AutoScalePolicyOverride, Profile
 
 
 @dataclass(frozen=True)
@@ -30,34 +30,44 @@ class EffectivePolicy:
     """The four split and the four merge thresholds; NaN when crossing one is not significant."""
 
 
-class Policies:
-    """Resolves policies for one job: profile, the job's cluster policy, and the overrides in the state."""
+_Sources = tuple[Profile, str | None, str | None, str | None]
+_UNKNOWN = ConfiguredPolicy("default", None)
+"""What the filter goes by while the job's policy is not known; nothing is decided then."""
 
-    def __init__(self, profile: str, cluster: str | None) -> None:
-        """`cluster` is the configured cluster policy as JSON; a cluster policy that came by event replaces it."""
-        self._profile, self._cluster = profile, cluster
-        self._resolved: dict[tuple[str | None, str | None, str | None], EffectivePolicy] = {}
+
+class Policies:
+    """Resolves policies: profile, cluster, namespace and topic, all of them as the state has them from the stream.
+
+    Nothing comes from the settings of a worker: a batch that is replayed sees the policies that its first attempt saw.
+    """
+
+    def __init__(self) -> None:
+        self._resolved: dict[_Sources, EffectivePolicy] = {}
 
     def of(self, state: BucketState, topic: TopicState) -> EffectivePolicy:
         """The topic's effective policy as things stand. Total: an invalid combination is disabled by its resolution."""
         namespace = (
             state.namespace_policies.get(topic_parts(topic.name).full_namespace) if state.namespace_policies else None
         )
-        cluster = state.cluster_policy if state.cluster_policy is not None else self._cluster
+        profile, cluster = state.configured or _UNKNOWN
+        if state.cluster_policy is not None:
+            cluster = state.cluster_policy
         own = topic.override.to_json() if topic.override else None
-        key = (cluster, namespace, own)
+        key = (profile, cluster, namespace, own)
         if key not in self._resolved:
             if len(self._resolved) > 10_000:
                 self._resolved.clear()
             self._resolved[key] = self._resolve(*key)
         return self._resolved[key]
 
-    def _resolve(self, cluster: str | None, namespace: str | None, own: str | None) -> EffectivePolicy:
+    def _resolve(
+        self, profile: Profile, cluster: str | None, namespace: str | None, own: str | None
+    ) -> EffectivePolicy:
         overrides = [
             None if text is None else AutoScalePolicyOverride.model_validate_json(text)
             for text in (cluster, namespace, own)
         ]
-        policy = resolve_policy(self._profile, *overrides).policy
+        policy = resolve_policy(profile, *overrides).policy
         split = [
             policy.split_msg_rate_in_threshold, policy.split_bytes_rate_in_threshold,
             policy.split_msg_rate_out_threshold, policy.split_bytes_rate_out_threshold,

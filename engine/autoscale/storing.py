@@ -22,7 +22,7 @@ from engine.autoscale.filtering import Codes, Floats, Ints, News, rounds, signif
 from engine.autoscale.loads import LoadTable
 from engine.autoscale.parsing import NewLayout, TopicDeleted
 from engine.autoscale.policies import Policies
-from engine.autoscale.topics import BucketState, TopicState
+from engine.autoscale.topics import BucketState, ConfiguredPolicy, TopicState
 from schemas.messages import ConsumerEvent, OutcomeEvent, PolicyEvent
 
 
@@ -81,14 +81,20 @@ def store_consumers(state: BucketState, event: ConsumerEvent, news: News) -> boo
 
 
 def store_policy(state: BucketState, loads: LoadTable, policies: Policies, event: PolicyEvent, news: News) -> bool:
-    """The override of the cluster or of a namespace: what is cold of the topics under it is judged again."""
+    """The override of the cluster or of a namespace, or what the job is configured with: what is cold of the topics
+    under it is judged again."""
     if news is News.NOTHING:
         return False
     key, sender = event.name or "", event.sender or 0
     if sender > state.policy_senders.get(key, 0):
         state.policy_senders[key] = sender
         state.header_changed = True
-    if state.set_policy(event.name, event.policy.to_json() if event.policy else None):
+    override = event.policy.to_json() if event.policy else None
+    if event.profile is not None:
+        changed = state.set_configured(ConfiguredPolicy(event.profile, override))
+    else:
+        changed = state.set_policy(event.name, override)
+    if changed:
         for topic in state.topics.values():
             if event.name is None or topic.name.startswith(f"topic://{event.name}/"):
                 loads.judge_coldness_again(topic.name, policies.of(state, topic).merge_thresholds)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 from decisions.autoscale.clocks import Cooldowns, Failures, OpenDecision
 from decisions.topic.layout import SegmentLayout
 from engine.kernel.generations import Generations
 from schemas.ids import canonical_json, decision_id
-from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
+from schemas.metadata import AutoScalePolicyOverride, Profile, ScalableTopicMetadata
 
 MAX_DELETED = 1_000
 """Deleted topics of a bucket that are remembered, so that announcements that come late do not bring them back."""
@@ -80,13 +81,24 @@ class TopicState:
         self.hold_seq += 1
 
 
+class ConfiguredPolicy(NamedTuple):
+    """A profile and what is laid over it for every topic, as the job's own message says it."""
+
+    profile: Profile
+    override: str | None
+    """As JSON."""
+
+
 @dataclass
 class BucketState:
     """All topics of a bucket, and the policies that reach every bucket."""
 
     topics: dict[str, TopicState] = field(default_factory=dict)
+    configured: ConfiguredPolicy | None = None
+    """The cluster's policy as the job is configured with it. None: the job's message has not come yet, and nothing is
+    decided until it has."""
     cluster_policy: str | None = None
-    """The cluster's override as JSON; None = the one of the job's configuration."""
+    """An override of the cluster, as JSON, that replaces the configured one; None: there is none."""
     namespace_policies: dict[str, str] = field(default_factory=dict)
     """`tenant/namespace` to its override as JSON."""
     policy_senders: dict[str, int] = field(default_factory=dict)
@@ -152,6 +164,14 @@ class BucketState:
             self.namespace_policies.pop(namespace, None)
             if override is not None:
                 self.namespace_policies[namespace] = override
+        if changed:
+            self.header_changed = True
+            self.policy_generation += 1
+        return changed
+
+    def set_configured(self, configured: ConfiguredPolicy) -> bool:
+        """Takes over what the job is configured with; answers whether it is another than before."""
+        changed, self.configured = self.configured != configured, configured
         if changed:
             self.header_changed = True
             self.policy_generation += 1

@@ -15,7 +15,7 @@ from typing import Any
 import pydantic_core
 
 from decisions.autoscale.clocks import Cooldowns, Failures, OpenDecision
-from engine.autoscale.topics import BucketState, TopicState
+from engine.autoscale.topics import BucketState, ConfiguredPolicy, TopicState
 from engine.kernel.packed import StateError, StoredPart
 
 STATE_VERSION = 3
@@ -65,6 +65,8 @@ def unpack_topics(part: StoredPart) -> BucketState:
         header, *records = _records(entry)
         fields = pydantic_core.from_json(header)
         state.cluster_policy, state.namespace_policies = fields["cluster"], fields["namespaces"]
+        configured = fields.get("configured")
+        state.configured = None if configured is None else ConfiguredPolicy(*configured)
         state.policy_senders, state.deleted_by = fields.get("policySenders", {}), fields.get("deletedBy", {})
         for name in fields.get("gone", ()):
             state.topics.pop(name, None)
@@ -129,6 +131,7 @@ def _entry(state: BucketState, gone: list[str], topics: Iterable[TopicState]) ->
         "gone": gone,
         "policySenders": state.policy_senders,
         "deletedBy": state.deleted_by,
+        **({} if state.configured is None else {"configured": state.configured}),
     }
     parts: list[bytes] = []
     for record in (pydantic_core.to_json(header), *(pack_topic(topic) for topic in topics)):

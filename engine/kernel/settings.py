@@ -9,9 +9,6 @@ from dataclasses import dataclass
 class EngineSettings:
     """Settings of the engine, the same for every bucket."""
 
-    profile: str
-    cluster_policy: str | None
-    """The configured cluster policy as JSON."""
     change_threshold: float
     """Relative move of a rate that is significant, as a fraction."""
     tick_ms: int
