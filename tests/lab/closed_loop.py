@@ -13,9 +13,10 @@ from typing import Any
 
 from decisions.autoscale.policy import read_policy, resolve_policy
 from decisions.topic.layout import SegmentLayout
-from engine.bucket import BucketEngine, EngineSettings
+from engine.families import bucket_engine
 from engine.kernel.packed import Packed
 from engine.kernel.records import RawRecord
+from engine.kernel.settings import EngineSettings
 from lab.demand import Demand, demands
 from lab.traffic import segment_stats
 from schemas.ids import EVERY_TOPIC
@@ -57,7 +58,7 @@ class ClosedLoop:
         stream = self.settings.stream
         policy = read_policy(self.settings.path(stream.policy).read_text())
         self.policy_thresholds = resolve_policy(stream.profile, policy).policy.split_thresholds
-        self._engine = BucketEngine(
+        self._engine = bucket_engine(
             EngineSettings(stream.profile, policy.to_json(), stream.change_threshold, int(stream.tick_seconds * 1000))
         )
         self._packed = Packed()
@@ -110,7 +111,8 @@ class ClosedLoop:
         due = [record for at, record in self._later if at <= self._now]
         self._later = [(at, record) for at, record in self._later if at > self._now]
         records, self._waiting = [*self._waiting, *due], []
-        self._packed, output = self._engine.run(0, self._packed, records, self._ms(self._now))
+        written, output = self._engine.run(0, self._packed, records, self._ms(self._now))
+        self._packed = Packed(written.fingerprint)
         self.holds += output.holds
         self.dead_letters += output.dead_letters
         for topic, at in output.due:
