@@ -54,7 +54,7 @@ class BucketReplay:
     """One bucket, batch after batch, in the order in which the job ran them."""
 
     def __init__(self, settings: EngineSettings, configured: ConfiguredPolicy) -> None:
-        """`configured`: what the job is configured with, for records of releases that did not put that in the stream."""
+        """`configured`: the job's policy now, for records of releases that did not put it in the stream."""
         of_all = replace(settings, change_threshold=_EVERY_CHANGE)
         self._known = AUTOSCALE.opener(of_all)({})
         self._intake = Intake((AUTOSCALE,))

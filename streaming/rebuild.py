@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from engine.autoscale.topics import ConfiguredPolicy
 from engine.families import PARTS
 from engine.history import free_generation, read_history
 from engine.kernel.settings import EngineSettings

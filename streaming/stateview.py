@@ -19,7 +19,6 @@ from engine.autoscale.policies import Policies
 from engine.autoscale.topics_codec import unpack_topics
 from engine.families import PARTS
 from engine.kernel.packed import Packed, StoredPart
-from engine.kernel.settings import EngineSettings
 from streaming.processor import FINGERPRINT
 
 

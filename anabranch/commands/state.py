@@ -38,7 +38,6 @@ def show(context: Context, topic: str, checkpoint: str | None, output: str) -> N
     job does not know the topic.
     """
     from engine.kernel.packed import StateError
-    from streaming.job import engine_settings
     from streaming.sources import buckets_of
     from streaming.stateview import stored_bucket, topic_view
 
@@ -50,7 +49,7 @@ def show(context: Context, topic: str, checkpoint: str | None, output: str) -> N
         bucket = buckets_of(spark, [name], settings.stream.buckets)[name]
         stored = stored_bucket(spark, place, bucket)
     try:
-        view = topic_view(stored.packed, name, engine_settings(settings))
+        view = topic_view(stored.packed, name)
     except StateError as error:
         raise click.ClickException(str(error)) from error
     where = f"bucket {bucket} of {settings.stream.buckets}, batch {stored.batch_id}"
@@ -92,7 +91,9 @@ def rebuild(context: Context, checkpoint: str | None) -> None:
     try:
         with hold_checkpoint(place):
             bounds = kafka_bounds(settings.kafka.bootstrap)
-            rebuilt = rebuild_checkpoint(settings.lake_path, place, engine, configured, buckets, buckets_by_spark, bounds)
+            rebuilt = rebuild_checkpoint(
+                settings.lake_path, place, engine, configured, buckets, buckets_by_spark, bounds
+            )
     except (CheckpointInUse, RebuildError) as error:
         raise click.ClickException(str(error)) from error
     except (DeltaError, OSError) as error:

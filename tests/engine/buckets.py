@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from engine.autoscale.family import LOADS, TOPICS
+from engine.autoscale.family import AUTOSCALE, LOADS, TOPICS
 from engine.autoscale.loads_codec import unpack_loads
+from engine.autoscale.topics import ConfiguredPolicy
 from engine.autoscale.topics_codec import unpack_topics
 from engine.families import FAMILIES
 from engine.kernel.bucket import BucketEngine
-from engine.kernel.packed import Packed, StoredPart, WrittenPart
+from engine.kernel.packed import Packed, StoredPart, WrittenPart, pack_anew
 from engine.kernel.settings import EngineSettings
 
-SETTINGS = EngineSettings("default", None, 0.25, 60_000)
+SETTINGS = EngineSettings(0.25, 60_000)
+CONFIGURED = ConfiguredPolicy("default", None)
+
+
+def knowing(configured=CONFIGURED, settings=SETTINGS):
+    """A stored bucket that knows the job's policy and nothing else."""
+    state = AUTOSCALE.opener(settings)({})
+    state.topics.set_configured(configured)
+    return pack_anew(state.parts)
 
 
 class Bucket:
     """A bucket that lives through batches; `restart` forgets what the worker had in memory."""
 
-    def __init__(self, settings=SETTINGS, families=FAMILIES):
+    def __init__(self, settings=SETTINGS, families=FAMILIES, configured=CONFIGURED):
         self.settings, self.families = settings, families
-        self.packed = Packed()
+        self.packed = Packed() if configured is None else knowing(configured, settings)
         self.restart()
 
     def restart(self):

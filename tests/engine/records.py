@@ -88,6 +88,12 @@ def outcome(decision_id: str, status: str, at: int = 1, topic: str = TOPIC) -> R
     return record("control-events", topic, body)
 
 
+def configured(override: dict[str, Any] | None = None, profile: str = "default", *, home: bool = True) -> RawRecord:
+    """What the job says of its own policy when it starts."""
+    body = {"v": 1, "type": "policy", "scope": "cluster", "profile": profile, "policy": override, "at": 1}
+    return record("control-events", EVERY_TOPIC, body, home=home)
+
+
 def policy(override: dict[str, Any] | None, namespace: str | None = None, *, home: bool = True) -> RawRecord:
     """A policy of the cluster, or of a namespace; None removes it."""
     body: dict[str, Any] = {

@@ -26,7 +26,8 @@ import pyarrow as pa
 NOW = 1_763_660_000_000
 MINUTE = 60_000
 BUCKETS = 2
-SETTINGS = ("default", '{"maxSegments":12,"splitMsgRateInThreshold":10000.0}', 0.25, 60_000)
+POLICY = ("default", '{"maxSegments":12,"splitMsgRateInThreshold":10000.0}')
+SETTINGS = (0.25, 60_000)
 
 Record = tuple[str, bytes | None, bytes | None, int, int]
 """Kafka topic, key, value, partition, offset."""
@@ -65,23 +66,28 @@ def _before_engine() -> Tree:
     from streaming.preparse import BucketPacker, unpack_bucket  # type: ignore[import-not-found]
 
     return Tree(
-        lambda: BucketEngine(EngineSettings(*SETTINGS)), BucketPacker(BUCKETS), unpack_bucket, Packed,
+        lambda: BucketEngine(EngineSettings(*POLICY, *SETTINGS)), BucketPacker(BUCKETS), unpack_bucket, Packed,
         lambda before, written: _stored_in_two(Packed, before, written), _two_parts,
     )  # fmt: skip
 
 
 def _present() -> Tree:
-    from engine.families import PARTS, bucket_engine, bucket_packer, unpack_rows
-    from engine.kernel.packed import Packed, WrittenPart
+    from engine.autoscale.family import LOADS
+    from engine.autoscale.topics import ConfiguredPolicy
+    from engine.families import bucket_engine, bucket_packer, unpack_rows
+    from engine.kernel.packed import WrittenPart
     from engine.kernel.settings import EngineSettings
-    from tests.engine.buckets import stored
+    from tests.engine.buckets import knowing, stored
 
     def parts(written: Any) -> Sequence[bytes | None]:
-        found = [written.parts.get(name, WrittenPart()) for name in PARTS]
-        return (written.fingerprint, *(stored for part in found for stored in (part.base, part.entry)))
+        part = written.parts.get(LOADS, WrittenPart())
+        return (part.base, part.entry)
+
+    def nothing() -> Any:
+        return knowing(ConfiguredPolicy(*POLICY), EngineSettings(*SETTINGS))  # type: ignore[arg-type]
 
     return Tree(
-        lambda: bucket_engine(EngineSettings(*SETTINGS)), bucket_packer(BUCKETS), unpack_rows, Packed, stored, parts
+        lambda: bucket_engine(EngineSettings(*SETTINGS)), bucket_packer(BUCKETS), unpack_rows, nothing, stored, parts
     )
 
 
@@ -99,7 +105,7 @@ def _stored_in_two(packed: Any, before: Any, written: Any) -> Any:
 
 
 def _two_parts(written: Any) -> Sequence[bytes | None]:
-    return (written.fence, written.topics, written.topics_entry, written.loads, written.loads_entry)
+    return (written.loads, written.loads_entry)
 
 
 @dataclass
@@ -109,7 +115,7 @@ class Runner:
     tree: Tree
     stored: dict[int, Any] = field(default_factory=dict)
     bases: int = 0
-    """How often a log outgrew its base."""
+    """How often the loads' log outgrew its base."""
 
     def __post_init__(self) -> None:
         self.engine = self.tree.engine()
@@ -128,7 +134,7 @@ class Runner:
             self._add(written, output)
             if bucket in self.stored:
                 parts = self.tree.parts(written)
-                self.bases += (parts[1] is not None) + (parts[3] is not None)
+                self.bases += parts[0] is not None
             self.stored[bucket] = self.tree.stored(before, written)
             outputs.append(output)
         return outputs

@@ -18,7 +18,7 @@ from engine.autoscale.topics_codec import pack_topics, unpack_topics
 from engine.kernel.packed import Packed, StateError, StoredPart
 from schemas.snapshot import Snapshot
 from tests.engine.buckets import SETTINGS, Bucket, topics_of
-from tests.engine.records import TOPIC, consumers, layout, outcome, policy, record, sent_by, stats, tick
+from tests.engine.records import TOPIC, configured, consumers, layout, outcome, policy, record, sent_by, stats, tick
 
 NOW = 1_763_660_000_000
 SECOND = 1_000
@@ -441,7 +441,7 @@ def test_state_of_the_first_version_is_read_and_stored_anew():
     bucket = Bucket()
     parts = {name: StoredPart(bytes.fromhex(old[name])) for name in (TOPICS, LOADS)}
     bucket.packed = Packed(bytes.fromhex(old["fence"]), parts)
-    output = bucket.batch(NOW + 3 * SECOND, stats({0: 52_000.0, 1: 200.0}, NOW + 3 * SECOND), tick(2))
+    output = bucket.batch(NOW + 3 * SECOND, stats({0: 52_000.0, 1: 200.0}, NOW + 3 * SECOND), configured(), tick(2))
     assert [row["gate"] for row in output.holds] == ["in-flight"]
     inputs = json.loads(output.holds[0]["inputs"])
     assert inputs["policy"]["maxSegments"] == 9

@@ -12,15 +12,15 @@ from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 
 from decisions.topic.layout import SegmentLayout
+from engine.autoscale.topics import ConfiguredPolicy
 from engine.autoscale.topics_codec import pack_topic
 from engine.history import Batches, History, free_generation, history_of, rebuilt_generation
-from engine.kernel.packed import Packed
 from engine.kernel.records import COUNTS, LOAD
 from engine.replay import BucketReplay, RebuildError
 from schemas.arrow import arrow_schema
 from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
 from streaming.rows import bulk_rows, rare_rows
-from tests.engine.buckets import SETTINGS, Bucket, loads_of, topics_of
+from tests.engine.buckets import CONFIGURED, SETTINGS, Bucket, knowing, loads_of, topics_of
 from tests.engine.records import consumers, layout, outcome, policy, record, stats, tick
 from tests.engine.test_engine import MINUTE, NOW, SECOND
 
@@ -50,7 +50,7 @@ class RecordedBucket(Bucket):
 
     def begin_again(self, generation):
         """A new checkpoint with empty state; what the lake holds stays."""
-        self.packed, self.generation, self.batch_id = Packed(), generation, 0
+        self.packed, self.generation, self.batch_id = knowing(), generation, 0
         self.restart()
 
     def table(self, table):
@@ -68,8 +68,8 @@ class RecordedBucket(Bucket):
         return topics_of(self.packed), loads_of(self.packed)
 
 
-def replayed(history: History, settings=SETTINGS):
-    replay = BucketReplay(settings)
+def replayed(history: History, configured=CONFIGURED):
+    replay = BucketReplay(SETTINGS, configured)
     for batch in history.of_bucket(history.topics()):
         replay.take(batch)
     return replay
@@ -233,8 +233,8 @@ def test_a_decision_that_is_missing_is_noticed_at_the_next_row():
 
 def test_another_policy_in_the_settings_than_at_the_time_is_no_difference():
     bucket = hot()
-    other = replace(SETTINGS, cluster_policy='{"splitMsgRateInThreshold":70000.0,"mergeMsgRateInThreshold":2.0}')
-    replay = replayed(bucket.history(), other)
+    other = '{"splitMsgRateInThreshold":70000.0,"mergeMsgRateInThreshold":2.0}'
+    replay = replayed(bucket.history(), ConfiguredPolicy("default", other))
     assert of_topics(replay.state) == of_topics(bucket.states()[0])
 
 

@@ -13,13 +13,16 @@ from typing import Any
 
 from decisions.autoscale.policy import read_cluster_policy, resolve_policy
 from decisions.topic.layout import SegmentLayout
-from engine.bucket import BucketEngine, EngineSettings
+from engine.families import bucket_engine
 from engine.kernel.packed import Packed
 from engine.kernel.records import RawRecord
+from engine.kernel.settings import EngineSettings
 from lab.demand import Demand, demands
 from lab.traffic import segment_stats
 from schemas.ids import EVERY_TOPIC
 from schemas.settings import Settings
+from streaming.policy import stored_policy
+from tests.engine.buckets import knowing
 
 
 @dataclass
@@ -57,10 +60,8 @@ class ClosedLoop:
         stream = self.settings.stream
         policy = read_cluster_policy(self.settings.policy.profile, self.settings.cluster_policy_text())
         self.policy_thresholds = resolve_policy(*policy).policy.split_thresholds
-        self._engine = BucketEngine(
-            EngineSettings(stream.profile, policy.to_json(), stream.change_threshold, int(stream.tick_seconds * 1000))
-        )
-        self._packed = Packed()
+        self._engine = bucket_engine(EngineSettings(stream.change_threshold, int(stream.tick_seconds * 1000)))
+        self._packed = knowing(stored_policy(policy))
         self._offsets = itertools.count()
         self._demands: list[Demand] = demands(self.settings.traffic)
         self._consumers: dict[tuple[str, str], int] = {}
@@ -110,7 +111,8 @@ class ClosedLoop:
         due = [record for at, record in self._later if at <= self._now]
         self._later = [(at, record) for at, record in self._later if at > self._now]
         records, self._waiting = [*self._waiting, *due], []
-        self._packed, output = self._engine.run(0, self._packed, records, self._ms(self._now))
+        written, output = self._engine.run(0, self._packed, records, self._ms(self._now))
+        self._packed = Packed(written.fingerprint)
         self.holds += output.holds
         self.dead_letters += output.dead_letters
         for topic, at in output.due:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pydantic_core
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
-from engine.bucket import BucketEngine
+from engine.families import bucket_engine
 from engine.kernel.packed import Packed
 from engine.kernel.records import RawRecord
 from schemas.kafka import KAFKA_TOPICS
@@ -84,7 +84,7 @@ def kafka_records(bootstrap: str) -> Iterator[RawRecord]:
 
 def recomputed(settings: Settings) -> dict[str, list[dict[str, Any]]]:
     """The rows of each table that has the operator's output."""
-    engine, packed = BucketEngine(engine_settings(settings)), Packed()
+    engine, packed = bucket_engine(engine_settings(settings)), Packed()
     left = list(kafka_records(settings.kafka.bootstrap))
     tables: dict[str, list[pa.Table]] = {table.name: [] for table in (*RARE_TABLES, SEGMENT_LOAD)}
     for batch in logged_batches(Path(settings.stream.checkpoint)):
@@ -93,7 +93,7 @@ def recomputed(settings: Settings) -> dict[str, list[dict[str, Any]]]:
         if not mine:
             continue
         written, output = engine.run(0, packed, mine, batch.at)
-        packed = Packed(written.fence)
+        packed = Packed(written.fingerprint)
         for table in RARE_TABLES:
             bodies = [pydantic_core.to_json(getattr(output, table.name), bytes_mode="base64")]
             tables[table.name].append(rare_rows(table, bodies, batch.number))

@@ -25,7 +25,7 @@ def test_lost_records_are_named_and_never_is_it_advised_to_skip_them():
 @pytest.mark.parametrize(("error", "said"), [
     ("java.io.IOException: No space left on device", "make room"),
     ("[STREAMING_CHECKPOINT_MISSING_METADATA_FILE] x", "put its newest copy in its place"),
-    ("engine.autoscale.state.StateError: state version 9", "another release"),
+    ("engine.kernel.packed.StateError: state version 9", "another release"),
     ("[STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA] x", "another release"),
 ])  # fmt: skip
 def test_a_known_failure_says_what_to_do(error, said):
@@ -48,7 +48,7 @@ def test_an_unknown_failure_is_shown_as_it_is_without_the_stack():
 @pytest.mark.parametrize(("error", "needed"), [
     (LOST, True),
     ("[STREAMING_CHECKPOINT_MISSING_METADATA_FILE] x", True),
-    ("engine.autoscale.state.StateError: state version 9", True),
+    ("engine.kernel.packed.StateError: state version 9", True),
     ("[STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA] x", True),
     ("java.io.IOException: No space left on device", False),
     ("UnknownTopicOrPartitionException", False),

@@ -8,16 +8,17 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
-from engine.bucket import BucketEngine
+from engine.families import PARTS, bucket_engine
 from engine.history import rebuilt_generation
-from engine.kernel.packed import Packed
+from engine.kernel.packed import Packed, StoredPart
 from engine.replay import RebuildError
 from lake.tables import create_lake
 from streaming.rebuild import first_start, rebuild_checkpoint, start_offsets
 from streaming.sink import APP
 from streaming.stateview import topic_view
+from tests.engine.buckets import CONFIGURED, SETTINGS
 from tests.engine.records import policy, tick
-from tests.engine.test_engine import NOW, SECOND, SETTINGS
+from tests.engine.test_engine import NOW, SECOND
 from tests.engine.test_replay import NAMES, hot
 
 BOUNDS = {topic: {0: (0, 10**9)} for topic in ("segment-stats", "consumer-events", "control-events")}
@@ -36,7 +37,9 @@ def lake(tmp_path):
 
 
 def rebuilt(lake, checkpoint, buckets=2):
-    return rebuild_checkpoint(lake, str(checkpoint), SETTINGS, buckets, lambda names: dict.fromkeys(names, 1), BOUNDS)
+    return rebuild_checkpoint(
+        lake, str(checkpoint), SETTINGS, CONFIGURED, buckets, lambda names: dict.fromkeys(names, 1), BOUNDS
+    )
 
 
 def test_a_rebuilt_checkpoint_holds_every_bucket_and_a_generation_of_its_own(lake, tmp_path):
@@ -49,8 +52,8 @@ def test_a_rebuilt_checkpoint_holds_every_bucket_and_a_generation_of_its_own(lak
     assert json.loads(start.offsets_json("segment-stats"))["segment-stats"]["0"] > 0
     assert json.loads(start.offsets_json("consumer-events")) == {"consumer-events": {"0": -2}}
     for row in pq.read_table(start.state).to_pylist():
-        packed = Packed(row["fence"], row["topics"], row["loads"])
-        _, output = BucketEngine(SETTINGS).run(row["bucket"], packed, [tick(9)], NOW + 4 * SECOND)
+        packed = Packed(row["fence"], {name: StoredPart(row[name]) for name in PARTS})
+        _, output = bucket_engine(SETTINGS).run(row["bucket"], packed, [tick(9)], NOW + 4 * SECOND)
         assert output.counts.evaluations == row["bucket"]
 
 
@@ -71,7 +74,7 @@ def test_a_checkpoint_that_is_there_is_left_alone(lake, tmp_path):
 
 def test_a_rebuild_that_is_refused_leaves_no_checkpoint_behind(lake, tmp_path):
     with pytest.raises(KeyError):
-        rebuild_checkpoint(lake, str(tmp_path / "c"), SETTINGS, 2, lambda names: {NAMES[0]: 5}, BOUNDS)
+        rebuild_checkpoint(lake, str(tmp_path / "c"), SETTINGS, CONFIGURED, 2, lambda names: {NAMES[0]: 5}, BOUNDS)
     assert first_start(str(tmp_path / "c")) is None
     assert not (tmp_path / "c").exists()
 
@@ -98,8 +101,8 @@ def test_another_kafka_than_that_of_the_lake_is_refused(bounds, said):
 def test_a_topic_is_shown_as_the_bucket_has_it_and_one_that_it_does_not_know_is_nothing(lake, tmp_path):
     rebuilt(lake, tmp_path / "checkpoint")
     row = pq.read_table(first_start(str(tmp_path / "checkpoint")).state).to_pylist()[1]
-    packed = Packed(row["fence"], row["topics"], row["loads"])
-    view = topic_view(packed, NAMES[0], SETTINGS)
+    packed = Packed(row["fence"], {name: StoredPart(row[name]) for name in PARTS})
+    view = topic_view(packed, NAMES[0])
     assert (view["hold"], view["decisions"], view["policy"]["maxSegments"]) == ("in-flight", 1, 7)
     assert view["loads"]["0"]["msg_rate_in"] == 50_000.0
-    assert topic_view(packed, NAMES[1], SETTINGS) is None
+    assert topic_view(packed, NAMES[1]) is None

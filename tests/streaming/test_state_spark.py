@@ -13,7 +13,7 @@ import pytest
 from decisions.topic.layout import SegmentLayout
 from schemas.settings import load_settings
 from schemas.tables import BATCHES, DECISIONS
-from streaming.job import checkpoint_of, engine_settings
+from streaming.job import checkpoint_of
 from streaming.sources import buckets_of
 from streaming.stateview import stored_bucket, topic_view
 from tests.engine.records import consumers, layout, outcome, policy, stats, tick
@@ -38,7 +38,7 @@ def known(spark, settings) -> dict[str, dict]:
     buckets = buckets_of(spark, TOPICS, settings.stream.buckets)
     stored = {bucket: stored_bucket(spark, checkpoint_of(settings), bucket) for bucket in set(buckets.values())}
     for topic, bucket in buckets.items():
-        view = views[topic] = topic_view(stored[bucket].packed, topic, engine_settings(settings))
+        view = views[topic] = topic_view(stored[bucket].packed, topic)
         del view["tickAskedFor"]
         for load in view["loads"].values():
             assert load["modified_at"] <= load.pop("seen_at")

@@ -15,12 +15,13 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from decisions.topic.layout import SegmentLayout
-from engine.autoscale.loads import LOADS_VERSION
-from engine.autoscale.state import STATE_VERSION
+from engine.autoscale.family import LOADS, TOPICS
+from engine.autoscale.loads_codec import LOADS_VERSION
+from engine.autoscale.topics_codec import STATE_VERSION
 from schemas.kafka import KAFKA_TOPICS
 from schemas.settings import load_settings
 from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
-from streaming.job import checkpoint_of, engine_settings
+from streaming.job import checkpoint_of
 from streaming.sources import buckets_of
 from streaming.stateview import stored_bucket, topic_view
 from streaming.upgrade import described_here
@@ -102,9 +103,9 @@ def test_a_deployment_of_an_older_state_version_goes_on_at_another_place_with_no
     _ = spark.streams
     for topic, bucket in buckets_of(spark, [SEEN, LATE], settings.stream.buckets).items():
         packed = stored_bucket(spark, checkpoint_of(settings), bucket).packed
-        assert [packed.topics, *packed.topics_log][-1][0] == STATE_VERSION
-        assert [packed.loads, *packed.loads_log][-1][0] == LOADS_VERSION
-        view = topic_view(packed, topic, engine_settings(settings))
+        for name, newest in ((TOPICS, STATE_VERSION), (LOADS, LOADS_VERSION)):
+            assert [packed.parts[name].base, *packed.parts[name].log][-1][0] == newest
+        view = topic_view(packed, topic)
         rates = {segment: load["msg_rate_in"] for segment, load in view["loads"].items()}
         assert rates == ({"0": 90.0, "1": 40.0} if topic == SEEN else {"0": 20.0, "1": 700.0})
 

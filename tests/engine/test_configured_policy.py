@@ -1,0 +1,83 @@
+"""The policy that the job is configured with: a message like others, and no decision before it has come."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from schemas.messages import PolicyEvent, Rejected, RejectReason, parse_message
+from tests.engine.buckets import Bucket, topics_of
+from tests.engine.records import configured, layout, policy, record, stats, tick
+from tests.engine.test_engine import MINUTE, NOW, SECOND, two_segments
+
+HOT = {0: 15_000.0, 1: 1.0}
+
+
+def unconfigured():
+    """A bucket with a hot topic whose job has not said its policy yet."""
+    bucket = Bucket(configured=None)
+    bucket.batch(NOW, layout(two_segments()), stats(HOT, NOW))
+    return bucket
+
+
+def inputs_of(output):
+    (row,) = output.decisions
+    return json.loads(row["inputs"])["policy"]
+
+
+def test_nothing_is_decided_before_the_jobs_policy_is_known():
+    bucket = unconfigured()
+    output = bucket.batch(NOW + SECOND, tick(1))
+    assert (output.decisions, output.holds, output.counts.evaluations) == ([], [], 0)
+    assert bucket.batch(NOW + 2 * SECOND, tick(2), configured()).decisions
+
+
+def test_it_is_laid_over_its_profile_and_under_the_namespaces_policy():
+    bucket = unconfigured()
+    bucket.batch(NOW, policy({"minSegments": 2}, "acme/shop"))
+    bucket.batch(NOW, configured({"maxSegments": 7, "minSegments": 1}, "pip-483"))
+    found = inputs_of(bucket.batch(NOW + SECOND, tick(1)))
+    assert (found["maxSegments"], found["minSegments"], found["retryBackoffSeconds"]) == (7, 2, 0)
+
+
+def test_a_cluster_policy_of_somebody_else_replaces_it_until_it_is_removed():
+    bucket = unconfigured()
+    bucket.batch(NOW, configured({"maxSegments": 7}))
+    bucket.batch(NOW, policy({"enabled": False}))
+    bucket.batch(NOW, configured({"maxSegments": 8}))
+    assert not bucket.batch(NOW + SECOND, tick(1)).decisions
+    bucket.batch(NOW + MINUTE, policy(None), stats(HOT, NOW + MINUTE))
+    assert inputs_of(bucket.batch(NOW + MINUTE, tick(2)))["maxSegments"] == 8
+
+
+def test_a_restarted_worker_knows_it_and_the_same_again_changes_nothing():
+    bucket = unconfigured()
+    bucket.batch(NOW, configured({"maxSegments": 7}))
+    before = bucket.packed
+    bucket.restart()
+    bucket.batch(NOW + SECOND, configured({"maxSegments": 7}))
+    assert bucket.packed == before
+    assert topics_of(bucket.packed).configured == ("default", '{"maxSegments":7}')
+    assert inputs_of(bucket.batch(NOW + SECOND, tick(1)))["maxSegments"] == 7
+
+
+def test_what_is_cold_is_judged_again_when_it_changes():
+    bucket = Bucket()
+    bucket.batch(NOW, layout(two_segments()), stats({0: 1.0, 1: 1.0}, NOW))
+    bucket.batch(NOW + 4 * MINUTE, configured({"mergeMsgRateInThreshold": 0.5}))
+    bucket.batch(NOW + 4 * MINUTE, configured({"mergeMsgRateInThreshold": 2.0}))
+    later = stats({0: 1.0, 1: 1.0}, NOW + 5 * MINUTE)
+    assert bucket.batch(NOW + 5 * MINUTE, later, tick(1)).decisions
+
+
+@pytest.mark.parametrize(
+    ("change", "accepted"),
+    [({}, True), ({"scope": "namespace", "name": "acme/shop"}, False), ({"profile": "x"}, False)],
+)
+def test_only_the_cluster_has_a_profile_and_only_one_that_is_known(change, accepted):
+    body = {"v": 1, "type": "policy", "scope": "cluster", "profile": "pip-483", "policy": None, "at": 1, **change}
+    one = record("control-events", "*", body)
+    found = parse_message("control-events", one.key, one.value)
+    assert isinstance(found, PolicyEvent if accepted else Rejected)
+    assert accepted or found.reason is RejectReason.INVALID
