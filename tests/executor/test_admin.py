@@ -92,28 +92,28 @@ def test_a_decision_is_applied_by_its_call_under_its_id(house: House, cluster: A
     assert seen.epoch == 2
 
 
-def test_a_decision_that_the_controller_refuses_is_refused_with_its_reason(house: House, cluster: AdminClient):
-    split = house.decide(house.create("orders"), 0)
-    assert cluster.apply(split) == Accepted()
-    assert cluster.apply(split) == Refused("409 cannot split non-active segment: 0")
+def test_a_call_that_the_controller_refuses_is_refused_with_its_reason(house: House, cluster: AdminClient):
+    topic = house.create("orders", 4)
+    assert cluster.split_segment(topic, 0, "d") == Accepted()
+    assert cluster.split_segment(topic, 0, "d") == Refused("409 cannot split non-active segment: 0")
+    assert isinstance(cluster.merge_segments(topic, 1, 3, "d"), Refused)
 
 
 def test_a_topic_that_was_deleted_is_gone(house: House, cluster: AdminClient):
     topic = house.create("orders")
-    split = house.decide(topic, 0)
     house.delete(topic)
     assert isinstance(cluster.layout(topic), TopicGone)
-    assert isinstance(cluster.apply(split), Refused)
+    assert isinstance(cluster.split_segment(topic, 0, "d"), Refused)
 
 
 def test_pulsars_500_for_a_wrong_argument_is_a_refusal_in_one_line_and_another_500_is_no_answer(
     house: House, cluster: AdminClient
 ):
-    split = house.decide(house.create("orders"), 0)
+    topic = house.create("orders")
     other = ILLEGAL_ARGUMENT.replace("java.lang.IllegalState", "java.lang.Runtime")
     house.gate.on("POST", answers(500, ILLEGAL_ARGUMENT), answers(500, other))
-    assert cluster.apply(split) == Refused("500 Cannot split range of size 1")
-    assert isinstance(cluster.apply(split), NoAnswer)
+    assert cluster.split_segment(topic, 0, "d") == Refused("500 Cannot split range of size 1")
+    assert isinstance(cluster.split_segment(topic, 0, "d"), NoAnswer)
 
 
 @pytest.mark.parametrize(
@@ -121,10 +121,9 @@ def test_pulsars_500_for_a_wrong_argument_is_a_refusal_in_one_line_and_another_5
 )
 def test_what_is_no_clear_answer_is_no_answer_for_a_look_and_for_a_call(house: House, cluster: AdminClient, fault):
     topic = house.create("orders")
-    split = house.decide(topic, 0)
     house.gate.on("GET", fault)
     house.gate.on("POST", fault)
-    for told in (cluster.layout(topic), cluster.apply(split)):
+    for told in (cluster.layout(topic), cluster.split_segment(topic, 0, "d")):
         if fault is DRIBBLES and isinstance(told, Accepted):
             continue
         assert isinstance(told, NoAnswer)
