@@ -163,6 +163,12 @@ def test_a_redirect_goes_with_method_body_and_token_and_the_answer_says_from_whe
     assert leader.asked[0].startswith("PUT /y ")
 
 
+@pytest.mark.parametrize("host", ["a" * 100, "127.0.0.1:999999", "x..y", "xn--ü"])
+def test_a_redirect_to_a_host_that_cannot_be_is_not_followed_far(host):
+    with serving(http(307, Location=f"http://{host}/")) as server:
+        assert isinstance(timed(server.url), NotConnected | Misdirected)
+
+
 def test_redirects_in_a_circle_end():
     with serving(http(307, Location="/x")) as server:
         assert transport(server.url).exchange("GET", "/x") == Misdirected(f"{server.url}: more than 5 redirects")
