@@ -18,7 +18,7 @@ from tests.admin.server import CERTIFICATE, dribble, http, serving
 from tests.waiting import wait_until
 
 DEADLINE = 0.4
-LATE = 1.5
+LATE = 3
 """Far less than what a server that dribbles would need, and time enough for a slow machine."""
 
 
