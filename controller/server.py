@@ -15,16 +15,17 @@ from collections.abc import Callable
 
 import uvicorn
 
-from controller.access import Access
+from controller.access.callers import Access
+from controller.access.tokens import TokensError
 from controller.app import create_app
 from controller.errors import StartError
+from controller.metadata.factory import open_metadata
 from controller.node import Node, NodeSettings
-from controller.opening import open_metadata
 from controller.segments.base import SegmentStore, SegmentStoreError
 from controller.segments.kafka import KafkaSegments
 from controller.segments.no_segments import NoSegments
 from controller.service import wall_clock_ms
-from controller.tokens import TokensError
+from decisions.autoscale.policy import ClusterPolicy, PolicyError, read_cluster_policy
 from schemas.settings import ControllerSettings, Settings
 
 log = logging.getLogger(__name__)
@@ -50,13 +51,13 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> None:
             about = NodeSettings(
                 url=url,
                 bootstrap=settings.kafka.bootstrap,
-                profile=settings.stream.profile,
+                policy=_cluster_policy(settings),
                 sealed_retention_seconds=chosen.sealed_retention_seconds,
                 snapshot_seconds=chosen.snapshot_seconds,
                 session_seconds=chosen.session_seconds,
             )
             node = Node(nodes, _segments(settings), about, wall_clock_ms)
-            node.presence.claim()
+            node.registration.claim()
             app = create_app(node, access, chosen.max_body_bytes, chosen.consumer_grace_seconds)
             config = uvicorn.Config(
                 app,
@@ -136,6 +137,14 @@ def _complain(segments: KafkaSegments) -> None:
             log.warning("%s", complaint)
     except SegmentStoreError as error:
         log.warning("%s", error)
+
+
+def _cluster_policy(settings: Settings) -> ClusterPolicy:
+    try:
+        return read_cluster_policy(settings.policy.profile, settings.cluster_policy_text())
+    except PolicyError as error:
+        file = settings.path(settings.policy.cluster)
+        raise StartError(f"cannot read the cluster's policy {file}, [policy] cluster: {error}") from error
 
 
 def _access(settings: Settings) -> Access:

@@ -1,6 +1,6 @@
 """The admin interface as the executor sees it: what a layout or a call tells about a decision.
 
-Stage: under `attempt`; a thin adapter on the admin client. An answer that does not say clearly "done" or "that is
+Stage: under the actors; a thin adapter on the admin client. An answer that does not say clearly "done" or "that is
 wrong" is `NoAnswer`, and then the layout has to be asked.
 """
 
@@ -13,7 +13,7 @@ from admin.answers import Answered, Reply
 from admin.topics import ScalableTopics
 from admin.transport import Transport
 from decisions.topic.layout import SegmentLayout
-from executor.decision import Decision
+from executor.kernel.family import Accepted, NoAnswer, Refused
 
 _SHOWN = 500
 
@@ -23,27 +23,6 @@ class TopicGone:
     """The interface has said that there is no such topic."""
 
     reason: str
-
-
-@dataclass(frozen=True)
-class Accepted:
-    """A call was answered with success."""
-
-
-@dataclass(frozen=True)
-class Refused:
-    """A call was answered with "that is wrong": the same call will not do better."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
-class NoAnswer:
-    """Nothing is known: no connection, no answer in time, an error of the server, or one that makes no sense."""
-
-    reason: str
-    denied: bool = False
-    """Not authenticated or not allowed (401, 403): worth a slow retry, credentials get repaired."""
 
 
 class AdminClient:
@@ -66,13 +45,6 @@ class AdminClient:
     def merge_segments(self, topic: str, first: int, second: int, decision_id: str) -> Accepted | Refused | NoAnswer:
         """POST …/merge/ID1/ID2."""
         return called(self._topics.merge_segments(topic, first, second, decision_id))
-
-    def apply(self, decision: Decision) -> Accepted | Refused | NoAnswer:
-        """The one call that a decision asks for."""
-        if decision.action == "split":
-            return self.split_segment(decision.subject, decision.segments[0], decision.decision_id)
-        first, second = decision.segments
-        return self.merge_segments(decision.subject, first, second, decision.decision_id)
 
     def close(self) -> None:
         """Drop all connections; calls that wait for an answer end with `NoAnswer`."""

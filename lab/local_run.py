@@ -25,9 +25,10 @@ from deltalake.exceptions import DeltaError
 
 from admin.answers import Response
 from admin.transport import Transport
+from lab.archive import ensure_archive
 from lab.broker import EmbeddedBroker, check_port_is_free, create_topics, free_ports, is_serving
-from lab.integrity import unread_messages
 from lab.java_home import SetupError
+from lab.offsets import unread_messages
 from lab.processes import PartSpec, PartState
 from lab.report import build_report
 from lab.setup import ensure_jars
@@ -80,7 +81,11 @@ class LocalRun:
         self._check_disk()
         self._check_state()
         jars = ensure_jars(self.settings, self.say)
-        self._supervisor = supervisor = Supervisor(self.folder, local.restart_first_seconds, local.restart_most_seconds)
+        if "stream" not in self.without:
+            ensure_archive(self.settings, self.say)
+        self._supervisor = supervisor = Supervisor(
+            self.folder, local.restart_delay_seconds, local.restart_max_delay_seconds
+        )
         broker = EmbeddedBroker(self.folder / "kafka", jars.kafka, local.broker_heap, local.broker_port)
         if controller.port:
             check_port_is_free(controller.port, "the controller")
@@ -173,7 +178,8 @@ class LocalRun:
             create_topics(bootstrap)
         except KafkaException as error:
             raise SetupError(
-                f"the topics cannot be made ({error}); see {self.folder}/log/broker.log, `make reset` starts afresh"
+                f"the topics cannot be made ({error}); see {self.folder}/log/broker.log, `anabranch reset`"
+                " (make reset) starts afresh"
             ) from error
         try:
             create_lake(self.settings.lake_path)
@@ -181,14 +187,15 @@ class LocalRun:
             said = str(error).partition("\n")[0]
             raise SetupError(
                 f"the tables in {self.settings.lake_path} cannot be made or read ({said}): set [lake] path to another "
-                "folder, or `make reset` forgets them"
+                "folder, or `anabranch reset` (make reset) forgets them"
             ) from error
 
     def _check_state(self) -> None:
         checkpoint = self.settings.path(self.settings.stream.checkpoint)
         if (checkpoint / "offsets").is_dir() and not (self.folder / "kafka" / "data").is_dir():
             raise SetupError(
-                f"{checkpoint} belongs to broker data that is gone from {self.folder}: `make reset` forgets both"
+                f"{checkpoint} belongs to broker data that is gone from {self.folder}: `anabranch reset`"
+                " (make reset) forgets both"
             )
 
     def _check_disk(self) -> None:
@@ -197,7 +204,7 @@ class LocalRun:
         if free < self.settings.local.free_disk_mb:
             raise SetupError(
                 f"{free} MB free in {self.folder}, the local run wants {self.settings.local.free_disk_mb}: make room, "
-                "`make reset` forgets earlier runs, or lower [local] free_disk_mb"
+                "`anabranch reset` (make reset) forgets earlier runs, or lower [local] free_disk_mb"
             )
 
 

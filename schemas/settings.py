@@ -1,6 +1,7 @@
 """`conf/anabranch.toml` as typed settings: unknown keys are errors, later files win, relative paths belong to a home.
 
 Every default that a person may change lives in `conf/anabranch.toml`; the models here give its type, unit and bounds.
+An installed package has them inside it; a file of `conf/` in the home wins over the packaged one (`find_settings`).
 The environment is read for endpoints and secrets only: `ANABRANCH_KAFKA_BOOTSTRAP`, `ANABRANCH_CONTROLLER_URL`,
 `ANABRANCH_CONTROLLER_TOKEN`, `ANABRANCH_CONTROLLER_METADATA`, `ANABRANCH_CONTROLLER_METADATA_AUTH`,
 `ANABRANCH_CONTROLLER_NODE_URL`.
@@ -16,12 +17,18 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
+from schemas.metadata import Profile
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
 HOME_VARIABLE = "ANABRANCH_HOME"
+OWN_FILE = "anabranch.toml"
+"""A person's own settings in the home: as if given by `--config`."""
+_PROJECT = Path(__file__).resolve().parent.parent
+"""Holds the packaged `conf/`: the project's folder in a checkout, else where the packages are installed."""
 
 
 def _fits_a_header(token: SecretStr) -> SecretStr:
@@ -63,15 +70,23 @@ class LakeSettings(_Section):
     """Folder (or object-store URL) that holds one Delta table per folder."""
 
 
+class PolicySettings(_Section):
+    """The cluster's policy (PIP-483 "Policy resolution"), the same for the job and the controller.
+
+    The job decides by it, the controller refuses overrides that contradict it.
+    """
+
+    profile: Profile
+    """The defaults under every policy: `pip-483`, or `default`, which adds the guards."""
+    cluster: str
+    """TOML file with the cluster's policy, laid over the profile's defaults."""
+
+
 class StreamSettings(_Section):
     checkpoint: str
     """Folder of the query's checkpoint."""
     buckets: Annotated[int, Field(ge=1, le=65_536)]
     """Hash buckets of topics, the keys of the state; fixed for the life of a checkpoint."""
-    profile: Literal["default", "pip-483"]
-    """Decision profile (DESIGN section 6)."""
-    policy: str
-    """TOML file with the cluster's policy, laid over the profile's defaults."""
     tick_seconds: Seconds
     """Time between two evaluations of every topic, seconds (PIP-483: 60)."""
     change_threshold: Annotated[float, Field(gt=0, le=10)]
@@ -104,10 +119,10 @@ class ExecutorSettings(_Section):
     """Topics that are acted on at the same time."""
     request_timeout_seconds: Seconds
     """Longest wait for one answer of the controller, seconds."""
-    retry_first_seconds: Seconds
-    """First pause after a call without an answer, seconds; doubled each time."""
-    retry_most_seconds: Seconds
-    """Longest such pause, seconds."""
+    retry_delay_seconds: Seconds
+    """Delay after a call without an answer, seconds; those after it are random, up to twice as long each time."""
+    retry_max_delay_seconds: Seconds
+    """Longest such delay, seconds."""
     give_up_seconds: Seconds
     """A decision that could not be applied for this long ends as `failed`, seconds."""
 
@@ -171,10 +186,10 @@ class LocalSettings(_Section):
     broker_port: Port
     """Port of the embedded Kafka broker; 0 = a free one."""
     broker_heap: Heap
-    restart_first_seconds: Seconds
-    """First pause before a part that died is started again, seconds; doubled at each death in a row."""
-    restart_most_seconds: Seconds
-    """Longest such pause, seconds."""
+    restart_delay_seconds: Seconds
+    """Delay before a part that died is started again, seconds; doubled at each death in a row."""
+    restart_max_delay_seconds: Seconds
+    """Longest such delay, seconds."""
     free_disk_mb: Annotated[int, Field(ge=0)]
     """The local run refuses to start with less free disk, MB."""
 
@@ -210,6 +225,7 @@ class Settings(_Section):
 
     kafka: KafkaSettings
     lake: LakeSettings
+    policy: PolicySettings
     stream: StreamSettings
     log: LogSettings
     executor: ExecutorSettings
@@ -220,8 +236,16 @@ class Settings(_Section):
     """Folder that relative paths belong to; not a key of the file."""
 
     def path(self, value: str) -> Path:
-        """A configured local path, absolute."""
-        return (self.home / value).resolve()
+        """A configured local path, absolute; a file of `conf/` that the home does not have is the packaged one."""
+        return _find(self.home, Path(value))
+
+    def cluster_policy_text(self) -> str:
+        """The text of the cluster's policy file; raises `SettingsError` when it cannot be read."""
+        file = self.path(self.policy.cluster)
+        try:
+            return file.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingsError(f"cannot read the cluster's policy {file}, [policy] cluster: {error}") from error
 
     @property
     def lake_path(self) -> str:
@@ -230,33 +254,52 @@ class Settings(_Section):
 
 
 def default_home() -> Path:
-    """`ANABRANCH_HOME`, else the nearest folder upwards that holds `conf/anabranch.toml`, else the project's."""
+    """The home when none is given.
+
+    `ANABRANCH_HOME`, else the nearest folder upwards that holds `conf/anabranch.toml`, else the project's in a checkout
+    and the working directory of an installed package.
+    """
     if HOME_VARIABLE in os.environ:
         return Path(os.environ[HOME_VARIABLE]).resolve()
     for folder in (Path.cwd(), *Path.cwd().parents):
         if (folder / "conf" / "anabranch.toml").is_file():
             return folder
-    return Path(__file__).resolve().parent.parent
+    return _PROJECT if (_PROJECT / "pyproject.toml").is_file() else Path.cwd()
+
+
+def find_settings(file: Path | str, home: Path) -> Path:
+    """A settings file as an absolute path: of the working directory, else of the home, else of the packaged `conf/`."""
+    return Path(file).resolve() if Path(file).is_file() else _find(home, Path(file))
+
+
+def _find(home: Path, file: Path) -> Path:
+    own, packaged = home / file, _PROJECT / file
+    is_packaged = not own.exists() and file.parts[:1] == ("conf",) and packaged.exists()
+    return (packaged if is_packaged else own).resolve()
 
 
 def load_settings(
     files: Sequence[Path | str] = (), home: Path | None = None, environment: Mapping[str, str] | None = None
 ) -> Settings:
-    """`conf/anabranch.toml` of the home, then `files` in order (later wins, key by key), then the environment.
+    """The packaged `conf/anabranch.toml`, the home's, `files` in order (later wins, key by key), then the environment.
 
     Raises `SettingsError` for a file that is missing or no TOML, an unknown key, or a value out of bounds.
     """
     home = (home or default_home()).resolve()
     environment = os.environ if environment is None else environment
     merged: dict[str, Any] = {}
-    read = [home / "conf" / "anabranch.toml", *(Path(file) for file in files)]
-    for file in read:
-        path = file if file.is_absolute() or file.is_file() else home / file
+    defaults, own = _PROJECT / "conf" / "anabranch.toml", home / "conf" / "anabranch.toml"
+    read = [
+        defaults,
+        *([own] if own.exists() and own != defaults else []),
+        *(find_settings(file, home) for file in files),
+    ]
+    for path in read:
         try:
             _lay_over(merged, tomllib.loads(path.read_text()))
         except OSError as error:
             raise SettingsError(f"cannot read settings {path}: {error.strerror}") from error
-        except tomllib.TOMLDecodeError as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise SettingsError(f"{path} is no TOML: {error}") from error
     for variable, section, key in (
         ("ANABRANCH_KAFKA_BOOTSTRAP", "kafka", "bootstrap"),
@@ -268,6 +311,9 @@ def load_settings(
     ):
         if environment.get(variable):
             merged.setdefault(section, {})[key] = environment[variable]
+    for (section, key), now in _RENAMED.items():
+        if key in merged.get(section, {}):
+            raise SettingsError(f"wrong settings in {_listed(read)}: [{section}] {key} is {now} now")
     try:
         return Settings.model_validate({**merged, "home": home})
     except ValidationError as error:
@@ -275,7 +321,22 @@ def load_settings(
             f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}"
             for item in error.errors(include_url=False, include_input=False)
         )
-        raise SettingsError(f"wrong settings in {', '.join(str(file) for file in read)}: {problems}") from error
+        raise SettingsError(f"wrong settings in {_listed(read)}: {problems}") from error
+
+
+_RENAMED = {
+    ("stream", "profile"): "[policy] profile",
+    ("stream", "policy"): "[policy] cluster",
+    ("executor", "retry_first_seconds"): "[executor] retry_delay_seconds",
+    ("executor", "retry_most_seconds"): "[executor] retry_max_delay_seconds",
+    ("local", "restart_first_seconds"): "[local] restart_delay_seconds",
+    ("local", "restart_most_seconds"): "[local] restart_max_delay_seconds",
+}
+"""Keys of older releases, by section and key, and what they are called since."""
+
+
+def _listed(files: Sequence[Path]) -> str:
+    return ", ".join(map(str, files))
 
 
 def _lay_over(base: dict[str, Any], over: Mapping[str, Any]) -> None:

@@ -17,10 +17,11 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
 
+from controller.layouts.store import LayoutStore
 from controller.metadata.zookeeper import ZooKeeperStore
+from controller.operations.journal import list_operations
 from controller.segments.kafka import KafkaSegments
 from controller.segments.kafka_names import segment_of
-from controller.store import LayoutStore
 from decisions.topic.layout import SegmentLayout, segment_topic
 from lab.chaos.announced import Announcements, FromKafka, FromOutbox
 from lab.chaos.checker import Checker
@@ -255,7 +256,7 @@ class Chaos:
             for found in store.subscriptions(topic.name)
             if found.name != SUBSCRIPTION and (members := store.members(topic.name, found.name))
         }
-        unfinished = [one for one in store.operations(topic.name) if not one.has_ended]
+        unfinished = [one for one in list_operations(store, topic.name) if not one.has_ended]
         return End(
             layout=seen_layout(topic.name, record, "the store", now, now),
             open_operations=tuple(f"{one.kind} {one.id}" for one in unfinished),

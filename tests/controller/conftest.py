@@ -13,20 +13,21 @@ import httpx
 import pytest
 import uvicorn
 
-from controller.access import Access
+from controller.access.callers import Access
 from controller.app import create_app
+from controller.layouts.store import LayoutStore
 from controller.metadata.base import MetadataStore
 from controller.metadata.sqlite import SqliteStore
+from controller.metadata.upgrade import UPGRADES
 from controller.node import Node, NodeSettings
-from controller.outbox import Outbox
-from controller.publisher import Publisher
+from controller.outbox.entries import Outbox
+from controller.publishing.publisher import Publisher
 from controller.segments.base import SegmentStore
 from controller.segments.no_segments import NoSegments
 from controller.server import ControllerServer
 from controller.service import ScalableTopicService
-from controller.store import LayoutStore
-from controller.upgrade import UPGRADES
-from controller.watching import Watching
+from controller.watch.layout_watcher import LayoutWatcher
+from decisions.autoscale.policy import ClusterPolicy
 from lab.broker import EmbeddedBroker
 from lab.setup import Jars
 from lab.zookeeper import EmbeddedZooKeeper
@@ -60,7 +61,8 @@ class RunningController:
     publisher: Publisher
     clock: Clock
     client: httpx.Client
-    watching: Watching
+    watcher: LayoutWatcher
+    node: Node
     server: ControllerServer
     namespaces: Iterator[int] = field(default_factory=lambda: iter(range(1_000_000)))
 
@@ -93,6 +95,7 @@ def run_controller(
     prune_seconds: float = 3600,
     segments: SegmentStore | None = None,
     grace_seconds: float = 60,
+    policy: ClusterPolicy = ClusterPolicy("default"),  # noqa: B008
 ) -> Iterator[RunningController]:
     """A controller in this process, on a free port, with a clock that stands still."""
     clock = Clock()
@@ -100,7 +103,7 @@ def run_controller(
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
     nodes = SqliteStore(database, UPGRADES) if isinstance(database, Path) else database
-    settings = NodeSettings(url, bootstrap, "default", retention_seconds, snapshot_seconds, session_seconds=5)
+    settings = NodeSettings(url, bootstrap, policy, retention_seconds, snapshot_seconds, session_seconds=5)
     node = Node(nodes, segments or NoSegments(), settings, clock)
     app = create_app(node, Access(tokens_file, token), 1_048_576, grace_seconds, prune_seconds)
     config = uvicorn.Config(app, http="h11", ws="websockets-sansio", log_config=None, log_level="warning")
@@ -111,7 +114,7 @@ def run_controller(
     try:
         with httpx.Client(base_url=url, timeout=30) as client:
             yield RunningController(
-                url, nodes, node.store, node.service, node.publisher, clock, client, app.state.watching, server
+                url, nodes, node.store, node.service, node.publisher, clock, client, app.state.watcher, node, server
             )
     finally:
         server.should_exit = True

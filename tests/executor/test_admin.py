@@ -9,7 +9,8 @@ import pytest
 from admin import answers as client
 from admin.answers import Answered
 from decisions.topic.layout import SegmentLayout
-from executor.admin import Accepted, AdminClient, NoAnswer, Refused, TopicGone, called, seen_layout
+from executor.admin import AdminClient, TopicGone, called, seen_layout
+from executor.kernel.family import Accepted, NoAnswer, Refused
 from tests.executor.conftest import House
 from tests.executor.gate import (
     DRIBBLES,
