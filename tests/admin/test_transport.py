@@ -17,6 +17,8 @@ from tests.admin.conftest import transport
 from tests.admin.server import CERTIFICATE, dribble, http, serving
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.process
+
 DEADLINE = 0.4
 LATE = 3
 """Far less than what a server that dribbles would need, and time enough for a slow machine."""

@@ -10,6 +10,7 @@ from admin import answers as client
 from admin.answers import Answered
 from decisions.topic.layout import SegmentLayout
 from executor.admin import AdminClient, TopicGone, called, seen_layout
+from executor.autoscale.actor import AutoscaleActor
 from executor.kernel.family import Accepted, NoAnswer, Refused
 from tests.executor.conftest import House
 from tests.executor.gate import (
@@ -81,11 +82,11 @@ def test_reasons_are_short():
 
 
 def test_a_decision_is_applied_by_its_call_under_its_id(house: House, cluster: AdminClient):
-    topic = house.create("orders", 2)
+    actor, topic = AutoscaleActor(cluster), house.create("orders", 2)
     split = house.decide(topic, 0)
-    assert cluster.apply(split) == Accepted()
+    assert actor.call(split) == Accepted()
     merge = house.decide(topic, 2, 3)
-    assert cluster.apply(merge) == Accepted()
+    assert actor.call(merge) == Accepted()
     calls = [(one.path.rpartition("orders/")[2], one.headers["x-anabranch-decision"]) for one in house.gate.requests]
     assert calls == [("split/0", split.decision_id), ("merge/2/3", merge.decision_id)]
     seen = cluster.layout(topic)
