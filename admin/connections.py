@@ -2,7 +2,7 @@
 
 Stage: under `transport`. The time-outs of an HTTP library bound the silence between two bytes, so that a server that
 sends a byte now and then, in the head or in the body, would hold a caller for ever. Here every wait is cut to the time
-that is left.
+that is left; only the look-up of a host's name takes as long as the system lets it.
 """
 
 from __future__ import annotations
@@ -120,7 +120,10 @@ class _Backend(httpcore.NetworkBackend):
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.NetworkStream:
         left = _left(timeout, httpcore.ConnectTimeout)
-        return _Stream(self._plain.connect_tcp(host, port, left, local_address, socket_options))
+        try:
+            return _Stream(self._plain.connect_tcp(host, port, left, local_address, socket_options))
+        except (UnicodeError, OverflowError) as error:  # a host or port that a redirect has made up
+            raise httpcore.ConnectError(f"{host[:100]}:{port}: {error}") from None
 
 
 class _Stream(httpcore.NetworkStream):

@@ -17,12 +17,14 @@ from admin.answers import (
     ServerFault,
 )
 from admin.topics import ScalableTopics
-from controller.tokens import add_token
+from controller.access.tokens import add_token
 from decisions.topic.layout import SegmentLayout
 from schemas.metadata import AutoScalePolicyOverride
 from tests.admin.conftest import Front, transport
 from tests.controller.conftest import run_controller
 from tests.executor.gate import DRIBBLES, HANGS, LOST_AFTER, LOST_BEFORE, answers, open_gate
+
+pytestmark = pytest.mark.process
 
 ORDERS = "topic://acme/shop/orders"
 

@@ -17,8 +17,10 @@ from tests.admin.conftest import transport
 from tests.admin.server import CERTIFICATE, dribble, http, serving
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.process
+
 DEADLINE = 0.4
-LATE = 1.5
+LATE = 3
 """Far less than what a server that dribbles would need, and time enough for a slow machine."""
 
 
@@ -161,6 +163,12 @@ def test_a_redirect_goes_with_method_body_and_token_and_the_answer_says_from_whe
         assert "X-One: 1" in head
         assert "Content-Length: 2" in head
     assert leader.asked[0].startswith("PUT /y ")
+
+
+@pytest.mark.parametrize("host", ["a" * 100, "127.0.0.1:999999", "x..y", "xn--ü"])
+def test_a_redirect_to_a_host_that_cannot_be_is_not_followed_far(host):
+    with serving(http(307, Location=f"http://{host}/")) as server:
+        assert isinstance(timed(server.url), NotConnected | Misdirected)
 
 
 def test_redirects_in_a_circle_end():

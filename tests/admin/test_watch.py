@@ -15,6 +15,8 @@ from decisions.topic.layout import SegmentLayout
 from tests.admin.conftest import Front, transport
 from tests.admin.server import http, serving
 
+pytestmark = pytest.mark.process
+
 ORDERS = "topic://acme/shop/orders"
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=hex\r\nConnection: close\r\n\r\n"
 

@@ -10,6 +10,7 @@ from admin import answers as client
 from admin.answers import Answered
 from decisions.topic.layout import SegmentLayout
 from executor.admin import AdminClient, TopicGone, called, seen_layout
+from executor.autoscale.actor import AutoscaleActor
 from executor.kernel.family import Accepted, NoAnswer, Refused
 from tests.executor.conftest import House
 from tests.executor.gate import (
@@ -81,11 +82,11 @@ def test_reasons_are_short():
 
 
 def test_a_decision_is_applied_by_its_call_under_its_id(house: House, cluster: AdminClient):
-    topic = house.create("orders", 2)
+    actor, topic = AutoscaleActor(cluster), house.create("orders", 2)
     split = house.decide(topic, 0)
-    assert cluster.apply(split) == Accepted()
+    assert actor.call(split) == Accepted()
     merge = house.decide(topic, 2, 3)
-    assert cluster.apply(merge) == Accepted()
+    assert actor.call(merge) == Accepted()
     calls = [(one.path.rpartition("orders/")[2], one.headers["x-anabranch-decision"]) for one in house.gate.requests]
     assert calls == [("split/0", split.decision_id), ("merge/2/3", merge.decision_id)]
     seen = cluster.layout(topic)
@@ -93,28 +94,28 @@ def test_a_decision_is_applied_by_its_call_under_its_id(house: House, cluster: A
     assert seen.epoch == 2
 
 
-def test_a_decision_that_the_controller_refuses_is_refused_with_its_reason(house: House, cluster: AdminClient):
-    split = house.decide(house.create("orders"), 0)
-    assert cluster.apply(split) == Accepted()
-    assert cluster.apply(split) == Refused("409 cannot split non-active segment: 0")
+def test_a_call_that_the_controller_refuses_is_refused_with_its_reason(house: House, cluster: AdminClient):
+    topic = house.create("orders", 4)
+    assert cluster.split_segment(topic, 0, "d") == Accepted()
+    assert cluster.split_segment(topic, 0, "d") == Refused("409 cannot split non-active segment: 0")
+    assert isinstance(cluster.merge_segments(topic, 1, 3, "d"), Refused)
 
 
 def test_a_topic_that_was_deleted_is_gone(house: House, cluster: AdminClient):
     topic = house.create("orders")
-    split = house.decide(topic, 0)
     house.delete(topic)
     assert isinstance(cluster.layout(topic), TopicGone)
-    assert isinstance(cluster.apply(split), Refused)
+    assert isinstance(cluster.split_segment(topic, 0, "d"), Refused)
 
 
 def test_pulsars_500_for_a_wrong_argument_is_a_refusal_in_one_line_and_another_500_is_no_answer(
     house: House, cluster: AdminClient
 ):
-    split = house.decide(house.create("orders"), 0)
+    topic = house.create("orders")
     other = ILLEGAL_ARGUMENT.replace("java.lang.IllegalState", "java.lang.Runtime")
     house.gate.on("POST", answers(500, ILLEGAL_ARGUMENT), answers(500, other))
-    assert cluster.apply(split) == Refused("500 Cannot split range of size 1")
-    assert isinstance(cluster.apply(split), NoAnswer)
+    assert cluster.split_segment(topic, 0, "d") == Refused("500 Cannot split range of size 1")
+    assert isinstance(cluster.split_segment(topic, 0, "d"), NoAnswer)
 
 
 @pytest.mark.parametrize(
@@ -122,10 +123,9 @@ def test_pulsars_500_for_a_wrong_argument_is_a_refusal_in_one_line_and_another_5
 )
 def test_what_is_no_clear_answer_is_no_answer_for_a_look_and_for_a_call(house: House, cluster: AdminClient, fault):
     topic = house.create("orders")
-    split = house.decide(topic, 0)
     house.gate.on("GET", fault)
     house.gate.on("POST", fault)
-    for told in (cluster.layout(topic), cluster.apply(split)):
+    for told in (cluster.layout(topic), cluster.split_segment(topic, 0, "d")):
         if fault is DRIBBLES and isinstance(told, Accepted):
             continue
         assert isinstance(told, NoAnswer)
