@@ -77,7 +77,7 @@ def cooldowns_after_layout(cooldowns: Cooldowns, known: Container[int], layout: 
     """
     last = {"split": cooldowns.last_split_at, "merge": cooldowns.last_merge_at}
     for number, segment in layout.segments.items():
-        action = None if number in known else made_by(segment)
+        action = made_by(segment) if segment.parent_ids and number not in known else None
         if action is not None:
             at = min(segment.created_at_ms, now)
             last[action] = max(last[action] or at, at)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,7 @@ MAX_ROWS_WITHOUT_LAYOUT = 10_000
 """Segments of topics without a layout that a bucket keeps, 100 bytes each."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Route:
     """Where the samples of a topic go, for a message that names exactly these segments."""
 
@@ -33,10 +34,6 @@ class Route:
     rows: npt.NDArray[np.int64]
     """Their rows in the load table."""
     policy: EffectivePolicy
-    generation: tuple[int, int, int]
-    """What it was made of: the generations of the topic's layout and rows, and of the policies."""
-    checked: int
-    """The generation of the whole bucket in which it was last found to hold."""
 
 
 @dataclass
@@ -47,22 +44,21 @@ class Routes:
     loads: LoadTable
     policies: Policies
     _known: dict[str, Route] = field(default_factory=dict)
+    _seen: tuple[int, int, int] = (0, 0, 0)
+    """The generations of layouts, rows and policies of which the known routes are."""
     _without_layout: int = 0
     """Rows of topics without a layout."""
-    _counted: int = -1
-    """The generation of the whole bucket in which they were counted."""
+    _counted: tuple[int, int, int] | None = None
+    """The generations in which they were counted."""
 
     def of(self, samples: Samples) -> tuple[list[Route], npt.NDArray[np.bool_] | None]:
         """Where each message's samples go, and which samples are kept (None: all)."""
         ends = (np.cumsum(samples.counts) * 8).tolist()
         ids = samples.segments.tobytes()
-        known, routes, kept, start = self._known, [], None, 0
-        generation = self._generation()
+        known, routes, kept, start = self._that_hold(), [], None, 0
         for topic, end in zip(samples.topics, ends, strict=True):
             route = known.get(topic)
-            if route is None or route.segments != ids[start:end] or (
-                route.checked != generation and not self._still_holds(topic, route, generation)
-            ):  # fmt: skip
+            if route is None or route.segments != ids[start:end]:
                 segments = samples.segments[start // 8 : end // 8].tolist()
                 route, wanted = self._find(topic, ids[start:end], segments)
                 if wanted is None:
@@ -72,21 +68,23 @@ class Routes:
                     kept[start // 8 : end // 8] = wanted
             routes.append(route)
             start = end
+        # Rows that were given on the way move no others: what was found before still holds.
+        self._seen = self._generations()
         return routes, kept
 
-    def _generation(self) -> int:
-        """Of the whole bucket: grows with each change of a layout, of rows or of a policy."""
-        return self.state.layouts.newest + self.loads.index.generations.newest + self.state.policy_generation
+    def _generations(self) -> tuple[int, int, int]:
+        return self.state.layouts.newest, self.loads.index.generations.newest, self.state.policy_generation
 
-    def _generation_of(self, topic: str) -> tuple[int, int, int]:
-        state = self.state
-        return state.layouts.of(topic), self.loads.index.generations.of(topic), state.policy_generation
-
-    def _still_holds(self, topic: str, route: Route, generation: int) -> bool:
-        if route.generation != self._generation_of(topic):
-            return False
-        route.checked = generation
-        return True
+    def _that_hold(self) -> dict[str, Route]:
+        """The known routes, without those of topics whose layout, rows or policy have changed."""
+        layouts_seen, rows_seen, policies_seen = self._seen
+        layouts, rows = self.state.layouts.since(layouts_seen), self.loads.index.generations.since(rows_seen)
+        if layouts is None or rows is None or policies_seen != self.state.policy_generation:
+            self._known = {}
+        else:
+            for topic in chain(layouts, rows):
+                self._known.pop(topic, None)
+        return self._known
 
     def _find(self, name: str, packed: bytes, segments: list[int]) -> tuple[Route, list[bool] | None]:
         """The route of a message, and which of its samples are kept; None: all."""
@@ -95,24 +93,23 @@ class Routes:
         wanted = self._wanted(name, topic, segments)
         chosen = [i for i, keep in zip(segments, wanted, strict=True) if keep]
         rows = self._rows_of(name, chosen, has_layout=topic is not None and topic.metadata_json is not None)
-        route = Route(packed, rows, policy, self._generation_of(name), self._generation())
-        return route, None if len(chosen) == len(segments) else wanted
+        return Route(packed, rows, policy), None if len(chosen) == len(segments) else wanted
 
     def _rows_of(self, name: str, segments: Sequence[int], has_layout: bool) -> npt.NDArray[np.int64]:
         """Their rows; what is given to a topic without a layout is counted on, so that no new count is due."""
-        is_counted, before = self._counted == self._generation(), self.loads.index.rows_in(name)
+        is_counted, before = self._counted == self._generations(), self.loads.index.rows_in(name)
         rows = self.loads.rows_of(name, segments)
         if is_counted:
             self._without_layout += 0 if has_layout else self.loads.index.rows_in(name) - before
-            self._counted = self._generation()
+            self._counted = self._generations()
         return rows
 
     def _wanted(self, name: str, topic: TopicState | None, segments: Sequence[int]) -> list[bool]:
         if topic is not None and topic.layout is not None:
             active, newer = topic.active_ids, topic.layout.next_segment_id
             return [i in active or newer <= i < newer + MAX_AHEAD for i in segments]
-        if self._counted != self._generation():
-            self._without_layout, self._counted = self._count_without_layout(), self._generation()
+        if self._counted != self._generations():
+            self._without_layout, self._counted = self._count_without_layout(), self._generations()
         room = MAX_ROWS_WITHOUT_LAYOUT - self._without_layout
         has_row = [row != NO_ROW for row in self.loads.index.known_rows(name, segments)]
         if len(segments) - sum(has_row) <= room:

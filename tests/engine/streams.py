@@ -1,8 +1,9 @@
 """Random streams of raw records, and the digests of what an engine says to them and stores.
 
 A stream is made in a closed loop: what the engine decides is applied, refused or left alone, and people split and merge
-by hand. It is recorded, so that any other engine can be run over it. `python -m tests.engine.streams TREE [COUNT]`
-runs the engine of another work tree (the release before this one, say) over streams of this one and compares.
+by hand. It is recorded, so that any engine can be run over it: `python -m tests.engine.streams TREE COUNT [FIRST]` does
+so with that of another work tree (the release before this one, say) and compares every byte that is said or stored.
+What the release before said to the first streams is kept in `said.json`.
 """
 
 from __future__ import annotations
@@ -120,6 +121,9 @@ class Runner:
     def __post_init__(self) -> None:
         self.engine = self.tree.engine()
         self.digest = hashlib.blake2b(digest_size=16)
+        """Of every byte that was said or is to be stored."""
+        self.said = hashlib.blake2b(digest_size=16)
+        """Of what was said, in a form that no library has a part in."""
 
     def take(self, batch: Batch) -> list[Any]:
         """One batch; answers the outputs of the buckets."""
@@ -140,10 +144,23 @@ class Runner:
         return outputs
 
     def _add(self, written: Any, output: Any) -> None:
+        rows = [] if output.loads is None else output.loads.to_pylist()
+        for kind in (output.decisions, output.holds, output.events, output.dead_letters, output.due, rows):
+            self.said.update(repr([_told(row) for row in kind]).encode())
+        self.said.update(repr(output.counts).encode())
         for kind, body in sorted(output.bodies().items()):
             self.digest.update(kind.encode() + body)
         for part in self.tree.parts(written):
             self.digest.update(b"none" if part is None else b"some" + part)
+
+
+def _told(row: Any) -> Any:
+    """A row without what a library or the release words."""
+    return (
+        sorted((k, v) for k, v in row.items() if k not in ("detail", "engine_version"))
+        if hasattr(row, "items")
+        else row
+    )
 
 
 def _packed(tree: Tree, batch: Batch) -> list[tuple[int, list[str], list[bytes]]]:
@@ -371,6 +388,7 @@ class Recorded:
 
     batches: list[Batch]
     digest: str
+    said: str
     bases: int
     decisions: int
 
@@ -387,15 +405,15 @@ def recorded(seed: int) -> Recorded:
 
     for batch in Author(seed).batches(run):
         batches.append(batch)
-    return Recorded(batches, runner.digest.hexdigest(), runner.bases, decisions)
+    return Recorded(batches, runner.digest.hexdigest(), runner.said.hexdigest(), runner.bases, decisions)
 
 
-def digest_of(batches: Iterable[Batch]) -> str:
-    """What the engine of this tree says to a recorded stream, and stores."""
+def digests_of(batches: Iterable[Batch]) -> str:
+    """The two digests of the engine of this tree over a recorded stream."""
     runner = Runner(this_tree())
     for batch in batches:
         runner.take(batch)
-    return runner.digest.hexdigest()
+    return f"{runner.digest.hexdigest()} {runner.said.hexdigest()}"
 
 
 def to_json(batches: Sequence[Batch]) -> str:
@@ -428,14 +446,14 @@ def compare(tree: str, first: int, count: int) -> None:
         with file.open("w") as lines:
             for seed in range(first, first + count):
                 stream = recorded(seed)
-                expected.append(stream.digest)
+                expected.append(f"{stream.digest} {stream.said}")
                 bases, decisions = bases + stream.bases, decisions + stream.decisions
                 batches += len(stream.batches)
                 lines.write(to_json(stream.batches) + "\n")
         command = [sys.executable, str(Path(__file__).resolve()), "--replay", str(file)]
         environment = {**os.environ, "PYTHONPATH": tree}
         answered = subprocess.run(command, env=environment, cwd=tree, stdout=subprocess.PIPE, text=True, check=True)
-    for seed, one, other in zip(range(first, first + count), expected, answered.stdout.split(), strict=True):
+    for seed, one, other in zip(range(first, first + count), expected, answered.stdout.splitlines(), strict=True):
         if one != other:
             raise SystemExit(f"stream {seed}: {tree} answers otherwise")
     print(f"{count} streams, {batches} batches, {decisions} decisions, {bases} new bases: all the same")
@@ -445,6 +463,6 @@ if __name__ == "__main__":
     if sys.argv[1] == "--replay":
         sys.path[0] = os.environ["PYTHONPATH"]
         for text in Path(sys.argv[2]).read_text().splitlines():
-            print(digest_of(from_json(text)))
+            print(digests_of(from_json(text)))
     else:
         compare(sys.argv[1], int(sys.argv[3]) if len(sys.argv) > 3 else 0, int(sys.argv[2]))
