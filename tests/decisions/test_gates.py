@@ -50,7 +50,7 @@ def test_every_gate_has_a_sentence():
     assert all(words.sentence.endswith(".") and words.source for words in DESCRIPTIONS.values())
 
 
-def test_every_situation_has_its_gates_in_the_table_and_every_gate_but_one_can_bind():
+def test_every_situation_is_in_the_table_with_its_gates():
     assert [row.situation for row in PRECEDENCE] == list(Situation)
     assert set(Gate) - set(BINDING_GATES) == {Gate.NOT_THIS_TRIGGER}
     for row in PRECEDENCE:
@@ -73,7 +73,7 @@ def test_every_reading_passes_exactly_when_its_relation_holds():
                 assert (reading.margin >= 0) if reading.passed else (reading.margin <= 0), reading
 
 
-def test_gates_are_read_once_each_and_in_order_but_for_the_back_off_that_is_of_either_pass():
+def test_gates_are_read_once_each_and_in_order():
     for one in SNAPSHOTS:
         gates = [reading.gate for reading in decide(one).gates]
         assert gates.count(Gate.RETRY_BACKOFF) <= 1
