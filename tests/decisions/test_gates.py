@@ -102,6 +102,15 @@ def test_a_chosen_action_has_no_failed_gate_that_could_have_forbidden_it():
                         and reading.gate in forbids[type(answer)]]  # fmt: skip
 
 
+def test_an_action_says_what_to_do_and_to_which_segments():
+    for one in SNAPSHOTS:
+        answer = decide(one)
+        if not isinstance(answer, Hold):
+            wire = answer_to_wire(answer)
+            segments = [answer.segment] if isinstance(answer, Split) else list(answer.segments)
+            assert (answer.action, answer.arguments) == (wire.action, {"segments": segments})
+
+
 def test_every_answer_becomes_json_and_back():
     for one in SNAPSHOTS:
         wire = answer_to_wire(decide(one))
