@@ -135,14 +135,14 @@ def _topic_columns(snapshot: TopicSnapshot) -> tuple[Any, ...]:
 
 
 def _segment_columns(snapshot: TopicSnapshot) -> Iterable[tuple[Any, ...]]:
+    policy, loads = snapshot.policy, snapshot.loads
     for segment in snapshot.layout.active:
-        load = snapshot.loads.get(segment.segment_id)
-        depth = snapshot.merge_depth(segment.segment_id)
+        number, is_single_hash = segment.segment_id, segment.start == segment.end
+        load, depth = loads.get(number), snapshot.merge_depth(number)
         if load is None:
-            yield (segment.segment_id, segment.width == 1, *_NO_RATES, NEVER, NEVER, depth)
-            continue
-        window_start = load.window_start(snapshot.policy)
-        yield (segment.segment_id, segment.width == 1, *load.rates, load.last_seen_at, window_start, depth)
+            yield (number, is_single_hash, *_NO_RATES, NEVER, NEVER, depth)
+        else:
+            yield (number, is_single_hash, *load.rates, load.last_seen_at, load.window_start(policy), depth)
 
 
 _NO_RATES = (float("nan"),) * 4

@@ -40,21 +40,21 @@ Loads = Sequence[Load | None]
 
 
 class _SplitPass(NamedTuple):
-    """What pass 1 found: its readings, whether a split is wanted, and the segment with the reason when none forbids it;
-    otherwise when time alone would let the split go."""
+    """What pass 1 found: its readings; the segment to split with the reason; or which readings hold a split that is
+    wanted, and when time alone would let it go."""
 
     readings: list[Reading[Gate]]
-    is_wanted: bool = False
     chosen: tuple[int, str] | None = None
+    failing: Sequence[Reading[Gate]] = ()
     due: int | None = None
 
 
 class _MergePass(NamedTuple):
-    """The same of pass 2, with the pair."""
+    """The same of pass 2, with the pair to merge."""
 
     readings: list[Reading[Gate]]
-    is_wanted: bool = False
     chosen: tuple[int, int] | None = None
+    failing: Sequence[Reading[Gate]] = ()
     due: int | None = None
 
 
@@ -68,7 +68,7 @@ def decide(snapshot: TopicSnapshot) -> Answer:
     split = _split_pass(snapshot, loads)
     if split.chosen is not None:
         return Split(*split.chosen, tuple(split.readings))
-    found = {Situation.WANTS_TO_SPLIT: split.readings} if split.is_wanted else {}
+    found = {Situation.WANTS_TO_SPLIT: split.failing} if split.failing else {}
     if snapshot.trigger == "consumer":
         gates = [*split.readings, Reading(Gate.NOT_THIS_TRIGGER, False)]
         found[Situation.NO_DEMAND] = gates
@@ -79,8 +79,8 @@ def decide(snapshot: TopicSnapshot) -> Answer:
     gates = [*split.readings, *rest]
     if merge.chosen is not None:
         return Merge(merge.chosen, "cold", tuple(gates))
-    if merge.is_wanted:
-        found[Situation.WANTS_TO_MERGE] = merge.readings
+    if merge.failing:
+        found[Situation.WANTS_TO_MERGE] = merge.failing
     found[_rest(snapshot, loads)] = gates
     due = min((due for due in (split.due, merge.due) if due is not None), default=None)
     return Hold(binding(PRECEDENCE, found), tuple(gates), due)
@@ -138,9 +138,9 @@ def _split_pass(snapshot: TopicSnapshot, loads: Loads) -> _SplitPass:
 
     failing = ROWS[Situation.WANTS_TO_SPLIT].failing(readings)
     if failing:
-        return _SplitPass(readings, True, due=due_at(failing, fresh_until))
+        return _SplitPass(readings, failing=failing, due=due_at(failing, fresh_until))
     assert chosen is not None
-    return _SplitPass(readings, True, (chosen.segment_id, reason))
+    return _SplitPass(readings, (chosen.segment_id, reason))
 
 
 def _busiest(snapshot: TopicSnapshot, loads: Loads) -> Segment | None:
@@ -211,27 +211,27 @@ def _merge_pass(snapshot: TopicSnapshot, loads: Loads) -> _MergePass:
     depth = below(Gate.MAX_DAG_DEPTH, depths[shallowest], policy.max_dag_depth, active[shallowest].segment_id)
     readings.append(depth)
     if not depth.passed:
-        return _MergePass(readings, True)
+        return _MergePass(readings, failing=ROWS[Situation.WANTS_TO_MERGE].failing(readings))
 
     pairs = [at for at in pairs if depths[at] < policy.max_dag_depth]
-    since = {at: max(_window_start(snapshot, loads[at]), _window_start(snapshot, loads[at + 1])) for at in pairs}
+    starts = [0 if load is None else load.window_start(policy) for load in loads]
+    since = {at: max(starts[at], starts[at + 1]) for at in pairs}
     longest = min(pairs, key=since.__getitem__)
     readings.append(waited(Gate.MERGE_WINDOW, now, since[longest], policy.merge_window_ms, active[longest].segment_id))
     failing = ROWS[Situation.WANTS_TO_MERGE].failing(readings)
     if not failing:
         ready = [at for at in pairs if now - since[at] >= policy.merge_window_ms]
         coldest = min(ready, key=lambda at: _combined_rate(snapshot, loads[at], loads[at + 1]))
-        return _MergePass(readings, True, (active[coldest].segment_id, active[coldest + 1].segment_id))
+        return _MergePass(readings, (active[coldest].segment_id, active[coldest + 1].segment_id))
 
     # Each pair has a window of its own, and the load of the pair whose window ends first may be too old by then.
-    others = [reading for reading in failing if reading.gate is not Gate.MERGE_WINDOW]
-    dues = []
-    for at in pairs:
-        until = min(_fresh_until(snapshot, loads[at]), _fresh_until(snapshot, loads[at + 1]))
-        due = due_at(others, until, since[at] + policy.merge_window_ms)
-        if due is not None:
-            dues.append(due)
-    return _MergePass(readings, True, due=min(dues, default=None))
+    others_open = due_at(reading for reading in failing if reading.gate is not Gate.MERGE_WINDOW)
+    if others_open is None:
+        return _MergePass(readings, failing=failing)
+    fresh_until = [_fresh_until(snapshot, load) for load in loads]
+    ends = ((max(others_open, since[at] + policy.merge_window_ms), at) for at in pairs)
+    dues = [end for end, at in ends if end <= min(fresh_until[at : at + 2]) and end < MAX_INSTANT_MS]
+    return _MergePass(readings, failing=failing, due=min(dues, default=None))
 
 
 def _coldness(snapshot: TopicSnapshot, loads: Loads, cold_pairs: Sequence[int]) -> Reading[Gate]:
@@ -246,11 +246,6 @@ def _coldness(snapshot: TopicSnapshot, loads: Loads, cold_pairs: Sequence[int]) 
     hottest = nearest if heats[nearest] == ratio else nearest + 1
     segment = snapshot.layout.active[hottest].segment_id
     return Reading(Gate.MERGE_THRESHOLDS, bool(cold_pairs), ratio, 1.0, 1.0 - ratio, segment=segment)
-
-
-def _window_start(snapshot: TopicSnapshot, load: Load | None) -> int:
-    assert load is not None
-    return load.window_start(snapshot.policy)
 
 
 def _combined_rate(snapshot: TopicSnapshot, left: Load | None, right: Load | None) -> float:

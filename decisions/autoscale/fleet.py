@@ -130,11 +130,13 @@ class _Block:
                 self._bind_row(row, found[row.situation])
 
     def _bind_row(self, row: Row[Situation, Gate], found: _Found) -> None:
-        latest: Any = NEVER
+        latest: Ints | None = None
         for gate in reversed(row.waits):
-            binds = found.failing[gate] & (found.ends[gate] >= latest)
+            ends, binds = found.ends[gate], found.failing[gate]
+            if latest is not None:
+                binds = binds & (ends >= latest)
             np.copyto(self.gate, _CODE[gate], where=binds)
-            latest = np.where(binds, found.ends[gate], latest)
+            latest = np.where(binds, ends, NEVER if latest is None else latest)
         for gate in reversed(row.forbidding):
             np.copyto(self.gate, _CODE[gate], where=found.failing[gate])
 

@@ -27,9 +27,9 @@ else:
     import tomli as tomllib
 
 MAX_INT, MAX_LONG = 2**31 - 1, 2**63 - 1
-"""What Pulsar's fields hold: counts are 32-bit, seconds 64-bit."""
+"""The largest values of Pulsar's fields: counts are 32-bit, seconds 64-bit."""
 BEYOND_FLOAT = 10**400
-"""Stands for a size that no float holds, so that a policy broken by one stays broken."""
+"""Stands for a size that is too large for a float, so that a policy broken by one stays broken."""
 
 
 class PolicyError(ValueError):
@@ -181,7 +181,7 @@ def policy_violations(policy: Policy) -> list[str]:
 
 
 def policy_warnings(policy: Policy) -> list[str]:
-    """What is valid and yet unwise: two cold neighbours whose union is hot enough to be split again at once."""
+    """Warnings about a valid policy: two cold neighbours whose union is hot enough to be split again at once."""
     if policy_violations(policy):
         return []
     return [

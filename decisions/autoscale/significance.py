@@ -4,7 +4,7 @@ Stage: the filter, before anything is decided. A rate is compared with the last 
 band is not significant; from 0 any move is. With `threshold_crossing` a sample that lands on the other side of a policy
 threshold is significant too, so that no load crosses one unseen.
 
-Each rule comes twice, for one sample and for columns of them; a property test holds the two together.
+Each rule comes twice, for one sample and for columns of them; a property test compares the two.
 """
 
 from __future__ import annotations

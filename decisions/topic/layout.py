@@ -1,8 +1,8 @@
 """The segment layout: an immutable DAG whose active segments tile the hash space (PIP-468 "SegmentLayout").
 
 Stage: under every decision, and under the controller's and the executor's idea of a topic. All mutations answer a new
-layout. Two kinds of fault are kept apart: `LayoutArgumentError` says that the caller named something that cannot be
-meant, `LayoutStateError` that the layout itself does not allow it.
+layout. Two kinds of fault are kept apart: `LayoutArgumentError` says that the caller's argument is wrong,
+`LayoutStateError` that the layout itself does not allow it.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Segment:
 
 
 def segment_topic(topic: str, segment: Segment) -> str:
-    """The name of the topic that holds a segment's messages: `segment://tenant/namespace/name/0000-7fff-1`."""
+    """The name of the topic that contains a segment's messages: `segment://tenant/namespace/name/0000-7fff-1`."""
     return segment_topic_name(topic, segment.descriptor)
 
 
@@ -158,7 +158,7 @@ class SegmentLayout:
             raise LayoutStateError(f"the active segments end at {expected:#06x}, not at 0x10000")
 
     def find_active_segment(self, hash_value: int) -> Segment:
-        """The active segment that holds a hash (PIP-468 "SegmentLayout")."""
+        """The active segment whose range a hash is in (PIP-468 "SegmentLayout")."""
         if not 0 <= hash_value < HASH_SPACE:
             raise LayoutArgumentError(f"a hash is in 0x0000..0xffff, got {hash_value}")
         at = bisect_right(self.active, hash_value, key=lambda segment: segment.start) - 1

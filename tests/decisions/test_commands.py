@@ -82,7 +82,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_line_answers_an_error_in_its_place_and_the_exit_code_says_so(name):
+def test_a_bad_line_answers_an_error_in_its_place(name):
     result = run("decide", text=f"{HOT}\n{BAD[name]}\n{HOT}\n")
     first, bad, last = answers(result)
     assert result.exit_code == 1

@@ -47,7 +47,7 @@ def test_the_fleet_answers_as_decide_does_topic_by_topic(seed):
             if answer_of(one) != answer][:1] == []  # fmt: skip
 
 
-def test_a_gate_without_its_columns_is_an_error_and_does_not_let_a_topic_act(monkeypatch):
+def test_a_gate_without_its_columns_is_an_error(monkeypatch):
     rows = tuple(replace(row, forbidding=(*row.forbidding, Gate.NOT_THIS_TRIGGER)) for row in PRECEDENCE)
     monkeypatch.setattr("decisions.autoscale.fleet.PRECEDENCE", rows)
     with pytest.raises(KeyError):

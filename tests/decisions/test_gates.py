@@ -50,7 +50,7 @@ def test_every_gate_has_a_sentence():
     assert all(words.sentence.endswith(".") and words.source for words in DESCRIPTIONS.values())
 
 
-def test_every_situation_has_its_gates_in_the_table_and_every_gate_but_one_can_bind():
+def test_every_situation_is_in_the_table_with_its_gates():
     assert [row.situation for row in PRECEDENCE] == list(Situation)
     assert set(Gate) - set(BINDING_GATES) == {Gate.NOT_THIS_TRIGGER}
     for row in PRECEDENCE:
@@ -73,7 +73,7 @@ def test_every_reading_passes_exactly_when_its_relation_holds():
                 assert (reading.margin >= 0) if reading.passed else (reading.margin <= 0), reading
 
 
-def test_gates_are_read_once_each_and_in_order_but_for_the_back_off_that_is_of_either_pass():
+def test_gates_are_read_once_each_and_in_order():
     for one in SNAPSHOTS:
         gates = [reading.gate for reading in decide(one).gates]
         assert gates.count(Gate.RETRY_BACKOFF) <= 1
@@ -100,6 +100,15 @@ def test_a_chosen_action_has_no_failed_gate_that_could_have_forbidden_it():
         if not isinstance(answer, Hold):
             assert not [reading for reading in answer.gates if not reading.passed
                         and reading.gate in forbids[type(answer)]]  # fmt: skip
+
+
+def test_an_action_says_what_to_do_and_to_which_segments():
+    for one in SNAPSHOTS:
+        answer = decide(one)
+        if not isinstance(answer, Hold):
+            wire = answer_to_wire(answer)
+            segments = [answer.segment] if isinstance(answer, Split) else list(answer.segments)
+            assert (answer.action, answer.arguments) == (wire.action, {"segments": segments})
 
 
 def test_every_answer_becomes_json_and_back():

@@ -64,7 +64,7 @@ def test_one_hot_key_does_not_stand_in_the_way_of_a_merge():
     assert action(snapshot(narrow(), loads, WIDE_CAP)) == ("merge", (0, 1))
 
 
-def test_the_coldest_pair_is_the_one_furthest_below_the_thresholds_and_not_the_one_with_fewest_bytes():
+def test_the_coldest_pair_is_furthest_below_its_thresholds():
     loads = {0: load((900, 10, 0, 0)), 1: load((900, 10, 0, 0)), 2: load((0, 1e6, 0, 0)), 3: load((0, 1e6, 0, 0))}
     assert action(snapshot(4, loads, PIP)) == ("merge", (0, 1))
     assert action(snapshot(4, loads, DEFAULT)) == ("merge", (2, 3))
@@ -129,7 +129,7 @@ def test_the_pause_after_failures_doubles_up_to_an_hour(failures, pause):
         assert action(one) == expected
 
 
-def test_a_failed_merge_does_not_hold_a_split_and_a_failed_split_does_not_hold_a_merge():
+def test_a_failed_action_holds_only_its_own_kind():
     failed = {"policy": DEFAULT, "failures": 1, "failed_at": NOW}
     hot = snapshot(loads={0: msg_rate(1e6)}, **failed)
     assert action(replace(hot, failed_action="merge")) == ("split", 0, "msgRateIn")

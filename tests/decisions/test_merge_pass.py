@@ -44,7 +44,7 @@ def test_a_merge_threshold_of_zero_means_never():
 
 
 @pytest.mark.parametrize(("ago", "merges"), [(300_001, True), (300_000, True), (299_999, False), (-1, False)])
-def test_both_must_have_been_cold_for_the_window_by_their_records_and_exactly_equal_is_enough(ago, merges):
+def test_both_records_must_be_as_old_as_the_window(ago, merges):
     for which in (0, 1):
         one = snapshot(2, {which: load(COLD, NOW - ago), 1 - which: load(COLD)})
         assert action(one) == (MERGED if merges else Gate.MERGE_WINDOW)
@@ -131,7 +131,7 @@ def test_a_lineage_at_max_dag_depth_still_splits():
     assert decide(snapshot(layout, {hot: msg_rate(1e6)})).segment == hot
 
 
-def test_pruning_gives_the_depth_back_and_remembered_depths_do_not_count_in_the_text_of_the_pip():
+def test_in_pip_483_pruning_gives_the_depth_back():
     layout = deep(10)
     for segment in [one.segment_id for one in layout.segments.values() if not one.is_active]:
         layout = layout.prune_segment(segment)
