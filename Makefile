@@ -35,9 +35,10 @@ setup: $(VENV)/.installed  ## virtual environment, packages and jars; once
 format: $(VENV)/.installed  ## format the code
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
-schemas: $(VENV)/.installed  ## write the generated files: JSON Schemas, docs/gates.md, docs/metrics.md
+schemas: $(VENV)/.installed  ## write the generated files: JSON Schemas, docs/gates.md, docs/metrics.md, docs/pip-*.md
 	@$(BIN)/python -m schemas.export && $(BIN)/python -m decisions.autoscale.gates > docs/gates.md
 	@$(BIN)/python -m streaming.metrics > docs/metrics.md
+	@$(BIN)/python -m docs.pips.page
 
 lock: $(VENV)/.installed  ## resolve requirements.lock again from pyproject.toml
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --extra dev --upgrade \

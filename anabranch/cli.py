@@ -26,7 +26,8 @@ COMMANDS = {
     "policy": "show, explain and check policies",
     "lake": "create the Delta tables and show what is in them",
     "doctor": "check this machine and the set-up, and say what is wrong",
-    "setup": "fetch and check the jars (done by make; once)",
+    "setup": "fetch and check the jars (done by make and by the first local run)",
+    "reset": "forget all state of the local run",
 }
 
 
@@ -50,9 +51,13 @@ class LazyGroup(click.Group):
 @click.version_option(package_name="anabranch")
 @click.option(
     "--config", "-c", "config", multiple=True, type=click.Path(path_type=Path), metavar="FILE",
-    help="Settings laid over conf/anabranch.toml; may be given several times, later wins.",
+    help="Settings laid over conf/anabranch.toml, instead of ./anabranch.toml; may be given several times, later wins.",
 )  # fmt: skip
-@click.option("--home", type=click.Path(path_type=Path, file_okay=False), help="Folder that holds conf/.")
+@click.option(
+    "--home",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder that relative paths belong to; holds a conf/ of your own, if any.",
+)
 @click.option(
     "--log-level", default="info", show_default=True,
     type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),

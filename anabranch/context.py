@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from anabranch.logs import start_logging
-from schemas.settings import Settings, load_settings
+from schemas.settings import OWN_FILE, Settings, default_home, find_settings, load_settings
 
 DEMONSTRATION = Path("conf/demonstration.toml")
 """Laid over `conf/anabranch.toml` by a local run that is given no settings of its own."""
@@ -25,9 +25,21 @@ class Context:
     extra: list[Path] = field(default_factory=list)
 
     @cached_property
+    def own(self) -> tuple[Path, ...]:
+        """The files of `--config`; without any, `anabranch.toml` of the home if there is one."""
+        file = (self.home or default_home()) / OWN_FILE
+        return self.config or ((file,) if file.is_file() else ())
+
+    @property
+    def files(self) -> list[Path]:
+        """All settings files that are laid over `conf/anabranch.toml`, by absolute paths."""
+        home = self.home or default_home()
+        return [find_settings(file, home) for file in (*self.extra, *self.own)]
+
+    @cached_property
     def settings(self) -> Settings:
-        """`conf/anabranch.toml` with the given files laid over it; raises `SettingsError`."""
-        return load_settings([*self.extra, *self.config], self.home)
+        """`conf/anabranch.toml` with those files laid over it; raises `SettingsError`."""
+        return load_settings(self.files, self.home)
 
     def start_logging(self, part: str) -> None:
         """Log lines of a long-running part to stderr, as `[log] format` or the option says; raises `SettingsError`."""

@@ -2,7 +2,7 @@
 
 Stage: set-up, after the jars. `streaming.session` hands the archive to the JVM, which checks it against its own version
 and class path and does without when they differ; then the next set-up makes it anew. Saves about 5 of 25 s until the
-first batch is committed. Run as `python -m lab.archive FILE` it is the process whose classes are archived.
+first batch is committed. Run as `python -m lab.archive FILE HOME JARS` it is the process whose classes are archived.
 """
 
 from __future__ import annotations
@@ -34,18 +34,23 @@ def ensure_archive(settings: Settings, say: Callable[[str], None]) -> None:
     archive.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(dir=archive.parent) as work:
         part = Path(work) / archive.name
-        _run([sys.executable, "-m", "lab.archive", str(part)])
+        code = _run([sys.executable, "-m", "lab.archive", str(part), str(settings.home), str(archive.parent)])
         if part.is_file():
             part.rename(archive)
+        elif code < 0:
+            # Ended by a signal (Ctrl-C): the next start tries again.
+            return
         else:
             say("this JVM makes none: starts stay as they are")
     stamp.write_text(made_from)
 
 
-def _run(command: list[str]) -> None:
+def _run(command: list[str]) -> int:
     quiet = subprocess.DEVNULL
     with suppress(subprocess.TimeoutExpired):
-        subprocess.run(command, stdin=quiet, stdout=quiet, stderr=quiet, timeout=_TIMEOUT_S, check=False)
+        done = subprocess.run(command, stdin=quiet, stdout=quiet, stderr=quiet, timeout=_TIMEOUT_S, check=False)
+        return done.returncode
+    return 1
 
 
 def _made_from(archive: Path) -> str:
@@ -56,8 +61,9 @@ def _made_from(archive: Path) -> str:
     return hashlib.sha256(version + "\n".join(sorted(jars)).encode()).hexdigest()
 
 
-def _start_and_end(archive: Path) -> None:
-    settings = load_settings(environment={})
+def _start_and_end(archive: Path, home: Path, jars: Path) -> None:
+    settings = load_settings(home=home, environment={})
+    settings = settings.model_copy(update={"local": settings.local.model_copy(update={"jars": str(jars)})})
     options = read_spark_conf(settings.path(settings.stream.spark_conf)).get("spark.driver.extraJavaOptions", "")
     spark = start_session(settings, {"spark.driver.extraJavaOptions": f"{options} -XX:ArchiveClassesAtExit={archive}"})
     spark.range(1).write.format("noop").mode("overwrite").save()
@@ -70,4 +76,4 @@ def _start_and_end(archive: Path) -> None:
 
 
 if __name__ == "__main__":
-    _start_and_end(Path(sys.argv[1]))
+    _start_and_end(*map(Path, sys.argv[1:4]))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from deltalake.exceptions import DeltaError
 
-from controller.tokens import TokensError, read_tokens
+from controller.access.tokens import TokensError, read_tokens
 from decisions.autoscale.policy import read_policy
 from lab.broker import check_port_is_free, is_serving
 from lab.java_home import SetupError, find_java, java_version
@@ -49,7 +49,7 @@ def examine(home: Path | None, files: list[Path]) -> list[Finding]:
             *findings,
             Finding("settings", False, str(error), "correct the file; conf/anabranch.toml describes every key"),
         ]
-    findings.append(Finding("settings", True, f"{settings.home}/conf/anabranch.toml"))
+    findings.append(Finding("settings", True, ", ".join(map(str, [settings.path("conf/anabranch.toml"), *files]))))
     for check in (_policy, _tokens, _spark_conf, _jars, _disk, _memory, _ports, _local_run, _kafka, _lake):
         findings += _guarded(check, settings)
     return findings
@@ -144,13 +144,17 @@ def _spark_conf(settings: Settings) -> Iterator[Finding]:
 
 def _jars(settings: Settings) -> Iterator[Finding]:
     for name in ("spark", "kafka", "zookeeper"):
-        expected = read_checksums(settings.home / "conf" / "jars" / f"{name}.sha256")
+        expected = read_checksums(settings.path(f"conf/jars/{name}.sha256"))
         folder = settings.path(settings.local.jars) / name
         wrong = wrong_jars(folder, expected)
         if name == "spark" and not localfs_is_current(folder / LOCALFS_JAR):
             wrong.append(f"{LOCALFS_JAR} is missing or not of the sources in lab/java")
         found = "; ".join(wrong[:3]) if wrong else f"{len(expected)} with the right SHA-256"
-        yield Finding(f"jars for {name}", not wrong, found, "make setup fetches them again")
+        if not folder.is_dir():
+            found = f"{len(expected)} are not fetched yet"
+        yield Finding(
+            f"jars for {name}", not wrong, found, "`anabranch setup` fetches them again (in a clone: make setup)"
+        )
 
 
 def _disk(settings: Settings) -> Iterator[Finding]:
@@ -158,7 +162,9 @@ def _disk(settings: Settings) -> Iterator[Finding]:
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     free = shutil.disk_usage(existing).free // 1_000_000
     wanted = settings.local.free_disk_mb
-    yield Finding("disk", free >= wanted, f"{free:,} MB free, {wanted:,} wanted", "make room, or make reset")
+    yield Finding(
+        "disk", free >= wanted, f"{free:,} MB free, {wanted:,} wanted", "make room, or `anabranch reset` (make reset)"
+    )
     yield Finding("writable", os.access(existing, os.W_OK), str(existing), "give this user the right to write there")
 
 
@@ -198,7 +204,9 @@ def _local_run(settings: Settings) -> Iterator[Finding]:
         return
     left = leftovers(folder / "processes.json")
     found = f"killed, and left sessions {', '.join(map(str, left))} behind" if left else "none is running"
-    yield Finding("local run", not left, found, "the next make run ends them, and so does make reset")
+    yield Finding(
+        "local run", not left, found, "the next local run ends them, and so does `anabranch reset` (make reset)"
+    )
 
 
 def _kafka(settings: Settings) -> Iterator[Finding]:
@@ -219,7 +227,7 @@ def _lake(settings: Settings) -> Iterator[Finding]:
                 made.append(name)
         except DeltaError as error:
             said = str(error).partition("\n")[0]
-            remedy = f"restore {name} from a copy; in a local run make reset forgets all tables"
+            remedy = f"restore {name} from a copy; in a local run `anabranch reset` (make reset) forgets all tables"
             yield Finding("lake", False, f"{name} in {settings.lake_path} cannot be read: {said}", remedy)
             return
     yield Finding("lake", True, f"{len(made)} of {len(TABLES)} tables in {settings.lake_path}")

@@ -6,6 +6,7 @@ parts in the order in which they need one another, and ends them in the opposite
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -19,10 +20,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import httpx
 from confluent_kafka import KafkaException
 from deltalake.exceptions import DeltaError
 
+from admin.answers import Response
+from admin.transport import Transport
+from lab.archive import ensure_archive
 from lab.broker import EmbeddedBroker, check_port_is_free, create_topics, free_ports, is_serving
 from lab.java_home import SetupError
 from lab.offsets import unread_messages
@@ -78,6 +81,8 @@ class LocalRun:
         self._check_disk()
         self._check_state()
         jars = ensure_jars(self.settings, self.say)
+        if "stream" not in self.without:
+            ensure_archive(self.settings, self.say)
         self._supervisor = supervisor = Supervisor(
             self.folder, local.restart_delay_seconds, local.restart_max_delay_seconds
         )
@@ -102,7 +107,7 @@ class LocalRun:
             return PartSpec(name, self._part_command(name, run_file), rank, is_ready, environment, stop_seconds)
 
         parts = [
-            part("controller", 1, lambda: _answers(f"{url}/healthz")),
+            part("controller", 1, lambda: _answers(url)),
             part("stream", 2, stop_seconds=60),
             part("executor", 2),
             part("traffic", 3),
@@ -173,7 +178,8 @@ class LocalRun:
             create_topics(bootstrap)
         except KafkaException as error:
             raise SetupError(
-                f"the topics cannot be made ({error}); see {self.folder}/log/broker.log, `make reset` starts afresh"
+                f"the topics cannot be made ({error}); see {self.folder}/log/broker.log, `anabranch reset`"
+                " (make reset) starts afresh"
             ) from error
         try:
             create_lake(self.settings.lake_path)
@@ -181,14 +187,15 @@ class LocalRun:
             said = str(error).partition("\n")[0]
             raise SetupError(
                 f"the tables in {self.settings.lake_path} cannot be made or read ({said}): set [lake] path to another "
-                "folder, or `make reset` forgets them"
+                "folder, or `anabranch reset` (make reset) forgets them"
             ) from error
 
     def _check_state(self) -> None:
         checkpoint = self.settings.path(self.settings.stream.checkpoint)
         if (checkpoint / "offsets").is_dir() and not (self.folder / "kafka" / "data").is_dir():
             raise SetupError(
-                f"{checkpoint} belongs to broker data that is gone from {self.folder}: `make reset` forgets both"
+                f"{checkpoint} belongs to broker data that is gone from {self.folder}: `anabranch reset`"
+                " (make reset) forgets both"
             )
 
     def _check_disk(self) -> None:
@@ -197,7 +204,7 @@ class LocalRun:
         if free < self.settings.local.free_disk_mb:
             raise SetupError(
                 f"{free} MB free in {self.folder}, the local run wants {self.settings.local.free_disk_mb}: make room, "
-                "`make reset` forgets earlier runs, or lower [local] free_disk_mb"
+                "`anabranch reset` (make reset) forgets earlier runs, or lower [local] free_disk_mb"
             )
 
 
@@ -217,7 +224,6 @@ def _is_healthy(state: PartState) -> bool:
 
 
 def _answers(url: str) -> bool:
-    try:
-        return httpx.get(url, timeout=1, trust_env=False).status_code == 200
-    except httpx.HTTPError:
-        return False
+    with contextlib.closing(Transport(url, None, user_agent="anabranch-run", timeout_seconds=1)) as controller:
+        answer = controller.exchange("GET", "/healthz")
+        return isinstance(answer, Response) and answer.status == 200

@@ -53,14 +53,13 @@ def ensure_admin_client(settings: Settings, say: Callable[[str], None] = lambda 
 
 
 def _ensure_folder(settings: Settings, name: str, say: Callable[[str], None]) -> Path:
-    lists = settings.home / "conf" / "jars"
     folder = settings.path(settings.local.jars) / name
-    expected = read_checksums(lists / f"{name}.sha256")
+    expected = read_checksums(settings.path(f"conf/jars/{name}.sha256"))
     wrong = wrong_jars(folder, expected)
     if wrong:
         why = f"{'; '.join(wrong[:3])}: all are fetched again" if folder.is_dir() else "once"
         say(f"fetching {len(expected)} jars for {name} ({why}) …")
-        _fetch(lists / f"{name}.xml", folder, expected)
+        _fetch(settings.path(f"conf/jars/{name}.xml"), folder, expected)
     return folder
 
 
@@ -159,6 +158,7 @@ def _pyspark_jar(name: str) -> Path:
     found = sorted((Path(pyspark.__file__).parent / "jars").glob(f"{name}-[0-9]*.jar"))
     if not found:
         raise SetupError(
-            f"pyspark's own {name} jar is missing: the virtual environment is damaged, run `make clean setup`"
+            f"pyspark's own {name} jar is missing: the virtual environment is damaged, install it anew (in a clone: "
+            "make clean setup)"
         )
     return found[0]

@@ -47,8 +47,8 @@ class SegmentView:
     end: int
     rates: tuple[float, float, float, float] | None
     """The four rates per second in the order of `RATES`; None = no load record yet."""
-    heat: float | None
-    """The largest of rate / split threshold: above 1 the segment is hot. None when either is unknown."""
+    overload: float | None
+    """The largest rate / split threshold: above 1 the segment is to be split. None when either is unknown."""
     is_cold: bool
     """All four rates are below the merge thresholds."""
 
@@ -241,7 +241,7 @@ class LakeReader:
                     start=start,
                     end=end,
                     rates=topic.loads.get(segment),
-                    heat=heat(topic.loads.get(segment), topic.policy),
+                    overload=overload(topic.loads.get(segment), topic.policy),
                     is_cold=is_cold(topic.loads.get(segment), topic.policy),
                 )
                 for segment, (start, end) in topic.ranges.items()
@@ -277,8 +277,8 @@ def _news(tail: Tail) -> list[StoredRow]:
         return []
 
 
-def heat(rates: tuple[float, ...] | None, policy: Mapping[str, Any]) -> float | None:
-    """The largest of rate / split threshold (PIP-483 pass 1 (b)); None when a rate or a threshold is unknown."""
+def overload(rates: tuple[float, ...] | None, policy: Mapping[str, Any]) -> float | None:
+    """The largest rate / split threshold, as in `decisions.autoscale.rates`; None when one is unknown."""
     limits: list[float | None] = [policy.get(f"split{name[0].upper()}{name[1:]}Threshold") for name in RATES]
     if rates is None or not all(limits):
         return None
@@ -286,7 +286,7 @@ def heat(rates: tuple[float, ...] | None, policy: Mapping[str, Any]) -> float | 
 
 
 def is_cold(rates: tuple[float, ...] | None, policy: Mapping[str, Any]) -> bool:
-    """Whether all four rates are below the merge thresholds (PIP-483 pass 2)."""
+    """Whether all four rates are below the merge thresholds, as in `decisions.autoscale.rates`."""
     limits = [policy.get(f"merge{name[0].upper()}{name[1:]}Threshold") for name in RATES]
     return rates is not None and all(
         limit is not None and rate < limit for rate, limit in zip(rates, limits, strict=True)

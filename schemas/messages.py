@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, Union, get_args
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
@@ -173,21 +173,38 @@ class Rejected:
     detail: str
 
 
-_ADAPTERS: dict[str, TypeAdapter[Any]] = {
-    "segment-stats": TypeAdapter(SegmentStats),
-    "consumer-events": TypeAdapter(ConsumerEvent),
-    "control-events": TypeAdapter(ControlEvent),
+_MODELS: dict[str, tuple[type[Any], ...]] = {
+    "segment-stats": (SegmentStats,),
+    "consumer-events": (ConsumerEvent,),
+    "control-events": get_args(get_args(ControlEvent)[0]),
 }
+"""The models of each Kafka topic; where there are several, `type` tells them apart."""
 
 
-def key_of(message: Message) -> str:
-    """The Kafka key that a message must carry: its topic's name, or `*` when it concerns every topic."""
-    return getattr(message, "topic", None) or EVERY_TOPIC
+def _adapter(models: tuple[type[Any], ...]) -> TypeAdapter[Any]:
+    if len(models) == 1:
+        return TypeAdapter(models[0])
+    several: Any = Annotated[Union[models], Field(discriminator="type")]  # noqa: UP007
+    return TypeAdapter(several)
 
 
-def parse_message(
-    source: Source, key: bytes | None, value: bytes | None, size: int | None = None
-) -> Message | Rejected:
+_ADAPTERS = {source: _adapter(models) for source, models in _MODELS.items()}
+
+
+def register_messages(source: str, *models: type[Wire]) -> None:
+    """Adds the messages of another family: models of a Kafka topic, each with a `type` of its own when there are
+    several."""
+    _MODELS[source] = (*_MODELS.get(source, ()), *models)
+    _ADAPTERS[source] = _adapter(_MODELS[source])
+
+
+def key_of(message: Any) -> str:
+    """The Kafka key that a message must carry: its topic's name (or what else its `subject` is), or `*` when it
+    concerns every one."""
+    return getattr(message, "topic", None) or getattr(message, "subject", None) or EVERY_TOPIC
+
+
+def parse_message(source: str, key: bytes | None, value: bytes | None, size: int | None = None) -> Message | Rejected:
     """The message in `value`, or why there is none. Total: raises for no input.
 
     `source` is the Kafka topic's logical name; `size` the length of the whole value in bytes when `value` was cut

@@ -1,6 +1,7 @@
 """`conf/anabranch.toml` as typed settings: unknown keys are errors, later files win, relative paths belong to a home.
 
 Every default that a person may change lives in `conf/anabranch.toml`; the models here give its type, unit and bounds.
+An installed package has them inside it; a file of `conf/` in the home wins over the packaged one (`find_settings`).
 The environment is read for endpoints and secrets only: `ANABRANCH_KAFKA_BOOTSTRAP`, `ANABRANCH_CONTROLLER_URL`,
 `ANABRANCH_CONTROLLER_TOKEN`, `ANABRANCH_CONTROLLER_METADATA`, `ANABRANCH_CONTROLLER_METADATA_AUTH`,
 `ANABRANCH_CONTROLLER_NODE_URL`.
@@ -22,6 +23,10 @@ else:
     import tomli as tomllib
 
 HOME_VARIABLE = "ANABRANCH_HOME"
+OWN_FILE = "anabranch.toml"
+"""A person's own settings in the home: as if given by `--config`."""
+_PROJECT = Path(__file__).resolve().parent.parent
+"""Holds the packaged `conf/`: the project's folder in a checkout, else where the packages are installed."""
 
 
 def _fits_a_header(token: SecretStr) -> SecretStr:
@@ -69,7 +74,7 @@ class StreamSettings(_Section):
     buckets: Annotated[int, Field(ge=1, le=65_536)]
     """Hash buckets of topics, the keys of the state; fixed for the life of a checkpoint."""
     profile: Literal["default", "pip-483"]
-    """Decision profile (DESIGN section 6)."""
+    """Decision profile (design "Profiles and guards")."""
     policy: str
     """TOML file with the cluster's policy, laid over the profile's defaults."""
     tick_seconds: Seconds
@@ -220,8 +225,8 @@ class Settings(_Section):
     """Folder that relative paths belong to; not a key of the file."""
 
     def path(self, value: str) -> Path:
-        """A configured local path, absolute."""
-        return (self.home / value).resolve()
+        """A configured local path, absolute; a file of `conf/` that the home does not have is the packaged one."""
+        return _find(self.home, Path(value))
 
     @property
     def lake_path(self) -> str:
@@ -230,33 +235,52 @@ class Settings(_Section):
 
 
 def default_home() -> Path:
-    """`ANABRANCH_HOME`, else the nearest folder upwards that holds `conf/anabranch.toml`, else the project's."""
+    """The home when none is given.
+
+    `ANABRANCH_HOME`, else the nearest folder upwards that holds `conf/anabranch.toml`, else the project's in a checkout
+    and the working directory of an installed package.
+    """
     if HOME_VARIABLE in os.environ:
         return Path(os.environ[HOME_VARIABLE]).resolve()
     for folder in (Path.cwd(), *Path.cwd().parents):
         if (folder / "conf" / "anabranch.toml").is_file():
             return folder
-    return Path(__file__).resolve().parent.parent
+    return _PROJECT if (_PROJECT / "pyproject.toml").is_file() else Path.cwd()
+
+
+def find_settings(file: Path | str, home: Path) -> Path:
+    """A settings file as an absolute path: of the working directory, else of the home, else of the packaged `conf/`."""
+    return Path(file).resolve() if Path(file).is_file() else _find(home, Path(file))
+
+
+def _find(home: Path, file: Path) -> Path:
+    own, packaged = home / file, _PROJECT / file
+    is_packaged = not own.exists() and file.parts[:1] == ("conf",) and packaged.exists()
+    return (packaged if is_packaged else own).resolve()
 
 
 def load_settings(
     files: Sequence[Path | str] = (), home: Path | None = None, environment: Mapping[str, str] | None = None
 ) -> Settings:
-    """`conf/anabranch.toml` of the home, then `files` in order (later wins, key by key), then the environment.
+    """The packaged `conf/anabranch.toml`, the home's, `files` in order (later wins, key by key), then the environment.
 
     Raises `SettingsError` for a file that is missing or no TOML, an unknown key, or a value out of bounds.
     """
     home = (home or default_home()).resolve()
     environment = os.environ if environment is None else environment
     merged: dict[str, Any] = {}
-    read = [home / "conf" / "anabranch.toml", *(Path(file) for file in files)]
-    for file in read:
-        path = file if file.is_absolute() or file.is_file() else home / file
+    defaults, own = _PROJECT / "conf" / "anabranch.toml", home / "conf" / "anabranch.toml"
+    read = [
+        defaults,
+        *([own] if own.exists() and own != defaults else []),
+        *(find_settings(file, home) for file in files),
+    ]
+    for path in read:
         try:
             _lay_over(merged, tomllib.loads(path.read_text()))
         except OSError as error:
             raise SettingsError(f"cannot read settings {path}: {error.strerror}") from error
-        except tomllib.TOMLDecodeError as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise SettingsError(f"{path} is no TOML: {error}") from error
     for variable, section, key in (
         ("ANABRANCH_KAFKA_BOOTSTRAP", "kafka", "bootstrap"),

@@ -6,6 +6,7 @@ Stage: start-up. Under spark-submit its own `--conf` and `--properties-file` win
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ def read_spark_conf(file: Path) -> dict[str, str]:
 
 def absolute_options(options: str, settings: Settings) -> str:
     """Options of the JVM with the files of `conf/` by their absolute paths."""
-    return options.replace("=conf/", f"={settings.home}/conf/")
+    return re.sub(r"=(conf/[^\s\"']+)", lambda found: f"={settings.path(found[1])}", options)
 
 
 def start_session(settings: Settings, extra: dict[str, str] | None = None, scratch: Path | None = None) -> SparkSession:

@@ -22,7 +22,7 @@ import pydantic_core
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from engine.records import COUNTS, DUE, LOAD
+from engine.kernel.records import COUNTS, DUE, LOAD
 from lake.tables import OpenTable, create_lake, table_path
 from schemas.ids import EVERY_TOPIC
 from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD, Table

@@ -20,9 +20,9 @@ def command(context: Context, output: str) -> None:
     """
     from lab.doctor import examine
 
-    if not context.config:
+    if not context.own:
         context.extra.append(DEMONSTRATION)
-    findings = examine(context.home, [*context.extra, *context.config])
+    findings = examine(context.home, context.files)
     if output == "json":
         click.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:

@@ -39,14 +39,15 @@ def command(
     """Run broker, controller, traffic, Spark job and executor on this machine until Ctrl-C.
 
     \b
-    State is kept: the next run goes on where this one ended; `make reset` forgets it. Ctrl-C ends it orderly, a second
-    Ctrl-C at once. Logs of the parts: var/log/. Exit code 1 when a part was not running at the end.
+    State is kept: the next run goes on where this one ended; `anabranch reset` forgets it. Ctrl-C ends it orderly, a
+    second Ctrl-C at once. The first run fetches the jars (once; about a minute).
+    Logs of the parts: var/log/. Exit code 1 when a part was not running at the end.
     """
     if not is_local:
         raise click.UsageError(
             "say --local; on a cluster run `anabranch stream`, `executor` and `controller` themselves"
         )
-    if not field and not context.config:
+    if not field and not context.own:
         context.extra.append(DEMONSTRATION)
     settings = context.settings
     from lab.java_home import SetupError
@@ -56,10 +57,9 @@ def command(
     if report_file is not None and not report_file.absolute().parent.is_dir():
         raise click.UsageError(f"--report {report_file}: there is no folder {report_file.absolute().parent}; make it")
     screen = sys.stdout.isatty() and not no_screen and seconds is None
-    files = [file if file.is_absolute() else settings.home / file for file in (*context.extra, *context.config)]
     logging.basicConfig(level="WARNING", format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     run = LocalRun(
-        settings, files, without, context.log_level, context.log_format, lambda line: click.echo(line, err=True)
+        settings, context.files, without, context.log_level, context.log_format, lambda line: click.echo(line, err=True)
     )
     _stop_on_signals(run.stop, run.at_once)
     try:

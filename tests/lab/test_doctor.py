@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.tokens import add_token
+from controller.access.tokens import add_token
 from lab.doctor import examine, wrong_packages
 from lab.processes import TOKEN_VARIABLE, carries_token
 from lab.setup import LOCALFS_JAR
@@ -47,12 +47,14 @@ def test_the_doctor_says_what_is_wrong_and_what_to_do(tmp_path, jars, broker):
     assert all(finding.remedy for finding in found.values())
 
 
+@pytest.mark.process
 def test_the_doctor_names_the_key_of_wrong_settings(tmp_path):
     file = tmp_path / "wrong.toml"
     file.write_text("[stream]\nbukets = 1\n")
     assert "stream.bukets" in wrong(file)["settings"].found
 
 
+@pytest.mark.process
 def test_a_file_of_tokens_that_is_open_to_others_is_named(tmp_path):
     add_token(tmp_path / "tokens", "executor", "operate")
     file = home_with(tmp_path)

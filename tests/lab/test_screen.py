@@ -33,8 +33,8 @@ def part(name: str, state: str = "up", restarts: int = 0, detail: str = "") -> P
 PARTS = [part(name) for name in ("broker", "controller", "traffic", "stream", "executor")]
 
 
-def segment(number: int, start: int, end: int, heat: float | None = 0.5, cold: bool = False) -> SegmentView:
-    return SegmentView(number, start, end, (1.0, 1.0, 1.0, 1.0), heat, cold)
+def segment(number: int, start: int, end: int, overload: float | None = 0.5, cold: bool = False) -> SegmentView:
+    return SegmentView(number, start, end, (1.0, 1.0, 1.0, 1.0), overload, cold)
 
 
 def topic(name: str = "topic://acme/shop/orders", segments: int = 4, **changed: object) -> TopicView:

@@ -19,6 +19,8 @@ from lab.processes import TOKEN_VARIABLE, PartSpec, carries_token, session_membe
 from lab.supervisor import Supervisor, end_leftovers, holder, leftovers, only_one
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.process
+
 FOREVER = "import threading; threading.Event().wait()"
 STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {FOREVER}"
 STUBBORN_CHILD = f"""

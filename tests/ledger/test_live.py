@@ -50,12 +50,12 @@ def test_segments_follow_the_newest_layout_and_carry_their_load_relative_to_the_
     write(lake, layout_event(WHOLE, 0), load(0, 20_000, 1), hold(1))
     reader = LakeReader(lake)
     [segment] = reader.refresh(at(2)).topics[0].segments
-    assert (segment.id, segment.start, segment.end, segment.heat, segment.is_cold) == (0, 0, 0xFFFF, 2.0, False)
+    assert (segment.id, segment.start, segment.end, segment.overload, segment.is_cold) == (0, 0, 0xFFFF, 2.0, False)
 
     write(lake, layout_event(SPLIT, 3, "split"), load(1, 500, 4))
     topic = reader.refresh(at(5)).topics[0]
     assert topic.epoch == 1
-    assert [(segment.id, segment.heat, segment.is_cold) for segment in topic.segments] == [
+    assert [(segment.id, segment.overload, segment.is_cold) for segment in topic.segments] == [
         (1, 0.05, True),
         (2, None, False),
     ]
@@ -64,7 +64,7 @@ def test_segments_follow_the_newest_layout_and_carry_their_load_relative_to_the_
 def test_load_is_neither_hot_nor_cold_while_the_policy_is_unknown(lake):
     write(lake, layout_event(WHOLE, 0), load(0, 20_000, 1))
     [segment] = LakeReader(lake).refresh(at(2)).topics[0].segments
-    assert (segment.heat, segment.is_cold) == (None, False)
+    assert (segment.overload, segment.is_cold) == (None, False)
 
 
 def test_deleted_topics_leave_the_picture(lake):

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from schemas import settings as settings_module
 from schemas.ids import decision_id, digest, topic_parts
-from schemas.settings import SettingsError, load_settings
+from schemas.settings import SettingsError, default_home, load_settings
 
 HOME = Path(__file__).parents[2]
 
@@ -59,6 +60,37 @@ def test_a_wrong_setting_is_named(tmp_path, text, named):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(SettingsError, match=r"absent\.toml"):
         load_settings([tmp_path / "absent.toml"], HOME, {})
+
+
+def test_a_home_without_conf_reads_the_packaged_one_and_keeps_its_state(tmp_path):
+    settings = load_settings(["conf/demonstration.toml"], tmp_path, {})
+    assert settings.stream.tick_seconds < 60
+    assert settings.path(settings.stream.policy) == HOME / "conf" / "policies" / "demonstration.toml"
+    assert settings.lake_path == str(tmp_path / "var" / "lake")
+    assert settings.path("conf/absent.toml") == tmp_path / "conf" / "absent.toml"
+
+
+def test_a_file_of_the_homes_conf_wins_over_the_packaged_one(tmp_path):
+    (tmp_path / "conf" / "policies").mkdir(parents=True)
+    (tmp_path / "conf" / "anabranch.toml").write_text("[stream]\nbuckets = 3\n")
+    (tmp_path / "conf" / "policies" / "default.toml").write_text("maxSegments = 7\n")
+    settings = load_settings([], tmp_path, {})
+    assert (settings.stream.buckets, settings.stream.tick_seconds) == (3, 60)
+    assert settings.path(settings.stream.policy) == tmp_path / "conf" / "policies" / "default.toml"
+    assert settings.path(settings.stream.spark_conf) == HOME / "conf" / "spark.conf"
+
+
+def test_the_home_is_the_nearest_folder_with_settings_then_the_projects_or_the_working_one(tmp_path, monkeypatch):
+    monkeypatch.delenv("ANABRANCH_HOME", raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert default_home() == HOME
+    monkeypatch.setattr(settings_module, "_PROJECT", tmp_path / "site-packages")
+    assert default_home() == tmp_path
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "anabranch.toml").touch()
+    (tmp_path / "inner").mkdir()
+    monkeypatch.chdir(tmp_path / "inner")
+    assert default_home() == tmp_path
 
 
 def test_a_decision_has_the_same_id_in_every_replay_and_another_for_every_attempt():

@@ -1,0 +1,105 @@
+"""The wheel, installed into an environment of its own and started in an empty folder, finds all that it needs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+HOME = Path(__file__).resolve().parents[2]
+NO_SOURCES = shutil.ignore_patterns(".*", "__pycache__", "var", "checkpoints", "build", "dist", "*.egg-info", "tests")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy: a build in place would take old files from `build/` and leave new ones there."""
+    folder = tmp_path_factory.mktemp("wheel")
+    shutil.copytree(HOME, folder / "sources", ignore=NO_SOURCES)
+    command = [sys.executable, "-m", "uv", "build", "--quiet", "--wheel", "--out-dir", str(folder), "."]
+    subprocess.run(command, cwd=folder / "sources", check=True, timeout=200)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`anabranch` of a fresh environment: the wheel, and everything else from the environment of the tests."""
+    folder = tmp_path_factory.mktemp("installed")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=100)
+    python = folder / "bin" / "python"
+    subprocess.run(
+        [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--no-deps", "--python", str(python), str(wheel)],
+        check=True, timeout=100,
+    )  # fmt: skip
+    packages = sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)})
+    (Path(packages) / "of_the_tests.pth").write_text(sysconfig.get_path("purelib"))
+    return folder / "bin" / "anabranch"
+
+
+def run(anabranch: Path, folder: Path, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "ANABRANCH", "COV"))}
+    return subprocess.run(
+        [str(anabranch), *arguments], cwd=folder, env=kept, input=stdin, capture_output=True, text=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+
+
+def test_the_wheel_holds_every_file_of_conf_every_json_schema_and_the_java_sources(wheel):
+    listed = set(zipfile.ZipFile(wheel).namelist())
+    wanted = [*HOME.glob("conf/**/*.*"), *HOME.glob("schemas/json/*.json"), *HOME.glob("lab/java/**/*.java")]
+    assert len(wanted) > 20
+    assert {str(file.relative_to(HOME)) for file in wanted} <= listed
+    assert not [name for name in listed if name.startswith(("tests/", "benchmarks/"))]
+
+
+def test_the_wheel_says_its_version_and_its_commands(installed, tmp_path):
+    assert run(installed, tmp_path, "--version").stdout.startswith("anabranch, version ")
+    assert "doctor" in run(installed, tmp_path, "--help").stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_wheel_decides_in_an_empty_folder_as_the_project_does(installed, tmp_path):
+    snapshots = (HOME / "docs" / "examples" / "snapshots.jsonl").read_text()
+    there = run(installed, tmp_path, "decide", stdin=snapshots)
+    here = run(Path(sys.executable), HOME, "-m", "anabranch.cli", "decide", stdin=snapshots)
+    assert there.returncode == 0, there.stderr
+    assert there.stdout == here.stdout != ""
+
+
+def test_the_doctor_of_the_wheel_finds_the_packaged_settings_and_state_in_the_working_folder(installed, tmp_path, jars):
+    (tmp_path / ".cache").mkdir()
+    (tmp_path / ".cache" / "jars").symlink_to(jars.spark.parent)
+    done = run(installed, tmp_path, "doctor", "--output", "json")
+    found = {finding["check"]: finding for finding in json.loads(done.stdout)}
+    assert [finding for finding in found.values() if not finding["ok"]] == []
+    assert done.returncode == 0
+    environment = str(installed.parents[1])
+    assert all(environment in found[check]["found"] for check in ("settings", "policy", "spark settings"))
+    assert found["lake"]["found"].endswith(f"in {tmp_path}/var/lake")
+
+
+def test_the_doctor_of_the_wheel_says_how_jars_are_fetched(installed, tmp_path):
+    done = run(installed, tmp_path, "doctor", "--output", "json")
+    found = {finding["check"]: finding for finding in json.loads(done.stdout)}
+    assert "`anabranch setup`" in found["jars for spark"]["remedy"]
+    assert done.returncode == 1
+
+
+def test_settings_in_the_working_folder_are_laid_over_those_of_the_wheel(installed, tmp_path):
+    (tmp_path / "conf" / "policies").mkdir(parents=True)
+    (tmp_path / "conf" / "anabranch.toml").write_text('[lake]\npath = "mine"\n[controller]\nport = 0\n')
+    (tmp_path / "conf" / "policies" / "default.toml").write_text("maxSegments = 7\n")
+    (tmp_path / "anabranch.toml").write_text("[stream]\nbuckets = 3\n")
+    done = run(installed, tmp_path, "doctor", "--output", "json")
+    found = {finding["check"]: finding["found"] for finding in json.loads(done.stdout)}
+    assert found["lake"].endswith(f"in {tmp_path}/mine")
+    assert found["policy"] == str(tmp_path / "conf" / "policies" / "default.toml")
+    assert found["settings"].endswith(f"{tmp_path}/anabranch.toml")
+    assert str(installed.parents[1]) in found["spark settings"]
