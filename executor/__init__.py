@@ -5,6 +5,6 @@ is never proof: whether a call took effect is read off the cluster (DESIGN secti
 
 - `kernel/`    what every family of decisions shares: the loop, the record, the announcements
 - `autoscale/` what acts and judges for splits and merges of a topic's segments
-- `admin`      what the admin client's answers tell about a decision
+- `replies`    what the admin client's replies tell the kernel
 - `process`    all of it put together from the settings
 """

@@ -8,7 +8,8 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 
-from executor.admin import AdminClient
+from admin.topics import ScalableTopics
+from admin.transport import Transport
 from executor.autoscale.actor import AutoscaleActor
 from executor.kernel.decision import follow_decisions
 from executor.kernel.family import Actors
@@ -34,10 +35,15 @@ def run_executor(settings: Settings, ready: Callable[[str], None]) -> None:
         tail = follow_decisions(settings.lake_path)
     except LAKE_ERRORS as error:
         raise _no_lake(settings, error) from error
-    cluster = AdminClient(
-        settings.controller.url, token.get_secret_value() if token else None, chosen.request_timeout_seconds
+    topics = ScalableTopics(
+        Transport(
+            settings.controller.url,
+            token.get_secret_value() if token else None,
+            user_agent="anabranch-executor",
+            timeout_seconds=chosen.request_timeout_seconds,
+        )
     )
-    executor = Executor(chosen, tail, ledger, actors_of(cluster), KafkaPublisher(settings.kafka.bootstrap))
+    executor = Executor(chosen, tail, ledger, actors_of(topics), KafkaPublisher(settings.kafka.bootstrap))
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: executor.stop())
     try:
@@ -50,12 +56,12 @@ def run_executor(settings: Settings, ready: Callable[[str], None]) -> None:
     except LAKE_ERRORS as error:
         raise _no_lake(settings, error) from error
     finally:
-        cluster.close()
+        topics.close()
 
 
-def actors_of(admin: AdminClient) -> Actors:
+def actors_of(topics: ScalableTopics) -> Actors:
     """Who acts, by the name of the family: a family that is built in gets its line here."""
-    return {"autoscale": AutoscaleActor(admin)}
+    return {"autoscale": AutoscaleActor(topics)}
 
 
 def _no_lake(settings: Settings, error: Exception) -> StartError:

@@ -26,7 +26,7 @@ from lake.tables import open_table
 from schemas.settings import Settings, SettingsError, load_settings
 from schemas.tables import TABLES
 
-LEAST_MEMORY_MB = 4_000
+MIN_MEMORY_MB = 4_000
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ def _memory(_: Settings) -> Iterator[Finding]:
     except (ValueError, OSError):
         return
     yield Finding(
-        "memory", total >= LEAST_MEMORY_MB, f"{total:,} MB", f"{LEAST_MEMORY_MB:,} MB is the least for a local run"
+        "memory", total >= MIN_MEMORY_MB, f"{total:,} MB", f"{MIN_MEMORY_MB:,} MB is the least for a local run"
     )
     yield Finding("cores", True, str(os.cpu_count()))
 

@@ -75,13 +75,14 @@ def counted_messages(batches: Sequence[StoredRow]) -> int:
 
 
 def _sequence_gaps(table: str, rows: Iterable[StoredRow], time: str, restarts: bool) -> list[dict[str, Any]]:
-    """Where `seq` of a subject does not go on by one; `restarts`: it may begin again at 1 (a new checkpoint)."""
-    gaps, before = [], Counter[str]()
+    """Where `seq` of a subject is not the next one; `restarts`: it may begin again at 1 (a new checkpoint)."""
+    gaps, before = [], Counter[tuple[str, str]]()
     for row in sorted(rows, key=lambda row: (row[time], row["seq"])):
-        expected = before[row["subject"]] + 1
+        subject = (row["family"], row["subject"])
+        expected = before[subject] + 1
         if row["seq"] != expected and not (restarts and row["seq"] == 1):
             gaps.append({"table": table, "subject": row["subject"], "expected": expected, "seq": row["seq"]})
-        before[row["subject"]] = row["seq"]
+        before[subject] = row["seq"]
     return gaps
 
 

@@ -6,13 +6,24 @@ Stage: what the kernel acts with on rows of the family `autoscale`; `executor.pr
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from admin.answers import Answered, Nonsense, Refused, Reply
+from admin.topics import ScalableTopics
 from decisions.topic.layout import SegmentLayout
-from executor.admin import AdminClient, TopicGone
 from executor.autoscale.decision import SegmentDecision, read_segment_decision
 from executor.autoscale.judge import describe, judge
 from executor.kernel.family import Answer, NoAnswer, Seen, Verdict
+from executor.replies import MAX_REASON, answer_to_call, no_answer
+
+
+@dataclass(frozen=True)
+class TopicGone:
+    """The interface has said that there is no such topic."""
+
+    reason: str
+
 
 LiveLayout = SegmentLayout | TopicGone
 
@@ -20,8 +31,8 @@ LiveLayout = SegmentLayout | TopicGone
 class AutoscaleActor:
     """Acts on topics through one admin interface; an `executor.kernel.family.Actor`."""
 
-    def __init__(self, admin: AdminClient) -> None:
-        self._admin = admin
+    def __init__(self, topics: ScalableTopics) -> None:
+        self._topics = topics
 
     def read(self, row: Mapping[str, Any]) -> SegmentDecision:
         """The split or merge in a row of `decisions`. Raises `MalformedDecision`."""
@@ -29,7 +40,7 @@ class AutoscaleActor:
 
     def look(self, decision: SegmentDecision) -> LiveLayout | NoAnswer:
         """The topic's layout as it is now."""
-        return self._admin.layout(decision.subject)
+        return live_layout(decision.subject, self._topics.layout(decision.subject))
 
     def judge(self, decision: SegmentDecision, live: LiveLayout, may_have_called: bool) -> Verdict:
         """By the layout's lineage (`executor.autoscale.judge`)."""
@@ -42,10 +53,22 @@ class AutoscaleActor:
 
     def call(self, decision: SegmentDecision) -> Answer:
         """The split or merge."""
+        topic, name = decision.subject, decision.decision_id
         if decision.action == "split":
-            return self._admin.split_segment(decision.subject, decision.segments[0], decision.decision_id)
+            return answer_to_call(self._topics.split_segment(topic, decision.segments[0], name))
         first, second = decision.segments
-        return self._admin.merge_segments(decision.subject, first, second, decision.decision_id)
+        return answer_to_call(self._topics.merge_segments(topic, first, second, name))
+
+
+def live_layout(topic: str, reply: Reply[SegmentLayout]) -> LiveLayout | NoAnswer:
+    """What the reply to a look tells. A 404 of something in front of the interface says nothing about the topic."""
+    if isinstance(reply, Answered):
+        return reply.value
+    if isinstance(reply, Refused) and reply.status == 404 and reply.from_interface:
+        return TopicGone(reply.reason)
+    if isinstance(reply, Nonsense):
+        return NoAnswer(f"GET {topic} was answered with what is no layout: {reply}"[:MAX_REASON])
+    return no_answer(f"GET {topic}", reply)
 
 
 def _layout(live: LiveLayout) -> SegmentLayout | None:

@@ -25,7 +25,7 @@ from lab.chaos.history import Call, History, LostSession, SeenLayout
 
 SUBSCRIPTION, BY_REST = "streams", "rest"
 """One subscription of consumers with connections, and one of consumers that are registered by REST."""
-MOST_SEGMENTS = 12
+MAX_SEGMENTS = 12
 TIMEOUT_S = 4.0
 _PAUSE_S = 0.05
 CALLERS = 8
@@ -109,7 +109,7 @@ class Topic:
         layout = await self.read(url)
         active = sorted(layout.active, key=lambda id: layout.active[id])
         chance = self._random.random()
-        if chance < 0.3 and len(active) < MOST_SEGMENTS:
+        if chance < 0.3 and len(active) < MAX_SEGMENTS:
             segment = self._random.choice(active)
             await self._call("POST", url, f"{self.path}/split/{segment}", "split", str(segment))
         elif chance < 0.6 and len(active) > 1:

@@ -39,7 +39,7 @@ CHROOT, NAMESPACE = "/chaos", "acme/chaos"
 RETENTION_S = 5.0
 """Sealed segments are pruned after so long: a topic that keeps all of an hour is too large for ZooKeeper."""
 SAY_EVERY_S = 60.0
-LEAST_ROUNDS = 2
+MIN_ROUNDS = 2
 """Whole rounds of a run, however short it was meant to be and however slow the machine is."""
 
 
@@ -152,7 +152,7 @@ class Chaos:
             for topic in self._topics:
                 topic.working.set()
             until = time.monotonic() + self._plan.round_seconds
-            if number > LEAST_ROUNDS:
+            if number > MIN_ROUNDS:
                 until = min(end, until)
             while time.monotonic() < until:
                 await self._torment()
@@ -160,7 +160,7 @@ class Chaos:
             self._history.announced += await asyncio.to_thread(announcements.read)
             self._judge()
             now = time.monotonic()
-            is_over = bool(self._broken) or (now >= end and number >= LEAST_ROUNDS)
+            is_over = bool(self._broken) or (now >= end and number >= MIN_ROUNDS)
             if now - said >= SAY_EVERY_S or is_over:
                 said = now
                 faults = ", ".join(f"{count} {name}" for name, count in self.faults.items())

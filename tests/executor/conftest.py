@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from admin.answers import Answered
+from admin.topics import ScalableTopics
+from admin.transport import Transport
 from decisions.topic.layout import SegmentLayout
-from executor.admin import AdminClient
 from executor.autoscale.decision import SegmentDecision
 from executor.kernel.decision import follow_decisions
 from executor.kernel.family import Actors
@@ -36,6 +38,11 @@ def settings(**changed: Any) -> ExecutorSettings:
     """The shipped settings with short times."""
     quick = {"poll_ms": 10, "request_timeout_seconds": 5, "retry_delay_seconds": 0.02, "retry_max_delay_seconds": 0.1}
     return load_settings(environment={}).executor.model_copy(update=quick | changed)
+
+
+def topics_at(url: str, timeout_seconds: float) -> ScalableTopics:
+    """The admin client as the executor has it."""
+    return ScalableTopics(Transport(url, None, user_agent="test", timeout_seconds=timeout_seconds))
 
 
 @dataclass
@@ -80,9 +87,9 @@ class House:
 
     def layout(self, topic: str) -> SegmentLayout:
         """The layout as it is now."""
-        found = AdminClient(self.controller.url, None, 10).layout(topic)
-        assert isinstance(found, SegmentLayout)
-        return found
+        found = topics_at(self.controller.url, 10).layout(topic)
+        assert isinstance(found, Answered)
+        return found.value
 
     def decide(self, topic: str, *segments: int) -> SegmentDecision:
         """A decision on the layout as it is now; not committed."""
@@ -119,13 +126,13 @@ class House:
     ) -> Iterator[Executor]:
         """An executor at work until the end of the block, then stopped cleanly; `actors` of families beside ours."""
         chosen = settings(**changed)
-        cluster = AdminClient(url or self.gate.url, None, chosen.request_timeout_seconds)
+        topics = topics_at(url or self.gate.url, chosen.request_timeout_seconds)
         with_clock = {"clock": clock} if clock else {}
         executor = Executor(
             chosen,
             follow_decisions(self.lake),
             self.open_ledger(chosen.mode),
-            {**actors_of(cluster), **(actors or {})},
+            {**actors_of(topics), **(actors or {})},
             self.published,
             **with_clock,
         )
@@ -149,7 +156,7 @@ class House:
             executor.stop()
             self.gate.released.set()
             thread.join(15)
-            cluster.close()
+            topics.close()
             assert not thread.is_alive()
             if failed:
                 raise failed[0]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tarfile
 from datetime import datetime, timezone
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -44,6 +46,17 @@ def older(tmp_path) -> DeltaTable:
 def epochs(lake) -> dict[str, int | None]:
     found = DeltaTable(table_path(lake, DECISIONS)).to_pyarrow_table(columns=["decision_id", "layout_epoch"])
     return {one["decision_id"]: one["layout_epoch"] for one in found.to_pylist()}
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_lake_that_an_older_release_left_is_opened_with_all_its_rows(tmp_path, version):
+    with tarfile.open(Path(__file__).parents[1] / "streaming" / f"deployment_v{version}.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    lake = tmp_path / "lake"
+    before = epochs(lake)
+    write_deltalake(create_lake(lake)[DECISIONS.name], to_arrow(DECISIONS, [row("new", None)]), mode="append")
+    assert len(before) > 1
+    assert epochs(lake) == before | {"new": None}
 
 
 def test_a_column_that_became_optional_takes_nulls_and_old_rows_stay(tmp_path, older):

@@ -9,10 +9,11 @@ import pytest
 from admin import answers as client
 from admin.answers import Answered
 from decisions.topic.layout import SegmentLayout
-from executor.admin import AdminClient, TopicGone, called, seen_layout
-from executor.autoscale.actor import AutoscaleActor
+from executor.autoscale.actor import AutoscaleActor, TopicGone, live_layout
 from executor.kernel.family import Accepted, NoAnswer, Refused
-from tests.executor.conftest import House
+from executor.replies import answer_to_call
+from tests.executor import orders
+from tests.executor.conftest import House, topics_at
 from tests.executor.gate import (
     DRIBBLES,
     HANGS,
@@ -36,23 +37,26 @@ NO_ANSWERS = [
 ]
 
 
+LOOK = orders.decision(SegmentLayout.create(2, 0), 0, topic=TOPIC)
+
+
 @pytest.fixture
-def cluster(house: House) -> Iterator[AdminClient]:
-    """A client that goes through the gate."""
-    one = AdminClient(house.gate.url + "/", None, 0.5)
-    yield one
-    one.close()
+def actor(house: House) -> Iterator[AutoscaleActor]:
+    """An actor that goes through the gate."""
+    topics = topics_at(house.gate.url + "/", 0.5)
+    yield AutoscaleActor(topics)
+    topics.close()
 
 
 def test_success_is_a_layout_or_accepted():
     layout = SegmentLayout.create(2, 0)
-    assert seen_layout(TOPIC, Answered(layout)) is layout
-    assert called(Answered(None)) == Accepted()
+    assert live_layout(TOPIC, Answered(layout)) is layout
+    assert answer_to_call(Answered(None)) == Accepted()
 
 
 @pytest.mark.parametrize("fault", NO_ANSWERS, ids=str)
 def test_a_fault_of_the_server_or_the_network_tells_nothing(fault):
-    for told in (seen_layout(TOPIC, fault), called(fault)):
+    for told in (live_layout(TOPIC, fault), answer_to_call(fault)):
         assert isinstance(told, NoAnswer)
         assert not told.denied
         assert told.reason
@@ -60,7 +64,10 @@ def test_a_fault_of_the_server_or_the_network_tells_nothing(fault):
 
 @pytest.mark.parametrize("status", [401, 403])
 def test_credentials_that_do_not_do_are_denied(status):
-    for told in (seen_layout(TOPIC, client.Denied(status, "not you")), called(client.Denied(status, "not you"))):
+    for told in (
+        live_layout(TOPIC, client.Denied(status, "not you")),
+        answer_to_call(client.Denied(status, "not you")),
+    ):
         assert isinstance(told, NoAnswer)
         assert told.denied
         assert f"{status} not you" in told.reason
@@ -70,62 +77,63 @@ def test_credentials_that_do_not_do_are_denied(status):
 @pytest.mark.parametrize("status", [400, 404, 405, 409, 412, 500])
 def test_a_refused_call_is_refused_and_only_a_404_of_the_interface_is_a_topic_that_is_gone(status, from_interface):
     refused = client.Refused(status, "not so", from_interface)
-    assert called(refused) == Refused(f"{status} not so")
-    told = seen_layout(TOPIC, refused)
+    assert answer_to_call(refused) == Refused(f"{status} not so")
+    told = live_layout(TOPIC, refused)
     assert isinstance(told, TopicGone if status == 404 and from_interface else NoAnswer)
 
 
 def test_reasons_are_short():
     long = client.Refused(409, "a" * 1000, from_interface=True)
-    assert len(called(long).reason) == len(seen_layout(TOPIC, long).reason) == 500
-    assert len(seen_layout(TOPIC, client.Nonsense("a" * 10_000)).reason) == 500
+    assert len(answer_to_call(long).reason) == len(live_layout(TOPIC, long).reason) == 500
+    assert len(live_layout(TOPIC, client.Nonsense("a" * 10_000)).reason) == 500
 
 
-def test_a_decision_is_applied_by_its_call_under_its_id(house: House, cluster: AdminClient):
-    actor, topic = AutoscaleActor(cluster), house.create("orders", 2)
+def test_a_decision_is_applied_by_its_call_under_its_id(house: House, actor: AutoscaleActor):
+    topic = house.create("orders", 2)
     split = house.decide(topic, 0)
     assert actor.call(split) == Accepted()
     merge = house.decide(topic, 2, 3)
     assert actor.call(merge) == Accepted()
     calls = [(one.path.rpartition("orders/")[2], one.headers["x-anabranch-decision"]) for one in house.gate.requests]
     assert calls == [("split/0", split.decision_id), ("merge/2/3", merge.decision_id)]
-    seen = cluster.layout(topic)
+    seen = actor.look(split)
     assert isinstance(seen, SegmentLayout)
     assert seen.epoch == 2
 
 
-def test_a_call_that_the_controller_refuses_is_refused_with_its_reason(house: House, cluster: AdminClient):
-    topic = house.create("orders", 4)
-    assert cluster.split_segment(topic, 0, "d") == Accepted()
-    assert cluster.split_segment(topic, 0, "d") == Refused("409 cannot split non-active segment: 0")
-    assert isinstance(cluster.merge_segments(topic, 1, 3, "d"), Refused)
+def test_a_decision_that_the_controller_refuses_is_refused_with_its_reason(house: House, actor: AutoscaleActor):
+    split = house.decide(house.create("orders"), 0)
+    assert actor.call(split) == Accepted()
+    assert actor.call(split) == Refused("409 cannot split non-active segment: 0")
 
 
-def test_a_topic_that_was_deleted_is_gone(house: House, cluster: AdminClient):
+def test_a_topic_that_was_deleted_is_gone(house: House, actor: AutoscaleActor):
     topic = house.create("orders")
+    split = house.decide(topic, 0)
     house.delete(topic)
-    assert isinstance(cluster.layout(topic), TopicGone)
-    assert isinstance(cluster.split_segment(topic, 0, "d"), Refused)
+    assert isinstance(actor.look(split), TopicGone)
+    assert isinstance(actor.call(split), Refused)
 
 
 def test_pulsars_500_for_a_wrong_argument_is_a_refusal_in_one_line_and_another_500_is_no_answer(
-    house: House, cluster: AdminClient
+    house: House, actor: AutoscaleActor
 ):
-    topic = house.create("orders")
+    split = house.decide(house.create("orders"), 0)
     other = ILLEGAL_ARGUMENT.replace("java.lang.IllegalState", "java.lang.Runtime")
     house.gate.on("POST", answers(500, ILLEGAL_ARGUMENT), answers(500, other))
-    assert cluster.split_segment(topic, 0, "d") == Refused("500 Cannot split range of size 1")
-    assert isinstance(cluster.split_segment(topic, 0, "d"), NoAnswer)
+    assert actor.call(split) == Refused("500 Cannot split range of size 1")
+    assert isinstance(actor.call(split), NoAnswer)
 
 
 @pytest.mark.parametrize(
     "fault", [LOST_BEFORE, LOST_AFTER, HANGS, HANGS_AFTER, DRIBBLES, answers(502, "<html>"), answers(429)]
 )
-def test_what_is_no_clear_answer_is_no_answer_for_a_look_and_for_a_call(house: House, cluster: AdminClient, fault):
+def test_what_is_no_clear_answer_is_no_answer_for_a_look_and_for_a_call(house: House, actor: AutoscaleActor, fault):
     topic = house.create("orders")
+    split = house.decide(topic, 0)
     house.gate.on("GET", fault)
     house.gate.on("POST", fault)
-    for told in (cluster.layout(topic), cluster.split_segment(topic, 0, "d")):
+    for told in (actor.look(split), actor.call(split)):
         if fault is DRIBBLES and isinstance(told, Accepted):
             continue
         assert isinstance(told, NoAnswer)
@@ -133,14 +141,15 @@ def test_what_is_no_clear_answer_is_no_answer_for_a_look_and_for_a_call(house: H
         assert told.reason
 
 
-def test_a_404_that_is_not_the_admin_interfaces_says_nothing_about_the_topic(house: House, cluster: AdminClient):
+def test_a_404_that_is_not_the_admin_interfaces_says_nothing_about_the_topic(house: House, actor: AutoscaleActor):
     house.gate.on("GET", answers(404, '{"message":"Not Found","url":"…","status":"404"}'), answers(404, "<html>"))
-    assert isinstance(cluster.layout(TOPIC), NoAnswer)
-    assert isinstance(cluster.layout(TOPIC), NoAnswer)
+    assert isinstance(actor.look(LOOK), NoAnswer)
+    assert isinstance(actor.look(LOOK), NoAnswer)
 
 
 def test_nobody_there_is_no_answer_and_nor_is_a_client_that_was_closed():
-    cluster = AdminClient("http://127.0.0.1:1", None, 0.5)
-    assert isinstance(cluster.layout(TOPIC), NoAnswer)
-    cluster.close()
-    assert isinstance(cluster.layout(TOPIC), NoAnswer)
+    topics = topics_at("http://127.0.0.1:1", 0.5)
+    actor = AutoscaleActor(topics)
+    assert isinstance(actor.look(LOOK), NoAnswer)
+    topics.close()
+    assert isinstance(actor.look(LOOK), NoAnswer)

@@ -1,0 +1,29 @@
+"""What the admin client's replies tell the kernel, for every family that acts through it.
+
+Stage: under the actors, above `executor.kernel`. A reply that does not say clearly "done" or "that is wrong" is
+`NoAnswer`, and then the subject has to be looked at.
+"""
+
+from __future__ import annotations
+
+from admin.answers import Answered, Denied, Refused, Rejection, Reply
+from executor.kernel import family
+from executor.kernel.family import Accepted, Answer, NoAnswer
+
+MAX_REASON = 500
+"""Characters of a reply that are kept."""
+
+
+def answer_to_call(reply: Reply[None]) -> Answer:
+    """What the reply to a call tells."""
+    if isinstance(reply, Answered):
+        return Accepted()
+    if isinstance(reply, Refused):
+        return family.Refused(str(reply)[:MAX_REASON])
+    return no_answer("the call", reply)
+
+
+def no_answer(what: str, fault: object) -> NoAnswer:
+    """Of a fault that tells nothing about what was asked; `what` was asked."""
+    text = f"{what} was answered with {fault}" if isinstance(fault, Rejection) else str(fault)
+    return NoAnswer(text[:MAX_REASON], denied=isinstance(fault, Denied))
