@@ -5,8 +5,9 @@ from __future__ import annotations
 from datetime import datetime, timezone
 
 from decisions.autoscale.answers import Answer, Hold, Merge, Split, next_due
-from decisions.autoscale.gates import DESCRIPTIONS, Reading
+from decisions.autoscale.gates import DESCRIPTIONS, Gate
 from decisions.autoscale.snapshot import TopicSnapshot
+from decisions.kernel.readings import Reading
 
 _HEADINGS = ("gate", "measured", "limit", "margin", "could pass at", "segment")
 
@@ -57,13 +58,13 @@ def duration(milliseconds: float) -> str:
     return f"{sign}{hours}h{minutes}m" if hours < 48 else f"{sign}{hours // 24}d"
 
 
-def _mark(answer: Answer, reading: Reading) -> str:
-    if isinstance(answer, Hold) and reading is answer.binding:
+def _mark(answer: Answer, reading: Reading[Gate]) -> str:
+    if isinstance(answer, Hold) and reading == answer.binding:
         return " >>"
     return "  +" if reading.passed else "  -"
 
 
-def _row(reading: Reading, now: int) -> tuple[str, ...]:
+def _row(reading: Reading[Gate], now: int) -> tuple[str, ...]:
     unit = DESCRIPTIONS[reading.gate].unit
     eligible = reading.eligible_at
     return (

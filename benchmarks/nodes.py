@@ -22,10 +22,10 @@ from kazoo.client import KazooClient
 
 from benchmarks.processes import process_seconds, resident_kb
 from benchmarks.serving import NAMESPACE, controller, machine_now, rates
-from controller import tree
+from controller.layouts.reader import LayoutReader
+from controller.metadata import store_paths
 from controller.metadata.base import Op, Put
 from controller.metadata.zookeeper import ZooKeeperStore
-from controller.view import View
 from decisions.topic.layout import SegmentLayout
 from lab.setup import Jars
 from lab.zookeeper import EmbeddedZooKeeper
@@ -56,7 +56,7 @@ def _measure(work: Path, jars: Jars, bootstrap: str, topics: int) -> dict[str, A
             time.sleep(1)
             empty_kb = resident_kb(pid)
         names = _fill(nodes, topics)
-        view = View(nodes)
+        view = LayoutReader(nodes)
         began = time.monotonic()
         with controller(one, NONE) as (_, pid, start):
             led = _until(lambda: not view.without_leader(names)) - began
@@ -118,7 +118,7 @@ def _fill(nodes: ZooKeeperStore, topics: int) -> list[str]:
     for start in range(0, topics, 100):
         ops: list[Op] = []
         for name in names[start : start + 100]:
-            ops += [Put(tree.topic_path(name), layout), Put(tree.attended_path(name), b"")]
+            ops += [Put(store_paths.topic_path(name), layout), Put(store_paths.attended_path(name), b"")]
         nodes.commit(*ops)
     return names
 

@@ -6,6 +6,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
 
 def cpu_seconds(jvm: int) -> float:
     """Processor time so far of this process, the JVM and all that the JVM has started."""
@@ -13,9 +15,11 @@ def cpu_seconds(jvm: int) -> float:
 
 
 def process_seconds(pid: int) -> float:
-    """Processor time so far of one process."""
-    fields = _read(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
+    """Processor time so far of one process; 0 when it has ended."""
+    with suppress(psutil.Error):
+        times = psutil.Process(pid).cpu_times()
+        return float(times.user + times.system)
+    return 0.0
 
 
 def resident_mb(jvm: int) -> dict[str, int]:
@@ -29,10 +33,9 @@ def resident_mb(jvm: int) -> dict[str, int]:
 
 
 def resident_kb(pid: int) -> int:
-    """Resident memory of one process, KiB."""
-    for line in _read(Path(f"/proc/{pid}/status")).splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1])
+    """Resident memory of one process, KiB; 0 when it has ended."""
+    with suppress(psutil.Error):
+        return int(psutil.Process(pid).memory_info().rss // 1024)
     return 0
 
 
@@ -47,16 +50,6 @@ def folder_bytes(folder: Path) -> int:
 
 def descendants(pid: int) -> list[int]:
     """Ids of all processes below one."""
-    with suppress(OSError):
-        texts = [_read(task / "children") for task in Path(f"/proc/{pid}/task").iterdir()]
-        children = [int(child) for text in texts for child in text.split()]
-        return children + [found for child in children for found in descendants(child)]
+    with suppress(psutil.Error):
+        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
     return []
-
-
-def _read(file: Path) -> str:
-    """What a file says; nothing when what it tells of has ended meanwhile."""
-    try:
-        return file.read_text()
-    except OSError:
-        return ""

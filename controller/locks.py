@@ -16,7 +16,7 @@ class NamedLocks:
         self._guard = threading.Lock()
 
     @contextmanager
-    def alone(self, name: str) -> Iterator[None]:
+    def locked(self, name: str) -> Iterator[None]:
         """Nobody else in this process is in such a block of the same name; others wait, other names do not."""
         with self._guard:
             own = self._locks.get(name)

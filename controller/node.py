@@ -8,16 +8,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from controller.housekeeping import Housekeeping
-from controller.leaders import Leaders
+from controller.housekeeping.failover import TopicFailover
+from controller.housekeeping.housekeeper import Housekeeper
+from controller.layouts.reader import LayoutReader
+from controller.layouts.store import LayoutStore
+from controller.leadership.leaders import Leaders
+from controller.leadership.node_registry import NodeRegistration
 from controller.metadata.base import MetadataStore
+from controller.operations.pruning import Pruning
+from controller.operations.runner import OperationRunner
 from controller.policies import Profile
-from controller.presence import Presence
-from controller.publisher import Publisher
+from controller.publishing.publisher import Publisher
+from controller.publishing.snapshots import Snapshots
 from controller.segments.base import SegmentStore
 from controller.service import ScalableTopicService
-from controller.snapshots import Snapshots
-from controller.store import LayoutStore
+from controller.sessions.registry import SubscriptionRegistry
 
 
 @dataclass(frozen=True)
@@ -43,14 +48,20 @@ class Node:
         self.nodes, self.segments, self.url = nodes, segments, settings.url
         self.leaders = Leaders(nodes, settings.url)
         self.store = LayoutStore(nodes)
-        self.service = ScalableTopicService(
-            self.store, self.leaders, segments, settings.profile, settings.sealed_retention_seconds, now_ms
+        operations = OperationRunner(self.store, self.leaders, segments, now_ms)
+        self.pruning = Pruning(
+            self.store, self.leaders, operations, segments, settings.sealed_retention_seconds, now_ms
         )
-        self.presence = Presence(nodes, settings.url, settings.session_seconds)
-        self.housekeeping = Housekeeping(nodes, self.presence, settings.session_seconds)
-        snapshots = Snapshots(settings.snapshot_seconds, now_ms)
-        self.publisher = Publisher(nodes, settings.bootstrap, snapshots, self.housekeeping.election)
+        self.registry = SubscriptionRegistry(self.store, self.leaders, operations, segments, now_ms)
+        self.service = ScalableTopicService(self.store, self.leaders, operations, segments, settings.profile, now_ms)
+        self.failover = TopicFailover(self.store, self.leaders, operations, self.pruning)
+        self.registration = NodeRegistration(nodes, settings.url, settings.session_seconds)
+        self.housekeeper = Housekeeper(
+            nodes, self.registration, self.leaders, operations, self.pruning, self.failover, settings.session_seconds
+        )
+        snapshots = Snapshots(LayoutReader(nodes), settings.snapshot_seconds, now_ms)
+        self.publisher = Publisher(nodes, settings.bootstrap, snapshots, self.housekeeper.election)
 
     def close(self) -> None:
-        """End the session in the metadata store: others may lead at once what this node has led."""
+        """End the session in the metadata store: other nodes may lead the topics of this one at once."""
         self.nodes.close()

@@ -15,16 +15,16 @@ from collections.abc import Callable
 
 import uvicorn
 
-from controller.access import Access
+from controller.access.callers import Access
+from controller.access.tokens import TokensError
 from controller.app import create_app
 from controller.errors import StartError
+from controller.metadata.factory import open_metadata
 from controller.node import Node, NodeSettings
-from controller.opening import open_metadata
 from controller.segments.base import SegmentStore, SegmentStoreError
 from controller.segments.kafka import KafkaSegments
 from controller.segments.no_segments import NoSegments
 from controller.service import wall_clock_ms
-from controller.tokens import TokensError
 from schemas.settings import ControllerSettings, Settings
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> None:
                 session_seconds=chosen.session_seconds,
             )
             node = Node(nodes, _segments(settings), about, wall_clock_ms)
-            node.presence.claim()
+            node.registration.claim()
             app = create_app(node, access, chosen.max_body_bytes, chosen.consumer_grace_seconds)
             config = uvicorn.Config(
                 app,

@@ -14,31 +14,25 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
-from controller.announcements import consumer_record, layout_record, policy_record
-from controller.attending import Attending
 from controller.errors import Conflict, NotFound, PreconditionFailed
-from controller.journal import Operation
-from controller.leaders import Leaders
-from controller.operations import Operations
+from controller.layouts.reader import no_topic
+from controller.layouts.store import LayoutStore
+from controller.leadership.leaders import Leaders
+from controller.operations.journal import Operation, list_operations
+from controller.operations.runner import OperationRunner
+from controller.outbox.announcements import consumer_announcement, layout_announcement, policy_announcement
 from controller.policies import Profile, check_override
-from controller.pruning import Pruning
 from controller.segments.base import SegmentStore
 from controller.segments.no_segments import NoSegments
-from controller.store import LayoutStore
-from controller.subscribing import Subscribing
-from controller.view import no_topic
 from decisions.topic.layout import HASH_SPACE, SegmentLayout, segment_topic
 from schemas.ids import topic_parts
-from schemas.messages import LayoutCause
 from schemas.metadata import AutoScalePolicyOverride, HashRange
 
 log = logging.getLogger(__name__)
 
 MAX_PROPERTIES_BYTES = 65_536
-ATTEMPTS = 64
+MAX_ATTEMPTS = 64
 """Races that an operation may lose in a row before it gives up with 409."""
-
-Change = Callable[[SegmentLayout], SegmentLayout]
 
 
 def wall_clock_ms() -> int:
@@ -53,18 +47,12 @@ class ScalableTopicService:
         self,
         store: LayoutStore,
         leaders: Leaders,
+        operations: OperationRunner,
         segments: SegmentStore,
         profile: Profile,
-        sealed_retention_seconds: float,
         now_ms: Callable[[], int],
     ) -> None:
-        self.leaders = leaders
-        self._store = store
-        self._segments = segments
-        self._operations = Operations(store, leaders, segments, now_ms)
-        self.pruning = Pruning(store, leaders, self._operations, segments, sealed_retention_seconds, now_ms)
-        self.attending = Attending(store, leaders, self._operations, self.pruning)
-        self.subscribing = Subscribing(store, leaders, self._operations, segments, now_ms)
+        self._store, self._leaders, self._operations, self._segments = store, leaders, operations, segments
         self._profile = profile
         self._now_ms = now_ms
 
@@ -78,9 +66,9 @@ class ScalableTopicService:
         now = self._now_ms()
         layout = SegmentLayout.create(initial_segments, now, properties)
         metadata = layout.to_metadata()
-        record = layout_record(topic, "created", metadata, now)
+        announcement = layout_announcement(topic, "created", metadata, now)
         self._segments.check_topic(topic)
-        with self._operations.alone(topic) as term:
+        with self._operations.locked(topic) as term:
             if self._store.has_topic(topic):
                 raise Conflict(f"Scalable topic already exists: {topic}")
             # What was begun in a former life of the topic must not go on in this one.
@@ -97,13 +85,13 @@ class ScalableTopicService:
                 transaction.end_creation(topic)
                 if not transaction.insert_topic(topic, metadata):
                     raise Conflict(f"Scalable topic already exists: {topic}")
-                transaction.announce(record)
+                transaction.announce(announcement)
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic with its subscriptions; what listeners hear last is the layout it had."""
         now = self._now_ms()
         self._store.check_topic(topic)
-        with self._operations.alone(topic) as term:
+        with self._operations.locked(topic) as term:
             stored = self._store.existing_topic(topic)
             # The layout goes last, so that a deletion that was broken off can be repeated.
             for segment in SegmentLayout.from_metadata(stored.metadata).segments.values():
@@ -113,11 +101,11 @@ class ScalableTopicService:
                 subscriptions = transaction.subscriptions(topic)
                 transaction.delete_topic(topic)
                 for name, type, _ in subscriptions:
-                    transaction.announce(consumer_record(topic, name, type, "deleted", 0, now))
-                transaction.announce(layout_record(topic, "deleted", stored.metadata, now))
+                    transaction.announce(consumer_announcement(topic, name, type, "deleted", 0, now))
+                transaction.announce(layout_announcement(topic, "deleted", stored.metadata, now))
             self._operations.finish_open(term)
             self._store.clear(term)
-        self.leaders.release(topic)
+        self._leaders.release(topic)
 
     def migrate_topic(self, topic: str) -> NoReturn:
         """There is nothing that could be migrated: `Conflict`, or `NotFound` without the topic."""
@@ -175,15 +163,7 @@ class ScalableTopicService:
     def operations(self, topic: str) -> list[Operation]:
         """The newest splits and merges of a topic with how far each is, the newest first."""
         self._store.check_topic(topic)
-        return self._store.operations(topic)
-
-    def resume_operations(self) -> None:
-        """Carry on with what a crash or an unreachable store of segments has left open."""
-        self._operations.resume_open()
-
-    def prune_sealed(self) -> int:
-        """Remove the segments sealed for longer than the retention and read to the end; how many there were."""
-        return self.pruning.prune()
+        return list_operations(self._store, topic)
 
     def policy(self, topic: str) -> AutoScalePolicyOverride | None:
         """The override of a topic as it was set, None when there is none."""
@@ -197,7 +177,7 @@ class ScalableTopicService:
             check_override(self._profile, namespace, policy)
         elif self.policy(topic) is None:
             return
-        self._change(topic, "policy", lambda layout: layout.with_policy(policy))
+        self._change_policy(topic, policy)
 
     def namespace_policy(self, namespace: str) -> AutoScalePolicyOverride | None:
         """The override of a namespace as it was set, None when there is none."""
@@ -212,17 +192,17 @@ class ScalableTopicService:
                 transaction.set_namespace_policy(namespace, policy)
             elif not transaction.remove_namespace_policy(namespace):
                 return
-            transaction.announce(policy_record(namespace, policy, self._now_ms()))
+            transaction.announce(policy_announcement(namespace, policy, self._now_ms()))
 
-    def _change(self, topic: str, cause: LayoutCause, change: Change, decision_id: str | None = None) -> None:
-        """Compare-and-set: change what is there now, and look again when somebody else was faster."""
-        for _ in range(ATTEMPTS):
-            term = self.leaders.lead(topic)
+    def _change_policy(self, topic: str, policy: AutoScalePolicyOverride | None) -> None:
+        """Compare-and-set: change the layout as it is now, and read it again when somebody else was faster."""
+        for _ in range(MAX_ATTEMPTS):
+            term = self._leaders.lead(topic)
             stored = self._store.existing_topic(topic)
-            metadata = change(SegmentLayout.from_metadata(stored.metadata)).to_metadata()
-            record = layout_record(topic, cause, metadata, self._now_ms(), decision_id)
+            metadata = SegmentLayout.from_metadata(stored.metadata).with_policy(policy).to_metadata()
+            announcement = layout_announcement(topic, "policy", metadata, self._now_ms())
             with self._store.write(term) as transaction:
                 if transaction.replace_layout(topic, stored.version, metadata):
-                    transaction.announce(record)
+                    transaction.announce(announcement)
                     return
-        raise Conflict(f"Concurrent modification of {topic}: {ATTEMPTS} attempts came too late; try again")
+        raise Conflict(f"Concurrent modification of {topic}: {MAX_ATTEMPTS} attempts came too late; try again")

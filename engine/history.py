@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from engine.autoscale.samples import Samples
-from engine.records import RawRecord
+from engine.kernel.records import RawRecord
 from engine.replay import RecordedBatch
 from schemas.ids import EVERY_TOPIC
 from schemas.kafka import SEGMENT_STATS
@@ -40,7 +40,7 @@ _COLUMNS = {
     SEGMENT_LOAD.name: ("topic", "segment_id", "msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out",
                         "reporter", "sampled_at", "kafka_partition", "kafka_offset"),
 }  # fmt: skip
-_MOST_REBUILDS = 100
+_MAX_REBUILDS = 100
 
 
 def rebuilt_generation(generation: str, number: int) -> str:
@@ -50,7 +50,7 @@ def rebuilt_generation(generation: str, number: int) -> str:
 
 def free_generation(generation: str, is_used: Callable[[str], bool]) -> str:
     """The first id for a checkpoint rebuilt from `generation` under which nothing was written yet."""
-    ids = (rebuilt_generation(generation, number) for number in range(_MOST_REBUILDS))
+    ids = (rebuilt_generation(generation, number) for number in range(_MAX_REBUILDS))
     return next(identity for identity in ids if not is_used(identity))
 
 
@@ -101,7 +101,7 @@ def _lineage(generations: list[str]) -> list[str]:
     older = generations[:-1]
     while older:
         rebuilt_from = older.pop()
-        if found[0] in {rebuilt_generation(rebuilt_from, number) for number in range(_MOST_REBUILDS)}:
+        if found[0] in {rebuilt_generation(rebuilt_from, number) for number in range(_MAX_REBUILDS)}:
             found.insert(0, rebuilt_from)
     return found
 

@@ -9,22 +9,21 @@ one's inputs are held against the replayed state instead.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
 
 import pydantic_core
 
 from decisions.autoscale.snapshot import snapshot_to_wire
-from engine.autoscale.intake import Intake
-from engine.autoscale.loads import LoadTable
-from engine.autoscale.policies import Policies
-from engine.autoscale.routes import Routes
+from engine.autoscale.evaluation import snapshot_of
+from engine.autoscale.family import AUTOSCALE
 from engine.autoscale.samples import Samples
-from engine.autoscale.state import BucketState, TopicState
-from engine.bucket import EngineSettings, snapshot_of
-from engine.packed import Packed
-from engine.records import Output, RawRecord
+from engine.autoscale.topics import TopicState
+from engine.kernel.bucket import Intake
+from engine.kernel.packed import Packed, pack_anew
+from engine.kernel.records import Output, RawRecord
+from engine.kernel.settings import EngineSettings
 from schemas.snapshot import Snapshot
 
 Row = Mapping[str, Any]
@@ -55,16 +54,16 @@ class BucketReplay:
     """One bucket, batch after batch, in the order in which the job ran them."""
 
     def __init__(self, settings: EngineSettings) -> None:
-        self._policies = Policies(settings.profile, settings.cluster_policy)
-        self.state = BucketState()
-        self.loads = LoadTable()
-        self._routes = Routes(self.state, self.loads, self._policies)
+        of_all = replace(settings, change_threshold=_EVERY_CHANGE)
+        self._known = AUTOSCALE.opener(of_all)({})
+        self._intake = Intake((AUTOSCALE,))
+        self.state, self.loads, self._policies = self._known.topics, self._known.loads, self._known.policies
 
     def take(self, batch: RecordedBatch) -> None:
         """Takes a batch in; raises `RebuildError`."""
         output = Output()
-        intake = Intake(self.state, self.loads, self._policies, self._routes, batch.now, output)
-        intake.take(batch.events, batch.samples, _EVERY_CHANGE)
+        samples = {} if batch.samples is None else {AUTOSCALE.columns.kind: batch.samples}
+        self._intake.take([self._known.begin(batch.now, output)], batch.events, samples, batch.now, output)
         for letter in output.dead_letters:
             place = "{kafka_topic}-{kafka_partition} at offset {kafka_offset}".format_map(letter)
             raise RebuildError(f"an event that was accepted then is not now: {place}: {letter['detail']}")
@@ -75,19 +74,19 @@ class BucketReplay:
         for row in batch.decisions:
             topic = self._evaluated(row, batch, "decision")
             segments = pydantic_core.from_json(row["arguments"])["segments"]
-            identity = topic.begin_flight(row["layout_epoch"], row["action"], segments, batch.now)
+            identity = topic.decided(row["layout_epoch"], row["action"], segments, batch.now)
             topic.decision_seq = _next("decision", row, topic.decision_seq, batch)
             if identity != row["decision_id"]:
                 if batch.is_complete:
                     raise RebuildError(
                         f"{_which('decision', row, batch)} has the id {row['decision_id']}, not {identity}"
                     )
-                assert topic.flight is not None
-                topic.flight.decision_id = row["decision_id"]
+                assert topic.open_decision is not None
+                topic.open_decision = replace(topic.open_decision, decision_id=row["decision_id"])
 
     def packed(self) -> Packed:
         """The state as the state store holds it."""
-        return Packed.of(self.state, self.loads)
+        return pack_anew(self._known.parts)
 
     def _evaluated(self, row: Row, batch: RecordedBatch, kind: str) -> TopicState:
         """The topic of a decision or hold, found to be as it was when that was taken."""

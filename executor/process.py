@@ -9,10 +9,12 @@ import signal
 from collections.abc import Callable
 
 from executor.admin import AdminClient
-from executor.loop import LAKE_ERRORS, Executor
-from executor.outcomes import OutcomeLedger
-from executor.publisher import KafkaPublisher
-from executor.tail import DecisionTail
+from executor.autoscale.actor import AutoscaleActor
+from executor.kernel.decision import follow_decisions
+from executor.kernel.family import Actors
+from executor.kernel.loop import LAKE_ERRORS, Executor
+from executor.kernel.outcomes import OutcomeLedger
+from executor.kernel.publisher import KafkaPublisher
 from schemas.settings import Settings
 
 
@@ -23,19 +25,19 @@ class StartError(Exception):
 def run_executor(settings: Settings, ready: Callable[[str], None]) -> None:
     """Apply decisions until SIGTERM or SIGINT; `ready` gets one line when the record has been read.
 
-    Raises `StartError`, or `executor.outcomes.LeaseLost` when another executor has taken over.
+    Raises `StartError`, or `lake.lease.LeaseLost` when another executor has taken over.
     """
     chosen = settings.executor
     token = settings.controller.token
     try:
         ledger = OutcomeLedger(settings.lake_path, chosen.mode)
-        tail = DecisionTail(settings.lake_path)
+        tail = follow_decisions(settings.lake_path)
     except LAKE_ERRORS as error:
         raise _no_lake(settings, error) from error
     cluster = AdminClient(
         settings.controller.url, token.get_secret_value() if token else None, chosen.request_timeout_seconds
     )
-    executor = Executor(chosen, tail, ledger, cluster, KafkaPublisher(settings.kafka.bootstrap))
+    executor = Executor(chosen, tail, ledger, actors_of(cluster), KafkaPublisher(settings.kafka.bootstrap))
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: executor.stop())
     try:
@@ -49,6 +51,11 @@ def run_executor(settings: Settings, ready: Callable[[str], None]) -> None:
         raise _no_lake(settings, error) from error
     finally:
         cluster.close()
+
+
+def actors_of(admin: AdminClient) -> Actors:
+    """Who acts, by the name of the family: a family that is built in gets its line here."""
+    return {"autoscale": AutoscaleActor(admin)}
 
 
 def _no_lake(settings: Settings, error: Exception) -> StartError:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from deltalake.exceptions import DeltaError
 
-from controller.tokens import TokensError, read_tokens
+from controller.access.tokens import TokensError, read_tokens
 from decisions.autoscale.policy import read_policy
 from lab.broker import check_port_is_free, is_serving
 from lab.java_home import SetupError, find_java, java_version

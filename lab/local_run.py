@@ -6,6 +6,7 @@ parts in the order in which they need one another, and ends them in the opposite
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -19,14 +20,15 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import httpx
 from confluent_kafka import KafkaException
 from deltalake.exceptions import DeltaError
 
+from admin.answers import Response
+from admin.transport import Transport
 from lab.archive import ensure_archive
 from lab.broker import EmbeddedBroker, check_port_is_free, create_topics, free_ports, is_serving
-from lab.integrity import unread_messages
 from lab.java_home import SetupError
+from lab.offsets import unread_messages
 from lab.processes import PartSpec, PartState
 from lab.report import build_report
 from lab.setup import ensure_jars
@@ -81,7 +83,9 @@ class LocalRun:
         jars = ensure_jars(self.settings, self.say)
         if "stream" not in self.without:
             ensure_archive(self.settings, self.say)
-        self._supervisor = supervisor = Supervisor(self.folder, local.restart_first_seconds, local.restart_most_seconds)
+        self._supervisor = supervisor = Supervisor(
+            self.folder, local.restart_delay_seconds, local.restart_max_delay_seconds
+        )
         broker = EmbeddedBroker(self.folder / "kafka", jars.kafka, local.broker_heap, local.broker_port)
         if controller.port:
             check_port_is_free(controller.port, "the controller")
@@ -103,7 +107,7 @@ class LocalRun:
             return PartSpec(name, self._part_command(name, run_file), rank, is_ready, environment, stop_seconds)
 
         parts = [
-            part("controller", 1, lambda: _answers(f"{url}/healthz")),
+            part("controller", 1, lambda: _answers(url)),
             part("stream", 2, stop_seconds=60),
             part("executor", 2),
             part("traffic", 3),
@@ -220,7 +224,6 @@ def _is_healthy(state: PartState) -> bool:
 
 
 def _answers(url: str) -> bool:
-    try:
-        return httpx.get(url, timeout=1, trust_env=False).status_code == 200
-    except httpx.HTTPError:
-        return False
+    with contextlib.closing(Transport(url, None, user_agent="anabranch-run", timeout_seconds=1)) as controller:
+        answer = controller.exchange("GET", "/healthz")
+        return isinstance(answer, Response) and answer.status == 200

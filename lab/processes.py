@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+import psutil
+
 _TETHER = Path(__file__).parent / "tether.py"
 _LOG_BYTES = 20_000_000
 TOKEN_VARIABLE = "ANABRANCH_LOCAL_RUN"
@@ -115,44 +117,27 @@ def end_session(session: int, deadline_s: float = 10.0) -> None:
 
 def session_members(session: int) -> list[int]:
     """Ids of the living processes of a session; zombies do not count."""
-    if sys.platform == "linux":
-        found = [(pid, _stat(pid)) for pid in map(int, filter(str.isdigit, os.listdir("/proc")))]
-        return [pid for pid, stat in found if stat is not None and stat[0] != "Z" and int(stat[3]) == session]
-    listed = subprocess.run(["ps", "-axo", "pid=,sess=,stat="], capture_output=True, text=True, check=True).stdout
-    rows = [line.split() for line in listed.splitlines()]
-    return [int(row[0]) for row in rows if len(row) > 2 and row[1] == str(session) and not row[2].startswith("Z")]
+    return [pid for pid in psutil.pids() if _session_of(pid) == session and _lives(pid)]
 
 
 def carries_token(pid: int, token: str) -> bool:
-    """Whether a process was started with this token in its environment; False where that cannot be read (not Linux)."""
+    """Whether a process was started with this token in its environment; False where that cannot be read."""
     try:
-        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
+        return psutil.Process(pid).environ().get(TOKEN_VARIABLE) == token
+    except (psutil.Error, OSError):
         return False
-    return f"{TOKEN_VARIABLE}={token}".encode() in variables
 
 
-def start_mark(pid: int) -> str | None:
-    """Something that tells this process from a later one of the same id; None when there is no such process."""
-    if sys.platform == "linux":
-        stat = _stat(pid)
-        return None if stat is None else stat[19]
-    listed = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
-    return listed.strip() or None
-
-
-def boot_mark() -> str:
-    """Something that tells this boot of the machine from others; process ids mean nothing across boots."""
+def _session_of(pid: int) -> int | None:
+    # psutil does not know sessions.
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
-
-
-def _stat(pid: int) -> list[str] | None:
-    """The fields of /proc/PID/stat from the state on; the name before it may hold anything."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        return os.getsid(pid)
     except OSError:
         return None
-    return text.rpartition(")")[2].split()
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
+        return False

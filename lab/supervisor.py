@@ -6,7 +6,6 @@ share a checkpoint. What was started is on record: after a supervisor that was k
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -19,22 +18,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
+
+from filelock import FileLock, Timeout
 
 from lab.java_home import SetupError
-from lab.processes import (
-    Child,
-    PartSpec,
-    PartState,
-    boot_mark,
-    carries_token,
-    end_session,
-    session_members,
-    start_mark,
-)
+from lab.processes import Child, PartSpec, PartState, carries_token, end_session, session_members
 
 log = logging.getLogger(__name__)
 
+LOCK_FILE = "run.lock"
+LOCK_SECONDS = 0.2
+"""How long a folder's lock is waited for: `holder` has it for a moment when it looks."""
 _LOOK_SECONDS = 0.1
 _STEADY_SECONDS = 30.0
 """A part that has been up for so long has shown that it can run: its next death is a first one again."""
@@ -59,12 +54,12 @@ class _Part:
 class Supervisor:
     """Runs parts until it is told to stop. `run` is one thread's work; `states` may be read from any."""
 
-    def __init__(self, folder: Path, restart_first_s: float, restart_most_s: float) -> None:
-        """`folder` gets the logs and the record of what was started."""
+    def __init__(self, folder: Path, restart_delay_s: float, restart_max_delay_s: float) -> None:
+        """`folder` gets the logs and the record of what was started; delays are those of `[local]`."""
         self._logs = folder / "log"
         self._logs.mkdir(parents=True, exist_ok=True)
         self._record = folder / "processes.json"
-        self._first, self._most = restart_first_s, restart_most_s
+        self._delay, self._max_delay = restart_delay_s, restart_max_delay_s
         self._token = uuid.uuid4().hex
         self._parts: list[_Part] = []
         self.events: list[dict[str, Any]] = []
@@ -151,8 +146,8 @@ class Supervisor:
         try:
             self._launch(part)
         except (OSError, SetupError) as error:
-            pause = self._put_off(part)
-            part.become("restarting", f"cannot be started: {error}; again in {pause:g} s")
+            delay = self._put_off(part)
+            part.become("restarting", f"cannot be started: {error}; again in {delay:g} s")
             log.warning("%s %s", part.spec.name, part.detail)
 
     def _launch(self, part: _Part) -> None:
@@ -166,18 +161,19 @@ class Supervisor:
         part.child.kill_session()
         part.last_exit = code
         part.child = None
-        pause = self._put_off(part)
+        delay = self._put_off(part)
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        part.become("restarting", f"{how}; again in {pause:g} s")
+        part.become("restarting", f"{how}; again in {delay:g} s")
         self._note(part, "died", exit=code, words=self._last_words(part))
-        log.warning("%s died (%s); starting it again in %g s", part.spec.name, how, pause)
+        log.warning("%s died (%s); starting it again in %g s", part.spec.name, how, delay)
 
     def _put_off(self, part: _Part) -> float:
-        """Sets when a part is started again; the pause, seconds."""
-        pause = min(self._first * 2**part.deaths_in_a_row, self._most)
+        """Sets when a part is started again; the delay, seconds."""
+        # By hand, not by tenacity: its loops would wait here, and one supervisor needs no jitter.
+        delay = min(self._delay * 2**part.deaths_in_a_row, self._max_delay)
         part.deaths_in_a_row += 1
-        part.start_at = time.monotonic() + pause
-        return pause
+        part.start_at = time.monotonic() + delay
+        return delay
 
     def _finish(self, part: _Part, at_once: threading.Event | None) -> None:
         assert part.child is not None
@@ -204,10 +200,7 @@ class Supervisor:
     def _write_record(self) -> None:
         running = [(part.spec.name, part.child.pid) for part in self._parts if part.child is not None]
         made = self._record.with_suffix(".part")
-        sessions = [
-            {"part": name, "session": pid, "mark": start_mark(pid), "boot": boot_mark(), "token": self._token}
-            for name, pid in running
-        ]
+        sessions = [{"part": name, "session": pid, "token": self._token} for name, pid in running]
         try:
             made.write_text(json.dumps(sessions))
             made.replace(self._record)
@@ -218,21 +211,18 @@ class Supervisor:
 def leftovers(record: Path) -> list[int]:
     """The sessions that an earlier supervisor, which was killed, has left running.
 
-    A session counts only while its first process is the very one on record, or while members of it carry the token of
-    that supervisor: the id alone may have been given to somebody else's session since.
+    A session counts only while members of it carry the token of that supervisor: the id alone may have been given to
+    somebody else's session since.
     """
     try:
         known = json.loads(record.read_text())
-        return [entry["session"] for entry in known if entry["boot"] == boot_mark() and _is_left(entry)]
+        return [
+            entry["session"]
+            for entry in known
+            if any(carries_token(pid, entry["token"]) for pid in session_members(entry["session"]))
+        ]
     except (OSError, ValueError, KeyError, TypeError):
         return []
-
-
-def _is_left(entry: dict[str, Any]) -> bool:
-    mark = start_mark(entry["session"])
-    if mark is not None:
-        return bool(mark == entry["mark"])
-    return any(carries_token(pid, entry["token"]) for pid in session_members(entry["session"]))
 
 
 def end_leftovers(record: Path) -> list[int]:
@@ -246,34 +236,33 @@ def end_leftovers(record: Path) -> list[int]:
 
 def holder(folder: Path) -> str | None:
     """The id of the process whose local run holds the folder; None when none does."""
+    file = folder / LOCK_FILE
     try:
-        with open(folder / "run.lock") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except OSError:
-                return lock.read().strip() or "unknown"
+        if file.exists():
+            with FileLock(file, timeout=LOCK_SECONDS):
+                return None
+    except Timeout:
+        return file.read_text().strip() or "unknown"
     except OSError:
         pass
     return None
 
 
 @contextmanager
-def only_one(folder: Path) -> Iterator[IO[str]]:
+def only_one(folder: Path) -> Iterator[None]:
     """Holds the folder against a second local run; `SetupError` names the process that has it."""
+    file = folder / LOCK_FILE
+    lock = FileLock(file, timeout=LOCK_SECONDS)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "run.lock").touch()
+        lock.acquire()
+    except Timeout as error:
+        held_by = file.read_text().strip() or "unknown"
+        raise SetupError(f"another local run (process {held_by}) uses {folder}: stop it first") from error
     except OSError as error:
         raise SetupError(f"{folder} cannot be written to ({error.strerror}): set [local] folder to another") from error
-    with open(folder / "run.lock", "a+") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            lock.seek(0)
-            raise SetupError(
-                f"another local run (process {lock.read().strip() or 'unknown'}) uses {folder}: stop it first"
-            ) from error
-        lock.truncate(0)
-        lock.write(str(os.getpid()))
-        lock.flush()
-        yield lock
+    try:
+        file.write_text(str(os.getpid()))
+        yield
+    finally:
+        lock.release()

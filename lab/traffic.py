@@ -10,6 +10,7 @@ the broker or of this process needs no special case. While the controller is dow
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -21,14 +22,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from random import Random
 
-import httpx
 import numpy as np
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
-from pydantic import ValidationError
 
+from admin.answers import Answered, Fault, Refused, Unanswered
+from admin.topics import ScalableTopics
+from admin.transport import Transport
 from lab.demand import Demand, demands
 from lab.garbage import make_garbage
-from schemas.ids import topic_parts
 from schemas.kafka import SEGMENT_STATS
 from schemas.messages import MAX_VALUE_BYTES, VERSION, SegmentSample, SegmentStats
 from schemas.metadata import ScalableTopicMetadata
@@ -74,46 +75,42 @@ def _owner(topic: str, segment: int) -> str:
 class Sessions:
     """Keeps the topics and consumers at the controller as the demand wants them, and the layouts as they are there."""
 
-    def __init__(self, client: httpx.Client, topics: Iterable[Demand], max_consumers: int) -> None:
-        self._client = client
-        self._demands = tuple(topics)
+    def __init__(self, topics: ScalableTopics, demands: Iterable[Demand], max_consumers: int) -> None:
+        self._topics = topics
+        self._demands = tuple(demands)
         self._max_consumers = max_consumers
         # None = unknown: after a start, consumers of an earlier life may still be registered.
         self._registered: dict[tuple[str, str], set[str] | None] = {}
         self.layouts: dict[str, ScalableTopicMetadata] = {}
         """The newest layout of each topic that the controller has answered with."""
 
-    def synchronise(self, t: float, stop: threading.Event | None = None) -> None:
-        """One pass over all topics. Raises `httpx.TransportError` as soon as the controller cannot be reached."""
+    def synchronise(self, t: float, stop: threading.Event | None = None) -> Unanswered | None:
+        """One pass over all topics; ends early with the fault as soon as the controller cannot be reached."""
         for demand in self._demands:
             if stop is not None and stop.is_set():
-                return
-            try:
-                self._read_layout(demand)
-                self._set_consumers(demand, t)
-            except httpx.HTTPStatusError as error:
-                answer = error.response
-                log.warning(
-                    "%s %s answered %d: %s", answer.request.method, answer.url, answer.status_code, answer.text[:200]
-                )
-            except ValidationError as error:
-                log.warning("the controller's layout of %s is no ScalableTopicMetadata: %s", demand.topic, error)
+                break
+            fault = self._read_layout(demand) or self._set_consumers(demand, t)
+            if isinstance(fault, Unanswered):
+                return fault
+            if fault is not None:
+                log.warning("the controller answered for %s: %s", demand.topic, str(fault)[:200])
+        return None
 
-    def _read_layout(self, demand: Demand) -> None:
-        path = f"/admin/v2/scalable/{topic_parts(demand.topic).path}"
-        answer = self._client.get(path)
-        if answer.status_code == 404:
-            created = self._client.put(path, params={"numInitialSegments": demand.initial_segments})
-            if created.status_code != 409:
-                created.raise_for_status()
+    def _read_layout(self, demand: Demand) -> Fault | None:
+        found = self._topics.layout(demand.topic)
+        if _says(found, 404):
+            created = self._topics.create_topic(demand.topic, demand.initial_segments, {})
+            if not isinstance(created, Answered) and not _says(created, 409):
+                return created
             for subscription in demand.subscriptions:
                 self._registered[demand.topic, subscription.name] = set()
-            answer = self._client.get(path)
-        answer.raise_for_status()
-        self.layouts[demand.topic] = ScalableTopicMetadata.model_validate_json(answer.content)
+            found = self._topics.layout(demand.topic)
+        if not isinstance(found, Answered):
+            return found
+        self.layouts[demand.topic] = found.value.to_metadata()
+        return None
 
-    def _set_consumers(self, demand: Demand, t: float) -> None:
-        path = f"/admin/v2/scalable/{topic_parts(demand.topic).path}/subscriptions"
+    def _set_consumers(self, demand: Demand, t: float) -> Fault | None:
         wanted_counts = demand.consumers(t)
         for subscription in demand.subscriptions:
             every = [f"{subscription.name}-{number}" for number in range(self._max_consumers)]
@@ -122,16 +119,19 @@ class Sessions:
             certain = set() if known is None else known
             for name in every:
                 if name in wanted and name not in certain:
-                    self._client.put(
-                        f"{path}/{subscription.name}/consumers/{name}", params={"type": subscription.type}
-                    ).raise_for_status()
+                    done = self._topics.register_consumer(demand.topic, subscription.name, name, subscription.type)
+                    if not isinstance(done, Answered):
+                        return done
                 elif name not in wanted and (known is None or name in known):
-                    answer = self._client.delete(
-                        f"{path}/{subscription.name}/consumers/{name}", params={"type": subscription.type}
-                    )
-                    if answer.status_code != 404:
-                        answer.raise_for_status()
+                    done = self._topics.unregister_consumer(demand.topic, subscription.name, name)
+                    if not isinstance(done, Answered) and not _says(done, 404):
+                        return done
             self._registered[demand.topic, subscription.name] = wanted
+        return None
+
+
+def _says(reply: object, status: int) -> bool:
+    return isinstance(reply, Refused) and reply.status == status
 
 
 class Counters:
@@ -266,8 +266,8 @@ def run_traffic(settings: Settings, stop: threading.Event, garbage: float = 0.0)
     counters = Counters(settings.path(settings.local.folder) / COUNTERS_FILE)
     outlet = Outlet(settings.kafka.bootstrap, counters)
     reports = Reports(settings, topics, outlet, counters)
-    with controller_client(settings) as client:
-        sessions = Sessions(client, topics, settings.traffic.max_consumers)
+    with contextlib.closing(controller_topics(settings)) as served:
+        sessions = Sessions(served, topics, settings.traffic.max_consumers)
         thread = threading.Thread(
             target=_keep_sessions, args=(sessions, settings.traffic.report_seconds, stop), name="sessions", daemon=True
         )
@@ -288,15 +288,16 @@ def run_traffic(settings: Settings, stop: threading.Event, garbage: float = 0.0)
     return counters
 
 
-def controller_client(settings: Settings) -> httpx.Client:
+def controller_topics(settings: Settings) -> ScalableTopics:
     """A client of the controller's admin interface, with the token when one is set."""
     token = settings.controller.token
-    return httpx.Client(
-        base_url=settings.controller.url,
-        timeout=settings.executor.request_timeout_seconds,
-        headers={"Authorization": f"Bearer {token.get_secret_value()}"} if token else {},
-        # No proxies of the environment: the controller of a local run is on loopback.
-        trust_env=False,
+    return ScalableTopics(
+        Transport(
+            settings.controller.url,
+            token.get_secret_value() if token else None,
+            user_agent="anabranch-traffic",
+            timeout_seconds=settings.executor.request_timeout_seconds,
+        )
     )
 
 
@@ -308,15 +309,15 @@ def next_instant(now: float, interval: float) -> float:
 def _keep_sessions(sessions: Sessions, interval: float, stop: threading.Event) -> None:
     failures = 0
     while not stop.is_set():
-        try:
-            sessions.synchronise(time.time(), stop)
+        fault = sessions.synchronise(time.time(), stop)
+        if fault is None:
             if failures:
                 log.info("the controller answers again")
             failures = 0
-        except httpx.TransportError as error:
+        else:
             failures += 1
             if failures == 1:
-                log.warning("the controller cannot be reached (%s); going on with the layouts known so far", error)
+                log.warning("the controller cannot be reached (%s); going on with the layouts known so far", fault)
         stop.wait(
             min(interval * 2 ** min(failures, 10), max(interval, LONGEST_PAUSE_SECONDS)) if failures else interval
         )

@@ -50,6 +50,7 @@ def delete_unused(lake: str, table: Table, dry_run: bool, keep_hours: int | None
     Only what is older than the table's `delta.deletedFileRetentionDuration`; `keep_hours` is for tables that nobody
     reads or writes.
     """
-    return DeltaTable(table_path(lake, table)).vacuum(
+    files: list[str] = DeltaTable(table_path(lake, table)).vacuum(
         retention_hours=keep_hours, dry_run=dry_run, enforce_retention_duration=keep_hours is None, full=True
     )
+    return files

@@ -5,27 +5,32 @@ Never used in a forked child: delta-rs' runtime refuses that (facts of the stack
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from schemas.arrow import arrow_schema
 from schemas.settings import SettingsError
 from schemas.tables import TABLES, Table
+
+log = logging.getLogger(__name__)
 
 WRITER_VERSION = 4
 """Of the Delta protocol: the highest without a list of features, and what `Table.properties` asks for."""
 WRITER_FEATURES = frozenset({
     "appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns", "timestampNtz"
 })  # fmt: skip
-"""Features of the Delta protocol that delta-rs writes. Others make the first commit fail, or are left unheeded."""
-
+"""Features of the Delta protocol that delta-rs writes. Others make the first commit fail, or are ignored."""
 
 OPEN_FOR_COMMITS = 50
-"""After as many commits a table that is followed is opened anew; it has a checkpoint of its log then."""
+"""After this many commits a table that is followed is opened anew; it has a checkpoint of its log then."""
+
+MAX_RACES = 20
+"""How often a change of a table's columns is tried while others commit."""
 
 
 class LakeError(SettingsError):
@@ -40,7 +45,8 @@ def table_path(lake: str | Path, table: Table) -> str:
 def create_table(lake: str | Path, table: Table) -> DeltaTable:
     """The table, made if it is not there, with its properties. Safe to race: an existing table is left as it is.
 
-    For those who write: raises `LakeError` when this release cannot write to the table as it is.
+    For those who write. Columns that an older release made NOT NULL and that this one writes null to are relaxed.
+    Raises `LakeError` when this release cannot write to the table as it is.
     """
     path = table_path(lake, table)
     if "://" not in path:
@@ -60,7 +66,7 @@ def create_table(lake: str | Path, table: Table) -> DeltaTable:
             "its log is damaged, put a backup in its place, or move the folder away: a new table is made"
         ) from error
     _check(delta, path, table)
-    return delta
+    return _relaxed(delta, path, table)
 
 
 def create_lake(lake: str | Path) -> dict[str, DeltaTable]:
@@ -87,12 +93,17 @@ def read_columns(lake: str | Path, table: Table, columns: Sequence[str]) -> pa.T
 class OpenTable:
     """A table that is kept open for a long time.
 
-    Of each commit that it follows, delta-rs (1.6) keeps the files apart from all others: each makes all later commits
-    dearer, by 0.3 ms on a machine with two cores, and takes some 40 kB. Opened anew it has them in one piece.
+    For each commit that it follows, delta-rs (1.6) keeps a list of files of its own. Each list slows all later commits
+    by 0.3 ms (on two cores) and takes some 40 kB. A table that is opened anew has one list.
     """
 
     def __init__(self, table: DeltaTable) -> None:
         self._table, self._opened_at = table, table.version()
+
+    @property
+    def table(self) -> DeltaTable:
+        """The table as it was at the last look or commit."""
+        return self._table
 
     def newest(self) -> DeltaTable:
         """The table as it is now. Raises `DeltaError` or `OSError` when it cannot be read."""
@@ -101,6 +112,24 @@ class OpenTable:
             self._table = DeltaTable(self._table.table_uri)
             self._opened_at = self._table.version()
         return self._table
+
+    def append(self, rows: pa.Table, app: str, number: int) -> None:
+        """One commit with all rows, which leaves `number` as the newest transaction of `app` in the table.
+
+        Of two commits at once with the same `app` one fails with `CommitFailedError` (Delta's rule for transactions).
+        Raises `DeltaError` or `OSError`.
+        """
+        write_deltalake(
+            self._table,
+            rows,
+            mode="append",
+            commit_properties=CommitProperties(app_transactions=[Transaction(app, number)]),
+        )
+
+    def newest_transaction(self, app: str) -> int | None:
+        """The newest transaction of `app`; None: there is none. Raises `DeltaError` or `OSError`."""
+        number: int | None = self.newest().transaction_version(app)
+        return number
 
 
 def _check(delta: DeltaTable, path: str, table: Table) -> None:
@@ -127,11 +156,34 @@ def _check(delta: DeltaTable, path: str, table: Table) -> None:
         )
     for field in expected:
         there = stored.field(field.name)
-        if there.type != field.type or (field.nullable and not there.nullable):
+        if there.type != field.type:
             raise LakeError(
                 f"the table {path} has the column {field.name} as {_described(there)}, this release writes "
                 f"{_described(field)}: run the release that made it, or move the folder away: a new table is made"
             )
+
+
+def _relaxed(delta: DeltaTable, path: str, table: Table) -> DeltaTable:
+    """The table, with every column nullable that this release may write null to; rows and files stay as they are.
+
+    Where that cannot be done now the table is used as it is: rows without a null still fit.
+    """
+    for _ in range(MAX_RACES):
+        stored = pa.schema(delta.schema().to_arrow())
+        nullable = [field.name for field in arrow_schema(table.row) if field.nullable]
+        strict = [name for name in nullable if not stored.field(name).nullable]
+        if not strict:
+            break
+        try:
+            for name in strict:
+                delta.alter.drop_column_not_null(name)
+        except CommitFailedError as error:
+            log.info("the columns of %s are changed while others commit, trying again: %s", path, error)
+            delta = DeltaTable(path)
+        except (DeltaError, OSError) as error:
+            log.warning("columns of %s still refuse nulls (%s): %s", path, ", ".join(strict), error)
+            break
+    return delta
 
 
 def _listed(names: set[str]) -> str:

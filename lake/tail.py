@@ -1,11 +1,13 @@
 """Following the tables of the lake by version, through delta-rs and its change data feed.
 
-Stage: the read end of the local run, under `lab.view`, `lab.report` and `anabranch lake show`. A look at a table in
-which nothing is new costs a millisecond, whatever its history.
+Stage: the read end of every table: the executor follows `decisions` with it, and `ledger` and the screen all of them.
+A look at a table in which nothing is new costs a millisecond, however long its history is.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Container, Sequence
 from datetime import timezone
 from typing import Any
 
@@ -16,16 +18,81 @@ from deltalake.exceptions import DeltaError
 from lake.tables import OpenTable, open_table
 from schemas.tables import Table
 
+log = logging.getLogger(__name__)
+
 COMMITTED_AT = "_commit_timestamp"
-"""Column of tailed rows: when Delta committed them, an aware UTC datetime."""
+"""Column of rows that come from the change data feed: when Delta committed them, an aware UTC datetime."""
 
 BACKLOG_VERSIONS = 3000
 """Versions that a tail looks back on at first: a second of reading; older rows are history, not the present."""
 
-Row = dict[str, Any]
+StoredRow = dict[str, Any]
+"""A row as it was read: column to value."""
 
 
-def cdf_rows(table: DeltaTable, first: int, last: int | None = None) -> list[Row]:
+class Tail:
+    """Follows one table of the lake: each `read` gives what was committed since the one before.
+
+    When there is no version to go on from, it catches up: at the first look, and when the log no longer reaches back to
+    the last one, as its retention has passed. It then looks back on some versions, or scans the whole table.
+    """
+
+    def __init__(
+        self,
+        lake: str,
+        table: Table,
+        columns: Sequence[str] = (),
+        order: Sequence[str] = (),
+        backlog: int | None = BACKLOG_VERSIONS,
+    ) -> None:
+        """Rows have `columns` (all when empty); those of one commit are sorted by `order`.
+
+        `backlog`: versions to look back on when catching up; None: the whole table is scanned.
+        """
+        self._lake, self._table, self._backlog = lake, table, backlog
+        self._columns, self._order = tuple(columns or table.row.model_fields), tuple(order)
+        self._open: OpenTable | None = None
+        self._next: int | None = None
+
+    def read(self, known: Container[Any] = ()) -> list[StoredRow]:
+        """New rows, the oldest first; none when the table does not exist (yet).
+
+        A scan leaves out rows whose first column is in `known`. Raises `DeltaError` or `OSError` when the table cannot
+        be read now: the next look gives the same rows then.
+        """
+        table = self._newest()
+        if table is None:
+            return []
+        version = table.version()
+        if self._next == version + 1:
+            return []
+        rows = self._rows(table, version, known)
+        self._next = version + 1
+        return rows
+
+    def _newest(self) -> DeltaTable | None:
+        if self._open is not None:
+            return self._open.newest()
+        table = open_table(self._lake, self._table)
+        if table is not None:
+            self._open = OpenTable(table)
+        return table
+
+    def _rows(self, table: DeltaTable, version: int, known: Container[Any]) -> list[StoredRow]:
+        if self._next is not None:
+            try:
+                return _read_cdf(table, self._next, version, self._columns, self._order)
+            except DeltaError as error:
+                log.warning("%s cannot be followed from version %d: %s", self._table.name, self._next, error)
+        if self._backlog is None:
+            return _scan(table, self._columns, self._order, known)
+        first = max(self._next or 0, version - self._backlog)
+        return committed_rows(table, first, version, self._columns, self._order)
+
+
+def committed_rows(
+    table: DeltaTable, first: int, last: int | None = None, columns: Sequence[str] = (), order: Sequence[str] = ()
+) -> list[StoredRow]:
     """The rows that versions `first..last` appended, in commit order, with `COMMITTED_AT`.
 
     Versions that the log has forgotten (its retention has passed) are left out. Raises `DeltaError`.
@@ -34,19 +101,34 @@ def cdf_rows(table: DeltaTable, first: int, last: int | None = None) -> list[Row
     if first > newest:
         return []
     try:
-        found = _read_cdf(table, first, newest)
+        return _read_cdf(table, first, newest, columns, order)
     except DeltaError:
-        found = _read_cdf(table, _first_remembered(table, first, newest), newest)
-    order = found.column("_commit_version").to_pylist()
-    rows = found.drop_columns(["_change_type", "_commit_version"]).to_pylist()
-    for row in rows:
-        row[COMMITTED_AT] = row[COMMITTED_AT].replace(tzinfo=timezone.utc)
-    return [rows[at] for at in sorted(range(len(rows)), key=order.__getitem__)]
+        return _read_cdf(table, _first_remembered(table, first, newest), newest, columns, order)
 
 
-def _read_cdf(table: DeltaTable, first: int, last: int) -> pa.Table:
+def newest_rows(table: DeltaTable, limit: int) -> list[StoredRow]:
+    """The `limit` rows that were committed last, oldest first."""
+    newest, span = table.version(), max(16, limit)
+    while True:
+        rows = committed_rows(table, max(0, newest - span), newest)
+        if len(rows) >= limit or span > newest:
+            return rows[-limit:] if limit else []
+        span *= 8
+
+
+def _read_cdf(
+    table: DeltaTable, first: int, last: int, columns: Sequence[str] = (), order: Sequence[str] = ()
+) -> list[StoredRow]:
     # Not allow_out_of_range: it answers with no rows at all when the first version is forgotten.
-    return pa.table(table.load_cdf(starting_version=first, ending_version=last))
+    found = pa.table(table.load_cdf(starting_version=first, ending_version=last)).drop_columns(["_change_type"])
+    if columns:
+        found = found.select([*columns, "_commit_version", COMMITTED_AT])
+    rows: list[StoredRow] = found.to_pylist()
+    rows.sort(key=lambda row: [row[column] for column in ("_commit_version", *order)])
+    for row in rows:
+        del row["_commit_version"]
+        row[COMMITTED_AT] = row[COMMITTED_AT].replace(tzinfo=timezone.utc)
+    return rows
 
 
 def _first_remembered(table: DeltaTable, first: int, last: int) -> int:
@@ -61,41 +143,15 @@ def _first_remembered(table: DeltaTable, first: int, last: int) -> int:
     return remembered
 
 
-def newest_rows(table: DeltaTable, limit: int) -> list[Row]:
-    """The `limit` rows that were committed last, oldest first."""
-    newest, span = table.version(), max(16, limit)
-    while True:
-        rows = cdf_rows(table, max(0, newest - span), newest)
-        if len(rows) >= limit or span > newest:
-            return rows[-limit:] if limit else []
-        span *= 8
-
-
-class Tail:
-    """Follows one table of the lake: each `read` gives what was committed since the one before."""
-
-    def __init__(self, lake: str, table: Table, backlog: int = BACKLOG_VERSIONS) -> None:
-        self._lake, self._table, self._backlog = lake, table, backlog
-        self._open: OpenTable | None = None
-        self._next = 0
-
-    def read(self) -> list[Row]:
-        """New rows in commit order; none when the table does not exist (yet) or cannot be read at the moment."""
-        try:
-            if self._open is None:
-                table = open_table(self._lake, self._table)
-                if table is None:
-                    return []
-                self._open = OpenTable(table)
-                self._next = max(0, table.version() - self._backlog)
-            else:
-                table = self._open.newest()
-            version = table.version()
-            if version < self._next:
-                return []
-            rows = cdf_rows(table, self._next, version)
-        except (DeltaError, OSError):
-            self._open = None if self._next == 0 else self._open
-            return []
-        self._next = version + 1
-        return rows
+def _scan(table: DeltaTable, columns: Sequence[str], order: Sequence[str], known: Container[Any]) -> list[StoredRow]:
+    """The rows of the whole table whose first column is not in `known`, by `order`."""
+    identity = columns[0]
+    named = table.to_pyarrow_table(columns=[identity, "day"])
+    days = dict(zip(named[identity].to_pylist(), named["day"].to_pylist(), strict=True))
+    wanted = {name: day for name, day in days.items() if name not in known}
+    if not wanted:
+        return []
+    # By partition too: names say nothing about files, and all columns of all past rows are large.
+    here = [("day", "in", sorted(set(wanted.values()))), (identity, "in", list(wanted))]
+    rows: list[StoredRow] = table.to_pyarrow_table(columns=list(columns), filters=here).to_pylist()
+    return sorted(rows, key=lambda row: [row[column] for column in order])

@@ -2,4 +2,9 @@
 
 Neighbours: Delta only. The tables that it reads are described in `schemas.tables`; `anabranch lake` shows them as they
 are, and `docs/sql.md` has the queries that people start from.
+
+- `live`       the fleet as it stands, kept up to date: what the screen draws
+- `summary`    what happened between two instants: what a run's report says
+- `latencies`  every stage from a consumer event to the applied decision
+- `actions`    what a row of `decisions` is about, in short
 """

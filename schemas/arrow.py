@@ -1,4 +1,4 @@
-"""Arrow schemas, derived from the row models of `schemas.tables`; and rows to Arrow and back.
+"""Arrow schemas, derived from the row models of `schemas.tables`; and rows to Arrow.
 
 Neighbours: every writer and reader of Delta that goes through delta-rs, and the streaming job's driver.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from schemas.tables import Row, Table
+from schemas.tables import Table, TableRow
 
 _ARROW = {
     str: pa.string(),
@@ -27,7 +27,7 @@ _ARROW = {
 }
 
 
-def column_types(row: type[Row]) -> dict[str, tuple[type, bool]]:
+def column_types(row: type[TableRow]) -> dict[str, tuple[type, bool]]:
     """Column name to (Python type, nullable), in the model's order."""
     found: dict[str, tuple[type, bool]] = {}
     for name, field in row.model_fields.items():
@@ -41,20 +41,14 @@ def column_types(row: type[Row]) -> dict[str, tuple[type, bool]]:
 
 
 @cache
-def arrow_schema(row: type[Row]) -> pa.Schema:
+def arrow_schema(row: type[TableRow]) -> pa.Schema:
     """The Arrow schema of a row model, columns in its order."""
     return pa.schema(
         [pa.field(name, _ARROW[kind], nullable=nullable) for name, (kind, nullable) in column_types(row).items()]
     )
 
 
-def to_arrow(table: Table, rows: Iterable[Row | Mapping[str, Any]]) -> pa.Table:
+def to_arrow(table: Table, rows: Iterable[TableRow | Mapping[str, Any]]) -> pa.Table:
     """Rows (models or mappings of column to value) as an Arrow table of exactly the table's schema."""
-    plain = [row.model_dump() if isinstance(row, Row) else dict(row) for row in rows]
+    plain = [row.model_dump() if isinstance(row, TableRow) else dict(row) for row in rows]
     return pa.Table.from_pylist(plain, schema=arrow_schema(table.row))
-
-
-def from_arrow(table: Table, batch: pa.Table) -> list[Row]:
-    """The rows of an Arrow table as validated models; columns that the model does not know are left out."""
-    names = [name for name in arrow_schema(table.row).names if name in batch.column_names]
-    return [table.row.model_validate(row) for row in batch.select(names).to_pylist()]

@@ -7,13 +7,14 @@ never raises.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, Union, get_args
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
-from schemas.base import Count, Millis, Name, Namespace, Rate, SegmentId, TopicName, Wire
+from schemas.base import TOPIC_PATTERN, Count, Millis, Name, Namespace, Rate, SegmentId, TopicName, Wire
 from schemas.ids import EVERY_TOPIC
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 
@@ -32,6 +33,10 @@ SubscriptionType = Literal["STREAM", "CHECKPOINT", "QUEUE"]
 ConsumerEventKind = Literal["registered", "unregistered", "snapshot", "deleted"]
 LayoutCause = Literal["created", "split", "merge", "prune", "policy", "deleted", "snapshot"]
 OutcomeStatus = Literal["applied", "superseded", "rejected", "failed", "observed"]
+
+
+TOPICS_FAMILY = "autoscale"
+"""The family (`schemas.tables.Family`) of decisions on scalable topics; its messages do not name it."""
 
 
 class SegmentSample(Wire):
@@ -125,10 +130,19 @@ class OutcomeEvent(Wire):
     v: Literal[1]
     type: Literal["outcome"]
     decision_id: Annotated[str, Field(min_length=1, max_length=128)]
-    topic: TopicName
+    family: Annotated[Name, Field(exclude_if=lambda family: family == TOPICS_FAMILY)] = TOPICS_FAMILY
+    """Which family's decision it was; absent: of a scalable topic."""
+    topic: Name
+    """What was decided about: a scalable topic, or whatever another family decides about. It is the record's key."""
     status: OutcomeStatus
     error: Annotated[str, Field(max_length=8192)] | None = None
     at: Millis
+
+    @model_validator(mode="after")
+    def _a_topic_has_a_topics_name(self) -> OutcomeEvent:
+        if self.family == TOPICS_FAMILY and not re.fullmatch(TOPIC_PATTERN, self.topic):
+            raise ValueError("topic is not topic://tenant/namespace/name")
+        return self
 
 
 ControlEvent: TypeAlias = Annotated[LayoutEvent | PolicyEvent | TickEvent | OutcomeEvent, Field(discriminator="type")]
@@ -159,21 +173,38 @@ class Rejected:
     detail: str
 
 
-_ADAPTERS: dict[str, TypeAdapter[Any]] = {
-    "segment-stats": TypeAdapter(SegmentStats),
-    "consumer-events": TypeAdapter(ConsumerEvent),
-    "control-events": TypeAdapter(ControlEvent),
+_MODELS: dict[str, tuple[type[Any], ...]] = {
+    "segment-stats": (SegmentStats,),
+    "consumer-events": (ConsumerEvent,),
+    "control-events": get_args(get_args(ControlEvent)[0]),
 }
+"""The models of each Kafka topic; where there are several, `type` tells them apart."""
 
 
-def key_of(message: Message) -> str:
-    """The Kafka key that a message must carry: its topic's name, or `*` when it concerns every topic."""
-    return getattr(message, "topic", None) or EVERY_TOPIC
+def _adapter(models: tuple[type[Any], ...]) -> TypeAdapter[Any]:
+    if len(models) == 1:
+        return TypeAdapter(models[0])
+    several: Any = Annotated[Union[models], Field(discriminator="type")]  # noqa: UP007
+    return TypeAdapter(several)
 
 
-def parse_message(
-    source: Source, key: bytes | None, value: bytes | None, size: int | None = None
-) -> Message | Rejected:
+_ADAPTERS = {source: _adapter(models) for source, models in _MODELS.items()}
+
+
+def register_messages(source: str, *models: type[Wire]) -> None:
+    """Adds the messages of another family: models of a Kafka topic, each with a `type` of its own when there are
+    several."""
+    _MODELS[source] = (*_MODELS.get(source, ()), *models)
+    _ADAPTERS[source] = _adapter(_MODELS[source])
+
+
+def key_of(message: Any) -> str:
+    """The Kafka key that a message must carry: its topic's name (or what else its `subject` is), or `*` when it
+    concerns every one."""
+    return getattr(message, "topic", None) or getattr(message, "subject", None) or EVERY_TOPIC
+
+
+def parse_message(source: str, key: bytes | None, value: bytes | None, size: int | None = None) -> Message | Rejected:
     """The message in `value`, or why there is none. Total: raises for no input.
 
     `source` is the Kafka topic's logical name; `size` the length of the whole value in bytes when `value` was cut

@@ -109,10 +109,10 @@ class ExecutorSettings(_Section):
     """Topics that are acted on at the same time."""
     request_timeout_seconds: Seconds
     """Longest wait for one answer of the controller, seconds."""
-    retry_first_seconds: Seconds
-    """First pause after a call without an answer, seconds; doubled each time."""
-    retry_most_seconds: Seconds
-    """Longest such pause, seconds."""
+    retry_delay_seconds: Seconds
+    """Delay after a call without an answer, seconds; those after it are random, up to twice as long each time."""
+    retry_max_delay_seconds: Seconds
+    """Longest such delay, seconds."""
     give_up_seconds: Seconds
     """A decision that could not be applied for this long ends as `failed`, seconds."""
 
@@ -176,10 +176,10 @@ class LocalSettings(_Section):
     broker_port: Port
     """Port of the embedded Kafka broker; 0 = a free one."""
     broker_heap: Heap
-    restart_first_seconds: Seconds
-    """First pause before a part that died is started again, seconds; doubled at each death in a row."""
-    restart_most_seconds: Seconds
-    """Longest such pause, seconds."""
+    restart_delay_seconds: Seconds
+    """Delay before a part that died is started again, seconds; doubled at each death in a row."""
+    restart_max_delay_seconds: Seconds
+    """Longest such delay, seconds."""
     free_disk_mb: Annotated[int, Field(ge=0)]
     """The local run refuses to start with less free disk, MB."""
 
@@ -292,6 +292,9 @@ def load_settings(
     ):
         if environment.get(variable):
             merged.setdefault(section, {})[key] = environment[variable]
+    for (section, key), now in _RENAMED.items():
+        if key in merged.get(section, {}):
+            raise SettingsError(f"wrong settings in {_listed(read)}: [{section}] {key} is {now} now")
     try:
         return Settings.model_validate({**merged, "home": home})
     except ValidationError as error:
@@ -299,7 +302,20 @@ def load_settings(
             f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}"
             for item in error.errors(include_url=False, include_input=False)
         )
-        raise SettingsError(f"wrong settings in {', '.join(str(file) for file in read)}: {problems}") from error
+        raise SettingsError(f"wrong settings in {_listed(read)}: {problems}") from error
+
+
+_RENAMED = {
+    ("executor", "retry_first_seconds"): "[executor] retry_delay_seconds",
+    ("executor", "retry_most_seconds"): "[executor] retry_max_delay_seconds",
+    ("local", "restart_first_seconds"): "[local] restart_delay_seconds",
+    ("local", "restart_most_seconds"): "[local] restart_max_delay_seconds",
+}
+"""Keys of older releases, by section and key, and what they are called since."""
+
+
+def _listed(files: Sequence[Path]) -> str:
+    return ", ".join(map(str, files))
 
 
 def _lay_over(base: dict[str, Any], over: Mapping[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """The Delta tables: one row model per table, and what the tables are made with (DESIGN section 4.2).
 
 Append-only, change data feed on, plain protocol features, so that both delta-spark and delta-rs read and write them.
-Physical schemas are derived: `schemas.arrow` and `schemas.ddl`. Times are UTC instants in microseconds; `day` is the
+The physical schema is derived (`schemas.arrow`). Times are UTC instants in microseconds; `day` is the
 UTC date of the row's own time and the partition column.
 """
 
@@ -13,39 +13,38 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from schemas.messages import OutcomeStatus, RejectReason
+from schemas.messages import RejectReason
 from schemas.snapshot import Trigger
 
-Family = Literal["autoscale"]
-"""Which decision system a row is of; further families share the tables."""
+Family = Literal["autoscale", "bundles", "bookies"]
+"""Which kind of decision a row is about (DESIGN section 8); the families share the tables."""
 
 Action = Literal["split", "merge"]
-OutcomeStep = Literal["intent"] | OutcomeStatus
-AcceptCause = Literal["first", "changed", "crossed"]
 
 
-class Row(BaseModel):
+class TableRow(BaseModel):
     """A row of a Delta table: snake_case columns, strict, frozen, nothing unknown."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
-class DecisionRow(Row):
+class DecisionRow(TableRow):
     """One action to take."""
 
     decision_id: str
     """Digest of subject, layout epoch, action, arguments and attempt: the same in every replay."""
     family: str
     subject: str
-    """The scalable topic."""
+    """What is decided about: of the family `autoscale` a scalable topic."""
     action: str
-    """`split` or `merge`."""
+    """One of the family's actions: `split` or `merge`."""
     arguments: str
-    """JSON: `{"segments":[3]}` for a split, `{"segments":[4,5]}` for a merge."""
+    """JSON, by action: `{"segments":[3]}` for a split, `{"segments":[4,5]}` for a merge."""
     reason: str
     trigger: str
     """`consumer` or `tick`."""
-    layout_epoch: int
+    layout_epoch: int | None
+    """Epoch of the layout that was decided on; None: the family's subjects have no layout."""
     policy_digest: str
     decided_at: datetime
     """The batch's time, which `decide` saw as `now`."""
@@ -56,11 +55,11 @@ class DecisionRow(Row):
     engine_version: str
     batch_id: int
     seq: int
-    """The how-manieth decision of this subject, from 1, without gaps."""
+    """Number of this decision among those of its subject: 1, 2, 3, … without gaps."""
     day: date
 
 
-class HoldRow(Row):
+class HoldRow(TableRow):
     """A change of the binding reason for not acting."""
 
     family: str
@@ -84,11 +83,11 @@ class HoldRow(Row):
     engine_version: str
     batch_id: int
     seq: int
-    """The how-manieth hold of this subject, from 1, without gaps."""
+    """Number of this hold among those of its subject: 1, 2, 3, … without gaps."""
     day: date
 
 
-class SegmentLoadRow(Row):
+class SegmentLoadRow(TableRow):
     """One accepted (significant) load record; rates are per second."""
 
     topic: str
@@ -109,7 +108,7 @@ class SegmentLoadRow(Row):
     day: date
 
 
-class EventRow(Row):
+class EventRow(TableRow):
     """One accepted consumer or control event, ticks included."""
 
     subject: str
@@ -132,7 +131,7 @@ class EventRow(Row):
     day: date
 
 
-class DeadLetterRow(Row):
+class DeadLetterRow(TableRow):
     """One message that was not accepted."""
 
     reason: str
@@ -154,7 +153,7 @@ class DeadLetterRow(Row):
     day: date
 
 
-class BatchRow(Row):
+class BatchRow(TableRow):
     """One micro-batch that read something: what became of every message and every sample in it.
 
     Summed over all rows: `messages` is every Kafka record that the job ever read, each exactly once, and
@@ -190,7 +189,7 @@ class BatchRow(Row):
     day: date
 
 
-class OutcomeRow(Row):
+class OutcomeRow(TableRow):
     """One step of applying a decision."""
 
     decision_id: str
@@ -202,7 +201,7 @@ class OutcomeRow(Row):
     """Calls made for this decision so far, from 0."""
     at: datetime
     layout_epoch: int | None
-    """Epoch of the layout that was seen at this step."""
+    """Epoch of the layout that was seen at this step; None: none was seen, or the family's subjects have none."""
     seen: str
     """JSON: what was seen (segments, states, children) when this was judged."""
     error: str | None
@@ -213,7 +212,7 @@ class OutcomeRow(Row):
     day: date
 
 
-class AlertRow(Row):
+class AlertRow(TableRow):
     """One alert raised or resolved."""
 
     alert: str
@@ -232,7 +231,7 @@ class Table:
     """One Delta table: its name, which is also its folder, row model, partition column and who writes it."""
 
     name: str
-    row: type[Row]
+    row: type[TableRow]
     written_by: str
     partition_by: tuple[str, ...] = ("day",)
     log_retention_days: int = 30
@@ -264,6 +263,6 @@ TABLES = {
 
 __all__ = [
     "ALERTS", "BATCHES", "DEAD_LETTERS", "DECISIONS", "EVENTS", "HOLDS", "OUTCOMES", "SEGMENT_LOAD", "TABLES",
-    "AcceptCause", "Action", "AlertRow", "BatchRow", "DeadLetterRow", "DecisionRow", "EventRow", "Family", "HoldRow",
-    "OutcomeRow", "OutcomeStep", "RejectReason", "Row", "SegmentLoadRow", "Table", "Trigger",
+    "Action", "AlertRow", "BatchRow", "DeadLetterRow", "DecisionRow", "EventRow", "Family", "HoldRow",
+    "OutcomeRow", "RejectReason", "SegmentLoadRow", "Table", "TableRow", "Trigger",
 ]  # fmt: skip

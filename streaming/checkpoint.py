@@ -8,7 +8,6 @@ records in them.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import socket
@@ -17,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from filelock import FileLock, Timeout
 from pyspark.sql import SparkSession
 
 
@@ -87,14 +87,15 @@ def hold_checkpoint(checkpoint: str) -> Iterator[None]:
         return
     path = Path(checkpoint)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path.with_name(path.name + ".lock"), "a+") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            lock.seek(0)
-            holder = lock.read().strip() or "unknown"
-            raise CheckpointInUse(f"the checkpoint {path} is in use by {holder}; stop that job first") from error
-        lock.truncate(0)
-        lock.write(f"process {os.getpid()} on {socket.gethostname()}")
-        lock.flush()
+    file = path.with_name(path.name + ".lock")
+    lock = FileLock(file, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        holder = file.read_text().strip() or "unknown"
+        raise CheckpointInUse(f"the checkpoint {path} is in use by {holder}; stop that job first") from error
+    try:
+        file.write_text(f"process {os.getpid()} on {socket.gethostname()}")
         yield
+    finally:
+        lock.release()

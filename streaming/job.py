@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
 
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkException, StreamingQueryException
@@ -16,9 +17,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from decisions.autoscale.policy import PolicyError, read_policy
-from engine.bucket import EngineSettings
-from engine.packing import PACKED_DDL, BucketPacker
-from engine.records import OUTPUT_DDL
+from engine.families import bucket_packer
+from engine.kernel.packing import PACKED_DDL
+from engine.kernel.records import OUTPUT_DDL
+from engine.kernel.settings import EngineSettings
 from schemas.settings import Settings, SettingsError
 from streaming.checkpoint import CheckpointUnfit, check_place, hold_checkpoint, read_place
 from streaming.processor import BucketProcessor
@@ -79,7 +81,7 @@ def operator_output(spark: SparkSession, settings: Settings) -> DataFrame:
         spark, settings.kafka.bootstrap, stream.buckets, stream.max_stats_per_batch, stream.max_events_per_batch, start
     )
     with _workers_of_their_own(spark, "decode"):
-        packed = rows.mapInArrow(BucketPacker(stream.buckets), PACKED_DDL)
+        packed = rows.mapInArrow(bucket_packer(stream.buckets), PACKED_DDL)
     state = None if start is None else spark.read.schema(STATE_DDL).parquet(start.state).groupBy("bucket")
     with _workers_of_their_own(spark, "state"):
         return packed.groupBy("bucket").transformWithState(
@@ -121,41 +123,55 @@ def checkpoint_of(settings: Settings) -> str:
     return checkpoint if "://" in checkpoint else str(settings.path(checkpoint))
 
 
-def run_job(settings: Settings, stop: threading.Event, new_checkpoint: bool = False) -> None:
+@contextmanager
+def own_session(settings: Settings, scratch: Path) -> Iterator[SparkSession]:
+    """A session for one run of the job, stopped at its end."""
+    spark = start_session(settings, scratch=scratch)
+    try:
+        yield spark
+    finally:
+        with suppress(*_JVM_GONE):
+            spark.stop()
+
+
+def run_job(
+    settings: Settings, stop: threading.Event, new_checkpoint: bool = False,
+    session: Callable[[Settings, Path], AbstractContextManager[SparkSession]] = own_session,
+    sink_type: type[LakeSink] = LakeSink,
+) -> None:  # fmt: skip
     """Runs the job until `stop` is set. Raises `CheckpointInUse`, `JobFailed`, `MetricsError`, `SettingsError`.
 
-    `new_checkpoint`: a checkpoint that is not there is made anew, even though the lake has rows of another.
+    `new_checkpoint`: a checkpoint that is not there is made anew, even though the lake has rows of another. `session`
+    gives the session to run on; it is opened once nothing but Spark can refuse to start.
     """
     engine_settings(settings)
     own_files = scratch_folder(settings.path(settings.local.folder) / "scratch")
     with hold_checkpoint(checkpoint_of(settings)), own_files as scratch, JobWatch(settings) as watch:
         ticks = TickWriter(settings.kafka.bootstrap, settings.stream.tick_seconds)
-        sink = LakeSink(settings.lake_path, settings.stream.bulk_writer, ticks.ask, watch.observe_batch)
-        spark = start_session(settings, scratch=scratch)
-        try:
-            _check_checkpoint(spark, settings, sink, new_checkpoint)
-            adopt_operator(spark, checkpoint_of(settings))
-            query = start_query(spark, settings, sink)
-            ticks.start()
-            watch.expect_evaluations()
-            log.info(
-                "reading %s, writing %s, checkpoint %s",
-                settings.kafka.bootstrap,
-                settings.lake_path,
-                checkpoint_of(settings),
-            )
-            _run_until(stop, query, watch)
-        except PySparkException as error:
-            raise failure_of(str(error)) from error
-        except _JVM_GONE as error:
-            raise JvmLost(
-                "the JVM of Spark's driver has ended: killed, or out of memory (its own lines stand above); the next "
-                "start goes on from the checkpoint"
-            ) from error
-        finally:
-            ticks.stop()
-            with suppress(*_JVM_GONE):
-                spark.stop()
+        sink = sink_type(settings.lake_path, settings.stream.bulk_writer, ticks.ask, watch.observe_batch)
+        with session(settings, scratch) as spark:
+            try:
+                _check_checkpoint(spark, settings, sink, new_checkpoint)
+                adopt_operator(spark, checkpoint_of(settings))
+                query = start_query(spark, settings, sink)
+                ticks.start()
+                watch.expect_evaluations()
+                log.info(
+                    "reading %s, writing %s, checkpoint %s",
+                    settings.kafka.bootstrap,
+                    settings.lake_path,
+                    checkpoint_of(settings),
+                )
+                _run_until(stop, query, watch)
+            except PySparkException as error:
+                raise failure_of(str(error)) from error
+            except _JVM_GONE as error:
+                raise JvmLost(
+                    "the JVM of Spark's driver has ended: killed, or out of memory (its own lines stand above); the "
+                    "next start goes on from the checkpoint"
+                ) from error
+            finally:
+                ticks.stop()
 
 
 def _check_checkpoint(spark: SparkSession, settings: Settings, sink: LakeSink, new_checkpoint: bool) -> None:

@@ -14,7 +14,7 @@ from wsgiref.simple_server import WSGIServer
 import pydantic_core
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, start_http_server
 
-from decisions.autoscale.gates import Gate
+from decisions.autoscale.gates import BINDING_GATES, DESCRIPTIONS
 from schemas.messages import OutcomeStatus, RejectReason
 from schemas.tables import DEAD_LETTERS, DECISIONS, EVENTS, HOLDS
 from streaming.metrics import (
@@ -31,7 +31,6 @@ from streaming.metrics import (
     LAG,
     LAST_BATCH,
     LAST_EVALUATION,
-    MERGE_SUPPRESSED,
     MESSAGES,
     METRICS,
     MISSED_TICKS,
@@ -39,7 +38,6 @@ from streaming.metrics import (
     OUTAGE,
     OUTCOMES,
     SAMPLES,
-    SPLIT_SUPPRESSED,
     STATE_BYTES,
     TICK_INTERVAL,
     TICK_LAG,
@@ -60,7 +58,7 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120
 """Bounds of the histograms: a small commit takes milliseconds, a batch that catches up takes minutes."""
 _PER_TOPIC = tuple(metric for metric in METRICS if metric.labels == ("topic",))
 _BOUNDED: dict[str, tuple[str, ...]] = {
-    HOLDS_BEGUN.name: tuple(gate.value for gate in Gate),
+    HOLDS_BEGUN.name: tuple(gate.value for gate in BINDING_GATES),
     DEAD_LETTERS_MADE.name: tuple(reason.value for reason in RejectReason),
     MESSAGES.name: ("accepted", "suppressed", "dead_letter"),
     SAMPLES.name: ("accepted", "insignificant", "stale"),
@@ -178,7 +176,8 @@ class StreamMeter:
         self._of(metric, *labels).set(value)
 
 
-_SUPPRESSED = {Gate.MAX_SEGMENTS.value: SPLIT_SUPPRESSED, Gate.MAX_DAG_DEPTH.value: MERGE_SUPPRESSED}
+_BY_NAME = {metric.name: metric for metric in METRICS}
+_SUPPRESSED = {gate.value: _BY_NAME[words.metric] for gate, words in DESCRIPTIONS.items() if words.metric is not None}
 
 
 def _make(metric: Metric, registry: CollectorRegistry) -> Any:

@@ -1,7 +1,8 @@
 """The job's Prometheus metrics: a closed table of names with labels and a sentence each.
 
 Stage: the vocabulary of `streaming.meter`, which fills them. docs/metrics.md is made from this table
-(`python -m streaming.metrics > docs/metrics.md`). The five names of PIP-483 "Metrics" are exactly as written there.
+(`python -m streaming.metrics > docs/metrics.md`). The five names of PIP-483 "Observability" are exactly as written
+there; the two that count holds stand beside their gates in `decisions.autoscale.gates`.
 """
 
 from __future__ import annotations
@@ -131,9 +132,9 @@ The Spark job answers Prometheus at `http://127.0.0.1:PORT/metrics`, on the loop
   ever happened is in the lake (docs/sql.md).
 - A micro-batch is counted after its last commit. The first batch after a crash is counted even if the run before had
   written it.
-- The five `pulsar_scalable_topic_*` names are those of PIP-483 "Metrics", one series a topic. A topic has a series from
-  the first layout, outcome or hold that is read of it, and none any more once it is deleted. Applied splits and merges
-  are counted by the outcome that the executor reports. Ten thousand topics make a scrape of 2.5 MB in 0.7 s:
+- The five `pulsar_scalable_topic_*` names are those of PIP-483 "Observability", one series a topic. A topic has a
+  series from the first layout, outcome or hold that is read of it, and none any more once it is deleted. Applied splits
+  and merges are counted by the outcome that the executor reports. Ten thousand topics make a scrape of 2.5 MB in 0.7 s:
   scrape such a job once a minute rather than every few seconds.
 - Rules for alerts: `conf/alerts.yml`. The watchdog behind `anabranch_stream_evaluation_outage` also logs: once when the
   evaluation of every topic has stopped for `stream.watchdog_ticks` ticks, with what to do, and once when it goes on.

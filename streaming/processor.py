@@ -1,8 +1,8 @@
-"""The stateful operator as Spark sees it: a thin adapter around `engine.bucket`, keyed by bucket.
+"""The stateful operator as Spark sees it: a thin adapter around `engine.kernel.bucket`, keyed by bucket.
 
 Stage: `transformWithState` (DESIGN section 7, in its form of rows): packed rows of a bucket in, rows of `OUTPUT_DDL`
-out. Of topics and of loads, a value holds the base and a list the log; a small value says which state this is, so that
-a worker that holds the decoded state does not fetch it again. The module must be importable on the workers.
+out. Of each stored part of the families, a value holds the base and a list the log; a small value says which state this
+is, so that a worker that holds the decoded state does not fetch it again. The module must be importable on the workers.
 """
 
 from __future__ import annotations
@@ -17,9 +17,13 @@ from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from engine.bucket import BucketEngine, EngineSettings
-from engine.packed import Packed
-from engine.packing import unpack_bucket
+from engine.families import PARTS, bucket_engine, unpack_rows
+from engine.kernel.bucket import BucketEngine
+from engine.kernel.packed import Packed, StoredPart
+from engine.kernel.settings import EngineSettings
+
+FINGERPRINT = "fence"
+"""The state variable of the fingerprint, as the first release called it."""
 
 _PACKED = StructType([StructField("packed", BinaryType())])
 """Of every state variable. As a type, not as text: text is parsed by the JVM, twice for each variable and task."""
@@ -32,19 +36,17 @@ class BucketProcessor(StatefulProcessor):
         self._settings = settings
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Declares the state variables."""
-        self._fence = handle.getValueState("fence", _PACKED)
-        self._topics = handle.getValueState("topics", _PACKED)
-        self._loads = handle.getValueState("loads", _PACKED)
-        self._topics_log = handle.getListState("topics_log", _PACKED)
-        self._loads_log = handle.getListState("loads_log", _PACKED)
+        """Declares the state variables: the fingerprint, and of each stored part its base and its log."""
+        self._fingerprint = handle.getValueState(FINGERPRINT, _PACKED)
+        self._bases = {name: handle.getValueState(name, _PACKED) for name in PARTS}
+        self._logs = {name: handle.getListState(f"{name}_log", _PACKED) for name in PARTS}
         self._engine = _engine(self._settings)
 
     def handleInitialState(self, key: Any, initialState: Row, timerValues: Any) -> None:
         """Takes over a bucket of a rebuilt checkpoint, a row of `streaming.rebuild.STATE_DDL`."""
-        self._topics.update((initialState.topics,))
-        self._loads.update((initialState.loads,))
-        self._fence.update((initialState.fence,))
+        for name, base in self._bases.items():
+            base.update((initialState[name],))
+        self._fingerprint.update((initialState[FINGERPRINT],))
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         """One batch of one bucket."""
@@ -52,37 +54,32 @@ class BucketProcessor(StatefulProcessor):
         if not received:
             return
         now = received[0].now
-        records, samples = unpack_bucket([row.kind for row in received], [row.body for row in received])
-        bucket, fence = int(key[0]), _bytes(self._fence.get())
-        before = Packed(fence) if self._engine.holds(bucket, fence) else self._stored(fence)
+        records, samples = unpack_rows([row.kind for row in received], [row.body for row in received])
+        bucket, fingerprint = int(key[0]), _bytes(self._fingerprint.get())
+        is_held = self._engine.holds(bucket, fingerprint)
+        before = Packed(fingerprint, {} if is_held else self._stored())
         started = time.perf_counter()
         with _cycles_uncollected():
             written, output = self._engine.run(bucket, before, records, now, samples)
         output.counts.operator_ms = (time.perf_counter() - started) * 1000
-        for value, log, base, entry in (
-            (self._topics, self._topics_log, written.topics, written.topics_entry),
-            (self._loads, self._loads_log, written.loads, written.loads_entry),
-        ):
-            if base is not None:
-                value.update((base,))
-                log.clear()
-            elif entry is not None:
-                log.appendValue((entry,))
-        if written.fence != fence:
-            self._fence.update((written.fence,))
+        for name, part in written.parts.items():
+            if part.base is not None:
+                self._bases[name].update((part.base,))
+                self._logs[name].clear()
+            elif part.entry is not None:
+                self._logs[name].appendValue((part.entry,))
+        if written.fingerprint != fingerprint:
+            self._fingerprint.update((written.fingerprint,))
         yield from (Row(kind=kind, body=body, now=now) for kind, body in output.bodies().items())
 
     def close(self) -> None:
         """Nothing is held open."""
 
-    def _stored(self, fence: bytes | None) -> Packed:
-        return Packed(
-            fence,
-            _bytes(self._topics.get()) or b"",
-            _bytes(self._loads.get()) or b"",
-            [bytes(entry[0]) for entry in self._topics_log.get()],
-            [bytes(entry[0]) for entry in self._loads_log.get()],
-        )
+    def _stored(self) -> dict[str, StoredPart]:
+        return {
+            name: StoredPart(_bytes(base.get()) or b"", [bytes(entry[0]) for entry in self._logs[name].get()])
+            for name, base in self._bases.items()
+        }
 
 
 _ENGINES: dict[EngineSettings, BucketEngine] = {}
@@ -90,7 +87,7 @@ _ENGINES: dict[EngineSettings, BucketEngine] = {}
 
 def _engine(settings: EngineSettings) -> BucketEngine:
     """One engine per worker process and configuration, so that decoded state outlives a task."""
-    return _ENGINES.setdefault(settings, BucketEngine(settings))
+    return _ENGINES.setdefault(settings, bucket_engine(settings))
 
 
 def _bytes(value: Any) -> bytes | None:

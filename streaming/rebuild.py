@@ -18,17 +18,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from engine.bucket import EngineSettings
+from engine.families import PARTS
 from engine.history import free_generation, read_history
+from engine.kernel.settings import EngineSettings
 from engine.replay import BucketReplay, RebuildError
 from lake.tables import open_table, read_columns
 from schemas.kafka import KAFKA_TOPICS
 from schemas.tables import TABLES
+from streaming.processor import FINGERPRINT
 from streaming.sink import APP
 
-STATE_DDL = "bucket INT, fence BINARY, topics BINARY, loads BINARY"
+STATE_DDL = ", ".join(["bucket INT", *(f"{name} BINARY" for name in (FINGERPRINT, *PARTS))])
 """A bucket's packed state, as its state variables have it."""
-_STATE = pa.schema([("bucket", pa.int32()), ("fence", pa.binary()), ("topics", pa.binary()), ("loads", pa.binary())])
+_STATE = pa.schema([("bucket", pa.int32()), *((name, pa.binary()) for name in (FINGERPRINT, *PARTS))])
 _FOLDER = "rebuilt"
 _EARLIEST = -2
 """Spark's word for the earliest record of a partition."""
@@ -113,9 +115,10 @@ def rebuild_checkpoint(
             for batch in history.of_bucket(topics):
                 replay.take(batch)
             rebuilt.topics += len(replay.state.topics)
-            rebuilt.open_decisions += sum(topic.flight is not None for topic in replay.state.topics.values())
+            rebuilt.open_decisions += sum(topic.open_decision is not None for topic in replay.state.topics.values())
             packed = replay.packed()
-            row = {"bucket": bucket, "fence": packed.fence, "topics": packed.topics, "loads": packed.loads}
+            bases = {name: part.base for name, part in packed.parts.items()}
+            row = {"bucket": bucket, FINGERPRINT: packed.fingerprint, **bases}
             file.write_table(pa.Table.from_pylist([row], _STATE))
     start = {"buckets": buckets, "startingOffsets": offsets, "rebuiltFrom": history.generation}
     (folder / _FOLDER / "start.json").write_text(json.dumps(start, indent=1))

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pydantic_core
 
-from engine.records import LOAD_SCHEMA
+from engine.kernel.records import LOAD_SCHEMA
 from schemas.arrow import arrow_schema, column_types
 from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD, Table
 

@@ -6,13 +6,13 @@ again and again does not fill the disk. Who is alive holds the operating system'
 
 from __future__ import annotations
 
-import fcntl
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+from filelock import FileLock, Timeout
 
 from schemas.settings import SettingsError
 
@@ -36,24 +36,21 @@ def scratch_folder(root: Path) -> Iterator[Path]:
 
 def _new_folder(root: Path, opened: ExitStack) -> Path:
     root.mkdir(parents=True, exist_ok=True)
-    with open(root / ".lock", "a") as one_at_a_time:
-        fcntl.flock(one_at_a_time, fcntl.LOCK_EX)
+    with FileLock(root / ".lock"):
         for folder in root.glob("job-*"):
             if not _is_held(folder):
                 shutil.rmtree(folder, ignore_errors=True)
         own = Path(opened.enter_context(TemporaryDirectory(prefix="job-", dir=root, ignore_cleanup_errors=True)))
-        held = os.open(own / _HELD, os.O_CREAT | os.O_RDWR)
-        opened.callback(os.close, held)
-        fcntl.flock(held, fcntl.LOCK_EX)
+        opened.enter_context(FileLock(own / _HELD))
     return own
 
 
 def _is_held(folder: Path) -> bool:
-    try:
-        with open(folder / _HELD) as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except FileNotFoundError:
+    held = folder / _HELD
+    if not held.exists():
         return False
-    return False
+    try:
+        with FileLock(held, timeout=0):
+            return False
+    except Timeout:
+        return True

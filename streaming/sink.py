@@ -19,11 +19,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pydantic_core
-from deltalake import CommitProperties, Transaction, write_deltalake
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from engine.records import COUNTS, DUE, LOAD
+from engine.kernel.records import COUNTS, DUE, LOAD
 from lake.tables import OpenTable, create_lake, table_path
 from schemas.ids import EVERY_TOPIC
 from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD, Table
@@ -83,7 +82,7 @@ class LakeSink:
 
     def newest_batch(self, query: str) -> int | None:
         """The newest batch of a query that any table holds rows of."""
-        found = [table.newest().transaction_version(f"{APP}:{query}") for table in self._tables.values()]
+        found = [table.newest_transaction(f"{APP}:{query}") for table in self._tables.values()]
         return max((number for number in found if number is not None), default=None)
 
     def write(self, frame: DataFrame, batch_id: int) -> None:
@@ -156,17 +155,13 @@ class LakeSink:
     def _commit(self, table: Table, rows: pa.Table, query: str, batch_id: int) -> None:
         if not rows.num_rows:
             return
-        delta = self._tables[table.name].newest()
-        app = f"{APP}:{query}"
-        written = delta.transaction_version(app)
+        opened, app = self._tables[table.name], f"{APP}:{query}"
+        written = opened.newest_transaction(app)
         if written is not None and written >= batch_id:
             log.info("%s already holds batch %d: a replay", table.name, batch_id, extra={"batch_id": batch_id})
             return
         with self._timed(table):
-            write_deltalake(
-                delta, rows, mode="append",
-                commit_properties=CommitProperties(app_transactions=[Transaction(app, batch_id)]),
-            )  # fmt: skip
+            opened.append(rows, app, batch_id)
 
     def _write_bulk_by_spark(self, frame: DataFrame, query: str, batch_id: int) -> None:
         loads = frame.where(F.col("kind") == LOAD).mapInArrow(unpack_loads, LOAD_DDL)

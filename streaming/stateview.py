@@ -13,11 +13,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from decisions.autoscale.policy import policy_override
-from engine.autoscale.loads import LoadTable
+from engine.autoscale.family import LOADS, TOPICS
+from engine.autoscale.loads_codec import unpack_loads
 from engine.autoscale.policies import Policies
-from engine.autoscale.state import BucketState
-from engine.bucket import EngineSettings
-from engine.packed import Packed
+from engine.autoscale.topics_codec import unpack_topics
+from engine.families import PARTS
+from engine.kernel.packed import Packed, StoredPart
+from engine.kernel.settings import EngineSettings
+from streaming.processor import FINGERPRINT
 
 
 @dataclass(frozen=True)
@@ -44,10 +47,8 @@ def stored_bucket(spark: SparkSession, checkpoint: str, bucket: int) -> StoredBu
     def log(name: str) -> list[bytes]:
         return [bytes(row[0]) for row in rows(name).select("list_element.packed").collect()]
 
-    return StoredBucket(
-        batch_id,
-        Packed(value("fence"), value("topics") or b"", value("loads") or b"", log("topics_log"), log("loads_log")),
-    )
+    parts = {name: StoredPart(value(name) or b"", log(f"{name}_log")) for name in PARTS}
+    return StoredBucket(batch_id, Packed(value(FINGERPRINT), parts))
 
 
 def topic_view(packed: Packed, topic: str, settings: EngineSettings) -> dict[str, Any] | None:
@@ -55,8 +56,8 @@ def topic_view(packed: Packed, topic: str, settings: EngineSettings) -> dict[str
 
     Raises `StateError` for a state that this release cannot read.
     """
-    state = BucketState.unpack(packed.topics, packed.topics_log)
-    loads = LoadTable.unpack(packed.loads, packed.loads_log).loads_of(topic)
+    state = unpack_topics(packed.parts[TOPICS])
+    loads = unpack_loads(packed.parts[LOADS]).loads_of(topic)
     known = state.topics.get(topic)
     if known is None and not loads:
         return None
@@ -66,14 +67,14 @@ def topic_view(packed: Packed, topic: str, settings: EngineSettings) -> dict[str
         "topic": topic,
         "layout": None if known.metadata_json is None else json.loads(known.metadata_json),
         "consumers": {name: {"type": kind, "count": count} for name, (kind, count) in sorted(known.consumers.items())},
-        "lastSplitAt": known.last_split_at,
-        "lastMergeAt": known.last_merge_at,
+        "lastSplitAt": known.cooldowns.last_split_at,
+        "lastMergeAt": known.cooldowns.last_merge_at,
         "mergeDepths": known.merge_depths,
-        "openDecision": None if known.flight is None else asdict(known.flight),
+        "openDecision": None if known.open_decision is None else asdict(known.open_decision),
         "decisions": known.decision_seq,
-        "failures": known.failures,
-        "failedAt": known.failed_at,
-        "failedAction": known.failed_action,
+        "failures": known.failures.in_a_row,
+        "failedAt": known.failures.failed_at,
+        "failedAction": known.failures.action,
         "hold": known.hold_gate,
         "holds": known.hold_seq,
         "tickAskedFor": known.due,

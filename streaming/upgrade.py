@@ -4,7 +4,7 @@ Stage: start-up, once the checkpoint is known to fit the lake. Spark describes t
 things in there stop it although the state itself is fine. Its name: releases before state was handled in rows ran the
 same processor through another call of Spark, which leaves the same variables, keys and bytes under another name. And
 the path of the file of the state's schema: it is absolute, so a checkpoint that was moved would be read without it.
-What the state's values hold is the engine's to read (`engine.autoscale.state`, `engine.autoscale.loads`).
+What the state's values hold is the engine's to read (`engine.autoscale.topics_codec`, `engine.autoscale.loads_codec`).
 """
 
 from __future__ import annotations

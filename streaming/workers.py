@@ -19,7 +19,7 @@ from pyspark.daemon import manager
 STAGE_VARIABLE = "ANABRANCH_STAGE"
 """By its value Spark keeps the workers of one stage from the other."""
 _MODULES = {
-    "decode": ("engine.packing",),
+    "decode": ("engine.families",),
     "state": ("streaming.processor", "pyspark.sql.streaming.proto.StateMessage_pb2"),
 }
 

@@ -1,8 +1,10 @@
-"""What all tests share: the jars, a broker that starts when first asked for, and hypothesis without a stop-watch."""
+"""What all tests share: what counts as a unit test, the jars, a broker, and hypothesis without a stop-watch."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import settings as hypothesis_settings
@@ -14,12 +16,64 @@ from schemas.settings import load_settings
 hypothesis_settings.register_profile("anabranch", deadline=None)
 hypothesis_settings.load_profile("anabranch")
 
+SERVERS = {
+    "broker", "controller", "guarded", "jars", "java", "kafka", "own_broker", "place", "scrape", "spark", "zookeeper",
+}  # fmt: skip
+"""Fixtures that start a JVM or a server."""
+NO_UNIT = {"spark", "broker", "local_run", "process"}
+"""Marks of tests that start a JVM, a server or a process."""
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests with a Spark session run one after the other in one process, all others beside them in another one."""
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks the unit tests: those that ask for nothing which starts a JVM, a server or a process.
+
+    Tests with a Spark session run one after the other in one process of xdist, all others beside them in another one.
+    """
     for item in items:
-        if any(item.iter_markers("spark")) or any(item.iter_markers("local_run")):
+        marks = {mark.name for mark in item.iter_markers()}
+        if not marks & NO_UNIT and not SERVERS & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.unit)
+        if marks & {"spark", "local_run"} and config.pluginmanager.hasplugin("xdist"):
             item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+class StartsNothing:
+    """Fails a unit test that starts a process or binds a port, so that what is not marked is found."""
+
+    def __init__(self) -> None:
+        self._test: pytest.Item | None = None
+        self._started: list[str] = []
+        sys.addaudithook(self._look)
+
+    def _look(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if self._test is None:
+            return
+        if event in ("subprocess.Popen", "os.fork", "os.posix_spawn"):
+            self._started.append("a process")
+        elif event == "socket.bind" and isinstance(arguments[1], tuple):
+            self._started.append(f"a server at {arguments[1]}")
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        """What starts from the first fixture to the last is the test's."""
+        self._test, self._started = (item if item.get_closest_marker("unit") else None), []
+        try:
+            return (yield)
+        finally:
+            self._test = None
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
+        """Fails the test itself, as a fault in its fixtures would be an error."""
+        done = yield
+        if self._started:
+            pytest.fail(f"starts {', '.join(self._started)}: give it a mark of what it needs, such as `process`", False)
+        return done
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Watches what tests start."""
+    config.pluginmanager.register(StartsNothing(), "starts-nothing")
 
 
 @pytest.fixture(scope="session")

@@ -23,6 +23,7 @@ def test_the_readme_shows_commands_with_their_output():
     assert SESSIONS
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("command", "shown"), SESSIONS, ids=[command for command, _ in SESSIONS])
 def test_a_command_of_the_readme_prints_what_the_readme_shows(command, shown):
     run = command.replace(".venv/bin/anabranch", f"{sys.executable} -m anabranch.cli")

@@ -44,8 +44,8 @@ def copy(context: Context, source: str | None, target: str) -> None:
     was killed counts as running until its session has ended. All is read back; a copy that was broken off is repeated
     by the same command, and controllers refuse to start on it. The source stays as it is.
     """
-    from controller.copying import copy_metadata
     from controller.errors import StartError
+    from controller.metadata.store_copy import copy_metadata
 
     source = source or context.settings.controller.metadata
     for place in (source, target):

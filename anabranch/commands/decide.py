@@ -1,4 +1,4 @@
-"""`anabranch decide`: snapshots in, answers out, one JSON object a line (DESIGN section 4.3). No Spark, no JVM.
+"""`anabranch decide`: snapshots in, answers out, one JSON object a line. No Spark, no JVM.
 
 The dry run of the whole system: any snapshot, recorded or written by hand, can be decided again here, under any
 profile or policy. Answers keep the order of the lines and leave as soon as the lines that were read are decided.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import click
 from pydantic import ValidationError
@@ -19,12 +19,13 @@ from decisions.autoscale.answers import Answer, Hold, Split
 from decisions.autoscale.decide import decide
 from decisions.autoscale.policy import PROFILES, PolicyError, read_policy
 from decisions.autoscale.snapshot import snapshot_from_wire
+from decisions.kernel.readings import reading_fields
 from decisions.topic.layout import LayoutError
 from schemas.metadata import AutoScalePolicyOverride
 from schemas.snapshot import Snapshot
 
-_CHUNK_BYTES = 1 << 18
-_SHOWN_ERRORS = 3
+CHUNK_BYTES = 1 << 18
+MAX_SHOWN_ERRORS = 3
 
 
 @click.command("decide")
@@ -79,7 +80,7 @@ def _chunks_of_lines(file: IO[bytes]) -> Iterator[list[bytes]]:
     """What can be read at once, cut into whole lines: a reader at the other end of a pipe never waits for a block."""
     read = getattr(file, "read1", file.read)
     rest = [b""]
-    while chunk := read(_CHUNK_BYTES):
+    while chunk := read(CHUNK_BYTES):
         head, newline, tail = chunk.rpartition(b"\n")
         if newline:
             yield (b"".join(rest) + head).split(b"\n")
@@ -92,7 +93,7 @@ def _chunks_of_lines(file: IO[bytes]) -> Iterator[list[bytes]]:
 
 def _as_json(answer: Answer) -> bytes:
     """What `answer_to_wire(answer).to_json()` says, without building the models."""
-    gates = [_reading_as_json(reading) for reading in answer.gates]
+    gates = [reading_fields(reading) for reading in answer.gates]
     if isinstance(answer, Hold):
         return to_json({"action": "hold", "gate": answer.gate.value, "gates": gates})
     if isinstance(answer, Split):
@@ -100,31 +101,12 @@ def _as_json(answer: Answer) -> bytes:
     return to_json({"action": "merge", "segments": answer.segments, "reason": answer.reason, "gates": gates})
 
 
-def _reading_as_json(reading: Any) -> dict[str, Any]:
-    gate, passed, measured, limit, margin, eligible_at, segment, detail = reading
-    fields: dict[str, Any] = {"gate": gate.value}
-    if measured is not None:
-        fields["measured"] = measured
-    if limit is not None:
-        fields["limit"] = limit
-    if margin is not None:
-        fields["margin"] = margin
-    if eligible_at is not None:
-        fields["eligibleAt"] = eligible_at
-    fields["passed"] = passed
-    if segment is not None:
-        fields["segment"] = segment
-    if detail is not None:
-        fields["detail"] = detail
-    return fields
-
-
 def _in_one_line(error: ValidationError | LayoutError) -> str:
     if isinstance(error, LayoutError):
         return f"layout: {error}"
     found = error.errors(include_url=False, include_input=False, include_context=False)
     shown = [
-        f"{'.'.join(str(part) for part in item['loc']) or 'line'}: {item['msg']}" for item in found[:_SHOWN_ERRORS]
+        f"{'.'.join(str(part) for part in item['loc']) or 'line'}: {item['msg']}" for item in found[:MAX_SHOWN_ERRORS]
     ]
     more = len(found) - len(shown)
     return "; ".join(shown) + (f"; and {more} more" if more else "")

@@ -24,8 +24,8 @@ def command(context: Context, mode: str | None) -> None:
     if mode is not None:
         chosen = settings.executor.model_copy(update={"mode": mode})
         settings = settings.model_copy(update={"executor": chosen})
-    from executor.outcomes import LeaseLost
     from executor.process import StartError, run_executor
+    from lake.lease import LeaseLost
 
     try:
         run_executor(settings, click.echo)

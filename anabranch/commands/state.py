@@ -37,7 +37,7 @@ def show(context: Context, topic: str, checkpoint: str | None, output: str) -> N
     Reads the state store of the checkpoint, with or without a running job; takes some seconds. Exit code 1 when the
     job does not know the topic.
     """
-    from engine.autoscale.state import StateError
+    from engine.kernel.packed import StateError
     from streaming.job import engine_settings
     from streaming.sources import buckets_of
     from streaming.stateview import stored_bucket, topic_view

@@ -28,7 +28,7 @@ def _editing(function: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(function)
     def run(context: Context, **arguments: Any) -> None:
-        from controller.tokens import TokensError
+        from controller.access.tokens import TokensError
 
         named = context.settings.controller.tokens_file
         if not named:
@@ -48,7 +48,7 @@ def _editing(function: Callable[..., None]) -> Callable[..., None]:
 @_editing
 def new(file: Path, name: str, role: Any) -> None:
     """Make a token and print it, once: only its digest is kept, under NAME."""
-    from controller.tokens import add_token
+    from controller.access.tokens import add_token
 
     token = add_token(file, name, role)
     click.echo(f"{name} ({role}) is in {file}. Its token follows, and is not shown again:", err=True)
@@ -59,7 +59,7 @@ def new(file: Path, name: str, role: Any) -> None:
 @_editing
 def list_tokens(file: Path) -> None:
     """Show the names and the roles."""
-    from controller.tokens import read_tokens
+    from controller.access.tokens import read_tokens
 
     for entry in read_tokens(file):
         click.echo(f"{entry.role:8} {entry.name}")
@@ -70,7 +70,7 @@ def list_tokens(file: Path) -> None:
 @_editing
 def remove(file: Path, name: str) -> None:
     """Take a token away: it opens nothing from the next request on; sessions that are open stay."""
-    from controller.tokens import remove_token
+    from controller.access.tokens import remove_token
 
     remove_token(file, name)
     click.echo(f"{name} is not in {file} any more")

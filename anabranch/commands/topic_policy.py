@@ -38,7 +38,7 @@ def policy() -> None:
 @connected
 def get(admin: AdminInterface, output: str, subject: str) -> None:
     """Show the override as it was set; `anabranch policy show --explain` says what it leads to."""
-    _say_policy(output, subject, admin.policy(subject))
+    _say_policy(output, subject, admin.expect(admin.topics.policy(subject)))
 
 
 @policy.command("remove")
@@ -46,7 +46,7 @@ def get(admin: AdminInterface, output: str, subject: str) -> None:
 @connected
 def remove(admin: AdminInterface, output: str, subject: str) -> None:
     """Remove the override: every field falls through again."""
-    admin.remove_policy(subject)
+    admin.expect(admin.topics.remove_policy(subject))
     say(output, f"removed the policy of {printable(subject)}", {"removed": subject})
 
 
@@ -78,17 +78,17 @@ def set_policy(
     if not given:
         raise click.UsageError("nothing to set: give JSON or an option of a field, or use policy remove")
     _check({wire: value for wire, value in given.items() if value is not None})
-    before = {} if replace else admin.policy(subject) or {}
+    before = {} if replace else admin.expect(admin.topics.policy(subject)) or {}
     wanted = {wire: value for wire, value in {**before, **given}.items() if value is not None}
     if not wanted:
-        admin.remove_policy(subject)
+        admin.expect(admin.topics.remove_policy(subject))
         _say_policy(output, subject, None)
         return
-    admin.set_policy(subject, _override(wanted))
+    admin.expect(admin.topics.set_policy(subject, _override(wanted)))
     # A Pulsar 5 answers 204 to a field that it does not know, and keeps an empty policy.
-    kept = admin.policy(subject)
+    kept = admin.expect(admin.topics.policy(subject))
     if any((kept or {}).get(wire) != value for wire, value in wanted.items()):
-        raise Refused(204, f"the server has kept another policy of {printable(subject)}: {_shown(kept)}")
+        raise Refused(f"the server has kept another policy of {printable(subject)}: {_shown(kept)}")
     _say_policy(output, subject, kept)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from anabranch.admin import AdminInterface, NoWatch, Unreachable
+from anabranch.admin import AdminInterface, Unreachable, WatchUnsupported
 from anabranch.commands.topic_policy import policy
 from anabranch.connection import connected, encodable, namespace_name, say, subscription_name, topic_name
 from anabranch.duration import DURATION
@@ -57,7 +57,8 @@ command.add_command(policy)
 @connected
 def create(admin: AdminInterface, output: str, topic: str, segments: int, properties: tuple[str, ...]) -> None:
     """Create TOPIC with equal segments."""
-    admin.create_topic(topic, segments, {key: value for key, _, value in (text.partition("=") for text in properties)})
+    given = {key: value for key, _, value in (text.partition("=") for text in properties)}
+    admin.expect(admin.topics.create_topic(topic, segments, given))
     parts = f"{segments} segment{'s' * (segments != 1)}"
     say(output, f"created {printable(topic)} with {parts}", {"created": topic, "segments": segments})
 
@@ -76,7 +77,7 @@ def create(admin: AdminInterface, output: str, topic: str, segments: int, proper
 @connected
 def list_topics(admin: AdminInterface, output: str, namespace: str, properties: tuple[str, ...]) -> None:
     """List the topics of NAMESPACE, one a line."""
-    found = admin.list_topics(namespace, list(properties))
+    found = admin.expect(admin.topics.list_topics(namespace, list(properties)))
     if output == "json" or found:
         say(output, "\n".join(map(printable, found)), found)
 
@@ -90,7 +91,7 @@ def list_topics(admin: AdminInterface, output: str, namespace: str, properties: 
 def show(admin: AdminInterface, output: str, topic: str, limit: int) -> None:
     """Draw the key space of TOPIC, its segments to scale, and below it how they came about."""
     if output == "json":
-        click.echo(json.dumps(admin.layout_record(topic), indent=2))
+        click.echo(json.dumps(admin.expect(admin.topics.layout_record(topic)), indent=2))
         return
     layout = admin.layout(topic)
     from rich.console import Console
@@ -106,7 +107,7 @@ def show(admin: AdminInterface, output: str, topic: str, limit: int) -> None:
 @connected
 def stats(admin: AdminInterface, output: str, topic: str) -> None:
     """Show what the server counts of TOPIC: segments and consumers."""
-    found = admin.stats(topic)
+    found = admin.expect(admin.topics.stats(topic))
     click.echo(json.dumps(found, indent=2) if output == "json" else "\n".join(_outline(found)))
 
 
@@ -116,7 +117,7 @@ def stats(admin: AdminInterface, output: str, topic: str) -> None:
 @connected
 def split(admin: AdminInterface, output: str, topic: str, segment: int) -> None:
     """Split the active SEGMENT of TOPIC at the middle of its hash range."""
-    admin.split_segment(topic, segment)
+    admin.expect(admin.topics.split_segment(topic, segment))
     say(output, f"split segment {segment} of {printable(topic)}", {"topic": topic, "split": segment})
 
 
@@ -127,7 +128,7 @@ def split(admin: AdminInterface, output: str, topic: str, segment: int) -> None:
 @connected
 def merge(admin: AdminInterface, output: str, topic: str, first: int, second: int) -> None:
     """Merge FIRST and SECOND, two adjacent active segments of TOPIC."""
-    admin.merge_segments(topic, first, second)
+    admin.expect(admin.topics.merge_segments(topic, first, second))
     text = f"merged segments {first} and {second} of {printable(topic)}"
     say(output, text, {"topic": topic, "merged": [first, second]})
 
@@ -149,7 +150,7 @@ def seek(
         timestamp = max(int((time.time() - ago) * 1000), 0)
     elif timestamp is None or ago is not None:
         raise click.UsageError("say where to: either --timestamp MS or --ago DURATION")
-    admin.seek_subscription(topic, subscription, timestamp)
+    admin.expect(admin.topics.seek_subscription(topic, subscription, timestamp))
     text = f"moved {printable(subscription)} of {printable(topic)} to {timestamp}"
     say(output, text, {"topic": topic, "subscription": subscription, "timestamp": timestamp})
 
@@ -166,7 +167,7 @@ def clear_backlog(admin: AdminInterface, output: str, topic: str, subscription: 
     """
     if not yes:
         _ask(f"Skip everything that {printable(subscription)} has not read of {printable(topic)}?", "to skip it")
-    admin.clear_backlog(topic, subscription)
+    admin.expect(admin.topics.clear_backlog(topic, subscription))
     text = f"{printable(subscription)} of {printable(topic)} is at the end"
     say(output, text, {"topic": topic, "subscription": subscription, "cleared": True})
 
@@ -180,7 +181,7 @@ def delete(admin: AdminInterface, output: str, topic: str, force: bool, yes: boo
     """Delete TOPIC with its segments and subscriptions. This cannot be undone."""
     if not yes:
         _ask(f"Delete {printable(topic)} with all its messages?", "to delete")
-    admin.delete_topic(topic, force)
+    admin.expect(admin.topics.delete_topic(topic, force))
     say(output, f"deleted {printable(topic)}", {"deleted": topic})
 
 
@@ -227,7 +228,7 @@ def watch(admin: AdminInterface, output: str, topic: str, every: float) -> None:
             if pushes:
                 for layout in admin.watch(topic, looked.epoch):
                     show(layout)
-        except NoWatch:
+        except WatchUnsupported:
             pushes = False
         except Unreachable as error:
             if known is None:

@@ -6,7 +6,7 @@ Storage" and "Controller Leader Election"). Both stores keep the same promises, 
 - A node has a path (`/a/b`), a value and a version. A version is a positive number that is never used again in that
   store, not even by a node that was deleted and made anew, so that an old version can never fit a newer node.
 - A put makes the missing nodes above, with an empty value. A node that has others below it cannot be deleted, and an
-  ephemeral cannot have any below it: both raise `Refused`.
+  ephemeral cannot have any below it: both raise `InvalidTreeChange`.
 - What is appended below a path has names that sort in the order of the commits.
 - A watch says "look again", nothing more. See `MetadataStore.watch`.
 """
@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from controller.metadata.paths import ROOT, check_path
+from controller.metadata.path_syntax import ROOT, check_path
 
 ABSENT = -1
 """As an expected version: there must be no such node. As an answer: there is none now."""
@@ -82,7 +82,7 @@ class Kind(enum.Enum):
     """A node directly below was made or removed."""
 
 
-class Session(enum.Enum):
+class SessionState(enum.Enum):
     """How the store stands with its server. On one node: connected until it is closed, then lost."""
 
     CONNECTED = "connected"
@@ -104,7 +104,7 @@ class VersionConflict(StoreError):
         self.path = path
 
 
-class Refused(StoreError):
+class InvalidTreeChange(StoreError):
     """The tree does not allow it (see above); nothing was changed."""
 
     def __init__(self, path: str, reason: str) -> None:
@@ -121,10 +121,10 @@ class SessionLost(StoreUnavailable):
 
 
 WatchCallback: TypeAlias = Callable[[str, Kind], None]
-SessionCallback: TypeAlias = Callable[[Session], None]
+SessionCallback: TypeAlias = Callable[[SessionState], None]
 
 
-class Subscription:
+class CallbackHandle:
     """A callback that is called until it is cancelled."""
 
     def __init__(self, cancel: Callable[[], None]) -> None:
@@ -155,8 +155,8 @@ class MetadataStore(ABC):
         """Do all of `ops`, in their order, or nothing; durable on return.
 
         Answers the version of each path afterwards, `ABSENT` where there is no node; that an `Append` made a node below
-        does not change it. Raises `VersionConflict` with the first path that was not as expected, `Refused`, and
-        `ValueError` when a path is named twice.
+        does not change it. Raises `VersionConflict` with the first path that was not as expected, `InvalidTreeChange`,
+        and `ValueError` when a path is named twice.
         """
 
     @abstractmethod
@@ -164,11 +164,11 @@ class MetadataStore(ABC):
         """Make a node that vanishes with this store's session; its version when this session holds it, else None.
 
         When this session holds a node of that very value already, that is the answer: a call that ended in
-        `StoreUnavailable` may be repeated. Raises `Refused` when the node above is ephemeral.
+        `StoreUnavailable` may be repeated. Raises `InvalidTreeChange` when the node above is ephemeral.
         """
 
     @abstractmethod
-    def watch(self, path: str, callback: WatchCallback, below: bool = True) -> Subscription:
+    def watch(self, path: str, callback: WatchCallback, below: bool = True) -> CallbackHandle:
         """Call `callback(path, kind)` after changes at `path`, which need not exist, and if `below` anywhere below it.
 
         Every change made after the return is followed by a call, after which a read shows that change or a later one.
@@ -178,12 +178,12 @@ class MetadataStore(ABC):
         """
 
     @abstractmethod
-    def on_session(self, callback: SessionCallback) -> Subscription:
+    def on_session(self, callback: SessionCallback) -> CallbackHandle:
         """Call `callback` at every change of `session` from now on, in order, as `watch` calls."""
 
     @property
     @abstractmethod
-    def session(self) -> Session:
+    def session(self) -> SessionState:
         """How the store stands with its server now."""
 
     @property

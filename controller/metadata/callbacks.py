@@ -10,7 +10,7 @@ import queue
 import threading
 from collections.abc import Callable
 
-from controller.metadata.base import Session, SessionCallback, Subscription
+from controller.metadata.base import CallbackHandle, SessionCallback, SessionState
 
 _log = logging.getLogger(__name__)
 
@@ -41,15 +41,15 @@ class Callbacks:
                 _log.exception("a callback of the metadata store failed; it will be called again at the next change")
 
 
-class SessionState:
+class SessionListeners:
     """The present state of a session, and who hears of its changes."""
 
-    def __init__(self, callbacks: Callbacks, state: Session) -> None:
+    def __init__(self, callbacks: Callbacks, state: SessionState) -> None:
         self._callbacks, self.state, self.changes = callbacks, state, 0
         self._listeners: dict[object, SessionCallback] = {}
         self._lock = threading.Lock()
 
-    def become(self, state: Session) -> None:
+    def become(self, state: SessionState) -> None:
         """Change to `state` and tell all listeners; nothing when it is that already."""
         with self._lock:
             if state is self.state:
@@ -60,14 +60,14 @@ class SessionState:
             for key in self._listeners:
                 self._callbacks.enqueue(lambda key=key: self._tell(key, state))  # type: ignore[misc]
 
-    def listen(self, callback: SessionCallback) -> Subscription:
+    def listen(self, callback: SessionCallback) -> CallbackHandle:
         """Tell `callback` of every change from now on."""
         key = object()
         with self._lock:
             self._listeners[key] = callback
-        return Subscription(lambda: self._forget(key))
+        return CallbackHandle(lambda: self._forget(key))
 
-    def _tell(self, key: object, state: Session) -> None:
+    def _tell(self, key: object, state: SessionState) -> None:
         with self._lock:
             listener = self._listeners.get(key)
         if listener is not None:

@@ -8,7 +8,6 @@ write.
 
 from __future__ import annotations
 
-import fcntl
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,29 +15,31 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from controller.errors import StartError
 from controller.metadata.base import (
     ABSENT,
+    CallbackHandle,
+    InvalidTreeChange,
     Kind,
     MetadataStore,
     Op,
     Put,
-    Refused,
-    Session,
     SessionCallback,
     SessionLost,
+    SessionState,
     Stored,
     StoreUnavailable,
-    Subscription,
     WatchCallback,
     check_ops,
 )
-from controller.metadata.callbacks import Callbacks, SessionState
-from controller.metadata.paths import ROOT, ancestors, check_path, parent
-from controller.metadata.plan import Action, Step, paths_to_read, plan
+from controller.metadata.callbacks import Callbacks, SessionListeners
+from controller.metadata.commit_plan import Action, PlanStep, paths_to_read, plan
+from controller.metadata.path_syntax import ROOT, ancestors, check_path, parent
 
 FORMAT = 4
-"""1 to 3 were tables of their own for layouts and sessions (`controller.upgrade`)."""
+"""1 to 3 were tables of their own for layouts and sessions (`controller.metadata.upgrade`)."""
 
 _SCHEMA = """
 CREATE TABLE nodes (
@@ -53,7 +54,7 @@ CREATE TABLE last_version (value INTEGER NOT NULL);
 INSERT INTO last_version VALUES (0);
 """
 
-Change = tuple[str, Kind]
+NodeChange = tuple[str, Kind]
 Upgrade = Callable[[sqlite3.Connection], None]
 """Brings a database of an older format up, inside a transaction, from its tables to `create_tables`."""
 
@@ -73,24 +74,24 @@ class SqliteStore(MetadataStore):
         self._closed = False
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            self._lock_file = open(file.with_name(file.name + ".lock"), "w")  # noqa: SIM115 (held while it is open)
+            # Any thread may close the store.
+            self._file_lock = FileLock(file.with_name(file.name + ".lock"), blocking=False, thread_local=False)
+            self._file_lock.acquire()
+        except Timeout:
+            raise StartError(f"{file} is in use by another controller; stop that one or choose another file") from None
         except OSError as error:
             raise StartError(f"cannot open the metadata in {file}: {error.strerror}") from error
         try:
-            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._db = self._open()
             self._reader = self._connect()
-        except BlockingIOError:
-            self._lock_file.close()
-            raise StartError(f"{file} is in use by another controller; stop that one or choose another file") from None
         except sqlite3.Error as error:
-            self._lock_file.close()
+            self._file_lock.release()
             raise StartError(f"cannot use {file} as the database of metadata: {error}") from error
         except StartError:
-            self._lock_file.close()
+            self._file_lock.release()
             raise
         self._callbacks = Callbacks("metadata-sqlite")
-        self._session = SessionState(self._callbacks, Session.CONNECTED)
+        self._session = SessionListeners(self._callbacks, SessionState.CONNECTED)
 
     def get(self, path: str) -> Stored | None:
         """See `MetadataStore`."""
@@ -132,21 +133,21 @@ class SqliteStore(MetadataStore):
             self._db.execute("UPDATE nodes SET ephemeral = 1 WHERE path = ?", (path,))
             return version
 
-    def watch(self, path: str, callback: WatchCallback, below: bool = True) -> Subscription:
+    def watch(self, path: str, callback: WatchCallback, below: bool = True) -> CallbackHandle:
         """See `MetadataStore`."""
         if path != ROOT:
             check_path(path)
         key = object()
         with self._using(self._db, self._lock):
             self._watches.setdefault(path, {})[key] = (callback, below)
-        return Subscription(lambda: self._forget(path, key))
+        return CallbackHandle(lambda: self._forget(path, key))
 
-    def on_session(self, callback: SessionCallback) -> Subscription:
+    def on_session(self, callback: SessionCallback) -> CallbackHandle:
         """See `MetadataStore`."""
         return self._session.listen(callback)
 
     @property
-    def session(self) -> Session:
+    def session(self) -> SessionState:
         """See `MetadataStore`."""
         return self._session.state
 
@@ -166,11 +167,11 @@ class SqliteStore(MetadataStore):
             self._closed = True
             self._reader.close()
             self._db.close()
-            self._lock_file.close()
-        self._session.become(Session.LOST)
+            self._file_lock.release()
+        self._session.become(SessionState.LOST)
         self._callbacks.close()
 
-    def _apply(self, ops: tuple[Op, ...], changes: list[Change]) -> list[int]:
+    def _apply(self, ops: tuple[Op, ...], changes: list[NodeChange]) -> list[int]:
         found: dict[str, int] = {}
         for path in paths_to_read(ops):
             row = self._db.execute("SELECT version FROM nodes WHERE path = ?", (path,)).fetchone()
@@ -188,12 +189,12 @@ class SqliteStore(MetadataStore):
                 after[step.path] = version
         return [after.get(op.path, ABSENT) for op in ops]
 
-    def _take(self, step: Step, version: int, changes: list[Change]) -> None:
+    def _take(self, step: PlanStep, version: int, changes: list[NodeChange]) -> None:
         if step.action in (Action.CREATE, Action.APPEND):
             path = f"{step.path}/n-{version:010d}" if step.action is Action.APPEND else step.path
             above = parent(path)
             if self._db.execute("SELECT 1 FROM nodes WHERE path = ? AND ephemeral", (above,)).fetchone():
-                raise Refused(path, "the node above is ephemeral and cannot have any below it")
+                raise InvalidTreeChange(path, "the node above is ephemeral and cannot have any below it")
             self._db.execute(
                 "INSERT INTO nodes (path, parent, value, version, ephemeral) VALUES (?, ?, ?, ?, 0)",
                 (path, above, step.value, version),
@@ -204,7 +205,7 @@ class SqliteStore(MetadataStore):
             changes.append((step.path, Kind.CHANGED))
         elif step.action is Action.REMOVE:
             if self._db.execute("SELECT 1 FROM nodes WHERE parent = ?", (step.path,)).fetchone():
-                raise Refused(step.path, "it has nodes below it: delete those first")
+                raise InvalidTreeChange(step.path, "it has nodes below it: delete those first")
             self._db.execute("DELETE FROM nodes WHERE path = ?", (step.path,))
             changes += [(step.path, Kind.DELETED), (parent(step.path), Kind.CHILDREN)]
 
@@ -219,10 +220,10 @@ class SqliteStore(MetadataStore):
                 raise StoreUnavailable(f"the metadata in {self.file} cannot be used: {error}") from error
 
     @contextmanager
-    def _writing(self, durable: bool = True) -> Iterator[list[Change]]:
+    def _writing(self, durable: bool = True) -> Iterator[list[NodeChange]]:
         """A transaction; what is put into the list is told to the watches once it is done, in the same order."""
         with self._using(self._db, self._lock) as db:
-            changes: list[Change] = []
+            changes: list[NodeChange] = []
             if not durable:
                 db.execute("PRAGMA synchronous = NORMAL")
             try:
@@ -287,7 +288,7 @@ class SqliteStore(MetadataStore):
         return db
 
     @staticmethod
-    def _drop_ephemerals(db: sqlite3.Connection, changes: list[Change]) -> None:
+    def _drop_ephemerals(db: sqlite3.Connection, changes: list[NodeChange]) -> None:
         for (path,) in db.execute("SELECT path FROM nodes WHERE ephemeral").fetchall():
             changes += [(path, Kind.DELETED), (parent(path), Kind.CHILDREN)]
         db.execute("DELETE FROM nodes WHERE ephemeral")

@@ -38,29 +38,29 @@ from kazoo.protocol.states import KazooState, ZnodeStat
 from kazoo.security import make_digest_acl
 
 from controller.errors import StartError
-from controller.metadata.answers import Asked
 from controller.metadata.base import (
     ABSENT,
     Append,
+    CallbackHandle,
     Check,
     Delete,
+    InvalidTreeChange,
     MetadataStore,
     Op,
     Put,
-    Refused,
-    Session,
     SessionCallback,
     SessionLost,
+    SessionState,
     Stored,
     StoreUnavailable,
-    Subscription,
     WatchCallback,
     check_ops,
 )
-from controller.metadata.callbacks import Callbacks, SessionState
-from controller.metadata.paths import ROOT, check_path
-from controller.metadata.plan import Action, Step, paths_to_read, plan
-from controller.metadata.tree_watch import TreeWatch
+from controller.metadata.callbacks import Callbacks, SessionListeners
+from controller.metadata.commit_plan import Action, PlanStep, paths_to_read, plan
+from controller.metadata.path_syntax import ROOT, check_path
+from controller.metadata.zookeeper_answers import PendingAnswers
+from controller.metadata.zookeeper_watch import TreeWatch
 
 _COUNTERS = 256
 """Two commits disturb each other when one makes a node whose counter the other checks: rare, and harmless."""
@@ -70,12 +70,12 @@ _READS = 500
 """Nodes that are asked for at once."""
 _MOVED = (BadVersionError, NoNodeError, NodeExistsError)
 _STATES = {
-    KazooState.CONNECTED: Session.CONNECTED,
-    KazooState.SUSPENDED: Session.SUSPENDED,
-    KazooState.LOST: Session.LOST,
+    KazooState.CONNECTED: SessionState.CONNECTED,
+    KazooState.SUSPENDED: SessionState.SUSPENDED,
+    KazooState.LOST: SessionState.LOST,
 }
-_RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 2.0}
-"""How kazoo looks for a server that it has lost: for ever, seconds between attempts."""
+_RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_jitter": 0.4, "max_delay": 2.0}
+"""How kazoo looks for a server that it has lost: for ever; delays in seconds, the jitter as a share of them."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class ZooKeeperStore(MetadataStore):
         self._lock = threading.Lock()
         self._watches: set[TreeWatch] = set()
         self._watch_calls, self._session_calls = Callbacks("metadata-watches"), Callbacks("metadata-session")
-        self._session = SessionState(self._session_calls, Session.SUSPENDED)
+        self._session = SessionListeners(self._session_calls, SessionState.SUSPENDED)
         secured: dict[str, Any] = {}
         if credentials is not None:
             user, _, password = credentials.partition(":")
@@ -167,7 +167,9 @@ class ZooKeeperStore(MetadataStore):
         check_ops(ops)
         size = sum(len(op.path) + len(op.value) for op in ops if isinstance(op, (Put, Append)))
         if size > MAX_COMMIT_BYTES:
-            raise Refused(ops[0].path, f"the change has {size} bytes, ZooKeeper takes {MAX_COMMIT_BYTES} at once")
+            raise InvalidTreeChange(
+                ops[0].path, f"the change has {size} bytes, ZooKeeper takes {MAX_COMMIT_BYTES} at once"
+            )
         while ops:
             look = self._look(ops)
             steps = plan(ops, {path: stat.mzxid for path, stat in look.stats.items()})
@@ -188,7 +190,7 @@ class ZooKeeperStore(MetadataStore):
                 ((found, stat),) = self._ask(partial(self._client.get_async, self._tree + path))
             except NoNodeError:
                 # Mostly the node above is there, and there is nothing more to look at.
-                version = self._send([Step(Action.CREATE, path, value)], _Look({}, {}), path)
+                version = self._send([PlanStep(Action.CREATE, path, value)], _Look({}, {}), path)
                 if version is None:
                     look = self._look([put])
                     if path not in look.stats:
@@ -201,7 +203,7 @@ class ZooKeeperStore(MetadataStore):
                 is_ours = identity is not None and stat.ephemeralOwner == identity[0] and found == value
                 return int(stat.mzxid) if is_ours else None
 
-    def watch(self, path: str, callback: WatchCallback, below: bool = True) -> Subscription:
+    def watch(self, path: str, callback: WatchCallback, below: bool = True) -> CallbackHandle:
         """See `MetadataStore`."""
         if path != ROOT:
             check_path(path)
@@ -213,14 +215,14 @@ class ZooKeeperStore(MetadataStore):
         except (KazooException, KazooTimeoutError) as error:
             self._forget(watch)
             self._fail(error)
-        return Subscription(lambda: self._forget(watch))
+        return CallbackHandle(lambda: self._forget(watch))
 
-    def on_session(self, callback: SessionCallback) -> Subscription:
+    def on_session(self, callback: SessionCallback) -> CallbackHandle:
         """See `MetadataStore`."""
         return self._session.listen(callback)
 
     @property
-    def session(self) -> Session:
+    def session(self) -> SessionState:
         """See `MetadataStore`."""
         return self._session.state
 
@@ -237,7 +239,7 @@ class ZooKeeperStore(MetadataStore):
             self._closed.set()
         self._client.stop()
         self._client.close()
-        self._session.become(Session.LOST)
+        self._session.become(SessionState.LOST)
         self._watch_calls.close()
         self._session_calls.close()
 
@@ -254,7 +256,7 @@ class ZooKeeperStore(MetadataStore):
         stats = {path: stat for path, stat in zip(paths, found[len(counters) :], strict=True) if stat}
         return _Look(stats, made)
 
-    def _send(self, steps: list[Step], look: _Look, ephemeral: str | None = None) -> int | None:
+    def _send(self, steps: list[PlanStep], look: _Look, ephemeral: str | None = None) -> int | None:
         """The version of what was written, 0 if nothing was; None: something moved since the look, look again."""
         multi: TransactionRequest = self._client.transaction()
         paths: list[str] = []
@@ -270,9 +272,9 @@ class ZooKeeperStore(MetadataStore):
         (results,) = self._ask(multi.commit_async)
         for path, result in zip(paths, results, strict=False):
             if isinstance(result, NotEmptyError):
-                raise Refused(path, "it has nodes below it: delete those first")
+                raise InvalidTreeChange(path, "it has nodes below it: delete those first")
             if isinstance(result, NoChildrenForEphemeralsError):
-                raise Refused(path, "the node above is ephemeral and cannot have any below it")
+                raise InvalidTreeChange(path, "the node above is ephemeral and cannot have any below it")
         for result in results:
             if isinstance(result, _MOVED):
                 return None
@@ -280,7 +282,7 @@ class ZooKeeperStore(MetadataStore):
                 self._fail(result)
         return next((int(result.mzxid) for result in results if isinstance(result, ZnodeStat)), 0)
 
-    def _add(self, multi: TransactionRequest, step: Step, data_version: int, ephemeral: bool) -> bool:
+    def _add(self, multi: TransactionRequest, step: PlanStep, data_version: int, ephemeral: bool) -> bool:
         """Add a step to the multi; False when it needs no operation: that nothing was made, the counter says."""
         node = self._tree + step.path
         if step.action is Action.CREATE:
@@ -315,15 +317,15 @@ class ZooKeeperStore(MetadataStore):
         asked = self._asked(*requests)
         return [self._answer(asked, number) for number in range(len(requests))]
 
-    def _asked(self, *requests: Callable[[], Any]) -> Asked:
+    def _asked(self, *requests: Callable[[], Any]) -> PendingAnswers:
         if self._closed.is_set():
             raise SessionLost(f"the metadata store at {self._address} is closed")
         try:
-            return Asked(self._client, self._wait_s, *requests)
+            return PendingAnswers(self._client, self._wait_s, *requests)
         except (KazooException, KazooTimeoutError) as error:
             self._fail(error)
 
-    def _answer(self, asked: Asked, number: int) -> Any:
+    def _answer(self, asked: PendingAnswers, number: int) -> Any:
         try:
             return asked.answer(number)
         except NoNodeError:

@@ -46,13 +46,13 @@ from controller.segments.base import (
     Target,
     segment_name,
 )
-from controller.segments.kafka_asking import (
+from controller.segments.kafka_admin import (
+    DELAY_SECONDS,
     GROUP_HAS_MEMBERS,
     GROUP_IN_USE,
     NO_GROUP,
     NO_TOPIC,
-    PAUSE_SECONDS,
-    Asking,
+    KafkaAdmin,
     code_of,
 )
 from controller.segments.kafka_names import check_fits, kafka_topic
@@ -84,7 +84,7 @@ class KafkaSegments(SegmentStore):
 
     def __init__(self, bootstrap: str, timeout_seconds: float = TIMEOUT_SECONDS, replication_factor: int = -1) -> None:
         """Connects at the first use. `replication_factor` of new segments; -1 = the brokers' default."""
-        self._asking = Asking(bootstrap, timeout_seconds)
+        self._asking = KafkaAdmin(bootstrap, timeout_seconds)
         self._admin = self._asking.admin
         self._positions = Positions(self._asking)
         self._replication_factor = replication_factor
@@ -241,7 +241,7 @@ class KafkaSegments(SegmentStore):
                     f"cannot terminate {segment} in {self._asking.where}: it has had open transactions for "
                     f"{self._asking.timeout:g} s, which could not be ended afterwards; end them, then do it again"
                 )
-            time.sleep(PAUSE_SECONDS)
+            time.sleep(DELAY_SECONDS)
 
     def _mark(self, segment: str) -> None:
         changes = [
@@ -253,7 +253,7 @@ class KafkaSegments(SegmentStore):
     def _settled_end(self, segment: str) -> int:
         end, since = self._positions.bounds(segment)[1], time.monotonic()
         while time.monotonic() < since + SETTLE_SECONDS:
-            time.sleep(PAUSE_SECONDS)
+            time.sleep(DELAY_SECONDS)
             now = self._positions.bounds(segment)[1]
             if now != end:
                 end, since = now, time.monotonic()
@@ -263,7 +263,7 @@ class KafkaSegments(SegmentStore):
 class _Probe:
     """A question for the leader of a segment: whether it refuses all writes. Nothing is ever written."""
 
-    def __init__(self, asking: Asking, segment: str) -> None:
+    def __init__(self, asking: KafkaAdmin, segment: str) -> None:
         self._topic = kafka_topic(segment)
         self._timeout = asking.timeout
         self._told: list[KafkaError | None] = []

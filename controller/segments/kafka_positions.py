@@ -14,7 +14,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaE
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
 from controller.segments.base import Position
-from controller.segments.kafka_asking import FOR_A_MOMENT, NO_GROUP, NO_TOPIC, Asking, code_of
+from controller.segments.kafka_admin import FOR_A_MOMENT, NO_GROUP, NO_TOPIC, KafkaAdmin, code_of
 from controller.segments.kafka_names import group_id, kafka_topic, subscription_of
 
 PARTITION = 0
@@ -26,7 +26,7 @@ _LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 class Positions:
     """The positions of subscriptions, read and set through `asking`."""
 
-    def __init__(self, asking: Asking) -> None:
+    def __init__(self, asking: KafkaAdmin) -> None:
         self._asking = asking
         self._admin = asking.admin
 
@@ -73,7 +73,7 @@ class Positions:
         # First of all: what is written after this look is either found by its time or behind this end.
         offset = self._offset(segment, _LATEST)
         if timestamp_ms is not None:
-            found = self._offset(segment, OffsetSpec.for_timestamp(timestamp_ms))  # type: ignore[no-untyped-call]
+            found = self._offset(segment, OffsetSpec.for_timestamp(timestamp_ms))
             offset = found if found >= 0 else offset
         self._asking.again(lambda: self._commit(segment, [subscription], offset))
         return True

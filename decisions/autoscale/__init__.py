@@ -3,6 +3,7 @@
 - `policy`                       the knobs, their profiles, their resolution, their rules
 - `rates`, `significance`        a segment's load against the thresholds; which sample becomes a load record
 - `snapshot`                     what one evaluation sees
-- `gates`, `answers`, `decide`   every reason for holding, what is answered, and the two passes
-- `fleet`                        the same for many topics at once, over columns
+- `gates`                        every reason for holding, and which of them binds
+- `answers`, `decide`            what is answered, and the two passes
+- `columns`, `fleet`             the same for many topics at once, over columns
 """

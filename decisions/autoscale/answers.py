@@ -1,16 +1,19 @@
-"""The answer of an evaluation: split one segment, merge two neighbours, or hold; each with the gates that were read.
+"""The actions of autoscale, split one segment or merge two neighbours, and any of its answers as JSON.
 
-Stage: what `decisions.autoscale.decide` returns. The wire form is `schemas.snapshot.Answer` (DESIGN section 4.3).
+Stage: what `decisions.autoscale.decide` returns. Holds are those of `decisions.kernel.answers`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from decisions.autoscale.gates import Gate, Reading
-from schemas.ids import canonical_json
+from decisions.autoscale.gates import Gate
+from decisions.kernel.answers import Hold, next_due
+from decisions.kernel.readings import Reading, gates_to_json
 from schemas.snapshot import GateReading, HoldAnswer, MergeAnswer, SplitAnswer
+
+__all__ = ["Answer", "Hold", "Merge", "Split", "answer_to_wire", "gates_to_json", "next_due"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +22,17 @@ class Split:
 
     segment: int
     reason: str
-    gates: tuple[Reading, ...]
+    gates: tuple[Reading[Gate], ...]
+
+    @property
+    def action(self) -> str:
+        """`split`."""
+        return "split"
+
+    @property
+    def arguments(self) -> Mapping[str, object]:
+        """The segment, as the column `arguments` of a decision has it."""
+        return {"segments": [self.segment]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,37 +41,24 @@ class Merge:
 
     segments: tuple[int, int]
     reason: str
-    gates: tuple[Reading, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """Do nothing, and say why: `binding` is the one reading that holds (docs/gates.md, "Which gate binds")."""
-
-    binding: Reading
-    gates: tuple[Reading, ...]
-    due: int | None = None
-    """See `next_due`."""
+    gates: tuple[Reading[Gate], ...]
 
     @property
-    def gate(self) -> Gate:
-        """The binding gate."""
-        return self.binding.gate
+    def action(self) -> str:
+        """`merge`."""
+        return "merge"
+
+    @property
+    def arguments(self) -> Mapping[str, object]:
+        """Both segments, as the column `arguments` of a decision has them."""
+        return {"segments": list(self.segments)}
 
 
-Answer = Split | Merge | Hold
-
-
-def next_due(answer: Answer) -> int | None:
-    """The earliest instant (ms) at which the same evaluation would act with nothing changed but the time, or None.
-
-    None also for an action, which is due now.
-    """
-    return answer.due if isinstance(answer, Hold) else None
+Answer = Split | Merge | Hold[Gate]
 
 
 def answer_to_wire(answer: Answer) -> SplitAnswer | MergeAnswer | HoldAnswer:
-    """The answer as JSON model (DESIGN section 4.3)."""
+    """The answer as JSON model: a line of what `anabranch decide` prints."""
     gates = [
         GateReading(
             gate=reading.gate.value,
@@ -77,21 +77,3 @@ def answer_to_wire(answer: Answer) -> SplitAnswer | MergeAnswer | HoldAnswer:
     if isinstance(answer, Merge):
         return MergeAnswer(segments=answer.segments, reason=answer.reason, gates=gates)
     return HoldAnswer(gate=answer.gate.value, gates=gates)
-
-
-def gates_to_json(gates: Sequence[Reading]) -> str:
-    """The readings as canonical JSON, as `answer_to_wire` has them; unset fields are left out."""
-    return canonical_json([
-        {name: value for name, value in zip(_WIRE_NAMES, _values_of(reading), strict=True) if value is not None}
-        for reading in gates
-    ])  # fmt: skip
-
-
-_WIRE_NAMES = ("gate", "measured", "limit", "margin", "eligibleAt", "passed", "segment", "detail")
-
-
-def _values_of(reading: Reading) -> tuple[object, ...]:
-    return (
-        reading.gate.value, reading.measured, reading.limit, reading.margin,
-        reading.eligible_at, reading.passed, reading.segment, reading.detail,
-    )  # fmt: skip

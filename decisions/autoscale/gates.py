@@ -1,15 +1,17 @@
-"""The gates: every reason for which a topic can be held, as a closed list with a sentence, a unit and a relation each.
+"""The gates: every reason for which a topic can be held, in words, and the one table that says which of them binds.
 
-Stage: the vocabulary of every answer. `decisions.autoscale.decide` reads gates in the order of this list; docs/gates.md
-is made from it (`python -m decisions.autoscale.gates > docs/gates.md`). A gate passes when its relation between
-measured and limit holds.
+Stage: the vocabulary of every answer. `decisions.autoscale.decide` and `decisions.autoscale.fleet` take the binding
+gate from `PRECEDENCE`, the job's metrics take their labels from it, and docs/gates.md is made from both tables
+(`python -m decisions.autoscale.gates > docs/gates.md`). A new gate is a line in each of `Gate`, `DESCRIPTIONS` and
+`PRECEDENCE`, and its reading in `decide` and in `fleet`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+
+from decisions.kernel.precedence import Row
 
 
 class Gate(str, Enum):
@@ -35,21 +37,16 @@ class Gate(str, Enum):
     MERGE_WINDOW = "merge-window"
 
 
-class Reading(NamedTuple):
-    """One gate as it was found."""
+class Situation(Enum):
+    """What a topic is in, or wants, when an evaluation ends with a hold."""
 
-    gate: Gate
-    passed: bool
-    measured: float | None = None
-    limit: float | None = None
-    margin: float | None = None
-    """Distance from the limit, positive on the passing side, in the gate's unit."""
-    eligible_at: int | None = None
-    """The earliest instant at which it could pass by time alone, milliseconds; None: time alone does not open it."""
-    segment: int | None = None
-    """The segment that was measured, when it is about one."""
-    detail: str | None = None
-    """What numbers cannot say: the rule that a policy breaks."""
+    SWITCHED_OFF = "switched off"
+    WANTS_TO_SPLIT = "wants to split"
+    NO_DEMAND = "consumer event without demand"
+    WANTS_TO_MERGE = "wants to merge"
+    UNKNOWN_LOAD = "at rest, load unknown"
+    ABOVE_FLOOR = "at rest, above the floor"
+    AT_FLOOR = "at rest, at the floor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +60,14 @@ class Description:
     limit: str
     unit: str
     source: str
+    metric: str | None = None
+    """The counter of PIP-483 "Observability" that counts how often a topic began to be held by it."""
 
 
-_SPLIT, _MERGE, _CAPS = 'PIP-483 "Pass 1"', 'PIP-483 "Pass 2"', 'PIP-483 "Caps"'
-_RESOLUTION = 'PIP-483 "Policy resolution"'
+_SPLIT = 'PIP-483 "Pass 1 — SPLIT (fast, lightly coalesced)"'
+_MERGE = 'PIP-483 "Pass 2 — MERGE (lazy, rate-limited)"'
+_CAPS = 'PIP-483 "Caps"'
+_RESOLUTION = 'PIP-483 "Policy resolution (namespace + topic overrides)"'
 
 DESCRIPTIONS: dict[Gate, Description] = {
     Gate.INVALID_POLICY: Description(
@@ -84,6 +85,7 @@ DESCRIPTIONS: dict[Gate, Description] = {
     Gate.MAX_SEGMENTS: Description(
         "The topic has as many active segments as it may.",
         "active segments", "<", "`maxSegments`", "segments", _CAPS,
+        metric="pulsar_scalable_topic_split_suppressed_max_segments_total",
     ),
     Gate.SPLIT_COOLDOWN: Description(
         "The last split was too recent.", "time since the last split", ">=", "`splitCooldown`", "ms", _SPLIT
@@ -107,7 +109,7 @@ DESCRIPTIONS: dict[Gate, Description] = {
     ),
     Gate.SPLIT_THRESHOLDS: Description(
         "No segment with a known load is above a split threshold.",
-        "largest rate / split threshold", ">", "1", "ratio", f"{_SPLIT} (b)",
+        "overload: largest rate / split threshold", ">", "1", "ratio", f"{_SPLIT} (b)",
     ),
     Gate.UNSPLITTABLE: Description(
         "The segment that would be split holds a single hash: one hot key.",
@@ -127,17 +129,55 @@ DESCRIPTIONS: dict[Gate, Description] = {
     ),
     Gate.MERGE_THRESHOLDS: Description(
         "No two neighbours are both cold.",
-        "largest rate / merge threshold, of the coldest neighbours", "<", "1", "ratio", _MERGE,
+        "heat: largest rate / merge threshold, of the coldest neighbours", "<", "1", "ratio", _MERGE,
     ),
     Gate.MAX_DAG_DEPTH: Description(
         "The lineages of all cold neighbours have been merged as often as they may.",
         "merges in a lineage, of the shallowest neighbours", "<", "`maxDagDepth`", "merges", _CAPS,
+        metric="pulsar_scalable_topic_merge_suppressed_max_depth_total",
     ),
     Gate.MERGE_WINDOW: Description(
         "No cold neighbours have been cold for long enough.",
         "time for which both have been cold, of the longest", ">=", "`mergeWindow`", "ms", _MERGE,
     ),
 }  # fmt: skip
+
+PRECEDENCE: tuple[Row[Situation, Gate], ...] = (
+    Row(
+        Situation.SWITCHED_OFF, "the policy is broken or says so, or a decision is open; nothing else is looked at",
+        (Gate.INVALID_POLICY, Gate.DISABLED, Gate.IN_FLIGHT),
+    ),
+    Row(
+        Situation.WANTS_TO_SPLIT,
+        "consumers without a segment, or a segment above a split threshold; a merge that is possible is still made",
+        (Gate.RETRY_BACKOFF, Gate.MAX_SEGMENTS, Gate.SPLIT_COOLDOWN, Gate.UNSPLITTABLE),
+    ),
+    Row(
+        Situation.NO_DEMAND, "a consumer event that finds a segment for every consumer; it evaluates nothing else",
+        (Gate.CONSUMER_DEMAND,),
+    ),
+    Row(
+        Situation.WANTS_TO_MERGE, "two neighbours are both cold",
+        (Gate.RETRY_BACKOFF, Gate.MIN_SEGMENTS, Gate.MERGE_CONSUMERS, Gate.MAX_DAG_DEPTH),
+        waits=(Gate.MERGE_COOLDOWN, Gate.MERGE_WINDOW),
+    ),
+    Row(
+        Situation.UNKNOWN_LOAD,
+        "it wants neither, and no load is known that could tell: above the floor of no two neighbours, at it of none",
+        (Gate.LOAD_MISSING, Gate.LOAD_STALE),
+    ),
+    Row(
+        Situation.ABOVE_FLOOR, "it wants neither, and has more segments than `minSegments`", (Gate.MERGE_THRESHOLDS,)
+    ),
+    Row(
+        Situation.AT_FLOOR, "it wants neither, and has no more segments than `minSegments`, or one",
+        (Gate.SPLIT_THRESHOLDS,),
+    ),
+)  # fmt: skip
+"""Which gate binds: the first situation that a topic is in, and in it the rule of `decisions.kernel.precedence`."""
+ROWS = {row.situation: row for row in PRECEDENCE}
+BINDING_GATES = tuple(gate for gate in Gate if any(gate in row.forbidding + row.waits for row in PRECEDENCE))
+"""The gates that a hold can name, in the order of `Gate`."""
 
 
 def page() -> str:
@@ -147,7 +187,15 @@ def page() -> str:
         words = DESCRIPTIONS[gate]
         passes = f"{words.measured} {words.relation} {words.limit}" if words.relation else words.measured or "-"
         rows.append(f"| `{gate.value}` | {words.sentence} | {passes} | {words.unit or '-'} | {words.source} |")
-    return _PAGE.format(rows="\n".join(rows))
+    binds = [
+        f"| **{row.situation.value}**: {row.meaning} | {_names(row.forbidding)} | {_names(row.waits)} |"
+        for row in PRECEDENCE
+    ]
+    return _PAGE.format(rows="\n".join(rows), binds="\n".join(binds))
+
+
+def _names(gates: tuple[Gate, ...]) -> str:
+    return ", ".join(f"`{gate.value}`" for gate in gates) or "-"
 
 
 _PAGE = """# Gates
@@ -164,18 +212,13 @@ in the profile `pip-483`. This page is generated: `python -m decisions.autoscale
 
 ## Which gate binds
 
-Every hold names exactly one gate: the one that would have to change first for the topic to act.
+Every hold names exactly one gate: the one that would have to change first for the topic to act. The first situation in
+this table that the topic is in decides. In it the first gate that forbids binds; when none of them forbids, the wait
+that ends last, of equals the first. When all gates of a topic that wants to split or to merge pass, it does.
 
-1. A topic that is switched off or has an open decision is held by that, and nothing else is looked at.
-2. A topic that **wants to split** (consumers without a segment, or a segment above a split threshold) is held by the
-   first gate that forbids it: `retry-backoff`, `max-segments`, `split-cooldown`, `unsplittable`. A merge that is
-   possible is still made.
-3. A consumer event that finds no such demand is held by `consumer-demand`.
-4. A topic that **wants to merge** (two neighbours are both cold) is held by the first of `retry-backoff`,
-   `min-segments`, `merge-consumers`, `max-dag-depth` that forbids it, and after these by the wait that ends last,
-   `merge-cooldown` or `merge-window`.
-5. A topic **at rest** wants neither. With more segments than `minSegments` it is held by `merge-thresholds`, otherwise
-   by `split-thresholds`; when no load is known that could tell, by `load-missing` or `load-stale`.
+| situation | the first of these that forbids | the one of these waits that ends last |
+| --- | --- | --- |
+{binds}
 
 `next_due` of a hold is the earliest instant at which the same evaluation would act, with nothing changed but the time.
 """

@@ -1,9 +1,8 @@
 """The auto-scale policy: every knob of PIP-483 and every guard, its profiles, its resolution and its rules.
 
 Stage: before every decision. An override sets some fields; resolution lays cluster, namespace and topic over a profile,
-field by field, the most specific wins (PIP-483 "Policy resolution"). Three kinds of fault are kept apart: an unreadable
-policy is a `PolicyError`, an invalid combination turns scaling off for the topic and names the rule, anything else is a
-bug of ours.
+field by field, the most specific wins. Three kinds of fault are kept apart: an unreadable policy is a `PolicyError`, an
+invalid combination turns scaling off for the topic and names the rule, anything else is a bug of ours.
 """
 
 from __future__ import annotations
@@ -41,7 +40,8 @@ class PolicyError(ValueError):
 class Policy:
     """The effective policy of a topic. Rates are per second, durations milliseconds; defaults are those of the PIP.
 
-    The first fifteen fields are PIP-483 "Configuration", the rest the guards of DESIGN section 6, off unless set.
+    The first fifteen fields are those of PIP-483 "Configuration (`broker.conf`)", the rest guards that the PIP does not
+    have, off unless set.
     """
 
     enabled: bool = True
@@ -64,10 +64,10 @@ class Policy:
     normalized_coldness: bool = False
     cold_since_threshold: bool = False
     max_load_age_ms: int = 0
-    """0: loads never age."""
+    """Milliseconds; 0: loads never age."""
     explicit_lineage: bool = False
     retry_backoff_ms: int = 0
-    """0: no back-off."""
+    """The first pause, milliseconds; 0: no back-off."""
     threshold_crossing: bool = False
 
     @cached_property
@@ -105,7 +105,7 @@ PROFILES: Mapping[str, Policy] = MappingProxyType({
         threshold_crossing=True,
     ),
 })  # fmt: skip
-"""`pip-483`: the text of the PIP. `default`: the same with every guard of DESIGN section 6."""
+"""`pip-483`: the text of the PIP. `default`: the same with every guard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,9 @@ def resolve_policy(
     namespace: AutoScalePolicyOverride | None = None,
     topic: AutoScalePolicyOverride | None = None,
 ) -> ResolvedPolicy:
-    """Lays the overrides over a profile, field by field, the most specific wins (PIP-483 "Policy resolution").
+    """Lays the overrides over a profile, field by field, the most specific wins.
+
+    PIP-483 "Policy resolution (namespace + topic overrides)".
 
     An invalid combination comes back with `enabled` False and `broken` naming the rule. `KeyError`: no such profile.
     """
@@ -150,8 +152,8 @@ def policy_violations(policy: Policy) -> list[str]:
     """The rules that a combination breaks, in words; empty when it is valid.
 
     The rules of Pulsar for the resolved policy: counts and durations in range, split thresholds above 0, merge
-    thresholds not below 0, and each split threshold strictly above its merge threshold (the dead band of PIP-483
-    "Anti-flip-flop").
+    thresholds not below 0, and each split threshold strictly above its merge threshold: the dead band of
+    PIP-483 "Anti-flip-flop: three independent guards".
     """
     broken = []
     if not policy.min_segments >= 1:

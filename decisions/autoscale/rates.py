@@ -1,4 +1,6 @@
-"""The four rates of a segment against a policy's thresholds: how overloaded, how warm, and whether cold.
+"""The four rates of a segment against a policy's thresholds: its overload, its heat, and whether it is cold.
+
+*Overload* is the largest rate over its split threshold, *heat* the largest rate over its merge threshold.
 
 Stage: under both passes of `decisions.autoscale.decide`, one segment at a time; `decisions.autoscale.fleet` has the
 same over columns. Rates are per second in the PIP's order: msgRateIn, bytesRateIn, msgRateOut, bytesRateOut.
@@ -18,7 +20,7 @@ MAX_RATIO = 1.7976931348623157e308
 def overload(rates: Rates, policy: Policy) -> tuple[float, str]:
     """The largest of the four ratios rate / split threshold, and the rate that it is of (the first of equals).
 
-    The ratio is above 1 exactly when that rate is above its threshold (PIP-483 "Pass 1" (b)).
+    Above 1 exactly when that rate is above its threshold: PIP-483 "Pass 1 — SPLIT (fast, lightly coalesced)", (b).
     """
     limits = policy.split_thresholds
     score, reason = rates[0] / limits[0], RATES[0]
@@ -35,13 +37,16 @@ def overload(rates: Rates, policy: Policy) -> tuple[float, str]:
 
 
 def is_cold(rates: Rates, policy: Policy) -> bool:
-    """Whether all four rates are strictly below the merge thresholds (PIP-483 "Pass 2")."""
+    """Whether all four rates are strictly below the merge thresholds.
+
+    PIP-483 "Pass 2 — MERGE (lazy, rate-limited)".
+    """
     limits = policy.merge_thresholds
     return rates[0] < limits[0] and rates[1] < limits[1] and rates[2] < limits[2] and rates[3] < limits[3]
 
 
 def heat(rates: Rates, policy: Policy) -> float:
-    """The largest rate / merge threshold: below 1 exactly when cold. A threshold of 0 is never undercut."""
+    """The largest rate / merge threshold: below 1 exactly when cold. No rate is below a threshold of 0."""
     limits = policy.merge_thresholds
     if 0.0 in limits:
         return MAX_RATIO
@@ -58,11 +63,11 @@ def heat(rates: Rates, policy: Policy) -> float:
     return worst if worst < MAX_RATIO else MAX_RATIO
 
 
-def warmth(left: Rates, right: Rates, policy: Policy) -> float:
-    """What the coldest neighbours have least of (PIP-483 "coldest pair by combined rate").
+def combined_rate(left: Rates, right: Rates, policy: Policy) -> float:
+    """The combined rate of two cold neighbours: the pair with the lowest merges.
 
-    All eight rates added up; by the guard `normalizedColdness`, the largest rate of their union relative to its merge
-    threshold (which is above 0 for whatever is cold).
+    All eight rates added up: PIP-483 "Pass 2 — MERGE (lazy, rate-limited)". With the guard `normalizedColdness` the
+    heat of their union; the merge thresholds of what is cold are above 0.
     """
     if policy.normalized_coldness:
         limits = policy.merge_thresholds

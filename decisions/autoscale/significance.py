@@ -2,7 +2,9 @@
 
 Stage: the filter, before anything is decided. A rate is compared with the last *accepted* value, strictly: exactly the
 band is not significant; from 0 any move is. With `threshold_crossing` a sample that lands on the other side of a policy
-threshold is significant too, so that no load crosses one unseen (DESIGN section 5.6).
+threshold is significant too, so that no load crosses one unseen.
+
+Each rule comes twice, for one sample and for columns of them; a property test holds the two together.
 """
 
 from __future__ import annotations

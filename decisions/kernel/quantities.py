@@ -1,7 +1,7 @@
-"""Quantities as people write them: `60s`, `5m`, `50MB`, `25%`, and plain numbers; read exactly, without rounding.
+"""Quantities as people write them: `60s`, `5m`, `50MB`, `10k`, and plain numbers; read exactly, without rounding.
 
-Neighbours: `decisions.autoscale.policy`, which reads policy files with these. Units: durations in seconds, sizes in
-bytes (decimal: 1 MB = 1,000,000, as in Pulsar), fractions as numbers.
+Stage: under every reader of policy files. Units: durations in seconds, sizes in bytes (decimal: 1 MB = 1,000,000, as in
+Pulsar), rates in messages per second.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ SIZES: Mapping[str, Fraction] = {
     "B": Fraction(1), "kB": Fraction(10**3), "KB": Fraction(10**3), "MB": Fraction(10**6), "GB": Fraction(10**9),
     "TB": Fraction(10**12),
 }  # fmt: skip
-FRACTIONS: Mapping[str, Fraction] = {"%": Fraction(1, 100)}
 RATES: Mapping[str, Fraction] = {"k": Fraction(10**3), "M": Fraction(10**6)}
 
-_QUANTITY = re.compile(r"\s*(-?[0-9]{1,30}(?:_[0-9]{1,3}){0,9}(?:\.[0-9]{1,30})?)\s*([A-Za-z%]{0,9})(?:/s)?\s*")
+_QUANTITY = re.compile(r"\s*(-?[0-9]{1,30}(?:_[0-9]{1,3}){0,9}(?:\.[0-9]{1,30})?)\s*([A-Za-z]{0,9})(?:/s)?\s*")
 
 
 class QuantityError(ValueError):
@@ -40,11 +39,6 @@ def parse_size(value: str | int | float) -> Fraction:
 def parse_rate(value: str | int | float) -> Fraction:
     """Messages per second: `10000`, `10k`."""
     return _parse(value, RATES, 'a rate like 10000 or "10k"')
-
-
-def parse_fraction(value: str | int | float) -> Fraction:
-    """A fraction: `0.25`, `25%`."""
-    return _parse(value, FRACTIONS, 'a fraction like 0.25 or "25%"')
 
 
 def _parse(value: str | int | float, units: Mapping[str, Fraction], expected: str) -> Fraction:

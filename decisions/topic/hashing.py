@@ -1,6 +1,7 @@
-"""From a message's key to its place in the hash space: Murmur3, low 16 bits (PIP-468 "findActiveSegment").
+"""From a message's key to its place in the hash space: Murmur3, low 16 bits.
 
-A real Pulsar 5.0.0-M1 takes the *low* 16 bits of the raw 32-bit hash of the key's bytes.
+The hash that PIP-468 "SegmentLayout" finds an active segment by. A real Pulsar 5.0.0-M1 takes the *low* 16 bits of the
+raw 32-bit hash of the key's bytes.
 """
 
 from __future__ import annotations

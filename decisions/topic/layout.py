@@ -15,6 +15,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
+from decisions.topic import lineage
 from decisions.topic.names import segment_descriptor, segment_topic_name
 from schemas.base import MAX_SEGMENT_ID
 from schemas.metadata import AutoScalePolicyOverride, HashRange, ScalableTopicMetadata, SegmentInfo
@@ -77,7 +78,7 @@ class Segment:
 
     @property
     def descriptor(self) -> str:
-        """Range and id as `0000-7fff-1` (PIP-468 "Segment Topic Management")."""
+        """Range and id as `0000-7fff-1` (PIP-468 "Segment Topic Management via Admin API")."""
         return segment_descriptor(self.start, self.end, self.segment_id)
 
 
@@ -157,7 +158,7 @@ class SegmentLayout:
             raise LayoutStateError(f"the active segments end at {expected:#06x}, not at 0x10000")
 
     def find_active_segment(self, hash_value: int) -> Segment:
-        """The active segment that holds a hash (PIP-468 "findActiveSegment")."""
+        """The active segment that holds a hash (PIP-468 "SegmentLayout")."""
         if not 0 <= hash_value < HASH_SPACE:
             raise LayoutArgumentError(f"a hash is in 0x0000..0xffff, got {hash_value}")
         at = bisect_right(self.active, hash_value, key=lambda segment: segment.start) - 1
@@ -166,7 +167,10 @@ class SegmentLayout:
         return self.active[at]
 
     def split_segment(self, segment_id: int, now_ms: int) -> SegmentLayout:
-        """Seals an active segment and adds its two halves; of an odd width the lower is one larger (PIP-468)."""
+        """Seals an active segment and adds its two halves; of an odd width the lower is one larger.
+
+        PIP-468 "Split Protocol".
+        """
         parent = self._active_segment(segment_id, "split")
         if parent.width == 1:
             raise LayoutStateError(f"segment {segment_id} holds one hash ({parent.start:#06x}): it cannot be split")
@@ -179,7 +183,10 @@ class SegmentLayout:
         return self._successor([self._sealed(parent, (lower, upper), now_ms), *children], upper + 1)
 
     def merge_segments(self, first_id: int, second_id: int, now_ms: int) -> SegmentLayout:
-        """Seals two adjacent active segments and adds their union; parents stay in call order (PIP-468)."""
+        """Seals two adjacent active segments and adds their union; parents stay in call order.
+
+        PIP-468 "Merge Protocol".
+        """
         first, second = self._active_segment(first_id, "merge"), self._active_segment(second_id, "merge")
         if first.end + 1 != second.start and second.end + 1 != first.start:
             ranges = " and ".join(f"[{one.start:04x}, {one.end:04x}]" for one in (first, second))
@@ -212,22 +219,15 @@ class SegmentLayout:
 
     def lineage(self, segment_id: int) -> frozenset[int]:
         """Ids of a segment, all its ancestors and all its descendants that are still in the DAG."""
-        return self._reach([self._segment(segment_id).segment_id], "parent_ids") | self._reach(
-            [segment_id], "child_ids"
-        )
+        return lineage.lineage(self.segments, self._segment(segment_id).segment_id)
 
     def merge_depth(self, segment_id: int) -> int:
-        """Merges in a lineage: distinct segments among it and its ancestors that have two or more parents (PIP-483).
-
-        A union count, not the longest chain; ancestors that were pruned are not there to be counted.
-        """
+        """Merge depth as this layout shows it, counted once: see `decisions.topic.lineage.count_merges`."""
         if not self._segment(segment_id).parent_ids:
             return 0
         found = self._merge_depths.get(segment_id)
         if found is None:
-            ancestors = self._reach([segment_id], "parent_ids")
-            found = sum(len(self.segments[number].parent_ids) > 1 for number in ancestors)
-            self._merge_depths[segment_id] = found
+            found = self._merge_depths[segment_id] = lineage.count_merges(self.segments, segment_id)
         return found
 
     @cached_property
@@ -240,16 +240,6 @@ class SegmentLayout:
         if first + count > MAX_SEGMENT_ID:
             raise LayoutStateError(f"segment ids are used up: the next would be {first}")
         return range(first, first + count)
-
-    def _reach(self, start: Iterable[int], edge: str) -> frozenset[int]:
-        seen: set[int] = set()
-        waiting = list(start)
-        while waiting:
-            number = waiting.pop()
-            if number not in seen and number in self.segments:
-                seen.add(number)
-                waiting.extend(getattr(self.segments[number], edge))
-        return frozenset(seen)
 
     def _segment(self, segment_id: int) -> Segment:
         found = self.segments.get(segment_id)

@@ -1,6 +1,6 @@
 """Names of segments: the descriptor `0000-7fff-1` and the topic that holds a segment's messages.
 
-PIP-468 "Segment Topic Management": the range in four hexadecimal digits each, then the id in decimal.
+PIP-468 "Segment Topic Management via Admin API": the range in four hexadecimal digits each, then the id in decimal.
 """
 
 from __future__ import annotations

@@ -1,27 +1,26 @@
 """A bucket's topics in columns, kept between ticks, as `decisions.autoscale.fleet` evaluates them.
 
-Stage: inside the stateful operator, at a tick for every topic. What a topic contributes is laid out again only when it
-has changed; the loads are gathered by row at each tick.
+Stage: under `engine.autoscale.evaluation`, at a tick for every topic. What a topic contributes is laid out again only
+when its generation says that it has changed; the loads are gathered by row at each tick.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
 
+from decisions.autoscale.clocks import NEVER as NO_INSTANT
 from decisions.autoscale.fleet import GATES, HOLD, NEVER, Fleet, FleetAnswers, decide_fleet
 from decisions.autoscale.gates import Gate
 from decisions.autoscale.policy import Policy
 from decisions.autoscale.snapshot import MANAGED
 from decisions.topic.layout import SegmentLayout
-from engine.autoscale.loads import NEVER as NO_INSTANT
 from engine.autoscale.loads import LoadTable
 from engine.autoscale.policies import EffectivePolicy, Policies
-from engine.autoscale.state import BucketState, TopicState
+from engine.autoscale.topics import BucketState, TopicState
 from schemas.metadata import RATES
 
 _GATE_CODE = {gate.value: code for code, gate in enumerate(GATES)}
@@ -44,6 +43,7 @@ class _Topic:
     depths: list[int]
     rows: list[int]
     """Rows of the load table; -1 where a segment has none."""
+    rows_generation: int
 
 
 class FleetView:
@@ -52,46 +52,45 @@ class FleetView:
     def __init__(self, state: BucketState, loads: LoadTable, policies: Policies) -> None:
         self._state, self._loads, self._policies = state, loads, policies
         self._topics: dict[str, _Topic] = {}
-        self._stale: set[str] = set(state.topics)
-        self._moved: set[str] = set()
         self._columns: _Columns | None = None
+        self._seen = (-1, -1, -1)
+        """The generations of topics, rows and policies of which the columns are."""
 
-    def forget(self, names: Iterable[str], moved: Iterable[str] = ()) -> None:
-        """What is known of these topics has changed; of the `moved` ones also the rows of their segments."""
-        self._stale.update(names)
-        self._stale.update(moved)
-        self._moved.update(moved)
-
-    def forget_all(self) -> None:
-        """Policies have changed, or the rows of the load table have moved."""
-        everything = {*self._state.topics, *self._topics}
-        self.forget((), everything)
-
-    def names_to_look_at(self, now: int, always: frozenset[Gate], most_holds: int) -> tuple[int, list[str]]:
+    def names_to_look_at(self, now: int, always: frozenset[Gate], max_holds: int) -> tuple[int, list[str]]:
         """Evaluates every topic with a layout: how many there are, and those, by name, that may act, whose binding
         gate is one of `always`, or is another than the one on record.
 
-        Of the last kind at most `most_holds`, those with the fewest holds on record first; the next tick has the rest.
+        Of the last kind at most `max_holds`, those with the fewest holds on record first; the next tick has the rest.
         """
         columns = self._refreshed()
         if not len(columns.names):
             return 0, []
         answers = decide_fleet(columns.fleet(now, self._loads))
-        return len(columns.names), _noteworthy(columns, answers, always, most_holds)
+        return len(columns.names), _noteworthy(columns, answers, always, max_holds)
 
     def _refreshed(self) -> _Columns:
         """The columns as things stand: laid out anew when a layout, a policy or a row has changed."""
-        stale, columns = self._stale, self._columns
+        columns = self._columns
+        names = self._changed()
         is_new = columns is None
-        for name in stale:
+        for name in names:
             is_new |= self._lay_out(name)
         if columns is None or is_new:
             columns = self._columns = _Columns(list(self._topics.values()))
         else:
-            for name in stale & columns.places.keys():
+            for name in names & columns.places.keys():
                 columns.scalars[:, columns.places[name]] = self._topics[name].scalars
-        self._stale, self._moved = set(), set()
         return columns
+
+    def _changed(self) -> set[str]:
+        """Topics that may be others than when this was asked last."""
+        changes, rows = self._state.changes, self._loads.index.generations
+        topics_seen, rows_seen, policies_seen = self._seen
+        self._seen = changes.newest, rows.newest, self._state.policy_generation
+        of_topics, of_rows = changes.since(topics_seen), rows.since(rows_seen)
+        if of_topics is None or of_rows is None or policies_seen != self._state.policy_generation:
+            return {*self._state.topics, *self._topics}
+        return {*of_topics, *of_rows}
 
     def _lay_out(self, name: str) -> bool:
         """Takes a topic over as it is now; False when no more than its scalars has changed."""
@@ -100,7 +99,13 @@ class FleetView:
             self._topics.pop(name, None)
             return before is not None
         policy = self._policies.of(self._state, topic)
-        if before and before.layout is topic.layout and before.policy is policy and name not in self._moved:
+        generation = self._loads.index.generations.of(name)
+        if (
+            before
+            and before.layout is topic.layout
+            and before.policy is policy
+            and before.rows_generation == generation
+        ):
             before.scalars = _scalars(topic)
             return False
         active, layout = topic.layout.active, topic.layout
@@ -114,7 +119,8 @@ class FleetView:
             ids,
             [segment.start == segment.end for segment in active],
             [max(layout.merge_depth(i), remembered.get(i, 0)) for i in ids],
-            self._loads.known_rows(name, ids),
+            self._loads.index.known_rows(name, ids),
+            generation,
         )
         return True
 
@@ -169,12 +175,12 @@ class _Columns:
         )  # fmt: skip
 
 
-def _noteworthy(columns: _Columns, answers: FleetAnswers, always: frozenset[Gate], most_holds: int) -> list[str]:
+def _noteworthy(columns: _Columns, answers: FleetAnswers, always: frozenset[Gate], max_holds: int) -> list[str]:
     chosen = (answers.action != HOLD) | np.isin(answers.gate, [_GATE_CODE[gate.value] for gate in always])
     others = np.flatnonzero(~chosen & (answers.gate != columns.scalars[_HOLD_GATE]))
     explained = columns.scalars[_HOLD_SEQ, others].tolist()
     names = [columns.names[place] for place in others.tolist()]
-    fewest = heapq.nsmallest(most_holds, zip(explained, names, strict=True))
+    fewest = heapq.nsmallest(max_holds, zip(explained, names, strict=True))
     return sorted([*(columns.names[place] for place in np.flatnonzero(chosen).tolist()), *(name for _, name in fewest)])
 
 
@@ -185,12 +191,12 @@ def _scalars(topic: TopicState) -> tuple[int, ...]:
     """required, last_split_at, last_merge_at, in_flight, failures, failed_at, failed_action, hold gate, hold seq."""
     return (
         max((count for kind, count in topic.consumers.values() if kind in MANAGED), default=0),
-        NEVER if topic.last_split_at is None else topic.last_split_at,
-        NEVER if topic.last_merge_at is None else topic.last_merge_at,
-        topic.flight is not None,
-        topic.failures,
-        NEVER if topic.failed_at is None else topic.failed_at,
-        _FAILED_ACTIONS[topic.failed_action],
+        NEVER if topic.cooldowns.last_split_at is None else topic.cooldowns.last_split_at,
+        NEVER if topic.cooldowns.last_merge_at is None else topic.cooldowns.last_merge_at,
+        topic.open_decision is not None,
+        topic.failures.in_a_row,
+        NEVER if topic.failures.failed_at is None else topic.failures.failed_at,
+        _FAILED_ACTIONS[topic.failures.action],
         _NO_GATE if topic.hold_gate is None else _GATE_CODE.get(topic.hold_gate, _NO_GATE),
         topic.hold_seq,
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from decisions.autoscale.policy import Policy, policy_digest, policy_override, resolve_policy
-from engine.autoscale.state import BucketState, TopicState
+from engine.autoscale.topics import BucketState, TopicState
 from schemas.ids import topic_parts
 from schemas.metadata import AutoScalePolicyOverride
 

@@ -1,7 +1,7 @@
 """Segment samples of many messages in columns: from the first stage of the job, through the shuffle, to the filter.
 
-Neighbours: `engine.packing` makes them, `engine.autoscale.intake` takes them. One Arrow record batch holds one row per
-message; its segments are lists.
+Stage: `engine.kernel.packing` makes them, `engine.autoscale.family` takes them in. One Arrow record batch holds one row
+per message; its segments are lists.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from operator import attrgetter
 import numpy as np
 import pyarrow as pa
 
-from schemas.bulk import BulkStats
-from schemas.messages import SegmentStats
+from schemas.bulk import BulkStats, decode_stats
+from schemas.kafka import SEGMENT_STATS
+from schemas.messages import MAX_CLOCK_AHEAD_MS, SegmentStats
 
 _LIST_OF_RATES = pa.list_(pa.float64())
 SCHEMA = pa.schema([
@@ -106,3 +107,31 @@ def to_arrow(
         ],
         schema=SCHEMA,
     )
+
+
+class SampleColumns:
+    """The short way of segment samples, as the kernel drives it (`engine.kernel.family.Columns`)."""
+
+    kind = "samples"
+    source = SEGMENT_STATS.name
+    message = SegmentStats
+    schema = SCHEMA
+
+    def decode(self, key: bytes | None, value: bytes | None, size: int, now: int) -> BulkStats | None:
+        """A plain sample, or None when it has to be parsed."""
+        stats = decode_stats(key, value, size)
+        return None if stats is None or stats.sampled_at > now + MAX_CLOCK_AHEAD_MS else stats
+
+    def to_arrow(
+        self, messages: Sequence[BulkStats | SegmentStats], partitions: Iterable[int], offsets: Iterable[int]
+    ) -> pa.RecordBatch:  # fmt: skip
+        """The messages as one batch of `schema`."""
+        return to_arrow(messages, partitions, offsets)
+
+    def from_arrow(self, batches: Sequence[pa.RecordBatch]) -> Samples:
+        """All messages of some batches, in the order of partition and offset."""
+        return Samples.from_arrow(batches)
+
+    def with_parsed(self, samples: Samples | None, parsed: pa.RecordBatch) -> Samples:
+        """The samples and those that were parsed, in the order of arrival."""
+        return Samples.from_arrow([parsed] if samples is None else [samples.to_arrow(), parsed])

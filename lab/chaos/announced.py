@@ -11,9 +11,9 @@ from typing import Protocol
 
 from confluent_kafka import Consumer, TopicPartition
 
-from controller import tree
+from controller.metadata import store_paths
 from controller.metadata.base import Delete, MetadataStore
-from controller.outbox import Outbox
+from controller.outbox.entries import Outbox
 from lab.chaos.history import AnnouncedCount, AnnouncedLayout
 from schemas.kafka import CONSUMER_EVENTS, CONTROL_EVENTS
 from schemas.messages import ConsumerEvent, LayoutEvent, Rejected, parse_message
@@ -53,7 +53,7 @@ class FromOutbox:
             some = names[start : start + _AT_ONCE]
             records = [record for entry in self._outbox.read(some) for record in entry.records]
             found += _announced((record.source, record.key.encode(), record.value) for record in records)
-            self._nodes.commit(*(Delete(f"{tree.OUTBOX}/{name}") for name in some))
+            self._nodes.commit(*(Delete(f"{store_paths.OUTBOX}/{name}") for name in some))
         return found
 
     def close(self) -> None:

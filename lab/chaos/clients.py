@@ -1,6 +1,7 @@
 """Who works while the controllers are tormented: callers over REST, watch sessions, consumers with connections.
 
-Stage: under `lab.chaos.run`; lives in one event loop and writes down all that it sees. A name whose call got no answer
+Stage: under `lab.chaos.run`; lives in one event loop and writes down all that it sees. Calls are made by the admin
+client's transport, each topic's in threads of their own; what counts is the raw status. A name whose call got no answer
 is not used again: the call may still arrive, at a node that stands frozen.
 """
 
@@ -11,11 +12,15 @@ import json
 import random
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from urllib.parse import urlsplit
 
-import httpx
 import websockets
 
+from admin.answers import Response
+from admin.paths import consumer_path, topic_path
+from admin.transport import Transport
 from lab.chaos.history import Call, History, LostSession, SeenLayout
 
 SUBSCRIPTION, BY_REST = "streams", "rest"
@@ -23,7 +28,15 @@ SUBSCRIPTION, BY_REST = "streams", "rest"
 MOST_SEGMENTS = 12
 TIMEOUT_S = 4.0
 _PAUSE_S = 0.05
-_FAULTS = (httpx.HTTPError, OSError, websockets.WebSocketException, asyncio.TimeoutError)
+CALLERS = 8
+"""Calls for one topic at the same time, at most; a frozen node holds each for as long as `TIMEOUT_S`."""
+
+
+class CallFailed(Exception):
+    """No node answered, or not with success."""
+
+
+_FAULTS = (CallFailed, OSError, websockets.WebSocketException, asyncio.TimeoutError)
 
 
 def seen_layout(topic: str, layout: dict[str, Any], by: str, asked_at: float, seen_at: float) -> SeenLayout:
@@ -41,19 +54,25 @@ class Topic:
 
     def __init__(self, name: str, urls: Sequence[str], history: History, seed: int) -> None:
         self.name, self.urls, self.history = name, urls, history
-        self.path = f"/admin/v2/scalable/{name.removeprefix('topic://')}"
+        self.path = topic_path(name)
         self.working = asyncio.Event()
         """Cleared: nobody asks for anything new, so that things come to rest."""
         self.busy = 0
         """Calls that are under way."""
         self.consumers: list[Consumer] = []
         self._random = random.Random(seed)
-        self._http = httpx.AsyncClient(timeout=TIMEOUT_S, follow_redirects=True)
+        self._nodes = {
+            url: Transport(url, None, user_agent="anabranch-chaos", timeout_seconds=TIMEOUT_S) for url in urls
+        }
+        self._threads = ThreadPoolExecutor(CALLERS, thread_name_prefix="chaos")
         self._registered: list[str] = []
         self._numbers = self._reads = 0
 
-    async def close(self) -> None:
-        await self._http.aclose()
+    def close(self) -> None:
+        """Drops all connections."""
+        for node in self._nodes.values():
+            node.close()
+        self._threads.shutdown()
 
     async def call_for_ever(self) -> None:
         """Read, and split, merge, register or unregister, at any node, without an end."""
@@ -69,27 +88,22 @@ class Topic:
             await asyncio.sleep(self._random.random() * _PAUSE_S)
 
     async def read(self, url: str) -> SeenLayout:
-        """The layout, written down."""
+        """The layout, written down; raises `CallFailed`."""
         asked = time.monotonic()
-        answer = await self._http.get(url + self.path)
-        answer.raise_for_status()
+        answer = await self._succeed("GET", url, self.path)
         self._reads += 1
-        by = f"read {self._reads} at {answer.url.port}"
-        found = seen_layout(self.name, answer.json(), by, asked, time.monotonic())
+        by = f"read {self._reads} at {urlsplit(answer.url).port}"
+        found = seen_layout(self.name, json.loads(answer.body), by, asked, time.monotonic())
         self.history.layouts.append(found)
         return found
 
     async def get(self, url: str, path: str) -> Any:
-        """The JSON at a path of the topic; raises `httpx.HTTPError`."""
-        answer = await self._http.get(f"{url}{self.path}{path}")
-        answer.raise_for_status()
-        return answer.json()
+        """The JSON at a path of the topic; raises `CallFailed`."""
+        return json.loads((await self._succeed("GET", url, self.path + path)).body)
 
     async def create(self, url: str) -> None:
-        """Made, or there already; raises `httpx.HTTPError`."""
-        answer = await self._http.put(url + self.path)
-        if answer.status_code != 409:
-            answer.raise_for_status()
+        """Made, or there already; raises `CallFailed`."""
+        await self._succeed("PUT", url, self.path, or_status=409)
 
     async def _act(self, url: str) -> None:
         layout = await self.read(url)
@@ -97,11 +111,11 @@ class Topic:
         chance = self._random.random()
         if chance < 0.3 and len(active) < MOST_SEGMENTS:
             segment = self._random.choice(active)
-            await self._call("POST", url, f"/split/{segment}", "split", str(segment))
+            await self._call("POST", url, f"{self.path}/split/{segment}", "split", str(segment))
         elif chance < 0.6 and len(active) > 1:
             at = self._random.randrange(1, len(active))
             first, second = active[at - 1], active[at]
-            await self._call("POST", url, f"/merge/{first}/{second}", "merge", f"{first} {second}")
+            await self._call("POST", url, f"{self.path}/merge/{first}/{second}", "merge", f"{first} {second}")
         elif chance < 0.8 or not self._registered:
             self._numbers += 1
             await self._change_registration(url, "PUT", "register", f"r{self._numbers}")
@@ -111,7 +125,7 @@ class Topic:
             )
 
     async def _change_registration(self, url: str, verb: str, kind: Any, name: str) -> None:
-        path = f"/subscriptions/{BY_REST}/consumers/{name}"
+        path = consumer_path(self.name, BY_REST, name)
         status = await self._call(verb, url, path, kind, f"{BY_REST}/{name}")
         if kind == "register" and status == 204:
             self._registered.append(name)
@@ -119,10 +133,23 @@ class Topic:
     async def _call(self, verb: str, url: str, path: str, kind: Any, what: str) -> int | None:
         status = None
         try:
-            status = (await self._http.request(verb, url + self.path + path)).status_code
+            status = (await self._ask(verb, url, path)).status
         finally:
             self.history.calls.append(Call(self.name, kind, what, status))
         return status
+
+    async def _succeed(self, verb: str, url: str, path: str, or_status: int = 200) -> Response:
+        answer = await self._ask(verb, url, path)
+        if not 200 <= answer.status < 300 and answer.status != or_status:
+            raise CallFailed(f"{verb} {url}{path}: {answer.status}")
+        return answer
+
+    async def _ask(self, verb: str, url: str, path: str) -> Response:
+        loop = asyncio.get_running_loop()
+        answer = await loop.run_in_executor(self._threads, self._nodes[url].exchange, verb, path)
+        if not isinstance(answer, Response):
+            raise CallFailed(str(answer))
+        return answer
 
 
 class Watcher:

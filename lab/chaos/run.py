@@ -15,17 +15,17 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import httpx
 from confluent_kafka.admin import AdminClient
 
+from controller.layouts.store import LayoutStore
 from controller.metadata.zookeeper import ZooKeeperStore
+from controller.operations.journal import list_operations
 from controller.segments.kafka import KafkaSegments
 from controller.segments.kafka_names import segment_of
-from controller.store import LayoutStore
 from decisions.topic.layout import SegmentLayout, segment_topic
 from lab.chaos.announced import Announcements, FromKafka, FromOutbox
 from lab.chaos.checker import Checker
-from lab.chaos.clients import SUBSCRIPTION, Consumer, Topic, Watcher, seen_layout
+from lab.chaos.clients import SUBSCRIPTION, CallFailed, Consumer, Topic, Watcher, seen_layout
 from lab.chaos.history import End, History, Holding
 from lab.chaos.nodes import NOWHERE, ControllerNode
 
@@ -113,7 +113,7 @@ class Chaos:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
                 for topic in self._topics:
-                    await topic.close()
+                    await asyncio.to_thread(topic.close)
             if not self._broken:
                 await asyncio.to_thread(self._look_at_the_end, announcements)
                 self._judge()
@@ -256,7 +256,7 @@ class Chaos:
             for found in store.subscriptions(topic.name)
             if found.name != SUBSCRIPTION and (members := store.members(topic.name, found.name))
         }
-        unfinished = [one for one in store.operations(topic.name) if not one.has_ended]
+        unfinished = [one for one in list_operations(store, topic.name) if not one.has_ended]
         return End(
             layout=seen_layout(topic.name, record, "the store", now, now),
             open_operations=tuple(f"{one.kind} {one.id}" for one in unfinished),
@@ -290,7 +290,7 @@ async def _until(attempt: Callable[[], object], what: str) -> None:
         try:
             await attempt()  # type: ignore[misc]
             return
-        except (_NotYet, httpx.HTTPError, OSError) as error:
+        except (_NotYet, CallFailed, OSError) as error:
             if time.monotonic() > end:
                 raise TimeoutError(f"not in {REST_S:.0f} s: {what}: {error!r}") from error
         await asyncio.sleep(0.1)

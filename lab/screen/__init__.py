@@ -1,7 +1,7 @@
 """The live screen of the local run: what the system does, and why each quiet topic is quiet.
 
-Stage: the end of the local loop, for a person's eyes. Reads the lake through `lab.view`, the parts from the supervisor;
-writes to nothing but the terminal.
+Stage: the end of the local loop, for a person's eyes. Reads the lake through `ledger.live`, the parts from the
+supervisor; writes to nothing but the terminal.
 
 - `frame`     one frame as a pure function of view, parts and terminal size
 - `keyspace`  a topic's segments as a shaded strip
@@ -25,7 +25,7 @@ from rich.live import Live
 
 from lab.processes import PartState
 from lab.screen.frame import frame
-from lab.view import LakeReader, LakeView
+from ledger.live import LakeReader, LakeView
 from schemas.settings import Settings
 
 __all__ = ["export_frame", "frame", "run_screen"]

@@ -16,7 +16,7 @@ from rich.text import Text
 from lab.processes import PartState
 from lab.screen.keyspace import legend, ruler, strip
 from lab.screen.words import age, amount, hold_reason, printable, short_names, span
-from lab.view import DecisionView, LakeView, TopicView
+from ledger.live import DecisionView, LakeView, TopicView
 
 DIM = "grey62"
 FAINT = "grey50"
@@ -172,10 +172,12 @@ def _topic_lines(view: LakeView, width: int, most: int, two_lines: bool) -> list
 
 
 def _most_interesting(topics: Sequence[TopicView], number: int) -> tuple[TopicView, ...]:
-    """Topics with an open decision first, then the hottest; in the order of their names."""
+    """Topics with an open decision first, then the most overloaded; in the order of their names."""
 
     def interest(topic: TopicView) -> tuple[bool, float]:
-        return topic.open_decision is not None, max((segment.heat or 0.0 for segment in topic.segments), default=0.0)
+        return topic.open_decision is not None, max(
+            (segment.overload or 0.0 for segment in topic.segments), default=0.0
+        )
 
     chosen = {topic.name for topic in sorted(topics, key=interest, reverse=True)[:number]}
     return tuple(topic for topic in topics if topic.name in chosen)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from lab.view import SegmentView
+from ledger.live import SegmentView
 
 KEYS = 0x10000
 
@@ -28,26 +28,26 @@ class Shade:
 UNKNOWN = Shade("·", "grey50", "no load seen")
 COLD = Shade("░", "#56b4e9", "cold")
 NORMAL = Shade("▒", "#009e73", "normal")
-WARM = Shade("▓", "#e69f00", "over 70 %")
+HIGH = Shade("▓", "#e69f00", "over 70 %")
 HOT = Shade("█", "#d55e00", "over the split threshold")
-SHADES = (UNKNOWN, COLD, NORMAL, WARM, HOT)
-WARM_ABOVE = 0.7
+SHADES = (UNKNOWN, COLD, NORMAL, HIGH, HOT)
+HIGH_ABOVE = 0.7
 EDGE = "│"
 
 
 def shade(segment: SegmentView) -> Shade:
     """The shade of a segment's last accepted load, relative to its split and merge thresholds."""
-    if segment.heat is None:
+    if segment.overload is None:
         return UNKNOWN
-    if segment.heat > 1:
+    if segment.overload > 1:
         return HOT
-    if segment.heat > WARM_ABOVE:
-        return WARM
+    if segment.overload > HIGH_ABOVE:
+        return HIGH
     return COLD if segment.is_cold else NORMAL
 
 
 def strip(segments: Sequence[SegmentView], width: int) -> Text:
-    """The key space in exactly `width` cells. Ids stand where they fit; a cell that several share shows the hottest."""
+    """The key space in exactly `width` cells. Ids stand where they fit; of several in one the most overloaded."""
     text = Text(no_wrap=True)
     column = 0
     for segment, first, last in _spread(segments, width):
@@ -78,7 +78,7 @@ def _spread(segments: Sequence[SegmentView], width: int) -> list[tuple[SegmentVi
         last = max(first + 1, (segment.end + 1) * width // KEYS)
         for cell in range(first, min(last, width)):
             owner = owners[cell]
-            if owner is None or _heat(segment) > _heat(owner):
+            if owner is None or _overload(segment) > _overload(owner):
                 owners[cell] = segment
     spread: list[tuple[SegmentView, int, int]] = []
     for cell, owner in enumerate(owners):
@@ -91,8 +91,8 @@ def _spread(segments: Sequence[SegmentView], width: int) -> list[tuple[SegmentVi
     return spread
 
 
-def _heat(segment: SegmentView) -> float:
-    return -1.0 if segment.heat is None else segment.heat
+def _overload(segment: SegmentView) -> float:
+    return -1.0 if segment.overload is None else segment.overload
 
 
 def ruler(width: int) -> Text:

@@ -64,6 +64,7 @@ def logged(*log_format: str) -> str:
     return done.stderr
 
 
+@pytest.mark.process
 def test_the_option_wins_over_the_settings_and_no_address_that_was_called_is_in_a_line():
     (line,) = logged("json").splitlines()
     assert {**json.loads(line), "ts": ""} == {
@@ -71,6 +72,7 @@ def test_the_option_wins_over_the_settings_and_no_address_that_was_called_is_in_
     }  # fmt: skip
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("options", [(), ("text",)])
 def test_without_it_lines_are_text(options):
     (line,) = logged(*options).splitlines()

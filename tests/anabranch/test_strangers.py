@@ -16,6 +16,8 @@ from decisions.topic.layout import SegmentLayout
 from tests.anabranch.conftest import run, stranger
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.process
+
 TOPIC = "topic://acme/shop/orders"
 SECRET = {"ANABRANCH_CONTROLLER_TOKEN": "s3cret"}
 PULSAR_500 = (

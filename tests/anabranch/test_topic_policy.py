@@ -108,6 +108,7 @@ def test_a_policy_that_only_the_wider_scopes_can_judge_is_sent_to_them(topics, n
     assert policy(topics, f"{namespace}/orders") == {"minSegments": 100}
 
 
+@pytest.mark.process
 def test_a_server_that_keeps_another_policy_than_it_was_sent_is_told_on():
     with stranger((204, {}, b""), (204, {}, b""), (200, {}, b"{}")) as forgetful:
         done = run(forgetful.url, "policy", "set", "acme/shop", "--skip-unsplittable", "true")

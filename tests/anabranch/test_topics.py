@@ -123,7 +123,7 @@ def test_what_is_not_there_exits_with_1_and_the_message_of_the_server(topics, na
 
 @pytest.mark.parametrize("name", ["s", "a/b", "50%", "a%2Fb", "..", ".", "ñ ü?#", "x;y"])
 def test_a_subscription_of_any_name_is_the_one_that_is_moved(topics, controller, topic, name):
-    controller.service.subscribing.create_subscription(topic, name, "STREAM")
+    controller.node.registry.create_subscription(topic, name, "STREAM")
     for arguments in (("seek", topic, name, "--ago", "2h"), ("clear-backlog", topic, name, "--yes")):
         # Found, and not said to be moved: the controller of these tests keeps no messages.
         said = topics.refused(*arguments)
@@ -182,6 +182,7 @@ def test_the_url_of_the_command_goes_before_that_of_the_settings(topics, topic):
     assert run(CLOSED, "show", topic, "--url", topics.url + "/").stdout == topics("show", topic)
 
 
+@pytest.mark.process
 def test_a_token_comes_from_the_environment_and_is_never_shown(tmp_path):
     with run_controller(tmp_path / "layouts.db", token="s3cret") as guarded:
         missing = run(guarded.url, "list", "acme/shop")

@@ -13,20 +13,20 @@ import httpx
 import pytest
 import uvicorn
 
-from controller.access import Access
+from controller.access.callers import Access
 from controller.app import create_app
+from controller.layouts.store import LayoutStore
 from controller.metadata.base import MetadataStore
 from controller.metadata.sqlite import SqliteStore
+from controller.metadata.upgrade import UPGRADES
 from controller.node import Node, NodeSettings
-from controller.outbox import Outbox
-from controller.publisher import Publisher
+from controller.outbox.entries import Outbox
+from controller.publishing.publisher import Publisher
 from controller.segments.base import SegmentStore
 from controller.segments.no_segments import NoSegments
 from controller.server import ControllerServer
 from controller.service import ScalableTopicService
-from controller.store import LayoutStore
-from controller.upgrade import UPGRADES
-from controller.watching import Watching
+from controller.watch.layout_watcher import LayoutWatcher
 from lab.broker import EmbeddedBroker
 from lab.setup import Jars
 from lab.zookeeper import EmbeddedZooKeeper
@@ -60,7 +60,8 @@ class RunningController:
     publisher: Publisher
     clock: Clock
     client: httpx.Client
-    watching: Watching
+    watcher: LayoutWatcher
+    node: Node
     server: ControllerServer
     namespaces: Iterator[int] = field(default_factory=lambda: iter(range(1_000_000)))
 
@@ -111,7 +112,7 @@ def run_controller(
     try:
         with httpx.Client(base_url=url, timeout=30) as client:
             yield RunningController(
-                url, nodes, node.store, node.service, node.publisher, clock, client, app.state.watching, server
+                url, nodes, node.store, node.service, node.publisher, clock, client, app.state.watcher, node, server
             )
     finally:
         server.should_exit = True

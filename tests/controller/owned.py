@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
-from controller.announcements import Record
-from controller.leaders import Leaders
+from controller.layouts.store import LayoutStore
+from controller.layouts.transaction import Transaction
+from controller.leadership.leaders import Leaders
 from controller.metadata.base import MetadataStore
-from controller.outbox import Outbox
-from controller.store import LayoutStore, Transaction
+from controller.outbox.announcements import Announcement
+from controller.outbox.entries import Outbox
 
 
 class OwnedStore(LayoutStore):
@@ -23,7 +24,7 @@ class OwnedStore(LayoutStore):
         """A change of a topic as its leader."""
         return self.write(self.leaders.lead(topic))
 
-    def announced(self) -> list[Record]:
+    def announced(self) -> list[Announcement]:
         """What waits in the outbox, in order."""
         outbox = Outbox(self.nodes)
         return [record for entry in outbox.read(outbox.names()) for record in entry.records]

@@ -12,10 +12,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import product
 
+from decisions.autoscale.clocks import (
+    Cooldowns,
+    cold_since_after_sample,
+    cooldowns_after_layout,
+    modified_after_sample,
+)
 from decisions.autoscale.decide import Hold, Split, decide, next_due
 from decisions.autoscale.policy import PROFILES, Policy
+from decisions.autoscale.rates import is_cold
 from decisions.autoscale.snapshot import Load, TopicSnapshot
 from decisions.topic.layout import HASH_SPACE, LayoutStateError, SegmentLayout
+from decisions.topic.lineage import merge_depths_after_layout
 
 MINUTE = 60_000
 FAR = 2**50
@@ -46,8 +54,8 @@ class World:
     last_merge_at: int | None = None
     depths: dict[int, int] = field(default_factory=dict)
     """Merge depths as the job keeps them through pruning."""
-    records: dict[int, tuple[float, int]] = field(default_factory=dict)
-    """Per segment: the last accepted rate and when it was accepted."""
+    records: dict[int, tuple[float, int, int | None]] = field(default_factory=dict)
+    """Per segment: the last accepted rate, when it was accepted, and since when the segment has been cold."""
 
     def rate(self, start: int, end: int) -> float:
         """The demand on a range of hashes."""
@@ -64,12 +72,22 @@ class World:
         for segment in self.layout.active:
             rate = self.rate(segment.start, segment.end)
             last = self.records.get(segment.segment_id)
-            records[segment.segment_id] = last if last is not None and last[0] == rate else (rate, self.now)
+            if last is not None and last[0] == rate:
+                records[segment.segment_id] = last
+                continue
+            modified_at, since = (None, None) if last is None else last[1:]
+            cold = is_cold((rate, 0.0, 0.0, 0.0), self.policy)
+            records[segment.segment_id] = (
+                rate, modified_after_sample(modified_at, self.now), cold_since_after_sample(since, cold, self.now)
+            )  # fmt: skip
         return replace(self, records=records)
 
     def snapshot(self) -> TopicSnapshot:
         """What `decide` sees of it."""
-        loads = {number: Load(rate, 0.0, 0.0, 0.0, at, FAR) for number, (rate, at) in self.records.items()}
+        loads = {
+            number: Load(rate, 0.0, 0.0, 0.0, at, FAR, cold_since)
+            for number, (rate, at, cold_since) in self.records.items()
+        }
         return TopicSnapshot(
             "topic://acme/shop/orders", self.now, self.layout, self.policy, loads=loads,
             consumers={"billing": ("STREAM", self.consumers)}, last_split_at=self.last_split_at,
@@ -82,16 +100,23 @@ class World:
             return self
         if isinstance(answer, Split):
             layout, parents = self.layout.split_segment(answer.segment, self.now), (answer.segment,)
-            changed = replace(self, last_split_at=self.now)
         else:
             layout, parents = self.layout.merge_segments(*answer.segments, self.now), answer.segments
-            changed = replace(self, last_merge_at=self.now)
-        depth = max(self.depths.get(parent, 0) for parent in parents) + (len(parents) > 1)
-        depths = {**self.depths, **dict.fromkeys(layout.segments[parents[0]].child_ids, depth)}
+        world = self.announced(layout)
         if self.prune:
             for parent in parents:
                 layout = layout.prune_segment(parent)
-        return replace(changed, layout=layout, depths=depths).reported()
+            world = world.announced(layout)
+        return world.reported()
+
+    def announced(self, layout: SegmentLayout) -> World:
+        """After a layout has come: the clocks and depths that it sets."""
+        known = self.layout.segments
+        cooldowns = cooldowns_after_layout(Cooldowns(self.last_split_at, self.last_merge_at), known, layout, self.now)
+        return replace(
+            self, layout=layout, last_split_at=cooldowns.last_split_at, last_merge_at=cooldowns.last_merge_at,
+            depths=merge_depths_after_layout(self.depths, known, layout),
+        )  # fmt: skip
 
     def shape(self) -> tuple[object, ...]:
         """What the future depends on: ranges, depths, ages. Two worlds of one shape have one future, ids apart."""
@@ -109,7 +134,7 @@ class World:
                 order.index(segment.segment_id),
                 seen.merge_depth(segment.segment_id),
                 self.records[segment.segment_id][0],
-                age(self.records[segment.segment_id][1]),
+                *map(age, self.records[segment.segment_id][1:]),
             )
             for segment in self.layout.active
         )

@@ -116,6 +116,14 @@ def test_the_explanation_shows_every_gate_and_marks_the_one_that_binds():
     assert result.exit_code == 1
 
 
+def test_a_back_off_from_both_actions_is_marked_where_it_holds_a_merge():
+    failed = {"failures": 1, "failedAt": snapshot().now, "failedAction": None}
+    result = run("decide", "--explain", text=line(snapshot(2, {0: load(COLD), 1: load(COLD)}), **failed))
+    assert "hold, retry-backoff" in result.stdout
+    (binding,) = [row for row in result.stdout.splitlines() if row.startswith(" >> ")]
+    assert binding.split()[1] == "retry-backoff"
+
+
 def test_the_written_answer_is_the_wire_answer():
     rng = Random(3)
     for _ in range(800):
@@ -125,6 +133,7 @@ def test_the_written_answer_is_the_wire_answer():
         assert ANSWER.validate_json(text) == answer_to_wire(answer)
 
 
+@pytest.mark.process
 def test_a_pipe_answers_each_line_without_waiting_for_the_next():
     process = subprocess.Popen(
         [sys.executable, "-m", "anabranch.cli", "decide"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
@@ -140,6 +149,7 @@ def test_a_pipe_answers_each_line_without_waiting_for_the_next():
         process.wait()
 
 
+@pytest.mark.process
 def test_decide_needs_no_spark_no_delta_and_no_numpy():
     code = (
         "import sys, anabranch.commands.decide\n"
@@ -149,6 +159,7 @@ def test_decide_needs_no_spark_no_delta_and_no_numpy():
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
 
 
+@pytest.mark.process
 def test_answers_are_the_same_bytes_in_every_process(tmp_path):
     rng = Random(11)
     wires = [snapshot_to_wire(random_snapshot(rng, guards=True)).to_json() for _ in range(200)]

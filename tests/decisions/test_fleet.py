@@ -9,6 +9,7 @@ import pytest
 
 from decisions.autoscale.decide import Hold, Merge, Split, decide
 from decisions.autoscale.fleet import GATES, HOLD, REASONS, SPLIT, decide_fleet, pack
+from decisions.autoscale.gates import PRECEDENCE, Gate
 from tests.decisions.snapshots import COLD, DEFAULT, NOW, PIP, load, random_snapshot, snapshot
 
 
@@ -44,6 +45,13 @@ def test_the_fleet_answers_as_decide_does_topic_by_topic(seed):
     found = answers_of(snapshots)
     assert [(one, answer_of(one), answer) for one, answer in zip(snapshots, found, strict=True)
             if answer_of(one) != answer][:1] == []  # fmt: skip
+
+
+def test_a_gate_without_its_columns_is_an_error_and_does_not_let_a_topic_act(monkeypatch):
+    rows = tuple(replace(row, forbidding=(*row.forbidding, Gate.NOT_THIS_TRIGGER)) for row in PRECEDENCE)
+    monkeypatch.setattr("decisions.autoscale.fleet.PRECEDENCE", rows)
+    with pytest.raises(KeyError):
+        answers_of([snapshot()])
 
 
 def test_an_empty_fleet_has_no_answers():

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from decisions.autoscale.decide import Hold, Merge, Split, answer_to_wire, decide, next_due
-from decisions.autoscale.gates import DESCRIPTIONS, Gate, page
+from decisions.autoscale.gates import BINDING_GATES, DESCRIPTIONS, PRECEDENCE, Gate, Situation, page
 from decisions.autoscale.policy import policy_override, resolve_policy
 from decisions.autoscale.snapshot import snapshot_from_wire, snapshot_to_wire
 from schemas.snapshot import ANSWER, Snapshot
@@ -48,6 +48,20 @@ def test_the_page_is_what_the_table_says():
 def test_every_gate_has_a_sentence():
     assert set(DESCRIPTIONS) == set(Gate)
     assert all(words.sentence.endswith(".") and words.source for words in DESCRIPTIONS.values())
+
+
+def test_every_situation_has_its_gates_in_the_table_and_every_gate_but_one_can_bind():
+    assert [row.situation for row in PRECEDENCE] == list(Situation)
+    assert set(Gate) - set(BINDING_GATES) == {Gate.NOT_THIS_TRIGGER}
+    for row in PRECEDENCE:
+        gates = row.forbidding + row.waits
+        assert gates
+        assert len(set(gates)) == len(gates)
+
+
+def test_random_snapshots_meet_every_gate_that_can_bind():
+    met = {answer.gate for answer in map(decide, SNAPSHOTS) if isinstance(answer, Hold)}
+    assert met >= set(BINDING_GATES) - {Gate.UNSPLITTABLE}
 
 
 def test_every_reading_passes_exactly_when_its_relation_holds():

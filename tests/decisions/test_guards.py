@@ -1,4 +1,4 @@
-"""The guards of the profile `default` (DESIGN section 6): each against the case it is for, on and off."""
+"""The guards of the profile `default` (`decisions.autoscale.policy`): each against the case it is for, on and off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PIP-483 "Pass 2 - MERGE", rule by rule and at every boundary, in the profile `pip-483`."""
+"""PIP-483 "Pass 2 — MERGE (lazy, rate-limited)", rule by rule and at every boundary, in the profile `pip-483`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PIP-483 "Pass 1 - SPLIT", rule by rule and at every boundary, in the profile `pip-483`."""
+"""PIP-483 "Pass 1 — SPLIT (fast, lightly coalesced)", rule by rule and at every boundary, in the profile `pip-483`."""
 
 from __future__ import annotations
 

@@ -96,7 +96,8 @@ def test_every_valid_snapshot_is_decided_shown_written_and_decided_the_same_agai
     answer = decide(one)
     written = answer_to_wire(answer)
     assert ANSWER.validate_json(written.to_json()) == written
-    assert all(value is None or math.isfinite(value) for reading in answer.gates for value in reading[2:5])
+    numbers = [value for one in answer.gates for value in (one.measured, one.limit, one.margin)]
+    assert all(value is None or math.isfinite(value) for value in numbers)
     assert explained(one, answer).startswith("topic://a/b/c at ")
     due = next_due(answer)
     assert due is None or due > one.now

@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any
 
 from decisions.topic.layout import SegmentLayout
-from engine.records import RawRecord
+from engine.kernel.records import RawRecord
 from schemas.ids import EVERY_TOPIC
 
 TOPIC = "topic://acme/shop/orders"

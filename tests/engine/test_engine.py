@@ -12,50 +12,17 @@ from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 
 from decisions.topic.layout import SegmentLayout
-from engine import bucket as engine
-from engine.autoscale import state
-from engine.autoscale.state import StateError
-from engine.bucket import BucketEngine, EngineSettings
-from engine.packed import Packed
+from engine.autoscale import evaluation, topics
+from engine.autoscale.family import LOADS, TOPICS
+from engine.autoscale.topics_codec import pack_topics, unpack_topics
+from engine.kernel.packed import Packed, StateError, StoredPart
 from schemas.snapshot import Snapshot
+from tests.engine.buckets import SETTINGS, Bucket, topics_of
 from tests.engine.records import TOPIC, consumers, layout, outcome, policy, record, sent_by, stats, tick
 
-SETTINGS = EngineSettings("default", None, 0.25, 60_000)
 NOW = 1_763_660_000_000
 SECOND = 1_000
 MINUTE = 60 * SECOND
-
-
-class Bucket:
-    """A bucket that lives through batches; `restart` forgets what the worker had in memory."""
-
-    def __init__(self, settings=SETTINGS):
-        self.settings = settings
-        self.packed = Packed()
-        self.restart()
-
-    def restart(self):
-        self.engine = BucketEngine(self.settings)
-
-    def batch(self, now, *records):
-        written, output = self.engine.run(0, self.packed, list(records), now)
-        self.packed = stored(self.packed, written)
-        return output
-
-
-def stored(before, written):
-    """What the state store holds after a batch."""
-    return Packed(
-        written.fence,
-        before.topics if written.topics is None else written.topics,
-        before.loads if written.loads is None else written.loads,
-        log_after(before.topics_log, written.topics, written.topics_entry),
-        log_after(before.loads_log, written.loads, written.loads_entry),
-    )
-
-
-def log_after(log, base, entry):
-    return () if base is not None else (*log, *([] if entry is None else [entry]))
 
 
 def two_segments():
@@ -184,21 +151,21 @@ def test_a_replayed_batch_gives_the_same_rows_and_the_same_state():
     assert bucket.packed == packed
 
 
-def test_a_worker_that_holds_the_state_needs_only_its_fence_and_one_that_holds_another_decodes_again():
+def test_a_worker_that_holds_the_state_needs_only_its_fingerprint_and_one_that_holds_another_decodes_again():
     bucket = started(stats({0: 1.0, 1: 1.0}, NOW))
     before = bucket.packed
-    assert bucket.engine.holds(0, before.fence)
-    bucket.engine.run(0, Packed(before.fence), [tick(1)], NOW + SECOND)
-    assert not bucket.engine.holds(0, before.fence)
+    assert bucket.engine.holds(0, before.fingerprint)
+    bucket.engine.run(0, Packed(before.fingerprint), [tick(1)], NOW + SECOND)
+    assert not bucket.engine.holds(0, before.fingerprint)
     written, output = bucket.engine.run(0, before, [tick(1)], NOW + SECOND)
     assert output.counts.evaluations == 1
-    assert bucket.engine.holds(0, written.fence)
+    assert bucket.engine.holds(0, written.fingerprint)
 
 
 def test_state_that_is_not_what_was_stored_is_refused():
     bucket = started(stats({0: 1.0, 1: 1.0}, NOW))
-    with pytest.raises(StateError, match="fence"):
-        BucketEngine(SETTINGS).run(0, replace(bucket.packed, fence=b"x" * 64), [], NOW)
+    with pytest.raises(StateError, match="fingerprint"):
+        Bucket().engine.run(0, replace(bucket.packed, fingerprint=b"x" * 64), [], NOW)
 
 
 def test_the_inputs_of_a_decision_are_the_snapshot_that_it_was_taken_on():
@@ -229,7 +196,7 @@ def known_after(*records):
     for number, announced in enumerate(records):
         bucket.restart()
         bucket.batch(NOW + number, announced)
-    return state.BucketState.unpack(bucket.packed.topics, bucket.packed.topics_log)
+    return topics_of(bucket.packed)
 
 
 def max_segments_of(known):
@@ -290,11 +257,11 @@ def test_who_says_again_what_is_known_is_the_newest_sender_too():
 
 
 def test_of_deleted_topics_the_newest_are_remembered(monkeypatch):
-    monkeypatch.setattr(state, "MOST_DELETED", 2)
-    known = state.BucketState()
+    monkeypatch.setattr(topics, "MAX_DELETED", 2)
+    known = topics.BucketState()
     for name in ("a", "b", "a", "c"):
         known.remove(name, NEW)
-    assert list(state.BucketState.unpack(known.pack()).deleted_by) == ["a", "c"]
+    assert list(unpack_topics(StoredPart(pack_topics(known))).deleted_by) == ["a", "c"]
 
 
 def test_a_layout_that_does_not_tile_is_a_dead_letter_and_the_old_one_stays():
@@ -440,13 +407,14 @@ def test_a_batch_stores_what_it_changed_and_a_log_that_outgrows_its_base_becomes
     for number in range(1, 120):
         rate = 2_000.0 if number % 20 else 4_000.0
         samples = [stats(dict.fromkeys(range(8), rate), NOW + number, topic=name) for name in names]
-        before = bucket.packed
+        before = bucket.packed.parts.get(LOADS, StoredPart())
         bucket.batch(NOW + number, *(samples if number % 10 == 0 else samples[:1]))
-        rebased = bucket.packed.loads != before.loads
+        loads = bucket.packed.parts[LOADS]
+        rebased = loads.base != before.base
         bases += rebased
         if not rebased:
-            entries.append((number % 10, len(bucket.packed.loads_log[-1])))
-        assert sum(map(len, bucket.packed.loads_log)) < 3 * (65_536 + len(bucket.packed.loads))
+            entries.append((number % 10, len(loads.log[-1])))
+        assert sum(map(len, loads.log)) < 3 * (65_536 + len(loads.base))
     assert bases >= 2
     assert max(size for kind, size in entries if kind) < 2_000
     restarted = Bucket()
@@ -457,7 +425,7 @@ def test_a_batch_stores_what_it_changed_and_a_log_that_outgrows_its_base_becomes
 
 
 def test_what_a_whole_fleet_has_to_say_at_once_is_said_over_several_ticks(monkeypatch):
-    monkeypatch.setattr(engine, "MOST_HOLDS_PER_TICK", 4)
+    monkeypatch.setattr(evaluation, "MAX_HOLDS_PER_TICK", 4)
     bucket = Bucket()
     names = [f"topic://acme/shop/t{number}" for number in range(10)]
     hot = [stats({0: 50_000.0}, NOW, topic=names[number]) for number in (1, 8)]
@@ -471,7 +439,8 @@ def test_what_a_whole_fleet_has_to_say_at_once_is_said_over_several_ticks(monkey
 def test_state_of_the_first_version_is_read_and_stored_anew():
     old = json.loads((Path(__file__).parent / "state_v1.json").read_text())
     bucket = Bucket()
-    bucket.packed = Packed(*(bytes.fromhex(old[name]) for name in ("fence", "topics", "loads")))
+    parts = {name: StoredPart(bytes.fromhex(old[name])) for name in (TOPICS, LOADS)}
+    bucket.packed = Packed(bytes.fromhex(old["fence"]), parts)
     output = bucket.batch(NOW + 3 * SECOND, stats({0: 52_000.0, 1: 200.0}, NOW + 3 * SECOND), tick(2))
     assert [row["gate"] for row in output.holds] == ["in-flight"]
     inputs = json.loads(output.holds[0]["inputs"])
@@ -479,7 +448,8 @@ def test_state_of_the_first_version_is_read_and_stored_anew():
     assert inputs["inFlight"]["decisionId"] == old["decisionId"]
     assert inputs["loads"]["0"]["msgRateIn"] == 50_000.0
     assert inputs["loads"]["0"]["seenAt"] == NOW + 3 * SECOND
-    assert (bucket.packed.topics[0], bucket.packed.loads[0]) == (3, 2)
-    assert not bucket.packed.topics_log
+    parts = bucket.packed.parts
+    assert (parts[TOPICS].base[0], parts[LOADS].base[0]) == (3, 2)
+    assert not parts[TOPICS].log
     bucket.restart()
     assert not bucket.batch(NOW + 4 * SECOND, tick(3)).holds

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from decisions.autoscale.policy import PROFILES
 from decisions.autoscale.significance import accept_cause
 from engine.autoscale.loads import STALE, LoadTable
-from engine.autoscale.state import StateError
+from engine.autoscale.loads_codec import pack_load_changes, pack_loads, unpack_loads
+from engine.autoscale.storing import store_samples
+from engine.kernel.packed import StateError, StoredPart
 
 POLICY = PROFILES["default"]
 SPLIT = [10_000.0, 50e6, 50_000.0, 250e6]
@@ -25,8 +27,8 @@ def absorb(table, rows, now=NOW, crossing=True):
     count = len(rows)
     places = np.array([table.rows_of(topic, [segment])[0] for topic, segment, _, _ in rows], np.int64)
     thresholds = np.tile(SPLIT + MERGE if crossing else [np.nan] * 8, (1 if count % 2 else count, 1))
-    return table.absorb(
-        places, np.array([rates for _, _, rates, _ in rows], np.float64).reshape(-1, 4),
+    return store_samples(
+        table, places, np.array([rates for _, _, rates, _ in rows], np.float64).reshape(-1, 4),
         np.array([at for _, _, _, at in rows], np.int64), now, 0.25, thresholds, np.tile(MERGE, (count, 1)),
     )  # fmt: skip
 
@@ -82,11 +84,11 @@ def test_forgotten_segments_are_gone_after_packing():
     table = LoadTable()
     absorb(table, samples_of(*[("t", segment, flat(1.0), 1) for segment in range(200)], ("u", 7, flat(2.0), 1)))
     table.keep_segments("t", [5])
-    again = LoadTable.unpack(table.pack())
+    again = unpack_loads(StoredPart(pack_loads(table)))
     for one in (table, again):
         assert set(one.loads_of("t")) == {5}
         assert set(one.loads_of("u")) == {7}
-    assert again.pack() == table.pack()
+    assert pack_loads(again) == pack_loads(table)
 
 
 def test_lowered_merge_thresholds_end_coldness_and_raised_ones_start_it_at_the_record():
@@ -101,27 +103,27 @@ def test_lowered_merge_thresholds_end_coldness_and_raised_ones_start_it_at_the_r
 def packed_table():
     table = LoadTable()
     absorb(table, [("t", 1, flat(100.0), 10), ("u", 3, flat(9_000.0), 10)])
-    base = table.pack()
+    base = pack_loads(table)
     absorb(table, [("t", 1, flat(900.0), 11), ("t", 2, flat(1.0), 11)])
-    return base, table.pack_changes()
+    return base, pack_load_changes(table)
 
 
 @pytest.mark.parametrize("packed", [b"\x07", b"\x01\x00\x00\x00\x02[]x", b"\x01\x00\x00\x00", packed_table()[0][:-1],
                                     packed_table()[0] + b"x", b"\x09" + packed_table()[0][1:]])  # fmt: skip
 def test_damaged_or_newer_bytes_are_refused(packed):
     with pytest.raises(StateError):
-        LoadTable.unpack(packed)
+        unpack_loads(StoredPart(packed))
 
 
 @pytest.mark.parametrize("entry", [b"", b"\x07", packed_table()[1][:-1], packed_table()[1] + b"x"])
 def test_a_damaged_entry_of_the_log_is_refused(entry):
     with pytest.raises(StateError):
-        LoadTable.unpack(packed_table()[0], [entry])
+        unpack_loads(StoredPart(packed_table()[0], [entry]))
 
 
 def test_a_log_without_its_base_is_refused():
     with pytest.raises(StateError):
-        LoadTable.unpack(b"", [packed_table()[1]])
+        unpack_loads(StoredPart(b"", [packed_table()[1]]))
 
 
 rates = st.one_of(
@@ -162,13 +164,13 @@ def test_batches_in_columns_equal_samples_one_by_one(sequence, cuts, crossing, f
             table.keep_segments(*forgotten)
         codes += absorb(table, sequence[start:end], crossing=crossing).tolist()
         if kinds.get(start) == "base":
-            base, log = table.pack(), []
+            base, log = pack_loads(table), []
         else:
-            log.append(table.pack_changes())
+            log.append(pack_load_changes(table))
         assert not table.is_changed
-        table = LoadTable.unpack(base, log)
+        table = unpack_loads(StoredPart(base, log))
     assert codes == expected
-    assert {(name, i) for name in table.topics() for i in table.segments_of(name)} == set(reference)
+    assert {(name, i) for name in table.index.topics() for i in table.index.segments_of(name)} == set(reference)
     for (topic, segment), (sample, at) in reference.items():
         load = table.loads_of(topic)[segment]
         assert (load.msg_rate_in, load.bytes_rate_in, load.msg_rate_out, load.bytes_rate_out) == sample

@@ -6,8 +6,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.packing import BucketPacker, unpack_bucket
-from engine.records import RAW_SCHEMA
+from engine.families import bucket_packer, unpack_rows
+from engine.kernel.records import RAW_SCHEMA
 from schemas.messages import MAX_CLOCK_AHEAD_MS
 from tests.engine.records import consumers, policy, record, stats, tick
 
@@ -27,13 +27,13 @@ def packed(records):
     columns = list(zip(*[(*one[:7], NOW, bucket_of(one.key)) for one in records], strict=True))
     arrays = [pa.array(column, field.type) for column, field in zip(columns, INPUT, strict=True)]
     found = {}
-    for batch in BucketPacker(BUCKETS)(iter([pa.RecordBatch.from_arrays(arrays, schema=INPUT)])):
+    for batch in bucket_packer(BUCKETS)(iter([pa.RecordBatch.from_arrays(arrays, schema=INPUT)])):
         for row in batch.to_pylist():
             assert row["now"] == NOW
             kinds, bodies = found.setdefault(row["bucket"], ([], []))
             kinds.append(row["kind"])
             bodies.append(row["body"])
-    return {bucket: unpack_bucket(*parts) for bucket, parts in found.items()}
+    return {bucket: unpack_rows(*parts) for bucket, parts in found.items()}
 
 
 topics = st.sampled_from([f"topic://acme/shop/t{number}" for number in range(5)])
@@ -53,7 +53,8 @@ def test_each_record_reaches_the_bucket_of_its_key_once_and_what_concerns_every_
     records = [one._replace(offset=offset, partition=offset % 2) for offset, one in enumerate(records)]
     found = packed(records)
     seen, home = [], []
-    for bucket, (raw, samples) in found.items():
+    for bucket, (raw, in_columns) in found.items():
+        samples = in_columns.get("samples")
         for one in raw:
             original = records[one.offset]
             assert one[:7] == original[:7]
@@ -72,7 +73,8 @@ def test_each_record_reaches_the_bucket_of_its_key_once_and_what_concerns_every_
 
 
 def test_plain_samples_travel_as_columns_with_their_values():
-    ((raw, samples),) = packed([stats({3: 1.5, 7: 2.5}, NOW, topic="topic://acme/shop/t1")]).values()
+    ((raw, in_columns),) = packed([stats({3: 1.5, 7: 2.5}, NOW, topic="topic://acme/shop/t1")]).values()
+    samples = in_columns["samples"]
     assert raw == []
     assert samples.topics == ["topic://acme/shop/t1"]
     assert samples.segments.tolist() == [3, 7]

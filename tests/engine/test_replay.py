@@ -12,17 +12,17 @@ from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 
 from decisions.topic.layout import SegmentLayout
-from engine.autoscale.loads import LoadTable
-from engine.autoscale.state import BucketState
+from engine.autoscale.topics_codec import pack_topic
 from engine.history import Batches, History, free_generation, history_of, rebuilt_generation
-from engine.packed import Packed
-from engine.records import COUNTS, LOAD
+from engine.kernel.packed import Packed
+from engine.kernel.records import COUNTS, LOAD
 from engine.replay import BucketReplay, RebuildError
 from schemas.arrow import arrow_schema
 from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
 from streaming.rows import bulk_rows, rare_rows
+from tests.engine.buckets import SETTINGS, Bucket, loads_of, topics_of
 from tests.engine.records import consumers, layout, outcome, policy, record, stats, tick
-from tests.engine.test_engine import MINUTE, NOW, SECOND, SETTINGS, Bucket
+from tests.engine.test_engine import MINUTE, NOW, SECOND
 
 TABLES = (EVENTS, SEGMENT_LOAD, DEAD_LETTERS, DECISIONS, HOLDS)
 NAMES = [f"topic://acme/shop/t{number}" for number in range(3)]
@@ -65,10 +65,7 @@ class RecordedBucket(Bucket):
 
     def states(self):
         """Topics and loads of the store."""
-        return (
-            BucketState.unpack(self.packed.topics, self.packed.topics_log),
-            LoadTable.unpack(self.packed.loads, self.packed.loads_log),
-        )
+        return topics_of(self.packed), loads_of(self.packed)
 
 
 def replayed(history: History, settings=SETTINGS):
@@ -80,7 +77,7 @@ def replayed(history: History, settings=SETTINGS):
 
 def of_topics(state):
     """All that is known of the topics but when an extra tick was last asked for."""
-    plain = {name: json.loads(topic.pack()) for name, topic in state.topics.items()}
+    plain = {name: json.loads(pack_topic(topic)) for name, topic in state.topics.items()}
     for topic in plain.values():
         del topic["due"]
     return plain, state.cluster_policy, state.namespace_policies
@@ -89,14 +86,15 @@ def of_topics(state):
 def of_loads(loads):
     """All loads but when the last suppressed sample was seen."""
     return {
-        name: {i: replace(load, seen_at=None) for i, load in loads.loads_of(name).items()} for name in loads.topics()
+        name: {i: replace(load, seen_at=None) for i, load in loads.loads_of(name).items()}
+        for name in loads.index.topics()
     }
 
 
 def assert_same(replay, state, loads):
     assert of_topics(replay.state) == of_topics(state)
     assert of_loads(replay.loads) == of_loads(loads)
-    for name in loads.topics():
+    for name in loads.index.topics():
         for segment, load in loads.loads_of(name).items():
             assert load.modified_at <= replay.loads.loads_of(name)[segment].seen_at <= load.seen_at
 
@@ -250,7 +248,7 @@ def test_a_batch_that_was_cut_off_between_two_commits_leaves_its_decision_and_no
     history = bucket.history()
     state = replayed(history).state.topics[NAMES[0]]
     assert state.decision_seq == 2
-    assert state.flight.decision_id == open_decision(bucket)
+    assert state.open_decision.decision_id == open_decision(bucket)
     assert history.times[-1] == (NOW + 19 * MINUTE, False)
     assert history.next_offsets["segment-stats"] == before["segment-stats"]
 

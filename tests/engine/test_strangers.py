@@ -6,17 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decisions.topic.layout import SegmentLayout
-from engine.autoscale import intake, routes
-from engine.autoscale.loads import LoadTable
-from engine.bucket import BucketEngine
+from engine.autoscale import filtering, routes
+from tests.engine.buckets import Bucket, loads_of
 from tests.engine.records import consumers, layout, stats, tick
-from tests.engine.test_engine import MINUTE, NOW, SECOND, SETTINGS, Bucket, started, two_segments
+from tests.engine.test_engine import MINUTE, NOW, SECOND, started, two_segments
 
 OTHERS = [f"topic://acme/shop/stranger-{number}" for number in range(6)]
 
 
 def rows(bucket):
-    return LoadTable.unpack(bucket.packed.loads, bucket.packed.loads_log)
+    return loads_of(bucket.packed).index
 
 
 def test_samples_before_their_layout_are_kept_for_it():
@@ -27,7 +26,7 @@ def test_samples_before_their_layout_are_kept_for_it():
 
 
 def test_beyond_the_bound_samples_without_a_layout_are_left_until_it_comes(monkeypatch):
-    monkeypatch.setattr(routes, "MOST_ROWS_WITHOUT_LAYOUT", 4)
+    monkeypatch.setattr(routes, "MAX_ROWS_WITHOUT_LAYOUT", 4)
     bucket = Bucket()
     for second, topic in enumerate(OTHERS[:3]):
         output = bucket.batch(NOW + second, stats({0: 1.0, 1: 1.0}, NOW + second, topic))
@@ -41,7 +40,7 @@ def test_beyond_the_bound_samples_without_a_layout_are_left_until_it_comes(monke
 
 
 def test_a_layout_makes_room_for_the_next_stranger(monkeypatch):
-    monkeypatch.setattr(routes, "MOST_ROWS_WITHOUT_LAYOUT", 2)
+    monkeypatch.setattr(routes, "MAX_ROWS_WITHOUT_LAYOUT", 2)
     bucket = Bucket()
     bucket.batch(NOW, stats({0: 1.0, 1: 1.0}, NOW, OTHERS[0]))
     assert bucket.batch(NOW, stats({0: 1.0, 1: 1.0}, NOW, OTHERS[1])).counts.samples_accepted == 0
@@ -50,7 +49,7 @@ def test_a_layout_makes_room_for_the_next_stranger(monkeypatch):
 
 
 def test_segments_far_ahead_of_the_layout_that_is_known_are_left():
-    near, far = 2 + routes.MOST_AHEAD - 1, 2 + routes.MOST_AHEAD
+    near, far = 2 + routes.MAX_AHEAD - 1, 2 + routes.MAX_AHEAD
     bucket = started()
     output = bucket.batch(NOW + SECOND, stats({0: 1.0, near: 1.0, far: 1.0}, NOW + SECOND))
     assert (output.counts.samples_accepted, output.counts.samples_stale) == (2, 1)
@@ -58,7 +57,7 @@ def test_segments_far_ahead_of_the_layout_that_is_known_are_left():
 
 
 def test_consumers_of_ever_more_unknown_topics_become_dead_letters_and_known_ones_go_on(monkeypatch):
-    monkeypatch.setattr(intake, "MOST_TOPICS_WITHOUT_LAYOUT", 2)
+    monkeypatch.setattr(filtering, "MAX_TOPICS_WITHOUT_LAYOUT", 2)
     bucket = started()
     output = bucket.batch(NOW + SECOND, *[consumers(1, topic=topic) for topic in OTHERS[:4]], consumers(3))
     assert [letter["reason"] for letter in output.dead_letters] == ["unknown-topic"] * 2
@@ -73,8 +72,8 @@ reports = st.tuples(st.sampled_from(OTHERS), st.dictionaries(st.integers(0, 300)
 
 @given(st.lists(st.lists(st.one_of(reports, st.sampled_from(OTHERS), st.none()), max_size=5), max_size=6))
 def test_whatever_is_reported_rows_stay_bounded_and_a_restart_changes_nothing(batches):
-    with_limit = routes.MOST_ROWS_WITHOUT_LAYOUT
-    routes.MOST_ROWS_WITHOUT_LAYOUT = 12
+    with_limit = routes.MAX_ROWS_WITHOUT_LAYOUT
+    routes.MAX_ROWS_WITHOUT_LAYOUT = 12
     try:
         bucket, restarted, known = Bucket(), Bucket(), set()
         for number, entries in enumerate(batches):
@@ -87,7 +86,7 @@ def test_whatever_is_reported_rows_stay_bounded_and_a_restart_changes_nothing(ba
                     records.append(layout(SegmentLayout.create(2, NOW), topic=entry))
                 else:
                     records.append(stats(entry[1], now, entry[0]))
-            restarted.engine = BucketEngine(SETTINGS)
+            restarted.restart()
             assert bucket.batch(now, *records).counts.samples_accepted == (
                 restarted.batch(now, *records).counts.samples_accepted
             )
@@ -95,6 +94,6 @@ def test_whatever_is_reported_rows_stay_bounded_and_a_restart_changes_nothing(ba
             table = rows(bucket)
             strangers = [table.rows_in(topic) for topic in table.topics() if topic not in known]
             assert sum(strangers) <= 12
-            assert all(table.rows_in(topic) <= 2 + routes.MOST_AHEAD + 12 for topic in known)
+            assert all(table.rows_in(topic) <= 2 + routes.MAX_AHEAD + 12 for topic in known)
     finally:
-        routes.MOST_ROWS_WITHOUT_LAYOUT = with_limit
+        routes.MAX_ROWS_WITHOUT_LAYOUT = with_limit

@@ -14,10 +14,12 @@ import pytest
 
 from decisions.topic.layout import SegmentLayout
 from executor.admin import AdminClient
-from executor.decision import Decision
-from executor.loop import Executor
-from executor.outcomes import OutcomeLedger
-from executor.tail import DecisionTail
+from executor.autoscale.decision import SegmentDecision
+from executor.kernel.decision import follow_decisions
+from executor.kernel.family import Actors
+from executor.kernel.loop import Executor
+from executor.kernel.outcomes import OutcomeLedger
+from executor.process import actors_of
 from lake.tables import create_lake, open_table
 from schemas.messages import OutcomeEvent
 from schemas.settings import ExecutorSettings, load_settings
@@ -32,7 +34,7 @@ TERMINAL = ("applied", "superseded", "rejected", "failed", "observed")
 
 def settings(**changed: Any) -> ExecutorSettings:
     """The shipped settings with short times."""
-    quick = {"poll_ms": 10, "request_timeout_seconds": 5, "retry_first_seconds": 0.02, "retry_most_seconds": 0.1}
+    quick = {"poll_ms": 10, "request_timeout_seconds": 5, "retry_delay_seconds": 0.02, "retry_max_delay_seconds": 0.1}
     return load_settings(environment={}).executor.model_copy(update=quick | changed)
 
 
@@ -82,26 +84,26 @@ class House:
         assert isinstance(found, SegmentLayout)
         return found
 
-    def decide(self, topic: str, *segments: int) -> Decision:
+    def decide(self, topic: str, *segments: int) -> SegmentDecision:
         """A decision on the layout as it is now; not committed."""
         return orders.decision(self.layout(topic), *segments, topic=topic)
 
-    def commit(self, *decided: Decision, **changed: Any) -> None:
+    def commit(self, *decided: SegmentDecision, **changed: Any) -> None:
         """One commit of the job with these decisions."""
         orders.commit(self.lake, [orders.row(one, **changed) for one in decided])
 
-    def outcomes(self, decided: Decision | None = None) -> list[dict[str, Any]]:
+    def outcomes(self, decided: SegmentDecision | None = None) -> list[dict[str, Any]]:
         """All rows of `outcomes` in order, of one decision or all."""
         table = open_table(self.lake, OUTCOMES)
         assert table is not None
         rows = sorted(table.to_pyarrow_table().to_pylist(), key=lambda row: row["at"])
         return [row for row in rows if decided is None or row["decision_id"] == decided.decision_id]
 
-    def ends(self, decided: Decision | None = None) -> list[dict[str, Any]]:
+    def ends(self, decided: SegmentDecision | None = None) -> list[dict[str, Any]]:
         """The terminal rows."""
         return [row for row in self.outcomes(decided) if row["status"] in TERMINAL]
 
-    def end(self, decided: Decision, deadline_s: float = 10) -> dict[str, Any]:
+    def end(self, decided: SegmentDecision, deadline_s: float = 10) -> dict[str, Any]:
         """The one terminal row of a decision, when it is there."""
         found = wait_until(lambda: self.ends(decided), deadline_s)
         assert len(found) == 1
@@ -112,13 +114,20 @@ class House:
         return OutcomeLedger(self.lake, mode)
 
     @contextmanager
-    def running(self, clock: Any = None, url: str | None = None, **changed: Any) -> Iterator[Executor]:
-        """An executor at work until the end of the block, then stopped cleanly."""
+    def running(
+        self, clock: Any = None, url: str | None = None, actors: Actors | None = None, **changed: Any
+    ) -> Iterator[Executor]:
+        """An executor at work until the end of the block, then stopped cleanly; `actors` of families beside ours."""
         chosen = settings(**changed)
         cluster = AdminClient(url or self.gate.url, None, chosen.request_timeout_seconds)
         with_clock = {"clock": clock} if clock else {}
         executor = Executor(
-            chosen, DecisionTail(self.lake), self.open_ledger(chosen.mode), cluster, self.published, **with_clock
+            chosen,
+            follow_decisions(self.lake),
+            self.open_ledger(chosen.mode),
+            {**actors_of(cluster), **(actors or {})},
+            self.published,
+            **with_clock,
         )
         failed: list[BaseException] = []
 

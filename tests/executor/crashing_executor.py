@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from executor import process
-from executor.admin import AdminClient
-from executor.outcomes import INTENT, OutcomeLedger
+from executor.autoscale.actor import AutoscaleActor
+from executor.kernel.outcomes import INTENT, OutcomeLedger
 from schemas.messages import OutcomeEvent
 from schemas.settings import load_settings
 
@@ -43,7 +43,7 @@ def main() -> None:
     """Runs until it kills itself, or is stopped."""
     file, events, point = sys.argv[1:]
     FilePublisher.path = Path(events)
-    append, apply = OutcomeLedger.append, AdminClient.apply
+    append, call = OutcomeLedger.append, AutoscaleActor.call
 
     def crash_at(reached: str) -> None:
         if reached == point:
@@ -55,12 +55,12 @@ def main() -> None:
         append(ledger, rows)
         crash_at(f"after-{step}")
 
-    def crashing_apply(client: AdminClient, decision: Any) -> Any:
-        answer = apply(client, decision)
+    def crashing_call(actor: AutoscaleActor, decision: Any) -> Any:
+        answer = call(actor, decision)
         crash_at("after-call")
         return answer
 
-    OutcomeLedger.append, AdminClient.apply = crashing_append, crashing_apply  # type: ignore[method-assign]
+    OutcomeLedger.append, AutoscaleActor.call = crashing_append, crashing_call  # type: ignore[method-assign]
     process.KafkaPublisher = FilePublisher  # type: ignore[assignment,misc]
     process.run_executor(load_settings([Path(file)]), lambda line: print(line, flush=True))
 

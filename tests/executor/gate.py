@@ -1,11 +1,12 @@
 """A gate in front of a real controller, for the faults that it cannot show by itself: answers that are lost, late, or
-of another server's making. What is not told otherwise goes through and comes back as it is.
+of another server's making. What is not told otherwise goes through and comes back as it is: by httpx, and not by the
+admin client, which would follow redirects and is itself what the gate tests.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -64,7 +65,7 @@ class Gate:
 
     def __init__(self, upstream: str) -> None:
         self._client = httpx.Client(base_url=upstream, timeout=30)
-        self._faults: dict[str, deque[Fault]] = {"GET": deque(), "POST": deque()}
+        self._faults: dict[str, deque[Fault]] = defaultdict(deque)
         self._always: list[tuple[str, Callable[[str], bool], Fault]] = []
         self.requests: list[Request] = []
         self.released = threading.Event()
@@ -76,7 +77,7 @@ class Gate:
             def do_GET(self) -> None:
                 gate._handle(self)
 
-            do_POST = do_GET
+            do_POST = do_PUT = do_DELETE = do_GET
 
             def handle(self) -> None:
                 with suppress(ConnectionError):
@@ -122,14 +123,14 @@ class Gate:
         return self._faults[method].popleft() if self._faults[method] else Fault()
 
     def _handle(self, handler: BaseHTTPRequestHandler) -> None:
-        handler.rfile.read(int(handler.headers.get("content-length", 0)))
+        sent = handler.rfile.read(int(handler.headers.get("content-length", 0)))
         headers = {name.lower(): value for name, value in handler.headers.items()}
         self.requests.append(Request(handler.command, handler.path, headers))
         fault = self._fault(handler.command, handler.path)
         status, body = fault.answer or (0, "")
         if fault.reaches:
             kept = {name: headers[name] for name in ("authorization", "x-anabranch-decision") if name in headers}
-            answer = self._client.request(handler.command, handler.path, headers=kept)
+            answer = self._client.request(handler.command, handler.path, headers=kept, content=sent)
             if fault.answer is None:
                 status, body = answer.status_code, answer.text
         if fault.hangs:

@@ -10,7 +10,7 @@ from typing import Any
 from deltalake import write_deltalake
 
 from decisions.topic.layout import SegmentLayout
-from executor.decision import Decision
+from executor.autoscale.decision import SegmentDecision
 from lake.tables import create_table
 from schemas.arrow import to_arrow
 from schemas.ids import canonical_json, decision_id
@@ -22,14 +22,14 @@ DECIDED_AT = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)
 _seq = count(1)
 
 
-def decision(layout: SegmentLayout, *segments: int, topic: str = "topic://acme/shop/orders") -> Decision:
+def decision(layout: SegmentLayout, *segments: int, topic: str = "topic://acme/shop/orders") -> SegmentDecision:
     """A split of one segment or a merge of two, decided on `layout`."""
     action = "split" if len(segments) == 1 else "merge"
     name = decision_id(topic, layout.epoch, action, list(segments), 1)
-    return Decision(name, "autoscale", topic, action, segments, layout)  # type: ignore[arg-type]
+    return SegmentDecision(name, "autoscale", topic, action, segments, layout)  # type: ignore[arg-type]
 
 
-def row(decided: Decision, **changed: Any) -> DecisionRow:
+def row(decided: SegmentDecision, **changed: Any) -> DecisionRow:
     """The row of a decision; `changed` columns are taken as they are, however wrong."""
     snapshot = Snapshot(topic=decided.subject, now=1_763_660_000_000, layout=decided.layout.to_metadata())
     number = next(_seq)

@@ -78,14 +78,15 @@ def test_a_call_that_is_out_when_the_stop_comes_is_finished_and_recorded(house: 
     topic = house.create("orders")
     split = house.decide(topic, 0)
     with house.running() as executor:
-        apply = executor._cluster.apply
+        actor = executor._actors["autoscale"]
+        call = actor.call
 
         def stop_after(decision):
-            answer = apply(decision)
+            answer = call(decision)
             executor.stop()
             return answer
 
-        executor._cluster.apply = stop_after
+        actor.call = stop_after
         house.commit(split)
         wait_until(executor._stopping.is_set)
     assert [row["status"] for row in house.outcomes(split)] == ["intent", "applied"]

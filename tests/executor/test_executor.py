@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from executor import outcomes
-from executor.outcomes import LeaseLost, OutcomeLedger
-from executor.tail import DecisionTail
+from executor.kernel.decision import follow_decisions
+from executor.kernel.outcomes import OutcomeLedger
+from lake import tables
+from lake.lease import LeasedTable, LeaseLost
 from lake.tables import table_path
 from schemas.tables import DECISIONS
 from tests.executor import orders
@@ -297,7 +298,7 @@ def test_an_overtaken_ledger_cannot_add_a_row_even_when_it_has_not_noticed(house
         decision_id="d", family="autoscale", subject="topic://a/b/c", status="intent", attempt=0, at=Clock().now
     )
     house.open_ledger()
-    monkeypatch.setattr(OutcomeLedger, "check_lease", lambda _: None)
+    monkeypatch.setattr(LeasedTable, "check", lambda _: None)
     with pytest.raises(Exception, match="Concurrent transaction"):
         older.append([row])
     assert house.outcomes() == []
@@ -326,7 +327,7 @@ def test_the_lease_survives_checkpoints_of_the_log(house: House):
 
 def test_commits_that_failed_after_they_were_made_are_not_made_again(house: House, monkeypatch):
     split = house.decide(house.create("orders"), 0)
-    real, faults = outcomes.write_deltalake, []
+    real, faults = tables.write_deltalake, []
 
     def made_and_failed(*args, **options):
         real(*args, **options)
@@ -334,7 +335,7 @@ def test_commits_that_failed_after_they_were_made_are_not_made_again(house: Hous
             faults.append(args[1])
             raise OSError("the connection broke")
 
-    monkeypatch.setattr(outcomes, "write_deltalake", made_and_failed)
+    monkeypatch.setattr(tables, "write_deltalake", made_and_failed)
     with house.running():
         house.commit(split)
         house.end(split)
@@ -386,7 +387,7 @@ def test_a_tail_whose_versions_were_cleaned_up_scans_the_table(house: House):
         house.commit(before)
         house.end(before)
     table = DeltaTable(table_path(house.lake, DECISIONS))
-    tail = DecisionTail(house.lake)
+    tail = follow_decisions(house.lake)
     tail.read(())
     for _ in range(3):
         house.commit(after)

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decisions.topic.layout import SegmentLayout
-from executor.decision import Decision
-from executor.judge import Act, Applied, Superseded, describe, judge
+from executor.autoscale.decision import SegmentDecision
+from executor.autoscale.judge import describe, judge
+from executor.kernel.family import Act, Applied, Superseded
 from tests.executor.orders import decision
 
 NOW = 1_763_660_000_000
@@ -135,7 +136,7 @@ def test_the_record_of_what_was_seen_names_the_segments_their_children_and_what_
 class Walk:
     """Changes of a layout that remember whether they made the effect of a decision."""
 
-    def __init__(self, layout: SegmentLayout, decided: Decision | None = None) -> None:
+    def __init__(self, layout: SegmentLayout, decided: SegmentDecision | None = None) -> None:
         self.layout, self.decided, self.had_effect, self.only_pruned = layout, decided, False, True
 
     def step(self, data: st.DataObject) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from executor.publisher import KafkaPublisher
+from executor.kernel.publisher import KafkaPublisher
 from lab.broker import EmbeddedBroker
 from schemas.messages import OutcomeEvent
 from tests.controller.listening import Listener
@@ -91,6 +91,7 @@ def test_the_command_applies_announces_on_kafka_and_stops_when_told(
     assert house.layout(topic).epoch == 1
 
 
+@pytest.mark.process
 def test_a_lake_that_cannot_be_opened_is_said_in_one_line(tmp_path: Path):
     (tmp_path / "lake").write_text("not a folder")
     settings = tmp_path / "executor.toml"

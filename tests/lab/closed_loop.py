@@ -14,8 +14,8 @@ from typing import Any
 from decisions.autoscale.policy import read_policy, resolve_policy
 from decisions.topic.layout import SegmentLayout
 from engine.bucket import BucketEngine, EngineSettings
-from engine.packed import Packed
-from engine.records import RawRecord
+from engine.kernel.packed import Packed
+from engine.kernel.records import RawRecord
 from lab.demand import Demand, demands
 from lab.traffic import segment_stats
 from schemas.ids import EVERY_TOPIC

@@ -24,8 +24,8 @@ from schemas.tables import (
     EventRow,
     HoldRow,
     OutcomeRow,
-    Row,
     SegmentLoadRow,
+    TableRow,
 )
 
 START = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)
@@ -48,9 +48,9 @@ def millis(seconds: float) -> int:
     return int(at(seconds).timestamp() * 1000)
 
 
-def write(lake: str, *rows: Row) -> None:
+def write(lake: str, *rows: TableRow) -> None:
     """One commit a table with its rows, tables in the order of their first row."""
-    grouped: dict[type[Row], list[Row]] = {}
+    grouped: dict[type[TableRow], list[TableRow]] = {}
     for row in rows:
         grouped.setdefault(type(row), []).append(row)
     for kind, of_kind in grouped.items():

@@ -104,6 +104,7 @@ def test_topics_have_names_of_their_own_and_all_subscription_types():
     }  # fmt: skip
 
 
+@pytest.mark.process
 def test_demand_is_the_same_in_another_process():
     code = (
         "from tests.lab.test_demand import *\n"

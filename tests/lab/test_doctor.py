@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -10,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from controller.tokens import add_token
+from controller.access.tokens import add_token
 from lab.doctor import examine, wrong_packages
-from lab.processes import boot_mark, start_mark
+from lab.processes import TOKEN_VARIABLE, carries_token
 from lab.setup import LOCALFS_JAR
 from lab.supervisor import only_one
 from tests.lab.settings import home_with
+from tests.waiting import wait_until
 
 HOME = Path(__file__).resolve().parents[2]
 
@@ -45,12 +47,14 @@ def test_the_doctor_says_what_is_wrong_and_what_to_do(tmp_path, jars, broker):
     assert all(finding.remedy for finding in found.values())
 
 
+@pytest.mark.process
 def test_the_doctor_names_the_key_of_wrong_settings(tmp_path):
     file = tmp_path / "wrong.toml"
     file.write_text("[stream]\nbukets = 1\n")
     assert "stream.bukets" in wrong(file)["settings"].found
 
 
+@pytest.mark.process
 def test_a_file_of_tokens_that_is_open_to_others_is_named(tmp_path):
     add_token(tmp_path / "tokens", "executor", "operate")
     file = home_with(tmp_path)
@@ -100,10 +104,12 @@ def test_what_a_killed_run_left_behind_is_named_and_a_living_run_is_not_wrong(tm
     file, folder = home_with(tmp_path), tmp_path / "var"
     folder.mkdir()
     left = subprocess.Popen(
-        [sys.executable, "-c", "import threading; threading.Event().wait()"], start_new_session=True
-    )
+        [sys.executable, "-c", "import threading; threading.Event().wait()"], start_new_session=True,
+        env={**os.environ, TOKEN_VARIABLE: "killed"},
+    )  # fmt: skip
     try:
-        entry = {"part": "x", "session": left.pid, "mark": start_mark(left.pid), "boot": boot_mark(), "token": ""}
+        wait_until(lambda: carries_token(left.pid, "killed"), 10)
+        entry = {"part": "x", "session": left.pid, "token": "killed"}
         (folder / "processes.json").write_text(json.dumps([entry]))
         assert f"sessions {left.pid}" in wrong(file)["local run"].found
         with only_one(folder):

@@ -8,9 +8,11 @@ from datetime import timedelta
 import pytest
 from confluent_kafka import Producer
 
-from lab.integrity import check_integrity, end_offsets
+from lab.offsets import end_offsets
 from lab.processes import PartState
-from lab.report import build_report, distribution, latencies, report_text
+from lab.report import build_report, report_text
+from lake.integrity import check_integrity
+from ledger.latencies import distribution, latencies
 from schemas.arrow import to_arrow
 from schemas.settings import Settings
 from schemas.tables import DECISIONS, EVENTS, OUTCOMES, TABLES

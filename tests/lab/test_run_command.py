@@ -55,12 +55,14 @@ def messages(bootstrap: str, topic: str) -> int:
         consumer.close()
 
 
+@pytest.mark.process
 def test_without_local_it_says_how_to_run_on_a_cluster():
     done = run()
     assert done.returncode == 2
     assert "--local" in done.stderr
 
 
+@pytest.mark.process
 def test_a_duration_that_cannot_be_read_is_refused():
     done = run("--local", "--for", "soon")
     assert done.returncode == 2
@@ -88,6 +90,7 @@ def test_a_checkpoint_whose_broker_is_gone_is_one_line_with_what_to_do(tmp_path,
     assert "make reset" in done.stderr
 
 
+@pytest.mark.process
 def test_a_report_into_a_folder_that_is_not_there_is_refused_before_anything_starts(tmp_path):
     done = run("--local", "--for", "1s", "--report", str(tmp_path / "none" / "r.json"), file=settings_file(tmp_path))
     assert done.returncode == 2

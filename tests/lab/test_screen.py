@@ -18,7 +18,7 @@ from lab.processes import PartState
 from lab.screen import export_frame, frame, run_screen
 from lab.screen.keyspace import ruler, strip
 from lab.screen.words import age, amount, hold_reason, printable, short_names, span
-from lab.view import DecisionView, HoldView, LakeView, Rates, SegmentView, TopicView
+from ledger.live import DecisionView, HoldView, LakeView, Rates, SegmentView, TopicView
 from tests.lab.demonstration import local_settings
 from tests.lab.lake import at, decision, hold, layout_event, layout_json, load, outcome, write
 from tests.waiting import wait_until
@@ -33,8 +33,8 @@ def part(name: str, state: str = "up", restarts: int = 0, detail: str = "") -> P
 PARTS = [part(name) for name in ("broker", "controller", "traffic", "stream", "executor")]
 
 
-def segment(number: int, start: int, end: int, heat: float | None = 0.5, cold: bool = False) -> SegmentView:
-    return SegmentView(number, start, end, (1.0, 1.0, 1.0, 1.0), heat, cold)
+def segment(number: int, start: int, end: int, overload: float | None = 0.5, cold: bool = False) -> SegmentView:
+    return SegmentView(number, start, end, (1.0, 1.0, 1.0, 1.0), overload, cold)
 
 
 def topic(name: str = "topic://acme/shop/orders", segments: int = 4, **changed: object) -> TopicView:

@@ -99,6 +99,7 @@ def test_jars_that_are_there_are_not_fetched_again(jars, monkeypatch):
     assert ensure_jars(load_settings(environment={})) == jars
 
 
+@pytest.mark.process
 def test_a_download_that_brings_other_jars_is_refused_and_leaves_no_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(
         setup, "find_java", lambda: str(script(tmp_path / "bin", "echo unresolved: nowhere >&2; exit 1"))
@@ -108,6 +109,7 @@ def test_a_download_that_brings_other_jars_is_refused_and_leaves_no_folder(tmp_p
     assert list((tmp_path / "jars").iterdir()) == []
 
 
+@pytest.mark.process
 def test_the_local_file_system_is_compiled_without_a_java_compiler(tmp_path):
     compile_localfs(tmp_path / "made.jar")
     names = zipfile.ZipFile(tmp_path / "made.jar").namelist()
@@ -122,6 +124,7 @@ def test_a_java_home_without_java_is_said_in_one_line(tmp_path, monkeypatch):
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.process
 def test_a_java_that_is_too_old_is_refused_with_its_version(tmp_path, monkeypatch):
     script(tmp_path / "bin", """echo 'openjdk version "11.0.2" 2019-01-15' >&2""")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
@@ -129,6 +132,7 @@ def test_a_java_that_is_too_old_is_refused_with_its_version(tmp_path, monkeypatc
         find_java()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("said", "version"), [('version "1.8.0_292"', 8), ('version "17.0.15"', 17), ('version "25"', 25)]
 )
@@ -136,6 +140,7 @@ def test_javas_version_is_read_in_old_and_new_forms(tmp_path, said, version):
     assert java_version(str(script(tmp_path, f"echo '{said}' >&2"))) == version
 
 
+@pytest.mark.process
 def test_a_java_that_does_not_run_is_said(tmp_path):
     with pytest.raises(SetupError, match="does not run"):
         java_version(str(script(tmp_path, "exit 3")))

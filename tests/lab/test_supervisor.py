@@ -15,9 +15,11 @@ import pytest
 
 from lab import supervisor as module
 from lab.java_home import SetupError
-from lab.processes import TOKEN_VARIABLE, PartSpec, boot_mark, session_members, start_mark
+from lab.processes import TOKEN_VARIABLE, PartSpec, carries_token, session_members
 from lab.supervisor import Supervisor, end_leftovers, holder, leftovers, only_one
 from tests.waiting import wait_until
+
+pytestmark = pytest.mark.process
 
 FOREVER = "import threading; threading.Event().wait()"
 STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {FOREVER}"
@@ -34,7 +36,7 @@ def part(name: str, script: str, rank: int = 0, **more) -> PartSpec:
 
 @pytest.fixture
 def supervisor(tmp_path):
-    one = Supervisor(tmp_path, restart_first_s=0.01, restart_most_s=0.04)
+    one = Supervisor(tmp_path, restart_delay_s=0.01, restart_max_delay_s=0.04)
     yield one
     at_once = threading.Event()
     at_once.set()
@@ -132,16 +134,21 @@ def test_the_parts_die_with_a_supervisor_that_is_killed(tmp_path):
 
 def test_what_a_killed_supervisor_left_is_ended_by_the_next_and_nobody_elses_process_is(tmp_path):
     left, other = (
-        subprocess.Popen([sys.executable, "-c", FOREVER], start_new_session=True, stdin=subprocess.DEVNULL)
-        for _ in range(2)
-    )
+        subprocess.Popen(
+            [sys.executable, "-c", FOREVER], start_new_session=True, stdin=subprocess.DEVNULL,
+            env={**os.environ, TOKEN_VARIABLE: token},
+        )
+        for token in ("this run's", "another's")
+    )  # fmt: skip
     try:
         record = tmp_path / "processes.json"
         record.write_text(json.dumps([
-            {"part": "left", "session": left.pid, "mark": start_mark(left.pid), "boot": boot_mark()},
-            {"part": "reused", "session": other.pid, "mark": "1", "boot": boot_mark()},
-            {"part": "other boot", "session": other.pid, "mark": start_mark(other.pid), "boot": "before"},
+            {"part": "left", "session": left.pid, "token": "this run's"},
+            {"part": "reused", "session": other.pid, "token": "this run's"},
+            {"part": "of an older release", "session": other.pid, "mark": "1", "boot": "before", "token": "this run's"},
         ]))  # fmt: skip
+        # For a moment after its exec began, the kernel shows the environment of a process as empty.
+        wait_until(lambda: carries_token(left.pid, "this run's") and carries_token(other.pid, "another's"), 10)
         assert end_leftovers(record) == [left.pid]
         assert left.wait(10) == -signal.SIGKILL
         assert other.poll() is None
@@ -157,7 +164,7 @@ def test_orphans_are_ended_only_when_they_carry_the_token_of_the_run_that_left_t
     session, orphan = orphaned_session(carried)
     try:
         record = tmp_path / "processes.json"
-        entry = {"part": "gone", "session": session, "mark": "1", "boot": boot_mark(), "token": "this run's"}
+        entry = {"part": "gone", "session": session, "token": "this run's"}
         record.write_text(json.dumps([entry]))
         assert leftovers(record) == ([session] if ended else [])
         assert end_leftovers(record) == ([session] if ended else [])

@@ -80,6 +80,20 @@ def test_a_valid_message_is_accepted_and_survives_a_round_trip(source, body, kin
     assert parse(source, message.to_json().encode(), key) == message
 
 
+def test_an_outcome_of_another_family_names_it_and_its_key_is_its_subject():
+    bundle = "acme/shop/0x00000000_0x40000000"
+    body = {**CONTROL["outcome"], "family": "bundles", "topic": bundle}
+    message = parse("control-events", body, bundle)
+    assert (message.family, key_of(message)) == ("bundles", bundle)
+    assert json.loads(message.to_json()) == {name: value for name, value in body.items() if value is not None}
+
+
+def test_an_outcome_of_a_topics_decision_names_no_family_and_a_topic():
+    assert "family" not in parse("control-events", CONTROL["outcome"]).to_json()
+    refused = parse("control-events", {**CONTROL["outcome"], "topic": "acme/shop"}, "acme/shop")
+    assert refused == Rejected(RejectReason.INVALID, "outcome: Value error, topic is not topic://tenant/namespace/name")
+
+
 def test_unknown_fields_are_ignored():
     assert parse("segment-stats", {**STATS, "new": {"a": 1}}) == parse("segment-stats", STATS)
 

@@ -46,6 +46,10 @@ def test_the_environment_gives_endpoints_and_the_token_is_not_shown(tmp_path):
         ("[stream]\nbuckets = 0\n", "stream.buckets"),
         ("[executor]\nmode = 'maybe'\n", "executor.mode"),
         ("not toml", "no TOML"),
+        (
+            "[executor]\nretry_most_seconds = 9\n",
+            r"\[executor\] retry_most_seconds is \[executor\] retry_max_delay_seconds",
+        ),
     ],
 )
 def test_a_wrong_setting_is_named(tmp_path, text, named):

@@ -1,4 +1,4 @@
-"""What the tests of the job share: one Spark session, and jobs in processes of their own on a broker of their own."""
+"""What the tests of the job share: one Spark session, jobs on it or in processes of their own, and their brokers."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
+import streaming.session
+from anabranch.cli import cli
 from lab.archive import ensure_archive
 from lab.broker import EmbeddedBroker, create_topics
 from schemas.settings import load_settings
 from streaming.session import start_session
-from tests.streaming.jobs import Job
+from streaming.sink import LakeSink
+from tests.streaming.jobs import HOME, Job, SessionJob
 
 
 @pytest.fixture(scope="session")
@@ -67,14 +71,44 @@ def run(tmp_path) -> Iterator[Callable[[list[str]], Job]]:
 
 
 @pytest.fixture
-def start(run, job_settings) -> Callable[..., Job]:
-    """Starts `anabranch stream` on `job_settings`, or a job that crashes as it is told to."""
+def start_process(run, job_settings) -> Callable[..., Job]:
+    """Starts `anabranch stream` on `job_settings` as a process, or a job that is killed where it is told to be."""
 
-    def started(*crash: str) -> Job:
-        if crash:
-            arguments = ["tests.streaming.crashing_job", str(job_settings), *crash]
+    def started(*kill: str) -> Job:
+        if kill:
+            arguments = ["tests.streaming.crashing_job", str(job_settings), *kill]
         else:
             arguments = ["anabranch.cli", "--config", str(job_settings), "stream"]
         return run([sys.executable, "-m", *arguments])
 
     return started
+
+
+@pytest.fixture
+def start(spark, job_settings) -> Iterator[Callable[..., SessionJob]]:
+    """Starts the job of `job_settings` on the shared session; whatever is left is stopped."""
+    jobs: list[SessionJob] = []
+
+    def started(sink_type: type[LakeSink] = LakeSink) -> SessionJob:
+        jobs.append(SessionJob(spark, load_settings([job_settings]), sink_type))
+        return jobs[-1]
+
+    yield started
+    for job in jobs:
+        if job.is_running:
+            job.stop()
+
+
+@pytest.fixture
+def state(spark, job_settings, monkeypatch) -> Callable[..., str]:
+    """What `anabranch state` prints on the shared session, for the job of `job_settings`."""
+
+    def ran(*arguments: str) -> str:
+        with monkeypatch.context() as patched:
+            patched.setattr(streaming.session, "start_session", lambda *_: spark)
+            patched.setattr(spark, "stop", lambda: None)
+            done = CliRunner().invoke(cli, ["--home", str(HOME), "--config", str(job_settings), "state", *arguments])
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    return ran

@@ -1,4 +1,4 @@
-"""The job as a process of its own on a real broker and a real lake: fed, killed, stopped, and held to account."""
+"""The job on a real broker and a real lake: on a session or as a process, fed, killed, stopped, held to account."""
 
 from __future__ import annotations
 
@@ -13,11 +13,15 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from pyspark.sql import SparkSession
 
 from lake.tables import open_table
 from schemas.kafka import KAFKA_TOPICS
 from schemas.settings import Settings
 from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
+from streaming.job import run_job
+from streaming.session import read_spark_conf
+from streaming.sink import LakeSink
 from tests.engine.records import consumers, stats, tick
 
 HOME = Path(__file__).resolve().parents[2]
@@ -78,6 +82,61 @@ def read(settings: Settings) -> int:
     """Messages that the job has accounted for."""
     delta = open_table(settings.lake_path, BATCHES)
     return 0 if delta is None else pc.sum(delta.to_pyarrow_table(columns=["messages"])["messages"]).as_py() or 0
+
+
+class SessionJob:
+    """All of `run_job` in this process, on a session that stays: a start takes no JVM.
+
+    A new start on the same checkpoint reads everything from it, as after a kill; only the operator's Python workers,
+    which may hold decoded state, live on.
+    """
+
+    def __init__(self, spark: SparkSession, settings: Settings, sink_type: type[LakeSink] = LakeSink) -> None:
+        self._spark, self._stop = spark, threading.Event()
+        self.failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(settings, sink_type))
+        self._thread.start()
+
+    def _run(self, settings: Settings, sink_type: type[LakeSink]) -> None:
+        try:
+            run_job(settings, self._stop, session=self._borrowed, sink_type=sink_type)
+        except BaseException as failure:
+            self.failure = failure
+
+    @contextmanager
+    def _borrowed(self, settings: Settings, _scratch: Path) -> Iterator[SparkSession]:
+        """The session with the settings' own values for queries, until the job ends."""
+        given, conf = read_spark_conf(settings.path(settings.stream.spark_conf)), self._spark.conf
+        changed = {
+            key: conf.get(key)
+            for key, value in given.items()
+            if conf.isModifiable(key) and conf.get(key, None) != value
+        }
+        for key in changed:
+            conf.set(key, given[key])
+        try:
+            yield self._spark
+        finally:
+            for query in self._spark.streams.active:
+                query.stop()
+            for key, value in changed.items():
+                conf.set(key, value)
+
+    @property
+    def is_running(self) -> bool:
+        return self._thread.is_alive()
+
+    def end(self) -> BaseException | None:
+        """Waits until it ends by itself; what it raised."""
+        self._thread.join(180)
+        assert not self.is_running
+        return self.failure
+
+    def stop(self) -> None:
+        """Stops it as a signal would, between two batches; it must not have failed."""
+        self._stop.set()
+        if failure := self.end():
+            raise failure
 
 
 class Job:

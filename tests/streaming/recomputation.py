@@ -17,8 +17,8 @@ import pydantic_core
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from engine.bucket import BucketEngine
-from engine.packed import Packed
-from engine.records import RawRecord
+from engine.kernel.packed import Packed
+from engine.kernel.records import RawRecord
 from schemas.kafka import KAFKA_TOPICS
 from schemas.messages import MAX_VALUE_BYTES
 from schemas.settings import Settings

@@ -15,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from anabranch.cli import cli
 from decisions.topic.layout import SegmentLayout
-from executor.outcomes import OutcomeLedger
+from executor.kernel.outcomes import OutcomeLedger
 from lake.maintenance import (
     Compacted,
     cluster_column,
@@ -70,7 +70,7 @@ class LedgerWriter(threading.Thread):
 
 @pytest.mark.broker
 def test_no_commit_of_the_job_or_of_an_executor_is_lost_while_both_engines_compact(
-    spark, start, job_settings, own_broker
+    spark, start_process, job_settings, own_broker
 ):
     with open(job_settings, "a") as file:
         file.write('bulk_writer = "delta-spark"\n')
@@ -78,7 +78,7 @@ def test_no_commit_of_the_job_or_of_an_executor_is_lost_while_both_engines_compa
     lake = settings.lake_path
     executor = LedgerWriter(lake)
     feed.send(*[layout(SegmentLayout.create(2, now_ms()), topic=topic) for topic in TOPICS], *load_round(0))
-    job = start()
+    job = start_process()
     wait_until(lambda: read(settings) == feed.end_offsets(), 180, 0.2)
     executor.start()
     by_spark, by_rs = partial(compact_by_delta_spark, spark, lake), partial(compact_by_delta_rs, lake)

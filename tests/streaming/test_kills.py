@@ -1,38 +1,71 @@
-"""One checkpoint and one lake through kills at every named point, under load; then every row is held to account."""
+"""One checkpoint and one lake through crashes at every named point, under load; then every row is held to account.
+
+Most crashes are exceptions inside one process, on one session; kills of whole processes stand beside them.
+"""
 
 from __future__ import annotations
 
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from lab.integrity import check_integrity, end_offsets
-from schemas.settings import load_settings
+import streaming.job
+from lab.offsets import end_offsets
+from lake.integrity import check_integrity
+from schemas.settings import Settings, load_settings
 from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
+from streaming.job import JobFailed
 from tests.streaming.answering import restless_cluster
-from tests.streaming.jobs import HOME, Feed, check_nothing_lost_and_nothing_twice, read, rows
+from tests.streaming.crashes import SINK_POINTS, crashing_processor, crashing_sink
+from tests.streaming.jobs import HOME, Feed, SessionJob, check_nothing_lost_and_nothing_twice, read, rows
 from tests.streaming.recomputation import in_order, recomputed
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(900)]
 
 KILLS = [
-    ("delta-rs", "decisions:before", "all", -signal.SIGKILL),
-    ("delta-rs", "decisions:after", "jvm", 1),
-    ("delta-rs", "segment_load:before", "driver", -signal.SIGKILL),
-    ("delta-rs", "batches:before", "all", -signal.SIGKILL),
     ("delta-rs", "state-upload", "all", -signal.SIGKILL),
-    ("delta-spark", "operator", "worker", 1),
-    ("delta-spark", "segment_load:after", "all", -signal.SIGKILL),
-    ("delta-spark", "batches:after", "all", -signal.SIGKILL),
+    ("delta-rs", "decisions:after", "jvm", 1),
+    ("delta-spark", "segment_load:after", "driver", -signal.SIGKILL),
     ("delta-spark", "commit-log", "all", -signal.SIGKILL),
 ]
-"""Writer of the loads, point, victim, and how the driver ends. After the last commit is before Spark's own."""
+"""Writer of the loads, point, victim, and how the driver ends."""
 
 
-def test_killed_at_every_point_under_load_the_lake_is_what_an_undisturbed_computation_gives(
-    start, job_settings, own_broker, tmp_path
+@pytest.mark.parametrize("writer", ["delta-rs", "delta-spark"])
+def test_crashed_at_every_point_under_load_the_lake_is_what_an_undisturbed_computation_gives(
+    writer, start, job_settings, own_broker, tmp_path, monkeypatch
+):
+    keep_all_batches(job_settings, tmp_path)
+    written_by(job_settings, writer)
+    settings, feed = load_settings([job_settings]), Feed(own_broker.bootstrap)
+    checkpoint = Path(settings.stream.checkpoint)
+    with restless_cluster(feed, settings):
+        for point in SINK_POINTS:
+            crashes_after_progress(partial(start, crashing_sink(point)), checkpoint, f"crashed at {point}")
+        for how, said in (("raises", "crashed in the operator"), ("killed", "Python worker exited unexpectedly")):
+            with monkeypatch.context() as patched:
+                patched.setattr(streaming.job, "BucketProcessor", crashing_processor(checkpoint, how))
+                crashes_after_progress(start, checkpoint, said)
+        job = start()
+        goes_on_deciding(settings)
+    reads_all_and_stops(job, settings, feed)
+    is_what_an_undisturbed_computation_gives(settings, feed)
+
+
+def crashes_after_progress(start, checkpoint: Path, said: str) -> None:
+    """Starts a job that crashes, and checks that it came further than the one before it."""
+    logged = entries_of(checkpoint)
+    failure = start().end()
+    assert isinstance(failure, JobFailed)
+    assert said in str(failure.__cause__)
+    assert entries_of(checkpoint) > logged, f"no progress before: {said}"
+
+
+def test_killed_processes_leave_a_checkpoint_and_a_lake_that_the_next_start_goes_on_from(
+    start_process, start, job_settings, own_broker, tmp_path
 ):
     keep_all_batches(job_settings, tmp_path)
     settings, feed = load_settings([job_settings]), Feed(own_broker.bootstrap)
@@ -41,22 +74,36 @@ def test_killed_at_every_point_under_load_the_lake_is_what_an_undisturbed_comput
         for writer, point, victim, end in KILLS:
             written_by(job_settings, writer)
             logged = entries_of(checkpoint)
-            assert start(point, victim).process.wait(180) == end, (writer, point)
+            assert start_process(point, victim).process.wait(180) == end, (writer, point)
             assert entries_of(checkpoint) > logged, f"no progress before {point}"
             left = list(scratch.glob("job-*"))
             assert len(left) == (end == -signal.SIGKILL), "the folder of this one at most, and none of those before"
             assert victim != "all" or list(left[0].glob("librocksdb*"))
         job = start()
-        decided = len(rows(settings, DECISIONS))
-        wait_until(lambda: len(rows(settings, DECISIONS)) > decided + 2, 120, 0.2)
-    wait_until(lambda: read(settings) == feed.end_offsets(), 180, 0.2)
-    assert job.stop() == 0
+        goes_on_deciding(settings)
+    reads_all_and_stops(job, settings, feed)
     assert not list(scratch.glob("job-*"))
+    is_what_an_undisturbed_computation_gives(settings, feed)
+
+
+def goes_on_deciding(settings: Settings) -> None:
+    """More decisions come."""
+    decided = len(rows(settings, DECISIONS))
+    wait_until(lambda: len(rows(settings, DECISIONS)) > decided + 2, 120, 0.2)
+
+
+def reads_all_and_stops(job: SessionJob, settings: Settings, feed: Feed) -> None:
+    wait_until(lambda: read(settings) == feed.end_offsets(), 180, 0.2)
+    job.stop()
+
+
+def is_what_an_undisturbed_computation_gives(settings: Settings, feed: Feed) -> None:
+    """Every row of the lake is the one that an undisturbed computation gives, and there is no other."""
     check_nothing_lost_and_nothing_twice(settings, feed)
     found = {table.name: rows(settings, table) for table in (DECISIONS, HOLDS, EVENTS, DEAD_LETTERS, SEGMENT_LOAD)}
     integrity = check_integrity(
         rows(settings, BATCHES), found["decisions"], found["holds"], [], found["events"], found["dead_letters"],
-        end_offsets(own_broker.bootstrap),
+        end_offsets(settings.kafka.bootstrap),
     )  # fmt: skip
     assert integrity["ok"], integrity
     assert max(row["seq"] for row in found["decisions"]) > 1

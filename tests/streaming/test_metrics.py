@@ -200,6 +200,7 @@ def test_the_lag_is_what_is_left_in_each_topic():
     assert lag_of(None, None) == lag_of("null", "null") == {}
 
 
+@pytest.mark.process
 def test_a_port_that_is_taken_ends_the_start_with_a_line_that_says_what_to_do(tmp_path):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

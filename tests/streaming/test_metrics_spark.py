@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
@@ -38,14 +39,14 @@ def scraped(port: int) -> dict[tuple, float]:
     }
 
 
-def test_a_running_job_says_what_it_does(start, job_settings, own_broker, tmp_path):
+def test_a_running_job_says_what_it_does(start_process, job_settings, own_broker, tmp_path):
     metrics_port, ui_port = free_ports(2)
     spark_conf = (ROOT / "conf" / "spark.conf").read_text()
     (tmp_path / "spark.conf").write_text(f"{spark_conf}\nspark.ui.enabled true\nspark.ui.port {ui_port}\n")
     with open(job_settings, "a") as file:
         file.write(f'metrics_port = {metrics_port}\nspark_conf = "{tmp_path}/spark.conf"\n[log]\nformat = "json"\n')
     feed = Feed(own_broker.bootstrap)
-    job = start()
+    job = start_process()
     layouts = [layout(SegmentLayout.create(2, now_ms()), topic=topic) for topic in TOPICS]
     feed.send(*layouts, record("segment-stats", TOPICS[0], b"\x00"), *load_round(6), tick(now_ms()))
     wait_until(lambda: scraped(metrics_port).get(("anabranch_stream_evaluations_total",)) == len(TOPICS), 180, 0.2)
@@ -75,7 +76,7 @@ def test_a_running_job_says_what_it_does(start, job_settings, own_broker, tmp_pa
     assert [json.loads(line)["part"] for line in lines if "reading" in json.loads(line)["message"]] == ["stream"]
 
 
-def test_a_broker_that_is_gone_is_an_outage_that_ends_when_it_is_back(start, job_settings, own_broker, tmp_path):
+def test_a_broker_that_is_gone_is_an_outage_that_ends_when_it_is_back(start, job_settings, own_broker, caplog):
     (port,) = free_ports(1)
     text = job_settings.read_text().replace("tick_seconds = 3600", "tick_seconds = 1")
     job_settings.write_text(f"{text}metrics_port = {port}\nwatchdog_ticks = 4\n")
@@ -86,7 +87,8 @@ def test_a_broker_that_is_gone_is_an_outage_that_ends_when_it_is_back(start, job
     wait_until(lambda: scraped(port)[outage] == 1, 30, 0.2)
     own_broker.start()
     wait_until(lambda: scraped(port)[outage] == 0, 120, 0.2)
-    log = (tmp_path / "job.log").read_text()
-    assert "ERROR stream streaming.watchdog: no evaluation for" in log
-    assert log.rindex("topics are evaluated again") > log.rindex("no evaluation for")
-    job.kill()
+    job.stop()
+    said = [(one.levelno, one.message) for one in caplog.records if one.name == "streaming.watchdog"]
+    assert said[-2][0] == logging.ERROR
+    assert "no evaluation for" in said[-2][1]
+    assert said[-1] == (logging.WARNING, "topics are evaluated again")

@@ -10,7 +10,7 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 
 from engine.bucket import BucketEngine
 from engine.history import rebuilt_generation
-from engine.packed import Packed
+from engine.kernel.packed import Packed
 from engine.replay import RebuildError
 from lake.tables import create_lake
 from streaming.rebuild import first_start, rebuild_checkpoint, start_offsets

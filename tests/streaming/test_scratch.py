@@ -40,6 +40,7 @@ def test_a_folder_is_there_while_it_is_used_and_gone_afterwards(tmp_path):
     assert not own.exists()
 
 
+@pytest.mark.process
 def test_what_a_killed_process_has_left_goes_at_the_next_start_and_a_living_one_keeps_its_own(tmp_path):
     living, its_folder = holder(tmp_path)
     killed, left = holder(tmp_path)

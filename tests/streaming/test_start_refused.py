@@ -17,6 +17,7 @@ from streaming.sink import APP, LakeSink
 from tests.streaming.jobs import HOME
 
 
+@pytest.mark.process
 def test_a_lake_of_a_newer_release_is_refused_before_spark_starts(tmp_path):
     newer = arrow_schema(DECISIONS.row).append(pa.field("confidence", pa.float64()))
     (tmp_path / "lake" / "decisions").mkdir(parents=True)

@@ -1,0 +1,13 @@
+"""The one client of the admin REST interface of Pulsar 5, which our controller has as well (DESIGN section 4.4).
+
+Stage: under executor, command line, lab and collectors; whatever a server or the network does comes back as a value.
+Each module may import only those above it:
+
+- `answers`      what can come back, as values, and by whose fault
+- `paths`        where in the interface a topic, a subscription or a policy is
+- `redirects`    whether a redirect is followed, and whether it gets the token
+- `connections`  pooled, behind TLS, and true to a deadline, byte by byte
+- `transport`    one exchange: address, token, redirects, bounded time and size
+- `watch`        layouts as the server pushes them
+- `topics`       the calls, typed
+"""

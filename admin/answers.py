@@ -1,0 +1,170 @@
+"""What comes back of a call, as values: the answer, or a fault that says whose it is.
+
+Stage: first in the client; pure. A caller chooses by type: only `Refused` will be the same next time, and only `Lost`
+and `ServerFault` leave open whether a change was made.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Generic, TypeAlias, TypeVar
+
+MAX_REASON = 1000
+"""Characters of a server's reason that are kept."""
+
+T = TypeVar("T")
+
+_AGAIN_LATER = frozenset({408, 425, 429})
+# Pulsar 5.0.0 has no mapping for the layout's exceptions: a wrong argument is a 500 with their stack trace.
+_WRONG_ARGUMENT = re.compile(r"Stacktrace:\s*java\.lang\.Illegal(?:Argument|State)Exception\b")
+_MESSAGE = re.compile(r"^Message: (.+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Response:
+    """What a server has sent in the end, whole and not judged yet."""
+
+    status: int
+    phrase: str
+    body: bytes
+    url: str
+    """Who has answered: the last address after redirects."""
+    encoding: str = "utf-8"
+    """Of text in the body."""
+
+
+@dataclass(frozen=True)
+class Answered(Generic[T]):
+    """Done; `value` is what was asked for."""
+
+    value: T
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The caller's fault: the same call will not do better (4xx, or Pulsar's 500 for a wrong argument)."""
+
+    status: int
+    reason: str
+    """In one line; of a stack trace only its message. Empty when the server gives none."""
+    from_interface: bool
+    """Whether the admin interface itself says so, and not something in front of it: a JSON body with a `reason`."""
+    phrase: str = ""
+    """What the server calls the status."""
+
+    def __str__(self) -> str:
+        return f"{self.status} {self.reason}".rstrip()
+
+
+@dataclass(frozen=True)
+class Denied:
+    """The fault of the credentials: no token, a wrong one, or one whose role does not allow this (401, 403)."""
+
+    status: int
+    reason: str
+    phrase: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.status} {self.reason}".rstrip()
+
+
+@dataclass(frozen=True)
+class ServerFault:
+    """The server's fault: any other status. It may be able to later, and the call may have been done."""
+
+    status: int
+    reason: str
+    phrase: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.status} {self.reason}".rstrip()
+
+
+@dataclass(frozen=True)
+class Nonsense:
+    """The server's fault, or the address is not that of an admin interface: a success that has not what was asked."""
+
+    why: str
+
+    def __str__(self) -> str:
+        return self.why
+
+
+@dataclass(frozen=True)
+class Misdirected:
+    """The server's fault: a redirect that is not followed. Nothing was done."""
+
+    why: str
+
+    def __str__(self) -> str:
+        return self.why
+
+
+@dataclass(frozen=True)
+class NotConnected:
+    """The network's fault, or nobody is there: nothing was sent."""
+
+    asked: str
+    """Method and address."""
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.asked}: no connection: {self.why}"
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The network's or the server's fault: the call went out, and no whole answer came in time."""
+
+    asked: str
+    """Method and address."""
+    why: str
+    may_be_done: bool
+    """False: it was only a question."""
+
+    def __str__(self) -> str:
+        return f"{self.asked}: {self.why}"
+
+
+Unanswered: TypeAlias = Misdirected | NotConnected | Lost
+"""No server has answered the call."""
+Rejection: TypeAlias = Refused | Denied | ServerFault
+"""A server has answered with a status that is no success."""
+Fault: TypeAlias = Rejection | Nonsense | Unanswered
+Reply: TypeAlias = Answered[T] | Fault
+
+
+def judge_response(response: Response) -> Answered[bytes] | Rejection:
+    """The body of a success, or by whose fault there is none."""
+    status, phrase = response.status, response.phrase
+    if 200 <= status < 300:
+        return Answered(response.body)
+    text, is_reason = _text(response)
+    message = _MESSAGE.search(text)
+    line = " ".join((message[1] if message else text).split())[:MAX_REASON]
+    if status in (401, 403):
+        return Denied(status, line, phrase)
+    if status == 500 and is_reason and _WRONG_ARGUMENT.search(text):
+        return Refused(status, line, is_reason, phrase)
+    if 400 <= status < 500 and status not in _AGAIN_LATER:
+        return Refused(status, line, is_reason, phrase)
+    return ServerFault(status, line, phrase)
+
+
+def _text(response: Response) -> tuple[str, bool]:
+    """The `reason` of the admin interface, or else the beginning of the body; and whether it is the former."""
+    try:
+        parsed: Any = json.loads(response.body)
+    except (ValueError, RecursionError):
+        parsed = None
+    if isinstance(parsed, dict) and "reason" in parsed:
+        reason = parsed["reason"]
+        return str(reason), isinstance(reason, str)
+    start = response.body[: 4 * MAX_REASON]
+    try:
+        text = start.decode(response.encoding, "replace")
+    except (LookupError, ValueError):  # the server may name any codec of Python's, "hex" too
+        text = start.decode("utf-8", "replace")
+    return text[:MAX_REASON], False

@@ -1,0 +1,149 @@
+"""Connections to servers: pooled, behind TLS where the address says so, and true to a deadline, byte by byte.
+
+Stage: under `transport`. The time-outs of an HTTP library bound the silence between two bytes, so that a server that
+sends a byte now and then, in the head or in the body, would hold a caller for ever. Here every wait is cut to the time
+that is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import httpcore
+import httpx
+
+KEEP_ALIVE_SECONDS = 3.0
+"""Shorter than a server's own (uvicorn: 5 s), so that a call does not go out on a connection that is being closed."""
+
+_deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
+"""Of what this thread asks for; on the clock `time.monotonic`."""
+
+
+class Closed(Exception):
+    """The connections were closed before."""
+
+
+class Connections(httpx.BaseTransport):
+    """Sends requests, each on a connection of its own; used by several threads at once.
+
+    Raises the faults of `httpcore`. It follows no redirect and keeps no cookie.
+    """
+
+    def __init__(self, tls: ssl.SSLContext) -> None:
+        self._closed = threading.Event()
+        self._pool = httpcore.ConnectionPool(
+            ssl_context=tls,
+            max_connections=None,
+            keepalive_expiry=KEEP_ALIVE_SECONDS,
+            network_backend=_Backend(),
+        )
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """The head of the answer; the body is read, and the answer closed, by the caller."""
+        if self._closed.is_set():
+            raise Closed("the client is closed")
+        url = httpcore.URL(
+            scheme=request.url.raw_scheme,
+            host=request.url.raw_host,
+            port=request.url.port,
+            target=request.url.raw_path,
+        )
+        answer = self._pool.handle_request(
+            httpcore.Request(
+                request.method, url, headers=request.headers.raw, content=request.stream, extensions=request.extensions
+            )
+        )
+        return httpx.Response(
+            answer.status,
+            headers=answer.headers,
+            stream=_Body(answer.stream),
+            extensions=answer.extensions,
+            request=request,
+        )
+
+    def close(self) -> None:
+        """Drops all connections; a thread that waits on one is woken by a fault."""
+        self._closed.set()
+        self._pool.close()
+
+
+@contextmanager
+def deadline_in(seconds: float) -> Iterator[None]:
+    """Every wait of this thread on `Connections` ends with a time-out after so long."""
+    before = _deadline.set(time.monotonic() + seconds)
+    try:
+        yield
+    finally:
+        _deadline.reset(before)
+
+
+def _left(silence: float | None, late: type[Exception]) -> float | None:
+    """Seconds to wait at most, where `silence` is the limit of one wait."""
+    deadline = _deadline.get()
+    if deadline is None:
+        return silence
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise late("no whole answer in time")
+    return left if silence is None else min(left, silence)
+
+
+class _Body(httpx.SyncByteStream):
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self._stream
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+class _Backend(httpcore.NetworkBackend):
+    def __init__(self) -> None:
+        self._plain = httpcore.SyncBackend()
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.NetworkStream:
+        left = _left(timeout, httpcore.ConnectTimeout)
+        return _Stream(self._plain.connect_tcp(host, port, left, local_address, socket_options))
+
+
+class _Stream(httpcore.NetworkStream):
+    def __init__(self, plain: httpcore.NetworkStream) -> None:
+        self._plain = plain
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        return self._plain.read(max_bytes, _left(timeout, httpcore.ReadTimeout))
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._plain.write(buffer, _left(timeout, httpcore.WriteTimeout))
+
+    def close(self) -> None:
+        # Closing alone does not wake another thread that waits for bytes.
+        with contextlib.suppress(OSError):
+            self._plain.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+        self._plain.close()
+
+    def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore.NetworkStream:
+        left = _left(timeout, httpcore.ConnectTimeout)
+        return _Stream(self._plain.start_tls(ssl_context, server_hostname, left))
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._plain.get_extra_info(info)

@@ -1,0 +1,155 @@
+"""The calls of the admin interface, typed: scalable topics, their layouts, subscriptions and policies.
+
+Stage: what executor, command line and lab use. The paths are Pulsar 5's, so a real one can stand behind the address;
+a topic is `topic://tenant/namespace/name`, a namespace `tenant/namespace`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from admin.answers import Answered, Fault, Nonsense, Reply, Response, Unanswered, judge_response
+from admin.paths import consumer_path, namespace_path, policy_path, subscription_path, topic_path
+from admin.transport import Query, Transport
+from admin.watch import Pushed, watch_layouts
+from decisions.topic.layout import SegmentLayout
+from schemas.messages import SubscriptionType
+from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
+
+DECISION_HEADER = "X-Anabranch-Decision"
+"""Names the decision that a split or merge applies (our controller's alone)."""
+
+T = TypeVar("T")
+
+
+class ScalableTopics:
+    """The topics behind one admin interface; used by several threads at once. A fault is answered, never raised."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def create_topic(self, topic: str, segments: int, properties: Mapping[str, str]) -> Reply[None]:
+        """PUT: a topic with `segments` equal segments."""
+        return self._do("PUT", topic_path(topic), {"numInitialSegments": str(segments)}, json.dumps(dict(properties)))
+
+    def list_topics(self, namespace: str, properties: Sequence[str] = ()) -> Reply[list[str]]:
+        """The topics of a namespace that have all `properties`, each `key=value`."""
+        return self._read(namespace_path(namespace), _names, {"property": list(properties)})
+
+    def layout(self, topic: str) -> Reply[SegmentLayout]:
+        """The layout of a topic as it is now."""
+        return self._read(topic_path(topic), _layout)
+
+    def layout_record(self, topic: str) -> Reply[Any]:
+        """The layout record (`ScalableTopicMetadata`) as the server has it, JSON."""
+        return self._read(topic_path(topic), _json)
+
+    def watch(self, topic: str, since: int) -> Iterator[Pushed]:
+        """Every layout after epoch `since`, pushed by the server; see `watch_layouts`."""
+        return watch_layouts(self._transport, topic, since)
+
+    def stats(self, topic: str) -> Reply[Any]:
+        """What the server counts of a topic, JSON; the fields differ between servers."""
+        return self._read(f"{topic_path(topic)}/stats", _json)
+
+    def split_segment(self, topic: str, segment: int, decision_id: str | None = None) -> Reply[None]:
+        """POST …/split/ID."""
+        return self._do("POST", f"{topic_path(topic)}/split/{segment}", headers=_of_decision(decision_id))
+
+    def merge_segments(self, topic: str, first: int, second: int, decision_id: str | None = None) -> Reply[None]:
+        """POST …/merge/ID1/ID2."""
+        return self._do("POST", f"{topic_path(topic)}/merge/{first}/{second}", headers=_of_decision(decision_id))
+
+    def delete_topic(self, topic: str, force: bool = False) -> Reply[None]:
+        """DELETE, with `force` also when the topic is in use."""
+        return self._do("DELETE", topic_path(topic), {"force": str(force).lower()})
+
+    def seek_subscription(self, topic: str, subscription: str, timestamp_ms: int) -> Reply[None]:
+        """POST …/subscriptions/S/seek: on every segment, to the first message of that time or later (ms since 1970)."""
+        path = f"{subscription_path(topic, subscription)}/seek"
+        return self._do("POST", path, {"timestamp": str(timestamp_ms)})
+
+    def clear_backlog(self, topic: str, subscription: str) -> Reply[None]:
+        """POST …/subscriptions/S/skip-all: on every segment, behind the last message."""
+        return self._do("POST", f"{subscription_path(topic, subscription)}/skip-all")
+
+    def register_consumer(self, topic: str, subscription: str, consumer: str, kind: SubscriptionType) -> Reply[None]:
+        """PUT …/subscriptions/S/consumers/C: a consumer without a connection (our controller's alone)."""
+        return self._do("PUT", consumer_path(topic, subscription, consumer), {"type": kind})
+
+    def unregister_consumer(self, topic: str, subscription: str, consumer: str) -> Reply[None]:
+        """DELETE …/subscriptions/S/consumers/C (our controller's alone)."""
+        return self._do("DELETE", consumer_path(topic, subscription, consumer))
+
+    def policy(self, subject: str) -> Reply[dict[str, Any] | None]:
+        """The override of a topic or of a namespace as it was set; None when there is none."""
+        return self._read(policy_path(subject), _policy)
+
+    def set_policy(self, subject: str, override: AutoScalePolicyOverride) -> Reply[None]:
+        """Replaces the override of a topic or of a namespace."""
+        return self._do("POST", policy_path(subject), body=override.to_json())
+
+    def remove_policy(self, subject: str) -> Reply[None]:
+        """Removes the override of a topic or of a namespace."""
+        return self._do("DELETE", policy_path(subject))
+
+    def close(self) -> None:
+        """Drops all connections; calls that wait for an answer end with `Lost`, later ones are not sent."""
+        self._transport.close()
+
+    def _do(
+        self,
+        method: str,
+        path: str,
+        query: Query | None = None,
+        body: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Reply[None]:
+        reply = _judged(self._transport.exchange(method, path, query, body, headers))
+        return Answered(None) if isinstance(reply, Answered) else reply
+
+    def _read(self, path: str, read: Callable[[bytes], T], query: Query | None = None) -> Reply[T]:
+        reply = _judged(self._transport.exchange("GET", path, query))
+        if not isinstance(reply, Answered):
+            return reply
+        try:
+            return Answered(read(reply.value))
+        except (ValueError, RecursionError) as error:
+            return Nonsense(str(error))
+
+
+def _judged(answer: Response | Unanswered) -> Answered[bytes] | Fault:
+    return judge_response(answer) if isinstance(answer, Response) else answer
+
+
+def _of_decision(decision_id: str | None) -> dict[str, str]:
+    return {} if decision_id is None else {DECISION_HEADER: decision_id}
+
+
+def _layout(body: bytes) -> SegmentLayout:
+    return SegmentLayout.from_metadata(ScalableTopicMetadata.model_validate_json(body))
+
+
+def _json(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        raise ValueError("the answer is no JSON") from None
+
+
+def _names(body: bytes) -> list[str]:
+    found = _json(body)
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        raise ValueError("a list of names was expected")
+    return found
+
+
+def _policy(body: bytes) -> dict[str, Any] | None:
+    if not body.strip():
+        return None
+    found = _json(body)
+    if not isinstance(found, dict):
+        raise ValueError("a policy was expected")
+    return found

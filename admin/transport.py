@@ -1,0 +1,179 @@
+"""One bounded exchange with an admin interface: address, token, TLS, redirects, time and size.
+
+Stage: between `topics` and the network; the only module that sends anything. It never tries again, and never raises
+for what a server or the network does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+from collections.abc import Iterator, Mapping, Sequence
+
+import httpcore
+import httpx
+
+from admin.answers import Lost, Misdirected, NotConnected, Response, Unanswered
+from admin.connections import Closed, Connections, deadline_in
+from admin.redirects import MAX_REDIRECTS, REDIRECTS, Hop, next_hop
+
+MAX_BODY_BYTES = 128 * 1_048_576
+"""An answer above this is not read on: the largest layout that is accepted has 131,072 segments."""
+
+_SHOWN = 500
+
+
+class BodyTooLarge(Exception):
+    """More than `MAX_BODY_BYTES` came."""
+
+    def __init__(self) -> None:
+        super().__init__(f"the answer is larger than {MAX_BODY_BYTES} bytes")
+
+
+_NO_CONNECTION = (
+    Closed,
+    httpcore.ConnectError,
+    httpcore.ConnectTimeout,
+    httpcore.UnsupportedProtocol,
+    httpx.InvalidURL,
+)
+NETWORK_FAULTS: tuple[type[Exception], ...] = (
+    *_NO_CONNECTION,
+    BodyTooLarge,
+    httpcore.TimeoutException,
+    httpcore.NetworkError,
+    httpcore.ProtocolError,
+    httpx.DecodingError,
+    OSError,
+)
+"""What `Transport.stream` raises when there is no answer, or no whole one."""
+
+Query = Mapping[str, str | Sequence[str]]
+
+
+class BadAddress(ValueError):
+    """What was given is no address of an admin interface."""
+
+
+class PasswordInAddress(BadAddress):
+    """The address holds a password; the message does not."""
+
+
+def check_address(url: str) -> None:
+    """Raises `BadAddress` unless `url` is like `http://127.0.0.1:8080`, perhaps with a path."""
+    try:
+        parsed = httpx.URL(url)
+    except (httpx.InvalidURL, ValueError) as error:
+        raise BadAddress(str(error)) from None
+    if parsed.userinfo:
+        raise PasswordInAddress("it holds a password")
+    if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query or parsed.fragment:
+        raise BadAddress(f"{url!r} is no address like http://127.0.0.1:8080")
+
+
+class Transport:
+    """Exchanges with one admin interface; used by several threads at once."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None,
+        *,
+        user_agent: str,
+        timeout_seconds: float,
+        deadline_seconds: float | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """`url` is the base, without `/admin/v2`.
+
+        `timeout_seconds` bounds every silence and `deadline_seconds` an exchange as a whole, redirects included; left
+        out: the same. `tls` says which certificates are believed; left out: what the system believes.
+        """
+        self.url = url.rstrip("/")
+        self._deadline_seconds = deadline_seconds or timeout_seconds
+        self._timeout = httpx.Timeout(timeout_seconds)
+        self._headers = {"Accept": "application/json", "Accept-Encoding": "gzip", "User-Agent": user_agent}
+        self._token = {"Authorization": f"Bearer {token}", "X-Pulsar-Auth-Method-Name": "token"} if token else {}
+        self._connections = Connections(tls or ssl.create_default_context())
+
+    def exchange(
+        self,
+        method: str,
+        path: str,
+        query: Query | None = None,
+        body: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Response | Unanswered:
+        """One request and its whole answer, with any status; `path` begins with a slash, `body` is JSON."""
+        asked = f"{method} {self.url}{path}"
+        # Pulsar's own client names the type of a body that is empty, too.
+        typed = {"Content-Type": "application/json"} if method in ("PUT", "POST") else {}
+        try:
+            with (
+                deadline_in(self._deadline_seconds),
+                self.stream(method, path, query, body, {**typed, **(headers or {})}) as answer,
+            ):
+                if isinstance(answer, Misdirected):
+                    return answer
+                return Response(
+                    answer.status_code,
+                    answer.reason_phrase,
+                    _whole_body(answer),
+                    str(answer.url),
+                    answer.encoding or "utf-8",
+                )
+        except NETWORK_FAULTS as error:
+            return unanswered(asked, error, may_be_done=method != "GET")
+
+    @contextlib.contextmanager
+    def stream(
+        self,
+        method: str,
+        path: str,
+        query: Query | None = None,
+        body: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        silence_seconds: float | None = None,
+    ) -> Iterator[httpx.Response | Misdirected]:
+        """One request and its answer without the body, which is to be read before the end of the block.
+
+        Raises `NETWORK_FAULTS`; only silences are bounded, here by `silence_seconds` instead of the usual.
+        """
+        timeout = self._timeout if silence_seconds is None else httpx.Timeout(silence_seconds)
+        hop = Hop(str(httpx.URL(self.url + path, params=query or None)), with_token=True)
+        for _ in range(MAX_REDIRECTS + 1):
+            sent = {**self._headers, **(headers or {}), **(self._token if hop.with_token else {})}
+            extensions = {"timeout": timeout.as_dict()}
+            request = httpx.Request(method, hop.url, content=body, headers=sent, extensions=extensions)
+            with contextlib.closing(self._connections.handle_request(request)) as answer:
+                if answer.status_code not in REDIRECTS:
+                    yield answer
+                    return
+                location = answer.headers.get("location", "")
+            following = next_hop(hop, location)
+            if following is None:
+                yield Misdirected(f"{hop.url} redirects to {location[:200]!r}, which is not followed")
+                return
+            hop = following
+        yield Misdirected(f"{self.url}: more than {MAX_REDIRECTS} redirects")
+
+    def close(self) -> None:
+        """Drops all connections; calls that wait for an answer end with `Lost`, later ones are not sent."""
+        self._connections.close()
+
+
+def unanswered(asked: str, error: Exception, may_be_done: bool) -> NotConnected | Lost:
+    """The value for one of `NETWORK_FAULTS`."""
+    if isinstance(error, _NO_CONNECTION):
+        return NotConnected(asked, str(error)[:_SHOWN])
+    why = str(error) if isinstance(error, BodyTooLarge) else f"{type(error).__name__}: {error}"
+    return Lost(asked, why[:_SHOWN], may_be_done)
+
+
+def _whole_body(answer: httpx.Response) -> bytes:
+    body = bytearray()
+    for chunk in answer.iter_bytes():
+        body += chunk
+        if len(body) > MAX_BODY_BYTES:
+            raise BodyTooLarge
+    return bytes(body)

@@ -1,0 +1,103 @@
+"""Who calls: the token of a request, compared with those of the file.
+
+Stage: `controller.access.gate` asks `Access` who calls, before anything else is done with a request.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import os
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from controller.access.tokens import Role, TokenEntry, TokensError, digest_of, read_tokens, suffices
+
+log = logging.getLogger(__name__)
+
+CALLER = "anabranch.caller"
+"""Key of the ASGI scope under which the gate notes the `Caller`."""
+NEEDED = "anabranch.needed"
+"""Key of the ASGI scope under which a route notes the role that it needs."""
+
+
+class Caller(NamedTuple):
+    """Who sends a request: the name of the token, never the token."""
+
+    name: str
+    role: Role
+    digest: bytes = b""
+    """Of the token: another one may have been made under the same name."""
+
+
+ANYBODY: Final = Caller("anybody", "admin")
+
+
+class Access:
+    """Tells callers by their tokens: those of a file, or one token that opens everything, or none is asked for.
+
+    A file that was changed counts from the next request on. One that cannot be read any more is complained about in the
+    log, and what it held before goes on to count.
+    """
+
+    def __init__(self, tokens_file: Path | None = None, token: str | None = None) -> None:
+        """With a file, only the file counts. Raises `TokensError` when it cannot be used."""
+        self._file = tokens_file
+        self._mark: tuple[int, ...] | None = None
+        self._entries: list[TokenEntry] = []
+        self.changes = 0
+        """How often the file was read anew."""
+        if tokens_file is not None:
+            self._mark = _mark(tokens_file)
+            self._entries = read_tokens(tokens_file)
+        elif token is not None:
+            self._entries = [TokenEntry("controller.token", "admin", digest_of(token.encode()))]
+        self.is_guarded = tokens_file is not None or token is not None
+        """Whether a token is asked for at all."""
+
+    def caller(self, authorization: bytes) -> Caller | None:
+        """Who sends this header `Authorization`; None when nobody is known by it."""
+        if not self.is_guarded:
+            return ANYBODY
+        self.follow_file()
+        scheme, _, token = authorization.partition(b" ")
+        if scheme.lower() != b"bearer":
+            return None
+        digest = digest_of(token.strip())
+        found = None
+        # All of them, whichever it is: how long it takes tells nothing.
+        for entry in self._entries:
+            if hmac.compare_digest(entry.digest, digest):
+                found = entry
+        return None if found is None else Caller(*found)
+
+    def opens(self, caller: Caller, needed: Role) -> bool:
+        """Whether the token of a caller who was let in once still opens what needs a role; as the file was read."""
+        if not self.is_guarded:
+            return True
+        return any(entry.digest == caller.digest and suffices(entry.role, needed) for entry in self._entries)
+
+    def follow_file(self) -> None:
+        """Read the file again if it has changed."""
+        if self._file is None:
+            return
+        mark = _mark(self._file)
+        if mark == self._mark:
+            return
+        self._mark = mark
+        try:
+            self._entries = read_tokens(self._file)
+        except TokensError as error:
+            log.error("the tokens stay as they were: %s", error)
+        else:
+            self.changes += 1
+            log.info("%d tokens are known now", len(self._entries))
+
+
+def _mark(file: Path) -> tuple[int, ...] | None:
+    """Changes whenever the file does; None when there is none."""
+    try:
+        found = os.stat(file)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_size

@@ -1,0 +1,117 @@
+"""What every request passes before it is routed: whose token it carries, the size of its body, the path as it was sent.
+
+Stage: around the app. Routing goes by the raw path, so that an encoded slash stays inside its segment;
+`controller.rest.topic_names` decodes the segments. The whole body is read here, up to a bound, so that no endpoint
+waits for a sender.
+"""
+
+from __future__ import annotations
+
+import logging
+from urllib.parse import quote
+
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from controller.access.callers import ANYBODY, CALLER, Access, Caller
+
+log = logging.getLogger(__name__)
+
+OPEN_PATHS = frozenset({"/healthz"})
+"""Paths that need no token."""
+
+
+class _BrokenOff(Exception):
+    """Nobody waits for an answer any more."""
+
+
+class RequestGate:
+    """Lets a request through whose caller is known and that is small enough: 401 and 413 otherwise.
+
+    The caller's name goes into the log with everything but plain reading: who asked for what, and what was answered.
+    """
+
+    def __init__(self, app: ASGIApp, access: Access, max_body_bytes: int) -> None:
+        self._app = app
+        self._access = access
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        path = _raw_path(scope)
+        headers = dict(scope["headers"])
+        if scope["type"] == "websocket" and _is_foreign(headers):
+            await JSONResponse({"reason": "a page of another origin may not connect"}, 403)(scope, receive, send)
+            return
+        caller = self._access.caller(headers.get(b"authorization", b"")) if path not in OPEN_PATHS else ANYBODY
+        if caller is None:
+            refusal = JSONResponse({"reason": "this needs the header Authorization: Bearer <token>"}, 401)
+            refusal.headers["WWW-Authenticate"] = "Bearer"
+            await refusal(scope, receive, send)
+            return
+        scope = {**scope, "path": path, CALLER: caller}
+        if self._access.is_guarded and scope.get("method") not in ("GET", "HEAD"):
+            send = _told(send, f"{scope.get('method', 'WebSocket')} {path[:500]}", caller)
+        if scope["type"] == "websocket":
+            await self._app(scope, receive, send)
+            return
+        length = headers.get(b"content-length", b"0")
+        if length.isdigit() and int(length) > self._max_body_bytes:
+            body = None
+        else:
+            try:
+                body = await self._body(receive)
+            except _BrokenOff:
+                return
+        if body is None:
+            reason = f"the body is larger than {self._max_body_bytes} bytes"
+            await JSONResponse({"reason": reason}, 413)(scope, receive, send)
+            return
+        pending = [body]
+
+        async def replay() -> Message:
+            if pending:
+                return {"type": "http.request", "body": pending.pop(), "more_body": False}
+            return await receive()
+
+        await self._app(scope, replay, send)
+
+    async def _body(self, receive: Receive) -> bytes | None:
+        """The whole body; None when it is too large. Raises `_BrokenOff` when its sender is gone half way."""
+        chunks: list[bytes] = []
+        size = 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise _BrokenOff
+            chunk = message.get("body", b"")
+            size += len(chunk)
+            if size > self._max_body_bytes:
+                return None
+            chunks.append(chunk)
+            if not message.get("more_body", False):
+                return b"".join(chunks)
+
+
+def _told(send: Send, what: str, caller: Caller) -> Send:
+    """`send`, with a line in the log of the status that it sends."""
+
+    async def tell(message: Message) -> None:
+        if message["type"].endswith("response.start") or message["type"] == "websocket.accept":
+            log.info("%s by %s (%s): %d", what, caller.name, caller.role, message.get("status", 101))
+        await send(message)
+
+    return tell
+
+
+def _is_foreign(headers: dict[bytes, bytes]) -> bool:
+    """Browsers let a page of any origin open a WebSocket, and say which it is."""
+    origin = headers.get(b"origin")
+    return origin is not None and origin.partition(b"://")[2] != headers.get(b"host")
+
+
+def _raw_path(scope: Scope) -> str:
+    raw = scope.get("raw_path")
+    return raw.decode("ascii", "replace") if raw is not None else quote(scope["path"])

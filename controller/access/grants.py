@@ -1,0 +1,94 @@
+"""Sessions that stay open only for as long as their tokens open them (PIP-468 "Security Considerations").
+
+Stage: beside `controller.access.callers`, which checks a request once, at its beginning. A session lives longer, so
+what carries it holds a grant: the session is checked again when the file of tokens has changed, and ended when its
+token is gone or has a lesser role. Lives in the event loop of the app.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from typing import Annotated, NamedTuple
+
+from fastapi import Depends
+from starlette.requests import HTTPConnection
+
+from controller.access.callers import CALLER, NEEDED, Access, Caller
+from controller.access.tokens import Role
+
+log = logging.getLogger(__name__)
+
+CHECK_SECONDS = 1.0
+"""Time between two looks at the file of tokens, and so the longest that a session lives on without its token."""
+REVOKED = 4401
+"""The WebSocket close code of a session whose token does not open it any more (ours, after HTTP's 401)."""
+REVOKED_REASON = "the token was removed or its role was narrowed; come again with one that opens this"
+
+
+class _Held(NamedTuple):
+    caller: Caller
+    needed: Role
+    end: Callable[[], None]
+
+
+class Grants:
+    """All sessions of a node that were opened with a token."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._held: dict[object, _Held] = {}
+        self._changes = access.changes
+
+    @contextlib.contextmanager
+    def held(self, caller: Caller, needed: Role, end: Callable[[], None]) -> Iterator[None]:
+        """Within the block `end` is called, once, when the token of `caller` does not open `needed` any more."""
+        key = object()
+        self._held[key] = _Held(caller, needed, end)
+        try:
+            # The file may have changed since the request was let in.
+            self._check(key)
+            yield
+        finally:
+            self._held.pop(key, None)
+
+    async def check_for_ever(self) -> None:
+        """Check all sessions again whenever the file has changed."""
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            self._access.follow_file()
+            if self._access.changes != self._changes:
+                self._changes = self._access.changes
+                for key in tuple(self._held):
+                    self._check(key)
+
+    def _check(self, key: object) -> None:
+        held = self._held.get(key)
+        if held is not None and not self._access.opens(held.caller, held.needed):
+            del self._held[key]
+            log.info("a session of %s (%s) is ended: its token does not open it any more", *held.caller[:2])
+            held.end()
+
+
+class Grant:
+    """That a request was let in, for a session that goes on after it."""
+
+    def __init__(self, connection: HTTPConnection) -> None:
+        scope = connection.scope
+        self._grants: Grants = connection.app.state.grants
+        self._caller: Caller = scope[CALLER]
+        self._needed: Role = scope[NEEDED]
+
+    def held(self, end: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
+        """Within the block `end` is called when the session must end."""
+        return self._grants.held(self._caller, self._needed, end)
+
+
+async def _grant(connection: HTTPConnection) -> Grant:
+    return Grant(connection)
+
+
+Granted = Annotated[Grant, Depends(_grant)]
+"""For a route that carries a session: what it has to hold."""

@@ -1,0 +1,64 @@
+"""Topics that this node takes over although nobody asks, and topics that it releases (PIP-468 "Failover").
+
+Stage: called by the housekeeper. Topics with sessions, with an open operation or with sealed segments to prune need a
+leader at all times; the others have one while somebody asks for something.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+
+from controller.errors import ControllerError
+from controller.layouts.store import LayoutStore
+from controller.leadership.leaders import Leaders
+from controller.operations.pruning import Pruning
+from controller.operations.runner import OperationRunner
+
+TAKEN_OVER_AT_ONCE = 8
+"""Topics without a leader that are taken over at the same time: most of the time is spent waiting."""
+RELEASED_AT_ONCE = 200
+"""Idle topics that are released in one round, so that other work is not held up."""
+
+
+class TopicFailover:
+    """Takes over and releases topics of a node without a request."""
+
+    def __init__(self, store: LayoutStore, leaders: Leaders, operations: OperationRunner, pruning: Pruning) -> None:
+        self._store, self._leaders, self._operations, self._pruning = store, leaders, operations, pruning
+        self._sealed_found = False
+        """Whether the topics were found whose sealed segments an earlier setting kept for ever."""
+
+    def take_over(self) -> None:
+        """Stand for election for the topics that need a leader and have none."""
+        needed = self._store.topics_needing_leader()
+        if not self._pruning.keeps_all and not self._sealed_found:
+            needed += [
+                topic for topic, layout in self._store.layouts(self._store.all_topics()) if b'"SEALED"' in layout
+            ]
+        with ThreadPoolExecutor(TAKEN_OVER_AT_ONCE) as pool:
+            list(pool.map(self._take_over, self._store.without_leader(sorted(set(needed)))))
+        self._sealed_found = True
+
+    def _take_over(self, topic: str) -> None:
+        if not self._leaders.stopping.is_set():
+            with contextlib.suppress(ControllerError):
+                self._leaders.lead(topic)
+
+    def release_idle(self, seconds: float, with_sessions: Callable[[], Collection[str]]) -> None:
+        """Release the topics that need nothing and that nobody has asked for anything in so many seconds."""
+        idle, sessions = self._leaders.idle(seconds), with_sessions()
+        unneeded = (topic for topic in idle if topic not in sessions and self._needs_nothing(topic))
+        for topic in itertools.islice(unneeded, RELEASED_AT_ONCE):
+            if self._store.has_topic(topic):
+                self._leaders.release(topic, seconds)
+                continue
+            with contextlib.suppress(ControllerError), self._operations.locked(topic) as term:
+                self._store.clear(term)
+                self._leaders.release(topic)
+
+    def _needs_nothing(self, topic: str) -> bool:
+        settled = self._operations.is_settled(topic) and not self._pruning.has_sealed(topic)
+        return settled and self._leaders.term(topic) is not None

@@ -1,0 +1,134 @@
+"""The loops of a node: for its own topics and, if it is the housekeeper, for those without a leader.
+
+Stage: lives in the event loop of the app. The housekeeper is elected among the nodes. It alone empties the outbox
+(`controller.publishing.publisher`). When nodes come or go, it also stands for election for the topics that a dead
+leader has left with sessions or with an open operation: perhaps nobody ever asks for them (PIP-468 "Failover").
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+
+from controller.errors import ControllerError
+from controller.housekeeping.failover import TopicFailover
+from controller.leadership.election import Election, Leadership
+from controller.leadership.leaders import Leaders
+from controller.leadership.node_registry import NodeRegistration
+from controller.metadata import store_paths
+from controller.metadata.base import CallbackHandle, MetadataStore, StoreError
+from controller.operations.pruning import Pruning
+from controller.operations.runner import OperationRunner
+
+log = logging.getLogger(__name__)
+
+ROUND_SECONDS = 5.0
+"""Time between two rounds: open operations are tried again, idle topics released."""
+FAILOVER_ROUNDS = 12
+"""Rounds between two looks for topics without a leader when no node came or went."""
+IDLE_SECONDS = 60.0
+"""A topic that nobody asked for anything for so long, and that needs nothing, is released."""
+PRUNE_SECONDS = 10.0
+"""Time between two looks for sealed segments to prune."""
+
+
+class Housekeeper:
+    """The loops of a node, and its two candidacies: to be known as alive, and to be the housekeeper."""
+
+    def __init__(
+        self,
+        nodes: MetadataStore,
+        registration: NodeRegistration,
+        leaders: Leaders,
+        operations: OperationRunner,
+        pruning: Pruning,
+        failover: TopicFailover,
+        session_seconds: float,
+    ) -> None:
+        """`session_seconds`: after so long without the store, the leaderships of this node may have ended."""
+        self._nodes, self._registration, self._leaders = nodes, registration, leaders
+        self._operations, self._pruning, self._failover = operations, pruning, failover
+        self._session_seconds = session_seconds
+        self.election = Election(nodes, store_paths.HOUSEKEEPER, registration.url.encode(), self._elected)
+        self._watch: CallbackHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._due = asyncio.Event()
+        self._failover_due = True
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self, with_sessions: Callable[[], Collection[str]], prune_seconds: float) -> None:
+        """Begin all of it; `with_sessions` answers the topics that have sessions. Raises `StoreUnavailable`."""
+        self._loop = asyncio.get_running_loop()
+        await asyncio.to_thread(self._stand)
+        self._tasks = [
+            asyncio.create_task(self._keep_house(with_sessions)),
+            asyncio.create_task(self._prune(prune_seconds)),
+        ]
+
+    async def stop(self) -> None:
+        """End the loops; the candidacies end with the session of the store."""
+        self._leaders.stopping.set()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._loop = None
+
+    def _stand(self) -> None:
+        self._registration.start()
+        self._watch = self._nodes.watch(store_paths.NODES, lambda *_: self._wake(), below=False)
+        self.election.start()
+
+    def _elected(self, leadership: Leadership) -> None:
+        if leadership.is_leading:
+            log.info("this node is the housekeeper")
+            self._wake()
+
+    def _wake(self) -> None:
+        loop = self._loop
+
+        def wake() -> None:
+            self._failover_due = True
+            self._due.set()
+
+        if loop is not None:
+            try:
+                loop.call_soon_threadsafe(wake)
+            except RuntimeError:
+                log.debug("the event loop has ended")
+
+    async def _keep_house(self, with_sessions: Callable[[], Collection[str]]) -> None:
+        number = 0
+        while True:
+            self._due.clear()
+            number += 1
+            try:
+                if self.election.leadership.is_leading and (self._failover_due or number % FAILOVER_ROUNDS == 0):
+                    self._failover_due = False
+                    await asyncio.to_thread(self._failover.take_over)
+                await asyncio.to_thread(self._leaders.end_unconfirmed, self._session_seconds)
+                await asyncio.to_thread(self._operations.resume_open)
+                await asyncio.to_thread(self._failover.release_idle, IDLE_SECONDS, with_sessions)
+            except (ControllerError, StoreError) as error:
+                self._failover_due = True
+                log.warning("housekeeping cannot be done now, trying again in %.0f s: %s", ROUND_SECONDS, error)
+            except Exception:
+                self._failover_due = True
+                log.exception("housekeeping failed; trying again in %.0f s", ROUND_SECONDS)
+            try:
+                await asyncio.wait_for(self._due.wait(), ROUND_SECONDS)
+            except asyncio.TimeoutError:
+                continue
+
+    async def _prune(self, every_seconds: float) -> None:
+        while True:
+            await asyncio.sleep(every_seconds)
+            try:
+                pruned = await asyncio.to_thread(self._pruning.prune)
+            except (ControllerError, StoreError) as error:
+                log.warning("pruning cannot be done now, trying again in %.0f s: %s", every_seconds, error)
+            except Exception:
+                log.exception("pruning failed; trying again in %.0f s", every_seconds)
+            else:
+                if pruned:
+                    log.info("pruned %d sealed segments", pruned)

@@ -1,0 +1,184 @@
+"""What is in the metadata store of topics, subscriptions, sessions, policies and operations: reads only.
+
+Stage: below `controller.layouts.store`, which adds the writes; on any `MetadataStore`, at the paths of
+`controller.metadata.store_paths`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from controller.errors import NotFound
+from controller.metadata import store_paths
+from controller.metadata.base import MetadataStore, Stored
+from controller.metadata.records import ConsumerRegistration, SubscriptionRecord
+from schemas.messages import SubscriptionType
+from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
+
+_READ_AT_ONCE = 200
+
+
+class StoredTopic(NamedTuple):
+    """A topic as it is in the store; `version` is what a compare-and-set compares."""
+
+    topic: str
+    version: int
+    metadata: ScalableTopicMetadata
+
+
+class StoredSubscription(NamedTuple):
+    """A subscription and how many consumer sessions it has."""
+
+    name: str
+    type: SubscriptionType
+    consumers: int
+
+
+class StoredMembers(NamedTuple):
+    """What of a subscription's coordinator is stored."""
+
+    type: SubscriptionType
+    drained: tuple[int, ...]
+    """Ids of the sealed segments that it has read to the end."""
+    consumers: dict[str, bool]
+    """Its consumers by name; True: a session, which needs a connection to stay."""
+
+
+class LayoutReader:
+    """Reads; each is true at some moment of the call."""
+
+    def __init__(self, nodes: MetadataStore) -> None:
+        self._nodes = nodes
+
+    def topic(self, topic: str) -> StoredTopic | None:
+        """The topic with its layout, or None."""
+        found = self.get(store_paths.topic_path(topic))
+        if found is None or not found.value:
+            return None
+        return StoredTopic(topic, found.version, ScalableTopicMetadata.model_validate_json(found.value))
+
+    def existing_topic(self, topic: str) -> StoredTopic:
+        """The topic with its layout; `NotFound`."""
+        found = self.topic(topic)
+        if found is None:
+            raise no_topic(topic)
+        return found
+
+    def check_topic(self, topic: str) -> None:
+        """Raises `NotFound` when there is no topic of that name."""
+        if not self.has_topic(topic):
+            raise no_topic(topic)
+
+    def has_topic(self, topic: str) -> bool:
+        """Whether there is a topic of that name."""
+        return self.layout_json(topic) is not None
+
+    def layout_json(self, topic: str) -> str | None:
+        """The layout record as JSON, or None."""
+        found = self.get(store_paths.topic_path(topic))
+        return found.value.decode() if found and found.value else None
+
+    def topics_of(self, namespace: str) -> Iterator[tuple[str, bytes]]:
+        """The topics of a namespace, sorted by name, each with its layout record as JSON."""
+        names = sorted(store_paths.decode(name) for name in self._nodes.children(store_paths.namespace_path(namespace)))
+        return self.layouts([f"topic://{namespace}/{name}" for name in names])
+
+    def all_topics(self) -> list[str]:
+        """The names of all topics, and of some that are just made or deleted, sorted."""
+        return sorted(
+            store_paths.topic_of(tenant, namespace, name)
+            for tenant in self._nodes.children(store_paths.TOPICS)
+            for namespace in self._nodes.children(f"{store_paths.TOPICS}/{tenant}")
+            for name in self._nodes.children(f"{store_paths.TOPICS}/{tenant}/{namespace}")
+        )
+
+    def layouts(self, topics: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+        """Those of these topics that there are, each with its layout record as JSON; read some at a time."""
+        for start in range(0, len(topics), _READ_AT_ONCE):
+            some = topics[start : start + _READ_AT_ONCE]
+            found = self._nodes.get_all([store_paths.topic_path(topic) for topic in some])
+            yield from ((topic, node.value) for topic, node in zip(some, found, strict=True) if node and node.value)
+
+    def subscriptions(self, topic: str) -> list[StoredSubscription]:
+        """The subscriptions of a topic with the number of their sessions, sorted by name."""
+        names = sorted(store_paths.decode(name) for name in self.children(store_paths.subscriptions_path(topic)))
+        found = [self.subscription(topic, name) for name in names]
+        return [one for one in found if one is not None]
+
+    def subscription(self, topic: str, name: str) -> StoredSubscription | None:
+        """One subscription with the number of its sessions, or None."""
+        record = self._record(topic, name)
+        if record is None:
+            return None
+        return StoredSubscription(name, record.type, len(self.children(store_paths.consumers_path(topic, name))))
+
+    def existing_subscription(self, topic: str, name: str) -> StoredSubscription:
+        """One subscription with the number of its sessions; `NotFound`, also without the topic."""
+        self.check_topic(topic)
+        found = self.subscription(topic, name)
+        if found is None:
+            raise NotFound(f"Subscription not found: {name} on {topic}")
+        return found
+
+    def members(self, topic: str, name: str) -> StoredMembers | None:
+        """Who reads a subscription and what it has drained, or None."""
+        record = self._record(topic, name)
+        if record is None:
+            return None
+        found = [
+            ConsumerRegistration.model_validate_json(value)
+            for value in self.values(store_paths.consumers_path(topic, name))
+        ]
+        consumers = {one.consumer_name: one.session for one in found}
+        return StoredMembers(record.type, record.drained, dict(sorted(consumers.items())))
+
+    def namespace_policy(self, namespace: str) -> AutoScalePolicyOverride | None:
+        """The override of a namespace, or None."""
+        found = self.get(store_paths.policy_path(namespace))
+        return AutoScalePolicyOverride.model_validate_json(found.value) if found else None
+
+    def namespace_policies(self) -> dict[str, AutoScalePolicyOverride]:
+        """All overrides of namespaces."""
+        namespaces = sorted(
+            f"{store_paths.decode(tenant)}/{store_paths.decode(name)}"
+            for tenant in self._nodes.children(store_paths.POLICIES)
+            for name in self._nodes.children(f"{store_paths.POLICIES}/{tenant}")
+        )
+        found = [(namespace, self.namespace_policy(namespace)) for namespace in namespaces]
+        return {namespace: policy for namespace, policy in found if policy is not None}
+
+    def open_creation(self, topic: str) -> ScalableTopicMetadata | None:
+        """The layout of a topic whose segments are being made, or were when its leader died; or None."""
+        found = self.get(store_paths.creation_path(topic))
+        return ScalableTopicMetadata.model_validate_json(found.value) if found else None
+
+    def topics_needing_leader(self) -> list[str]:
+        """Topics that have sessions or operations, or had: they need a leader even if nobody asks for anything."""
+        return [store_paths.decode(name) for name in self._nodes.children(store_paths.ATTENDED)]
+
+    def without_leader(self, topics: Sequence[str]) -> list[str]:
+        """Those of these topics that nobody leads."""
+        found = self._nodes.get_all([store_paths.leader_path(topic) for topic in topics])
+        return [topic for topic, node in zip(topics, found, strict=True) if node is None]
+
+    def _record(self, topic: str, subscription: str) -> SubscriptionRecord | None:
+        found = self.get(store_paths.subscription_path(topic, subscription))
+        return SubscriptionRecord.model_validate_json(found.value) if found else None
+
+    def get(self, path: str) -> Stored | None:
+        """The node at a path, or None."""
+        return self._nodes.get(path)
+
+    def children(self, path: str) -> list[str]:
+        """The names below a path, sorted."""
+        return self._nodes.children(path)
+
+    def values(self, path: str) -> list[bytes]:
+        """The values below a path, sorted by name."""
+        return [node.value for _, node in self._nodes.values(path)]
+
+
+def no_topic(topic: str) -> NotFound:
+    """The refusal of whatever is asked of a topic that there is not."""
+    return NotFound(f"Scalable topic not found: {topic}")

@@ -1,0 +1,86 @@
+"""The layout store: topics with their subscriptions, sessions and policies (PIP-468 "ScalableTopicResources").
+
+Stage: below the service, on any `MetadataStore`. A change and its announcement are one commit, so neither exists
+without the other, whatever is killed. Every write of a topic names the term in which its leader makes it: one leader,
+and one writer of a topic at a time within it, make a read and the commit after it one step. A namespace's policy has no
+leader; its write is compared with the version that was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from controller.errors import Conflict, PreconditionFailed, Unavailable
+from controller.layouts.reader import LayoutReader
+from controller.layouts.transaction import Transaction
+from controller.leadership.leaders import Term
+from controller.locks import NamedLocks
+from controller.metadata import store_paths
+from controller.metadata.base import Delete, InvalidTreeChange, MetadataStore, Op, VersionConflict
+
+_CLEARED_AT_ONCE = 500
+
+
+class LayoutStore(LayoutReader):
+    """All topics; shared by any number of threads."""
+
+    def __init__(self, nodes: MetadataStore) -> None:
+        super().__init__(nodes)
+        self.on_layout: list[Callable[[str], None]] = []
+        """Told of every topic whose layout this node has changed: look again; must be short."""
+        self.on_members: list[Callable[[str, str], None]] = []
+        """Told of topic and name of every subscription whose consumers this node has changed; must be short."""
+        self._alone = NamedLocks()
+
+    @contextmanager
+    def write(self, term: Term) -> Iterator[Transaction]:
+        """A change of a topic: durable at the end of the block, undone when it raises.
+
+        Raises `Unavailable` when the term has ended, `StoreUnavailable` when it may have happened or not.
+        """
+        with self._alone.locked(term.topic):
+            transaction = Transaction(self._nodes)
+            yield transaction
+            ops = transaction.ops()
+            if ops:
+                self._commit(term, ops)
+        for topic in transaction.layout_of:
+            for tell_layout in self.on_layout:
+                tell_layout(topic)
+        for changed in transaction.members_of:
+            for tell_members in self.on_members:
+                tell_members(*changed)
+
+    @contextmanager
+    def write_policy(self) -> Iterator[Transaction]:
+        """A change of a namespace, by any node: `Conflict` when somebody else has made one at the same moment."""
+        transaction = Transaction(self._nodes)
+        yield transaction
+        try:
+            self._nodes.commit(*transaction.ops())
+        except VersionConflict:
+            raise Conflict("somebody else changed it at the same moment; try again") from None
+
+    def clear(self, term: Term) -> None:
+        """Remove what is left of a topic that was deleted; some of it at a time, as it may be much."""
+        top = store_paths.topic_path(term.topic)
+        found = [path for name in self._nodes.children(top) if name != "controller" for path in self._below(top, name)]
+        with self._alone.locked(term.topic):
+            for start in range(0, len(found), _CLEARED_AT_ONCE):
+                self._commit(term, [Delete(path) for path in found[start : start + _CLEARED_AT_ONCE]])
+
+    def _below(self, above: str, name: str) -> list[str]:
+        """All paths from there on, the deepest first."""
+        path = f"{above}/{name}"
+        return [*(found for child in self._nodes.children(path) for found in self._below(path, child)), path]
+
+    def _commit(self, term: Term, ops: list[Op]) -> None:
+        try:
+            self._nodes.commit(term.check, *ops)
+        except VersionConflict as conflict:
+            if conflict.path == term.check.path:
+                raise Unavailable(f"this node does not lead {term.topic} any more; ask again") from None
+            raise Conflict(f"somebody else changed {term.topic} at the same moment; try again") from None
+        except InvalidTreeChange as refused:
+            raise PreconditionFailed(f"{term.topic}: {refused}") from None

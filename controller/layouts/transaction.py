@@ -1,0 +1,162 @@
+"""One change of a topic or a namespace with its announcements: what it reads, and the one commit that it becomes.
+
+Stage: made by `controller.layouts.store`, which commits it under the leader's term. What others keep of a topic, as
+`controller.operations.journal` does, is written with `put` and `delete`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from controller.layouts.reader import LayoutReader
+from controller.metadata import store_paths
+from controller.metadata.base import ABSENT, Delete, MetadataStore, Op, Put, Stored
+from controller.metadata.records import ConsumerRegistration, SubscriptionRecord
+from controller.outbox.announcements import Announcement
+from controller.outbox.entries import append_entry
+from schemas.messages import SubscriptionType
+from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
+
+
+class Transaction(LayoutReader):
+    """A view that can change things and sees its own changes; all of it is kept, or none."""
+
+    def __init__(self, nodes: MetadataStore) -> None:
+        super().__init__(nodes)
+        self._seen: dict[str, int] = {}
+        """The versions that were read."""
+        self._after: dict[str, bytes | None] = {}
+        """What is to be written; None: deleted."""
+        self._records: list[Announcement] = []
+        self.layout_of: set[str] = set()
+        """Topics whose layout is another one after this."""
+        self.members_of: set[tuple[str, str]] = set()
+        """Topic and name of the subscriptions whose consumers may be others after this."""
+
+    def insert_topic(self, topic: str, metadata: ScalableTopicMetadata) -> bool:
+        """Store a new topic; False when there is one of that name."""
+        if self.has_topic(topic):
+            return False
+        self._put_layout(topic, metadata.to_json().encode())
+        return True
+
+    def begin_creation(self, topic: str, metadata: ScalableTopicMetadata) -> None:
+        """Note that the segments of a new topic are about to be made."""
+        self.put(store_paths.creation_path(topic), metadata.to_json().encode())
+        self.need_leader(topic)
+
+    def end_creation(self, topic: str) -> None:
+        """All of its segments were made, or none is left; nothing begun is fine."""
+        self.delete(store_paths.creation_path(topic))
+
+    def replace_layout(self, topic: str, version: int, metadata: ScalableTopicMetadata) -> bool:
+        """Compare-and-set: False when the topic is not at `version` any more."""
+        found = self.get(store_paths.topic_path(topic))
+        if found is None or found.version != version:
+            return False
+        self._put_layout(topic, metadata.to_json().encode())
+        return True
+
+    def delete_topic(self, topic: str) -> None:
+        """Remove the layout; what else there was of the topic is `LayoutStore.clear`ed after it."""
+        self._put_layout(topic, b"")
+
+    def insert_subscription(self, topic: str, name: str, type: SubscriptionType) -> None:
+        """Add a subscription to an existing topic."""
+        self.put(store_paths.subscription_path(topic, name), SubscriptionRecord(type=type).to_json().encode())
+
+    def delete_subscription(self, topic: str, name: str) -> None:
+        """Remove a subscription with its sessions."""
+        consumers = store_paths.consumers_path(topic, name)
+        for consumer in self.children(consumers):
+            self.delete(f"{consumers}/{consumer}")
+        self.delete(consumers)
+        self.delete(store_paths.subscription_path(topic, name))
+        self.members_of.add((topic, name))
+
+    def save_drained(self, topic: str, name: str, drained: Iterable[int]) -> None:
+        """Store which sealed segments a subscription has read to the end; none of that name is fine."""
+        record = self._record(topic, name)
+        if record is not None:
+            after = SubscriptionRecord(type=record.type, drained=tuple(sorted(drained)))
+            self.put(store_paths.subscription_path(topic, name), after.to_json().encode())
+
+    def insert_consumer(self, topic: str, subscription: str, name: str, session: bool = False) -> bool:
+        """Add a consumer; False when there is one of that name, which `session` makes one that needs a connection."""
+        path = store_paths.consumer_path(topic, subscription, name)
+        found = self.get(path)
+        if found is None or session:
+            self.put(path, ConsumerRegistration(consumer_name=name, session=session).to_json().encode())
+        if session:
+            self.need_leader(topic)
+        self.members_of.add((topic, subscription))
+        return found is None
+
+    def delete_consumer(self, topic: str, subscription: str, name: str) -> bool:
+        """Remove a session; False when there is none of that name."""
+        self.members_of.add((topic, subscription))
+        return self.delete(store_paths.consumer_path(topic, subscription, name))
+
+    def set_namespace_policy(self, namespace: str, policy: AutoScalePolicyOverride) -> None:
+        """Store the override of a namespace in place of the one before."""
+        self.get(store_paths.policy_path(namespace))
+        self.put(store_paths.policy_path(namespace), policy.to_json().encode())
+
+    def remove_namespace_policy(self, namespace: str) -> bool:
+        """Remove the override of a namespace; False when there is none."""
+        return self.delete(store_paths.policy_path(namespace))
+
+    def announce(self, record: Announcement | None) -> None:
+        """Put a record into the outbox; None (nothing to announce) is fine."""
+        if record is not None:
+            self._records.append(record)
+
+    def ops(self) -> list[Op]:
+        """What a commit has to do: the deepest deletions first, then the rest from the top."""
+        deletions = sorted((path for path, value in self._after.items() if value is None), reverse=True)
+        ops: list[Op] = [Delete(path, self._seen.get(path)) for path in deletions]
+        for path, value in sorted(self._after.items()):
+            if value is not None:
+                ops.append(Put(path, value, self._seen.get(path)))
+        return [*ops, append_entry(self._records)] if self._records else ops
+
+    def _put_layout(self, topic: str, value: bytes) -> None:
+        self.put(store_paths.topic_path(topic), value)
+        self.layout_of.add(topic)
+
+    def need_leader(self, topic: str) -> None:
+        """From now on the topic needs a leader even if nobody asks for anything."""
+        if self.get(store_paths.attended_path(topic)) is None:
+            self.put(store_paths.attended_path(topic), b"")
+
+    def get(self, path: str) -> Stored | None:
+        """The node at a path as it is after this, or None."""
+        if path in self._after:
+            value = self._after[path]
+            return None if value is None else Stored(value, 0)
+        found = self._nodes.get(path)
+        self._seen[path] = found.version if found else ABSENT
+        return found
+
+    def children(self, path: str) -> list[str]:
+        """The names below a path as they are after this, sorted."""
+        names = set(self._nodes.children(path))
+        for changed, value in self._after.items():
+            above, _, name = changed.rpartition("/")
+            if above == path:
+                names.discard(name) if value is None else names.add(name)
+        return sorted(names)
+
+    def put(self, path: str, value: bytes) -> None:
+        """Write a node; expected to be as it was read, if it was."""
+        self._after[path] = value
+
+    def delete(self, path: str) -> bool:
+        """Remove a node; False when there is none."""
+        if self.get(path) is None:
+            return False
+        if self._seen.get(path) == ABSENT:
+            del self._after[path]
+        else:
+            self._after[path] = None
+        return True

@@ -1,0 +1,217 @@
+"""The topics that this node leads (PIP-468 "Leader Election and Failover", "Controller management").
+
+Stage: below the layout store. A controller is made on demand: by the first change of a topic that arrives while nobody
+leads it, and by the housekeeper for topics that a dead node has left. A follower keeps nothing of a topic and looks up
+the leader when asked, so ten thousand topics cost it nothing. Every write names its `Term`: what was begun in one term
+cannot be ended in another.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from controller.errors import NotLeader, Unavailable
+from controller.leadership.election import Election, LeaderElectionState, Leadership
+from controller.locks import NamedLocks
+from controller.metadata.base import Check, Delete, MetadataStore, StoreError, VersionConflict
+from controller.metadata.store_paths import attended_path, leader_path, topic_path
+
+log = logging.getLogger(__name__)
+
+TopicCallback = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Term:
+    """The time for which this node leads a topic: as long as the leader node has this version."""
+
+    topic: str
+    version: int
+
+    @property
+    def check(self) -> Check:
+        """What a commit of this term goes with."""
+        return Check(leader_path(self.topic), self.version)
+
+
+@dataclass
+class _Controller:
+    """A topic that this node leads, or led when the store was last heard."""
+
+    election: Election | None = None
+    version: int | None = None
+    """Of the term that was begun last."""
+    used_at: float = field(default_factory=time.monotonic)
+    led_at: float = field(default_factory=time.monotonic)
+    """When it was seen leading last."""
+
+
+class Leaders:
+    """All controllers of the node at `url`. Any number of threads."""
+
+    def __init__(self, nodes: MetadataStore, url: str) -> None:
+        self.url = url
+        self.stopping = threading.Event()
+        """Set when the node is about to end: rounds over all topics break off, which would hold it up for minutes."""
+        self.on_begun: list[TopicCallback] = []
+        """Told of the topic of every term that begins, from any thread; must be short."""
+        self.on_ended: list[TopicCallback] = []
+        """Told of the topic of every term that has ended, before the next one begins; must be short."""
+        self._nodes = nodes
+        self._value = url.encode()
+        self._controllers: dict[str, _Controller] = {}
+        self._guard = threading.Lock()
+        self._alone = NamedLocks()
+
+    def lead(self, topic: str) -> Term:
+        """The present term of this node, which stands for election when nobody leads the topic.
+
+        Raises `NotLeader` with the address of another leader, `Unavailable` while nobody can lead.
+        """
+        with self._alone.locked(topic):
+            controller = self._controllers.get(topic)
+            if controller is None:
+                self._follow(self.leader(topic), topic)
+                controller = self._begin(topic)
+            assert controller.election is not None
+            controller.used_at = time.monotonic()
+            if not controller.election.leadership.is_leading:
+                # The store was away for a moment, and its callback is still to come.
+                controller.election.stand()
+            leadership = controller.election.leadership
+            if leadership.state is LeaderElectionState.LEADING and leadership.version is not None:
+                return Term(topic, leadership.version)
+            if leadership.state is LeaderElectionState.FOLLOWING:
+                self._end(topic, controller)
+            self._follow(self.leader(topic), topic)
+            reason = controller.election.failure or "a session of its leader is about to end"
+        raise Unavailable(f"nobody leads {topic} at this moment, ask again: {reason}")
+
+    def leader(self, topic: str) -> str | None:
+        """The address of the leader as the store has it; None: there is none."""
+        found = self._nodes.get(leader_path(topic))
+        return found.value.decode() if found else None
+
+    def redirect(self, topic: str) -> None:
+        """Raises `NotLeader` when another node leads the topic."""
+        if topic not in self._controllers:
+            self._follow(self.leader(topic), topic)
+
+    def term(self, topic: str) -> Term | None:
+        """The present term, None when this node does not lead; asks nobody."""
+        controller = self._controllers.get(topic)
+        if controller is None or controller.election is None:
+            return None
+        leadership = controller.election.leadership
+        return (
+            Term(topic, leadership.version)
+            if leadership.state is LeaderElectionState.LEADING and leadership.version is not None
+            else None
+        )
+
+    def topics(self) -> list[str]:
+        """The topics that this node has a controller of."""
+        with self._guard:
+            return list(self._controllers)
+
+    def idle(self, seconds: float) -> list[str]:
+        """Those that nobody has asked for anything in so many seconds."""
+        before = time.monotonic() - seconds
+        with self._guard:
+            return [topic for topic, one in self._controllers.items() if one.used_at < before]
+
+    def release(self, topic: str, idle_seconds: float = 0) -> bool:
+        """Lead a topic no more, and forget that it wanted a leader.
+
+        False when this node does not lead it, or somebody has asked for something in so many seconds.
+        """
+        with self._alone.locked(topic):
+            controller, term = self._controllers.get(topic), self.term(topic)
+            if controller is None or term is None or time.monotonic() - controller.used_at < idle_seconds:
+                return False
+            gone = [Delete(term.check.path, term.version)]
+            if self._nodes.get(attended_path(topic)):
+                gone.append(Delete(attended_path(topic)))
+            found = self._nodes.get(topic_path(topic))
+            if found and not found.value and self._nodes.children(topic_path(topic)) == ["controller"]:
+                # It was made for the election of a topic that never came to be, or is deleted.
+                gone.append(Delete(topic_path(topic), found.version))
+            assert controller.election is not None
+            if not controller.election.resign(lambda: self._committed(gone)):
+                return False
+            self._end(topic, controller)
+            return True
+
+    def _committed(self, ops: list[Delete]) -> bool:
+        try:
+            self._nodes.commit(*ops)
+        except VersionConflict:
+            return False
+        return True
+
+    def end_unconfirmed(self, seconds: float) -> None:
+        """End the terms that could not be confirmed for so many seconds: by now another node may lead."""
+        now = time.monotonic()
+        for topic in self.topics():
+            controller = self._controllers.get(topic)
+            if controller is None:
+                continue
+            if self.term(topic):
+                controller.led_at = now
+            elif now - controller.led_at > seconds:
+                with self._alone.locked(topic):
+                    self._end(topic, controller)
+
+    def _begin(self, topic: str) -> _Controller:
+        controller = _Controller()
+        election = Election(
+            self._nodes,
+            leader_path(topic),
+            self._value,
+            lambda leadership: self._changed(topic, controller, leadership),
+        )
+        controller.election = election
+        with self._guard:
+            self._controllers[topic] = controller
+        try:
+            election.start()
+        except StoreError:
+            self._end(topic, controller)
+            raise
+        return controller
+
+    def _end(self, topic: str, controller: _Controller) -> None:
+        with self._guard:
+            if self._controllers.get(topic) is not controller:
+                return
+            del self._controllers[topic]
+        if controller.version is not None:
+            for tell in self.on_ended:
+                tell(topic)
+        if controller.election is not None:
+            controller.election.close()
+
+    def _changed(self, topic: str, controller: _Controller, leadership: Leadership) -> None:
+        """Called by the election; one call at a time."""
+        if self._controllers.get(topic) is not controller:
+            return
+        if leadership.state is LeaderElectionState.LEADING and leadership.version != controller.version:
+            if controller.version is not None:
+                # Another node may have led in between.
+                for tell in self.on_ended:
+                    tell(topic)
+            controller.version = leadership.version
+            log.debug("leads %s", topic)
+            for tell in self.on_begun:
+                tell(topic)
+        elif leadership.state is LeaderElectionState.FOLLOWING:
+            log.info("%s is led by %s now", topic, leadership.leader.decode() if leadership.leader else "another node")
+            self._end(topic, controller)
+
+    def _follow(self, url: str | None, topic: str) -> None:
+        if url is not None and url != self.url:
+            raise NotLeader(topic, url)

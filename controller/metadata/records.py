@@ -1,0 +1,35 @@
+"""The JSON records of a subscription and of its consumers (PIP-468 "Metadata Store Paths").
+
+Stage: the values at the paths of `controller.metadata.store_paths`. A `SubscriptionRecord` is stored at
+`…/subscriptions/{subscription}` and a `ConsumerRegistration` at `…/consumers/{consumerName}` below it, so that a
+consumer that comes or goes costs one small write. Connections and grace periods are not stored.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from schemas.base import Name, SegmentId, Wire
+from schemas.messages import SubscriptionType
+from schemas.metadata import MAX_SEGMENTS_IN_METADATA
+
+MAX_OPERATIONS = 20
+"""Operations of a topic that its journal keeps, the newest; ZooKeeper has all of them in memory."""
+
+
+class SubscriptionRecord(Wire):
+    """A subscription without its consumers. Pulsar 5 stores no drained ids and polls again after a failover."""
+
+    type: SubscriptionType
+    drained: Annotated[tuple[SegmentId, ...], Field(max_length=MAX_SEGMENTS_IN_METADATA)] = ()
+    """Ids of the sealed segments in the layout that it has read to the end, ascending."""
+
+
+class ConsumerRegistration(Wire):
+    """A session. As in Pulsar 5 without its segments: they follow from names, layout and drained ids."""
+
+    consumer_name: Name
+    session: bool = True
+    """False: registered by REST, it needs no connection and stays until it is unregistered."""

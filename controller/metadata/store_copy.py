@@ -1,0 +1,171 @@
+"""All metadata from one store into another while no controller runs: from SQLite to ZooKeeper, and back.
+
+Stage: beside `controller.server`, called by `anabranch controller copy`. What is ephemeral stays behind. A mark in the
+target is written first and goes last, after everything was read back: controllers refuse a store that has it, and the
+next copy begins anew. Whoever copies is among the nodes of both stores meanwhile, so that no controller starts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from itertools import zip_longest
+from typing import NamedTuple
+
+from controller.errors import StartError
+from controller.metadata import store_paths
+from controller.metadata.base import Append, Delete, InvalidTreeChange, MetadataStore, Op, Put, StoreError
+from controller.metadata.factory import open_metadata
+from controller.metadata.path_syntax import ROOT
+from schemas.settings import Settings
+
+MOST_AT_ONCE, MOST_BYTES_AT_ONCE = 200, 500_000
+"""Of one commit. (A single node may be larger; ZooKeeper has the last word.)"""
+_READ_AT_ONCE = 200
+_SAY_EVERY = 10_000
+
+NodeValue = tuple[str, bytes]
+"""Path and value."""
+
+
+class Copied(NamedTuple):
+    """What there is in the target."""
+
+    topics: int
+    nodes: int
+    announcements: int
+    """Those that wait for Kafka; not among the nodes."""
+    was_there: bool
+    """It had been copied before, and nothing was written."""
+
+
+def copy_metadata(settings: Settings, source: str, target: str, say: Callable[[str], None]) -> Copied:
+    """Copy from `source` to `target`, each as `controller.metadata` names it; `sqlite` is `controller.database`.
+
+    Raises `StartError` when a controller runs on either, the source has nothing, the target has something, or one of
+    them fails; then it can be repeated.
+    """
+    from_settings, to_settings = _at(settings, source), _at(settings, target)
+    file = settings.path(settings.controller.database)
+    if source == "sqlite" and not file.exists():
+        raise StartError(f"there is no database {file} to copy from: see controller.database")
+    with ExitStack() as stack:
+        source_store = stack.enter_context(closing(open_metadata(from_settings)))
+        target_store = stack.enter_context(closing(open_metadata(to_settings)))
+        try:
+            return copy(source_store, target_store, source, target, say)
+        except InvalidTreeChange as error:
+            raise StartError(f"{target} does not take what is in {source}: {error}") from error
+        except StoreError as error:
+            raise StartError(f"the copy is not complete, repeat it: {error}") from error
+
+
+def copy(
+    source: MetadataStore, target: MetadataStore, source_name: str, target_name: str, say: Callable[[str], None]
+) -> Copied:
+    """Copy all that is in `source` into the empty `target` and read it back. Raises `StartError`, `StoreError`."""
+    for nodes, name in ((source, source_name), (target, target_name)):
+        _keep_controllers_out(nodes, name)
+    if source.get(store_paths.COPYING):
+        raise StartError(f"{source_name} is itself a copy that was not finished: copy it from where it came")
+    if not any(value for _, value in _walk(source)):
+        raise StartError(f"there is nothing in {source_name} to copy")
+    if target.get(store_paths.COPYING) is None:
+        if any(value for _, value in _walk(target)):
+            if _first_difference(source, target) is None:
+                return _counted(target, was_there=True)
+            raise StartError(f"{target_name} is not empty: choose another place")
+        target.put(store_paths.COPYING, f"from {source_name}, process {os.getpid()}".encode())
+    else:
+        say(f"a copy to {target_name} was not finished: it begins anew")
+    _empty(target)
+    _write(source, target, say)
+    say("reading it back")
+    different = _first_difference(source, target)
+    if different is not None:
+        raise StartError(f"{different} differs in {target_name}: somebody else wrote at the same time; repeat the copy")
+    copied = _counted(target, was_there=False)
+    target.delete(store_paths.COPYING)
+    return copied
+
+
+def _at(settings: Settings, metadata: str) -> Settings:
+    chosen = settings.controller.model_copy(update={"metadata": metadata})
+    return settings.model_copy(update={"controller": chosen})
+
+
+def _keep_controllers_out(nodes: MetadataStore, name: str) -> None:
+    """Be seen first, then look: of two that come at the same time at least one sees the other."""
+    if nodes.create_ephemeral(store_paths.COPIER, str(os.getpid()).encode()) is None:
+        raise StartError(f"{name} is being copied by another process, or was a moment ago: try again in a minute")
+    running = [
+        store_paths.decode(node)
+        for node in nodes.children(store_paths.NODES)
+        if f"{store_paths.NODES}/{node}" != store_paths.COPIER
+    ]
+    if running:
+        raise StartError(
+            f"controllers run on {name}, or did a moment ago: {', '.join(sorted(running))}; stop them first"
+        )
+
+
+def _walk(nodes: MetadataStore, above: str = ROOT) -> Iterator[NodeValue]:
+    """All that is to be copied, each node before those below it, in the order of the names."""
+    top = "" if above == ROOT else above
+    names = nodes.children(above)
+    for start in range(0, len(names), _READ_AT_ONCE):
+        paths = [f"{top}/{name}" for name in names[start : start + _READ_AT_ONCE]]
+        for path, node in zip(paths, nodes.get_all(paths), strict=True):
+            if node is not None and not store_paths.stays_behind(path):
+                yield path, node.value
+                yield from _walk(nodes, path)
+
+
+def _write(source: MetadataStore, target: MetadataStore, say: Callable[[str], None]) -> None:
+    ops: list[Op] = []
+    size = 0
+    for number, (path, value) in enumerate(_walk(source), 1):
+        if store_paths.is_announcement(path):
+            # Its place in the order is a number that the target gives: those that come later go behind it.
+            target.commit(*ops)
+            target.commit(Append(store_paths.OUTBOX, value))
+            ops, size = [], 0
+            continue
+        size += len(path) + len(value)
+        if ops and (len(ops) >= MOST_AT_ONCE or size > MOST_BYTES_AT_ONCE):
+            target.commit(*ops)
+            ops, size = [], len(path) + len(value)
+        ops.append(Put(path, value))
+        if number % _SAY_EVERY == 0:
+            say(f"{number} nodes copied")
+    target.commit(*ops)
+
+
+def _empty(target: MetadataStore) -> None:
+    paths = [path for path, _ in _walk(target)]
+    paths.reverse()
+    for start in range(0, len(paths), MOST_AT_ONCE):
+        target.commit(*(Delete(path) for path in paths[start : start + MOST_AT_ONCE]))
+
+
+def _first_difference(source: MetadataStore, target: MetadataStore) -> str | None:
+    """The first path that is not the same in both, None when all are; announcements are compared in their order."""
+    for one, other in zip_longest(_walk(source), _walk(target)):
+        if one is None or other is None:
+            return str((one or other)[0])
+        is_announced = store_paths.is_announcement(one[0]) and store_paths.is_announcement(other[0])
+        if one[1] != other[1] or (one[0] != other[0] and not is_announced):
+            return str(min(one[0], other[0]))
+    return None
+
+
+def _counted(nodes: MetadataStore, was_there: bool) -> Copied:
+    topics = count = announcements = 0
+    for path, value in _walk(nodes):
+        if store_paths.is_announcement(path):
+            announcements += 1
+        else:
+            count += 1
+            topics += store_paths.is_topic(path) and bool(value)
+    return Copied(topics, count, announcements, was_there)

@@ -1,0 +1,159 @@
+"""Watching a node or a whole subtree of ZooKeeper with its one-shot watches (kazoo has no persistent recursive ones).
+
+Stage: under `controller.metadata.zookeeper`. Every node of the subtree has a data and a child watch. When one fires,
+the node is looked at again, which sets it again, and what differs from the last look is reported. So nothing that lasts
+is missed: what happened between two looks is coalesced, and after a reconnect the whole subtree is looked at.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException, NoNodeError
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.states import EventType, WatchedEvent
+
+from controller.metadata.base import Kind, WatchCallback
+from controller.metadata.callbacks import Callbacks
+from controller.metadata.path_syntax import ROOT
+from controller.metadata.zookeeper_answers import PendingAnswers
+from controller.retries import with_jitter
+
+_RETRY_DELAY_S, _RETRY_JITTER_S = 0.2, 0.1
+"""Before a look is repeated that failed although the server is there."""
+
+
+class TreeWatch:
+    """One watched subtree and what it looked like last."""
+
+    def __init__(
+        self,
+        client: KazooClient,
+        callbacks: Callbacks,
+        tree: str,
+        top: str,
+        callback: WatchCallback,
+        wait_s: float,
+        below: bool = True,
+    ) -> None:
+        """`tree` is the ZooKeeper path of the store's root, `wait_s` the longest wait for one answer, seconds.
+
+        `below`: the nodes below `top` are watched too.
+        """
+        self._below_too = below
+        self._client, self._callbacks, self._tree, self._top = client, callbacks, tree, top
+        self._callback, self._wait_s = callback, wait_s
+        self._cancelled = threading.Event()
+        self._looking = threading.Lock()
+        self._versions: dict[str, int] = {}
+        self._names: dict[str, set[str]] = {}
+        self._due_lock = threading.Lock()
+        self._due: set[str] = set()
+        self._all_due = False
+
+    def start(self) -> None:
+        """Set all watches and remember what is there, reporting nothing. Raises kazoo's errors."""
+        with self._looking:
+            self._look([self._top], True, [])
+
+    def look_everywhere(self) -> None:
+        """Have the whole subtree looked at soon: a connection is new, and its watches are not set."""
+        self._enqueue(None)
+
+    def cancel(self) -> None:
+        """Report no more; watches that are still set at the server fire once more, into nothing."""
+        self._cancelled.set()
+
+    def _fired(self, event: WatchedEvent) -> None:
+        """Called by kazoo. The event without a type is a lost connection; the next one looks everywhere."""
+        if event.type != EventType.NONE:
+            self._enqueue(event.path[len(self._tree) :] or ROOT)
+
+    def _enqueue(self, path: str | None) -> None:
+        with self._due_lock:
+            idle = not self._due and not self._all_due
+            if path is None:
+                self._all_due = True
+            else:
+                self._due.add(path)
+        if idle and not self._cancelled.is_set():
+            self._callbacks.enqueue(self._look_and_tell)
+
+    def _look_and_tell(self) -> None:
+        with self._due_lock:
+            paths, everywhere = sorted(self._due), self._all_due
+            self._due.clear()
+            self._all_due = False
+        if self._cancelled.is_set():
+            return
+        changes: list[tuple[str, Kind]] = []
+        try:
+            with self._looking:
+                if not everywhere:
+                    self._look([path for path in paths if path in self._versions or path == self._top], False, changes)
+                else:
+                    self._look([self._top], True, changes)
+        except (KazooException, KazooTimeoutError):
+            if self._client.connected and not self._cancelled.wait(with_jitter(_RETRY_DELAY_S, _RETRY_JITTER_S)):
+                self.look_everywhere()
+        for path, kind in changes:
+            if not self._cancelled.is_set():
+                self._callback(path, kind)
+
+    def _look(self, paths: Iterable[str], deep: bool, changes: list[tuple[str, Kind]]) -> None:
+        """Look at `paths` and at the nodes below them that are new, or at all below if `deep`."""
+        frontier = list(paths)
+        while frontier:
+            nodes = [self._node(path) for path in frontier]
+            data = self._ask(partial(self._client.get_async, node, self._fired) for node in nodes)
+            children = self._ask(partial(self._client.get_children_async, node, self._fired) for node in nodes)
+            below: list[str] = []
+            for number, path in enumerate(frontier):
+                try:
+                    _, stat = data.answer(number)
+                    names = set(children.answer(number))
+                except NoNodeError:
+                    self._gone(path, changes)
+                    # Nobody tells of the top coming back; of all others, the node above does.
+                    if path == self._top:
+                        exists = self._ask([partial(self._client.exists_async, self._node(path), self._fired)])
+                        below += [path] if exists.answer(0) else []
+                else:
+                    below += self._seen(path, stat.mzxid, names, deep, changes)
+            frontier = below
+
+    def _ask(self, requests: Iterable[Callable[[], Any]]) -> PendingAnswers:
+        return PendingAnswers(self._client, self._wait_s, *requests)
+
+    def _seen(self, path: str, version: int, names: set[str], deep: bool, changes: list[tuple[str, Kind]]) -> list[str]:
+        """Note a node that is there; the paths below it that must be looked at."""
+        before, names_before = self._versions.get(path), self._names.get(path, set())
+        if before is None:
+            changes.append((path, Kind.CREATED))
+        elif before != version:
+            changes.append((path, Kind.CHANGED))
+        if names != names_before:
+            changes.append((path, Kind.CHILDREN))
+        self._versions[path], self._names[path] = version, names
+        for name in names_before - names:
+            self._gone(_below(path, name), changes)
+        if not self._below_too:
+            return []
+        return [below for below in (_below(path, name) for name in names) if deep or below not in self._versions]
+
+    def _gone(self, path: str, changes: list[tuple[str, Kind]]) -> None:
+        for name in self._names.pop(path, set()):
+            self._gone(_below(path, name), changes)
+        if self._versions.pop(path, None) is not None:
+            changes.append((path, Kind.DELETED))
+
+    def _node(self, path: str) -> str:
+        return self._tree if path == ROOT else self._tree + path
+
+
+def _below(path: str, name: str) -> str:
+    return f"/{name}" if path == ROOT else f"{path}/{name}"

@@ -1,0 +1,129 @@
+"""The journal of a topic: its splits and merges, each with the step that is next (PIP-468 "Split Protocol").
+
+Stage: an operation is planned and carried out by `controller.operations.protocol`, and saved here before its first step
+and after each one. At most one operation of a topic is open, and it is the newest.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from controller.errors import Conflict
+from controller.layouts.reader import LayoutReader
+from controller.layouts.transaction import Transaction
+from controller.metadata.records import MAX_OPERATIONS
+from controller.metadata.store_paths import operations_path
+from decisions.topic.names import segment_topic_name
+from schemas.base import Epoch, Millis, Name, TopicName, Wire
+
+OperationStep = Literal[
+    "discover-subscriptions",
+    "create-children",
+    "create-merged",
+    "terminate-parent",
+    "terminate-parents",
+    "update-layout",
+    "notify-consumers",
+    "done",
+    "superseded",
+]
+STEPS_SPLIT: tuple[OperationStep, ...] = (
+    "discover-subscriptions",
+    "create-children",
+    "terminate-parent",
+    "update-layout",
+    "notify-consumers",
+    "done",
+)
+STEPS_MERGE: tuple[OperationStep, ...] = (
+    "discover-subscriptions",
+    "create-merged",
+    "terminate-parents",
+    "update-layout",
+    "notify-consumers",
+    "done",
+)
+
+
+class Operation(Wire):
+    """A split or merge and how far it is; JSON in the journal."""
+
+    id: Name
+    topic: TopicName
+    kind: Literal["split", "merge"]
+    segments: tuple[str, ...] = Field(min_length=1, max_length=2)
+    """The parents' descriptors (`0000-ffff-0`), in the order of the call."""
+    children: tuple[str, ...] = Field(min_length=1, max_length=2)
+    """The descriptors of the segments that take the parents' place."""
+    step: OperationStep
+    """The step that is to be done next, or how it ended."""
+    epoch: Epoch
+    """The epoch of the layout that it was planned on."""
+    started_at: Millis
+    """When it was planned; the layout has it as the instant of the change."""
+    subscriptions: tuple[str, ...] = ()
+    """What the parents had when it was asked for."""
+    decision_id: str | None = None
+
+    @model_validator(mode="after")
+    def _step_is_of_its_kind(self) -> Operation:
+        if self.step != "superseded" and self.step not in self.steps:
+            raise ValueError(f"a {self.kind} has no step {self.step}")
+        return self
+
+    @property
+    def steps(self) -> tuple[OperationStep, ...]:
+        """All steps of its kind, in order."""
+        return STEPS_SPLIT if self.kind == "split" else STEPS_MERGE
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.step in ("done", "superseded")
+
+    @property
+    def parent_topics(self) -> tuple[str, ...]:
+        """The parents' names, `segment://…`."""
+        return tuple(segment_topic_name(self.topic, descriptor) for descriptor in self.segments)
+
+    @property
+    def child_topics(self) -> tuple[str, ...]:
+        """The children's names, `segment://…`."""
+        return tuple(segment_topic_name(self.topic, descriptor) for descriptor in self.children)
+
+
+def open_operation(layouts: LayoutReader, topic: str) -> Operation | None:
+    """The operation of a topic that has not ended, or None."""
+    _, newest = _newest(layouts, topic)
+    return newest if newest and not newest.has_ended else None
+
+
+def list_operations(layouts: LayoutReader, topic: str) -> list[Operation]:
+    """The operations of a topic that the journal holds, the newest first."""
+    return [Operation.model_validate_json(value) for value in reversed(layouts.values(operations_path(topic)))]
+
+
+def save_operation(transaction: Transaction, operation: Operation) -> None:
+    """Store an operation in place of the one with its id; `Conflict` for a second one that is open."""
+    number, newest = _newest(transaction, operation.topic)
+    if newest is not None and newest.id != operation.id and not newest.has_ended:
+        raise Conflict(f"{operation.topic}: the {newest.kind} {newest.id} is open")
+    if newest is None or newest.id != operation.id:
+        number += 1
+        transaction.need_leader(operation.topic)
+    journal = operations_path(operation.topic)
+    transaction.put(f"{journal}/{number:010d}", operation.to_json().encode())
+    if operation.has_ended:
+        for name in transaction.children(journal)[:-MAX_OPERATIONS]:
+            transaction.delete(f"{journal}/{name}")
+
+
+def _newest(layouts: LayoutReader, topic: str) -> tuple[int, Operation | None]:
+    """The number of the newest operation in the journal, and the operation."""
+    names = layouts.children(operations_path(topic))
+    if not names:
+        return 0, None
+    found = layouts.get(f"{operations_path(topic)}/{names[-1]}")
+    return int(names[-1]), Operation.model_validate_json(found.value) if found else None

@@ -1,0 +1,191 @@
+"""Splits and merges carried out: planned, written into the journal, run step by step, resumed after any failure.
+
+Stage: between the service and `controller.operations.protocol`, whose order of steps is the guarantee. An operation is
+in the journal before its first step and saved after each one. What a crash or a store without an answer leaves open is
+resumed by the next leader when its term begins, by the housekeeper in its rounds, and by the next caller who wants to
+change segments of the same topic. One operation of a topic is open at a time. A term that has ended saves nothing, so
+its node stops after one step.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal
+
+from controller.errors import Conflict, ControllerError, NotFound
+from controller.layouts.reader import no_topic
+from controller.layouts.store import LayoutStore
+from controller.leadership.leaders import Leaders, Term
+from controller.locks import NamedLocks
+from controller.metadata.base import StoreError
+from controller.operations.journal import Operation, open_operation, save_operation
+from controller.operations.protocol import StoredLayout, plan_merge, plan_split, resume
+from controller.outbox.announcements import layout_announcement
+from controller.segments.base import SegmentStore
+from decisions.topic.layout import LayoutError, SegmentLayout, segment_topic
+
+log = logging.getLogger(__name__)
+
+
+class OperationRunner:
+    """The splits and merges of the topics that `leaders` leads. Any number of threads."""
+
+    def __init__(self, store: LayoutStore, leaders: Leaders, segments: SegmentStore, now_ms: Callable[[], int]) -> None:
+        self._store = store
+        self._leaders = leaders
+        self._segments = segments
+        self._now_ms = now_ms
+        self._locks = NamedLocks()
+        self._unsettled: set[str] = set()
+        """Topics of this node that may have an operation that is open."""
+        leaders.on_begun.append(self._unsettled.add)
+
+    @contextmanager
+    def locked(self, topic: str) -> Iterator[Term]:
+        """As the leader: nobody else changes segments of the topic meanwhile. `NotLeader`, `Unavailable`."""
+        with self._locks.locked(topic):
+            yield self._leaders.lead(topic)
+
+    def run(
+        self, topic: str, kind: Literal["split", "merge"], segments: Sequence[int], decision_id: str | None = None
+    ) -> None:
+        """Split one segment or merge two, to the end.
+
+        `NotFound` and `Conflict` when the layout does not allow it; then nothing was changed. `SegmentStoreError` when
+        the segments cannot be reached: what was begun is resumed later, and asking again joins it.
+        """
+        self._store.check_topic(topic)
+        with self.locked(topic) as term:
+            resumed = self.finish_open(term)
+            if resumed is not None and _is_same(resumed, kind, segments, decision_id):
+                _must_be_done(resumed)
+                return
+            stored = StoredLayouts(self._store, term, self._now_ms).read(topic)
+            if stored is None:
+                raise no_topic(topic)
+            planned = self._plan(topic, kind, segments, stored.layout, decision_id)
+            self._segments.check_topic(topic)
+            self._unsettled.add(topic)
+            self.save(term, planned)
+            _must_be_done(self._resume(term, planned))
+            self._unsettled.discard(topic)
+
+    def resume_open(self) -> None:
+        """Carry on with every operation of this node that is open, each as far as it comes; failures are logged."""
+        for topic in tuple(self._unsettled):
+            if self._leaders.stopping.is_set():
+                return
+            if self._leaders.term(topic) is None:
+                # Another node's by now; or it comes again with the store.
+                if topic not in self._leaders.topics():
+                    self._unsettled.discard(topic)
+                continue
+            try:
+                with self.locked(topic) as term:
+                    resumed = self.finish_open(term)
+            except (ControllerError, StoreError) as error:
+                log.warning("an operation on %s stays open: %s", topic, error)
+            else:
+                if resumed is not None:
+                    log.info("resumed the %s %s of %s: %s", resumed.kind, resumed.id, topic, resumed.step)
+
+    def unsettled(self, topic: str) -> None:
+        """Something of a topic of this node was begun that `resume_open` has to look at unless it ends."""
+        self._unsettled.add(topic)
+
+    def is_settled(self, topic: str) -> bool:
+        """Whether no operation of a topic of this node is open."""
+        return topic not in self._unsettled
+
+    def save(self, term: Term, operation: Operation) -> None:
+        """Put an operation into the journal in place of what is there under its id."""
+        with self._store.write(term) as transaction:
+            save_operation(transaction, operation)
+
+    def _plan(
+        self,
+        topic: str,
+        kind: Literal["split", "merge"],
+        segments: Sequence[int],
+        layout: SegmentLayout,
+        decision_id: str | None,
+    ) -> Operation:
+        for segment in segments:
+            if segment not in layout.segments:
+                raise NotFound(f"Segment not found: {segment} of {topic}")
+        id, now = uuid.uuid4().hex, self._now_ms()
+        try:
+            if kind == "split":
+                return plan_split(topic, layout, segments[0], id, now, decision_id)
+            return plan_merge(topic, layout, segments[0], segments[1], id, now, decision_id)
+        except LayoutError as error:
+            raise Conflict(str(error)) from None
+
+    def finish_open(self, term: Term) -> Operation | None:
+        """Carry on with the operation of a topic that is open, within `locked`; None when there is none.
+
+        A creation that was broken off is undone: nobody was told that there is a topic.
+        """
+        self._undo_creation(term)
+        found = open_operation(self._store, term.topic)
+        ended = None if found is None else self._resume(term, found)
+        self._unsettled.discard(term.topic)
+        return ended
+
+    def _undo_creation(self, term: Term) -> None:
+        begun = self._store.open_creation(term.topic)
+        if begun is None:
+            return
+        for segment in SegmentLayout.from_metadata(begun).segments.values():
+            self._segments.delete(segment_topic(term.topic, segment))
+        with self._store.write(term) as transaction:
+            transaction.end_creation(term.topic)
+        log.info("undid the creation of %s, which was broken off", term.topic)
+
+    def _resume(self, term: Term, operation: Operation) -> Operation:
+        layouts = StoredLayouts(self._store, term, self._now_ms)
+        return resume(operation, self._segments, layouts, lambda after: self.save(term, after))
+
+
+class StoredLayouts:
+    """The `Layouts` of the protocol in a `LayoutStore`, for the leader of a topic in one term."""
+
+    def __init__(self, store: LayoutStore, term: Term, now_ms: Callable[[], int]) -> None:
+        self._store = store
+        self._term = term
+        self._now_ms = now_ms
+
+    def read(self, topic: str) -> StoredLayout | None:
+        """See `Layouts`."""
+        stored = self._store.topic(topic)
+        return StoredLayout(stored.version, SegmentLayout.from_metadata(stored.metadata)) if stored else None
+
+    def replace(self, operation: Operation, version: int, layout: SegmentLayout) -> bool:
+        """See `Layouts`; whoever watches is told by the store."""
+        metadata = layout.to_metadata()
+        record = layout_announcement(operation.topic, operation.kind, metadata, self._now_ms(), operation.decision_id)
+        with self._store.write(self._term) as transaction:
+            if not transaction.replace_layout(operation.topic, version, metadata):
+                return False
+            transaction.announce(record)
+            return True
+
+    def subscriptions(self, topic: str) -> Sequence[str]:
+        """See `Layouts`: those that have positions in segments, which a CHECKPOINT has not."""
+        return [found.name for found in self._store.subscriptions(topic) if found.type != "CHECKPOINT"]
+
+    def notify(self, operation: Operation, layout: SegmentLayout) -> None:
+        """See `Layouts`: consumers follow what the store commits, like everyone who watches; nothing is left to do."""
+
+
+def _is_same(operation: Operation, kind: str, segments: Sequence[int], decision_id: str | None) -> bool:
+    parents = [int(descriptor.rpartition("-")[2]) for descriptor in operation.segments]
+    return (operation.kind, parents, operation.decision_id) == (kind, list(segments), decision_id)
+
+
+def _must_be_done(operation: Operation) -> None:
+    if operation.step != "done":
+        raise Conflict(f"the {operation.kind} of {operation.topic} was superseded: the topic or its segments are gone")

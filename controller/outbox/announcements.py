@@ -1,0 +1,96 @@
+"""What the controller tells the world: changes as records for Kafka, built from the models of `schemas.messages`.
+
+Stage: made by the service inside the transaction of the change, kept in the store's outbox, sent by the publisher.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import NamedTuple
+
+from schemas.messages import (
+    MAX_VALUE_BYTES,
+    ConsumerEvent,
+    ConsumerEventKind,
+    LayoutCause,
+    LayoutEvent,
+    PolicyEvent,
+    Source,
+    SubscriptionType,
+    key_of,
+)
+from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
+
+log = logging.getLogger(__name__)
+
+
+STAMP_BYTES = 64
+"""Room for what `stamped` adds."""
+
+
+class Announcement(NamedTuple):
+    """One Kafka record: the topic's logical name, the key, the value."""
+
+    source: Source
+    key: str
+    value: bytes
+
+
+def layout_announcement(
+    topic: str, cause: LayoutCause, layout: ScalableTopicMetadata, at: int, decision_id: str | None = None
+) -> Announcement | None:
+    """The layout after `cause` at `at` (ms). A layout above the size of a message goes without its sealed segments.
+
+    None when not even the active ones fit (above some 5,000 segments): such a topic cannot be scaled automatically.
+    """
+    shorter = _without_sealed(layout)
+    for shown in (layout, shorter) if len(shorter.segments) < len(layout.segments) else (layout,):
+        event = LayoutEvent(v=1, type="layout", topic=topic, cause=cause, decision_id=decision_id, layout=shown, at=at)
+        record = Announcement("control-events", key_of(event), event.to_json().encode())
+        if len(record.value) <= MAX_VALUE_BYTES - STAMP_BYTES:
+            return record
+    log.warning("%s: %s is not announced: its layout is above %d bytes", topic, cause, MAX_VALUE_BYTES)
+    return None
+
+
+def consumer_announcement(
+    topic: str,
+    subscription: str,
+    type: SubscriptionType,
+    event: ConsumerEventKind,
+    consumers: int,
+    at: int,
+    consumer: str | None = None,
+) -> Announcement:
+    """`consumers` sessions are left in the subscription after the event at `at` (ms)."""
+    message = ConsumerEvent(
+        v=1,
+        topic=topic,
+        subscription=subscription,
+        type=type,
+        event=event,
+        consumer=consumer,
+        consumers=consumers,
+        at=at,
+    )
+    return Announcement("consumer-events", key_of(message), message.to_json().encode())
+
+
+def policy_announcement(namespace: str, policy: AutoScalePolicyOverride | None, at: int) -> Announcement:
+    """The override of a namespace as it is from `at` (ms) on; None = removed."""
+    event = PolicyEvent(v=1, type="policy", scope="namespace", name=namespace, policy=policy, at=at)
+    return Announcement("control-events", key_of(event), event.to_json().encode())
+
+
+def stamped(record: Announcement, sender: int) -> bytes:
+    """The value of a record with the number of who sends it (`schemas.messages.Sender`)."""
+    return b'{"sender":%d,%s' % (sender, record.value[1:])
+
+
+def _without_sealed(layout: ScalableTopicMetadata) -> ScalableTopicMetadata:
+    active = {id: segment for id, segment in layout.segments.items() if segment.state == "ACTIVE"}
+    shown = {
+        id: segment.model_copy(update={"parent_ids": [parent for parent in segment.parent_ids if parent in active]})
+        for id, segment in active.items()
+    }
+    return layout.model_copy(update={"segments": shown})

@@ -1,0 +1,56 @@
+"""The outbox: what is still to be announced, the announcements of one commit together, in the order of the commits.
+
+Stage: written by `controller.layouts.transaction` in the commit of the change itself, emptied by
+`controller.publishing.publisher`. So neither a change nor its announcement exists without the other after a crash.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from controller.metadata.base import Append, Check, Delete, MetadataStore
+from controller.metadata.store_paths import OUTBOX
+from controller.outbox.announcements import Announcement
+
+_DELETED_AT_ONCE = 500
+
+
+class OutboxEntry(NamedTuple):
+    """The records of one commit; entries are sent in the order of their names."""
+
+    name: str
+    records: tuple[Announcement, ...]
+
+
+class Outbox:
+    """The outbox in `nodes`."""
+
+    def __init__(self, nodes: MetadataStore) -> None:
+        self._nodes = nodes
+
+    def names(self, after: str = "") -> list[str]:
+        """The names of the entries after that one, in order."""
+        return [name for name in self._nodes.children(OUTBOX) if name > after]
+
+    def read(self, names: Sequence[str]) -> list[OutboxEntry]:
+        """These entries, without those that are not there any more."""
+        found = self._nodes.get_all([f"{OUTBOX}/{name}" for name in names])
+        return [OutboxEntry(name, _records(node.value)) for name, node in zip(names, found, strict=True) if node]
+
+    def drop(self, names: Sequence[str], check: Check) -> None:
+        """Forget entries whose delivery was confirmed, as long as `check` holds."""
+        for start in range(0, len(names), _DELETED_AT_ONCE):
+            deletions = [Delete(f"{OUTBOX}/{name}") for name in names[start : start + _DELETED_AT_ONCE]]
+            self._nodes.commit(check, *deletions)
+
+
+def append_entry(records: Iterable[Announcement]) -> Append:
+    """What adds the records of one commit to the outbox."""
+    texts = [(record.source, record.key, record.value.decode()) for record in records]
+    return Append(OUTBOX, json.dumps(texts, ensure_ascii=False, separators=(",", ":")).encode())
+
+
+def _records(value: bytes) -> tuple[Announcement, ...]:
+    return tuple(Announcement(source, key, text.encode()) for source, key, text in json.loads(value))

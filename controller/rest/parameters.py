@@ -1,0 +1,92 @@
+"""What routes ask for as parameters: the parts of the node, the body, and names from the path, checked.
+
+Stage: taken by all routes of `controller.rest`; the parts are those that `controller.app` keeps in the app's state.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, cast
+
+from fastapi import Depends, Query, Request
+from starlette.requests import HTTPConnection
+
+from controller.errors import PreconditionFailed
+from controller.rest.topic_names import namespace_of_path, plain_name, topic_of_path
+from controller.service import ScalableTopicService
+from controller.sessions.connections import ConsumerConnections
+from controller.sessions.manager import SessionManager
+from controller.sessions.registry import SubscriptionRegistry
+from controller.watch.layout_watcher import LayoutWatcher
+from schemas.messages import SubscriptionType
+
+MAX_TIME = 2**63 - 1
+_DIGITS = re.compile(r"[0-9]{1,19}", re.ASCII)
+_SUBSCRIPTION_TYPES = ("STREAM", "CHECKPOINT", "QUEUE")
+
+
+async def _body(request: Request) -> bytes:
+    return await request.body()
+
+
+async def _service(request: Request) -> ScalableTopicService:
+    return cast(ScalableTopicService, request.app.state.service)
+
+
+async def _registry(request: Request) -> SubscriptionRegistry:
+    return cast(SubscriptionRegistry, request.app.state.registry)
+
+
+async def _connections(connection: HTTPConnection) -> ConsumerConnections:
+    return cast(ConsumerConnections, connection.app.state.connections)
+
+
+async def _sessions(request: Request) -> SessionManager:
+    return cast(ConsumerConnections, request.app.state.connections).sessions
+
+
+async def _watcher(connection: HTTPConnection) -> LayoutWatcher:
+    return cast(LayoutWatcher, connection.app.state.watcher)
+
+
+async def _namespace(tenant: str, namespace: str) -> str:
+    return namespace_of_path(tenant, namespace)
+
+
+async def _topic(tenant: str, namespace: str, topic: str) -> str:
+    return topic_of_path(tenant, namespace, topic)
+
+
+async def _subscription(subscription: str) -> str:
+    return plain_name(subscription, "subscription")
+
+
+async def _consumer(consumer: str) -> str:
+    return plain_name(consumer, "consumer")
+
+
+async def _subscription_type(type: str = "STREAM") -> SubscriptionType:
+    if type not in _SUBSCRIPTION_TYPES:
+        raise PreconditionFailed(f"type must be one of {', '.join(_SUBSCRIPTION_TYPES)}, got: {type[:200]}")
+    return cast(SubscriptionType, type)
+
+
+async def _timestamp(timestamp: Annotated[str, Query(description=f"In ms since 1970, 0 to {MAX_TIME}.")] = "") -> int:
+    if not _DIGITS.fullmatch(timestamp) or int(timestamp) > MAX_TIME:
+        got = timestamp[:200] or "nothing"
+        raise PreconditionFailed(f"timestamp must be milliseconds since 1970, 0 to {MAX_TIME}, got: {got}")
+    return int(timestamp)
+
+
+Body = Annotated[bytes, Depends(_body)]
+Service = Annotated[ScalableTopicService, Depends(_service)]
+Registry = Annotated[SubscriptionRegistry, Depends(_registry)]
+Connections = Annotated[ConsumerConnections, Depends(_connections)]
+Sessions = Annotated[SessionManager, Depends(_sessions)]
+Watcher = Annotated[LayoutWatcher, Depends(_watcher)]
+Namespace = Annotated[str, Depends(_namespace)]
+Topic = Annotated[str, Depends(_topic)]
+SubscriptionName = Annotated[str, Depends(_subscription)]
+Consumer = Annotated[str, Depends(_consumer)]
+Type = Annotated[SubscriptionType, Depends(_subscription_type)]
+Timestamp = Annotated[int, Depends(_timestamp)]

@@ -1,0 +1,64 @@
+"""Overrides of the auto split/merge policy over REST, of topics and of namespaces, as in Pulsar 5.
+
+Stage: `controller.policies` reads an override strictly, `controller.service` checks and stores it.
+"""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+
+from controller.access.roles import READ
+from controller.policies import parse_override
+from controller.rest.parameters import Body, Namespace, Service, Topic
+from controller.rest.responses import ADMINISTERS, takes
+from schemas.metadata import AutoScalePolicyOverride
+
+_POLICY = {"$ref": "#/components/schemas/AutoScalePolicyOverride"}
+_POLICY_READ: dict[int | str, dict[str, type[AutoScalePolicyOverride]]] = {200: {"model": AutoScalePolicyOverride}}
+
+topic_routes = APIRouter(prefix="/admin/v2/scalable/{tenant}/{namespace}", tags=["scalable topics"])
+namespace_routes = APIRouter(
+    prefix="/admin/v2/namespaces/{tenant}/{namespace}/scalableTopicAutoScalePolicy", tags=["namespaces"]
+)
+
+
+@topic_routes.get("/{topic}/autoScalePolicy", dependencies=READ, responses=_POLICY_READ)
+def get_policy(service: Service, topic: Topic) -> Response:
+    """The override of a topic as it was set; 200 without a body when there is none, as Pulsar."""
+    return _policy_answer(service.policy(topic))
+
+
+@topic_routes.post("/{topic}/autoScalePolicy", **takes(_POLICY))
+def set_policy(service: Service, topic: Topic, body: Body) -> None:
+    """Replace the override of a topic; an empty body removes it."""
+    service.set_policy(topic, parse_override(body))
+
+
+@topic_routes.delete("/{topic}/autoScalePolicy", **ADMINISTERS)
+def remove_policy(service: Service, topic: Topic) -> None:
+    """Remove the override of a topic."""
+    service.set_policy(topic, None)
+
+
+@namespace_routes.get("", dependencies=READ, responses=_POLICY_READ)
+def get_namespace_policy(service: Service, namespace: Namespace) -> Response:
+    """The override of a namespace as it was set; 200 without a body when there is none, as Pulsar."""
+    return _policy_answer(service.namespace_policy(namespace))
+
+
+@namespace_routes.post("", **takes(_POLICY))
+def set_namespace_policy(service: Service, namespace: Namespace, body: Body) -> None:
+    """Replace the override of a namespace; an empty body removes it."""
+    service.set_namespace_policy(namespace, parse_override(body))
+
+
+@namespace_routes.delete("", **ADMINISTERS)
+def remove_namespace_policy(service: Service, namespace: Namespace) -> None:
+    """Remove the override of a namespace."""
+    service.set_namespace_policy(namespace, None)
+
+
+def _policy_answer(policy: AutoScalePolicyOverride | None) -> Response:
+    if policy is None:
+        return Response(status_code=200)
+    return Response(policy.to_json(), media_type="application/json")

@@ -1,0 +1,119 @@
+"""The admin REST interface of segment topics (PIP-468 "Segment Topic Management via Admin API").
+
+Stage: works on the segment store itself. For people and tools that repair: splits, merges and deletions need none of
+it. A controller without segment topics (`controller.segments = "none"`) answers 404.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, cast
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from controller.access.roles import READ
+from controller.errors import BadRequest, PreconditionFailed
+from controller.policies import parse_json
+from controller.rest.parameters import Body, Service, SubscriptionName, Timestamp, Topic
+from controller.rest.responses import ADMINISTERS, takes
+from controller.segments.base import SegmentStore
+from controller.segments.no_segments import NoSegments
+from decisions.topic.names import parse_segment_descriptor, segment_topic_name
+from schemas.base import MAX_NAME_BYTES
+from schemas.metadata import HashRange
+
+MAX_SUBSCRIPTIONS = 1_000
+"""Of one request to create a segment."""
+
+
+async def _segments(request: Request) -> SegmentStore:
+    found = cast(SegmentStore, request.app.state.segments)
+    if isinstance(found, NoSegments):
+        raise HTTPException(404)
+    return found
+
+
+async def _descriptor(descriptor: str) -> str:
+    try:
+        parse_segment_descriptor(descriptor)
+    except ValueError as error:
+        raise PreconditionFailed(str(error)[:300]) from None
+    return descriptor
+
+
+Segments = Annotated[SegmentStore, Depends(_segments)]
+Descriptor = Annotated[str, Depends(_descriptor)]
+
+routes = APIRouter(prefix="/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}", tags=["segments"])
+_NAMES = {"type": "array", "items": {"type": "string"}}
+
+
+@routes.put("", **takes(_NAMES))
+def create_segment(segments: Segments, service: Service, topic: Topic, descriptor: Descriptor, body: Body) -> None:
+    """Make the topic of a segment with subscriptions at its beginning; one that exists stays as it is."""
+    subscriptions = parse_json(body) or []
+    if not isinstance(subscriptions, list) or not all(isinstance(name, str) for name in subscriptions):
+        raise BadRequest("the body must be empty or a JSON array of names of subscriptions")
+    if len(subscriptions) > MAX_SUBSCRIPTIONS or not all(0 < len(name) <= MAX_NAME_BYTES for name in subscriptions):
+        raise PreconditionFailed(
+            f"at most {MAX_SUBSCRIPTIONS} subscriptions, each with a name of 1 to {MAX_NAME_BYTES} characters"
+        )
+    service.layout_json(topic)
+    segments.check_topic(topic)
+    start, end, number = parse_segment_descriptor(descriptor)
+    segments.create(topic, number, HashRange(start=start, end=end), subscriptions)
+
+
+@routes.post("/terminate", **ADMINISTERS)
+def terminate_segment(segments: Segments, topic: Topic, descriptor: Descriptor) -> None:
+    """Let a segment take no more writes; again is fine. The layout is not changed: a split or merge does both."""
+    segments.terminate(segment_topic_name(topic, descriptor))
+
+
+@routes.delete("", **ADMINISTERS)
+def delete_segment(
+    segments: Segments, service: Service, topic: Topic, descriptor: Descriptor, force: str = "false"
+) -> None:
+    """Delete a segment with its messages; none is fine. One that the layout has needs `force=true`."""
+    if force.lower() != "true" and service.has_segment(topic, descriptor):
+        raise PreconditionFailed(f"the layout of {topic} has the segment {descriptor}; force=true deletes its messages")
+    segments.delete(segment_topic_name(topic, descriptor))
+
+
+@routes.put("/subscription/{subscription}", **ADMINISTERS)
+def create_subscription(
+    segments: Segments, topic: Topic, descriptor: Descriptor, subscription: SubscriptionName
+) -> None:
+    """Make a subscription at the beginning of one segment; one that exists stays where it is."""
+    segments.create_subscription(segment_topic_name(topic, descriptor), subscription)
+
+
+@routes.delete("/subscription/{subscription}", **ADMINISTERS)
+def delete_subscription(
+    segments: Segments, topic: Topic, descriptor: Descriptor, subscription: SubscriptionName
+) -> None:
+    """Delete a subscription of one segment; none is fine."""
+    segments.delete_subscription(segment_topic_name(topic, descriptor), subscription)
+
+
+@routes.get("/subscription/{subscription}/backlog", dependencies=READ, responses={200: {"model": int}})
+def get_backlog(
+    segments: Segments, topic: Topic, descriptor: Descriptor, subscription: SubscriptionName
+) -> JSONResponse:
+    """Messages of a segment that a subscription has not acknowledged: a bare number."""
+    return JSONResponse(segments.backlog(segment_topic_name(topic, descriptor), subscription))
+
+
+@routes.post("/subscription/{subscription}/seek", **ADMINISTERS)
+def seek_subscription(
+    segments: Segments, topic: Topic, descriptor: Descriptor, subscription: SubscriptionName, timestamp: Timestamp
+) -> None:
+    """Move a subscription to the first message of a time or later, on one segment; its sessions hear nothing of it."""
+    segments.seek(segment_topic_name(topic, descriptor), subscription, timestamp)
+
+
+@routes.post("/subscription/{subscription}/skip-all", **ADMINISTERS)
+def clear_backlog(segments: Segments, topic: Topic, descriptor: Descriptor, subscription: SubscriptionName) -> None:
+    """Move a subscription behind the last message of one segment."""
+    segments.seek(segment_topic_name(topic, descriptor), subscription, "latest")

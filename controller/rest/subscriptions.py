@@ -1,0 +1,83 @@
+"""Subscriptions and their consumers over REST and WebSocket (PIP-468 "Registration Flow").
+
+Stage: what is stored is done by the `SubscriptionRegistry`, sessions with a connection by `ConsumerConnections`, which
+says what is sent over the WebSocket; all at the leader of the topic.
+"""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response, WebSocket
+
+from controller.access.grants import Granted
+from controller.access.roles import OPERATE, READ
+from controller.rest.parameters import (
+    Connections,
+    Consumer,
+    Registry,
+    Sessions,
+    SubscriptionName,
+    Timestamp,
+    Topic,
+    Type,
+)
+from controller.rest.responses import OPERATES
+
+routes = APIRouter(prefix="/admin/v2/scalable/{tenant}/{namespace}", tags=["consumers"])
+
+
+@routes.put("/{topic}/subscriptions/{subscription}", **OPERATES)
+def create_subscription(registry: Registry, topic: Topic, subscription: SubscriptionName, type: Type) -> None:
+    """Create a subscription; nothing happens when it exists with this type."""
+    registry.create_subscription(topic, subscription, type)
+
+
+@routes.delete("/{topic}/subscriptions/{subscription}", **OPERATES)
+def delete_subscription(registry: Registry, topic: Topic, subscription: SubscriptionName) -> None:
+    """Delete a subscription with its sessions."""
+    registry.delete_subscription(topic, subscription)
+
+
+@routes.post("/{topic}/subscriptions/{subscription}/seek", **OPERATES)
+async def seek_subscription(
+    sessions: Sessions, topic: Topic, subscription: SubscriptionName, timestamp: Timestamp
+) -> None:
+    """Move a subscription, on every segment, to the first message of a time or later, or to the end without one."""
+    await sessions.seek((topic, subscription), timestamp)
+
+
+@routes.post("/{topic}/subscriptions/{subscription}/skip-all", **OPERATES)
+async def clear_backlog(sessions: Sessions, topic: Topic, subscription: SubscriptionName) -> None:
+    """Move a subscription behind the last message of every segment."""
+    await sessions.seek((topic, subscription), "latest")
+
+
+@routes.put("/{topic}/subscriptions/{subscription}/consumers/{consumer}", **OPERATES)
+def register_consumer(
+    registry: Registry, topic: Topic, subscription: SubscriptionName, consumer: Consumer, type: Type
+) -> None:
+    """Register a consumer session (not in Pulsar's REST); a known name changes nothing."""
+    registry.register_consumer(topic, subscription, consumer, type)
+
+
+@routes.delete("/{topic}/subscriptions/{subscription}/consumers/{consumer}", **OPERATES)
+def unregister_consumer(registry: Registry, topic: Topic, subscription: SubscriptionName, consumer: Consumer) -> None:
+    """Unregister a consumer session (not in Pulsar's REST)."""
+    registry.unregister_consumer(topic, subscription, consumer)
+
+
+@routes.get("/{topic}/subscriptions/{subscription}/consumers/{consumer}", dependencies=READ, response_class=Response)
+async def get_assignment(
+    connections: Connections, topic: Topic, subscription: SubscriptionName, consumer: Consumer
+) -> Response:
+    """What a registered consumer has to read (not in Pulsar's REST)."""
+    await connections.check_leader(topic)
+    found = await connections.sessions.assignment((topic, subscription), consumer)
+    return Response(found.to_json(), media_type="application/json")
+
+
+@routes.websocket("/{topic}/consumers", dependencies=OPERATE)
+async def consume(socket: WebSocket, connections: Connections, topic: Topic, grant: Granted) -> None:
+    """Sessions of consumers of a topic; see `controller.sessions.connections`."""
+    await connections.check_leader(topic)
+    await socket.accept()
+    await connections.serve(socket, topic, grant)

@@ -1,0 +1,105 @@
+"""Topics over REST, with splits and merges: verbs, paths, bodies and status codes of Pulsar 5 (DESIGN section 4.4).
+
+Stage: a request is read here, `controller.service` does it. Where Pulsar answers a wrong argument with 500 and a stack
+trace, this answers the 4xx that fits.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Response
+from fastapi.responses import JSONResponse
+
+from controller.access.roles import READ
+from controller.errors import BadRequest, NotFound, PreconditionFailed
+from controller.policies import parse_json
+from controller.rest.parameters import Body, Namespace, Service, Topic
+from controller.rest.responses import ADMINISTERS, OPERATES, takes
+from schemas.metadata import ScalableTopicMetadata
+
+_LONG = re.compile(r"-?[0-9]{1,18}", re.ASCII)
+_PROPERTIES = {"type": "object", "additionalProperties": {"type": "string"}}
+
+Decision = Annotated[
+    str | None,
+    Header(alias="X-Anabranch-Decision", max_length=128, description="Id of the decision that is being applied."),
+]
+
+routes = APIRouter(prefix="/admin/v2/scalable/{tenant}/{namespace}", tags=["scalable topics"])
+
+
+@routes.get("", dependencies=READ)
+def list_topics(
+    service: Service, namespace: Namespace, property: Annotated[list[str], Query(default_factory=list)]
+) -> list[str]:
+    """The topics of a namespace; `property=key=value`, repeated, keeps those that have all of them."""
+    filters = []
+    for text in property:
+        key, _, value = text.partition("=")
+        if not key or not value:
+            raise PreconditionFailed(f"property filter must be in the form key=value, got: {text[:200]}")
+        filters.append((key, value))
+    return service.list_topics(namespace, filters)
+
+
+@routes.put("/{topic}", **takes(_PROPERTIES))
+def create_topic(service: Service, topic: Topic, body: Body, numInitialSegments: str = "1") -> None:
+    """Create a topic; the body is empty or an object of string properties."""
+    properties = parse_json(body)
+    if properties is None:
+        properties = {}
+    if not isinstance(properties, dict) or not all(isinstance(value, str) for value in properties.values()):
+        raise BadRequest("the body must be empty or a JSON object of string properties")
+    if not _LONG.fullmatch(numInitialSegments):
+        raise PreconditionFailed(f"numInitialSegments must be a whole number, got: {numInitialSegments[:200]}")
+    service.create_topic(topic, int(numInitialSegments), properties)
+
+
+@routes.get("/{topic}", dependencies=READ, responses={200: {"model": ScalableTopicMetadata}})
+def get_layout(service: Service, topic: Topic) -> Response:
+    """The layout record of a topic (ScalableTopicMetadata)."""
+    return Response(service.layout_json(topic), media_type="application/json")
+
+
+@routes.delete("/{topic}", **ADMINISTERS)
+def delete_topic(service: Service, topic: Topic) -> None:
+    """Delete a topic; `force` is accepted and makes no difference."""
+    service.delete_topic(topic)
+
+
+@routes.post("/{topic}/migrate", **ADMINISTERS)
+def migrate_topic(service: Service, topic: Topic) -> None:
+    """Never done: every topic here is scalable (409) or is not there at all (404); `force` makes no difference."""
+    service.migrate_topic(topic)
+
+
+@routes.get("/{topic}/stats", dependencies=READ)
+def get_stats(service: Service, topic: Topic) -> JSONResponse:
+    """Epoch, segments with names and states, sessions of each subscription."""
+    return JSONResponse(service.stats(topic))
+
+
+@routes.post("/{topic}/split/{segment}", **OPERATES)
+def split_segment(service: Service, topic: Topic, segment: str, decision: Decision = None) -> None:
+    """Split an active segment at the middle of its hash range."""
+    service.split_segment(topic, _segment_id(segment), decision or None)
+
+
+@routes.post("/{topic}/merge/{first}/{second}", **OPERATES)
+def merge_segments(service: Service, topic: Topic, first: str, second: str, decision: Decision = None) -> None:
+    """Merge two adjacent active segments."""
+    service.merge_segments(topic, _segment_id(first), _segment_id(second), decision or None)
+
+
+@routes.get("/{topic}/operations", dependencies=READ)
+def list_operations(service: Service, topic: Topic) -> JSONResponse:
+    """The newest splits and merges with the step that each is at, the newest first (not in Pulsar's REST)."""
+    return JSONResponse([operation.model_dump(mode="json", by_alias=True) for operation in service.operations(topic)])
+
+
+def _segment_id(text: str) -> int:
+    if not _LONG.fullmatch(text):
+        raise NotFound(f"not a segment id: {text[:200]}")
+    return int(text)

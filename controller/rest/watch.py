@@ -1,0 +1,62 @@
+"""Watch sessions at `…/{topic}/watch`, as server-sent events and over WebSocket (PIP-468 "DAG Watch Sessions").
+
+Stage: any node serves any session; the messages are those of `controller.watch.layout_watcher`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Header, Query, Response, WebSocket
+from starlette.websockets import WebSocketDisconnect
+
+from controller.access.grants import Granted
+from controller.access.roles import READ
+from controller.errors import BadRequest
+from controller.rest.parameters import Topic, Watcher
+from controller.watch.hub import CloseReason
+from controller.watch.transport import CLOSE_CODES, LAST_SECONDS, EventStream, carry, gone, held
+
+_EPOCH = re.compile(r"[0-9]{1,18}", re.ASCII)
+
+
+async def _since(
+    last_event_id: Annotated[str | None, Header(description="The last epoch that the client has.")] = None,
+    since: Annotated[str | None, Query(description="The same, for clients that cannot set a header.")] = None,
+) -> int | None:
+    text = last_event_id or since
+    if not text:
+        return None
+    if not _EPOCH.fullmatch(text):
+        raise BadRequest(f"Last-Event-ID and since are an epoch, a whole number, got: {text[:200]}")
+    return int(text)
+
+
+Since = Annotated[int | None, Depends(_since)]
+
+routes = APIRouter(prefix="/admin/v2/scalable/{tenant}/{namespace}", tags=["watch"])
+
+
+@routes.get("/{topic}/watch", dependencies=READ, response_class=Response)
+async def watch(watcher: Watcher, topic: Topic, since: Since, grant: Granted) -> Response:
+    """Server-sent events: `layout` at once and after every change, `closed` at the end (not in Pulsar's REST)."""
+    return EventStream(await watcher.session(topic, since), grant)
+
+
+@routes.websocket("/{topic}/watch", dependencies=READ)
+async def watch_socket(socket: WebSocket, watcher: Watcher, topic: Topic, since: Since, grant: Granted) -> None:
+    """The same messages over WebSocket; what the client sends is not read."""
+    with contextlib.closing(await watcher.session(topic, since)) as session, held(grant, session):
+        await socket.accept()
+
+        async def send_all() -> None:
+            async for update in session:
+                await socket.send_text(update.layout)
+
+        reason = await carry(session, send_all(), gone(socket.receive))
+        if reason is not CloseReason.LEFT:
+            with contextlib.suppress(asyncio.TimeoutError, WebSocketDisconnect, RuntimeError):
+                await asyncio.wait_for(socket.close(CLOSE_CODES[reason], reason.value), LAST_SECONDS)

@@ -1,0 +1,125 @@
+"""Asking Kafka with a bounded wait, and saying what was asked, where, and what to do when it does not answer.
+
+Stage: below `kafka`. One `AdminClient` for ever: a temporary one would take its pending answers along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+from tenacity import Retrying, retry_if_exception, retry_if_result, stop_after_delay, wait_fixed, wait_random
+from tenacity.wait import wait_base
+
+from controller.segments.base import SegmentStoreError
+
+T = TypeVar("T")
+
+DELAY_SECONDS = 0.02
+JITTER_SECONDS = 0.01
+"""Between two questions while the brokers have not got ready."""
+MARGIN_SECONDS = 5.0
+"""The client gives up by itself; this much later we do not believe that it will any more."""
+
+UNREACHABLE = frozenset(
+    {
+        KafkaError._TIMED_OUT,
+        KafkaError._TIMED_OUT_QUEUE,
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._MSG_TIMED_OUT,
+        KafkaError._RESOLVE,
+        KafkaError.REQUEST_TIMED_OUT,
+    }
+)
+FOR_A_MOMENT = frozenset(
+    {
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.NOT_CONTROLLER,
+        # Of a leader that has been told of its new term later than we have.
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.FENCED_LEADER_EPOCH,
+    }
+)
+NO_TOPIC = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
+NO_GROUP = frozenset({KafkaError.GROUP_ID_NOT_FOUND})
+GROUP_IN_USE = frozenset({KafkaError.NON_EMPTY_GROUP})
+GROUP_HAS_MEMBERS = frozenset({KafkaError.UNKNOWN_MEMBER_ID})
+"""A position is committed by nobody, while the group has members."""
+
+_WAIT: wait_base = wait_fixed(DELAY_SECONDS) + wait_random(0, JITTER_SECONDS)
+
+
+def code_of(error: KafkaException) -> int:
+    """The code of what Kafka said."""
+    return int(error.args[0].code())
+
+
+class KafkaAdmin:
+    """The administration client of the cluster at `bootstrap`; no question takes much longer than `timeout` seconds."""
+
+    def __init__(self, bootstrap: str, timeout: float) -> None:
+        self.bootstrap = bootstrap
+        self.timeout = timeout
+        self.where = f"Kafka at {bootstrap}"
+        self.limit = {"request_timeout": timeout}
+        """Argument of every call of `admin`."""
+        self.admin = AdminClient({"bootstrap.servers": bootstrap, "client.id": "anabranch-segments", "log_level": 0})
+
+    @contextmanager
+    def to(self, what: str) -> Iterator[None]:
+        """Turns what Kafka says within the block into a `SegmentStoreError`."""
+        try:
+            yield
+        except KafkaException as error:
+            fault: KafkaError = error.args[0]
+            if fault.code() in UNREACHABLE:
+                advice = "check that it runs and can be reached, then do it again"
+                said = f"gave no answer within {self.timeout:g} s; {advice}"
+            else:
+                said = f"says {fault.name()}: {fault.str()}; what is done stays done, do it again"
+            raise SegmentStoreError(f"cannot {what}: {self.where} {said}") from error
+
+    def answers(self, futures: Mapping[Any, Future[T]]) -> list[T]:
+        """Every answer; raises the first error after all have come."""
+        failure: KafkaException | None = None
+        answers: list[T] = []
+        for future in futures.values():
+            try:
+                answers.append(self.answer(future))
+            except KafkaException as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return answers
+
+    def answer(self, future: Future[T]) -> T:
+        """One answer."""
+        try:
+            return future.result(self.timeout + MARGIN_SECONDS)
+        except TimeoutError:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
+
+    def again(self, ask: Callable[[], T], passing: frozenset[int] = FOR_A_MOMENT) -> T:
+        """`ask`, repeated while the brokers have an error of the kind that is soon over."""
+        passes = retry_if_exception(lambda error: isinstance(error, KafkaException) and code_of(error) in passing)
+        return Retrying(retry=passes, stop=stop_after_delay(self.timeout), wait=_WAIT, reraise=True)(ask)
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Returns when `condition` is true; it is asked again and again."""
+        retrying = Retrying(
+            retry=retry_if_result(lambda fulfilled: not fulfilled),
+            stop=stop_after_delay(self.timeout),
+            wait=_WAIT,
+            retry_error_callback=lambda _: False,
+        )
+        if not retrying(condition):
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))

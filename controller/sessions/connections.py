@@ -1,0 +1,229 @@
+"""Consumer sessions over WebSocket at `…/{topic}/consumers` (PIP-468 "Registration Flow", "Session Lifecycle").
+
+Stage: the transport of `controller.sessions.manager`. One connection carries any number of consumers of one topic, told
+apart by ids that the client chooses. The client sends
+
+- `{"command": "register", "consumerId": 1, "subscription": "billing", "type": "STREAM", "consumerName": "b-7"}`
+- `{"command": "leave", "consumerId": 1}`
+
+and is sent, for each consumer, its whole assignment at once and whenever it changes, why it has lost its consumer, or
+why what it asked for was not done:
+
+- `{"command": "assignment", "consumerId": 1, "assignment": {"layoutEpoch": 3, "assignedSegments": […]}}`
+- `{"command": "closed", "consumerId": 1, "reason": "…"}`
+- `{"command": "error", "consumerId": 1, "status": 409, "reason": "…"}`
+- `{"command": "moved", "controllerBrokerUrl": "http://…"}` before the end of the connection: another node leads the
+  topic now, at that address if it is known already; consumers register there.
+
+A node that does not lead the topic answers the first request with 307 to the one that does. Whose connection ends
+without a goodbye keeps its segments for the grace period and takes them up by registering again; so does whose token
+was replaced by another (close code 4401).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from typing import Annotated, Any, Literal
+
+from fastapi import WebSocket
+from pydantic import Field, TypeAdapter, ValidationError
+from starlette.websockets import WebSocketDisconnect
+
+from controller.access.grants import REVOKED, REVOKED_REASON, Grant
+from controller.errors import ControllerError, NotLeader
+from controller.metadata.base import StoreError
+from controller.sessions.coordinator import Link, Push
+from controller.sessions.manager import SessionManager, SubscriptionKey
+from controller.sessions.messages import ConsumerAssignment
+from controller.sessions.registry import SubscriptionRegistry
+from schemas.base import Name, Wire
+from schemas.messages import SubscriptionType
+
+log = logging.getLogger(__name__)
+
+MAX_UNSENT = 1_000
+"""Messages that wait for a connection before it is cut off as slow."""
+MAX_CONSUMERS = 10_000
+"""Consumers that one connection can carry."""
+STOPPING, SLOW = 1012, 1013
+"""WebSocket close codes (RFC 6455 registry)."""
+
+
+class Register(Wire):
+    """A consumer says hello."""
+
+    command: Literal["register"]
+    consumer_id: Annotated[int, Field(ge=0, le=2**53)]
+    subscription: Name
+    type: SubscriptionType = "STREAM"
+    consumer_name: Name
+
+
+class Leave(Wire):
+    """A consumer says goodbye."""
+
+    command: Literal["leave"]
+    consumer_id: Annotated[int, Field(ge=0, le=2**53)]
+
+
+_COMMANDS: TypeAdapter[Register | Leave] = TypeAdapter(Annotated[Register | Leave, Field(discriminator="command")])
+
+
+class _Connection:
+    """What waits to be sent to one client, and its consumers by id."""
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.consumers: dict[int, tuple[SubscriptionKey, str]] = {}
+        self.unsent: asyncio.Queue[str | None] = asyncio.Queue(MAX_UNSENT)
+        """None: nothing comes after it."""
+        self.ended: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
+        """The close code and the reason."""
+
+    def send(self, **message: Any) -> None:
+        try:
+            self.unsent.put_nowait(json.dumps(message))
+        except asyncio.QueueFull:
+            self.end(SLOW)
+
+    def refuse(self, consumer_id: int, status: int, reason: str, **more: str) -> None:
+        self.send(command="error", consumerId=consumer_id, status=status, reason=reason, **more)
+
+    def finish(self) -> None:
+        """End it once all is sent that waits."""
+        try:
+            self.unsent.put_nowait(None)
+        except asyncio.QueueFull:
+            self.end(SLOW)
+
+    def end(self, code: int, reason: str = "") -> None:
+        if not self.ended.done():
+            self.ended.set_result((code, reason))
+
+
+class ConsumerConnections:
+    """All connections of a controller, and the subscriptions that they take part in."""
+
+    def __init__(self, registry: SubscriptionRegistry, grace_seconds: float) -> None:
+        self.sessions = SessionManager(registry, grace_seconds, self._tell)
+        self._leaders = registry.leaders
+        self._connections: dict[int, _Connection] = {}
+        self._numbers = 0
+
+    async def start(self) -> None:
+        """Called in the event loop that the sessions live in."""
+        loop = asyncio.get_running_loop()
+        await self.sessions.start()
+
+        def ended(topic: str) -> None:
+            self.sessions.term_ended(topic)
+            with contextlib.suppress(RuntimeError):
+                asyncio.run_coroutine_threadsafe(self._move(topic), loop)
+
+        self._leaders.on_begun.append(self.sessions.term_begun)
+        self._leaders.on_ended.append(ended)
+
+    async def _move(self, topic: str) -> None:
+        """This node does not lead a topic any more: its consumers are sent to who does."""
+        if not any(connection.topic == topic for connection in self._connections.values()):
+            return
+        try:
+            url = await asyncio.to_thread(self._leaders.leader, topic)
+        except StoreError:
+            url = None
+        for connection in self._connections.values():
+            if connection.topic == topic and connection.consumers:
+                connection.send(command="moved", controllerBrokerUrl=url)
+                connection.finish()
+
+    def stop(self) -> None:
+        """Ends all connections; their consumers have the grace period of the next start."""
+        for connection in self._connections.values():
+            connection.end(STOPPING)
+
+    async def check_leader(self, topic: str) -> None:
+        """Raises `NotLeader` when another node leads the topic."""
+        await asyncio.to_thread(self._leaders.redirect, topic)
+
+    async def serve(self, socket: WebSocket, topic: str, grant: Grant) -> None:
+        """Carry one connection to its end."""
+        self._numbers += 1
+        number = self._numbers
+        connection = self._connections[number] = _Connection(topic)
+        tasks: list[asyncio.Future[Any]] = [
+            asyncio.create_task(self._receive(socket, connection, number)),
+            asyncio.create_task(_send(socket, connection)),
+        ]
+        try:
+            with grant.held(lambda: connection.end(REVOKED, REVOKED_REASON)):
+                await asyncio.wait({*tasks, connection.ended}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            del self._connections[number]
+            for task in tasks:
+                task.cancel()
+            for ended in await asyncio.gather(*tasks, return_exceptions=True):
+                if not isinstance(ended, (WebSocketDisconnect, asyncio.CancelledError)):
+                    log.error("a connection of consumers of %s failed: %r", topic, ended)
+            await self.sessions.disconnect({key for key, _ in connection.consumers.values()}, number)
+        if connection.ended.done():
+            with contextlib.suppress(asyncio.TimeoutError, WebSocketDisconnect, RuntimeError):
+                await asyncio.wait_for(socket.close(*connection.ended.result()), 1)
+
+    async def _receive(self, socket: WebSocket, connection: _Connection, number: int) -> None:
+        while True:
+            text = await socket.receive_text()
+            try:
+                command = _COMMANDS.validate_json(text)
+            except ValidationError as error:
+                first = error.errors()[0]
+                where = ".".join(str(part) for part in first["loc"])
+                connection.send(command="error", status=400, reason=f"{where}: {first['msg']}")
+                continue
+            link = Link(number, command.consumer_id)
+            try:
+                if isinstance(command, Register):
+                    await self._register(connection, link, command)
+                elif command.consumer_id in connection.consumers:
+                    await self.sessions.leave(*connection.consumers[command.consumer_id], link)
+                    connection.consumers.pop(command.consumer_id, None)
+            except NotLeader as error:
+                connection.refuse(command.consumer_id, error.status, error.reason, controllerBrokerUrl=error.url)
+            except ControllerError as error:
+                connection.refuse(command.consumer_id, error.status, error.reason)
+            except StoreError as error:
+                connection.refuse(command.consumer_id, 503, f"the metadata store cannot be used now: {error}")
+
+    async def _register(self, connection: _Connection, link: Link, command: Register) -> None:
+        key = connection.topic, command.subscription
+        wanted = key, command.consumer_name
+        known = connection.consumers.get(link.consumer_id, wanted)
+        if known != wanted or len(connection.consumers) >= MAX_CONSUMERS:
+            reason = "the id is another consumer's on this connection" if known != wanted else "too many consumers"
+            connection.send(command="error", consumerId=link.consumer_id, status=409, reason=reason)
+            return
+        connection.consumers[link.consumer_id] = wanted
+        try:
+            await self.sessions.register(key, command.consumer_name, link, command.type)
+        except (ControllerError, StoreError):
+            connection.consumers.pop(link.consumer_id, None)
+            raise
+
+    def _tell(self, link: Link, what: Push | str) -> None:
+        connection = self._connections.get(link.connection)
+        if connection is None:
+            return
+        if isinstance(what, str):
+            connection.consumers.pop(link.consumer_id, None)
+            connection.send(command="closed", consumerId=link.consumer_id, reason=what)
+        else:
+            assignment = ConsumerAssignment.of(connection.topic, what).model_dump(mode="json", by_alias=True)
+            connection.send(command="assignment", consumerId=link.consumer_id, assignment=assignment)
+
+
+async def _send(socket: WebSocket, connection: _Connection) -> None:
+    while (text := await connection.unsent.get()) is not None:
+        await socket.send_text(text)
+    connection.end(STOPPING)

@@ -1,0 +1,216 @@
+"""Sessions of one subscription, and what they hold (PIP-468 "SubscriptionCoordinator", "Consumer Session Lifecycle").
+
+Stage: between whoever leads a topic (it stores, then sends) and the rule in `controller.sessions.assignment`. A
+coordinator is a value: each step answers the next coordinator and what to tell whom, so the leader makes the step
+durable first and only then takes the next coordinator for its own. All instants are milliseconds of one clock that
+never goes back; nothing here reads one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+from controller.errors import Conflict
+from controller.metadata.records import ConsumerRegistration, SubscriptionRecord
+from controller.sessions.assignment import Assignment, assign, assignable, changed, replayable
+from decisions.topic.layout import Segment, SegmentLayout
+from schemas.messages import SubscriptionType
+
+MAX_CONSUMERS = 10_000
+"""Sessions that a subscription can have; one more is refused."""
+
+
+class Link(NamedTuple):
+    """Where a connected consumer is reached: a connection, and the protocol's id of the consumer on it."""
+
+    connection: int
+    """Never used for a second connection as long as the leader lives: protocol ids start again on each."""
+    consumer_id: int
+
+
+class Away(NamedTuple):
+    """A consumer without a connection; its segments stay its own until `until_ms`."""
+
+    until_ms: int
+
+
+Session = Link | Away
+
+
+class MembershipEvent(NamedTuple):
+    """A session came or went; `consumers` are there after it."""
+
+    event: Literal["registered", "unregistered"]
+    consumer: str
+    consumers: int
+
+
+class Push(NamedTuple):
+    """The whole assignment of a connected consumer, to be sent to its link."""
+
+    consumer: str
+    link: Link
+    epoch: int
+    segments: tuple[Segment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """What a step asks of the leader: make it durable with its announcements in one commit, then send the pushes."""
+
+    events: tuple[MembershipEvent, ...] = ()
+    """Each also puts or deletes the stored registration of its consumer."""
+    drained_changed: bool = False
+    """Whether the stored record of the subscription is out of date."""
+    pushes: tuple[Push, ...] = ()
+    superseded: Link | None = None
+    """A link that lost its consumer to a newer one: it is no member any more and can be closed."""
+
+
+NOTHING = Effects()
+
+
+@dataclass(frozen=True)
+class SubscriptionCoordinator:
+    """Consumers and segments of one subscription. A QUEUE is coordinated by nobody: counted, never assigned."""
+
+    name: str
+    type: SubscriptionType
+    grace_ms: int
+    """Time for which a consumer that lost its connection keeps its segments, milliseconds."""
+    layout: SegmentLayout
+    sessions: Mapping[str, Session] = field(default_factory=dict)
+    drained: frozenset[int] = frozenset()
+    """Ids of the sealed segments that this subscription has read to the end."""
+
+    @cached_property
+    def assignment(self) -> Assignment:
+        """Who holds what, consumers within their grace period included."""
+        if self.type == "QUEUE":
+            segments: tuple[Segment, ...] = ()
+        elif self.type == "CHECKPOINT":
+            segments = replayable(self.layout)
+        else:
+            segments = assignable(self.layout, self.drained)
+        return assign(segments, self.sessions)
+
+    def due(self) -> int | None:
+        """The instant at which `expire` next has something to do; None when everybody is connected."""
+        return min((session.until_ms for session in self.sessions.values() if isinstance(session, Away)), default=None)
+
+    def register(self, consumer: str, link: Link, type: SubscriptionType) -> tuple[SubscriptionCoordinator, Effects]:
+        """A consumer says hello; it is always answered with its assignment.
+
+        A new name is a new session. A known one keeps its segments, disturbs nobody, and the newest link wins.
+        `Conflict` for another type than the subscription's, as Pulsar's "Subscription is of different type", and for
+        a consumer too many.
+        """
+        if type != self.type:
+            raise Conflict(f"Subscription {self.name} exists with type {self.type}, not {type}")
+        if consumer not in self.sessions:
+            if len(self.sessions) >= MAX_CONSUMERS:
+                raise Conflict(f"Subscription {self.name} has {MAX_CONSUMERS} consumers, more are not accepted")
+            joined = replace(self, sessions={**self.sessions, consumer: link})
+            event = MembershipEvent("registered", consumer, len(joined.sessions))
+            return joined, Effects((event,), pushes=self._pushes(joined))
+        before = self.sessions[consumer]
+        known = replace(self, sessions={**self.sessions, consumer: link})
+        superseded = before if isinstance(before, Link) and before != link else None
+        return known, Effects(pushes=(known._push(consumer, link),), superseded=superseded)
+
+    def disconnect(self, connection: int, now_ms: int) -> SubscriptionCoordinator:
+        """A connection is gone: the consumers that it still carries have the grace period to come back."""
+        away = Away(now_ms + self.grace_ms)
+        sessions = {name: away if _is_on(session, connection) else session for name, session in self.sessions.items()}
+        return replace(self, sessions=sessions)
+
+    def leave(self, consumer: str, link: Link) -> tuple[SubscriptionCoordinator, Effects]:
+        """A consumer says goodbye on its link; nothing happens when that is not its link any more (Pulsar #26433)."""
+        return self.remove([consumer]) if self.sessions.get(consumer) == link else (self, NOTHING)
+
+    def expire(self, now_ms: int) -> tuple[SubscriptionCoordinator, Effects]:
+        """Evicts every consumer whose grace period ended at or before `now_ms`, with one rebalance for all of them."""
+        sessions = self.sessions.items()
+        return self.remove(
+            name for name, session in sessions if isinstance(session, Away) and session.until_ms <= now_ms
+        )
+
+    def remove(self, consumers: Iterable[str]) -> tuple[SubscriptionCoordinator, Effects]:
+        """Ends sessions by name, connected or not; names without one are passed over."""
+        gone = sorted(set(consumers) & self.sessions.keys())
+        if not gone:
+            return self, NOTHING
+        left = replace(self, sessions={name: link for name, link in self.sessions.items() if name not in set(gone)})
+        count = len(self.sessions)
+        events = tuple(MembershipEvent("unregistered", name, count - 1 - at) for at, name in enumerate(gone))
+        return left, Effects(events, pushes=self._pushes(left))
+
+    def admit(self, sessions: Mapping[str, Session]) -> tuple[SubscriptionCoordinator, Effects]:
+        """Takes over sessions that were registered elsewhere, with one rebalance; known names are passed over."""
+        return self._with(replace(self, sessions={**sessions, **self.sessions}))
+
+    def follow(self, layout: SegmentLayout) -> tuple[SubscriptionCoordinator, Effects]:
+        """Takes over a newer layout (PIP-468 "onLayoutChange"); an older one is passed over.
+
+        What was drained is forgotten with the segment that is pruned.
+        """
+        if layout.epoch < self.layout.epoch:
+            return self, NOTHING
+        return self._with(replace(self, layout=layout, drained=self.drained & layout.segments.keys()))
+
+    def drain(self, segments: Iterable[int]) -> tuple[SubscriptionCoordinator, Effects]:
+        """The subscription has read these sealed segments to the end; others than sealed ones are passed over."""
+        known = self.layout.segments
+        sealed = {number for number in segments if number in known and not known[number].is_active}
+        return self._with(replace(self, drained=self.drained | sealed))
+
+    def drain_anew(self, segments: Iterable[int]) -> tuple[SubscriptionCoordinator, Effects]:
+        """The subscription was moved: of what was drained before only these sealed segments are.
+
+        A parent that has something to read again comes before its children again, which Pulsar 5 leaves out.
+        """
+        moved, _ = replace(self, drained=frozenset()).drain(segments)
+        return self._with(moved)
+
+    def fresh_grace(self, consumers: Iterable[str], now_ms: int) -> SubscriptionCoordinator:
+        """As a new leader sees its consumers: all are away and have the whole grace period (PIP-468 "failover")."""
+        return replace(self, sessions=dict.fromkeys(consumers, Away(now_ms + self.grace_ms)))
+
+    def _with(self, after: SubscriptionCoordinator) -> tuple[SubscriptionCoordinator, Effects]:
+        return after, Effects(drained_changed=after.drained != self.drained, pushes=self._pushes(after))
+
+    def _pushes(self, after: SubscriptionCoordinator) -> tuple[Push, ...]:
+        """What the step to `after` has to tell the connected; the others are told when they come back."""
+        pushes = []
+        for name in changed(self.assignment, after.assignment):
+            session = after.sessions[name]
+            if isinstance(session, Link):
+                pushes.append(after._push(name, session))
+        return tuple(pushes)
+
+    def _push(self, consumer: str, link: Link) -> Push:
+        return Push(consumer, link, self.layout.epoch, self.assignment[consumer])
+
+
+def restore(
+    name: str,
+    record: SubscriptionRecord,
+    consumers: Iterable[ConsumerRegistration],
+    layout: SegmentLayout,
+    grace_ms: int,
+    now_ms: int,
+) -> SubscriptionCoordinator:
+    """The coordinator of a new leader at `now_ms`: everybody away, with a whole grace period (PIP-468 "failover").
+
+    `layout` may be newer than the record; drained segments that are gone from it, or are none, are left out.
+    """
+    empty = SubscriptionCoordinator(name, record.type, grace_ms, layout)
+    drained, _ = empty.drain(record.drained)
+    return drained.fresh_grace((consumer.consumer_name for consumer in consumers), now_ms)
+
+
+def _is_on(session: Session, connection: int) -> bool:
+    return isinstance(session, Link) and session.connection == connection

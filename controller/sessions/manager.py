@@ -1,0 +1,384 @@
+"""The session manager: the consumer sessions of the topics that this node leads (PIP-468 "Registration Flow").
+
+Stage: between `controller.sessions.connections`, which carries messages, and the coordinators, which are values. Lives
+in one event loop. A step is stored first, by `SubscriptionRegistry`, and only then taken over and told. So a
+registration that a consumer was told of survives the process. Connections and grace periods do not: when a term of this
+node begins, all consumers are away and have the whole grace period. A consumer that was registered by REST has no
+connection and stays until it is unregistered by REST.
+
+What others change is not followed event by event: after any change of members or layout, a coordinator is brought to
+what the store holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import replace
+from typing import Any
+from weakref import WeakValueDictionary
+
+from controller.errors import ControllerError, NotFound
+from controller.metadata.base import StoreError
+from controller.metadata.records import ConsumerRegistration, SubscriptionRecord
+from controller.retries import with_jitter
+from controller.segments.base import SegmentStoreError, Target
+from controller.sessions.assignment import assignable
+from controller.sessions.coordinator import Away, Effects, Link, Push, SubscriptionCoordinator, restore
+from controller.sessions.messages import ConsumerAssignment
+from controller.sessions.registry import SubscriptionRegistry
+from decisions.topic.layout import segment_topic
+from schemas.messages import SubscriptionType
+
+log = logging.getLogger(__name__)
+
+DRAIN_SECONDS = 1.0
+"""Time between two looks at the backlog of sealed segments that are being read."""
+RETRY_DELAY_SECONDS, RETRY_JITTER_SECONDS = 1.0, 0.5
+"""Time before a step that failed is tried again."""
+MIN_WAIT_SECONDS = 0.05
+"""Shortest time before expired sessions are looked at."""
+NEVER = Away(2**62)
+"""The session of a consumer that was registered by REST."""
+
+SubscriptionKey = tuple[str, str]
+"""A topic and one of its subscriptions."""
+Tell = Callable[[Link, Push | str], None]
+"""Sends an assignment to a link, or says why the link has lost its consumer; must not wait."""
+
+
+class SessionManager:
+    """All coordinators with sessions; the others are made when they are asked for."""
+
+    def __init__(self, subscribing: SubscriptionRegistry, grace_seconds: float, tell: Tell) -> None:
+        """`tell` is called in the event loop, after what it tells was stored."""
+        self._subscribing = subscribing
+        self._grace_ms = int(grace_seconds * 1000)
+        self._tell = tell
+        self._locks: WeakValueDictionary[SubscriptionKey, asyncio.Lock] = WeakValueDictionary()
+        self._led: dict[SubscriptionKey, SubscriptionCoordinator] = {}
+        self._stale: set[SubscriptionKey] = set()
+        """Those that are to be refreshed and are not yet looked up."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timers: dict[SubscriptionKey, asyncio.TimerHandle] = {}
+        self._looks: dict[SubscriptionKey, asyncio.TimerHandle] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def start(self) -> None:
+        """Called in the event loop that all of this lives in."""
+        self._loop = asyncio.get_running_loop()
+
+    async def stop(self) -> None:
+        """Ends all waiting; what is stored stays."""
+        self._loop = None
+        for timer in (*self._timers.values(), *self._looks.values()):
+            timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def register(self, key: SubscriptionKey, consumer: str, link: Link, type: SubscriptionType) -> None:
+        """A consumer says hello on `link`; it is told its assignment. `NotFound`, `Conflict`."""
+        # First of all, so that what is loaded is not older than the term.
+        await asyncio.to_thread(self._subscribing.lead, key[0])
+        async with self._alone(key):
+            coordinator = self._led.get(key)
+            if coordinator is None:
+                coordinator = await asyncio.to_thread(self._load, key, type)
+            after, change = coordinator.register(consumer, link, type)
+            try:
+                await asyncio.to_thread(self._subscribing.register_consumer, *key, consumer, type, session=True)
+            except (SegmentStoreError, StoreError):
+                # Perhaps it is registered, and has the grace period to come again.
+                self._spawn(self._refresh(key, load=True))
+                raise
+            self._take(key, after, change)
+        # A subscription that is new may find segments that are sealed and empty.
+        self._spawn(self._drain(key))
+
+    async def leave(self, key: SubscriptionKey, consumer: str, link: Link) -> None:
+        """A consumer says goodbye; nothing happens when `link` is not its link any more."""
+        async with self._alone(key):
+            coordinator = self._led.get(key)
+            if coordinator is None:
+                return
+            after, change = coordinator.leave(consumer, link)
+            await self._store_gone(key, change)
+            self._take(key, after, change)
+
+    async def disconnect(self, keys: set[SubscriptionKey], connection: int) -> None:
+        """A connection is gone, with its consumers of these subscriptions: they have the grace period to come back."""
+        for key in keys:
+            async with self._alone(key):
+                if key in self._led:
+                    self._take(key, self._led[key].disconnect(connection, _now_ms()), Effects())
+
+    async def seek(self, key: SubscriptionKey, target: Target) -> None:
+        """Move a subscription on all segments (`SubscriptionRegistry.seek`), and tell its consumers what follows."""
+        # Alone until it is looked anew: nothing may be taken for drained in between that was so before.
+        async with self._alone(key):
+            try:
+                await asyncio.to_thread(self._subscribing.seek, *key, target)
+            finally:
+                await self._look_and_take(key, anew=True)
+
+    async def assignment(self, key: SubscriptionKey, consumer: str) -> ConsumerAssignment:
+        """What a registered consumer has to read, for those who ask instead of being told. `NotFound`."""
+        async with self._alone(key):
+            coordinator = self._led.get(key)
+            if coordinator is None:
+                coordinator = await asyncio.to_thread(self._load, key, None)
+                if coordinator.type == "STREAM":
+                    found, _ = await asyncio.to_thread(self._look, key, coordinator)
+                    coordinator, _ = coordinator.drain(found)
+        segments = coordinator.assignment.get(consumer)
+        if segments is None:
+            raise NotFound(f"Consumer not found: {consumer} of {key[1]} on {key[0]}")
+        return ConsumerAssignment.of(key[0], Push(consumer, Link(0, 0), coordinator.layout.epoch, segments))
+
+    def term_begun(self, topic: str) -> None:
+        """From any thread: all that were connected to the leader before have a whole grace period from now on."""
+        self._soon(lambda: self._spawn(self._load_sessions(topic)))
+
+    def term_ended(self, topic: str) -> None:
+        """From any thread: nothing that is known of a topic's sessions counts any more."""
+        self._soon(lambda: self._forget_all([key for key in {*self._led, *self._locks} if key[0] == topic]))
+
+    def topics(self) -> set[str]:
+        """Those with consumers that are connected or within their grace period; from any thread."""
+        return {key[0] for key in tuple(self._led)}
+
+    def layout_changed(self, topic: str) -> None:
+        """From any thread: the layout of a topic was committed, or the topic is deleted."""
+        self._soon(lambda: self._refresh_led([key for key in self._led if key[0] == topic]))
+
+    def members_changed(self, topic: str, subscription: str) -> None:
+        """From any thread: consumers of a subscription were registered or unregistered, or it is deleted."""
+        self._soon(lambda: self._refresh_led([(topic, subscription)]))
+
+    def sessions(self) -> int:
+        """Number of consumers that are connected or within their grace period."""
+        return sum(session != NEVER for one in self._led.values() for session in one.sessions.values())
+
+    def _alone(self, key: SubscriptionKey) -> asyncio.Lock:
+        """The lock under which the coordinator of a subscription is changed."""
+        return self._locks.setdefault(key, asyncio.Lock())
+
+    def _load(self, key: SubscriptionKey, type: SubscriptionType | None) -> SubscriptionCoordinator:
+        """What the store holds; everybody with the whole grace period. A missing subscription is one of `type`."""
+        layout, found = self._subscribing.membership(*key)
+        if found is None:
+            if type is None:
+                raise NotFound(f"Subscription not found: {key[1]} on {key[0]}")
+            return SubscriptionCoordinator(key[1], type, self._grace_ms, layout)
+        restored = restore(
+            key[1],
+            SubscriptionRecord(type=found.type, drained=found.drained),
+            [ConsumerRegistration(consumer_name=name) for name in found.consumers],
+            layout,
+            self._grace_ms,
+            _now_ms(),
+        )
+        sessions = {name: restored.sessions[name] if found.consumers[name] else NEVER for name in found.consumers}
+        return replace(restored, sessions=sessions)
+
+    def _refresh_led(self, keys: list[SubscriptionKey]) -> None:
+        for key in keys:
+            # One look that has not begun yet sees the effects of any number of changes.
+            if key in self._led and key not in self._stale:
+                self._stale.add(key)
+                self._spawn(self._refresh(key))
+
+    def _forget_all(self, keys: list[SubscriptionKey]) -> None:
+        for key in keys:
+            self._spawn(self._forget(key))
+
+    async def _forget(self, key: SubscriptionKey) -> None:
+        # Under the lock, so that a step that is under way does not bring it back.
+        async with self._alone(key):
+            self._led.pop(key, None)
+            for waiting in (self._timers, self._looks):
+                if key in waiting:
+                    waiting.pop(key).cancel()
+
+    async def _load_sessions(self, topic: str) -> None:
+        try:
+            names = await asyncio.to_thread(self._subscribing.subscriptions_with_sessions, topic)
+            for name in names:
+                await self._refresh((topic, name), load=True)
+        except (ControllerError, StoreError) as error:
+            log.warning("the sessions of %s cannot be loaded, trying again: %s", topic, error)
+            self._later(topic, lambda: self._load_sessions(topic))
+
+    async def _refresh(self, key: SubscriptionKey, load: bool = False) -> None:
+        """Bring a coordinator to the layout and the members that are stored."""
+        try:
+            await self._refresh_now(key, load)
+        except (ControllerError, StoreError) as error:
+            log.warning("%s of %s cannot be looked up, trying again: %s", key[1], key[0], error)
+            self._later(key[0], lambda: self._refresh(key, load))
+
+    async def _refresh_now(self, key: SubscriptionKey, load: bool) -> None:
+        async with self._alone(key):
+            self._stale.discard(key)
+            before = self._led.get(key)
+            if (before is None and not load) or not self._subscribing.leads(key[0]):
+                return
+            try:
+                stored = await asyncio.to_thread(self._load, key, None)
+            except NotFound as gone:
+                self._drop(key, gone.reason)
+                return
+            if before is None:
+                self._take(key, stored, Effects())
+            else:
+                after, first = before.follow(stored.layout)
+                left = after.sessions.keys() - stored.sessions.keys()
+                after, second = after.remove(left)
+                after, third = after.admit(stored.sessions)
+                if first.drained_changed:
+                    await asyncio.to_thread(self._subscribing.save_drained, *key, sorted(after.drained))
+                for name in left:
+                    self._lost(before, name, "the consumer was unregistered")
+                pushes = (*first.pushes, *second.pushes, *third.pushes)
+                self._take(key, after, Effects(pushes=_last(push for push in pushes if push.consumer not in left)))
+        await self._drain(key)
+
+    async def _drain(self, key: SubscriptionKey) -> None:
+        """Look which sealed segments have been read to the end; look again while there are any that have not."""
+        async with self._alone(key):
+            await self._look_and_take(key)
+
+    async def _look_and_take(self, key: SubscriptionKey, anew: bool = False) -> None:
+        """One look, within `_alone`; `anew`: after a seek, when what was drained before does not count."""
+        coordinator = self._led.get(key)
+        if coordinator is None or coordinator.type != "STREAM":
+            return
+        start = coordinator.drain_anew(())[0] if anew else coordinator
+        found, reading = await asyncio.to_thread(self._look, key, start)
+        if found or anew:
+            after, change = coordinator.drain_anew(start.drained | found)
+            try:
+                await asyncio.to_thread(self._subscribing.save_drained, *key, sorted(after.drained))
+            except (ControllerError, StoreError) as error:
+                log.warning("what %s of %s has read is not stored yet: %s", key[1], key[0], error)
+                reading = True
+            else:
+                anew = True
+            # After a seek also what is not stored: what is then says less than this, and never more.
+            if anew:
+                self._take(key, after, change)
+        if key in self._looks:
+            self._looks.pop(key).cancel()
+        if reading and self._loop is not None:
+            self._looks[key] = self._loop.call_later(DRAIN_SECONDS, lambda: self._spawn(self._drain(key)))
+
+    def _look(self, key: SubscriptionKey, coordinator: SubscriptionCoordinator) -> tuple[set[int], bool]:
+        """The sealed segments that were read to the end since, and whether there are others; children after parents."""
+        found: set[int] = set()
+        while True:
+            known = coordinator.drained | found
+            reading = {
+                segment.segment_id: segment_topic(key[0], segment)
+                for segment in assignable(coordinator.layout, known)
+                if not segment.is_active
+            }
+            try:
+                read = self._subscribing.drained_of(key[1], reading)
+            except (ControllerError, StoreError) as error:
+                log.warning("cannot tell what %s of %s has read: %s", key[1], key[0], error)
+                return found, True
+            if not read:
+                return found, bool(reading)
+            found |= read
+
+    async def _expire(self, key: SubscriptionKey) -> None:
+        async with self._alone(key):
+            coordinator = self._led.get(key)
+            if coordinator is None:
+                return
+            after, change = coordinator.expire(_now_ms())
+            try:
+                await self._store_gone(key, change)
+            except (ControllerError, StoreError) as error:
+                log.warning("consumers of %s of %s cannot be unregistered: %s", key[1], key[0], error)
+                self._timers[key] = asyncio.get_running_loop().call_later(
+                    _retry_delay(), lambda: self._spawn(self._expire(key))
+                )
+                return
+            self._take(key, after, change)
+
+    async def _store_gone(self, key: SubscriptionKey, change: Effects) -> None:
+        gone = [event.consumer for event in change.events]
+        if gone:
+            await asyncio.to_thread(self._subscribing.unregister_consumers, *key, gone)
+
+    def _take(self, key: SubscriptionKey, after: SubscriptionCoordinator, change: Effects) -> None:
+        """Take a stored step over and tell it."""
+        if all(session == NEVER for session in after.sessions.values()):
+            self._led.pop(key, None)
+        else:
+            self._led[key] = after
+        for push in change.pushes:
+            self._tell(push.link, push)
+        if change.superseded is not None:
+            self._tell(change.superseded, "the consumer connected anew")
+        timer = self._timers.pop(key, None)
+        if timer is not None:
+            timer.cancel()
+        due = after.due()
+        if key in self._led and due is not None and due < NEVER.until_ms and self._loop is not None:
+            wait = max((due - _now_ms()) / 1000, MIN_WAIT_SECONDS)
+            self._timers[key] = self._loop.call_later(wait, lambda: self._spawn(self._expire(key)))
+
+    def _drop(self, key: SubscriptionKey, reason: str) -> None:
+        coordinator = self._led.pop(key, None)
+        for name in coordinator.sessions if coordinator else ():
+            assert coordinator is not None
+            self._lost(coordinator, name, reason)
+
+    def _lost(self, coordinator: SubscriptionCoordinator, consumer: str, reason: str) -> None:
+        session = coordinator.sessions[consumer]
+        if isinstance(session, Link):
+            self._tell(session, reason)
+
+    def _later(self, topic: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do it again in a while, if the topic is this node's by then."""
+        if self._loop is not None and topic in self._subscribing.leaders.topics():
+            self._loop.call_later(_retry_delay(), lambda: self._spawn(work()))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        if self._loop is None:
+            work.close()
+            return
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a step of a subscription failed: %s", error, exc_info=error)
+
+    def _soon(self, call: Callable[[], object]) -> None:
+        loop = self._loop
+        if loop is not None:
+            try:
+                loop.call_soon_threadsafe(call)
+            except RuntimeError:
+                log.debug("the event loop has ended")
+
+
+def _last(pushes: Iterable[Push]) -> tuple[Push, ...]:
+    """Of several to one consumer the last: each is whole."""
+    return tuple({push.consumer: push for push in pushes}.values())
+
+
+def _retry_delay() -> float:
+    return with_jitter(RETRY_DELAY_SECONDS, RETRY_JITTER_SECONDS)
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

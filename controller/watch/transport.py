@@ -1,0 +1,101 @@
+"""What carries a watch session: server-sent events, and what WebSockets share with them.
+
+Stage: between `controller.watch.hub`, which says who gets what, and the routes of `controller.rest.watch`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import Awaitable, Callable
+
+from fastapi import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from controller.access.grants import REVOKED, Grant
+from controller.watch.hub import CloseReason, WatchSession
+
+log = logging.getLogger(__name__)
+
+KEEP_ALIVE_SECONDS = 15.0
+"""Longest silence of an event stream: a comment is sent, so that both ends notice when the other one is gone."""
+LAST_SECONDS = 1.0
+"""Time for a message that is being sent when its session ends."""
+CLOSE_CODES = {
+    CloseReason.LEFT: 1000,
+    CloseReason.SLOW: 1013,
+    CloseReason.AHEAD: 1000,
+    CloseReason.DELETED: 4404,
+    CloseReason.STOPPED: 1012,
+    CloseReason.REVOKED: REVOKED,
+}
+"""The WebSocket close code of each reason (RFC 6455; those from 4000 on are ours)."""
+
+
+class EventStream(Response):
+    """A session as server-sent events; the id of each is its epoch."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, session: WatchSession, grant: Grant) -> None:
+        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._session = session
+        self._grant = grant
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with contextlib.closing(self._session), held(self._grant, self._session):
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+
+            async def write(text: str, more: bool = True) -> None:
+                await send({"type": "http.response.body", "body": text.encode(), "more_body": more})
+
+            async def write_all() -> None:
+                async for update in self._session:
+                    await write(f"id: {update.epoch}\nevent: layout\ndata: {update.layout}\n\n")
+
+            async def keep_alive() -> None:
+                while True:
+                    await asyncio.sleep(KEEP_ALIVE_SECONDS)
+                    await write(": \n\n")
+
+            still = asyncio.create_task(keep_alive())
+            try:
+                reason = await carry(self._session, write_all(), gone(receive))
+            finally:
+                still.cancel()
+            if reason is CloseReason.SLOW:
+                log.warning("a client that watches %s does not keep up and is cut off", self._session.topic)
+            elif reason is not CloseReason.LEFT:
+                await write(f"event: closed\ndata: {json.dumps({'reason': reason.value})}\n\n", False)
+
+
+def held(grant: Grant, session: WatchSession) -> contextlib.AbstractContextManager[None]:
+    """Within the block the session ends when its token does not open it any more."""
+    return grant.held(lambda: session.close(CloseReason.REVOKED))
+
+
+async def carry(session: WatchSession, sending: Awaitable[None], gone: Awaitable[None]) -> CloseReason:
+    """Send until the session ends, for whatever reason, or the client is `gone`; nobody is waited for who is stuck."""
+    sender, leaver = asyncio.ensure_future(sending), asyncio.ensure_future(gone)
+    end = asyncio.ensure_future(session.until_closed())
+    try:
+        await asyncio.wait({sender, leaver, end}, return_when=asyncio.FIRST_COMPLETED)
+        if end.done() and not leaver.done():
+            await asyncio.wait({sender}, timeout=0 if session.closed_because is CloseReason.SLOW else LAST_SECONDS)
+    finally:
+        for task in (sender, leaver, end):
+            task.cancel()
+        await asyncio.gather(sender, leaver, end, return_exceptions=True)
+    stuck = sender.cancelled()
+    session.close()
+    assert session.closed_because is not None
+    return CloseReason.SLOW if stuck and not leaver.done() else session.closed_because
+
+
+async def gone(receive: Callable[[], Awaitable[Message]]) -> None:
+    """Returns when the client has left."""
+    while (await receive())["type"] not in ("http.disconnect", "websocket.disconnect"):
+        pass

@@ -1,0 +1,148 @@
+"""A fleet in columns: the snapshots of many topics as arrays, and the answers to them.
+
+Stage: around `decisions.autoscale.fleet`. `pack` lays snapshots out, or a caller fills `Fleet` itself. A segment
+without a record has NaN rates: every comparison with them is false, so it is neither hot nor cold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from decisions.autoscale.gates import Gate
+from decisions.autoscale.policy import Policy
+from decisions.autoscale.snapshot import TopicSnapshot
+from schemas.metadata import RATES
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+
+NEVER = np.iinfo(np.int64).min
+"""Stands for an instant that is not set."""
+HOLD, SPLIT, MERGE = 0, 1, 2
+"""Codes of `FleetAnswers.action`."""
+REASONS = ("", *RATES, "consumer-count", "cold")
+"""Indexed by `FleetAnswers.reason`."""
+GATES = tuple(Gate)
+"""Indexed by `FleetAnswers.gate`, which is -1 for an action."""
+ANY_ACTION, ONLY_SPLIT, ONLY_MERGE = 0, 1, 2
+"""Codes of `Fleet.failed_action`."""
+_FAILED_ACTIONS = {None: ANY_ACTION, "split": ONLY_SPLIT, "merge": ONLY_MERGE}
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """The snapshots of n topics with m active segments, topics of one policy side by side; instants in milliseconds."""
+
+    policies: Sequence[Policy]
+    policy_starts: Sequence[int]
+    """The first topic of each policy."""
+    offsets: Ints
+    """n + 1: a topic's segments are `offsets[i]:offsets[i + 1]`, in the order of their hash ranges."""
+    now: Ints
+    by_consumer: Bools
+    """The trigger was `consumer`."""
+    required: Ints
+    """Consumers of the largest managed subscription."""
+    last_split_at: Ints
+    last_merge_at: Ints
+    in_flight: Bools
+    failures: Ints
+    failed_at: Ints
+    failed_action: npt.NDArray[np.int8]
+    segment_ids: Ints
+    is_single_hash: Bools
+    rates: tuple[Floats, Floats, Floats, Floats]
+    """Four columns per second, NaN without a record."""
+    seen_at: Ints
+    cold_since: Ints
+    """When the merge window of a cold segment began, as the policy measures it."""
+    depths: Ints
+    """Merges in each segment's lineage."""
+
+    def __len__(self) -> int:
+        return len(self.now)
+
+
+@dataclass(frozen=True)
+class FleetAnswers:
+    """One answer per topic, in the fleet's order."""
+
+    action: npt.NDArray[np.int8]
+    """`HOLD`, `SPLIT` or `MERGE`."""
+    segment: Ints
+    """The segment to split, or the lower of the pair to merge; -1 for a hold."""
+    other: Ints
+    """The upper of the pair to merge; -1 otherwise."""
+    reason: npt.NDArray[np.int8]
+    """Index into `REASONS`."""
+    gate: npt.NDArray[np.int8]
+    """The binding gate of a hold, as index into `GATES`; -1 for an action."""
+
+
+def pack(snapshots: Iterable[TopicSnapshot]) -> tuple[Fleet, Ints]:
+    """The snapshots in columns, and for each topic of the fleet the place of its snapshot in the input."""
+    by_policy: dict[Policy, list[tuple[int, TopicSnapshot]]] = {}
+    for place, snapshot in enumerate(snapshots):
+        by_policy.setdefault(snapshot.policy, []).append((place, snapshot))
+    ordered = [entry for entries in by_policy.values() for entry in entries]
+    topics = [_topic_columns(snapshot) for _, snapshot in ordered]
+    segments = [row for _, snapshot in ordered for row in _segment_columns(snapshot)]
+    counts = [len(snapshot.layout.active) for _, snapshot in ordered]
+    sizes = [len(entries) for entries in by_policy.values()]
+    topic = list(zip(*topics, strict=True)) or [()] * 9
+    segment = list(zip(*segments, strict=True)) or [()] * 9
+    fleet = Fleet(
+        list(by_policy),
+        np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64).tolist() if sizes else [],
+        np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+        np.array(topic[0], np.int64),
+        np.array(topic[1], np.bool_),
+        np.array(topic[2], np.int64),
+        np.array(topic[3], np.int64),
+        np.array(topic[4], np.int64),
+        np.array(topic[5], np.bool_),
+        np.array(topic[6], np.int64),
+        np.array(topic[7], np.int64),
+        np.array(topic[8], np.int8),
+        np.array(segment[0], np.int64),
+        np.array(segment[1], np.bool_),
+        tuple(np.array(column, np.float64) for column in segment[2:6]),  # type: ignore[arg-type]
+        np.array(segment[6], np.int64),
+        np.array(segment[7], np.int64),
+        np.array(segment[8], np.int64),
+    )
+    return fleet, np.array([place for place, _ in ordered], np.int64)
+
+
+def _topic_columns(snapshot: TopicSnapshot) -> tuple[Any, ...]:
+    return (
+        snapshot.now,
+        snapshot.trigger == "consumer",
+        snapshot.required_segments,
+        NEVER if snapshot.last_split_at is None else snapshot.last_split_at,
+        NEVER if snapshot.last_merge_at is None else snapshot.last_merge_at,
+        snapshot.in_flight is not None,
+        snapshot.failures,
+        NEVER if snapshot.failed_at is None else snapshot.failed_at,
+        _FAILED_ACTIONS[snapshot.failed_action],
+    )
+
+
+def _segment_columns(snapshot: TopicSnapshot) -> Iterable[tuple[Any, ...]]:
+    for segment in snapshot.layout.active:
+        load = snapshot.loads.get(segment.segment_id)
+        depth = snapshot.merge_depth(segment.segment_id)
+        if load is None:
+            yield (segment.segment_id, segment.width == 1, *_NO_RATES, NEVER, NEVER, depth)
+            continue
+        window_start = load.window_start(snapshot.policy)
+        yield (segment.segment_id, segment.width == 1, *load.rates, load.last_seen_at, window_start, depth)
+
+
+_NO_RATES = (float("nan"),) * 4

@@ -1,0 +1,71 @@
+"""Lineage: which segments a segment comes from, what made it, and its merge depth, also through pruning (PIP-468).
+
+Stage: under `decisions.topic.layout`, whose methods answer from here, and under what keeps a topic's state over time
+(`engine`, the model check). A DAG is a mapping of segment ids to segments; edges to pruned segments are not in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from decisions.topic.layout import Segment, SegmentLayout
+
+
+def lineage(segments: Mapping[int, Segment], segment_id: int) -> frozenset[int]:
+    """A segment, all its ancestors and all its descendants that are still in the DAG (PIP-468 "SegmentLayout",
+    getLineage)."""
+    return _reach(segments, [segment_id], "parent_ids") | _reach(segments, [segment_id], "child_ids")
+
+
+def count_merges(segments: Mapping[int, Segment], segment_id: int) -> int:
+    """Merge depth as a layout shows it: segments with two or more parents among a segment and its ancestors
+    (PIP-483 "Caps", `maxDagDepth`).
+
+    A union count, not the longest chain; ancestors that were pruned are not there to be counted.
+    """
+    return sum(len(segments[number].parent_ids) > 1 for number in _reach(segments, [segment_id], "parent_ids"))
+
+
+def made_by(segment: Segment) -> Literal["split", "merge"] | None:
+    """What made a segment, read off its parents: one is a split, two or more are a merge, none is neither.
+
+    Pulsar rebuilds its clocks by the same rule. A segment that lost its parents to pruning counts as neither.
+    """
+    if not segment.parent_ids:
+        return None
+    return "split" if len(segment.parent_ids) == 1 else "merge"
+
+
+def merge_depths_after_layout(
+    remembered: Mapping[int, int], known: Container[int], layout: SegmentLayout
+) -> dict[int, int]:
+    """Merge depth through pruning: the depth of each segment, after a layout has come (guard `explicitLineage`).
+
+    `remembered` are the depths so far, `known` the ids of the layout before. A new segment is as deep as its deepest
+    parent, and one deeper after a merge, or as deep as the layout shows when that is more. What the layout no longer
+    holds is forgotten; what it holds keeps its depth although its ancestors are pruned (PIP-483 "Caps").
+    """
+    depths = {number: depth for number, depth in remembered.items() if number in layout.segments}
+    for number in sorted(layout.segments):
+        segment = layout.segments[number]
+        if number in known:
+            continue
+        if not segment.parent_ids:
+            depths[number] = 0
+            continue
+        deepest = max(remembered.get(parent, depths.get(parent, 0)) for parent in segment.parent_ids)
+        depths[number] = max(deepest + (made_by(segment) == "merge"), layout.merge_depth(number))
+    return depths
+
+
+def _reach(segments: Mapping[int, Segment], start: Iterable[int], edge: str) -> frozenset[int]:
+    seen: set[int] = set()
+    waiting = list(start)
+    while waiting:
+        number = waiting.pop()
+        if number not in seen and number in segments:
+            seen.add(number)
+            waiting.extend(getattr(segments[number], edge))
+    return frozenset(seen)

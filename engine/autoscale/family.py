@@ -1,0 +1,146 @@
+"""The family `autoscale` as the kernel drives it: its stages put together, nothing else.
+
+Stage: the family's top, over the stages (`parsing`, `filtering`, `storing`, `recording`) and `evaluation`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from engine.autoscale.evaluation import FAMILY, Evaluation
+from engine.autoscale.filtering import (
+    decision_of,
+    news_of_consumers,
+    news_of_deletion,
+    news_of_layout,
+    news_of_policy,
+    refuse_consumers,
+    thresholds_of,
+)
+from engine.autoscale.fleet_view import FleetView
+from engine.autoscale.loads import LoadTable
+from engine.autoscale.loads_codec import LoadsPart, unpack_loads
+from engine.autoscale.parsing import READINGS, NewLayout, Taken, TopicDeleted
+from engine.autoscale.policies import Policies
+from engine.autoscale.recording import count_samples, load_records
+from engine.autoscale.routes import Routes
+from engine.autoscale.samples import SampleColumns, Samples
+from engine.autoscale.storing import (
+    store_consumers,
+    store_deletion,
+    store_layout,
+    store_outcome,
+    store_policy,
+    store_samples,
+)
+from engine.autoscale.topics import BucketState
+from engine.autoscale.topics_codec import TopicsPart, unpack_topics
+from engine.kernel.packed import Part, StoredPart
+from engine.kernel.records import Output
+from engine.kernel.settings import EngineSettings
+from schemas.messages import ConsumerEvent, PolicyEvent, Rejected
+
+TOPICS, LOADS = "topics", "loads"
+
+
+class Autoscale:
+    """Split and merge of the segments of scalable topics (PIP-483)."""
+
+    name = FAMILY
+    parts = (TOPICS, LOADS)
+    readings = READINGS
+    columns = SampleColumns()
+
+    def opener(self, settings: EngineSettings) -> Callable[[Mapping[str, StoredPart]], AutoscaleState]:
+        """Opens buckets that share what is resolved of policies."""
+        policies = Policies(settings.profile, settings.cluster_policy)
+
+        def open_bucket(parts: Mapping[str, StoredPart]) -> AutoscaleState:
+            state = unpack_topics(parts.get(TOPICS, StoredPart()))
+            return AutoscaleState(settings, policies, state, unpack_loads(parts.get(LOADS, StoredPart())))
+
+        return open_bucket
+
+
+class AutoscaleState:
+    """What a bucket knows of its topics, and what it has worked out of that."""
+
+    def __init__(self, settings: EngineSettings, policies: Policies, state: BucketState, loads: LoadTable) -> None:
+        self.settings, self.policies, self.topics, self.loads = settings, policies, state, loads
+        self.parts: dict[str, Part] = {TOPICS: TopicsPart(state), LOADS: LoadsPart(loads)}
+        self.routes = Routes(state, loads, policies)
+        self.view = FleetView(state, loads, policies)
+
+    def begin(self, now: int, output: Output) -> AutoscaleBatch:
+        """Begins a batch; `now` is its time in milliseconds."""
+        return AutoscaleBatch(self, now, output)
+
+
+class AutoscaleBatch:
+    """One batch of one bucket, and which topics are due at its end."""
+
+    def __init__(self, of: AutoscaleState, now: int, output: Output) -> None:
+        self._of, self._state, self._loads = of, of.topics, of.loads
+        self._now, self._output = now, output
+        self._due_by_consumer: set[str] = set()
+        """Topics whose consumers, layout or open decision changed."""
+        self._due_by_tick: set[str] = set()
+        """Topics that a tick of their own has reached."""
+
+    def refuse(self, taken: Taken) -> Rejected | None:
+        """Why a parsed message is not accepted as things stand."""
+        return refuse_consumers(self._state, taken) if isinstance(taken, ConsumerEvent) else None
+
+    def take(self, taken: Taken) -> None:
+        """Filters and stores a parsed message."""
+        state, loads, policies, now = self._state, self._loads, self._of.policies, self._now
+        if isinstance(taken, NewLayout):
+            topic = taken.event.topic
+            is_due = store_layout(state, loads, policies, taken, news_of_layout(state, taken), now)
+        elif isinstance(taken, TopicDeleted):
+            topic = taken.event.topic
+            is_due = store_deletion(state, loads, taken, news_of_deletion(state, taken))
+        elif isinstance(taken, ConsumerEvent):
+            topic = taken.topic
+            is_due = store_consumers(state, taken, news_of_consumers(state, taken))
+        elif isinstance(taken, PolicyEvent):
+            topic = ""
+            is_due = store_policy(state, loads, policies, taken, news_of_policy(state, taken))
+        else:
+            topic = taken.topic
+            is_due = store_outcome(state, taken, decision_of(state, taken), now)
+        if is_due:
+            self._due_by_consumer.add(topic)
+
+    def wake(self, subject: str) -> None:
+        """A tick of its own has reached a topic."""
+        if subject in self._state.topics:
+            self._due_by_tick.add(subject)
+
+    def take_samples(self, samples: Samples) -> None:
+        """Filters, stores, counts and records samples."""
+        routes, kept = self._of.routes.of(samples)
+        rows = np.concatenate([route.rows for route in routes])
+        owners = np.repeat(np.arange(len(samples)), [len(route.rows) for route in routes])
+        places = np.arange(len(rows)) if kept is None else np.flatnonzero(kept)
+        rates = samples.rates if kept is None else samples.rates[places]
+        crossing, merge = thresholds_of([route.policy for route in routes], owners)
+        codes = store_samples(
+            self._loads, rows, rates, samples.sampled_at[owners], self._now, self._of.settings.change_threshold,
+            crossing, merge, distinct=len(set(samples.topics)) == len(samples),
+        )  # fmt: skip
+        count_samples(self._output.counts, samples, owners, codes)
+        self._output.loads = load_records(samples, owners, places, codes)
+
+    def evaluate(self, is_tick: bool) -> None:
+        """Evaluates what is due, or at a tick every topic."""
+        of = self._of
+        evaluation = Evaluation(
+            self._state, self._loads, of.policies, of.view, of.settings.tick_ms, self._now, self._output
+        )  # fmt: skip
+        evaluation.run(is_tick, self._due_by_tick, self._due_by_consumer)
+
+
+AUTOSCALE = Autoscale()

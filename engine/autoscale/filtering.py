@@ -1,0 +1,132 @@
+"""Filtering: what of a parsed message or of samples is news to what the bucket knows. Changes nothing.
+
+Stage: the second of a record's way (parse, filter, store, count, record). Of announcements, those that come late or say
+what is known are left out. Of samples, those that are no significant change (PIP-483 "Significant-change threshold").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+import numpy as np
+import numpy.typing as npt
+
+from decisions.autoscale.clocks import NEVER, OpenDecision
+from decisions.autoscale.significance import accept_causes
+from engine.autoscale.loads import STALE, LoadTable
+from engine.autoscale.parsing import NewLayout, TopicDeleted
+from engine.autoscale.policies import EffectivePolicy
+from engine.autoscale.topics import BucketState
+from schemas.messages import ConsumerEvent, OutcomeEvent, PolicyEvent, Rejected, RejectReason
+
+MAX_TOPICS_WITHOUT_LAYOUT = 10_000
+"""Topics whose consumers a bucket knows before their layouts: anybody could name ever more of them."""
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Codes = npt.NDArray[np.int8]
+
+
+class News(Enum):
+    """What an announcement adds to what is known."""
+
+    NOTHING = "it is late, or older than what is known"
+    ITS_SENDER = "it says what is known, and who says it now"
+    ALL = "it is taken over"
+
+
+def refuse_consumers(state: BucketState, event: ConsumerEvent) -> Rejected | None:
+    """Consumers of an unknown topic are refused while too many topics wait for their layouts."""
+    if event.topic in state.topics or state.without_layout < MAX_TOPICS_WITHOUT_LAYOUT:
+        return None
+    told = f"no layout of {event.topic} has come, nor of {MAX_TOPICS_WITHOUT_LAYOUT} others of this bucket"
+    return Rejected(RejectReason.UNKNOWN_TOPIC, told)
+
+
+def news_of_layout(state: BucketState, new: NewLayout) -> News:
+    """A layout is news unless its epoch or its sender is older than the known one's, or it is the same."""
+    event, known = new.event, state.topics.get(new.event.topic)
+    if _is_late(state, event.sender, known.layout_sender if known else 0, event.topic):
+        return News.NOTHING
+    if known is None:
+        return News.ALL
+    if known.layout and known.layout.epoch > event.layout.epoch:
+        return News.NOTHING
+    return News.ITS_SENDER if known.metadata_json == new.metadata_json else News.ALL
+
+
+def news_of_deletion(state: BucketState, gone: TopicDeleted) -> News:
+    """A deletion is news unless somebody else has announced the topic since."""
+    known = state.topics.get(gone.event.topic)
+    late = _is_late(state, gone.event.sender, known.layout_sender if known else 0, gone.event.topic)
+    return News.NOTHING if late else News.ALL
+
+
+def news_of_consumers(state: BucketState, event: ConsumerEvent) -> News:
+    """A count of consumers is news unless its sender is an older one, or it is the same."""
+    known = state.topics.get(event.topic)
+    if _is_late(state, event.sender, known.consumers_sender if known else 0, event.topic):
+        return News.NOTHING
+    same = known and known.consumers.get(event.subscription) == (event.type, event.consumers)
+    return News.ITS_SENDER if same and event.event != "deleted" else News.ALL
+
+
+def news_of_policy(state: BucketState, event: PolicyEvent) -> News:
+    """A policy is news unless its sender is an older one."""
+    newest = state.policy_senders.get(event.name or "", 0)
+    return News.NOTHING if event.sender is not None and event.sender < newest else News.ALL
+
+
+def decision_of(state: BucketState, event: OutcomeEvent) -> OpenDecision | None:
+    """The open decision that an outcome is of; None: of another one, or of none that is open."""
+    known = state.topics.get(event.topic)
+    decision = known.open_decision if known else None
+    return decision if decision is not None and decision.decision_id == event.decision_id else None
+
+
+def _is_late(state: BucketState, sender: int | None, newest: int, topic: str) -> bool:
+    """Whether somebody else has announced a newer truth about the topic since, or that it is gone."""
+    return sender is not None and sender < max(newest, state.deleted_by.get(topic, 0))
+
+
+def significant_samples(
+    loads: LoadTable, rows: Ints, rates: Floats, sampled_at: Ints, change_threshold: float, crossing_thresholds: Floats
+) -> Codes:
+    """A code for each of n samples: `STALE`, else as `accept_causes` (0: no significant change). No row occurs twice.
+
+    `crossing_thresholds` (n x 8, or 1 x 8 for all; NaN where crossing does not count) are those of each sample's topic.
+    """
+    has_last = loads.modified_at[rows] != NEVER
+    codes = accept_causes(loads.rates[rows], has_last, rates, change_threshold, crossing_thresholds)
+    codes[~(sampled_at > loads.sampled_at[rows])] = STALE
+    return codes
+
+
+def rounds(rows: Ints) -> list[Ints]:
+    """Positions grouped so that no row occurs twice in a group and each row's own order is kept."""
+    if len(np.unique(rows)) == len(rows):
+        return [np.arange(len(rows))] if len(rows) else []
+    order = np.argsort(rows, kind="stable")
+    sorted_rows = rows[order]
+    starts = np.r_[True, sorted_rows[1:] != sorted_rows[:-1]]
+    first = np.maximum.accumulate(np.where(starts, np.arange(len(rows)), 0))
+    occurrence = np.empty(len(rows), np.int64)
+    occurrence[order] = np.arange(len(rows)) - first
+    return [np.flatnonzero(occurrence == number) for number in range(int(occurrence.max()) + 1)]
+
+
+def thresholds_of(policies: Sequence[EffectivePolicy], owners: Ints) -> tuple[Floats, Floats]:
+    """Crossing and merge thresholds per sample; one row when all are of one policy.
+
+    `policies` are those of the messages, `owners` the message of each sample.
+    """
+    distinct = {id(policy): policy for policy in policies}
+    if len(distinct) == 1:
+        (policy,) = distinct.values()
+        return policy.crossing_thresholds[None, :], policy.merge_thresholds[None, :]
+    number = {identity: place for place, identity in enumerate(distinct)}
+    which = np.fromiter((number[id(policy)] for policy in policies), np.int64, len(policies))[owners]
+    crossing = np.stack([policy.crossing_thresholds for policy in distinct.values()])
+    merge = np.stack([policy.merge_thresholds for policy in distinct.values()])
+    return crossing[which], merge[which]

@@ -1,0 +1,166 @@
+"""The loads as bytes and back: the stored part `loads`.
+
+Stage: between `engine.autoscale.loads` and the store. A base, and a log: each batch adds to the log what it changed.
+The sampled and seen instants of neighbouring rows are mostly the same and are stored as runs.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pydantic_core
+
+from engine.autoscale.loads import INSTANTS, LoadTable
+from engine.autoscale.rows import RowIndex
+from engine.kernel.arrays import DamagedArrays, pack_arrays, unpack_arrays, version_of
+from engine.kernel.packed import StateError, StoredPart
+
+LOADS_VERSION = 2
+
+Ints = npt.NDArray[np.int64]
+_I4, _I8, _F8 = np.dtype("<i4"), np.dtype("<i8"), np.dtype("<f8")
+_BASE: dict[str, np.dtype[Any]] = {"topic": _I4, "segment": _I8, "rates": _F8, **dict.fromkeys(INSTANTS, _I8)}
+_LOG: dict[str, np.dtype[Any]] = {
+    "new_topic": _I4, "new_segment": _I8, "removed": _I4,
+    "accepted": _I4, "rates": _F8, "modified_at": _I8, "cold_since": _I8,
+    "run_start": _I4, "run_length": _I4, "sampled_at": _I8, "seen_at": _I8,
+}  # fmt: skip
+
+
+class LoadsPart:
+    """The part as the kernel stores it."""
+
+    def __init__(self, table: LoadTable) -> None:
+        self._table = table
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether the stored form does not hold everything yet."""
+        return self._table.is_changed
+
+    def pack(self) -> bytes:
+        """All of it, as a base."""
+        return pack_loads(self._table)
+
+    def pack_changes(self) -> bytes:
+        """What has changed since the last call of this or of `pack`, as an entry of the log."""
+        return pack_load_changes(self._table)
+
+
+def pack_loads(table: LoadTable) -> bytes:
+    """The whole table as a base; rows that were forgotten are gone and the others have moved together."""
+    table.compact()
+    index = table.index
+    rows = slice(index.count)
+    arrays = {
+        "topic": index.topic[rows], "segment": index.segment[rows], "rates": table.rates[rows].ravel(),
+        **{name: getattr(table, name)[rows] for name in INSTANTS},
+    }  # fmt: skip
+    packed = pack_arrays(LOADS_VERSION, {"names": index.names}, arrays)
+    table.forget_changes()
+    return packed
+
+
+def pack_load_changes(table: LoadTable) -> bytes:
+    """What has changed since the last call of this or of `pack_loads`, as an entry of the log."""
+    index = table.index
+    fresh, accepted = _once(table.fresh), _once(table.accepted)
+    sampled, seen = table.sampled_at[fresh], table.seen_at[fresh]
+    breaks = (np.diff(fresh) != 1) | (np.diff(sampled) != 0) | (np.diff(seen) != 0)
+    starts = np.flatnonzero(np.r_[True, breaks]) if len(fresh) else fresh
+    arrays = {
+        "new_topic": np.array(index.new_topics, np.int32),
+        "new_segment": index.segment[index.packed_rows : index.count],
+        "removed": np.array(index.removed, np.int32),
+        "accepted": accepted.astype(np.int32),
+        "rates": table.rates[accepted].ravel(),
+        "modified_at": table.modified_at[accepted],
+        "cold_since": table.cold_since[accepted],
+        "run_start": fresh[starts].astype(np.int32),
+        "run_length": np.diff(np.r_[starts, len(fresh)]).astype(np.int32),
+        "sampled_at": sampled[starts],
+        "seen_at": seen[starts],
+    }
+    packed = pack_arrays(LOADS_VERSION, {"names": index.names[index.packed_names :]}, arrays)
+    table.forget_changes()
+    return packed
+
+
+def unpack_loads(part: StoredPart) -> LoadTable:
+    """What was packed; raises `StateError` for a newer version or damaged bytes."""
+    try:
+        table = _unpack_base(part.base) if part.base else LoadTable()
+        for entry in part.log:
+            _apply(table, entry)
+    except (DamagedArrays, IndexError) as error:
+        raise StateError(f"the packed loads are damaged: {error}") from error
+    table.forget_changes()
+    return table
+
+
+def _unpack_base(packed: bytes) -> LoadTable:
+    if version_of(packed) == 1:
+        names, arrays = _unpack_v1(packed)
+    else:
+        _check(packed)
+        fields, arrays = unpack_arrays(packed, _BASE)
+        names = fields["names"]
+    table = LoadTable(RowIndex(names, arrays["topic"], arrays["segment"]))
+    table.rates = arrays["rates"].reshape(-1, 4).copy()
+    for name in INSTANTS:
+        setattr(table, name, arrays[name].copy())
+    return table
+
+
+def _apply(table: LoadTable, entry: bytes) -> None:
+    _check(entry)
+    fields, arrays = unpack_arrays(entry, _LOG)
+    for name in fields["names"]:
+        table.index.add_name(name)
+    for number, segment in zip(arrays["new_topic"].tolist(), arrays["new_segment"].tolist(), strict=True):
+        table.index.append(number, segment)
+    table.fit()
+    accepted = arrays["accepted"]
+    table.rates[accepted] = arrays["rates"].reshape(-1, 4)
+    table.modified_at[accepted], table.cold_since[accepted] = arrays["modified_at"], arrays["cold_since"]
+    lengths = arrays["run_length"]
+    fresh = np.repeat(arrays["run_start"] - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
+    table.sampled_at[fresh] = np.repeat(arrays["sampled_at"], lengths)
+    table.seen_at[fresh] = np.repeat(arrays["seen_at"], lengths)
+    table.index.remove(arrays["removed"].tolist())
+
+
+def _check(packed: bytes) -> None:
+    if version_of(packed) != LOADS_VERSION:
+        raise StateError(f"loads version {packed[0]}, this code reads {LOADS_VERSION}: run the release that wrote it")
+
+
+def _once(rows: list[Ints]) -> Ints:
+    """Each row once, in order."""
+    if not rows:
+        return np.zeros(0, np.int64)
+    together = np.concatenate(rows)
+    together.sort()
+    return together[np.r_[True, together[1:] != together[:-1]]] if len(together) else together
+
+
+_RECORD_V1 = np.dtype([
+    ("topic", "<i4"), ("segment", "<i8"), ("rates", "<f8", (4,)),
+    ("modified_at", "<i8"), ("seen_at", "<i8"), ("cold_since", "<i8"), ("sampled_at", "<i8"),
+])  # fmt: skip
+_HEADER_V1 = struct.Struct(">BI")
+
+
+def _unpack_v1(packed: bytes) -> tuple[list[str], dict[str, npt.NDArray[Any]]]:
+    """Topic names and columns as version 1 packed them; raises `StateError` for damaged bytes."""
+    if len(packed) < _HEADER_V1.size:
+        raise StateError(f"the packed loads are cut short: {len(packed)} bytes")
+    start = _HEADER_V1.size + _HEADER_V1.unpack_from(packed)[1]
+    if len(packed) < start or (len(packed) - start) % _RECORD_V1.itemsize:
+        raise StateError("the packed loads are cut short")
+    records = np.frombuffer(packed, _RECORD_V1, offset=start)
+    names: list[str] = pydantic_core.from_json(packed[_HEADER_V1.size : start])
+    return names, {name: records[name] for name in _RECORD_V1.names or ()}

@@ -1,0 +1,127 @@
+"""Storing: what an announcement or a sample that is news changes in a bucket, and with it the clocks.
+
+Stage: the third of a record's way (parse, filter, store, count, record). For an announcement each function answers
+whether the topic has to be evaluated now. The rules of the clocks are `decisions.autoscale.clocks`, of the lineage
+`decisions.topic.lineage`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from decisions.autoscale.clocks import (
+    OpenDecision,
+    cooldowns_after_layout,
+    failures_after_outcome,
+    open_after_layout,
+    open_after_outcome,
+)
+from decisions.topic.layout import SegmentLayout
+from decisions.topic.lineage import merge_depths_after_layout
+from engine.autoscale.filtering import Codes, Floats, Ints, News, rounds, significant_samples
+from engine.autoscale.loads import LoadTable
+from engine.autoscale.parsing import NewLayout, TopicDeleted
+from engine.autoscale.policies import Policies
+from engine.autoscale.topics import BucketState, TopicState
+from schemas.messages import ConsumerEvent, OutcomeEvent, PolicyEvent
+
+
+def store_layout(
+    state: BucketState, loads: LoadTable, policies: Policies, new: NewLayout, news: News, now: int
+) -> bool:  # fmt: skip
+    """A newer layout: clocks and merge depths follow its new segments, loads of segments that are sealed are forgotten,
+    and it may close the open decision."""
+    name, sender = new.event.topic, new.event.sender or 0
+    if news is not News.ALL:
+        if news is News.ITS_SENDER and sender > state.topics[name].layout_sender:
+            state.touch(name).layout_sender = sender
+        return False
+    topic, layout = state.touch(name), new.layout
+    override_before = topic.override
+    follow_lineage(topic, layout, now)
+    state.set_layout(topic, new.metadata_json, layout)
+    topic.layout_sender = sender or topic.layout_sender
+    known = loads.index.segments_of(name)
+    loads.keep_segments(name, [i for i in known if i in topic.active_ids or i >= layout.next_segment_id])
+    if override_before != topic.override:
+        loads.judge_coldness_again(name, policies.of(state, topic).merge_thresholds)
+    topic.open_decision = open_after_layout(topic.open_decision, layout.epoch)
+    return True
+
+
+def follow_lineage(topic: TopicState, layout: SegmentLayout, now: int) -> None:
+    """Keeps clocks and merge depths explicitly, from what was committed: the segments that `layout` adds."""
+    known = topic.layout.segments if topic.layout else {}
+    topic.cooldowns = cooldowns_after_layout(topic.cooldowns, known, layout, now)
+    topic.merge_depths = merge_depths_after_layout(topic.merge_depths, known, layout)
+
+
+def store_deletion(state: BucketState, loads: LoadTable, gone: TopicDeleted, news: News) -> bool:
+    """A topic that is gone takes everything with it but the number of who said so."""
+    if news is News.ALL:
+        state.remove(gone.event.topic, gone.event.sender)
+        loads.keep_segments(gone.event.topic, ())
+    return False
+
+
+def store_consumers(state: BucketState, event: ConsumerEvent, news: News) -> bool:
+    """The sessions of a subscription as they are now."""
+    known, sender = state.topics.get(event.topic), event.sender or 0
+    if news is not News.ALL:
+        if news is News.ITS_SENDER and known and sender > known.consumers_sender:
+            state.touch(event.topic).consumers_sender = sender
+        return False
+    if event.event != "deleted":
+        state.touch(event.topic).consumers[event.subscription] = (event.type, event.consumers)
+    elif known and event.subscription in known.consumers:
+        del state.touch(event.topic).consumers[event.subscription]
+    if event.sender is not None and event.topic in state.topics:
+        state.touch(event.topic).consumers_sender = event.sender
+    return True
+
+
+def store_policy(state: BucketState, loads: LoadTable, policies: Policies, event: PolicyEvent, news: News) -> bool:
+    """The override of the cluster or of a namespace: what is cold of the topics under it is judged again."""
+    if news is News.NOTHING:
+        return False
+    key, sender = event.name or "", event.sender or 0
+    if sender > state.policy_senders.get(key, 0):
+        state.policy_senders[key] = sender
+        state.header_changed = True
+    if state.set_policy(event.name, event.policy.to_json() if event.policy else None):
+        for topic in state.topics.values():
+            if event.name is None or topic.name.startswith(f"topic://{event.name}/"):
+                loads.judge_coldness_again(topic.name, policies.of(state, topic).merge_thresholds)
+    return False
+
+
+def store_outcome(state: BucketState, event: OutcomeEvent, decision: OpenDecision | None, now: int) -> bool:
+    """The end of the topic's open decision, and its failures with it; `decision` None: the outcome is of another."""
+    if decision is None:
+        return False
+    topic = state.touch(event.topic)
+    topic.failures = failures_after_outcome(topic.failures, decision.action, event.status, now)
+    topic.open_decision = open_after_outcome(decision, event.status, topic.layout.epoch if topic.layout else None)
+    return True
+
+
+def store_samples(
+    loads: LoadTable, rows: Ints, rates: Floats, sampled_at: Ints, now: int, change_threshold: float,
+    crossing_thresholds: Floats, merge_thresholds: Floats, distinct: bool = False,
+) -> Codes:  # fmt: skip
+    """Filters n samples and lays those that are news over their rows; answers their codes (`significant_samples`).
+
+    The thresholds (n x 8 and n x 4, or one row for all) are those of each sample's topic. `distinct`: no row occurs
+    twice; otherwise the samples of one row are taken one after the other.
+    """
+    codes = np.zeros(len(rows), np.int8)
+    chosen: Ints | slice
+    for chosen in [slice(None)] if distinct else rounds(rows):
+        of_all = slice(None) if len(crossing_thresholds) == 1 else chosen
+        found = significant_samples(
+            loads, rows[chosen], rates[chosen], sampled_at[chosen], change_threshold, crossing_thresholds[of_all]
+        )
+        limits = slice(None) if len(merge_thresholds) == 1 else chosen
+        loads.record(rows[chosen], found, rates[chosen], sampled_at[chosen], now, merge_thresholds[limits])
+        codes[chosen] = found
+    return codes

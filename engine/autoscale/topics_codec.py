@@ -1,0 +1,161 @@
+"""The state of topics as bytes and back: the stored part `topics`.
+
+Stage: between `engine.autoscale.topics` and the store. A base, and a log with the topics that a batch changed; each
+entry is a version byte, then length-prefixed JSON records, compressed. Names in the JSON are those of the first
+release.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable
+from typing import Any
+
+import pydantic_core
+
+from decisions.autoscale.clocks import Cooldowns, Failures, OpenDecision
+from engine.autoscale.topics import BucketState, TopicState
+from engine.kernel.packed import StateError, StoredPart
+
+STATE_VERSION = 3
+_LENGTH = struct.Struct(">I")
+
+
+class TopicsPart:
+    """The part as the kernel stores it."""
+
+    def __init__(self, state: BucketState) -> None:
+        self._state = state
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether the stored form does not hold everything yet."""
+        return self._state.is_changed
+
+    def pack(self) -> bytes:
+        """All of it, as a base."""
+        return pack_topics(self._state)
+
+    def pack_changes(self) -> bytes:
+        """What has changed since the last call of this or of `pack`, as an entry of the log."""
+        return pack_topic_changes(self._state)
+
+
+def pack_topics(state: BucketState) -> bytes:
+    """All of it, as a base."""
+    packed = _entry(state, [], state.topics.values())
+    state.forget_changes()
+    return packed
+
+
+def pack_topic_changes(state: BucketState) -> bytes:
+    """What has changed since the last call of this or of `pack_topics`, as an entry of the log."""
+    changed = sorted(state.changed)
+    gone = [name for name in changed if name not in state.topics]
+    packed = _entry(state, gone, [state.topics[name] for name in changed if name in state.topics])
+    state.forget_changes()
+    return packed
+
+
+def unpack_topics(part: StoredPart) -> BucketState:
+    """What was packed; raises `StateError` for a newer version or damaged bytes."""
+    state = BucketState()
+    for entry in ([part.base] if part.base else []) + list(part.log):
+        header, *records = _records(entry)
+        fields = pydantic_core.from_json(header)
+        state.cluster_policy, state.namespace_policies = fields["cluster"], fields["namespaces"]
+        state.policy_senders, state.deleted_by = fields.get("policySenders", {}), fields.get("deletedBy", {})
+        for name in fields.get("gone", ()):
+            state.topics.pop(name, None)
+        for topic in map(unpack_topic, records):
+            state.topics[topic.name] = topic
+    state.without_layout = sum(topic.metadata_json is None for topic in state.topics.values())
+    return state
+
+
+def pack_topic(topic: TopicState) -> bytes:
+    """One topic as a JSON record."""
+    decision = topic.open_decision
+    return pydantic_core.to_json({
+        "name": topic.name,
+        "consumers": topic.consumers,
+        "last_split_at": topic.cooldowns.last_split_at,
+        "last_merge_at": topic.cooldowns.last_merge_at,
+        "merge_depths": topic.merge_depths,
+        "failures": topic.failures.in_a_row,
+        "failed_at": topic.failures.failed_at,
+        "failed_action": topic.failures.action,
+        "attempt_of": topic.attempt_of,
+        "attempts": topic.attempts,
+        "decision_seq": topic.decision_seq,
+        "hold_seq": topic.hold_seq,
+        "hold_gate": topic.hold_gate,
+        "layout_sender": topic.layout_sender,
+        "consumers_sender": topic.consumers_sender,
+        "due": topic.due,
+        "metadata": topic.metadata_json,
+        "flight": None
+        if decision is None
+        else {
+            "decision_id": decision.decision_id,
+            "epoch": decision.epoch,
+            "since": decision.since,
+            "action": decision.action,
+            "applied": decision.applied,
+        },
+    })  # fmt: skip
+
+
+def unpack_topic(packed: bytes) -> TopicState:
+    """The inverse of `pack_topic`; fields that a former release did not have are as in a new topic."""
+    record: dict[str, Any] = pydantic_core.from_json(packed)
+    decision = record.pop("flight")
+    return TopicState(
+        metadata_json=record.pop("metadata"),
+        consumers={name: (kind, count) for name, (kind, count) in record.pop("consumers").items()},
+        cooldowns=Cooldowns(record.pop("last_split_at"), record.pop("last_merge_at")),
+        merge_depths={int(key): depth for key, depth in record.pop("merge_depths").items()},
+        failures=Failures(record.pop("failures"), record.pop("failed_at"), record.pop("failed_action")),
+        open_decision=None if decision is None else OpenDecision(**decision),
+        **record,
+    )
+
+
+def _entry(state: BucketState, gone: list[str], topics: Iterable[TopicState]) -> bytes:
+    header = {
+        "cluster": state.cluster_policy,
+        "namespaces": state.namespace_policies,
+        "gone": gone,
+        "policySenders": state.policy_senders,
+        "deletedBy": state.deleted_by,
+    }
+    parts: list[bytes] = []
+    for record in (pydantic_core.to_json(header), *(pack_topic(topic) for topic in topics)):
+        parts += (_LENGTH.pack(len(record)), record)
+    return bytes([STATE_VERSION]) + zlib.compress(b"".join(parts), 1)
+
+
+def _records(packed: bytes) -> list[bytes]:
+    version = packed[0]
+    if not 1 <= version <= STATE_VERSION:
+        raise StateError(
+            f"state version {version}, this code reads up to {STATE_VERSION}: run the release that wrote it"
+        )
+    try:
+        plain = zlib.decompress(packed[1:]) if version > 1 else packed[1:]
+    except zlib.error as error:
+        raise StateError(f"the state of a bucket is damaged: {error}") from error
+    records, at = [], 0
+    while at < len(plain):
+        if at + _LENGTH.size > len(plain):
+            raise StateError(f"state is cut short at {at} of {len(plain)} bytes")
+        (length,) = _LENGTH.unpack_from(plain, at)
+        at += _LENGTH.size
+        if at + length > len(plain):
+            raise StateError(f"state is cut short: a record of {length} bytes at {at} of {len(plain)}")
+        records.append(plain[at : at + length])
+        at += length
+    if not records:
+        raise StateError("the state of a bucket holds no record, not even its header")
+    return records

@@ -1,0 +1,35 @@
+"""The families that run, in the order of their turns and of their stored parts: the one place that names them.
+
+A family that is added goes to the end, so that the state of those before it is read on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from engine.autoscale.family import AUTOSCALE
+from engine.kernel.bucket import BucketEngine
+from engine.kernel.family import Family, part_names
+from engine.kernel.packing import BucketPacker, unpack_bucket
+from engine.kernel.records import RawRecord
+from engine.kernel.settings import EngineSettings
+
+FAMILIES: tuple[Family, ...] = (AUTOSCALE,)
+PARTS = part_names(FAMILIES)
+"""Names of the stored parts: state variables, and columns of a rebuilt checkpoint."""
+
+
+def bucket_engine(settings: EngineSettings) -> BucketEngine:
+    """The engine with all families."""
+    return BucketEngine(settings, FAMILIES)
+
+
+def bucket_packer(buckets: int) -> BucketPacker:
+    """The stage before the shuffle, with all families."""
+    return BucketPacker(buckets, FAMILIES)
+
+
+def unpack_rows(kinds: Sequence[str], bodies: Sequence[bytes]) -> tuple[list[RawRecord], dict[str, Any]]:
+    """What the packer has packed of a bucket: its raw records, and by kind the samples in columns."""
+    return unpack_bucket(kinds, bodies, FAMILIES)

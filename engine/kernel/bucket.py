@@ -1,0 +1,194 @@
+"""The bucket engine: stored state, raw records and the batch's time in; new state and output out. Pure, no Spark.
+
+Stage: the whole of the stateful operator (DESIGN section 2). `streaming.processor` is the thin adapter that Spark sees.
+Decoded state is kept under the fingerprint of its bytes: a retried or replayed batch, whose store holds others, decodes
+it anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from engine.kernel.family import Columns, Family, FamilyBatch, FamilyState, part_names
+from engine.kernel.packed import (
+    Chain,
+    Packed,
+    StateError,
+    StoredPart,
+    Written,
+    WrittenPart,
+    fingerprint_of,
+    fingerprint_v1,
+)
+from engine.kernel.parsing import Accepted, parse_record, readers_of
+from engine.kernel.recording import record_dead_letter, record_event
+from engine.kernel.records import Output, RawRecord, arrival
+from engine.kernel.settings import EngineSettings
+from schemas.messages import Rejected, TickEvent
+
+
+@dataclass
+class _Decoded:
+    fingerprint: bytes | None
+    states: list[FamilyState]
+    chains: dict[str, Chain]
+    """By stored part, in their order."""
+    is_old: bool
+    """Whether it was stored by an older version: the next batch writes all of it anew."""
+
+
+class BucketEngine:
+    """Runs buckets, one batch at a time."""
+
+    def __init__(self, settings: EngineSettings, families: Sequence[Family]) -> None:
+        """`families`, in an order that stays: their stored parts and their turns follow it."""
+        self._intake = Intake(families)
+        self._parts = part_names(families)
+        self._open = [family.opener(settings) for family in families]
+        self._decoded: dict[int, _Decoded] = {}
+
+    def holds(self, bucket: int, fingerprint: bytes | None) -> bool:
+        """Whether the decoded state of this fingerprint is at hand: `run` then needs no stored parts."""
+        decoded = self._decoded.get(bucket)
+        return decoded is not None and fingerprint is not None and decoded.fingerprint == fingerprint
+
+    def run(
+        self, bucket: int, packed: Packed, records: Sequence[RawRecord], now: int,
+        samples: Mapping[str, Any] | None = None,
+    ) -> tuple[Written, Output]:  # fmt: skip
+        """One batch of one bucket: what has to be stored, and the output.
+
+        `samples` are those that came in columns, by their kind; `now` is the batch's time in milliseconds; equal
+        arguments give equal answers. Raises `StateError` when the stored state cannot be read, and for nothing else
+        that data can cause.
+        """
+        decoded = self._take(bucket, packed)
+        output = Output()
+        batches = [state.begin(now, output) for state in decoded.states]
+        is_tick = self._intake.take(batches, records, samples or {}, now, output)
+        for batch in batches:
+            batch.evaluate(is_tick)
+        written = _write(decoded, bucket)
+        self._decoded[bucket] = decoded
+        return written, output
+
+    def _take(self, bucket: int, packed: Packed) -> _Decoded:
+        """The decoded state, taken out: a batch that fails on the way leaves none behind that could be stale."""
+        holds = self.holds(bucket, packed.fingerprint)
+        decoded = self._decoded.pop(bucket, None)
+        if holds and decoded is not None:
+            return decoded
+        chains = {name: Chain.of(packed.parts.get(name, StoredPart())) for name in self._parts}
+        is_old = _check(bucket, packed, list(chains.values()))
+        return _Decoded(packed.fingerprint, [open_bucket(packed.parts) for open_bucket in self._open], chains, is_old)
+
+
+class Intake:
+    """The way of a batch's records into the families: parse, then have each filter and store, count, record."""
+
+    def __init__(self, families: Sequence[Family]) -> None:
+        self._readers = readers_of(families)
+        self._columns = [(place, family.columns) for place, family in enumerate(families) if family.columns]
+        self._in_columns = {columns.message: place for place, columns in self._columns}
+
+    def take(
+        self, batches: Sequence[FamilyBatch], records: Sequence[RawRecord], samples: Mapping[str, Any], now: int,
+        output: Output,
+    ) -> bool:  # fmt: skip
+        """Takes the records in, in the order of `arrival`, then the samples. Raises for no content of a record.
+
+        Every record ends in exactly one of: accepted, suppressed, dead letter. Answers whether a tick for every
+        subject has come.
+        """
+        is_tick = False
+        parsed: dict[int, list[tuple[RawRecord, Any]]] = {place: [] for place, _ in self._columns}
+        for record in sorted(records, key=arrival):
+            output.counts.messages += record.home
+            found: Accepted | Rejected = parse_record(record, self._readers, now)
+            if isinstance(found, Accepted):
+                place = self._in_columns.get(type(found.message))
+                if place is not None:
+                    parsed[place].append((record, found.message))
+                    continue
+                found = _refused(batches, found) or found
+            if isinstance(found, Rejected):
+                if record.home:
+                    record_dead_letter(output, record, found, now)
+                continue
+            is_tick |= _take_in(batches, found)
+            if record.home:
+                record_event(output, record, found.message, now)
+        for place, columns in self._columns:
+            of_family = samples.get(columns.kind)
+            if late := parsed[place]:
+                of_family = columns.with_parsed(of_family, _in_columns(columns, late))
+            if of_family is not None:
+                output.counts.messages += len(of_family) - len(late)
+                batches[place].take_samples(of_family)
+        return is_tick
+
+
+def _refused(batches: Sequence[FamilyBatch], accepted: Accepted) -> Rejected | None:
+    """The first family's reason for not accepting a message as things stand."""
+    for place, taken in accepted.taken:
+        rejected = batches[place].refuse(taken)
+        if rejected is not None:
+            return rejected
+    return None
+
+
+def _take_in(batches: Sequence[FamilyBatch], accepted: Accepted) -> bool:
+    """Has the families take a message in; answers whether it is a tick for every subject."""
+    if isinstance(accepted.message, TickEvent):
+        subject = accepted.message.topic
+        for batch in batches if subject is not None else ():
+            batch.wake(str(subject))
+        return subject is None
+    for place, taken in accepted.taken:
+        batches[place].take(taken)
+    return False
+
+
+def _in_columns(columns: Columns, parsed: Sequence[tuple[RawRecord, Any]]) -> pa.RecordBatch:
+    return columns.to_arrow(
+        [message for _, message in parsed],
+        [record.partition for record, _ in parsed],
+        [record.offset for record, _ in parsed],
+    )
+
+
+def _check(bucket: int, packed: Packed, chains: Sequence[Chain]) -> bool:
+    """Whether the state is of the first version. Raises `StateError` when it is not what was stored.
+
+    A fingerprint may be of fewer parts than there are: the families of the others have come since, and have none.
+    """
+    stored = packed.fingerprint
+    if stored is None:
+        return False
+    for is_old, expected in ((False, fingerprint_of(chains)), (True, fingerprint_v1(chains))):
+        covered = len(stored) * len(chains) // len(expected)
+        if stored and expected.startswith(stored) and all(chain.is_empty for chain in chains[covered:]):
+            return is_old
+    raise StateError(f"the stored state of bucket {bucket} is not what was stored: its fingerprint differs")
+
+
+def _write(decoded: _Decoded, bucket: int) -> Written:
+    """What has changed, as entries of the logs; or new bases for logs that have outgrown theirs."""
+    written: dict[str, WrittenPart] = {}
+    for state in decoded.states:
+        for name, part in state.parts.items():
+            if not (part.is_changed or decoded.is_old):
+                continue
+            if decoded.is_old or decoded.chains[name].is_outgrown(bucket):
+                written[name] = WrittenPart(base=(base := part.pack()))
+                decoded.chains[name] = Chain.of(StoredPart(base))
+            else:
+                written[name] = WrittenPart(entry=(entry := part.pack_changes()))
+                decoded.chains[name].add(entry)
+    decoded.is_old = False
+    decoded.fingerprint = fingerprint_of(list(decoded.chains.values()))
+    return Written(decoded.fingerprint, written)

@@ -1,0 +1,119 @@
+"""What a family brings to a bucket (DESIGN section 8): a kind of decision over one kind of subject.
+
+The kernel drives the families in a fixed order and never asks which one it has. Of a batch it asks each for: what it
+reads off a parsed message, whether that is refused, to take it in, to take in samples in columns, to evaluate, and for
+what of its stored parts has changed. `engine.families` names those that run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from engine.kernel.packed import Part, StoredPart
+from engine.kernel.records import Output
+from engine.kernel.settings import EngineSettings
+from schemas.messages import Rejected
+
+Reading = Callable[[Any, int], Any]
+"""From a parsed message and the batch's time to what the family takes in: the message, with what was derived from it.
+Or to a `Rejected`."""
+
+
+class Columns(Protocol):
+    """A family's short way for the messages of one Kafka topic: plain ones are decoded before the shuffle, in columns.
+
+    What is not plain comes as a raw record, is parsed, and is put among the others.
+    """
+
+    @property
+    def kind(self) -> str:
+        """Of the packed rows between the two stages."""
+
+    @property
+    def source(self) -> str:
+        """Kafka topic."""
+
+    @property
+    def message(self) -> type:
+        """The model of one message."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the packed messages, a row each, with columns `partition` and `offset`."""
+
+    def decode(self, key: bytes | None, value: bytes | None, size: int, now: int) -> Any | None:
+        """A plain message, or None when it has to be parsed."""
+
+    def to_arrow(self, messages: Sequence[Any], partitions: Any, offsets: Any) -> pa.RecordBatch:
+        """Messages, plain or parsed, as a batch of `schema`."""
+
+    def from_arrow(self, batches: Sequence[pa.RecordBatch]) -> Any:
+        """All messages of some batches, in the order of partition and offset."""
+
+    def with_parsed(self, samples: Any | None, parsed: pa.RecordBatch) -> Any:
+        """The same with more of them, which have been parsed."""
+
+
+class FamilyBatch(Protocol):
+    """One batch of one bucket, in one family: the stages between parsing and storing."""
+
+    def refuse(self, taken: Any) -> Rejected | None:
+        """Why what was read off a message is not accepted as things stand; None: it is."""
+
+    def take(self, taken: Any) -> None:
+        """Takes in what was read off a message."""
+
+    def wake(self, subject: str) -> None:
+        """A tick of its own has reached a subject."""
+
+    def take_samples(self, samples: Any) -> None:
+        """Takes in samples in columns, and counts their messages."""
+
+    def evaluate(self, is_tick: bool) -> None:
+        """Evaluates what is due, or at a tick every subject; says so in the output."""
+
+
+class FamilyState(Protocol):
+    """What a bucket knows of a family's subjects, decoded."""
+
+    @property
+    def parts(self) -> Mapping[str, Part]:
+        """By the names and in the order of `Family.parts`."""
+
+    def begin(self, now: int, output: Output) -> FamilyBatch:
+        """Begins a batch; `now` is its time in milliseconds."""
+
+
+Open = Callable[[Mapping[str, StoredPart]], FamilyState]
+"""From the stored parts of a bucket (none: a new bucket) to its state. Raises `StateError`."""
+
+
+class Family(Protocol):
+    """A kind of decision over one kind of subject. Without state; one object serves every bucket and process."""
+
+    @property
+    def name(self) -> str:
+        """`family` of its rows."""
+
+    @property
+    def parts(self) -> Sequence[str]:
+        """Names of its stored parts; each is a state variable, and with `_log` behind it another."""
+
+    @property
+    def readings(self) -> Mapping[type, Reading]:
+        """By the model of a message: what is read off it. Messages of other models do not reach the family."""
+
+    @property
+    def columns(self) -> Columns | None:
+        """Its short way for samples, where it has one."""
+
+    def opener(self, settings: EngineSettings) -> Open:
+        """How buckets are opened under these settings."""
+
+
+def part_names(families: Sequence[Family]) -> list[str]:
+    """The stored parts of all families, in their order."""
+    return [name for family in families for name in family.parts]

@@ -1,0 +1,50 @@
+"""Parsing: from a raw record to what the families take in of it, or why it is refused. Pure, and of one record only.
+
+Stage: the first of a record's way through a bucket (parse, filter, store, count, record). The one definition of a valid
+message is `schemas.messages.parse_message`; families derive what they need (a layout, say) and may refuse that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engine.kernel.family import Family, Reading
+from engine.kernel.records import RawRecord
+from schemas.messages import Message, Rejected, parse_message
+
+Readers = Mapping[type, Sequence[tuple[int, Reading]]]
+"""By the model of a message: the families that take it, by their place, and what each reads off it."""
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A valid message."""
+
+    message: Message
+    taken: Sequence[tuple[int, Any]]
+    """By the place of the family: what it takes in."""
+
+
+def readers_of(families: Sequence[Family]) -> Readers:
+    """Which families take which messages."""
+    readers: dict[type, list[tuple[int, Reading]]] = {}
+    for place, family in enumerate(families):
+        for model, reading in family.readings.items():
+            readers.setdefault(model, []).append((place, reading))
+    return readers
+
+
+def parse_record(record: RawRecord, readers: Readers, now: int) -> Accepted | Rejected:
+    """What is in a record; `now` is the batch's time in milliseconds. Raises for no content."""
+    message = parse_message(record.source, record.key, record.value, record.size)
+    if isinstance(message, Rejected):
+        return message
+    taken = []
+    for place, reading in readers.get(type(message), ()):
+        found = reading(message, now)
+        if isinstance(found, Rejected):
+            return found
+        taken.append((place, found))
+    return Accepted(message, taken)

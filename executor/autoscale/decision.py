@@ -1,0 +1,78 @@
+"""A row of `decisions` of the family `autoscale`: which segments to split or merge, and the layout decided on.
+
+Stage: under `actor`, which the kernel asks to read rows.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from pydantic import ValidationError
+
+from decisions.topic.layout import LayoutError, SegmentLayout
+from executor.kernel.family import Decision, MalformedDecision
+from schemas.base import MAX_SEGMENT_ID, TOPIC_PATTERN
+from schemas.snapshot import Snapshot
+from schemas.tables import Action
+
+_SEGMENTS = {"split": 1, "merge": 2}
+
+
+@dataclass(frozen=True)
+class SegmentDecision(Decision):
+    """A split or merge of segments of one topic, and the layout that it was decided on."""
+
+    action: Literal["split", "merge"]
+    segments: tuple[int, ...]
+    """One segment id for a split, two for a merge."""
+    layout: SegmentLayout
+
+    def __str__(self) -> str:
+        return f"{self.action} {' and '.join(map(str, self.segments))} of {self.subject}"
+
+
+def read_segment_decision(row: Mapping[str, Any]) -> SegmentDecision:
+    """The decision in a row. Raises `MalformedDecision`, whatever the content."""
+    if not re.fullmatch(TOPIC_PATTERN, row["subject"] or ""):
+        raise MalformedDecision(f"subject {row['subject']!r} is not topic://tenant/namespace/name")
+    if row["action"] not in get_args(Action):
+        raise MalformedDecision(f"action {row['action']!r} is none of {get_args(Action)}")
+    segments = _segments(row["action"], row["arguments"])
+    layout = _decided_layout(row["subject"], row["inputs"])
+    for segment in segments:
+        if segment not in layout.segments or not layout.segments[segment].is_active:
+            raise MalformedDecision(f"segment {segment} is not active in the layout of inputs (epoch {layout.epoch})")
+    return SegmentDecision(row["decision_id"], row["family"], row["subject"], row["action"], segments, layout)
+
+
+def _segments(action: str, text: str) -> tuple[int, ...]:
+    try:
+        arguments = json.loads(text)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise MalformedDecision(f"arguments is no JSON: {error}") from None
+    found = arguments.get("segments") if isinstance(arguments, dict) else None
+    segments = tuple(found) if isinstance(found, list) else ()
+    ids_only = all(type(segment) is int and 0 <= segment <= MAX_SEGMENT_ID for segment in segments)
+    if not ids_only or len(set(segments)) != _SEGMENTS[action] or len(segments) != _SEGMENTS[action]:
+        wanted = '{"segments":[3]}' if action == "split" else '{"segments":[4,5]}'
+        raise MalformedDecision(f"arguments of a {action} must be like {wanted}, not {text[:200]}")
+    return segments
+
+
+def _decided_layout(subject: str, inputs: str) -> SegmentLayout:
+    try:
+        snapshot = Snapshot.model_validate_json(inputs or "")
+        if snapshot.topic != subject:
+            raise MalformedDecision(f"inputs is of {snapshot.topic}, the row of {subject}")
+        return SegmentLayout.from_metadata(snapshot.layout)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        said = f"inputs is no snapshot: {where + ': ' if where else ''}{first['msg']}"
+        raise MalformedDecision(said[:500]) from None
+    except LayoutError as error:
+        raise MalformedDecision(f"the layout in inputs is not valid: {error}"[:500]) from None

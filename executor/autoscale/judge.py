@@ -1,0 +1,132 @@
+"""Pure: what the live layout says about a decision. No I/O, no clock, no memory but what is passed in.
+
+Stage: under `actor`, before and after every call. A split had effect iff the segment is sealed with children that
+halve its range; a merge iff both are sealed with a common child that covers their union (PIP-468 "Split Protocol",
+"Merge Protocol"). Pruning removes sealed segments and their ids from their relatives; the effect is then looked for
+in what is left, and where that does not decide, the decision counts as superseded: never acted on again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from decisions.topic.layout import Segment, SegmentLayout
+from executor.autoscale.decision import SegmentDecision
+from executor.kernel.family import Act, Applied, Superseded, Verdict
+
+_SHOWN = 8
+
+
+def judge(decision: SegmentDecision, layout: SegmentLayout | None, may_have_called: bool) -> Verdict:
+    """What to do about a decision, given the live layout (None: the topic is gone).
+
+    `may_have_called`: a call for this decision may have gone out before this look, by this process or by one that left
+    a durable intent. An effect that is there without any such call is somebody else's.
+    """
+    if layout is None:
+        return Superseded("the topic is gone")
+    decided = decision.layout
+    if not _is_same_topic(decided, layout):
+        return Superseded("the topic is not the one that was decided on: it was deleted and created again")
+    children = _effect(decision, layout)
+    if children:
+        if may_have_called:
+            return Applied(children)
+        return Superseded(f"somebody else has done the same: its children are {_ids(children)}")
+    active = {segment.segment_id for segment in layout.active}
+    before = {segment.segment_id for segment in decided.active}
+    if active == before:
+        return Act()
+    return Superseded(_difference(decision, layout, active, before))
+
+
+def describe(decision: SegmentDecision, layout: SegmentLayout | None) -> dict[str, Any]:
+    """What was seen, for the record: epoch, number of active segments, and the decision's segments and children."""
+    if layout is None:
+        return {"topic": "gone"}
+    shown = [layout.segments[i] for i in decision.segments if i in layout.segments]
+    shown += [child for segment in tuple(shown) for child in _children(segment, layout)]
+    return {
+        "epoch": layout.epoch,
+        "active": len(layout.active),
+        "segments": {
+            str(segment.segment_id): {
+                "state": segment.state.value,
+                "range": f"{segment.start:04x}-{segment.end:04x}",
+                "children": list(segment.child_ids),
+            }
+            for segment in shown
+        },
+        "pruned": [i for i in decision.segments if i not in layout.segments],
+    }
+
+
+def _is_same_topic(decided: SegmentLayout, live: SegmentLayout) -> bool:
+    """False when ids went backwards, or an id names another segment now. A created instant of 0 is an unknown one."""
+    if live.next_segment_id < decided.next_segment_id:
+        return False
+    for number in live.segments.keys() & decided.segments.keys():
+        then, now = decided.segments[number], live.segments[number]
+        if (then.start, then.end) != (now.start, now.end):
+            return False
+        if then.created_at_ms > 0 and now.created_at_ms > 0 and then.created_at_ms != now.created_at_ms:
+            return False
+    return True
+
+
+def _effect(decision: SegmentDecision, layout: SegmentLayout) -> tuple[int, ...]:
+    """Ids of the children that show the decision's effect; empty when there is none, or no sign of it is left."""
+    targets = [decision.layout.segments[i] for i in decision.segments]
+    if any(layout.segments[t.segment_id].is_active for t in targets if t.segment_id in layout.segments):
+        return ()
+    first = decision.layout.next_segment_id
+    start, end = min(t.start for t in targets), max(t.end for t in targets)
+    expected = _halves(start, end) if decision.action == "split" else [(start, end)]
+    left = [layout.segments[t.segment_id] for t in targets if t.segment_id in layout.segments]
+    if not left:
+        # All pruned. Ids are never reused: the first ones allocated since belong to the first change of the layout,
+        # and only this decision's call gives exactly these ranges to exactly these ids.
+        found = [layout.segments.get(first + number) for number in range(len(expected))]
+        return tuple(
+            child.segment_id
+            for child, hashes in zip(found, expected, strict=True)
+            if child is not None and (child.start, child.end) == hashes
+        )
+    common = set.intersection(*({child.segment_id for child in _children(segment, layout)} for segment in left))
+    children = [layout.segments[i] for i in sorted(common)]
+    ours = all(
+        (child.start, child.end) in expected and set(child.parent_ids) <= set(decision.segments) for child in children
+    )
+    return tuple(child.segment_id for child in children) if ours else ()
+
+
+def _halves(start: int, end: int) -> list[tuple[int, int]]:
+    middle = start + (end - start) // 2
+    return [(start, middle), (middle + 1, end)]
+
+
+def _children(segment: Segment, layout: SegmentLayout) -> list[Segment]:
+    listed = {i for i in segment.child_ids if i in layout.segments}
+    listed |= {i for i, other in layout.segments.items() if segment.segment_id in other.parent_ids}
+    return [layout.segments[i] for i in sorted(listed)]
+
+
+def _difference(decision: SegmentDecision, layout: SegmentLayout, active: set[int], before: set[int]) -> str:
+    gone = [i for i in decision.segments if i not in active]
+    untold = [i for i in gone if i not in layout.segments or not _children(layout.segments[i], layout)]
+    if untold:
+        return (
+            f"segments {_ids(untold)} were sealed and pruned since epoch {decision.layout.epoch}, and what is left of "
+            f"the layout at epoch {layout.epoch} does not show what sealed them"
+        )
+    return (
+        f"the layout has changed since epoch {decision.layout.epoch}: no longer active {_ids(before - active)}, "
+        f"new {_ids(active - before)}"
+    )
+
+
+def _ids(ids: Iterable[int]) -> str:
+    ordered = sorted(ids)
+    more = f" and {len(ordered) - _SHOWN} more" if len(ordered) > _SHOWN else ""
+    return (", ".join(map(str, ordered[:_SHOWN])) or "none") + more

@@ -1,0 +1,117 @@
+"""One try at one decision: look at its subject, judge, call if that is due, look again and judge by what is there.
+
+Stage: in a worker thread of `loop`, which has made the intent durable before. Holds nothing: what is known of earlier
+tries comes in as `Standing` and goes out changed. The response of a call is never proof of its effect (DESIGN section
+5, rule 2): a refusal counts only when a look after it shows no effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from executor.kernel.family import Act, Actor, Answer, Applied, Decision, NoAnswer, Refused, Seen, Superseded, Verdict
+from schemas.messages import OutcomeStatus
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What is known of earlier tries at a decision."""
+
+    calls: int = 0
+    """Calls that went out, over all processes as far as is on record."""
+    open_end: bool = False
+    """A call may have gone out whose end we do not know, or that was accepted and does not show yet."""
+    refusals: int = 0
+    """Refused calls of this process."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The decision has come to its end."""
+
+    status: OutcomeStatus
+    seen: Seen | None
+    """The last look that succeeded in this try; None: there was none."""
+    error: str | None = None
+    would: str | None = None
+    """In mode observe: what acting would have done."""
+
+
+@dataclass(frozen=True)
+class TryAgain:
+    """Nothing is settled: look again after a pause."""
+
+    reason: str
+    seen: Seen | None = None
+    slowly: bool = False
+
+
+Result = Ended | TryAgain
+
+
+def try_once(
+    decision: Decision, standing: Standing, actor: Actor[Any, Any], may_call: Callable[[], bool]
+) -> tuple[Result, Standing]:
+    """Brings one decision forward by at most one call. `may_call` is asked right before it."""
+    before = _look(actor, decision, may_have_called=standing.open_end or standing.calls > 0)
+    if isinstance(before, NoAnswer):
+        return TryAgain(before.reason, slowly=before.denied), standing
+    if not isinstance(before.verdict, Act):
+        return _settled(before.verdict, before.seen), standing
+    if not may_call():
+        return TryAgain("the executor stops", before.seen), standing
+
+    answer = actor.call(decision)
+    called = replace(standing, calls=standing.calls + 1, refusals=standing.refusals + isinstance(answer, Refused))
+    unsure = replace(called, open_end=standing.open_end or not isinstance(answer, Refused))
+    after = _look(actor, decision, may_have_called=True)
+    if isinstance(after, NoAnswer):
+        return TryAgain(_joined(answer, after.reason), slowly=after.denied), unsure
+    if not isinstance(after.verdict, Act):
+        return _settled(after.verdict, after.seen, answer), called
+    if isinstance(answer, Refused):
+        # An earlier call may show only now, if the look was answered by a copy that lags: one more look, after a pause.
+        if standing.open_end and called.refusals < 2:
+            return TryAgain(f"refused: {answer.reason}", after.seen), called
+        return Ended("rejected", after.seen, answer.reason), called
+    if isinstance(answer, NoAnswer):
+        return TryAgain(answer.reason, after.seen, slowly=answer.denied), unsure
+    return TryAgain("the call was accepted, but does not show yet", after.seen), unsure
+
+
+def observe_once(decision: Decision, standing: Standing, actor: Actor[Any, Any]) -> tuple[Result, Standing]:
+    """Looks and judges as `try_once` does, and says what would be done."""
+    now = _look(actor, decision, may_have_called=standing.open_end)
+    if isinstance(now, NoAnswer):
+        return TryAgain(now.reason, slowly=now.denied), standing
+    if isinstance(now.verdict, Act):
+        return Ended("observed", now.seen, would=str(decision)), standing
+    if isinstance(now.verdict, Applied):
+        # Begun by an executor that acted: what is true is worth more than what would be.
+        return _settled(now.verdict, now.seen), standing
+    return Ended("observed", now.seen, now.verdict.why, would="nothing: superseded"), standing
+
+
+@dataclass(frozen=True)
+class _Look:
+    verdict: Verdict
+    seen: Seen
+
+
+def _look(actor: Actor[Any, Any], decision: Decision, may_have_called: bool) -> _Look | NoAnswer:
+    live = actor.look(decision)
+    if isinstance(live, NoAnswer):
+        return live
+    return _Look(actor.judge(decision, live, may_have_called), actor.describe(decision, live))
+
+
+def _settled(verdict: Applied | Superseded, seen: Seen, answer: Answer | None = None) -> Ended:
+    if isinstance(verdict, Applied):
+        return Ended("applied", seen)
+    return Ended("superseded", seen, _joined(answer, verdict.why))
+
+
+def _joined(answer: Answer | None, text: str) -> str:
+    return f"{text} (the call: {answer.reason})" if isinstance(answer, (Refused, NoAnswer)) else text

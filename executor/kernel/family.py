@@ -1,0 +1,114 @@
+"""What a family of decisions brings along, so that the rest of the executor need not know which family it works on.
+
+Stage: between the kernel (`decision`, `attempt`, `loop`) and the families' own folders (`executor.autoscale`).
+`executor.process` makes an `Actor` for each family; the kernel finds it by the name in a row's column `family`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One action to take; each family adds what it has to know for it."""
+
+    decision_id: str
+    family: str
+    subject: str
+
+    def __str__(self) -> str:
+        return f"the decision {self.decision_id} on {self.subject}"
+
+
+class MalformedDecision(Exception):
+    """A row of `decisions` is no decision; the message says why."""
+
+
+@dataclass(frozen=True)
+class Act:
+    """The subject is as it was decided on: the call is still to be made."""
+
+
+@dataclass(frozen=True)
+class Applied:
+    """The decision has taken effect; `shown_by` are ids of what shows it, of segments for instance."""
+
+    shown_by: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Superseded:
+    """The subject is no longer as it was decided on, and not by our doing."""
+
+    why: str
+
+
+Verdict = Act | Applied | Superseded
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A call was answered with success."""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A call was answered with "that is wrong": the same call will not do better."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class NoAnswer:
+    """Nothing is known: no connection, no answer in time, an error of the server, or one that makes no sense."""
+
+    reason: str
+    denied: bool = False
+    """Not authenticated or not allowed (401, 403): worth a slow retry, credentials get repaired."""
+
+
+Answer = Accepted | Refused | NoAnswer
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a look has shown, for the record."""
+
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """A JSON object."""
+    layout_epoch: int | None = None
+    """None: the subject is gone, or has no layout."""
+
+
+Chosen = TypeVar("Chosen", bound=Decision)
+Live = TypeVar("Live")
+
+
+class Actor(Protocol[Chosen, Live]):
+    """Acts and judges for one family. `Live` is what a look at a subject shows; several threads use it at once."""
+
+    def read(self, row: Mapping[str, Any]) -> Chosen:
+        """The decision in a row with the columns of `decision.COLUMNS`; raises `MalformedDecision` and nothing else."""
+
+    def look(self, decision: Chosen) -> Live | NoAnswer:
+        """The subject as it is now."""
+
+    def judge(self, decision: Chosen, live: Live, may_have_called: bool) -> Verdict:
+        """What to do about the decision; pure.
+
+        `may_have_called`: a call for it may have gone out before this look, by this process or by one that left a
+        durable intent. An effect that is there without any such call is somebody else's.
+        """
+
+    def describe(self, decision: Chosen, live: Live) -> Seen:
+        """What was seen; pure."""
+
+    def call(self, decision: Chosen) -> Answer:
+        """The one call that the decision asks for."""
+
+
+Actors = Mapping[str, Actor[Any, Any]]
+"""Who acts, by the name of the family."""

@@ -1,0 +1,338 @@
+"""The work in hand, by subject: record the intent, then act; record the end, then announce it; persist, then wait.
+
+Stage: the heart of the executor. One thread (the caller of `run`) owns all state here, polls the tail, makes every
+Delta commit (what is ready at the same time goes into one) and announces; worker threads only look and call
+(`attempt`, in `workers`). The item of work is a subject, a topic for instance: its open decisions are taken up one
+after the other, oldest first, and a subject that waits holds no thread. Which family a decision is of decides only
+whose `Actor` is asked.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from itertools import count
+
+from deltalake.exceptions import DeltaError
+
+from executor.kernel.attempt import Ended, Result, Standing, TryAgain, observe_once, try_once
+from executor.kernel.backoff import Backoff
+from executor.kernel.decision import Malformed, read_decision
+from executor.kernel.family import Actors, Decision
+from executor.kernel.outcomes import INTENT, OutcomeLedger, RecordedEnd
+from executor.kernel.publisher import OutcomePublisher
+from executor.kernel.workers import Workers
+from lake.tail import Tail
+from schemas.messages import OutcomeEvent
+from schemas.settings import ExecutorSettings
+from schemas.tables import OutcomeRow
+
+log = logging.getLogger(__name__)
+
+STOP_SECONDS = 5.0
+"""At a clean stop, longest wait for the calls that are out; the next start judges by the layout what became of them."""
+LAKE_DELAY_SECONDS = 0.1
+LAKE_MAX_DELAY_SECONDS = 5.0
+"""Shortest and longest delay after the lake could not be read or written."""
+MAX_ERROR = 2_000
+"""Characters of an error text that are kept."""
+
+LAKE_ERRORS = (DeltaError, OSError)
+
+
+@dataclass(frozen=True)
+class _Begin:
+    """A decision is about to be acted on: its intent must be durable first."""
+
+
+_Recordable = _Begin | Ended | TryAgain
+
+
+@dataclass
+class _Work:
+    """One open decision; only the loop's thread changes it."""
+
+    decision: Decision | Malformed
+    begun_at: datetime | None = None
+    """When its first intent was recorded (in mode observe: when it was first looked at)."""
+    standing: Standing = field(default_factory=Standing)
+    failures: int = 0
+
+    @property
+    def subject(self) -> tuple[str, str]:
+        """What it is about: family and subject."""
+        return self.decision.family, self.decision.subject
+
+
+class _Outage:
+    """The lake fails: when it is tried again, and one line in the log when that begins and when it ends."""
+
+    def __init__(self, what: str) -> None:
+        self._what, self._failures = what, 0
+        self._backoff = Backoff(LAKE_DELAY_SECONDS, LAKE_MAX_DELAY_SECONDS)
+        self.until = 0.0
+
+    def failed(self, error: Exception) -> None:
+        """Wait before the next time."""
+        if not self._failures:
+            log.warning("%s, trying again: %s", self._what, error)
+        self._failures += 1
+        self.until = time.monotonic() + self._backoff.after(self._failures)
+
+    def succeeded(self) -> None:
+        """It is over."""
+        if self._failures:
+            log.info("the lake works again (%s)", self._what)
+        self.until, self._failures = 0.0, 0
+
+
+class Executor:
+    """Applies what `tail` brings by the family's actor, on the record of `ledger`, announced by `publisher`."""
+
+    def __init__(
+        self,
+        settings: ExecutorSettings,
+        tail: Tail,
+        ledger: OutcomeLedger,
+        actors: Actors,
+        publisher: OutcomePublisher,
+        clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
+    ) -> None:
+        self._settings, self._tail, self._ledger = settings, tail, ledger
+        self._actors, self._publisher, self._clock = actors, publisher, clock
+        self._observe = settings.mode == "observe"
+        self._backoff = Backoff(settings.retry_delay_seconds, settings.retry_max_delay_seconds)
+        self._subjects: dict[tuple[str, str], deque[_Work]] = {}
+        self._known: set[str] = set()
+        self._fresh: deque[_Work] = deque()
+        self._later: list[tuple[float, int, _Work]] = []
+        self._numbers: Iterator[int] = count()
+        self._to_record: list[tuple[_Work, _Recordable]] = []
+        self._poll_at = 0.0
+        self._reading = _Outage("decisions cannot be read")
+        self._writing = _Outage("outcomes cannot be written")
+        self._workers: Workers[_Work, tuple[Result, Standing]] = Workers(settings.workers)
+        self._stopping = threading.Event()
+
+    @property
+    def open_decisions(self) -> int:
+        """Decisions in hand."""
+        return sum(len(works) for works in self._subjects.values())
+
+    def run(self, ready: Callable[[], None] = lambda: None) -> None:
+        """Work until `stop`; `ready` is called when the record has been read. Raises `LeaseLost` when overtaken.
+
+        Raises `DeltaError` or `OSError` when the record cannot be read at the start.
+        """
+        self._workers.start()
+        try:
+            self._restore()
+            ready()
+            while not self._stopping.is_set():
+                self._take_results(self._wait_seconds())
+                self._take_decisions()
+                self._record()
+                self._dispatch()
+                self._publisher.poll()
+            self._finish()
+        finally:
+            self._stopping.set()
+
+    def stop(self) -> None:
+        """Finish what is in hand, within `STOP_SECONDS`, and end `run`. For any thread and for signal handlers."""
+        self._stopping.set()
+        self._workers.wake()
+
+    def _restore(self) -> None:
+        recorded = self._ledger.recorded()
+        self._known |= recorded.ended
+        for end in recorded.newest.values():
+            self._announce(end)
+        for row in self._tail.read(self._known):
+            self._take_up(row)
+        for works in self._subjects.values():
+            for work in works:
+                begun = recorded.begun.get(work.decision.decision_id)
+                if begun is not None:
+                    work.begun_at = begun.at
+                    work.standing = Standing(calls=begun.calls, open_end=True)
+        for works in self._subjects.values():
+            self._begin(works[0])
+
+    def _wait_seconds(self) -> float:
+        wake_at = self._poll_at
+        if self._to_record:
+            wake_at = min(wake_at, self._writing.until)
+        if self._later and self._workers.has_room_for_retry:
+            wake_at = min(wake_at, self._later[0][0])
+        return max(0.0, wake_at - time.monotonic())
+
+    def _take_results(self, wait_seconds: float) -> None:
+        for work, found in self._workers.results(wait_seconds):
+            if isinstance(found, Exception):
+                self._take_result(work, TryAgain(f"an error in the executor itself: {found!r}"))
+            else:
+                result, work.standing = found
+                self._take_result(work, result)
+
+    def _take_result(self, work: _Work, result: Result) -> None:
+        """Turns a try that settled nothing into the end when its time is over."""
+        step: _Recordable = result
+        if isinstance(result, TryAgain):
+            work.failures += 1
+            waited = (self._clock() - work.begun_at).total_seconds() if work.begun_at else 0.0
+            if waited >= self._settings.give_up_seconds:
+                step = Ended("failed", result.seen, f"given up after {waited:.0f} s: {result.reason}")
+            else:
+                level = logging.WARNING if work.failures == 1 else logging.DEBUG
+                log.log(level, "%s is not settled, trying again: %s", work.decision, result.reason)
+        if isinstance(step, TryAgain) and self._observe:
+            self._retry_later(work, step)
+        else:
+            self._to_record.append((work, step))
+
+    def _take_decisions(self) -> None:
+        now = time.monotonic()
+        if now < self._poll_at:
+            return
+        self._poll_at = now + self._settings.poll_ms / 1000
+        if now < self._reading.until:
+            return
+        try:
+            self._ledger.check_lease()
+            rows = self._tail.read(self._known)
+        except LAKE_ERRORS as error:
+            self._reading.failed(error)
+            return
+        self._reading.succeeded()
+        for row in rows:
+            work = self._take_up(row)
+            if work is not None and self._subjects[work.subject][0] is work:
+                self._begin(work)
+
+    def _take_up(self, row: dict[str, object]) -> _Work | None:
+        """Adds a row to its subject's work, unless its decision is known."""
+        decision = read_decision(row, self._actors)
+        if decision.decision_id in self._known:
+            return None
+        self._known.add(decision.decision_id)
+        work = _Work(decision)
+        self._subjects.setdefault(work.subject, deque()).append(work)
+        return work
+
+    def _begin(self, work: _Work) -> None:
+        """The first step of the oldest open decision of a subject."""
+        if isinstance(work.decision, Malformed):
+            self._to_record.append((work, Ended("rejected", None, work.decision.why)))
+        elif self._observe:
+            work.begun_at = self._clock()
+            self._fresh.append(work)
+        elif work.begun_at is not None:
+            self._fresh.append(work)
+        else:
+            self._to_record.append((work, _Begin()))
+
+    def _record(self) -> None:
+        """One commit with all steps that are ready; only then do they have consequences."""
+        if not self._to_record or time.monotonic() < self._writing.until:
+            return
+        now = self._clock()
+        rows = [self._row(work, step, now) for work, step in self._to_record]
+        try:
+            self._ledger.append(rows)
+        except LAKE_ERRORS as error:
+            self._writing.failed(error)
+            return
+        self._writing.succeeded()
+        recorded, self._to_record = self._to_record, []
+        for (work, step), row in zip(recorded, rows, strict=True):
+            if isinstance(step, Ended):
+                self._end(work, row)
+            elif isinstance(step, TryAgain):
+                self._retry_later(work, step)
+            else:
+                work.begun_at = row.at
+                self._fresh.append(work)
+
+    def _row(self, work: _Work, step: _Recordable, now: datetime) -> OutcomeRow:
+        decision = work.decision
+        seen = None if isinstance(step, _Begin) else step.seen
+        error = step.error if isinstance(step, Ended) else step.reason if isinstance(step, TryAgain) else None
+        details = dict(seen.details) if seen else {}
+        if isinstance(step, Ended) and step.would is not None:
+            details["would"] = step.would
+        return self._ledger.row(
+            decision_id=decision.decision_id,
+            family=decision.family,
+            subject=decision.subject,
+            status=step.status if isinstance(step, Ended) else INTENT,
+            attempt=work.standing.calls,
+            at=now,
+            layout_epoch=seen.layout_epoch if seen else None,
+            seen=details,
+            error=error and error[:MAX_ERROR],
+        )
+
+    def _end(self, work: _Work, row: OutcomeRow) -> None:
+        log.info("%s: %s%s", work.decision, row.status, f": {row.error}" if row.error else "")
+        self._announce(RecordedEnd(row.decision_id, row.family, row.subject, row.status, row.error, row.at))
+        works = self._subjects[work.subject]
+        works.popleft()
+        if works:
+            self._begin(works[0])
+        else:
+            del self._subjects[work.subject]
+
+    def _announce(self, end: RecordedEnd) -> None:
+        try:
+            event = OutcomeEvent.model_validate({
+                "v": 1, "type": "outcome", "decisionId": end.decision_id, "family": end.family, "topic": end.subject,
+                "status": end.status, "error": end.error, "at": int(end.at.timestamp() * 1000),
+            })  # fmt: skip
+        except ValueError:
+            log.warning("the outcome of decision %r of %r cannot be announced: no such names on Kafka",
+                        end.decision_id[:200], end.subject[:200])  # fmt: skip
+            return
+        self._publisher.publish(event)
+
+    def _retry_later(self, work: _Work, step: TryAgain) -> None:
+        delay = self._backoff.slowly() if step.slowly else self._backoff.after(work.failures)
+        if work.begun_at is not None:
+            left = self._settings.give_up_seconds - (self._clock() - work.begun_at).total_seconds()
+            delay = min(delay, max(0.0, left))
+        heapq.heappush(self._later, (time.monotonic() + delay, next(self._numbers), work))
+
+    def _dispatch(self) -> None:
+        while self._fresh and self._workers.has_room:
+            self._start(self._fresh.popleft())
+        while self._later and self._later[0][0] <= time.monotonic() and self._workers.has_room_for_retry:
+            self._start(heapq.heappop(self._later)[2])
+
+    def _start(self, work: _Work) -> None:
+        decision, standing = work.decision, work.standing
+        assert isinstance(decision, Decision)
+        actor, retry = self._actors[decision.family], work.failures > 0
+        if self._observe:
+            self._workers.give(work, retry, lambda: observe_once(decision, standing, actor))
+        else:
+            self._workers.give(work, retry, lambda: try_once(decision, standing, actor, self._may_call))
+
+    def _may_call(self) -> bool:
+        return not self._stopping.is_set()
+
+    def _finish(self) -> None:
+        """No new tries; the calls that are out get their time, and what came of them is recorded and announced."""
+        end = time.monotonic() + STOP_SECONDS
+        while self._workers.busy and time.monotonic() < end:
+            self._take_results(end - time.monotonic())
+        self._to_record = [(work, step) for work, step in self._to_record if isinstance(step, Ended)]
+        self._writing.until = 0.0
+        self._record()
+        self._publisher.close()
+        log.info("stopped with %d open decisions; the next start goes on with them", self.open_decisions)

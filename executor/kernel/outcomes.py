@@ -1,0 +1,114 @@
+"""Rows of the `outcomes` table: what was begun, how it ended, and that exactly one executor writes it.
+
+Stage: between what happens in memory (`attempt.Ended`, …) and what is on record. `lake.lease` shuts out an executor
+that was overtaken.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from lake.lease import LeasedTable
+from schemas.tables import OUTCOMES, OutcomeRow
+
+LEASE = "executor-lease"
+"""Names the lease in the table's log; an executor of an older release takes the same one."""
+INTENT = "intent"
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A decision with an intent on record and no end."""
+
+    at: datetime
+    """Of its first intent."""
+    calls: int
+    """Calls on record."""
+
+
+@dataclass(frozen=True)
+class RecordedEnd:
+    """A terminal row, as far as its announcement needs it."""
+
+    decision_id: str
+    family: str
+    subject: str
+    status: str
+    error: str | None
+    at: datetime
+
+
+@dataclass
+class Recorded:
+    """What was on record when the lease was taken."""
+
+    ended: set[str] = field(default_factory=set)
+    """Ids of the decisions with a terminal row."""
+    begun: dict[str, Begun] = field(default_factory=dict)
+    newest: dict[tuple[str, str], RecordedEnd] = field(default_factory=dict)
+    """The newest terminal row of each family and subject."""
+
+
+class OutcomeLedger:
+    """The `outcomes` table of a lake, made if it is missing. One thread uses it."""
+
+    def __init__(self, lake: str, mode: str) -> None:
+        """Takes the lease: from here on any older executor is shut out. Raises what Delta raises."""
+        identity = ("decision_id", "status", "attempt", "executor")
+        self._table = LeasedTable(lake, OUTCOMES, LEASE, identity, "executor", "applies decisions")
+        self._mode = mode
+        self.token = self._table.token
+        self.executor = f"{socket.gethostname()}:{os.getpid()}#{self.token}"
+
+    def recorded(self) -> Recorded:
+        """All that is on record, read once."""
+        columns = ("decision_id", "family", "subject", "status", "attempt", "error", "at")
+        found = self._table.read(columns)
+        recorded = Recorded()
+        for values in zip(*(found[column].to_pylist() for column in columns), strict=True):
+            decision, family, subject, status, calls, error, at = values
+            if status == INTENT:
+                known = recorded.begun.get(decision, Begun(at, calls))
+                recorded.begun[decision] = Begun(min(at, known.at), max(calls, known.calls))
+                continue
+            recorded.ended.add(decision)
+            newest = recorded.newest.get((family, subject))
+            if newest is None or newest.at <= at:
+                recorded.newest[family, subject] = RecordedEnd(decision, family, subject, status, error, at)
+        for decision in recorded.ended:
+            recorded.begun.pop(decision, None)
+        return recorded
+
+    def row(
+        self,
+        *,
+        decision_id: str,
+        family: str,
+        subject: str,
+        status: str,
+        attempt: int,
+        at: datetime,
+        layout_epoch: int | None = None,
+        seen: Mapping[str, Any] | None = None,
+        error: str | None = None,
+    ) -> OutcomeRow:
+        """A row of this executor."""
+        return OutcomeRow(
+            decision_id=decision_id, family=family, subject=subject, status=status, attempt=attempt, at=at,
+            layout_epoch=layout_epoch, seen=json.dumps(seen or {}, separators=(",", ":")), error=error,
+            executor=self.executor, mode=self._mode, day=at.date(),
+        )  # fmt: skip
+
+    def append(self, rows: Sequence[OutcomeRow]) -> None:
+        """One commit with all rows. Raises `LeaseLost`, or what Delta raises: then the steps can be given again."""
+        self._table.append(rows)
+
+    def check_lease(self) -> None:
+        """Raises `LeaseLost` when another executor has started since."""
+        self._table.check()

@@ -1,0 +1,146 @@
+"""Outcome events to Kafka topic `control-events` (DESIGN section 4.1): of each subject the newest, until confirmed.
+
+Stage: last in the executor, always after the terminal row is durable. No thread of its own: `loop` calls `poll`. Kafka
+being away stops nothing: events wait here, and after a restart the newest outcome of every subject is published
+again from the record. So listeners may see an event twice, and never miss how a subject's last decision ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Protocol
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from schemas.kafka import CONTROL_EVENTS
+from schemas.messages import OutcomeEvent, key_of
+
+log = logging.getLogger(__name__)
+
+RESEND_SECONDS = 1.0
+CLOSE_SECONDS = 3.0
+"""Longest wait at a clean stop for confirmations; what is left is published at the next start."""
+
+_PRODUCER_CONFIG = {
+    "client.id": "anabranch-executor",
+    "acks": "all",
+    "enable.idempotence": True,
+    "linger.ms": 0,
+    "message.timeout.ms": 0,
+    "reconnect.backoff.ms": 50,
+    "reconnect.backoff.max.ms": 1_000,
+    # librdkafka repeats itself at every attempt to connect; what it has to say arrives in `error_cb` too.
+    "log_level": 0,
+}
+
+
+class OutcomePublisher(Protocol):
+    """Where outcome events go."""
+
+    def publish(self, event: OutcomeEvent) -> None:
+        """Take an event; returns at once."""
+
+    def poll(self) -> None:
+        """Bring forward what was taken; returns at once."""
+
+    def close(self) -> None:
+        """Deliver what was taken, for a bounded time."""
+
+
+class KafkaPublisher:
+    """Publishes to the brokers at `bootstrap`. One thread uses it."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+        self._producer: Producer | None = None
+        self._unconfirmed: dict[tuple[str, str], OutcomeEvent] = {}
+        self._unsent: dict[tuple[str, str], OutcomeEvent] = {}
+        self._send_at = 0.0
+        self._broken = False
+        self._trouble: str | None = None
+
+    def publish(self, event: OutcomeEvent) -> None:
+        """Take an event; an older one of the same subject need no longer be delivered."""
+        self._unconfirmed[_subject(event)] = event
+        self._unsent[_subject(event)] = event
+        self.poll()
+
+    def poll(self) -> None:
+        """Send what is not sent and take in confirmations; a failed delivery is sent again after a pause."""
+        if self._broken:
+            self._renew()
+        if self._unsent and time.monotonic() >= self._send_at:
+            for subject, event in list(self._unsent.items()):
+                if not self._send(event):
+                    break
+                del self._unsent[subject]
+        if self._producer is not None:
+            self._producer.poll(0)
+
+    def close(self) -> None:
+        """Wait for confirmations, at most `CLOSE_SECONDS`."""
+        self._send_at = 0.0
+        self.poll()
+        if self._producer is not None and self._producer.flush(CLOSE_SECONDS):
+            log.warning("%d outcome events are not confirmed: the next start repeats them", len(self._unconfirmed))
+
+    def _send(self, event: OutcomeEvent) -> bool:
+        def delivered(error: KafkaError | None, _: Message) -> None:
+            current = self._unconfirmed.get(_subject(event)) is event
+            if error is None:
+                if current:
+                    del self._unconfirmed[_subject(event)]
+                self._note(None)
+                return
+            if current:
+                self._unsent[_subject(event)] = event
+            self._again_later(f"outcome events do not reach Kafka at {self._bootstrap}: {error.str()}")
+            self._broken |= error.fatal()
+
+        if self._producer is None:
+            self._producer = Producer(
+                {**_PRODUCER_CONFIG, "bootstrap.servers": self._bootstrap, "error_cb": self._on_error}
+            )
+        try:
+            self._producer.produce(CONTROL_EVENTS.name, key=key_of(event), value=event.to_json(), on_delivery=delivered)
+        except BufferError:
+            return False
+        except KafkaException as error:
+            self._again_later(f"outcome events cannot be sent to Kafka at {self._bootstrap}: {error}")
+            self._broken = True
+            return False
+        return True
+
+    def _renew(self) -> None:
+        """A producer with a fatal error never sends again: a new one takes over all that is unconfirmed."""
+        self._broken = False
+        if self._producer is not None:
+            self._producer.purge()
+            self._producer.poll(0)
+            self._producer = None
+        self._unsent = dict(self._unconfirmed)
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.fatal():
+            self._broken = True
+        elif error.code() == KafkaError._ALL_BROKERS_DOWN and self._unconfirmed:
+            self._note(f"no Kafka broker at {self._bootstrap} can be reached; outcome events wait")
+
+    def _again_later(self, trouble: str) -> None:
+        self._send_at = time.monotonic() + RESEND_SECONDS
+        self._note(trouble)
+
+    def _note(self, trouble: str | None) -> None:
+        """Only a change is worth a line in the log."""
+        if trouble == self._trouble:
+            return
+        self._trouble = trouble
+        if trouble is None:
+            log.info("outcome events reach Kafka at %s", self._bootstrap)
+        else:
+            log.warning("%s", trouble)
+
+
+def _subject(event: OutcomeEvent) -> tuple[str, str]:
+    return event.family, event.topic

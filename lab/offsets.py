@@ -1,0 +1,45 @@
+"""What Kafka says was sent: its end offsets, to compare with what the lake has counted.
+
+Stage: the end of a local run, under `lab.report` and `lab.local_run`.
+"""
+
+from __future__ import annotations
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from lake.integrity import counted_messages
+from lake.tables import open_table
+from schemas.kafka import KAFKA_TOPICS
+from schemas.settings import Settings
+from schemas.tables import BATCHES
+
+KAFKA_SECONDS = 5.0
+
+
+def end_offsets(bootstrap: str, seconds: float = KAFKA_SECONDS) -> dict[str, int] | None:
+    """The sum of the end offsets of each Kafka topic; None when the broker does not answer in `seconds`."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "anabranch-report", "log_level": 0})
+    found: dict[str, int] = {}
+    try:
+        known = consumer.list_topics(timeout=seconds).topics
+        for topic in KAFKA_TOPICS:
+            partitions = known[topic.name].partitions if topic.name in known else ()
+            found[topic.name] = sum(
+                consumer.get_watermark_offsets(TopicPartition(topic.name, partition), timeout=seconds)[1]
+                for partition in partitions
+            )
+    except KafkaException:
+        return None
+    finally:
+        consumer.close()
+    return found
+
+
+def unread_messages(settings: Settings) -> int | None:
+    """Kafka records that the job has not accounted for yet; None when the broker does not answer."""
+    offsets = end_offsets(settings.kafka.bootstrap)
+    table = open_table(settings.lake_path, BATCHES)
+    if offsets is None or table is None:
+        return None
+    rows = table.to_pyarrow_table(columns=["generation", "messages", "committed_at"]).to_pylist()
+    return sum(offsets.values()) - counted_messages(rows)

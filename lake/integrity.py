@@ -1,0 +1,94 @@
+"""Whether what must always hold did: checks over all rows of the lake (DESIGN section 5).
+
+Stage: beside everything, from time to time: part of the report of a local run (`lab.report`), and of the tests that
+kill parts of it. Kafka's own count of what was sent comes in as a number for each topic.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from lake.rows import active_ranges
+from lake.tail import StoredRow
+
+KEYS = 0x10000
+"""Size of the hash space that the active segments of a topic tile."""
+
+
+def check_integrity(
+    batches: Sequence[StoredRow],
+    decisions: Sequence[StoredRow],
+    holds: Sequence[StoredRow],
+    outcomes: Sequence[StoredRow],
+    events: Sequence[StoredRow],
+    dead_letters: Sequence[StoredRow],
+    offsets: Mapping[str, int] | None,
+) -> dict[str, Any]:
+    """What must always hold, on all rows of the lake; `lab.report.build_report` names the keys.
+
+    `offsets`: by Kafka topic the sum of its end offsets; None: Kafka did not answer.
+    """
+    generations = {row["generation"] for row in batches}
+    counted = counted_messages(batches)
+    applied = Counter(row["decision_id"] for row in outcomes if row["status"] == "applied")
+    # A new checkpoint reads Kafka again from the start: only within one may nothing be seen twice.
+    records = Counter(
+        (row["kafka_topic"], row["kafka_partition"], row["kafka_offset"])
+        for row in (*events, *dead_letters)
+        if len(generations) <= 1
+    )
+    found: dict[str, Any] = {
+        "appliedTwice": sorted(identity for identity, times in applied.items() if times > 1),
+        "sequenceGaps": [
+            *_sequence_gaps("decisions", decisions, "decided_at", len(generations) > 1),
+            *_sequence_gaps("holds", holds, "since", len(generations) > 1),
+        ],
+        "tornLayouts": [
+            {"topic": row["subject"], "at": row["at"].isoformat()}
+            for row in events
+            if row["type"] == "layout" and not _tiles(active_ranges(json.loads(row["body"])["layout"]).values())
+        ],
+        "unbalancedBatches": [
+            row["batch_id"]
+            for row in batches
+            if row["messages"] != row["messages_accepted"] + row["messages_suppressed"] + row["dead_letters"]
+        ],
+        "countedTwice": [
+            f"{topic}-{partition}@{offset}" for (topic, partition, offset), times in records.items() if times > 1
+        ],
+        "kafka": None
+        if offsets is None
+        else {"endOffsets": dict(offsets), "counted": counted, "lag": sum(offsets.values()) - counted},
+    }
+    kafka = found["kafka"]
+    found["ok"] = not any(found[name] for name in found if name != "kafka") and (kafka is None or kafka["lag"] >= 0)
+    return found
+
+
+def counted_messages(batches: Sequence[StoredRow]) -> int:
+    """The Kafka records that the newest checkpoint has accounted for, out of all rows of `batches`."""
+    newest = max(batches, key=lambda row: row["committed_at"])["generation"] if batches else None
+    return sum(row["messages"] for row in batches if row["generation"] == newest)
+
+
+def _sequence_gaps(table: str, rows: Iterable[StoredRow], time: str, restarts: bool) -> list[dict[str, Any]]:
+    """Where `seq` of a subject does not go on by one; `restarts`: it may begin again at 1 (a new checkpoint)."""
+    gaps, before = [], Counter[str]()
+    for row in sorted(rows, key=lambda row: (row[time], row["seq"])):
+        expected = before[row["subject"]] + 1
+        if row["seq"] != expected and not (restarts and row["seq"] == 1):
+            gaps.append({"table": table, "subject": row["subject"], "expected": expected, "seq": row["seq"]})
+        before[row["subject"]] = row["seq"]
+    return gaps
+
+
+def _tiles(ranges: Iterable[tuple[int, int]]) -> bool:
+    following = 0
+    for start, end in sorted(ranges):
+        if start != following:
+            return False
+        following = end + 1
+    return following == KEYS

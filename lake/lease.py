@@ -1,0 +1,96 @@
+"""A table that exactly one process writes: the one that took the lease on it last.
+
+Stage: under `executor.kernel.outcomes`. The lease is a Delta app transaction (name, token): a process that starts takes
+the next token, and every commit carries it. Two commits of one app transaction conflict in Delta, so a process that was
+overtaken cannot add a row, whatever it believes; it finds the newer token and stops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+from deltalake.exceptions import CommitFailedError
+from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_attempt, wait_random
+
+from lake.tables import OpenTable, create_table
+from lake.tail import committed_rows
+from schemas.arrow import arrow_schema, to_arrow
+from schemas.tables import Table, TableRow
+
+MAX_RACES = 100
+"""How often a lease is tried for while others take it."""
+MAX_DELAY_SECONDS = 0.02
+"""Longest delay before it is tried for again; random, so that those who start at once spread out."""
+
+
+class LeaseLost(RuntimeError):
+    """Another process has taken over; this one must do nothing more."""
+
+
+class LeasedTable:
+    """A table of the lake, made if it is missing, with the lease on it. One thread uses it."""
+
+    def __init__(self, lake: str, table: Table, app: str, identity: Sequence[str], holder: str, work: str) -> None:
+        """Takes the lease: from here on any older holder is shut out. Raises what Delta raises.
+
+        `app` names the lease in the table's log. The columns of `identity` tell apart the rows of one holder. `holder`
+        and `work` are for messages: "executor", "applies decisions".
+        """
+        self._table, self._app, self._identity, self._holder, self._work = table, app, tuple(identity), holder, work
+        self._open = OpenTable(create_table(lake, table))
+        self._unsure_from: int | None = None
+        self.token = self._take()
+
+    def read(self, columns: Sequence[str]) -> pa.Table:
+        """All rows, cut to some columns."""
+        return self._open.newest().to_pyarrow_table(columns=list(columns))
+
+    def append(self, rows: Sequence[TableRow]) -> None:
+        """One commit with all rows. Raises `LeaseLost`, or what Delta raises: then the rows can be given again."""
+        self.check()
+        version = self._open.table.version()
+        if self._unsure_from is not None:
+            rows = self._not_yet_recorded(rows, self._unsure_from, version)
+        if rows:
+            try:
+                self._open.append(to_arrow(self._table, rows), self._app, self.token)
+            except BaseException:
+                # A commit may have been made although it reported a fault: look before it is made again.
+                self._unsure_from = version + 1 if self._unsure_from is None else self._unsure_from
+                self.check()
+                raise
+        self._unsure_from = None
+
+    def check(self) -> None:
+        """Raises `LeaseLost` when another process has taken the lease since."""
+        newest = self._open.newest_transaction(self._app)
+        if newest != self.token:
+            raise LeaseLost(
+                f"another {self._holder} has taken over this lake: it holds lease token {newest}, this one had "
+                f"{self.token}. Only one {self._holder} {self._work}; stop the other one if this one is meant"
+            )
+
+    def _take(self) -> int:
+        retrying = Retrying(
+            retry=retry_if_exception_type(CommitFailedError),
+            stop=stop_after_attempt(MAX_RACES),
+            wait=wait_random(0, MAX_DELAY_SECONDS),
+        )
+        try:
+            return retrying(self._take_next)
+        except RetryError as error:
+            where = self._open.table.table_uri
+            raise LeaseLost(
+                f"no lease on {where} in {MAX_RACES} attempts: too many {self._holder}s start at once"
+            ) from error
+
+    def _take_next(self) -> int:
+        token = (self._open.newest_transaction(self._app) or 0) + 1
+        self._open.append(arrow_schema(self._table.row).empty_table(), self._app, token)
+        return token
+
+    def _not_yet_recorded(self, rows: Sequence[TableRow], first: int, last: int) -> list[TableRow]:
+        found = committed_rows(self._open.table, first, last, columns=self._identity) if first <= last else []
+        recorded = {tuple(row[name] for name in self._identity) for row in found}
+        return [row for row in rows if tuple(getattr(row, name) for name in self._identity) not in recorded]

@@ -1,0 +1,29 @@
+"""What a row of `decisions` is about, in short.
+
+Stage: under `ledger.live` and `ledger.summary`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from lake.tail import StoredRow
+from schemas.metadata import RATES
+
+
+def decision_segments(row: StoredRow) -> tuple[int, ...]:
+    """The segments that a row of `decisions` is about."""
+    return tuple(json.loads(row["arguments"]).get("segments", ()))
+
+
+def segments_text(segments: Iterable[int]) -> str:
+    """`3` or `4+5`."""
+    return "+".join(str(segment) for segment in segments)
+
+
+def action_kind(row: StoredRow) -> str:
+    """What led to a decision: `split:consumer-count`, `split:load` or `merge`."""
+    if row["action"] != "split":
+        return str(row["action"])
+    return "split:load" if row["reason"] in RATES else f"split:{row['reason']}"

@@ -1,0 +1,308 @@
+"""The fleet as the tables show it, live: topics with segments, load, consumers and holds, and the newest decisions.
+
+Stage: the read end of the whole system; the screen of the local run draws it. Every table is tailed by version, so a
+refresh costs milliseconds however long the history is. One source for everything: layouts and consumers come from the
+`events` table and not from the controller, so the picture stands while the controller is down.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+from deltalake.exceptions import DeltaError
+
+from lake.rows import active_ranges
+from lake.tail import StoredRow, Tail
+from ledger.actions import action_kind, decision_segments, segments_text
+from schemas.metadata import RATES
+from schemas.tables import (
+    BATCHES,
+    DEAD_LETTERS,
+    DECISIONS,
+    EVENTS,
+    HOLDS,
+    OUTCOMES,
+    SEGMENT_LOAD,
+)
+
+log = logging.getLogger(__name__)
+
+MAX_DECISIONS = 200
+"""The newest decisions that are kept."""
+RATE_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class SegmentView:
+    """An active segment: its inclusive hash range and its last accepted load."""
+
+    id: int
+    start: int
+    end: int
+    rates: tuple[float, float, float, float] | None
+    """The four rates per second in the order of `RATES`; None = no load record yet."""
+    overload: float | None
+    """The largest rate / split threshold: above 1 the segment is to be split. None when either is unknown."""
+    is_cold: bool
+    """All four rates are below the merge thresholds."""
+
+
+@dataclass(frozen=True)
+class HoldView:
+    """Why a topic does not act: the binding gate, what it measured against which limit, and since when."""
+
+    gate: str
+    measured: float | None
+    limit: float | None
+    eligible_at: datetime | None
+    since: datetime
+
+
+@dataclass(frozen=True)
+class TopicView:
+    """One scalable topic as it stands."""
+
+    name: str
+    epoch: int
+    segments: tuple[SegmentView, ...]
+    """Active segments by hash start."""
+    consumers: tuple[tuple[str, str, int], ...]
+    """Subscription, its type, and its connected consumers, by name."""
+    hold: HoldView | None
+    """None while a decision is under way or before the first evaluation."""
+    open_decision: str | None
+    """`split 3` or `merge 4+5` while that decision has no outcome yet."""
+
+
+@dataclass(frozen=True)
+class DecisionView:
+    """One decision and how its application ended."""
+
+    decision_id: str
+    topic: str
+    action: str
+    segments: tuple[int, ...]
+    reason: str
+    trigger: str
+    decided_at: datetime
+    status: str | None
+    """Newest outcome: intent, applied, superseded, rejected, failed or observed; None = not begun."""
+    status_at: datetime | None
+    error: str | None
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What the job did in the last ten seconds, per second; `batch_ms` is the mean time of a batch to its commit."""
+
+    messages: float = 0.0
+    samples: float = 0.0
+    accepted_share: float | None = None
+    """Significant samples as a part of all samples; None when there were none."""
+    events: float = 0.0
+    batch_ms: float | None = None
+
+
+@dataclass(frozen=True)
+class LakeView:
+    """Everything that the screen draws, as of `now`."""
+
+    now: datetime
+    topics: tuple[TopicView, ...] = ()
+    decisions: tuple[DecisionView, ...] = ()
+    """Newest first."""
+    actions: Mapping[str, int] = field(default_factory=dict)
+    """Applied actions seen so far by what led to them: `split:consumer-count`, `split:load`, `merge`."""
+    dead_letters: Mapping[str, int] = field(default_factory=dict)
+    """By reason, as far as the tail looks back."""
+    rates: Rates = Rates()
+
+
+@dataclass
+class _Topic:
+    epoch: int = 0
+    ranges: dict[int, tuple[int, int]] = field(default_factory=dict)
+    loads: dict[int, tuple[float, float, float, float]] = field(default_factory=dict)
+    consumers: dict[str, tuple[str, int]] = field(default_factory=dict)
+    hold: HoldView | None = None
+    policy: dict[str, Any] = field(default_factory=dict)
+    newest_decision: str | None = None
+
+
+class LakeReader:
+    """Keeps a `LakeView` up to date. Not thread-safe: one thread calls `refresh`; the views are immutable."""
+
+    def __init__(self, lake: str) -> None:
+        self._tails = {
+            table.name: Tail(lake, table)
+            for table in (EVENTS, SEGMENT_LOAD, DECISIONS, HOLDS, OUTCOMES, DEAD_LETTERS, BATCHES)
+        }
+        self._topics: dict[str, _Topic] = {}
+        self._decisions: dict[str, StoredRow] = {}
+        self._outcomes: dict[str, StoredRow] = {}
+        self._applied: set[str] = set()
+        self._actions: Counter[str] = Counter()
+        self._dead_letters: Counter[str] = Counter()
+        self._batches: deque[StoredRow] = deque(maxlen=600)
+
+    def refresh(self, now: datetime | None = None) -> LakeView:
+        """Reads what is new and gives the picture as of `now` (default: the wall clock)."""
+        new = {name: _news(tail) for name, tail in self._tails.items()}
+        for row in new[EVENTS.name]:
+            self._take_event(row)
+        for row in new[SEGMENT_LOAD.name]:
+            self._topic(row["topic"]).loads[row["segment_id"]] = (
+                row["msg_rate_in"], row["bytes_rate_in"], row["msg_rate_out"], row["bytes_rate_out"],
+            )  # fmt: skip
+        # Of the two tables the one with the later instant has the last word on whether a topic holds.
+        for row in sorted(new[DECISIONS.name] + new[HOLDS.name], key=lambda row: row.get("decided_at") or row["since"]):
+            self._take_decision_or_hold(row)
+        for row in new[OUTCOMES.name]:
+            self._take_outcome(row)
+        self._dead_letters.update(row["reason"] for row in new[DEAD_LETTERS.name])
+        self._batches.extend(new[BATCHES.name])
+        return self._view(now or datetime.now(timezone.utc))
+
+    def _topic(self, name: str) -> _Topic:
+        return self._topics.setdefault(name, _Topic())
+
+    def _take_event(self, row: StoredRow) -> None:
+        if row["type"] not in ("layout", "consumer"):
+            return
+        body = json.loads(row["body"])
+        if row["type"] == "consumer":
+            consumers = self._topic(row["subject"]).consumers
+            if body["event"] == "deleted":
+                consumers.pop(body["subscription"], None)
+            else:
+                consumers[body["subscription"]] = (body["type"], body["consumers"])
+        elif body["cause"] == "deleted":
+            self._topics.pop(row["subject"], None)
+        else:
+            topic = self._topic(row["subject"])
+            topic.epoch = body["layout"]["epoch"]
+            topic.ranges = active_ranges(body["layout"])
+            topic.loads = {segment: load for segment, load in topic.loads.items() if segment in topic.ranges}
+
+    def _take_decision_or_hold(self, row: StoredRow) -> None:
+        topic = self._topic(row["subject"])
+        topic.policy = json.loads(row["inputs"]).get("policy") or {}
+        if "decision_id" in row:
+            topic.hold, topic.newest_decision = None, row["decision_id"]
+            self._decisions[row["decision_id"]] = row
+            while len(self._decisions) > MAX_DECISIONS:
+                gone = next(iter(self._decisions))
+                del self._decisions[gone]
+                self._outcomes.pop(gone, None)
+        else:
+            topic.hold = HoldView(
+                gate=row["gate"],
+                measured=row["measured"],
+                limit=row["limit"],
+                eligible_at=row["eligible_at"],
+                since=row["since"],
+            )
+
+    def _take_outcome(self, row: StoredRow) -> None:
+        identity = row["decision_id"]
+        if identity not in self._decisions:
+            return
+        self._outcomes[identity] = row
+        if row["status"] == "applied" and identity not in self._applied:
+            self._applied.add(identity)
+            self._actions[action_kind(self._decisions[identity])] += 1
+
+    def _view(self, now: datetime) -> LakeView:
+        return LakeView(
+            now=now,
+            topics=tuple(self._topic_view(name, topic) for name, topic in sorted(self._topics.items()) if topic.ranges),
+            decisions=tuple(self._decision_view(row) for row in reversed(self._decisions.values())),
+            actions=dict(self._actions),
+            dead_letters=dict(self._dead_letters.most_common()),
+            rates=lately(self._batches, now),
+        )
+
+    def _topic_view(self, name: str, topic: _Topic) -> TopicView:
+        newest = None if topic.newest_decision is None else self._decisions.get(topic.newest_decision)
+        if newest and self._outcomes.get(newest["decision_id"], {}).get("status") not in (None, "intent"):
+            newest = None
+        return TopicView(
+            name=name,
+            epoch=topic.epoch,
+            segments=tuple(
+                SegmentView(
+                    id=segment,
+                    start=start,
+                    end=end,
+                    rates=topic.loads.get(segment),
+                    overload=overload(topic.loads.get(segment), topic.policy),
+                    is_cold=is_cold(topic.loads.get(segment), topic.policy),
+                )
+                for segment, (start, end) in topic.ranges.items()
+            ),
+            consumers=tuple((sub, kind, count) for sub, (kind, count) in sorted(topic.consumers.items())),
+            # The job notes that a decision is open, but not that it no longer is: the outcome says so.
+            hold=None if topic.hold and topic.hold.gate == "in-flight" and not newest else topic.hold,
+            open_decision=f"{newest['action']} {segments_text(decision_segments(newest))}" if newest else None,
+        )
+
+    def _decision_view(self, row: StoredRow) -> DecisionView:
+        outcome = self._outcomes.get(row["decision_id"], {})
+        return DecisionView(
+            decision_id=row["decision_id"],
+            topic=row["subject"],
+            action=row["action"],
+            segments=decision_segments(row),
+            reason=row["reason"],
+            trigger=row["trigger"],
+            decided_at=row["decided_at"],
+            status=outcome.get("status"),
+            status_at=outcome.get("at"),
+            error=outcome.get("error"),
+        )
+
+
+def _news(tail: Tail) -> list[StoredRow]:
+    """New rows; none when the table cannot be read at the moment: the next look has them."""
+    try:
+        return tail.read()
+    except (DeltaError, OSError) as error:
+        log.debug("a table cannot be read, trying again: %s", error)
+        return []
+
+
+def overload(rates: tuple[float, ...] | None, policy: Mapping[str, Any]) -> float | None:
+    """The largest rate / split threshold, as in `decisions.autoscale.rates`; None when one is unknown."""
+    limits: list[float | None] = [policy.get(f"split{name[0].upper()}{name[1:]}Threshold") for name in RATES]
+    if rates is None or not all(limits):
+        return None
+    return max(rate / limit for rate, limit in zip(rates, limits, strict=True) if limit)
+
+
+def is_cold(rates: tuple[float, ...] | None, policy: Mapping[str, Any]) -> bool:
+    """Whether all four rates are below the merge thresholds, as in `decisions.autoscale.rates`."""
+    limits = [policy.get(f"merge{name[0].upper()}{name[1:]}Threshold") for name in RATES]
+    return rates is not None and all(
+        limit is not None and rate < limit for rate, limit in zip(rates, limits, strict=True)
+    )
+
+
+def lately(batches: Iterable[StoredRow], now: datetime, seconds: float = RATE_SECONDS) -> Rates:
+    """Rates of the batches that were committed in the last `seconds` before `now`."""
+    recent = [row for row in batches if 0 <= (now - row["committed_at"]).total_seconds() <= seconds]
+    if not recent:
+        return Rates()
+    samples = sum(row["samples"] for row in recent)
+    return Rates(
+        messages=sum(row["messages"] for row in recent) / seconds,
+        samples=samples / seconds,
+        accepted_share=sum(row["samples_accepted"] for row in recent) / samples if samples else None,
+        events=sum(row["events"] for row in recent) / seconds,
+        batch_ms=sum((row["committed_at"] - row["batch_at"]).total_seconds() for row in recent) * 1000 / len(recent),
+    )

@@ -1,0 +1,237 @@
+"""Who may do what: every route names a role, a token opens what its role does, and the file of tokens is followed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import APIRouter, FastAPI
+from starlette.routing import WebSocketRoute
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+
+from controller.access.callers import Access
+from controller.access.roles import include_guarded, role_of
+from controller.access.tokens import ROLES, Role, TokensError, add_token, remove_token
+from tests.controller.conftest import RunningController, run_controller
+
+TOPIC = "/admin/v2/scalable/{tenant}/{namespace}/{topic}"
+SUBSCRIPTION = f"{TOPIC}/subscriptions/{{subscription}}"
+CONSUMER = f"{SUBSCRIPTION}/consumers/{{consumer}}"
+SEGMENT = "/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}"
+SUBSCRIPTION_OF = f"{SEGMENT}/subscription/{{subscription}}"
+POLICY = "/admin/v2/namespaces/{tenant}/{namespace}/scalableTopicAutoScalePolicy"
+CALLS: dict[Role, set[tuple[str, str]]] = {
+    "read": {
+        ("GET", "/admin/v2/scalable/{tenant}/{namespace}"), ("GET", TOPIC), ("GET", f"{TOPIC}/stats"),
+        ("GET", f"{TOPIC}/operations"), ("GET", f"{TOPIC}/autoScalePolicy"), ("GET", POLICY), ("GET", CONSUMER),
+        ("GET", f"{TOPIC}/watch"), ("WebSocket", f"{TOPIC}/watch"), ("GET", f"{SUBSCRIPTION_OF}/backlog"),
+    },
+    "operate": {
+        ("POST", f"{TOPIC}/split/{{segment}}"), ("POST", f"{TOPIC}/merge/{{first}}/{{second}}"),
+        ("POST", f"{SUBSCRIPTION}/seek"), ("POST", f"{SUBSCRIPTION}/skip-all"),
+        ("PUT", SUBSCRIPTION), ("DELETE", SUBSCRIPTION), ("PUT", CONSUMER), ("DELETE", CONSUMER),
+        ("WebSocket", f"{TOPIC}/consumers"),
+    },
+    "admin": {
+        ("PUT", TOPIC), ("DELETE", TOPIC), ("POST", f"{TOPIC}/autoScalePolicy"), ("DELETE", f"{TOPIC}/autoScalePolicy"),
+        ("POST", POLICY), ("DELETE", POLICY), ("PUT", SEGMENT), ("POST", f"{SEGMENT}/terminate"), ("DELETE", SEGMENT),
+        ("PUT", SUBSCRIPTION_OF), ("DELETE", SUBSCRIPTION_OF), ("POST", f"{SUBSCRIPTION_OF}/seek"),
+        ("POST", f"{SUBSCRIPTION_OF}/skip-all"), ("POST", f"{TOPIC}/migrate"),
+    },
+}  # fmt: skip
+
+
+class Guarded:
+    """A controller with a token of each role, named after it."""
+
+    def __init__(self, controller: RunningController, file: Path, tokens: dict[Role, str]) -> None:
+        self.controller = controller
+        self.file = file
+        self.tokens = tokens
+
+    def call(self, token: str, verb: str, path: str) -> httpx.Response:
+        with self.controller.client.stream(verb, path, headers={"Authorization": f"Bearer {token}"}) as answer:
+            if answer.status_code >= 400:
+                answer.read()
+            return answer
+
+    def connect(self, token: str, path: str) -> int:
+        url = self.controller.url.replace("http", "ws", 1) + path
+        try:
+            with connect(url, additional_headers={"Authorization": f"Bearer {token}"}):
+                return 101
+        except InvalidStatus as refused:
+            return refused.response.status_code
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    home = tmp_path_factory.mktemp("guarded")
+    tokens: dict[Role, str] = {role: add_token(home / "tokens", role, role) for role in ROLES}
+    with run_controller(home / "layouts.db", tokens_file=home / "tokens") as controller:
+        yield Guarded(controller, home / "tokens", tokens)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "tokens"
+
+
+def routes_of(routes: Iterable[Any]) -> Iterator[Any]:
+    for route in routes:
+        included = getattr(route, "original_router", None)
+        yield from routes_of(included.routes) if included is not None else [route]
+
+
+@pytest.mark.process
+def test_every_route_of_the_app_has_the_role_that_it_should_have(guarded: Guarded) -> None:
+    found: dict[str | None, set[tuple[str, str]]] = {}
+    app = guarded.controller.server.config.app
+    for route in routes_of(app.routes):  # type: ignore[union-attr]
+        verbs = {"WebSocket"} if isinstance(route, WebSocketRoute) else route.methods
+        found.setdefault(role_of(route), set()).update((verb, route.path) for verb in verbs)
+    # A token of any role, for it is no secret of the topics; and none.
+    assert found.pop(None) == {("GET", "/openapi.json"), ("HEAD", "/openapi.json"), ("GET", "/healthz")}
+    assert found == CALLS
+
+
+@pytest.mark.parametrize("add", ["add_api_route", "add_api_websocket_route"])
+def test_a_route_without_a_role_is_not_taken_in(add: str) -> None:
+    router = APIRouter()
+    getattr(router, add)("/open", lambda: None)
+    with pytest.raises(TypeError, match="names no role"):
+        include_guarded(FastAPI(), router)
+
+
+@pytest.mark.parametrize("needed", ROLES)
+@pytest.mark.parametrize("role", ROLES)
+def test_a_token_opens_what_its_role_and_the_lesser_ones_open(guarded: Guarded, role: Role, needed: Role) -> None:
+    allowed = ROLES.index(role) >= ROLES.index(needed)
+    for verb, template in sorted(CALLS[needed]):
+        # The topic is nowhere to be found, or the path would change what the next one finds.
+        path = re.sub(r"{(segment|first|second)}", "0", template).replace("{topic}", "absent")
+        path = path.replace("{descriptor}", "0000-ffff-0")
+        path = re.sub(r"{(\w+)}", r"\1", path)
+        if verb == "WebSocket":
+            status = guarded.connect(guarded.tokens[role], path)
+        else:
+            answer = guarded.call(guarded.tokens[role], verb, path)
+            status = answer.status_code
+        assert (status != 403) == allowed, (verb, path)
+        assert status != 401
+        if status == 403 and verb != "WebSocket":
+            reason = f"this needs a token of role {needed}; the token {role} has role {role}"
+            assert answer.json() == {"reason": reason}
+    guarded.call(
+        guarded.tokens["admin"], "DELETE", TOPIC.format(tenant="tenant", namespace="namespace", topic="absent")
+    )
+
+
+def test_a_refusal_comes_before_the_request_is_looked_at(guarded: Guarded) -> None:
+    answer = guarded.controller.client.put(
+        "/admin/v2/scalable/a/b/t?numInitialSegments=many",
+        content=b"no JSON",
+        headers={"Authorization": f"Bearer {guarded.tokens['operate']}"},
+    )
+    assert answer.status_code == 403
+
+
+def test_the_description_says_which_role_each_call_needs(guarded: Guarded) -> None:
+    headers = {"Authorization": f"Bearer {guarded.tokens['read']}"}
+    document = guarded.controller.client.get("/openapi.json", headers=headers).json()
+    assert document["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
+    for role, calls in CALLS.items():
+        for verb, path in calls:
+            if verb != "WebSocket":
+                assert document["paths"][path][verb.lower()]["security"] == [{"token": [role]}]
+    assert "security" not in document["paths"]["/healthz"]["get"]
+
+
+def test_the_log_says_who_changed_what_and_never_the_token(guarded: Guarded, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "controller.access.gate"):
+        guarded.call(guarded.tokens["admin"], "PUT", "/admin/v2/scalable/log/n/t")
+        guarded.call(guarded.tokens["operate"], "POST", "/admin/v2/scalable/log/n/t/split/7")
+        guarded.call(guarded.tokens["read"], "DELETE", "/admin/v2/scalable/log/n/t")
+        guarded.call(guarded.tokens["read"], "GET", "/admin/v2/scalable/log/n/t")
+        guarded.connect(guarded.tokens["operate"], "/admin/v2/scalable/log/n/t/consumers")
+    assert caplog.messages == [
+        "PUT /admin/v2/scalable/log/n/t by admin (admin): 204",
+        "POST /admin/v2/scalable/log/n/t/split/7 by operate (operate): 404",
+        "DELETE /admin/v2/scalable/log/n/t by read (read): 403",
+        "WebSocket /admin/v2/scalable/log/n/t/consumers by operate (operate): 101",
+    ]
+
+
+def test_a_token_counts_from_the_request_after_it_was_made_until_it_is_removed(guarded: Guarded) -> None:
+    token = add_token(guarded.file, "short-lived", "read")
+    assert guarded.call(token, "GET", "/admin/v2/scalable/a/b").status_code == 200
+    assert guarded.connect(token, "/admin/v2/scalable/a/b/t/watch") == 404
+    remove_token(guarded.file, "short-lived")
+    assert guarded.call(token, "GET", "/admin/v2/scalable/a/b").status_code == 401
+    assert guarded.connect(token, "/admin/v2/scalable/a/b/t/watch") == 401
+    assert guarded.call(guarded.tokens["read"], "GET", "/admin/v2/scalable/a/b").status_code == 200
+
+
+@pytest.mark.parametrize("fault", ["a line", "the mode", "no file"])
+def test_a_file_that_cannot_be_read_any_more_is_complained_about_and_the_last_one_counts(
+    file: Path, fault: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    header = f"Bearer {add_token(file, 'reader', 'read')}".encode()
+    access = Access(file)
+    if fault == "a line":
+        file.write_text("reader read what-is-this\n")
+    elif fault == "the mode":
+        file.chmod(0o644)
+    else:
+        file.unlink()
+    for _ in range(3):
+        caller = access.caller(header)
+        assert caller is not None
+        assert caller[:2] == ("reader", "read")
+    assert len(caplog.messages) == 1
+    assert str(file) in caplog.text
+    assert "what-is-this" not in caplog.text
+    add_token(file.with_name("good"), "other", "read")
+    os.replace(file.with_name("good"), file)
+    assert access.caller(header) is None
+
+
+def test_with_a_file_the_one_token_opens_nothing_of_its_own(file: Path) -> None:
+    reader = add_token(file, "reader", "read")
+    access = Access(file, "s3cret")
+    assert access.caller(b"Bearer s3cret") is None
+    for access, header, found in [
+        (Access(file, reader), f"bearer {reader}".encode(), ("reader", "read")),
+        (Access(None, "s3cret"), b"Bearer s3cret", ("controller.token", "admin")),
+    ]:
+        caller = access.caller(header)
+        assert caller is not None
+        assert caller[:2] == found
+
+
+def test_an_empty_file_lets_nobody_in(file: Path) -> None:
+    add_token(file, "gone", "admin")
+    remove_token(file, "gone")
+    access = Access(file)
+    assert access.is_guarded
+    assert access.caller(b"Bearer ") is None
+    assert access.caller(b"") is None
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o604, 0o602, 0o620, 0o666])
+def test_a_file_that_is_open_to_others_is_refused(file: Path, mode: int) -> None:
+    add_token(file, "one", "read")
+    file.chmod(mode)
+    with pytest.raises(TokensError, match=f"chmod 600 {file}"):
+        Access(file)
+    with pytest.raises(TokensError, match="chmod 600"):
+        add_token(file, "two", "read")
+    file.chmod(0o640)
+    assert Access(file).is_guarded

@@ -1,0 +1,125 @@
+"""Sessions end when their tokens are removed, replaced or narrowed; those of others go on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection
+
+from controller.access.callers import Access, Caller
+from controller.access.grants import Grants
+from controller.access.tokens import add_token, remove_token
+from controller.watch.hub import CloseReason
+from tests.controller.conftest import RunningController, run_controller
+from tests.controller.sessions.test_connections import client
+from tests.controller.watch.test_watch import events, socket_at
+
+PATH = "/admin/v2/scalable/acme/grants/t"
+CONSUMERS_PATH = "/admin/v2/scalable/acme/sessions/t"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "tokens"
+
+
+@pytest.fixture
+def running(file: Path, tmp_path: Path) -> Iterator[tuple[RunningController, str]]:
+    """A controller with a token of an administrator, and that token."""
+    admin = add_token(file, "admin", "admin")
+    with run_controller(tmp_path / "layouts.db", tokens_file=file) as controller:
+        for path in (PATH, CONSUMERS_PATH):
+            assert controller.client.put(path, headers=_header(admin)).status_code == 204
+        yield controller, admin
+
+
+def _header(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def narrow(file: Path, name: str, before: str, after: str) -> None:
+    text = file.read_text().replace(f"{name} {before} ", f"{name} {after} ")
+    new = file.with_name("new")
+    new.touch(0o600)
+    new.write_text(text)
+    new.replace(file)
+
+
+def end_of(connection: ClientConnection) -> tuple[int, str]:
+    """The close code and the reason, after whatever else is sent."""
+    try:
+        while True:
+            connection.recv(30)
+    except ConnectionClosed as closed:
+        return (closed.rcvd.code, closed.rcvd.reason) if closed.rcvd else (0, "")
+
+
+@pytest.mark.process
+def test_watch_sessions_of_a_removed_token_are_ended_with_the_reason_and_others_go_on(
+    running: tuple[RunningController, str], file: Path
+) -> None:
+    controller, admin = running
+    url, gone = f"{controller.url}{PATH}/watch", add_token(file, "gone", "read")
+    with (
+        events(url, **_header(gone)) as stream,
+        socket_at(url, additional_headers=_header(gone)) as connection,
+        socket_at(url, additional_headers=_header(admin)) as other,
+    ):
+        assert stream.next()[0] == 0
+        for one in (connection, other):
+            assert json.loads(one.recv(30))["epoch"] == 0
+        remove_token(file, "gone")
+        assert stream.next() == (None, "closed", {"reason": CloseReason.REVOKED.value})
+        assert end_of(connection) == (4401, CloseReason.REVOKED.value)
+        assert controller.client.post(f"{PATH}/split/0", headers=_header(admin)).status_code == 204
+        assert json.loads(other.recv(30))["epoch"] == 1
+
+
+@pytest.mark.process
+def test_a_consumer_of_a_narrowed_token_is_cut_off_and_keeps_its_segments_for_a_token_that_suffices(
+    running: tuple[RunningController, str], file: Path
+) -> None:
+    controller, admin = running
+    worker = add_token(file, "worker", "operate")
+    with client(controller, CONSUMERS_PATH, additional_headers=_header(worker)) as one:
+        one.register(1, "a")
+        one.assigned_until([0])
+        with socket_at(f"{controller.url}{PATH}/watch", additional_headers=_header(worker)) as watch:
+            watch.recv(30)
+            narrow(file, "worker", "operate", "read")
+            assert end_of(one.connection) == (4401, CloseReason.REVOKED.value)
+            # The lesser role opens this, so it stays open.
+            controller.client.post(f"{PATH}/split/0", headers=_header(admin))
+            assert json.loads(watch.recv(30))["epoch"] == 1
+    with client(controller, CONSUMERS_PATH, additional_headers=_header(admin)) as again:
+        again.register(1, "a")
+        again.assigned_until([0])
+
+
+def test_a_token_made_anew_under_the_same_name_does_not_carry_the_sessions_of_the_one_before(file: Path) -> None:
+    token = add_token(file, "worker", "read")
+    access = Access(file)
+    caller = access.caller(f"Bearer {token}".encode())
+    assert caller is not None
+    assert access.opens(caller, "read")
+    remove_token(file, "worker")
+    add_token(file, "worker", "admin")
+    access.follow_file()
+    assert not access.opens(caller, "read")
+
+
+def test_a_session_whose_token_went_while_it_was_let_in_is_ended_at_once(file: Path) -> None:
+    add_token(file, "other", "read")
+    grants, ended = Grants(Access(file)), []
+    with grants.held(Caller("gone", "read", b"0" * 64), "read", lambda: ended.append(True)):
+        assert ended == [True]
+
+
+def test_without_tokens_nothing_is_ended() -> None:
+    ended: list[bool] = []
+    with Grants(Access()).held(Caller("anybody", "admin"), "admin", lambda: ended.append(True)):
+        assert not ended

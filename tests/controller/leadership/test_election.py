@@ -1,0 +1,160 @@
+"""Leader election on both stores; on ZooKeeper with several nodes, lost sessions and a killed leader."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from controller.leadership.election import NO_LEADER, Election, LeaderElectionState, Leadership
+from controller.metadata.base import Check, MetadataStore, Put, VersionConflict
+from controller.metadata.zookeeper import ZooKeeperStore
+from lab.zookeeper import EmbeddedZooKeeper
+from tests.controller.places import Place, end_zookeeper_session
+from tests.waiting import wait_until
+
+PATH = "/topics/orders/leader"
+
+
+class Node:
+    """One candidate and all that it was told."""
+
+    def __init__(self, store: MetadataStore, value: bytes) -> None:
+        self.store, self.told = store, list[Leadership]()
+        self.election = Election(store, PATH, value, self.told.append)
+        self.election.start()
+
+    def wait_for(self, state: LeaderElectionState, leader: bytes | None = None) -> Leadership:
+        """Its state once it has this state (under this leader)."""
+        wait_until(
+            lambda: self.election.leadership.state is state and leader in (None, self.election.leadership.leader)
+        )
+        return self.election.leadership
+
+
+@pytest.fixture
+def zookeeper_place(zookeeper: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """A place on ZooKeeper: for what needs several nodes."""
+    one = Place(tmp_path_factory.mktemp("unused"), zookeeper)
+    yield one
+    one.close()
+
+
+def test_a_single_node_leads_and_can_commit_what_only_the_leader_may(place: Place) -> None:
+    node = Node(place.open(), b"http://one")
+    leadership = node.wait_for(LeaderElectionState.LEADING, b"http://one")
+    assert leadership.version is not None
+    node.store.commit(Check(PATH, leadership.version), Put("/topics/orders/layout", b"{}"))
+    wait_until(lambda: node.told == [leadership])
+
+
+def test_of_two_candidates_one_leads_and_the_other_takes_over_when_it_gives_up(place: Place) -> None:
+    store = place.open()
+    first, second = Node(store, b"http://one"), Node(store, b"http://two")
+    old = first.wait_for(LeaderElectionState.LEADING)
+    second.wait_for(LeaderElectionState.FOLLOWING, b"http://one")
+    first.election.close()
+    new = second.wait_for(LeaderElectionState.LEADING)
+    assert first.election.leadership == NO_LEADER
+    wait_until(lambda: first.told[-1] == NO_LEADER)
+    assert old.version is not None
+    assert new.version is not None
+    with pytest.raises(VersionConflict):
+        store.commit(Check(PATH, old.version), Put("/topics/orders/layout", b"{}"))
+
+
+def test_a_closed_candidate_does_not_come_back(place: Place) -> None:
+    store = place.open()
+    first, second = Node(store, b"http://one"), Node(store, b"http://two")
+    second.election.close()
+    first.election.close()
+    assert store.get(PATH) is None
+    assert second.election.leadership == NO_LEADER
+
+
+def test_a_node_is_not_led_by_its_own_former_life(zookeeper_place: Place) -> None:
+    former, now = zookeeper_place.open(), zookeeper_place.open()
+    former.create_ephemeral(PATH, b"http://one")
+    node = Node(now, b"http://one")
+    assert node.election.leadership == NO_LEADER
+    former.close()
+    node.wait_for(LeaderElectionState.LEADING)
+
+
+def test_who_loses_its_session_does_not_lead_at_once_and_another_takes_over(zookeeper_place: Place) -> None:
+    one, two = zookeeper_place.open(), zookeeper_place.open()
+    first, second = Node(one, b"http://one"), Node(two, b"http://two")
+    old = first.wait_for(LeaderElectionState.LEADING)
+    assert isinstance(one, ZooKeeperStore)
+    end_zookeeper_session(one)
+    wait_until(lambda: first.election.leadership != old)
+    second_or_first = wait_until(
+        lambda: next((node for node in (first, second) if node.election.leadership.is_leading), None)
+    )
+    other = second if second_or_first is first else first
+    other.wait_for(LeaderElectionState.FOLLOWING)
+    wait_until(lambda: NO_LEADER in first.told[1:])
+    assert old.version is not None
+    with pytest.raises(VersionConflict):
+        one.commit(Check(PATH, old.version), Put("/topics/orders/layout", b"{}"))
+
+
+def test_state_is_not_leading_from_the_instant_the_session_changes_before_any_callback(
+    zookeeper_place: Place,
+) -> None:
+    store = zookeeper_place.open()
+    held = threading.Event()
+
+    def hold_up(*_: object) -> None:
+        held.wait(10)
+
+    store.on_session(hold_up)
+    node = Node(store, b"http://one")
+    node.wait_for(LeaderElectionState.LEADING)
+    wait_until(lambda: len(node.told) == 1)
+    # From here on both threads of the store stand still at their next callback.
+    store.watch("/hold-up", hold_up)
+    store.put("/hold-up", b"")
+    changes = store.session_changes
+    assert isinstance(store, ZooKeeperStore)
+    end_zookeeper_session(store)
+    wait_until(lambda: store.session_changes > changes)
+    try:
+        assert node.election.leadership == NO_LEADER
+        assert len(node.told) == 1
+    finally:
+        held.set()
+    node.wait_for(LeaderElectionState.LEADING)
+
+
+def test_the_same_leadership_is_found_again_after_a_restart_of_the_server(
+    zookeeper: EmbeddedZooKeeper, zookeeper_place: Place
+) -> None:
+    node = Node(zookeeper_place.open(session_s=30), b"http://one")
+    before = node.wait_for(LeaderElectionState.LEADING)
+    wait_until(lambda: node.told == [before])
+    zookeeper.kill()
+    wait_until(lambda: node.election.leadership == NO_LEADER)
+    zookeeper.start()
+    assert node.wait_for(LeaderElectionState.LEADING) == before
+    wait_until(lambda: node.told == [before, NO_LEADER, before])
+
+
+def test_a_leader_that_is_killed_is_followed_by_another(zookeeper_place: Place) -> None:
+    assert zookeeper_place.zookeeper
+    command = [sys.executable, "-m", "tests.controller.leadership.candidate", zookeeper_place.zookeeper.address]
+    command += [zookeeper_place.root, PATH, "http://one"]
+    first = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert first.stdout
+        assert first.stdout.readline() == "leading\n"
+        second = Node(zookeeper_place.open(), b"http://two")
+        second.wait_for(LeaderElectionState.FOLLOWING, b"http://one")
+        first.kill()
+        second.wait_for(LeaderElectionState.LEADING)
+    finally:
+        first.kill()
+        first.communicate()

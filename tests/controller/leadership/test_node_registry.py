@@ -1,0 +1,64 @@
+"""One process at a time holds the address of a node, on both kinds of store."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from controller.errors import StartError
+from controller.leadership.node_registry import NodeRegistration
+from controller.metadata import store_paths
+from controller.metadata.zookeeper import ZooKeeperStore
+from lab.chaos.nodes import Link
+from lab.zookeeper import EmbeddedZooKeeper
+from tests.controller.places import Place
+from tests.waiting import wait_until
+
+URL = "http://node-1:8080"
+
+
+def test_who_holds_the_address_is_said_in_the_store_and_it_is_free_after_a_stop(place: Place) -> None:
+    nodes = place.open()
+    presence = NodeRegistration(nodes, URL, 5)
+    presence.claim()
+    presence.start()
+    found = nodes.get(store_paths.node_path(URL))
+    assert found is not None
+    assert json.loads(found.value)["url"] == URL
+    nodes.close()
+    NodeRegistration(place.open(), URL, 5).claim()
+
+
+@pytest.mark.parametrize("value", [b"", b"http://node-1:8080", b"[1]", b'{"sessionSeconds":-3.4}', b"\xff"])
+def test_a_holder_whose_record_says_nothing_is_waited_for_and_refused_all_the_same(place: Place, value: bytes) -> None:
+    nodes = place.open()
+    nodes.create_ephemeral(store_paths.node_path(URL), value)
+    with pytest.raises(StartError, match="older release"):
+        NodeRegistration(nodes, URL, -3.3).claim()
+
+
+def test_the_address_of_a_silent_node_is_taken_after_its_session_and_it_says_so_when_it_is_back(
+    zookeeper: EmbeddedZooKeeper, caplog: pytest.LogCaptureFixture
+) -> None:
+    link = Link(zookeeper.address)
+    first = ZooKeeperStore(link.address, "/presence", session_s=0.5)
+    second = ZooKeeperStore(zookeeper.address, "/presence", session_s=5)
+    presence = NodeRegistration(first, URL, 0.5)
+    presence.claim()
+    presence.start()
+    link.cut()
+    # It looks like a node that was killed: whoever comes with its address waits for the end of its session.
+    NodeRegistration(second, URL, 0.5).claim()
+    assert f"{URL} is held by process {os.getpid()} on " in caplog.text
+    assert "waiting at most 6 s" in caplog.text
+    link.mend()
+    wait_until(lambda: presence.rival, 20)
+    assert presence.rival is not None
+    assert presence.rival in caplog.text
+    assert "stop one of the two" in presence.rival
+    second.close()
+    wait_until(lambda: presence.rival is None, 20)
+    first.close()
+    link.close()

@@ -1,0 +1,191 @@
+"""What only ZooKeeper can do to a store: several clients, a server that goes away, a read that is out of date."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from controller.errors import StartError
+from controller.metadata.base import (
+    ABSENT,
+    Append,
+    Check,
+    Delete,
+    Kind,
+    Put,
+    SessionState,
+    StoreUnavailable,
+    VersionConflict,
+)
+from controller.metadata.commit_plan import PlanStep
+from controller.metadata.zookeeper import ZooKeeperStore, _Look
+from lab.broker import free_ports
+from lab.zookeeper import EmbeddedZooKeeper
+from tests.controller.places import end_zookeeper_session
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def root(request: pytest.FixtureRequest) -> str:
+    """A root of its own for each test."""
+    return f"/zk-{request.node.name}"
+
+
+@pytest.fixture
+def stores(zookeeper: EmbeddedZooKeeper, root: str) -> Iterator[Callable[[], ZooKeeperStore]]:
+    """Opens stores at the same root, and closes them."""
+    opened: list[ZooKeeperStore] = []
+
+    def open_one() -> ZooKeeperStore:
+        opened.append(ZooKeeperStore(zookeeper.address, root, session_s=5))
+        return opened[-1]
+
+    yield open_one
+    for store in opened:
+        store.close()
+
+
+class Interrupted(ZooKeeperStore):
+    """A store whose next commit is held up between its look and its multi: what a slow thread does by chance."""
+
+    meanwhile: Callable[[], object] | None = None
+
+    def _send(self, steps: list[PlanStep], look: _Look, ephemeral: str | None = None) -> int | None:
+        act, self.meanwhile = self.meanwhile, None
+        if act:
+            act()
+        return super()._send(steps, look, ephemeral)
+
+
+def test_a_second_client_sees_what_the_first_wrote_and_their_versions_agree(
+    stores: Callable[[], ZooKeeperStore],
+) -> None:
+    first, second = stores(), stores()
+    seen: list[tuple[str, Kind]] = []
+    second.watch("/a", lambda path, kind: seen.append((path, kind)))
+    version = first.put("/a/b", b"1")
+    wait_until(lambda: ("/a/b", Kind.CREATED) in seen)
+    assert second.get("/a/b") == first.get("/a/b")
+    assert second.put("/a/b", b"2", version) > version
+
+
+@pytest.mark.parametrize("op", [Put, Delete, Check])
+def test_a_node_made_anew_between_look_and_multi_is_not_taken_for_the_old_one(
+    zookeeper: EmbeddedZooKeeper, root: str, stores: Callable[[], ZooKeeperStore], op: type[Put | Delete | Check]
+) -> None:
+    other = stores()
+    slow = Interrupted(zookeeper.address, root)
+    try:
+        old = other.put("/leader", b"one")
+
+        def replace() -> None:
+            # ZooKeeper's own data version is 0 both before and after.
+            other.delete("/leader")
+            other.create_ephemeral("/leader", b"two")
+
+        slow.meanwhile = replace
+        conditional = Put("/leader", b"", old) if op is Put else op("/leader", old)  # type: ignore[arg-type]
+        with pytest.raises(VersionConflict):
+            slow.commit(conditional, Put("/layout", b"of the old leader"))
+        assert other.get("/layout") is None
+    finally:
+        slow.close()
+
+
+def test_what_comes_or_goes_between_look_and_multi_is_judged_again(
+    zookeeper: EmbeddedZooKeeper, root: str, stores: Callable[[], ZooKeeperStore]
+) -> None:
+    other = stores()
+    slow = Interrupted(zookeeper.address, root)
+    try:
+        slow.meanwhile = lambda: other.put("/up/other", b"")
+        slow.put("/up/mine", b"", ABSENT)
+        slow.meanwhile = lambda: other.delete("/up/other")
+        with pytest.raises(VersionConflict):
+            slow.delete("/up/other")
+        slow.meanwhile = lambda: other.put("/here", b"")
+        with pytest.raises(VersionConflict):
+            slow.commit(Check("/here", ABSENT), Put("/x", b""))
+        slow.meanwhile = lambda: other.create_ephemeral("/leader", b"two")
+        assert slow.create_ephemeral("/leader", b"one") is None
+        assert other.children("/") == ["here", "leader", "up"]
+    finally:
+        slow.close()
+
+
+def test_no_server_at_the_start_is_told_in_time() -> None:
+    (port,) = free_ports(1)
+    with pytest.raises(StartError, match=str(port)):
+        ZooKeeperStore(f"127.0.0.1:{port}", "/x", wait_s=0.5)
+
+
+def test_without_a_server_calls_fail_soon_and_all_is_well_once_it_is_back(
+    zookeeper: EmbeddedZooKeeper, stores: Callable[[], ZooKeeperStore]
+) -> None:
+    store, states, seen = stores(), list[SessionState](), list[tuple[str, Kind]]()
+    held = store.create_ephemeral("/e", b"1")
+    store.on_session(states.append)
+    store.watch("/", lambda path, kind: seen.append((path, kind)))
+    zookeeper.kill()
+    wait_until(lambda: store.session is SessionState.SUSPENDED)
+    started = time.monotonic()
+    for act in (lambda: store.get("/e"), lambda: store.put("/e", b""), lambda: store.watch("/x", lambda *_: None)):
+        with pytest.raises(StoreUnavailable):
+            act()
+    assert time.monotonic() - started < 5
+    zookeeper.start()
+    wait_until(lambda: store.session is SessionState.CONNECTED)
+    wait_until(lambda: states == [SessionState.SUSPENDED, SessionState.CONNECTED])
+    found = store.get("/e")
+    assert found
+    assert found.version == held
+    store.put("/after", b"1")
+    wait_until(lambda: ("/after", Kind.CREATED) in seen)
+
+
+def test_a_watch_outlives_the_session_and_tells_what_happened_meanwhile(
+    stores: Callable[[], ZooKeeperStore],
+) -> None:
+    store, other = stores(), stores()
+    other.put("/w/changes", b"1")
+    other.put("/w/goes", b"1")
+    seen: list[tuple[str, Kind]] = []
+    store.watch("/w", lambda path, kind: seen.append((path, kind)))
+    states: list[SessionState] = []
+    back = threading.Event()
+    missed = False
+
+    def write_once(state: SessionState) -> None:
+        nonlocal missed
+        states.append(state)
+        if state is not SessionState.CONNECTED and not missed:
+            missed = True
+            other.commit(Put("/w/changes", b"2"), Delete("/w/goes"), Put("/w/comes", b"1"))
+        if state is SessionState.CONNECTED:
+            back.set()
+
+    store.on_session(write_once)
+    end_zookeeper_session(store)
+    assert back.wait(10)
+    assert SessionState.LOST in states
+    expected = {("/w/changes", Kind.CHANGED), ("/w/goes", Kind.DELETED), ("/w/comes", Kind.CREATED)}
+    wait_until(lambda: expected <= set(seen))
+    other.put("/w/after", b"1")
+    wait_until(lambda: ("/w/after", Kind.CREATED) in seen)
+
+
+def test_what_a_user_has_made_is_closed_to_everybody_else(zookeeper: EmbeddedZooKeeper, root: str) -> None:
+    owner = ZooKeeperStore(zookeeper.address, root, credentials="anabranch:s3cret")
+    owner.commit(Put("/a/b", b"1"), Append("/queue", b"2"))
+    again = ZooKeeperStore(zookeeper.address, root, credentials="anabranch:s3cret")
+    assert again.get("/a/b") == owner.get("/a/b")
+    for credentials in (None, "anabranch:wrong"):
+        with pytest.raises(StartError, match="NoAuth"):
+            ZooKeeperStore(zookeeper.address, root, credentials=credentials)
+    for store in (owner, again):
+        store.close()

@@ -1,0 +1,222 @@
+"""Splits and merges: a real controller killed with -9 between any two steps ends them after its next start."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from confluent_kafka import Producer
+
+from controller.operations.journal import STEPS_MERGE, STEPS_SPLIT
+from controller.segments.base import SegmentNotFound, SegmentStoreError
+from controller.segments.kafka import KafkaSegments
+from controller.segments.kafka_names import kafka_topic
+from controller.segments.no_segments import NoSegments
+from decisions.topic.layout import SegmentLayout, segment_topic
+from schemas.messages import LayoutEvent
+from schemas.metadata import ScalableTopicMetadata
+from tests.controller.conftest import NOWHERE, RunningController, run_controller
+from tests.controller.layout_strategies import assert_tiles
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.process
+
+ROOT = Path(__file__).resolve().parents[3]
+TOPIC = "topic://acme/ops/t"
+PATH = "/admin/v2/scalable/acme/ops/t"
+
+
+class Service:
+    """A controller on one database through all its lives."""
+
+    def __init__(self, folder: Path, segments: str, bootstrap: str) -> None:
+        self._database = folder / "layouts.db"
+        self._settings = folder / "more.toml"
+        self._log = folder / "controller.log"
+        self._settings.write_text(
+            f'[kafka]\nbootstrap = "{bootstrap}"\n'
+            f'[controller]\nport = 0\ndatabase = "{self._database}"\nsegments = "{segments}"\n'
+        )
+
+    @contextmanager
+    def life(self, dies_at: str | None = None) -> Iterator[tuple[httpx.Client, subprocess.Popen[str]]]:
+        """One life, killed at the end of the block unless it has ended by then."""
+        module = ["anabranch.cli"] if dies_at is None else ["tests.controller.operations.dying_controller", dies_at]
+        command = [sys.executable, "-m", *module, "--home", str(ROOT), "-c", str(self._settings), "controller"]
+        with (
+            open(self._log, "a") as log,
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT) as process,
+        ):
+            try:
+                assert process.stdout is not None
+                line = process.stdout.readline()
+                assert line.startswith("controller ready at "), self._log.read_text()
+                with httpx.Client(base_url=line.split()[-1], timeout=60) as client:
+                    yield client, process
+            finally:
+                process.kill()
+
+
+def layout_of(client: httpx.Client) -> ScalableTopicMetadata:
+    found = ScalableTopicMetadata.model_validate_json(client.get(PATH).content)
+    assert_tiles(found)
+    return found
+
+
+def newest(client: httpx.Client) -> dict[str, object]:
+    found: dict[str, object] = client.get(f"{PATH}/operations").json()[0]
+    return found
+
+
+def call_deadly(service: Service, point: str, call: str) -> None:
+    with service.life(point) as (client, process):
+        with pytest.raises(httpx.TransportError):
+            client.post(f"{PATH}/{call}", headers={"X-Anabranch-Decision": "d-1"})
+        assert process.wait(30) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "point"),
+    [("split/0", "split", point) for point in (*STEPS_SPLIT[:4], "published", *STEPS_SPLIT[4:])]
+    + [("merge/1/0", "merge", point) for point in (STEPS_MERGE[1], "published", STEPS_MERGE[4])],
+)
+def test_killed_between_two_steps_an_operation_ends_after_the_start_and_is_announced_once(
+    call: str, kind: str, point: str, tmp_path: Path
+) -> None:
+    with run_controller(tmp_path / "layouts.db") as first:
+        first.client.put(f"{PATH}?numInitialSegments=2")
+    call_deadly(Service(tmp_path, "none", NOWHERE), point, call)
+    with run_controller(tmp_path / "layouts.db") as second:
+        wait_until(lambda: newest(second.client)["step"] == "done", 30)
+        assert newest(second.client)["kind"] == kind
+        assert layout_of(second.client).epoch == 1
+        assert second.client.post(f"{PATH}/{call}").status_code == 409
+        events = [event for event in second.announced(TOPIC) if isinstance(event, LayoutEvent)]
+        assert [(event.cause, event.decision_id, event.layout.epoch) for event in events] == [
+            ("created", None, 0), (kind, "d-1", 1),
+        ]  # fmt: skip
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("point", ["terminate-parent", "update-layout", "published"])
+def test_killed_in_a_split_on_kafka_no_message_and_no_subscription_is_lost(
+    point: str, kafka: str, tmp_path: Path
+) -> None:
+    service = Service(tmp_path, "kafka", kafka)
+    segments = KafkaSegments(kafka)
+    with service.life() as (client, _):
+        assert client.put(PATH).status_code == 204
+        assert client.put(f"{PATH}/subscriptions/billing").status_code == 204
+        (parent,) = [segment_topic(TOPIC, one) for one in SegmentLayout.from_metadata(layout_of(client)).active]
+    producer = Producer({"bootstrap.servers": kafka})
+    for number in range(5):
+        producer.produce(kafka_topic(parent), str(number).encode())
+    assert producer.flush(30) == 0
+    call_deadly(service, point, "split/0")
+    with service.life() as (client, _):
+        wait_until(lambda: newest(client)["step"] == "done", 60)
+        layout = SegmentLayout.from_metadata(layout_of(client))
+        assert segments.is_terminated(parent)
+        assert segments.backlog(parent, "billing") == 5
+        for child in layout.active:
+            assert segments.subscriptions(segment_topic(TOPIC, child)) == ["billing"]
+            assert not segments.is_terminated(segment_topic(TOPIC, child))
+        assert client.delete(PATH).status_code == 204
+        for one in layout.segments.values():
+            with pytest.raises(SegmentNotFound):
+                segments.subscriptions(segment_topic(TOPIC, one))
+
+
+@pytest.mark.broker
+def test_a_creation_that_was_killed_half_way_leaves_no_segment_and_can_be_asked_for_again(
+    kafka: str, tmp_path: Path
+) -> None:
+    service = Service(tmp_path, "kafka", kafka)
+    segments = KafkaSegments(kafka)
+    first, second = (
+        segment_topic("topic://acme/ops/made", one) for one in SegmentLayout.create(2, 0).segments.values()
+    )
+    path = "/admin/v2/scalable/acme/ops/made"
+    with service.life("created") as (client, process):
+        with pytest.raises(httpx.TransportError):
+            client.put(f"{path}?numInitialSegments=2")
+        assert process.wait(30) == -signal.SIGKILL
+    assert segments.subscriptions(first) == []
+    with service.life() as (client, _):
+        wait_until(lambda: not exists(segments, first), 30)
+        assert client.get(path).status_code == 404
+        assert client.put(f"{path}?numInitialSegments=2").status_code == 204
+        assert exists(segments, first)
+        assert exists(segments, second)
+        assert client.delete(path).status_code == 204
+
+
+def exists(segments: KafkaSegments, segment: str) -> bool:
+    try:
+        segments.subscriptions(segment)
+    except SegmentNotFound:
+        return False
+    return True
+
+
+class Unreachable(NoSegments):
+    """Segments whose store can be cut off: the fault that no real store shows when asked to."""
+
+    def __init__(self) -> None:
+        self.away = False
+
+    def terminate(self, segment: str) -> int:
+        if self.away:
+            raise SegmentStoreError("no answer")
+        return super().terminate(segment)
+
+
+@pytest.fixture
+def segments() -> Unreachable:
+    return Unreachable()
+
+
+@pytest.fixture
+def running(segments: Unreachable, tmp_path: Path) -> Iterator[RunningController]:
+    with run_controller(tmp_path / "layouts.db", segments=segments) as one:
+        yield one
+
+
+def test_an_operation_without_an_answer_stays_open_and_is_joined_by_whoever_asks_again(
+    running: RunningController, segments: Unreachable
+) -> None:
+    running.client.put(f"{PATH}?numInitialSegments=2")
+    segments.away = True
+    assert running.client.post(f"{PATH}/split/0").status_code == 503
+    assert running.client.post(f"{PATH}/split/1").status_code == 503
+    assert [newest(running.client)[name] for name in ("step", "segments")] == ["terminate-parent", ["0000-7fff-0"]]
+    assert len(running.client.get(f"{PATH}/operations").json()) == 1
+    assert layout_of(running.client).epoch == 0
+    segments.away = False
+    assert running.client.post(f"{PATH}/split/0").status_code == 204
+    assert layout_of(running.client).epoch == 1
+    assert running.client.post(f"{PATH}/split/1").status_code == 204
+    assert [one["step"] for one in running.client.get(f"{PATH}/operations").json()] == ["done", "done"]
+
+
+def test_a_topic_deleted_with_an_open_operation_takes_it_along(
+    running: RunningController, segments: Unreachable
+) -> None:
+    running.client.put(PATH)
+    segments.away = True
+    assert running.client.post(f"{PATH}/split/0").status_code == 503
+    assert running.client.delete(PATH).status_code == 204
+    segments.away = False
+    running.client.put(PATH)
+    assert layout_of(running.client).epoch == 0
+    assert running.client.post(f"{PATH}/split/0").status_code == 204
+
+
+def test_the_journal_of_an_unknown_topic_is_404(running: RunningController) -> None:
+    assert running.client.get(f"{PATH}/operations").status_code == 404

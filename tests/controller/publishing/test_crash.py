@@ -1,0 +1,192 @@
+"""kill -9 of the real service against a real broker: every event arrives, every answer was true, every layout tiles."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from schemas.metadata import ScalableTopicMetadata
+from tests.controller.conftest import NOWHERE
+from tests.controller.layout_strategies import assert_tiles
+from tests.controller.listening import Listener
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.broker
+
+ROOT = Path(__file__).resolve().parents[3]
+KILLS = 5
+TOPICS = 4
+
+
+class Service:
+    """`anabranch controller` in a process of its own, on one database through all its lives."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.url = ""
+
+    @contextmanager
+    def life(self, bootstrap: str) -> Iterator[subprocess.Popen[str]]:
+        """One life; killed with -9 at the end of the block unless it has ended by then."""
+        settings = self._folder / "more.toml"
+        database = self._folder / "layouts.db"
+        settings.write_text(
+            f'[kafka]\nbootstrap = "{bootstrap}"\n'
+            f'[controller]\nport = 0\ndatabase = "{database}"\nsnapshot_seconds = 0.2\n'
+        )
+        command = [sys.executable, "-m", "anabranch.cli", "--home", str(ROOT), "-c", str(settings), "controller"]
+        with (
+            open(self._folder / "controller.log", "a") as log,
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT) as process,
+        ):
+            try:
+                assert process.stdout is not None
+                line = process.stdout.readline()
+                assert line.startswith("controller ready at http://127.0.0.1:")
+                self.url = line.split()[-1]
+                yield process
+            finally:
+                process.kill()
+
+
+class Caller(threading.Thread):
+    """Splits, merges and registers at random, without a pause, and keeps what was answered."""
+
+    def __init__(self, service: Service, seed: int) -> None:
+        super().__init__(daemon=True)
+        self._service = service
+        self._random = random.Random(seed)
+        self.topic = f"topic://acme/crash/t{seed}"
+        self.path = f"/admin/v2/scalable/{self.topic.removeprefix('topic://')}"
+        self.stopping = threading.Event()
+        self.done = 0
+        """Changes of the layout that were answered with 204."""
+        self.unknown = 0
+        """Changes of the layout without an answer."""
+        self.registered: set[str] = set()
+        self.unsure: set[str] = set()
+        self.wrong: list[str] = []
+
+    def run(self) -> None:
+        while not self.stopping.is_set():
+            with httpx.Client(base_url=self._service.url, timeout=5) as client:
+                try:
+                    while not self.stopping.is_set():
+                        self.act(client)
+                except httpx.TransportError:
+                    self.stopping.wait(0.02)
+
+    def act(self, client: httpx.Client) -> None:
+        answer = client.get(self.path)
+        if answer.status_code == 404:
+            client.put(self.path)
+            return
+        layout = ScalableTopicMetadata.model_validate_json(answer.content)
+        assert_tiles(layout)
+        active = sorted(
+            (segment for segment in layout.segments.values() if segment.state == "ACTIVE"),
+            key=lambda segment: segment.hash_range.start,
+        )
+        at = self._random.randrange(len(active))
+        if len(active) < 12 and self._random.random() < 0.5:
+            self.change(client, f"/split/{active[at].segment_id}")
+        elif at:
+            self.change(client, f"/merge/{active[at - 1].segment_id}/{active[at].segment_id}")
+        else:
+            self.register(client, f"c{self._random.randrange(1000)}")
+
+    def change(self, client: httpx.Client, path: str) -> None:
+        self.unknown += 1
+        answer = client.post(self.path + path)
+        self.unknown -= 1
+        if answer.status_code == 204:
+            self.done += 1
+        else:
+            self.wrong.append(f"{path}: {answer.status_code} {answer.text}")
+
+    def register(self, client: httpx.Client, name: str) -> None:
+        self.unsure.add(name)
+        if client.put(f"{self.path}/subscriptions/s/consumers/{name}").status_code == 204:
+            self.registered.add(name)
+
+
+def test_kill_9_at_any_moment_loses_no_event_and_no_answer(kafka: str, tmp_path: Path) -> None:
+    service = Service(tmp_path)
+    listener = Listener(kafka, "topic://acme/crash/")
+    callers = [Caller(service, seed) for seed in range(TOPICS)]
+    luck = random.Random(7)
+    for number in range(KILLS):
+        with service.life(kafka) as process:
+            if number == 0:
+                for caller in callers:
+                    caller.start()
+            goal = sum(caller.done for caller in callers) + luck.randrange(5, 60)
+            wait_until(lambda goal=goal: sum(caller.done for caller in callers) >= goal, 20)
+            assert process.poll() is None
+    with service.life(kafka), httpx.Client(base_url=service.url) as client:
+        for caller in callers:
+            caller.stopping.set()
+            caller.join()
+            assert caller.wrong == []
+        wait_until(lambda: client.get("/healthz").json() == {"status": "ok", "outbox": 0, "reason": None})
+        for caller in callers:
+            layout = ScalableTopicMetadata.model_validate_json(client.get(caller.path).content)
+            stats = client.get(f"{caller.path}/stats").json()["subscriptions"]
+            assert caller.done <= layout.epoch <= caller.done + caller.unknown
+            count = stats["s"]["consumerCount"]
+            assert len(caller.registered) <= count <= len(caller.unsure)
+
+            listener.read_until(lambda caller=caller, epoch=layout.epoch: listener.epoch(caller.topic) == epoch)
+            listener.read_until(
+                lambda caller=caller, count=count: listener.sessions(caller.topic)[-1].consumers == count
+            )
+            changes = [event for event in listener.layouts(caller.topic) if event.cause != "snapshot"]
+            first_seen = list(dict.fromkeys(event.layout.epoch for event in changes))
+            assert first_seen == list(range(layout.epoch + 1))
+            for event in listener.layouts(caller.topic):
+                assert_tiles(event.layout)
+            assert changes[-1].layout == layout
+            registrations = [event for event in listener.sessions(caller.topic) if event.event == "registered"]
+            assert caller.registered <= {event.consumer for event in registrations}
+            assert set(range(1, count + 1)) == {event.consumers for event in registrations}
+    listener.close()
+
+
+def test_what_was_answered_before_a_kill_is_announced_after_it(kafka: str, tmp_path: Path) -> None:
+    service = Service(tmp_path)
+    topic = "topic://acme/away/t"
+    path = "/admin/v2/scalable/acme/away/t"
+    with service.life(NOWHERE), httpx.Client(base_url=service.url) as client:
+        client.put(path)
+        for segment in range(20):
+            assert client.post(f"{path}/split/{segment}").status_code == 204
+    listener = Listener(kafka, topic)
+    with service.life(kafka) as process:
+        listener.read_until(lambda: listener.epoch(topic) == 20)
+        process.terminate()
+        assert process.wait(10) == 0
+    changes = [event.layout.epoch for event in listener.layouts(topic) if event.cause != "snapshot"]
+    assert list(dict.fromkeys(changes)) == list(range(21))
+    listener.close()
+
+
+def test_a_second_process_on_the_same_database_ends_with_one_line(tmp_path: Path) -> None:
+    service = Service(tmp_path)
+    with service.life(NOWHERE):
+        command = [sys.executable, "-m", "anabranch.cli", "--home", str(ROOT)]
+        second = subprocess.run(
+            [*command, "-c", str(tmp_path / "more.toml"), "controller"], capture_output=True, text=True, timeout=30
+        )
+    assert second.returncode == 1
+    assert second.stdout == ""
+    assert second.stderr.count("\n") == 1
+    assert json.dumps(str(tmp_path))[1:-1] in second.stderr

@@ -1,0 +1,127 @@
+"""Who may ask, and how much: tokens, bodies, and addresses that are refused at the start."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from pydantic import SecretStr
+
+from anabranch.cli import cli
+from controller.errors import StartError
+from controller.metadata.sqlite import SqliteStore
+from controller.server import serve
+from schemas.settings import Settings, load_settings
+from tests.controller.conftest import NOWHERE, RunningController, run_controller
+
+MAX_BODY = 1_048_576
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningController]:
+    with run_controller(tmp_path_factory.mktemp("guarded") / "layouts.db", token="s3cret") as running:
+        yield running
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("header", [None, "Bearer wrong", "Bearer", "Basic s3cret", "s3cret", "Bearer s3cret2"])
+def test_without_the_token_everything_but_health_is_401(guarded: RunningController, header: str | None) -> None:
+    headers = {} if header is None else {"Authorization": header}
+    for path in ("/admin/v2/scalable/a/b", "/openapi.json", "/nowhere"):
+        answer = guarded.client.get(path, headers=headers)
+        assert answer.status_code == 401
+        assert answer.headers["WWW-Authenticate"] == "Bearer"
+        assert "Bearer" in answer.json()["reason"]
+    assert guarded.client.get("/healthz", headers=headers).status_code == 503
+
+
+def test_with_the_token_requests_are_answered(guarded: RunningController) -> None:
+    headers = {"Authorization": "Bearer s3cret", "X-Pulsar-Auth-Method-Name": "token"}
+    assert guarded.client.put("/admin/v2/scalable/a/b/t", headers=headers).status_code == 204
+    assert guarded.client.get("/admin/v2/scalable/a/b", headers=headers).json() == ["topic://a/b/t"]
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("size", [MAX_BODY, MAX_BODY + 1, 10_000_000])
+@pytest.mark.parametrize("path", ["t/autoScalePolicy", "t/split/0", "nowhere/to/be/found"])
+def test_a_body_above_the_limit_is_413_wherever_it_goes(
+    controller: RunningController, namespace: str, path: str, size: int, chunked: bool
+) -> None:
+    body = b"x" * size
+    content = iter([body[:1000], body[1000:]]) if chunked else body
+    answer = controller.client.post(f"/admin/v2/scalable/{namespace}/{path}", content=content)
+    assert (answer.status_code == 413) == (size > MAX_BODY)
+    assert controller.client.get(f"/admin/v2/scalable/{namespace}").json() == []
+
+
+def test_a_request_that_is_no_http_is_refused_and_the_next_one_served(controller: RunningController) -> None:
+    host, port = controller.client.base_url.host, controller.client.base_url.port
+    for noise in (b"\x00\xff\x17\x03" * 100 + b"\r\n\r\n", b"GET /\xc3\xbc HTTP/1.1\r\nHost: x\r\n\r\n"):
+        with socket.create_connection((host, port), timeout=10) as connection:
+            connection.sendall(noise)
+            assert connection.recv(4096).startswith(b"HTTP/1.1 400")
+    assert controller.client.get("/admin/v2/scalable/a/b").status_code == 200
+
+
+def test_a_body_that_breaks_off_changes_nothing(controller: RunningController, namespace: str) -> None:
+    host, port = controller.client.base_url.host, controller.client.base_url.port
+    path = f"/admin/v2/scalable/{namespace}/t"
+    with socket.create_connection((host, port), timeout=10) as connection:
+        connection.sendall(f"PUT {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n".encode())
+    assert controller.client.get(path).status_code == 404
+
+
+def settings(home: Path, **controller: object) -> Settings:
+    lines = "\n".join(f"{key} = {value!r}" for key, value in {"port": 0, **controller}.items())
+    (home / "more.toml").write_text(f'[kafka]\nbootstrap = "{NOWHERE}"\n[controller]\n{lines}\n'.replace("'", '"'))
+    read = load_settings([home / "more.toml"], environment={})
+    return read.model_copy(update={"home": home})
+
+
+def test_a_file_of_tokens_that_cannot_be_used_stops_the_start(tmp_path: Path) -> None:
+    with pytest.raises(StartError, match=r"tokens_file: cannot read the tokens in .*/absent: No such file"):
+        serve(settings(tmp_path, tokens_file="absent"), print)
+
+
+def test_an_address_for_others_needs_a_token(tmp_path: Path) -> None:
+    with pytest.raises(StartError, match="ANABRANCH_CONTROLLER_TOKEN"):
+        serve(settings(tmp_path, host="0.0.0.0"), print)
+
+
+@pytest.mark.process
+def test_a_port_that_is_taken_is_said_in_one_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(StartError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
+            serve(settings(tmp_path, port=port), print)
+
+
+def test_the_command_says_in_one_line_why_it_cannot_start(tmp_path: Path) -> None:
+    (tmp_path / "wide.toml").write_text('[controller]\nhost = "0.0.0.0"\n')
+    result = CliRunner().invoke(cli, ["-c", str(tmp_path / "wide.toml"), "controller"])
+    assert result.exit_code == 1
+    assert result.output.count("\n") == 1
+    assert "is no loopback address" in result.output
+
+
+@pytest.mark.process
+def test_a_database_that_cannot_be_written_is_503_with_the_reason(tmp_path: Path) -> None:
+    with run_controller(tmp_path / "layouts.db") as running:
+        assert isinstance(running.nodes, SqliteStore)
+        running.nodes._db.execute("PRAGMA query_only = 1")
+        answer = running.client.put("/admin/v2/scalable/a/b/t")
+        assert (answer.status_code, list(answer.json())) == (503, ["reason"])
+        assert "readonly database" in answer.json()["reason"]
+        assert running.client.get("/admin/v2/scalable/a/b").json() == []
+
+
+@pytest.mark.process
+def test_several_controllers_need_an_address_that_others_can_reach(tmp_path: Path) -> None:
+    everywhere = settings(tmp_path, host="0.0.0.0", metadata="zk://127.0.0.1:1/x").controller
+    guarded = everywhere.model_copy(update={"token": SecretStr("s3cret")})
+    chosen = settings(tmp_path).model_copy(update={"controller": guarded})
+    with pytest.raises(StartError, match=r"controller\.node_url"):
+        serve(chosen, print)

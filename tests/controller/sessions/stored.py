@@ -1,0 +1,16 @@
+"""What the store holds of a coordinator, as its records."""
+
+from __future__ import annotations
+
+from controller.metadata.records import ConsumerRegistration, SubscriptionRecord
+from controller.sessions.coordinator import SubscriptionCoordinator
+
+
+def record_of(coordinator: SubscriptionCoordinator) -> SubscriptionRecord:
+    """The record of a coordinator as it is now."""
+    return SubscriptionRecord(type=coordinator.type, drained=tuple(sorted(coordinator.drained)))
+
+
+def registrations(coordinator: SubscriptionCoordinator) -> list[ConsumerRegistration]:
+    """The sessions of a coordinator, by name."""
+    return [ConsumerRegistration(consumer_name=name) for name in sorted(coordinator.sessions)]

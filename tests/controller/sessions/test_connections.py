@@ -1,0 +1,349 @@
+"""Consumer sessions at a real controller: assignments pushed, lost connections, goodbyes, restarts, draining."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
+
+from controller.segments.kafka import KafkaSegments
+from controller.segments.kafka_names import group_id, kafka_topic
+from controller.segments.no_segments import NoSegments
+from schemas.messages import ConsumerEvent
+from tests.controller.conftest import NOWHERE, RunningController, run_controller
+from tests.controller.operations.test_operations import Service
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.process
+
+TOPIC = "topic://acme/sessions/t"
+PATH = "/admin/v2/scalable/acme/sessions/t"
+BRIEF, LONG = 0.3, 600.0
+"""Grace periods: one that ends within a test, and one that does not."""
+
+
+class Client:
+    """One connection."""
+
+    def __init__(self, connection: ClientConnection) -> None:
+        self.connection = connection
+
+    def send(self, **message: Any) -> None:
+        self.connection.send(json.dumps(message))
+
+    def register(self, id: int, consumer: str, subscription: str = "s", type: str = "STREAM") -> None:
+        self.send(command="register", consumerId=id, consumerName=consumer, subscription=subscription, type=type)
+
+    def next(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.connection.recv(30))
+        return found
+
+    def assigned(self) -> tuple[int, list[int]]:
+        """The next message, an assignment: the consumer's id and the segments'."""
+        message = self.next()
+        assert message["command"] == "assignment", message
+        segments = message["assignment"]["assignedSegments"]
+        return message["consumerId"], [segment["segmentId"] for segment in segments]
+
+    def assigned_until(self, segments: list[int]) -> None:
+        while self.assigned()[1] != segments:
+            pass
+
+
+@contextmanager
+def client(controller: RunningController, path: str = PATH, **named: Any) -> Iterator[Client]:
+    with connect(f"{controller.url}{path}/consumers".replace("http", "ws", 1), open_timeout=30, **named) as connection:
+        yield Client(connection)
+
+
+@contextmanager
+def controller(folder: Path, grace: float = LONG, **named: Any) -> Iterator[RunningController]:
+    with run_controller(folder / "layouts.db", grace_seconds=grace, **named) as running:
+        yield running
+
+
+def consumers(running: RunningController, subscription: str = "s") -> int:
+    found: int = running.client.get(f"{PATH}/stats").json()["subscriptions"][subscription]["consumerCount"]
+    return found
+
+
+def events(running: RunningController) -> list[tuple[str, str | None, int]]:
+    announced = [event for event in running.announced(TOPIC) if isinstance(event, ConsumerEvent)]
+    return [(event.event, event.consumer, event.consumers) for event in announced]
+
+
+def test_a_consumer_that_joins_is_told_its_segments_and_the_others_only_what_changed(tmp_path: Path) -> None:
+    with controller(tmp_path) as running, client(running) as one, client(running) as two:
+        running.client.put(f"{PATH}?numInitialSegments=4")
+        one.register(1, "a")
+        assert one.assigned() == (1, [0, 1, 2, 3])
+        two.register(1, "b")
+        assert two.assigned() == (1, [1, 3])
+        assert one.assigned() == (1, [0, 2])
+        one.register(1, "a")
+        assert one.assigned() == (1, [0, 2])
+        two.send(command="leave", consumerId=1)
+        assert one.assigned() == (1, [0, 1, 2, 3])
+        assert events(running) == [("registered", "a", 1), ("registered", "b", 2), ("unregistered", "b", 1)]
+
+
+def test_an_assignment_names_epoch_ranges_and_topics(tmp_path: Path) -> None:
+    with controller(tmp_path) as running, client(running) as one:
+        running.client.put(f"{PATH}?numInitialSegments=2")
+        one.register(7, "a")
+        assert one.next() == {
+            "command": "assignment",
+            "consumerId": 7,
+            "assignment": {
+                "layoutEpoch": 0,
+                "assignedSegments": [
+                    {
+                        "segmentId": 0,
+                        "hashRange": {"start": 0, "end": 0x7FFF},
+                        "underlyingTopicName": "segment://acme/sessions/t/0000-7fff-0",
+                    },
+                    {
+                        "segmentId": 1,
+                        "hashRange": {"start": 0x8000, "end": 0xFFFF},
+                        "underlyingTopicName": "segment://acme/sessions/t/8000-ffff-1",
+                    },
+                ],
+            },
+        }
+        asked = running.client.get(f"{PATH}/subscriptions/s/consumers/a").json()
+        assert asked["layoutEpoch"] == 0
+        assert len(asked["assignedSegments"]) == 2
+
+
+def test_a_lost_connection_keeps_its_segments_for_the_grace_period(tmp_path: Path) -> None:
+    with controller(tmp_path) as running, client(running) as one:
+        running.client.put(f"{PATH}?numInitialSegments=2")
+        one.register(1, "a")
+        one.assigned()
+        with client(running) as two:
+            two.register(1, "b")
+            two.assigned()
+            one.assigned()
+        with client(running) as back:
+            back.register(9, "b")
+            assert back.assigned() == (9, [1])
+            one.register(1, "a")
+            assert one.assigned() == (1, [0])
+        assert events(running) == [("registered", "a", 1), ("registered", "b", 2)]
+
+
+def test_who_does_not_come_back_is_evicted_and_the_others_get_its_segments(tmp_path: Path) -> None:
+    with controller(tmp_path, BRIEF) as running, client(running) as one:
+        running.client.put(f"{PATH}?numInitialSegments=2")
+        one.register(1, "a")
+        one.assigned()
+        with client(running) as two:
+            two.register(1, "b")
+            two.assigned()
+            one.assigned()
+        assert one.assigned() == (1, [0, 1])
+        assert consumers(running) == 1
+        assert events(running)[-1] == ("unregistered", "b", 1)
+
+
+def test_a_goodbye_on_an_old_connection_does_not_end_the_consumer_on_the_new_one(tmp_path: Path) -> None:
+    with controller(tmp_path) as running, client(running) as old, client(running) as new:
+        running.client.put(PATH)
+        old.register(1, "a")
+        old.assigned()
+        new.register(1, "a")
+        assert new.assigned() == (1, [0])
+        assert old.next() == {"command": "closed", "consumerId": 1, "reason": "the consumer connected anew"}
+        old.send(command="leave", consumerId=1)
+        old.register(2, "b")
+        assert old.assigned() == (2, [])
+        assert consumers(running) == 2
+
+
+def test_consumers_that_come_all_at_once_end_with_each_segment_in_one_hand(tmp_path: Path) -> None:
+    with controller(tmp_path) as running, client(running) as one, client(running) as two:
+        running.client.put(f"{PATH}?numInitialSegments=64")
+        held: dict[tuple[int, int], list[int]] = {}
+        for id in range(25):
+            one.register(id, f"a{id}")
+            two.register(id, f"b{id}")
+
+        def held_now() -> list[int]:
+            for number, each in enumerate((one, two)):
+                each.send(command="answer me")
+                while (message := each.next())["command"] == "assignment":
+                    segments = message["assignment"]["assignedSegments"]
+                    held[number, message["consumerId"]] = [segment["segmentId"] for segment in segments]
+            return sorted(id for segments in held.values() for id in segments)
+
+        wait_until(lambda: held_now() == list(range(64)) and len(held) == 50)
+
+
+def test_a_split_is_pushed_to_those_whom_it_concerns(tmp_path: Path) -> None:
+    with controller(tmp_path) as running, client(running) as one:
+        running.client.put(PATH)
+        one.register(1, "a")
+        one.register(2, "k", "check", "CHECKPOINT")
+        assert one.assigned() == (1, [0])
+        assert one.assigned() == (2, [0])
+        running.client.post(f"{PATH}/split/0")
+        seen: dict[int, list[int]] = {}
+        while seen != {1: [1, 2], 2: [1, 0, 2]}:
+            seen.update([one.assigned()])
+
+
+class Backlog(NoSegments):
+    """Segments whose backlog the test sets: real ones are in test_segments_kafka."""
+
+    def __init__(self) -> None:
+        self.left = 1
+
+    def backlog(self, segment: str, subscription: str) -> int:
+        return self.left if segment.endswith("-0") else 0
+
+
+def test_children_are_handed_out_when_their_parent_is_drained_and_it_stays_so_after_a_restart(tmp_path: Path) -> None:
+    segments = Backlog()
+    with controller(tmp_path, segments=segments) as running, client(running) as one:
+        running.client.put(PATH)
+        one.register(1, "a")
+        assert one.assigned() == (1, [0])
+        running.client.post(f"{PATH}/split/0")
+        one.register(1, "a")
+        assert one.assigned() == (1, [0])
+        segments.left = 0
+        one.assigned_until([1, 2])
+    segments.left = 1
+    with controller(tmp_path, segments=segments) as running, client(running) as one:
+        one.register(1, "a")
+        assert one.assigned() == (1, [1, 2])
+
+
+@pytest.mark.broker
+def test_on_kafka_children_are_handed_out_when_the_group_has_committed_the_end_of_their_parent(
+    kafka: str, tmp_path: Path
+) -> None:
+    with controller(tmp_path, segments=KafkaSegments(kafka)) as running, client(running) as one:
+        assert running.client.put(PATH).status_code == 204
+        one.register(1, "a")
+        assert one.assigned() == (1, [0])
+        parent = "segment://acme/sessions/t/0000-ffff-0"
+        producer = Producer({"bootstrap.servers": kafka})
+        for number in range(3):
+            producer.produce(kafka_topic(parent), str(number).encode())
+        assert producer.flush(30) == 0
+        assert running.client.post(f"{PATH}/split/0").status_code == 204
+        one.register(1, "a")
+        assert one.assigned() == (1, [0])
+        reader = Consumer({"bootstrap.servers": kafka, "group.id": group_id(parent, "s")})
+        reader.commit(offsets=[TopicPartition(kafka_topic(parent), 0, 3)], asynchronous=False)
+        reader.close()
+        one.assigned_until([1, 2])
+        assert running.client.delete(PATH).status_code == 204
+
+
+def test_killed_with_9_the_controller_knows_its_consumers_and_what_they_had(tmp_path: Path) -> None:
+    with Service(tmp_path, "none", NOWHERE).life() as (admin, process):
+        admin.put(f"{PATH}?numInitialSegments=2")
+        url = str(admin.base_url).replace("http", "ws", 1).rstrip("/")
+        with connect(f"{url}{PATH}/consumers", open_timeout=30) as first:
+            one = Client(first)
+            for id, name in enumerate("ab"):
+                one.register(id, name)
+            one.assigned_until([1])
+            process.kill()
+            process.wait(30)
+    with controller(tmp_path) as running, client(running) as one:
+        one.register(5, "b")
+        assert one.assigned() == (5, [1])
+        assert events(running) == [("registered", "a", 1), ("registered", "b", 2)]
+
+
+def test_after_a_restart_everybody_has_a_grace_period_and_then_is_evicted(tmp_path: Path) -> None:
+    with controller(tmp_path) as running, client(running) as one:
+        running.client.put(f"{PATH}?numInitialSegments=2")
+        running.client.put(f"{PATH}/subscriptions/s/consumers/by-rest")
+        for id, name in enumerate("ab"):
+            one.register(id, name)
+        wait_until(lambda: consumers(running) == 3)
+    with controller(tmp_path, BRIEF) as running, client(running) as one:
+        one.register(1, "b")
+        wait_until(lambda: ("unregistered", "a") in [event[:2] for event in events(running)])
+        one.assigned_until([0])
+        assert running.client.get(f"{PATH}/subscriptions/s/consumers/by-rest").json()["assignedSegments"] != []
+
+
+def test_consumers_of_the_rest_interface_count_and_their_coming_and_going_is_pushed(tmp_path: Path) -> None:
+    with controller(tmp_path, BRIEF) as running, client(running) as one:
+        running.client.put(f"{PATH}?numInitialSegments=2")
+        one.register(1, "b")
+        assert one.assigned() == (1, [0, 1])
+        running.client.put(f"{PATH}/subscriptions/s/consumers/a")
+        assert one.assigned() == (1, [1])
+        running.client.delete(f"{PATH}/subscriptions/s/consumers/a")
+        assert one.assigned() == (1, [0, 1])
+        running.client.delete(f"{PATH}/subscriptions/s/consumers/b")
+        assert one.next() == {"command": "closed", "consumerId": 1, "reason": "the consumer was unregistered"}
+
+
+def test_a_consumer_is_told_when_its_topic_or_its_subscription_is_deleted(tmp_path: Path) -> None:
+    with controller(tmp_path) as running, client(running) as one:
+        running.client.put(PATH)
+        for id, subscription in enumerate("st"):
+            one.register(id, "a", subscription)
+            one.assigned()
+        running.client.delete(f"{PATH}/subscriptions/t")
+        assert (one.next()["consumerId"], consumers(running)) == (1, 1)
+        running.client.delete(PATH)
+        message = one.next()
+        assert (message["command"], message["consumerId"], "not found" in message["reason"]) == ("closed", 0, True)
+
+
+@pytest.mark.parametrize(
+    ("message", "status"),
+    [
+        ("no json", 400),
+        ('{"command": "dance"}', 400),
+        ('{"command": "register", "consumerId": -1, "subscription": "s", "consumerName": "a"}', 400),
+        ('{"command": "register", "consumerId": 1, "subscription": "s", "consumerName": "a", "type": "QUEUE"}', 409),
+        ('{"command": "register", "consumerId": 0, "subscription": "s", "consumerName": "b"}', 409),
+    ],
+)
+def test_what_cannot_be_done_is_answered_and_the_connection_goes_on(tmp_path: Path, message: str, status: int) -> None:
+    with controller(tmp_path) as running, client(running) as one:
+        running.client.put(PATH)
+        one.register(0, "first")
+        one.assigned()
+        one.connection.send(message)
+        answer = one.next()
+        assert (answer["command"], answer["status"]) == ("error", status)
+        one.register(0, "first")
+        assert one.assigned() == (0, [0])
+
+
+def test_a_consumer_of_an_unknown_topic_is_404(tmp_path: Path) -> None:
+    with controller(tmp_path) as running, client(running) as one:
+        one.register(1, "a")
+        assert one.next()["status"] == 404
+        assert running.client.get(f"{PATH}/subscriptions/s/consumers/a").status_code == 404
+
+
+def test_a_stop_closes_the_connections_and_leaves_the_consumers_registered(tmp_path: Path) -> None:
+    with controller(tmp_path) as running, client(running) as one:
+        running.client.put(PATH)
+        one.register(1, "a")
+        one.assigned()
+        running.stop()
+        with pytest.raises(ConnectionClosed) as closed:
+            one.connection.recv(30)
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1012
+    with controller(tmp_path) as again:
+        assert consumers(again) == 1

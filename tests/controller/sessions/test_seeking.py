@@ -1,0 +1,306 @@
+"""Subscriptions moved to a time or to the end, on a real broker: what a consumer reads then, and what sessions hold."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from confluent_kafka import Consumer, Message
+
+from controller.segments.base import SegmentStoreError, SubscriptionInUse, SubscriptionNotFound, Target
+from controller.segments.kafka import KafkaSegments
+from controller.segments.kafka_names import group_id, kafka_topic
+from controller.sessions import manager
+from tests.controller.conftest import RunningController
+from tests.controller.segments.killed_at import WHOLE
+from tests.controller.segments.test_segments_kafka import acknowledge, write
+from tests.controller.sessions.test_connections import client, controller
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.broker
+
+NAME = "acme/seeking/t"
+PATH = f"/admin/v2/scalable/{NAME}"
+WHOLE_SEGMENT, LOWER_CHILD, UPPER_CHILD = (
+    f"segment://{NAME}/{descriptor}" for descriptor in ("0000-ffff-0", "0000-7fff-1", "8000-ffff-2")
+)
+TIMES = [1_000, 2_000, 1_500, 3_000]
+VALUES = [b"a", b"b", b"c", b"d"]
+
+
+@pytest.fixture(scope="module")
+def segments(kafka: str) -> KafkaSegments:
+    return KafkaSegments(kafka)
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """A topic that no other test uses."""
+    return f"topic://acme/seeking/{request.node.name}"
+
+
+@pytest.fixture
+def running(segments: KafkaSegments, tmp_path: Path) -> Iterator[RunningController]:
+    """A controller with a topic of one segment with four messages, and a subscription."""
+    with life(segments, tmp_path) as one:
+        yield one
+        one.client.delete(PATH)
+
+
+@contextmanager
+def life(segments: KafkaSegments, folder: Path) -> Iterator[RunningController]:
+    with controller(folder, segments=segments) as one:
+        if one.client.get(PATH).status_code == 404:
+            assert one.client.put(PATH).status_code == 204
+            assert one.client.put(f"{PATH}/subscriptions/s").status_code == 204
+            write(segments._asking.bootstrap, WHOLE_SEGMENT, VALUES, TIMES)
+        yield one
+
+
+def seek(running: RunningController, timestamp: object, subscription: str = "s") -> httpx.Response:
+    return running.client.post(f"{PATH}/subscriptions/{subscription}/seek", params={"timestamp": str(timestamp)})
+
+
+def skip_all(running: RunningController, subscription: str = "s") -> httpx.Response:
+    return running.client.post(f"{PATH}/subscriptions/{subscription}/skip-all")
+
+
+def split(running: RunningController) -> None:
+    assert running.client.post(f"{PATH}/split/0").status_code == 204
+
+
+def resumed(kafka: str, segment: str, subscription: str, count: int) -> list[bytes]:
+    """The next `count` values that a consumer of the subscription is given."""
+    consumer = Consumer({"bootstrap.servers": kafka, "group.id": group_id(segment, subscription)})
+    consumer.subscribe([kafka_topic(segment)])
+    found: list[Message] = []
+    wait_until(lambda: found.extend(consumer.consume(count - len(found), 0.1)) or len(found) >= count, 30)
+    consumer.close()
+    return [value for message in found if (value := message.value()) is not None]
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+@pytest.mark.parametrize(
+    ("target", "position"),
+    [(0, 0), (1_000, 0), (1_001, 1), (2_000, 1), (2_001, 3), (3_000, 3), (3_001, 4), (2**63 - 1, 4), ("latest", 4)],
+)
+def test_a_subscription_is_moved_to_the_first_message_of_a_time_or_later(
+    kafka: str, segments: KafkaSegments, target: Target, position: int, sealed: bool
+) -> None:
+    segment = segments.create(f"topic://acme/segments/seek-{target}-{sealed}", 0, WHOLE, ["audit", "billing"])
+    write(kafka, segment, [b"a", b"b", b"c", b"d"], [1_000, 2_000, 1_500, 3_000])
+    acknowledge(kafka, segment, "billing", 2)
+    if sealed:
+        segments.terminate(segment)
+    for _ in range(2):
+        segments.seek(segment, "billing", target)
+        assert segments.stats(segment).backlog == {"audit": 4, "billing": 4 - position}
+    assert resumed(kafka, segment, "billing", 4 - position) == [b"a", b"b", b"c", b"d"][position:]
+
+
+def test_an_empty_segment_is_moved_to_its_start_whatever_the_time(segments: KafkaSegments, topic: str) -> None:
+    segment = segments.create(topic, 0, WHOLE, ["billing"])
+    for target in (0, 2**63 - 1, "latest"):
+        segments.seek(segment, "billing", target)
+        assert segments.backlog(segment, "billing") == 0
+
+
+def test_a_subscription_that_is_not_there_is_not_made_by_a_seek(segments: KafkaSegments, topic: str) -> None:
+    segment = segments.create(topic, 0, WHOLE, ["billing"])
+    with pytest.raises(SubscriptionNotFound):
+        segments.seek(segment, "audit", 0)
+    segments.check_unused(segment, "audit")
+    assert segments.subscriptions(segment) == ["billing"]
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_subscription_with_a_consumer_stays_where_it_is_until_that_is_closed(
+    kafka: str, segments: KafkaSegments, protocol: str
+) -> None:
+    segment = segments.create(f"topic://acme/segments/seek-used-{protocol}", 0, WHOLE, ["billing"])
+    write(kafka, segment, [b"a", b"b"])
+    consumer = Consumer(
+        {
+            "bootstrap.servers": kafka,
+            "group.id": group_id(segment, "billing"),
+            "group.protocol": protocol,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.subscribe([kafka_topic(segment)])
+    wait_until(lambda: consumer.poll(0.1), 30)
+    for ask in (
+        lambda: segments.check_unused(segment, "billing"),
+        lambda: segments.seek(segment, "billing", "latest"),
+        lambda: segments.seek(segment, "billing", 0),
+    ):
+        with pytest.raises(SubscriptionInUse, match="close them first"):
+            ask()
+    assert segments.backlog(segment, "billing") == 2
+    consumer.close()
+    segments.check_unused(segment, "billing")
+    segments.seek(segment, "billing", "latest")
+    assert segments.backlog(segment, "billing") == 0
+
+
+def test_a_topics_subscription_is_moved_on_sealed_and_active_segments_and_no_other_one_is(
+    kafka: str, running: RunningController, segments: KafkaSegments
+) -> None:
+    running.client.put(f"{PATH}/subscriptions/other")
+    split(running)
+    write(kafka, LOWER_CHILD, [b"e", b"f"], [2_500, 4_000])
+    acknowledge(kafka, WHOLE_SEGMENT, "s", 3)
+    for timestamp, values in [(2_500, [b"d"]), (0, VALUES), (9_000, [])]:
+        for _ in range(2):
+            assert seek(running, timestamp).status_code == 204
+        assert segments.backlog(WHOLE_SEGMENT, "s") == len(values)
+        assert segments.backlog(LOWER_CHILD, "s") == (2 if values else 0)
+        assert segments.backlog(UPPER_CHILD, "s") == 0
+    assert seek(running, 2_501).status_code == 204
+    assert resumed(kafka, WHOLE_SEGMENT, "s", 1) == [b"d"]
+    assert resumed(kafka, LOWER_CHILD, "s", 1) == [b"f"]
+    assert [segments.backlog(one, "other") for one in (WHOLE_SEGMENT, LOWER_CHILD)] == [4, 2]
+
+
+def test_after_skip_all_there_is_no_backlog_and_what_is_written_next_is_read(
+    kafka: str, running: RunningController, segments: KafkaSegments
+) -> None:
+    split(running)
+    write(kafka, UPPER_CHILD, [b"old"])
+    for _ in range(2):
+        assert skip_all(running).status_code == 204
+    assert [segments.backlog(one, "s") for one in (WHOLE_SEGMENT, LOWER_CHILD, UPPER_CHILD)] == [0, 0, 0]
+    write(kafka, UPPER_CHILD, [b"new"])
+    assert resumed(kafka, UPPER_CHILD, "s", 1) == [b"new"]
+
+
+def test_a_queue_is_moved_like_a_stream(running: RunningController, segments: KafkaSegments) -> None:
+    running.client.put(f"{PATH}/subscriptions/q?type=QUEUE")
+    assert seek(running, 2_001, "q").status_code == 204
+    assert segments.stats(WHOLE_SEGMENT).backlog == {"q": 1, "s": 4}
+    assert skip_all(running, "q").status_code == 204
+    assert segments.stats(WHOLE_SEGMENT).backlog == {"q": 0, "s": 4}
+
+
+def test_consumers_are_told_at_once_what_a_seek_gives_them_to_read_and_it_outlives_a_restart(
+    kafka: str, segments: KafkaSegments, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Nobody looks by itself what was drained: only the seek can have been noticed.
+    monkeypatch.setattr(manager, "DRAIN_SECONDS", 3600.0)
+    with life(segments, tmp_path) as running, client(running, PATH) as one:
+        one.register(1, "a")
+        assert one.assigned() == (1, [0])
+        split(running)
+        assert skip_all(running).status_code == 204
+        assert one.assigned() == (1, [1, 2])
+        assert seek(running, 2_001).status_code == 204
+        assert one.assigned() == (1, [0])
+    with life(segments, tmp_path) as running, client(running, PATH) as one:
+        one.register(1, "a")
+        assert one.assigned() == (1, [0])
+        acknowledge(kafka, WHOLE_SEGMENT, "s", 4)
+        assert seek(running, 9_000).status_code == 204
+        assert one.assigned() == (1, [1, 2])
+        one.register(1, "a")
+        assert seek(running, 9_000).status_code == 204
+        assert one.assigned() == (1, [1, 2])
+    with life(segments, tmp_path) as running, client(running, PATH) as one:
+        one.register(1, "a")
+        assert one.assigned() == (1, [1, 2])
+        running.client.delete(PATH)
+
+
+def test_while_one_segment_is_read_by_a_client_none_is_moved(
+    kafka: str, running: RunningController, segments: KafkaSegments
+) -> None:
+    split(running)
+    write(kafka, UPPER_CHILD, [b"e"])
+    consumer = Consumer({"bootstrap.servers": kafka, "group.id": group_id(UPPER_CHILD, "s")})
+    consumer.subscribe([kafka_topic(UPPER_CHILD)])
+    wait_until(lambda: consumer.poll(0.1), 30)
+    for answer in (seek(running, 3_000), skip_all(running)):
+        assert answer.status_code == 412
+        assert f"s on {UPPER_CHILD}" in answer.json()["reason"]
+        assert "close them first" in answer.json()["reason"]
+    assert segments.backlog(WHOLE_SEGMENT, "s") == 4
+    consumer.close()
+    assert skip_all(running).status_code == 204
+    assert segments.backlog(WHOLE_SEGMENT, "s") == 0
+
+
+def test_a_segment_without_the_subscription_gets_it_and_a_segment_that_is_gone_is_passed_over(
+    running: RunningController, segments: KafkaSegments
+) -> None:
+    split(running)
+    segments.delete_subscription(WHOLE_SEGMENT, "s")
+    segments.delete(LOWER_CHILD)
+    assert seek(running, 2_001).status_code == 204
+    assert segments.backlog(WHOLE_SEGMENT, "s") == 1
+    assert segments.subscriptions(UPPER_CHILD) == ["s"]
+
+
+class Broken(KafkaSegments):
+    """On some segments Kafka does not answer whoever wants to move a subscription."""
+
+    unreachable: tuple[str, ...] = ()
+
+    def seek(self, segment: str, subscription: str, target: Target) -> None:
+        if segment in self.unreachable:
+            raise SegmentStoreError(f"cannot move {subscription} on {segment}: Kafka gave no answer")
+        super().seek(segment, subscription, target)
+
+
+def test_a_seek_that_stops_half_way_is_a_503_leaves_nothing_drained_and_is_repeated(
+    kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manager, "DRAIN_SECONDS", 3600.0)
+    segments = Broken(kafka)
+    with life(segments, tmp_path) as running, client(running, PATH) as one:
+        one.register(1, "a")
+        one.assigned()
+        split(running)
+        assert skip_all(running).status_code == 204
+        assert one.assigned() == (1, [1, 2])
+        segments.unreachable = (UPPER_CHILD,)
+        assert seek(running, 0).status_code == 503
+        assert segments.backlog(WHOLE_SEGMENT, "s") == 4
+        assert one.assigned() == (1, [0])
+        segments.unreachable = ()
+        assert seek(running, 9_000).status_code == 204
+        assert one.assigned() == (1, [1, 2])
+        running.client.delete(PATH)
+
+
+class Slow(KafkaSegments):
+    """Whose termination of a segment waits until it may go on."""
+
+    def __init__(self, bootstrap: str) -> None:
+        super().__init__(bootstrap)
+        self.begun, self.may_go_on = threading.Event(), threading.Event()
+
+    def terminate(self, segment: str) -> int:
+        self.begun.set()
+        assert self.may_go_on.wait(60)
+        return super().terminate(segment)
+
+
+def test_during_a_split_a_seek_waits_for_it_and_reaches_parent_and_children(kafka: str, tmp_path: Path) -> None:
+    segments = Slow(kafka)
+    with life(segments, tmp_path) as running:
+        calls = [threading.Thread(target=split, args=[running]), threading.Thread(target=skip_all, args=[running])]
+        calls[0].start()
+        assert segments.begun.wait(60)
+        calls[1].start()
+        write(kafka, WHOLE_SEGMENT, [b"late"])
+        segments.may_go_on.set()
+        for call in calls:
+            call.join()
+        assert [segments.backlog(one, "s") for one in (WHOLE_SEGMENT, LOWER_CHILD, UPPER_CHILD)] == [0, 0, 0]
+        write(kafka, LOWER_CHILD, [b"new"])
+        assert resumed(kafka, LOWER_CHILD, "s", 1) == [b"new"]
+        running.client.delete(PATH)

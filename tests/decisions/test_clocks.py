@@ -1,0 +1,127 @@
+"""The clocks and the merge depth between evaluations: each rule at its boundary, and columns equal to one by one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from decisions.autoscale import clocks
+from decisions.autoscale.clocks import Cooldowns, Failures, OpenDecision
+from decisions.topic.layout import SegmentLayout
+from decisions.topic.lineage import made_by, merge_depths_after_layout
+
+TWO = SegmentLayout.create(2, 100)
+NOW = 1_000
+OPEN = OpenDecision("d", 3, 500, "split")
+
+
+def test_a_manual_split_and_a_manual_merge_set_their_cooldowns():
+    split = TWO.split_segment(0, 300)
+    after = clocks.cooldowns_after_layout(Cooldowns(), TWO.segments, split, NOW)
+    assert after == Cooldowns(300, None)
+    merged = split.merge_segments(2, 3, 400)
+    assert clocks.cooldowns_after_layout(after, split.segments, merged, NOW) == Cooldowns(300, 400)
+
+
+def test_the_first_layout_of_a_topic_sets_the_clocks_to_its_newest_segments():
+    layout = TWO.split_segment(0, 300).split_segment(1, 250).merge_segments(2, 3, 270)
+    assert clocks.cooldowns_after_layout(Cooldowns(), (), layout, NOW) == Cooldowns(300, 270)
+
+
+def test_a_cooldown_never_goes_back_and_never_lies_in_the_future():
+    for created, expected in ((299, 300), (300, 300), (301, 301), (NOW, NOW), (NOW + 1, NOW)):
+        after = clocks.cooldowns_after_layout(Cooldowns(300), TWO.segments, TWO.split_segment(0, created), NOW)
+        assert after == Cooldowns(expected)
+
+
+def test_pruning_and_creation_set_no_clock():
+    split = TWO.split_segment(0, 300)
+    assert clocks.cooldowns_after_layout(Cooldowns(5, 6), split.segments, split.prune_segment(0), NOW) == (5, 6)
+    assert clocks.cooldowns_after_layout(Cooldowns(), (), TWO, NOW) == Cooldowns()
+
+
+def test_a_segment_is_made_by_a_split_a_merge_or_neither():
+    layout = TWO.split_segment(0, 1).merge_segments(2, 3, 2)
+    assert [made_by(layout.segments[number]) for number in range(5)] == [None, None, "split", "split", "merge"]
+
+
+def test_merge_depth_outlives_pruning():
+    depths, known, layout = {}, SegmentLayout.create(1, 0), SegmentLayout.create(1, 0)
+    for expected in (1, 2, 3):
+        for _ in range(2):
+            (first, *rest) = layout.active
+            layout = (
+                layout.merge_segments(first.segment_id, rest[0].segment_id, 0)
+                if rest
+                else layout.split_segment(first.segment_id, 0)
+            )
+            depths = merge_depths_after_layout(depths, known.segments, layout)
+            for segment in [one for one in layout.segments.values() if not one.is_active]:
+                layout = layout.prune_segment(segment.segment_id)
+            known, depths = layout, merge_depths_after_layout(depths, layout.segments, layout)
+        (only,) = layout.active
+        assert depths == {only.segment_id: expected}
+        assert layout.merge_depth(only.segment_id) == 0
+
+
+def test_merge_depth_of_a_layout_seen_for_the_first_time_is_what_it_shows():
+    layout = TWO.split_segment(0, 1).merge_segments(2, 3, 2).split_segment(4, 3)
+    assert merge_depths_after_layout({}, (), layout) == {0: 0, 1: 0, 2: 0, 3: 0, 4: 1, 5: 1, 6: 1}
+
+
+@pytest.mark.parametrize(("applied", "epoch", "is_open"), [
+    (False, 9, True), (True, 2, True), (True, 3, True), (True, 4, False),
+])  # fmt: skip
+def test_an_open_decision_is_closed_by_a_newer_layout_once_it_was_applied(applied, epoch, is_open):
+    decision = replace(OPEN, applied=applied)
+    assert clocks.open_after_layout(decision, epoch) == (decision if is_open else None)
+    assert clocks.open_after_layout(None, epoch) is None
+
+
+@pytest.mark.parametrize(("status", "epoch", "after"), [
+    ("applied", None, replace(OPEN, applied=True)), ("applied", 3, replace(OPEN, applied=True)), ("applied", 4, None),
+    ("failed", 3, None), ("rejected", 3, None), ("superseded", None, None), ("observed", 3, None),
+])  # fmt: skip
+def test_an_outcome_closes_a_decision_unless_its_layout_is_not_here_yet(status, epoch, after):
+    assert clocks.open_after_outcome(OPEN, status, epoch) == after
+
+
+def test_failures_grow_until_a_decision_is_applied():
+    once = clocks.failures_after_outcome(Failures(), "split", "failed", 7)
+    twice = clocks.failures_after_outcome(once, "merge", "superseded", 8)
+    assert (once, twice) == ((1, 7, "split"), (2, 8, "merge"))
+    assert clocks.failures_after_outcome(twice, "merge", "applied", 9) == Failures()
+
+
+def test_cold_since_is_the_first_cold_sample_and_a_warm_one_ends_it():
+    assert clocks.cold_since_after_sample(None, True, 5) == 5
+    assert clocks.cold_since_after_sample(5, True, 6) == 5
+    assert clocks.cold_since_after_sample(5, False, 6) is None
+
+
+instants = st.none() | st.integers(0, 9)
+samples = st.lists(st.tuples(instants, st.booleans(), st.integers(0, 9)), min_size=1, max_size=20)
+
+
+def column(values):
+    return np.array([clocks.NEVER if value is None else value for value in values], np.int64)
+
+
+@given(samples)
+def test_clocks_in_columns_equal_clocks_one_by_one(rows):
+    before, cold, at = (list(values) for values in zip(*rows, strict=True))
+    columns = column(before), np.array(cold, np.bool_), column(at)
+    for one, all_of_them in (
+        (clocks.cold_since_after_sample, clocks.cold_since_after_sample_all),
+        (clocks.cold_since_after_thresholds, clocks.cold_since_after_thresholds_all),
+    ):
+        assert all_of_them(*columns).tolist() == column(map(one, before, cold, at)).tolist()
+    for one, all_of_them in (
+        (clocks.seen_after_sample, clocks.seen_after_sample_all),
+        (clocks.modified_after_sample, clocks.modified_after_sample_all),
+    ):
+        assert all_of_them(columns[0], columns[2]).tolist() == column(map(one, before, at)).tolist()

@@ -1,0 +1,444 @@
+"""Random streams of raw records, and the digests of what an engine says to them and stores.
+
+A stream is made in a closed loop: what the engine decides is applied, refused or left alone, and people split and merge
+by hand. It is recorded, so that any other engine can be run over it. `python -m tests.engine.streams TREE [COUNT]`
+runs the engine of another work tree (the release before this one, say) over streams of this one and compares.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+NOW = 1_763_660_000_000
+MINUTE = 60_000
+BUCKETS = 2
+SETTINGS = ("default", '{"maxSegments":12,"splitMsgRateInThreshold":10000.0}', 0.25, 60_000)
+
+Record = tuple[str, bytes | None, bytes | None, int, int]
+"""Kafka topic, key, value, partition, offset."""
+
+
+@dataclass
+class Batch:
+    """A micro-batch: its time, what was read, and whether the worker is another one than before."""
+
+    now: int
+    records: list[Record]
+    restart: bool
+
+
+@dataclass
+class Tree:
+    """The engine of one release: what it is called where, and one way to run it."""
+
+    engine: Callable[[], Any]
+    packer: Any
+    unpack: Callable[..., Any]
+    nothing: Callable[[], Any]
+    stored: Callable[[Any, Any], Any]
+    parts: Callable[[Any], Sequence[bytes | None]]
+
+
+def this_tree() -> Tree:
+    """The engine that can be imported here."""
+    return _before_engine() if find_spec("streaming.engine") else _present()
+
+
+def _before_engine() -> Tree:
+    """Releases before `engine` was a folder."""
+    from streaming.engine import BucketEngine, EngineSettings  # type: ignore[import-not-found]
+    from streaming.packed import Packed  # type: ignore[import-not-found]
+    from streaming.preparse import BucketPacker, unpack_bucket  # type: ignore[import-not-found]
+
+    return Tree(
+        lambda: BucketEngine(EngineSettings(*SETTINGS)), BucketPacker(BUCKETS), unpack_bucket, Packed,
+        lambda before, written: _stored_in_two(Packed, before, written), _two_parts,
+    )  # fmt: skip
+
+
+def _present() -> Tree:
+    from engine.families import PARTS, bucket_engine, bucket_packer, unpack_rows
+    from engine.kernel.packed import Packed, WrittenPart
+    from engine.kernel.settings import EngineSettings
+    from tests.engine.buckets import stored
+
+    def parts(written: Any) -> Sequence[bytes | None]:
+        found = [written.parts.get(name, WrittenPart()) for name in PARTS]
+        return (written.fingerprint, *(stored for part in found for stored in (part.base, part.entry)))
+
+    return Tree(
+        lambda: bucket_engine(EngineSettings(*SETTINGS)), bucket_packer(BUCKETS), unpack_rows, Packed, stored, parts
+    )
+
+
+def _stored_in_two(packed: Any, before: Any, written: Any) -> Any:
+    def log(entries: Sequence[bytes], base: bytes | None, entry: bytes | None) -> tuple[bytes, ...]:
+        return () if base is not None else (*entries, *([] if entry is None else [entry]))
+
+    return packed(
+        written.fence,
+        before.topics if written.topics is None else written.topics,
+        before.loads if written.loads is None else written.loads,
+        log(before.topics_log, written.topics, written.topics_entry),
+        log(before.loads_log, written.loads, written.loads_entry),
+    )
+
+
+def _two_parts(written: Any) -> Sequence[bytes | None]:
+    return (written.fence, written.topics, written.topics_entry, written.loads, written.loads_entry)
+
+
+@dataclass
+class Runner:
+    """Both buckets of a job through the batches of a stream."""
+
+    tree: Tree
+    stored: dict[int, Any] = field(default_factory=dict)
+    bases: int = 0
+    """How often a log outgrew its base."""
+
+    def __post_init__(self) -> None:
+        self.engine = self.tree.engine()
+        self.digest = hashlib.blake2b(digest_size=16)
+
+    def take(self, batch: Batch) -> list[Any]:
+        """One batch; answers the outputs of the buckets."""
+        if batch.restart:
+            self.engine = self.tree.engine()
+        outputs = []
+        for bucket, kinds, bodies in _packed(self.tree, batch):
+            records, samples = self.tree.unpack(kinds, bodies)
+            before = self.stored.get(bucket) or self.tree.nothing()
+            written, output = self.engine.run(bucket, before, records, batch.now, samples)
+            output.counts.operator_ms = 0.0
+            self._add(written, output)
+            if bucket in self.stored:
+                parts = self.tree.parts(written)
+                self.bases += (parts[1] is not None) + (parts[3] is not None)
+            self.stored[bucket] = self.tree.stored(before, written)
+            outputs.append(output)
+        return outputs
+
+    def _add(self, written: Any, output: Any) -> None:
+        for kind, body in sorted(output.bodies().items()):
+            self.digest.update(kind.encode() + body)
+        for part in self.tree.parts(written):
+            self.digest.update(b"none" if part is None else b"some" + part)
+
+
+def _packed(tree: Tree, batch: Batch) -> list[tuple[int, list[str], list[bytes]]]:
+    columns: dict[str, list[Any]] = {name: [] for name in _RAW.names}
+    for source, key, value, partition, offset in batch.records:
+        row = (source, key, value, -1 if value is None else len(value), partition, offset, 7, batch.now,
+               sum(key or b"") % BUCKETS)  # fmt: skip
+        for name, cell in zip(_RAW.names, row, strict=True):
+            columns[name].append(cell)
+    rows = pa.RecordBatch.from_pydict(columns, schema=_RAW)
+    found: dict[int, tuple[list[str], list[bytes]]] = {}
+    # In two halves: messages of one bucket come in several packed rows.
+    middle = rows.num_rows // 2
+    for part in tree.packer(iter([rows.slice(0, middle), rows.slice(middle)])):
+        for row in part.to_pylist():
+            kinds, bodies = found.setdefault(row["bucket"], ([], []))
+            kinds.append(row["kind"])
+            bodies.append(row["body"])
+    return [(bucket, *found[bucket]) for bucket in sorted(found)]
+
+
+_RAW = pa.schema([
+    ("source", pa.string()), ("key", pa.binary()), ("value", pa.binary()), ("size", pa.int64()),
+    ("partition", pa.int32()), ("offset", pa.int64()), ("timestamp", pa.int64()), ("now", pa.int64()),
+    ("bucket", pa.int32()),
+])  # fmt: skip
+
+
+class Author:
+    """Makes a stream up, one batch after the other, from a seed and from what was decided."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        large = seed % 4 == 0
+        self._names = [f"topic://acme/{'shop' if n % 3 else 'bar'}/t{n}" for n in range(40 if large else 5)]
+        self._width = 8 if large else 3
+        self._count = 25 if large else 30
+        self._layouts: dict[str, Any] = {}
+        self._open: dict[str, dict[str, Any]] = {}
+        self._policies: dict[str, Any] = {}
+        self._offset = 0
+        self._now = NOW
+
+    def batches(self, run: Callable[[Batch], Iterable[Any]]) -> Iterator[Batch]:
+        """All batches; `run` answers each one's outputs."""
+        for number in range(self._count):
+            self._now += self._random.choice([100, 1_000, 20_000, MINUTE, 4 * MINUTE, 6 * MINUTE])
+            records = [*self._created()] if number == 0 else []
+            for _ in range(self._random.randint(0, 9)):
+                records += self._happens(self._random.choice(self._names))
+            if self._random.random() < 0.6:
+                records += [one for name in self._names for one in self._report(name)]
+            if self._random.random() < 0.7:
+                records.append(self._control(None, {"v": 1, "type": "tick", "at": self._now}))
+            self._random.shuffle(records)
+            if not records:
+                continue
+            batch = Batch(self._now, records, self._random.random() < 0.2)
+            yield batch
+            for output in run(batch):
+                self._open |= {row["subject"]: row for row in output.decisions}
+
+    def _created(self) -> Iterator[Record]:
+        from decisions.topic.layout import SegmentLayout
+
+        for name in self._names:
+            self._layouts[name] = SegmentLayout.create(self._random.randint(1, self._width), self._now - MINUTE)
+            yield self._layout(name, "created")
+
+    def _happens(self, name: str) -> list[Record]:
+        kind = self._random.choice(_KINDS)
+        found: list[Record] = getattr(self, f"_{kind}")(name)
+        return found
+
+    def _record(self, source: str, key: str | None, value: Any) -> Record:
+        body = value if value is None or isinstance(value, bytes) else json.dumps(value).encode()
+        self._offset += 1
+        return (source, None if key is None else key.encode(), body, self._offset % 2, self._offset)
+
+    def _control(self, topic: str | None, body: dict[str, Any]) -> Record:
+        return self._record("control-events", topic or "*", body)
+
+    def _sender(self) -> dict[str, int]:
+        return self._random.choice([{}, {}, {"sender": 5}, {"sender": 6}])
+
+    def _layout(self, name: str, cause: str) -> Record:
+        metadata = json.loads(self._layouts[name].to_metadata().to_json())
+        if name in self._policies:
+            metadata["autoScalePolicy"] = self._policies[name]
+        body = {"v": 1, "type": "layout", "topic": name, "cause": cause, "layout": metadata, "at": self._now}
+        return self._control(name, body | self._sender())
+
+    def _report(self, name: str) -> list[Record]:
+        known = self._layouts.get(name)
+        ids = [segment.segment_id for segment in known.active] if known else [0, 1]
+        if self._random.random() < 0.05:
+            ids = [*ids, max(ids) + self._random.choice([1, 70])]
+        at = self._now - self._random.choice([0, 0, 0, 5_000, -2_000, 20 * MINUTE])
+        return [self._stats(name, {i: self._rate() for i in ids}, at)]
+
+    def _rate(self) -> float:
+        return self._random.choice([0.0, 1.0, 1.2, 500.0, 999.0, 1_000.0, 1_200.0, 9_999.0, 10_001.0, 60_000.0])
+
+    def _stats(self, name: str, rates: dict[int, float], at: int) -> Record:
+        segments = [
+            {"id": i, "msgRateIn": rate, "bytesRateIn": rate * 900, "msgRateOut": rate * 2, "bytesRateOut": 0.0}
+            for i, rate in rates.items()
+        ]
+        body = {"v": 1, "topic": name, "reporter": "broker-1", "sampledAt": at, "segments": segments}
+        return self._record("segment-stats", name, body)
+
+    def _stats_alone(self, name: str) -> list[Record]:
+        return self._report(name) * self._random.choice([1, 1, 2])
+
+    def _future(self, name: str) -> list[Record]:
+        return [self._stats(name, {0: 1.0}, self._now + 10 * MINUTE)]
+
+    def _stranger(self, name: str) -> list[Record]:
+        name = f"topic://acme/shop/stranger{self._random.randint(0, 9)}"
+        count = self._random.choice([1, 3, 4_000])
+        return [self._stats(name, dict.fromkeys(range(count), 5.0), self._now), *self._consumers(name)]
+
+    def _consumers(self, name: str) -> list[Record]:
+        body = {
+            "v": 1, "topic": name, "subscription": self._random.choice(["billing", "audit"]),
+            "type": self._random.choice(["STREAM", "QUEUE", "CHECKPOINT"]), "consumer": "c", "at": self._now,
+            "event": self._random.choice(["registered", "unregistered", "snapshot", "deleted"]),
+            "consumers": self._random.randint(0, 6),
+        }  # fmt: skip
+        return [self._record("consumer-events", name, body | self._sender())]
+
+    def _outcome(self, name: str) -> list[Record]:
+        decision = self._open.get(name)
+        if decision is None:
+            return self._by_hand(name)
+        status = self._random.choice(["applied", "applied", "applied", "failed", "superseded", "rejected", "observed"])
+        body = {"v": 1, "type": "outcome", "decisionId": decision["decision_id"], "topic": name, "at": self._now,
+                "status": status}  # fmt: skip
+        told = [self._control(name, body)]
+        if status == "applied" and self._apply(name, decision):
+            told.append(self._layout(name, decision["action"]))
+        return told if self._random.random() < 0.8 else told[::-1]
+
+    def _apply(self, name: str, decision: dict[str, Any]) -> bool:
+        known, segments = self._layouts.get(name), json.loads(decision["arguments"])["segments"]
+        if known is None or not {segment.segment_id for segment in known.active}.issuperset(segments):
+            return False
+        split = decision["action"] == "split"
+        self._layouts[name] = (
+            known.split_segment(segments[0], self._now) if split else known.merge_segments(*segments, self._now)
+        )
+        return True
+
+    def _by_hand(self, name: str) -> list[Record]:
+        known = self._layouts.get(name)
+        if known is None:
+            return list(self._again(name))
+        active, at = known.active, self._now - self._random.choice([0, 3_000, -9_000])
+        if len(active) > 1 and self._random.random() < 0.5:
+            place = self._random.randrange(len(active) - 1)
+            pair = (active[place].segment_id, active[place + 1].segment_id)
+            self._layouts[name] = known.merge_segments(*pair, at)
+            return [self._layout(name, "merge")]
+        if len(active) < 20:
+            self._layouts[name] = known.split_segment(self._random.choice(active).segment_id, at)
+        return [self._layout(name, "split")]
+
+    def _pruned(self, name: str) -> list[Record]:
+        known = self._layouts.get(name)
+        sealed = [] if known is None else [one.segment_id for one in known.segments.values() if not one.is_active]
+        if not sealed:
+            return []
+        self._layouts[name] = known.prune_segment(self._random.choice(sealed))
+        return [self._layout(name, "prune")]
+
+    def _again(self, name: str) -> Iterator[Record]:
+        from decisions.topic.layout import SegmentLayout
+
+        self._layouts[name] = SegmentLayout.create(self._random.randint(1, self._width), self._now)
+        yield self._layout(name, "created")
+
+    def _gone(self, name: str) -> list[Record]:
+        if name not in self._layouts or self._random.random() < 0.5:
+            return []
+        told = self._layout(name, "deleted")
+        del self._layouts[name]
+        return [told]
+
+    def _policy(self, name: str) -> list[Record]:
+        override = self._random.choice(_OVERRIDES)
+        kind = self._random.choice(["cluster", "namespace", "topic", "topic"])
+        if kind == "topic":
+            self._policies[name] = override
+            return [self._layout(name, "policy")] if name in self._layouts else []
+        body = {"v": 1, "type": "policy", "scope": kind, "policy": override, "at": self._now}
+        if kind == "namespace":
+            body["name"] = self._random.choice(["acme/shop", "acme/bar"])
+        return [self._control(None, body | self._sender())]
+
+    def _own_tick(self, name: str) -> list[Record]:
+        return [self._control(name, {"v": 1, "type": "tick", "topic": name, "at": self._now})]
+
+    def _garbage(self, name: str) -> list[Record]:
+        source = self._random.choice(["segment-stats", "consumer-events", "control-events"])
+        key = self._random.choice([name, "*", None])
+        broken = b'{"v":1,"type":"layout","topic":"%s","cause":"split","at":1,"layout":{' % name.encode()
+        gap = {"epoch": 9, "nextSegmentId": 3, "segments": {}, "properties": {}}
+        bodies = [None, b"{", b"\xff", {"v": 2}, {"v": 1, "type": "other"}, broken,
+                  {"v": 1, "type": "layout", "topic": name, "cause": "split", "layout": gap, "at": 1}]  # fmt: skip
+        return [self._record(source, key, self._random.choice(bodies))]
+
+
+_KINDS = ("stats_alone", "stats_alone", "consumers", "consumers", "outcome", "outcome", "outcome", "by_hand", "pruned",
+          "pruned", "policy", "own_tick", "garbage", "gone", "future", "stranger")  # fmt: skip
+_OVERRIDES = (
+    None, {"enabled": False}, {"mergeMsgRateInThreshold": 400.0}, {"mergeMsgRateInThreshold": 2_000.0},
+    {"maxSegments": 3, "minSegments": 2}, {"thresholdCrossing": False}, {"mergeWindowSeconds": 60},
+    {"maxDagDepth": 1, "mergeCooldownSeconds": 0}, {"splitMsgRateInThreshold": 1.0, "mergeMsgRateInThreshold": 5.0},
+)  # fmt: skip
+
+
+@dataclass
+class Recorded:
+    """A stream as it came out, and the digest of the engine that it was made with."""
+
+    batches: list[Batch]
+    digest: str
+    bases: int
+    decisions: int
+
+
+def recorded(seed: int) -> Recorded:
+    """A new stream, by the engine of this tree."""
+    runner, batches, decisions = Runner(this_tree()), [], 0
+
+    def run(batch: Batch) -> list[Any]:
+        nonlocal decisions
+        outputs = runner.take(batch)
+        decisions += sum(len(output.decisions) for output in outputs)
+        return outputs
+
+    for batch in Author(seed).batches(run):
+        batches.append(batch)
+    return Recorded(batches, runner.digest.hexdigest(), runner.bases, decisions)
+
+
+def digest_of(batches: Iterable[Batch]) -> str:
+    """What the engine of this tree says to a recorded stream, and stores."""
+    runner = Runner(this_tree())
+    for batch in batches:
+        runner.take(batch)
+    return runner.digest.hexdigest()
+
+
+def to_json(batches: Sequence[Batch]) -> str:
+    """A stream as one line."""
+
+    def cell(value: Any) -> Any:
+        return {"b": base64.b64encode(value).decode()} if isinstance(value, bytes) else value
+
+    rows = [[batch.now, batch.restart, [[cell(value) for value in one] for one in batch.records]] for batch in batches]
+    return json.dumps(rows)
+
+
+def from_json(line: str) -> list[Batch]:
+    """The inverse of `to_json`."""
+
+    def cell(value: Any) -> Any:
+        return base64.b64decode(value["b"]) if isinstance(value, dict) else value
+
+    return [
+        Batch(now, [tuple(cell(value) for value in one) for one in records], restart)  # type: ignore[misc]
+        for now, restart, records in json.loads(line)
+    ]
+
+
+def compare(tree: str, first: int, count: int) -> None:
+    """Runs the engine of another tree over new streams; raises `SystemExit` at the first difference."""
+    bases = decisions = batches = 0
+    with tempfile.TemporaryDirectory() as folder:
+        file, expected = Path(folder) / "streams.jsonl", []
+        with file.open("w") as lines:
+            for seed in range(first, first + count):
+                stream = recorded(seed)
+                expected.append(stream.digest)
+                bases, decisions = bases + stream.bases, decisions + stream.decisions
+                batches += len(stream.batches)
+                lines.write(to_json(stream.batches) + "\n")
+        command = [sys.executable, str(Path(__file__).resolve()), "--replay", str(file)]
+        environment = {**os.environ, "PYTHONPATH": tree}
+        answered = subprocess.run(command, env=environment, cwd=tree, stdout=subprocess.PIPE, text=True, check=True)
+    for seed, one, other in zip(range(first, first + count), expected, answered.stdout.split(), strict=True):
+        if one != other:
+            raise SystemExit(f"stream {seed}: {tree} answers otherwise")
+    print(f"{count} streams, {batches} batches, {decisions} decisions, {bases} new bases: all the same")
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--replay":
+        sys.path[0] = os.environ["PYTHONPATH"]
+        for text in Path(sys.argv[2]).read_text().splitlines():
+            print(digest_of(from_json(text)))
+    else:
+        compare(sys.argv[1], int(sys.argv[3]) if len(sys.argv) > 3 else 0, int(sys.argv[2]))

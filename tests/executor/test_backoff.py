@@ -1,0 +1,31 @@
+"""Delays grow, stay within their bounds, and are not the same for everybody."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from executor.kernel.backoff import Backoff
+
+
+@given(failures=st.integers(1, 10_000))
+def test_a_delay_is_between_the_first_and_the_longest(failures: int):
+    assert 0.2 <= Backoff(0.2, 15).after(failures) <= min(15, 0.2 * 2 ** min(failures - 1, 10))
+
+
+def test_the_first_delay_is_the_configured_one():
+    assert Backoff(0.2, 15).after(1) == pytest.approx(0.2)
+
+
+def test_those_who_failed_at_once_do_not_come_back_at_once():
+    backoff = Backoff(0.2, 15)
+    assert len({backoff.after(8) for _ in range(20)}) == 20
+
+
+def test_what_does_not_get_better_by_itself_waits_at_least_half_of_the_longest():
+    assert all(7.5 <= Backoff(0.2, 15).slowly() <= 15 for _ in range(100))
+
+
+def test_a_longest_delay_below_the_first_bounds_it():
+    assert all(Backoff(10, 1).after(failures) == pytest.approx(1) for failures in range(1, 5))

@@ -1,0 +1,108 @@
+"""A lake that the release before has made is written to by this one."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from lake import tables
+from lake.tables import create_lake, create_table, table_path
+from lake.tail import Tail
+from schemas.arrow import arrow_schema, to_arrow
+from schemas.tables import DECISIONS, TABLES, DecisionRow
+
+AT = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
+STRICT = pa.schema([
+    field.with_nullable(False) if field.name == "layout_epoch" else field for field in arrow_schema(DECISIONS.row)
+])  # fmt: skip
+"""The columns of `decisions` before `layout_epoch` became optional."""
+
+
+def row(identity: str, layout_epoch: int | None) -> DecisionRow:
+    return DecisionRow(
+        decision_id=identity, family="autoscale", subject="topic://a/b/c", action="split", arguments="{}",
+        reason="cold", trigger="tick", layout_epoch=layout_epoch, policy_digest="", decided_at=AT, inputs="{}",
+        gates="[]", engine_version="1", batch_id=1, seq=1, day=AT.date(),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def older(tmp_path) -> DeltaTable:
+    """`decisions` as the release before made it, with a row."""
+    path = table_path(tmp_path, DECISIONS)
+    made = DeltaTable.create(
+        path, schema=STRICT, partition_by=["day"], configuration=DECISIONS.properties, name=DECISIONS.name
+    )
+    write_deltalake(made, pa.Table.from_pylist([row("old", 3).model_dump()], schema=STRICT), mode="append")
+    return made
+
+
+def epochs(lake) -> dict[str, int | None]:
+    found = DeltaTable(table_path(lake, DECISIONS)).to_pyarrow_table(columns=["decision_id", "layout_epoch"])
+    return {one["decision_id"]: one["layout_epoch"] for one in found.to_pylist()}
+
+
+def test_a_column_that_became_optional_takes_nulls_and_old_rows_stay(tmp_path, older):
+    table = create_lake(tmp_path)[DECISIONS.name]
+    write_deltalake(table, to_arrow(DECISIONS, [row("new", None), row("layout", 4)]), mode="append")
+    assert epochs(tmp_path) == {"old": 3, "new": None, "layout": 4}
+    assert table.protocol() == older.protocol()
+    assert table.metadata().configuration == DECISIONS.properties
+
+
+def test_a_table_is_relaxed_once(tmp_path, older):
+    version = create_table(tmp_path, DECISIONS).version()
+    assert create_table(tmp_path, DECISIONS).version() == version == older.version() + 1
+
+
+def test_a_tail_goes_on_over_the_change(tmp_path, older):
+    tail = Tail(str(tmp_path), DECISIONS)
+    assert [one["decision_id"] for one in tail.read()] == ["old"]
+    write_deltalake(create_table(tmp_path, DECISIONS), to_arrow(DECISIONS, [row("new", None)]), mode="append")
+    assert [(one["decision_id"], one["layout_epoch"]) for one in tail.read()] == [("new", None)]
+
+
+def test_a_writer_that_commits_meanwhile_is_no_obstacle(tmp_path, older, monkeypatch):
+    real, faults = tables.DeltaTable.alter.fget, []
+
+    class Racing:
+        def __init__(self, table):
+            self.table = table
+
+        def drop_column_not_null(self, name):
+            if not faults:
+                faults.append(name)
+                raise CommitFailedError("Metadata changed since last commit.")
+            real(self.table).drop_column_not_null(name)
+
+    monkeypatch.setattr(tables.DeltaTable, "alter", property(Racing))
+    write_deltalake(create_table(tmp_path, DECISIONS), to_arrow(DECISIONS, [row("new", None)]), mode="append")
+    assert (faults, epochs(tmp_path)["new"]) == (["layout_epoch"], None)
+
+
+def test_a_table_that_cannot_be_altered_still_takes_rows_without_nulls(tmp_path, older, monkeypatch):
+    class ReadOnly:
+        def __init__(self, table):
+            return
+
+        def drop_column_not_null(self, name):
+            raise DeltaError("permission denied")
+
+    monkeypatch.setattr(tables.DeltaTable, "alter", property(ReadOnly))
+    table = create_table(tmp_path, DECISIONS)
+    write_deltalake(table, to_arrow(DECISIONS, [row("new", 4)]), mode="append")
+    assert epochs(tmp_path) == {"old": 3, "new": 4}
+    with pytest.raises(DeltaError, match="layout_epoch"):
+        write_deltalake(table, to_arrow(DECISIONS, [row("null", None)]), mode="append")
+
+
+def test_the_release_before_goes_on_writing_to_a_relaxed_table(tmp_path, older):
+    create_lake(tmp_path)
+    rows = pa.Table.from_pylist([row("late", 5).model_dump()], schema=STRICT)
+    write_deltalake(table_path(tmp_path, DECISIONS), rows, mode="append")
+    assert epochs(tmp_path) == {"old": 3, "late": 5}
+    assert set(create_lake(tmp_path)) == set(TABLES)

@@ -1,0 +1,156 @@
+"""The lake as a live picture: layouts, load, holds, decisions and what became of them, from the tables alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from lake.tables import create_lake
+from ledger.live import LakeReader
+from tests.lab.lake import (
+    ORDERS,
+    at,
+    batch,
+    consumer_event,
+    dead_letter,
+    decision,
+    hold,
+    layout_event,
+    layout_json,
+    load,
+    outcome,
+    write,
+)
+
+WHOLE = layout_json((0, 0x0000, 0xFFFF))
+SPLIT = layout_json((0, 0x0000, 0xFFFF), (1, 0x0000, 0x7FFF), (2, 0x8000, 0xFFFF), epoch=1, sealed=(0,))
+
+
+@pytest.fixture
+def lake(tmp_path):
+    return str(tmp_path / "lake")
+
+
+def test_no_lake_and_an_empty_lake_are_an_empty_picture(lake):
+    reader = LakeReader(lake)
+    assert reader.refresh(at(0)).topics == ()
+    create_lake(lake)
+    view = reader.refresh(at(1))
+    assert (view.topics, view.decisions, dict(view.dead_letters)) == ((), (), {})
+    assert view.rates.accepted_share is None
+
+
+def test_tables_that_are_made_later_are_picked_up(lake):
+    reader = LakeReader(lake)
+    reader.refresh(at(0))
+    write(lake, layout_event(WHOLE, 1))
+    assert [topic.name for topic in reader.refresh(at(2)).topics] == [ORDERS]
+
+
+def test_segments_follow_the_newest_layout_and_carry_their_load_relative_to_the_thresholds(lake):
+    write(lake, layout_event(WHOLE, 0), load(0, 20_000, 1), hold(1))
+    reader = LakeReader(lake)
+    [segment] = reader.refresh(at(2)).topics[0].segments
+    assert (segment.id, segment.start, segment.end, segment.overload, segment.is_cold) == (0, 0, 0xFFFF, 2.0, False)
+
+    write(lake, layout_event(SPLIT, 3, "split"), load(1, 500, 4))
+    topic = reader.refresh(at(5)).topics[0]
+    assert topic.epoch == 1
+    assert [(segment.id, segment.overload, segment.is_cold) for segment in topic.segments] == [
+        (1, 0.05, True),
+        (2, None, False),
+    ]
+
+
+def test_load_is_neither_hot_nor_cold_while_the_policy_is_unknown(lake):
+    write(lake, layout_event(WHOLE, 0), load(0, 20_000, 1))
+    [segment] = LakeReader(lake).refresh(at(2)).topics[0].segments
+    assert (segment.overload, segment.is_cold) == (None, False)
+
+
+def test_deleted_topics_leave_the_picture(lake):
+    write(lake, layout_event(WHOLE, 0))
+    reader = LakeReader(lake)
+    assert len(reader.refresh(at(1)).topics) == 1
+    write(lake, layout_event(WHOLE, 2, "deleted"))
+    assert reader.refresh(at(3)).topics == ()
+
+
+def test_consumers_are_the_newest_count_of_each_subscription(lake):
+    write(
+        lake,
+        layout_event(WHOLE, 0),
+        consumer_event("billing", 1, 1),
+        consumer_event("billing", 2, 2),
+        consumer_event("search", 1, 3),
+        consumer_event("search", 0, 4, "deleted"),
+    )
+    assert LakeReader(lake).refresh(at(5)).topics[0].consumers == (("billing", "STREAM", 2),)
+
+
+def test_hold_stands_until_a_decision_and_the_decision_until_its_outcome(lake):
+    reader = LakeReader(lake)
+    write(lake, layout_event(WHOLE, 0), hold(1, "merge-cooldown", eligible_at=at(9)))
+    assert reader.refresh(at(2)).topics[0].hold.gate == "merge-cooldown"
+
+    write(lake, decision(3))
+    topic = reader.refresh(at(4)).topics[0]
+    assert (topic.hold, topic.open_decision) == (None, "split 0")
+    write(lake, outcome("d1", "intent", 5))
+    assert reader.refresh(at(5)).topics[0].open_decision == "split 0"
+
+    write(lake, outcome("d1", "applied", 6))
+    view = reader.refresh(at(7))
+    assert view.topics[0].open_decision is None
+    assert [(row.decision_id, row.status, row.status_at) for row in view.decisions] == [("d1", "applied", at(6))]
+
+    write(lake, hold(8, "split-cooldown", seq=2))
+    assert reader.refresh(at(9)).topics[0].hold.gate == "split-cooldown"
+
+
+def test_hold_for_an_open_decision_ends_with_its_outcome(lake):
+    reader = LakeReader(lake)
+    write(lake, layout_event(WHOLE, 0), decision(1), hold(2, "in-flight"))
+    topic = reader.refresh(at(3)).topics[0]
+    assert (topic.hold.gate, topic.open_decision) == ("in-flight", "split 0")
+    write(lake, outcome("d1", "applied", 4))
+    assert reader.refresh(at(5)).topics[0].hold is None
+
+
+def test_decision_that_is_later_than_the_hold_in_one_refresh_wins(lake):
+    write(lake, layout_event(WHOLE, 0), decision(3), hold(1))
+    assert LakeReader(lake).refresh(at(4)).topics[0].hold is None
+
+
+def test_applied_actions_are_counted_once_by_what_led_to_them(lake):
+    write(
+        lake,
+        decision(1, 1, reason="consumer-count", trigger="consumer"),
+        decision(2, 2, reason="bytesRateOut"),
+        decision(3, 3, action="merge", arguments='{"segments":[1,2]}', reason="cold"),
+        decision(4, 4),
+        outcome("d1", "applied", 5),
+        outcome("d1", "applied", 5),
+        outcome("d2", "applied", 5),
+        outcome("d3", "applied", 5),
+        outcome("d4", "rejected", 5, error="no"),
+    )
+    view = LakeReader(lake).refresh(at(6))
+    assert view.actions == {"split:consumer-count": 1, "split:load": 1, "merge": 1}
+    assert [row.decision_id for row in view.decisions] == ["d4", "d3", "d2", "d1"]
+    assert (view.decisions[0].error, view.decisions[1].segments) == ("no", (1, 2))
+
+
+def test_rates_are_those_of_the_last_ten_seconds(lake):
+    write(lake, *(batch(number, number) for number in range(30)))
+    rates = LakeReader(lake).refresh(at(30)).rates
+    assert (rates.messages, rates.samples, rates.events) == (10.0, 30.0, 2.0)
+    assert rates.accepted_share == pytest.approx(0.2)
+    assert rates.batch_ms == pytest.approx(250)
+
+
+def test_dead_letters_are_counted_by_reason(lake):
+    reader = LakeReader(lake)
+    write(lake, dead_letter("not-json", 1), dead_letter("not-json", 2), dead_letter("invalid", 3))
+    reader.refresh(at(4))
+    write(lake, dead_letter("invalid", 5))
+    assert reader.refresh(at(6)).dead_letters == {"not-json": 2, "invalid": 2}
