@@ -17,12 +17,12 @@ from controller.leadership.node_registry import NodeRegistration
 from controller.metadata.base import MetadataStore
 from controller.operations.pruning import Pruning
 from controller.operations.runner import OperationRunner
-from controller.policies import Profile
 from controller.publishing.publisher import Publisher
 from controller.publishing.snapshots import Snapshots
 from controller.segments.base import SegmentStore
 from controller.service import ScalableTopicService
 from controller.sessions.registry import SubscriptionRegistry
+from decisions.autoscale.policy import ClusterPolicy
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,8 @@ class NodeSettings:
     """Its own address, by which clients and other nodes reach it."""
     bootstrap: str
     """The Kafka that is told of every change."""
-    profile: Profile
+    policy: ClusterPolicy
+    """The cluster's policy: overrides that contradict it are refused."""
     sealed_retention_seconds: float
     snapshot_seconds: float
     session_seconds: float
@@ -53,7 +54,7 @@ class Node:
             self.store, self.leaders, operations, segments, settings.sealed_retention_seconds, now_ms
         )
         self.registry = SubscriptionRegistry(self.store, self.leaders, operations, segments, now_ms)
-        self.service = ScalableTopicService(self.store, self.leaders, operations, segments, settings.profile, now_ms)
+        self.service = ScalableTopicService(self.store, self.leaders, operations, segments, settings.policy, now_ms)
         self.failover = TopicFailover(self.store, self.leaders, operations, self.pruning)
         self.registration = NodeRegistration(nodes, settings.url, settings.session_seconds)
         self.housekeeper = Housekeeper(

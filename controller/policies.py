@@ -6,16 +6,12 @@ names the field. What is valid is decided by `decisions.autoscale.policy`.
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import ValidationError
 from pydantic_core import from_json
 
 from controller.errors import BadRequest, PreconditionFailed
-from decisions.autoscale.policy import resolve_policy
+from decisions.autoscale.policy import ClusterPolicy, resolve_policy
 from schemas.metadata import AutoScalePolicyOverride
-
-Profile = Literal["default", "pip-483"]
 
 MAX_LONG = 2**63 - 1
 MAX_INT = 2**31 - 1
@@ -46,10 +42,10 @@ def parse_override(body: bytes) -> AutoScalePolicyOverride | None:
 
 
 def check_override(
-    profile: Profile, namespace: AutoScalePolicyOverride | None, topic: AutoScalePolicyOverride | None
+    cluster: ClusterPolicy, namespace: AutoScalePolicyOverride | None, topic: AutoScalePolicyOverride | None
 ) -> None:
     """Raises `PreconditionFailed` naming the rule that the resolved policy breaks (PIP-483 "Policy resolution")."""
-    broken = resolve_policy(profile, None, namespace, topic).broken
+    broken = resolve_policy(*cluster, namespace, topic).broken
     if broken is not None:
         raise PreconditionFailed(f"Invalid auto split/merge configuration: {broken}")
 

@@ -25,6 +25,7 @@ from controller.segments.base import SegmentStore, SegmentStoreError
 from controller.segments.kafka import KafkaSegments
 from controller.segments.no_segments import NoSegments
 from controller.service import wall_clock_ms
+from decisions.autoscale.policy import ClusterPolicy, PolicyError, read_cluster_policy
 from schemas.settings import ControllerSettings, Settings
 
 log = logging.getLogger(__name__)
@@ -50,7 +51,7 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> None:
             about = NodeSettings(
                 url=url,
                 bootstrap=settings.kafka.bootstrap,
-                profile=settings.stream.profile,
+                policy=_cluster_policy(settings),
                 sealed_retention_seconds=chosen.sealed_retention_seconds,
                 snapshot_seconds=chosen.snapshot_seconds,
                 session_seconds=chosen.session_seconds,
@@ -136,6 +137,14 @@ def _complain(segments: KafkaSegments) -> None:
             log.warning("%s", complaint)
     except SegmentStoreError as error:
         log.warning("%s", error)
+
+
+def _cluster_policy(settings: Settings) -> ClusterPolicy:
+    try:
+        return read_cluster_policy(settings.policy.profile, settings.cluster_policy_text())
+    except PolicyError as error:
+        file = settings.path(settings.policy.cluster)
+        raise StartError(f"cannot read the cluster's policy {file}, [policy] cluster: {error}") from error
 
 
 def _access(settings: Settings) -> Access:

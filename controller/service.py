@@ -21,9 +21,10 @@ from controller.leadership.leaders import Leaders
 from controller.operations.journal import Operation, list_operations
 from controller.operations.runner import OperationRunner
 from controller.outbox.announcements import consumer_announcement, layout_announcement, policy_announcement
-from controller.policies import Profile, check_override
+from controller.policies import check_override
 from controller.segments.base import SegmentStore
 from controller.segments.no_segments import NoSegments
+from decisions.autoscale.policy import ClusterPolicy
 from decisions.topic.layout import HASH_SPACE, SegmentLayout, segment_topic
 from schemas.ids import topic_parts
 from schemas.metadata import AutoScalePolicyOverride, HashRange
@@ -49,11 +50,11 @@ class ScalableTopicService:
         leaders: Leaders,
         operations: OperationRunner,
         segments: SegmentStore,
-        profile: Profile,
+        policy: ClusterPolicy,
         now_ms: Callable[[], int],
     ) -> None:
         self._store, self._leaders, self._operations, self._segments = store, leaders, operations, segments
-        self._profile = profile
+        self._policy = policy
         self._now_ms = now_ms
 
     def create_topic(self, topic: str, initial_segments: int, properties: dict[str, str]) -> None:
@@ -174,7 +175,7 @@ class ScalableTopicService:
         self._store.check_topic(topic)
         namespace = self._store.namespace_policy(topic_parts(topic).full_namespace)
         if policy is not None:
-            check_override(self._profile, namespace, policy)
+            check_override(self._policy, namespace, policy)
         elif self.policy(topic) is None:
             return
         self._change_policy(topic, policy)
@@ -186,7 +187,7 @@ class ScalableTopicService:
     def set_namespace_policy(self, namespace: str, policy: AutoScalePolicyOverride | None) -> None:
         """Replace the override of a namespace; None removes it. Overrides of its topics are not checked again."""
         if policy is not None:
-            check_override(self._profile, policy, None)
+            check_override(self._policy, policy, None)
         with self._store.write_policy() as transaction:
             if policy is not None:
                 transaction.set_namespace_policy(namespace, policy)

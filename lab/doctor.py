@@ -17,7 +17,7 @@ from pathlib import Path
 from deltalake.exceptions import DeltaError
 
 from controller.access.tokens import TokensError, read_tokens
-from decisions.autoscale.policy import read_policy
+from decisions.autoscale.policy import read_cluster_policy
 from lab.broker import check_port_is_free, is_serving
 from lab.java_home import SetupError, find_java, java_version
 from lab.setup import LOCALFS_JAR, localfs_is_current, read_checksums, wrong_jars
@@ -116,11 +116,11 @@ def wrong_packages(lock: str) -> list[str]:
 
 
 def _policy(settings: Settings) -> Iterator[Finding]:
-    file = settings.path(settings.stream.policy)
+    file = settings.path(settings.policy.cluster)
     try:
-        read_policy(file.read_text())
+        read_cluster_policy(settings.policy.profile, file.read_text())
     except (OSError, ValueError) as error:
-        yield Finding("policy", False, f"{file}: {error}", "correct the file, or [stream] policy")
+        yield Finding("policy", False, f"{file}: {error}", "correct the file, or [policy] cluster")
     else:
         yield Finding("policy", True, str(file))
 

@@ -16,7 +16,7 @@ from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from schemas.base import TOPIC_PATTERN, Count, Millis, Name, Namespace, Rate, SegmentId, TopicName, Wire
 from schemas.ids import EVERY_TOPIC
-from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
+from schemas.metadata import AutoScalePolicyOverride, Profile, ScalableTopicMetadata
 
 VERSION = 1
 MAX_VALUE_BYTES = 1_048_576
@@ -105,13 +105,18 @@ class PolicyEvent(Wire):
     """`tenant/namespace`; absent for the cluster."""
     policy: AutoScalePolicyOverride | None = None
     """The override from now on; null or absent removes it."""
+    profile: Profile | None = None
+    """Set by the job at its start: `policy` is what it is configured with, laid over the defaults of this profile. It
+    holds where no cluster policy without a profile has come, or where that was removed again."""
     at: Millis
     sender: Sender | None = None
 
     @model_validator(mode="after")
-    def _namespace_has_a_name(self) -> PolicyEvent:
+    def _names_fit_the_scope(self) -> PolicyEvent:
         if (self.scope == "namespace") != (self.name is not None):
             raise ValueError("a namespace policy needs a name, a cluster policy has none")
+        if self.scope == "namespace" and self.profile is not None:
+            raise ValueError("only a cluster policy has a profile")
         return self
 
 

@@ -18,6 +18,8 @@ MAX_SEGMENTS_IN_METADATA = 65_536 * 2
 """More segment records than this in one layout are refused: 65,536 can be active at once."""
 
 SegmentState = Literal["ACTIVE", "SEALED"]
+Profile = Literal["default", "pip-483"]
+"""The defaults under every policy: the text of PIP-483, or the same with Anabranch's guards."""
 
 
 class Kept(Wire):
@@ -153,6 +155,7 @@ __all__ = [
     "AutoScalePolicyOverride",
     "Count",
     "HashRange",
+    "Profile",
     "ScalableTopicMetadata",
     "SegmentInfo",
     "SegmentLoadStats",

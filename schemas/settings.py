@@ -17,6 +17,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
+from schemas.metadata import Profile
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -68,15 +70,23 @@ class LakeSettings(_Section):
     """Folder (or object-store URL) that holds one Delta table per folder."""
 
 
+class PolicySettings(_Section):
+    """The cluster's policy (PIP-483 "Policy resolution"), the same for the job and the controller.
+
+    The job decides by it, the controller refuses overrides that contradict it.
+    """
+
+    profile: Profile
+    """The defaults under every policy: `pip-483`, or `default`, which adds the guards."""
+    cluster: str
+    """TOML file with the cluster's policy, laid over the profile's defaults."""
+
+
 class StreamSettings(_Section):
     checkpoint: str
     """Folder of the query's checkpoint."""
     buckets: Annotated[int, Field(ge=1, le=65_536)]
     """Hash buckets of topics, the keys of the state; fixed for the life of a checkpoint."""
-    profile: Literal["default", "pip-483"]
-    """Decision profile (design "Profiles and guards")."""
-    policy: str
-    """TOML file with the cluster's policy, laid over the profile's defaults."""
     tick_seconds: Seconds
     """Time between two evaluations of every topic, seconds (PIP-483: 60)."""
     change_threshold: Annotated[float, Field(gt=0, le=10)]
@@ -215,6 +225,7 @@ class Settings(_Section):
 
     kafka: KafkaSettings
     lake: LakeSettings
+    policy: PolicySettings
     stream: StreamSettings
     log: LogSettings
     executor: ExecutorSettings
@@ -227,6 +238,14 @@ class Settings(_Section):
     def path(self, value: str) -> Path:
         """A configured local path, absolute; a file of `conf/` that the home does not have is the packaged one."""
         return _find(self.home, Path(value))
+
+    def cluster_policy_text(self) -> str:
+        """The text of the cluster's policy file; raises `SettingsError` when it cannot be read."""
+        file = self.path(self.policy.cluster)
+        try:
+            return file.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingsError(f"cannot read the cluster's policy {file}, [policy] cluster: {error}") from error
 
     @property
     def lake_path(self) -> str:
@@ -306,6 +325,8 @@ def load_settings(
 
 
 _RENAMED = {
+    ("stream", "profile"): "[policy] profile",
+    ("stream", "policy"): "[policy] cluster",
     ("executor", "retry_first_seconds"): "[executor] retry_delay_seconds",
     ("executor", "retry_most_seconds"): "[executor] retry_max_delay_seconds",
     ("local", "restart_first_seconds"): "[local] restart_delay_seconds",

@@ -16,13 +16,13 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from decisions.autoscale.policy import PolicyError, read_policy
 from engine.families import bucket_packer
 from engine.kernel.packing import PACKED_DDL
 from engine.kernel.records import OUTPUT_DDL
 from engine.kernel.settings import EngineSettings
 from schemas.settings import Settings, SettingsError
 from streaming.checkpoint import CheckpointUnfit, check_place, hold_checkpoint, read_place
+from streaming.policy import NotAnnounced, announce_policy, configured_policy
 from streaming.processor import BucketProcessor
 from streaming.rebuild import STATE_DDL, first_start
 from streaming.scratch import scratch_folder
@@ -57,15 +57,8 @@ class PersonNeeded(JobFailed):
 
 
 def engine_settings(settings: Settings) -> EngineSettings:
-    """What the workers need of the settings; raises `SettingsError` for a policy file that cannot be read."""
-    file = settings.path(settings.stream.policy)
-    try:
-        policy = read_policy(file.read_text())
-    except (OSError, PolicyError) as error:
-        raise SettingsError(f"cannot read the cluster's policy {file}: {error}") from error
+    """What the workers need of the settings."""
     return EngineSettings(
-        profile=settings.stream.profile,
-        cluster_policy=policy.to_json(),
         change_threshold=settings.stream.change_threshold,
         tick_ms=int(settings.stream.tick_seconds * 1000),
     )
@@ -105,7 +98,11 @@ def _workers_of_their_own(spark: SparkSession, stage: str) -> Iterator[None]:
 
 
 def start_query(spark: SparkSession, settings: Settings, sink: LakeSink) -> StreamingQuery:
-    """Starts the query; batches follow one another as long as there is data."""
+    """Puts the cluster's policy on record and starts the query; batches follow one another as long as there is data.
+
+    Raises `NotAnnounced` when Kafka does not take the policy.
+    """
+    announce_policy(settings.kafka.bootstrap, configured_policy(settings))
     return (
         operator_output(spark, settings)
         .writeStream.queryName(QUERY_NAME)
@@ -144,7 +141,7 @@ def run_job(
     `new_checkpoint`: a checkpoint that is not there is made anew, even though the lake has rows of another. `session`
     gives the session to run on; it is opened once nothing but Spark can refuse to start.
     """
-    engine_settings(settings)
+    configured_policy(settings)
     own_files = scratch_folder(settings.path(settings.local.folder) / "scratch")
     with hold_checkpoint(checkpoint_of(settings)), own_files as scratch, JobWatch(settings) as watch:
         ticks = TickWriter(settings.kafka.bootstrap, settings.stream.tick_seconds)
@@ -163,6 +160,8 @@ def run_job(
                     checkpoint_of(settings),
                 )
                 _run_until(stop, query, watch)
+            except NotAnnounced as error:
+                raise JobFailed(str(error)) from error
             except PySparkException as error:
                 raise failure_of(str(error)) from error
             except _JVM_GONE as error:

@@ -34,8 +34,10 @@ def command() -> None:
 
 @command.command("show")
 @click.argument("topic")
-@click.option("--profile", type=_PROFILE, help="Instead of the settings' [stream] profile.")
-@click.option("--cluster", type=_FILE, metavar="FILE", help="Cluster policy, instead of the settings' [stream] policy.")
+@click.option("--profile", type=_PROFILE, help="Instead of the settings' [policy] profile.")
+@click.option(
+    "--cluster", type=_FILE, metavar="FILE", help="Cluster policy, instead of the settings' [policy] cluster."
+)
 @click.option("--namespace", type=_FILE, metavar="FILE", help="Policy of the topic's namespace.")
 @click.option("--metadata", type=_FILE, metavar="FILE", help="The topic's layout record (JSON), with its own policy.")
 @click.option("--explain", is_flag=True, help="Add who set each value.")
@@ -54,9 +56,9 @@ def show(
         topic_parts(topic)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="TOPIC") from None
-    stream = context.settings.stream
-    chosen = profile or stream.profile
-    files = {"cluster": cluster or context.settings.path(stream.policy), "namespace": namespace, "topic": metadata}
+    configured = context.settings.policy
+    chosen = profile or configured.profile
+    files = {"cluster": cluster or context.settings.path(configured.cluster), "namespace": namespace, "topic": metadata}
     resolved = resolve_policy(
         chosen,
         _read_override(files["cluster"]),

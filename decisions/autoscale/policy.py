@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
 from decisions.kernel.quantities import QuantityError, parse_duration, parse_rate, parse_size
 from schemas.ids import digest
-from schemas.metadata import AutoScalePolicyOverride
+from schemas.metadata import AutoScalePolicyOverride, Profile
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -202,6 +202,18 @@ def policy_override(policy: Policy) -> AutoScalePolicyOverride:
     return AutoScalePolicyOverride(
         **{known.attribute: known.outside(getattr(policy, known.name)) for known in POLICY_FIELDS.values()}
     )
+
+
+class ClusterPolicy(NamedTuple):
+    """The cluster's policy: a profile, and what is laid over it for every topic."""
+
+    profile: Profile
+    override: AutoScalePolicyOverride | None = None
+
+
+def read_cluster_policy(profile: Profile, text: str) -> ClusterPolicy:
+    """The cluster's policy out of the text of its file; raises `PolicyError` as `read_policy` does."""
+    return ClusterPolicy(profile, read_policy(text))
 
 
 def read_policy(text: str) -> AutoScalePolicyOverride:

@@ -27,6 +27,7 @@ from controller.segments.no_segments import NoSegments
 from controller.server import ControllerServer
 from controller.service import ScalableTopicService
 from controller.watch.layout_watcher import LayoutWatcher
+from decisions.autoscale.policy import ClusterPolicy
 from lab.broker import EmbeddedBroker
 from lab.setup import Jars
 from lab.zookeeper import EmbeddedZooKeeper
@@ -94,6 +95,7 @@ def run_controller(
     prune_seconds: float = 3600,
     segments: SegmentStore | None = None,
     grace_seconds: float = 60,
+    policy: ClusterPolicy = ClusterPolicy("default"),  # noqa: B008
 ) -> Iterator[RunningController]:
     """A controller in this process, on a free port, with a clock that stands still."""
     clock = Clock()
@@ -101,7 +103,7 @@ def run_controller(
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
     nodes = SqliteStore(database, UPGRADES) if isinstance(database, Path) else database
-    settings = NodeSettings(url, bootstrap, "default", retention_seconds, snapshot_seconds, session_seconds=5)
+    settings = NodeSettings(url, bootstrap, policy, retention_seconds, snapshot_seconds, session_seconds=5)
     node = Node(nodes, segments or NoSegments(), settings, clock)
     app = create_app(node, Access(tokens_file, token), 1_048_576, grace_seconds, prune_seconds)
     config = uvicorn.Config(app, http="h11", ws="websockets-sansio", log_config=None, log_level="warning")

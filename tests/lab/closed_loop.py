@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from decisions.autoscale.policy import read_policy, resolve_policy
+from decisions.autoscale.policy import read_cluster_policy, resolve_policy
 from decisions.topic.layout import SegmentLayout
 from engine.bucket import BucketEngine, EngineSettings
 from engine.kernel.packed import Packed
@@ -55,8 +55,8 @@ class ClosedLoop:
 
     def __post_init__(self) -> None:
         stream = self.settings.stream
-        policy = read_policy(self.settings.path(stream.policy).read_text())
-        self.policy_thresholds = resolve_policy(stream.profile, policy).policy.split_thresholds
+        policy = read_cluster_policy(self.settings.policy.profile, self.settings.cluster_policy_text())
+        self.policy_thresholds = resolve_policy(*policy).policy.split_thresholds
         self._engine = BucketEngine(
             EngineSettings(stream.profile, policy.to_json(), stream.change_threshold, int(stream.tick_seconds * 1000))
         )

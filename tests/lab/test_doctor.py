@@ -77,7 +77,7 @@ def test_a_policy_that_cannot_be_read_is_named(tmp_path, jars):
     file = home_with(tmp_path)
     policy = tmp_path / "policy.toml"
     policy.write_text("maxSegments = 'many'\n")
-    file.write_text(file.read_text().replace("[stream]\n", f'[stream]\npolicy = "{policy}"\n'))
+    file.write_text(f'{file.read_text()}[policy]\ncluster = "{policy}"\n')
     found = wrong(file)
     assert set(found) == {"policy"}
     assert "maxSegments" in found["policy"].found

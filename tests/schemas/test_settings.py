@@ -135,3 +135,15 @@ def test_the_metadata_store_is_named_by_one_address(tmp_path, metadata, address,
 def test_another_metadata_store_is_refused(tmp_path, metadata):
     with pytest.raises(SettingsError, match=r"controller\.metadata"):
         load(tmp_path, "", {"ANABRANCH_CONTROLLER_METADATA": metadata})
+
+
+@pytest.mark.parametrize(("key", "now"), [("profile", r"\[policy\] profile"), ("policy", r"\[policy\] cluster")])
+def test_a_key_of_an_older_release_names_its_successor(tmp_path, key, now):
+    with pytest.raises(SettingsError, match=rf"\[stream\] {key} is {now} now"):
+        load(tmp_path, f'[stream]\n{key} = "default"\n')
+
+
+def test_a_cluster_policy_that_is_not_there_is_named_with_its_key(tmp_path):
+    settings = load(tmp_path, '[policy]\ncluster = "nowhere.toml"\n')
+    with pytest.raises(SettingsError, match=r"nowhere\.toml, \[policy\] cluster"):
+        settings.cluster_policy_text()

@@ -1,0 +1,45 @@
+"""Overrides are checked by the whole resolution of PIP-483 "Policy resolution": profile, cluster, namespace, topic."""
+
+from __future__ import annotations
+
+import pytest
+
+from decisions.autoscale.policy import ClusterPolicy
+from schemas.metadata import AutoScalePolicyOverride
+from tests.controller.conftest import run_controller
+
+CLUSTER = ClusterPolicy("pip-483", AutoScalePolicyOverride(max_segments=8, split_msg_rate_in_threshold=2_000.0))
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory):
+    with run_controller(tmp_path_factory.mktemp("policies") / "layouts.db", policy=CLUSTER) as running:
+        assert running.client.put("/admin/v2/scalable/acme/strict/t", params={"numInitialSegments": 1}).is_success
+        yield running
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/admin/v2/scalable/acme/strict/t/autoScalePolicy",
+        "/admin/v2/namespaces/acme/strict/scalableTopicAutoScalePolicy",
+    ],
+)
+@pytest.mark.parametrize(
+    ("override", "rule"),
+    [
+        ({"minSegments": 9}, "maxSegments (8) must not be less than minSegments (9)"),
+        ({"mergeMsgRateInThreshold": 2_000.0}, "splitMsgRateInThreshold (2000) must be greater than"),
+    ],
+)
+def test_an_override_that_contradicts_the_clusters_policy_is_refused(strict, path, override, rule):
+    answer = strict.client.post(path, json=override)
+    assert answer.status_code == 412
+    assert rule in answer.json()["reason"]
+    assert not strict.client.get(path).content
+
+
+def test_an_override_that_fits_the_clusters_policy_is_taken(strict):
+    path = "/admin/v2/scalable/acme/strict/t/autoScalePolicy"
+    assert strict.client.post(path, json={"minSegments": 8}).status_code == 204
+    assert strict.client.get(path).json()["minSegments"] == 8
