@@ -65,7 +65,7 @@ def test_a_missing_file_is_named(tmp_path):
 def test_a_home_without_conf_reads_the_packaged_one_and_keeps_its_state(tmp_path):
     settings = load_settings(["conf/demonstration.toml"], tmp_path, {})
     assert settings.stream.tick_seconds < 60
-    assert settings.path(settings.stream.policy) == HOME / "conf" / "policies" / "demonstration.toml"
+    assert settings.path(settings.policy.cluster) == HOME / "conf" / "policies" / "demonstration.toml"
     assert settings.lake_path == str(tmp_path / "var" / "lake")
     assert settings.path("conf/absent.toml") == tmp_path / "conf" / "absent.toml"
 
@@ -76,7 +76,7 @@ def test_a_file_of_the_homes_conf_wins_over_the_packaged_one(tmp_path):
     (tmp_path / "conf" / "policies" / "default.toml").write_text("maxSegments = 7\n")
     settings = load_settings([], tmp_path, {})
     assert (settings.stream.buckets, settings.stream.tick_seconds) == (3, 60)
-    assert settings.path(settings.stream.policy) == tmp_path / "conf" / "policies" / "default.toml"
+    assert settings.path(settings.policy.cluster) == tmp_path / "conf" / "policies" / "default.toml"
     assert settings.path(settings.stream.spark_conf) == HOME / "conf" / "spark.conf"
 
 
