@@ -1,4 +1,4 @@
-"""The one client of the admin REST interface of Pulsar 5, which our controller has as well (DESIGN section 4.4).
+"""The one client of the admin REST interface of Pulsar 5, which our controller has as well (design "REST").
 
 Stage: under executor, command line, lab and collectors; whatever a server or the network does comes back as a value.
 Each module may import only those above it:

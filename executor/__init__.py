@@ -1,7 +1,7 @@
 """Applies decisions: tails the `decisions` table, calls the admin REST interface, records and announces outcomes.
 
 Stage: after the Spark job, before the cluster; a plain process without a JVM. It never decides, and what it remembers
-is never proof: whether a call took effect is read off the cluster (DESIGN section 5, rule 2).
+is never proof: whether a call took effect is read off the cluster (design "What must always hold", 2).
 
 - `kernel/`    what every family of decisions shares: the loop, the record, the announcements
 - `autoscale/` what acts and judges for splits and merges of a topic's segments

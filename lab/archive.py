@@ -2,7 +2,7 @@
 
 Stage: set-up, after the jars. `streaming.session` hands the archive to the JVM, which checks it against its own version
 and class path and does without when they differ; then the next set-up makes it anew. Saves about 5 of 25 s until the
-first batch is committed. Run as `python -m lab.archive FILE HOME JARS` it is the process whose classes are archived.
+first batch is committed. Run as `python -m lab.archive HOME JARS FILE` it is the process whose classes are archived.
 """
 
 from __future__ import annotations
@@ -34,23 +34,24 @@ def ensure_archive(settings: Settings, say: Callable[[str], None]) -> None:
     archive.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(dir=archive.parent) as work:
         part = Path(work) / archive.name
-        code = _run([sys.executable, "-m", "lab.archive", str(part), str(settings.home), str(archive.parent)])
+        interrupted = _run([sys.executable, "-m", "lab.archive", str(settings.home), str(archive.parent), str(part)])
         if part.is_file():
             part.rename(archive)
-        elif code < 0:
-            # Ended by a signal (Ctrl-C): the next start tries again.
+        elif interrupted:
+            # The next start tries again.
             return
         else:
             say("this JVM makes none: starts stay as they are")
     stamp.write_text(made_from)
 
 
-def _run(command: list[str]) -> int:
+def _run(command: list[str]) -> bool:
+    """Runs a command to its end; whether a signal (Ctrl-C) ended it."""
     quiet = subprocess.DEVNULL
     with suppress(subprocess.TimeoutExpired):
         done = subprocess.run(command, stdin=quiet, stdout=quiet, stderr=quiet, timeout=_TIMEOUT_S, check=False)
-        return done.returncode
-    return 1
+        return done.returncode < 0
+    return False
 
 
 def _made_from(archive: Path) -> str:
@@ -61,7 +62,7 @@ def _made_from(archive: Path) -> str:
     return hashlib.sha256(version + "\n".join(sorted(jars)).encode()).hexdigest()
 
 
-def _start_and_end(archive: Path, home: Path, jars: Path) -> None:
+def _start_and_end(home: Path, jars: Path, archive: Path) -> None:
     settings = load_settings(home=home, environment={})
     settings = settings.model_copy(update={"local": settings.local.model_copy(update={"jars": str(jars)})})
     options = read_spark_conf(settings.path(settings.stream.spark_conf)).get("spark.driver.extraJavaOptions", "")

@@ -1,6 +1,6 @@
 """The lake: one folder with one Delta table per `schemas.tables.Table`, made and opened through delta-rs.
 
-Never used in a forked child: delta-rs' runtime refuses that (facts of the stack); processes are spawned.
+Never used in a forked child: delta-rs' runtime refuses that (it hangs there); processes are spawned.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def digest(value: Any, *, size: int = 16) -> str:
 
 
 def decision_id(subject: str, layout_epoch: int, action: str, segments: list[int], attempt: int) -> str:
-    """The id of a decision: the same decision has the same id in every replay (DESIGN section 4.2).
+    """The id of a decision: the same decision has the same id in every replay (design "Tables").
 
     `attempt` counts from 1 how often the same action was decided on the same layout epoch: it grows only after an
     earlier attempt ended without effect (failed, rejected or superseded).

@@ -1,6 +1,6 @@
-"""Definitions of the three Kafka topics (DESIGN section 4.1): names, partitions, settings.
+"""Definitions of the three Kafka topics (design "Kafka messages"): names, partitions, settings.
 
-Created by `lab.broker` locally and by `anabranch topics-init` on a cluster of one's own. Partitions are keyed by the
+Created by `lab.broker` locally, and by an operator on a cluster of one's own. Partitions are keyed by the
 scalable topic's name, so a topic's messages keep their order.
 """
 

@@ -1,4 +1,4 @@
-"""The messages of the three Kafka topics, and the one way in which raw bytes become a message (DESIGN section 4.1).
+"""The messages of the three Kafka topics, and the one way from bytes to a message (design "Kafka messages").
 
 Stage: first in the stateful operator (`streaming`), and last before every producer (`controller`, `executor`, `lab`),
 so that what is written and what is read obey one validator. A message that is refused carries a `RejectReason`; it

@@ -63,8 +63,8 @@ class SegmentInfo(Kept):
 class AutoScalePolicyOverride(Kept):
     """The knobs of PIP-483, all optional: an unset field falls through to the next wider scope.
 
-    The first fifteen are Pulsar's own, with its JSON names. The last eight are Anabranch's guards (DESIGN section 6):
-    off in the profile `pip-483`, on in `default`; a real Pulsar does not know them and must not be sent them.
+    The first fifteen are Pulsar's own, with its JSON names. The last eight are Anabranch's guards (design "Profiles and
+    guards"): off in the profile `pip-483`, on in `default`; a real Pulsar does not know them and must not be sent them.
     """
 
     enabled: bool | None = None

@@ -1,4 +1,4 @@
-"""The snapshot that `decide` sees and the answer that it gives, as JSON (DESIGN section 4.3).
+"""The snapshot that `decide` sees and the answer that it gives, as JSON (design "Snapshot and answer").
 
 `anabranch decide` reads one snapshot a line; the `decisions` table keeps the whole snapshot of each decision in
 `inputs`, so that any decision can be taken again. `decisions.autoscale.snapshot` turns this into the frozen values that

@@ -1,4 +1,4 @@
-"""The Delta tables: one row model per table, and what the tables are made with (DESIGN section 4.2).
+"""The Delta tables: one row model per table, and what the tables are made with (design "Tables").
 
 Append-only, change data feed on, plain protocol features, so that both delta-spark and delta-rs read and write them.
 The physical schema is derived (`schemas.arrow`). Times are UTC instants in microseconds; `day` is the
@@ -17,7 +17,7 @@ from schemas.messages import RejectReason
 from schemas.snapshot import Trigger
 
 Family = Literal["autoscale", "bundles", "bookies"]
-"""Which kind of decision a row is about (DESIGN section 8); the families share the tables."""
+"""Which kind of decision a row is about (design "Families"); the families share the tables."""
 
 Action = Literal["split", "merge"]
 

@@ -1,8 +1,9 @@
 """The stateful operator as Spark sees it: a thin adapter around `engine.kernel.bucket`, keyed by bucket.
 
-Stage: `transformWithState` (DESIGN section 7, in its form of rows): packed rows of a bucket in, rows of `OUTPUT_DDL`
-out. Of each stored part of the families, a value holds the base and a list the log; a small value says which state this
-is, so that a worker that holds the decoded state does not fetch it again. The module must be importable on the workers.
+Stage: `transformWithState` (design "Facts that shape the job", in its form of rows): packed rows of a bucket in, rows
+of `OUTPUT_DDL` out. Of each stored part of the families, a value holds the base and a list the log; a small value says
+which state this is, so that a worker that holds the decoded state does not fetch it again. The module must be
+importable on the workers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """foreachBatch: consumes the operator's output once, then writes each table idempotently.
 
-Stage: last of the job (DESIGN sections 4.2 and 7). The frame is consumed first and exactly once, also in a replay:
+Stage: last of the job (design "Tables"). The frame is consumed first and exactly once, also in a replay:
 a batch that skips its plan leaves the state store without its version and never starts again. Each write carries the
 Delta app transaction (query id, batch id); a table that already holds the batch is left as it is. Decisions go first:
 the executor waits for them.

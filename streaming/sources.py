@@ -1,7 +1,7 @@
 """Two Kafka sources as one stream of raw rows, each with the bucket that it goes to.
 
-Stage: first of the job (DESIGN section 7). Events and samples are limited apart, so that samples never delay events.
-No JSON is read here: the value travels as bytes and is parsed by the one validator inside the operator.
+Stage: first of the job (design "Facts that shape the job"). Events and samples are limited apart, so that samples never
+delay events. No JSON is read here: the value travels as bytes and is parsed by the one validator inside the operator.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The driver's tick writer: a tick for every topic at each boundary, and one for a topic whose cooldown ends sooner.
 
-Stage: beside the query, in the driver (PIP-483 "Evaluation triggers"; DESIGN section 7). Ticks are messages in
-`control-events`, so that they are on record and a replay has them. Missed ticks are not made up for: the next one
-evaluates everything.
+Stage: beside the query, in the driver (PIP-483 "Evaluation triggers"; design "Facts that shape the job"). Ticks are
+messages in `control-events`, so that they are on record and a replay has them. Missed ticks are not made up for: the
+next one evaluates everything.
 """
 
 from __future__ import annotations

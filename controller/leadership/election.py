@@ -1,4 +1,4 @@
-"""Who is the controller of a topic: one leader among several nodes (PIP-468, "Controller Leader Election").
+"""Who is the controller of a topic: one leader among several nodes (PIP-468 "Election").
 
 Stage: above `controller.metadata`, below what acts for a topic. The leader holds an ephemeral node with its address as
 the value; whoever fails to make that node follows its holder, and tries again when the node vanishes. Being told that

@@ -1,4 +1,4 @@
-"""The topics that this node leads (PIP-468 "Leader Election and Failover", "Controller management").
+"""The topics that this node leads (PIP-468 "Leader Election and Failover", "ScalableTopicService").
 
 Stage: below the layout store. A controller is made on demand: by the first change of a topic that arrives while nobody
 leads it, and by the housekeeper for topics that a dead node has left. A follower keeps nothing of a topic and looks up

@@ -1,7 +1,7 @@
 """What a metadata store promises: a tree of small values, atomic conditional commits, ephemerals and watches.
 
-Stage: lowest of the controller; layouts, subscriptions, consumer sessions and leaders are kept here (PIP-468, "Metadata
-Storage" and "Controller Leader Election"). Both stores keep the same promises, and one suite of tests holds them to it:
+Stage: lowest of the controller; layouts, subscriptions, consumer sessions and leaders are kept here (PIP-468 "Metadata
+Store Schema" and "Election"). Both stores keep the same promises, and one suite of tests holds them to it:
 
 - A node has a path (`/a/b`), a value and a version. A version is a positive number that is never used again in that
   store, not even by a node that was deleted and made anew, so that an old version can never fit a newer node.

@@ -1,4 +1,4 @@
-"""Sealed segments that are removed once they are read and old enough (PIP-483 "Pruning"; Pulsar's garbage collection).
+"""Sealed segments go once they are read and old enough (PIP-468 "SegmentLayout"; Pulsar's garbage collection).
 
 Stage: called now and then by the housekeeper, for the topics that this node leads. A segment is removed when it has
 been sealed for longer than the retention and no subscription has anything left to read of it.

@@ -1,4 +1,4 @@
-"""One name for every spelling of a topic in a URL (DESIGN section 4.4).
+"""One name for every spelling of a topic in a URL (design "REST").
 
 Stage: between the raw path of a request and the service. Percent triplets are spelling, not content: `a%20b` and
 `a%2520b` are the same topic. In the one canonical form only what would not survive in a topic name or in another

@@ -1,4 +1,4 @@
-"""Topics over REST, with splits and merges: verbs, paths, bodies and status codes of Pulsar 5 (DESIGN section 4.4).
+"""Topics over REST, with splits and merges: verbs, paths, bodies and status codes of Pulsar 5 (design "REST").
 
 Stage: a request is read here, `controller.service` does it. Where Pulsar answers a wrong argument with 500 and a stack
 trace, this answers the 4xx that fits.

@@ -1,4 +1,4 @@
-"""Consumer sessions over WebSocket at `…/{topic}/consumers` (PIP-468 "Registration Flow", "Session Lifecycle").
+"""Consumer sessions over WebSocket, `…/{topic}/consumers` (PIP-468 "Registration Flow", "Consumer Session Lifecycle").
 
 Stage: the transport of `controller.sessions.manager`. One connection carries any number of consumers of one topic, told
 apart by ids that the client chooses. The client sends

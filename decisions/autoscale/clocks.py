@@ -119,7 +119,7 @@ def modified_after_sample_all(modified_at: Ints, at: Ints) -> Ints:
 
 def cold_since_after_sample(cold_since: int | None, is_cold: bool, at: int) -> int | None:
     """Cold since: the instant of the significant sample that fell below all merge thresholds, kept while those that
-    follow are below too (guard `coldSinceThreshold`; PIP-483 "Pass 2", "for at least mergeWindow")."""
+    follow are below too (guard `coldSinceThreshold`; PIP-483 "Pass 2")."""
     if not is_cold:
         return None
     return at if cold_since is None else cold_since

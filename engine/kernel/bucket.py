@@ -1,8 +1,8 @@
 """The bucket engine: stored state, raw records and the batch's time in; new state and output out. Pure, no Spark.
 
-Stage: the whole of the stateful operator (DESIGN section 2). `streaming.processor` is the thin adapter that Spark sees.
-Decoded state is kept under the fingerprint of its bytes: a retried or replayed batch, whose store holds others, decodes
-it anew.
+Stage: the whole of the stateful operator (design "The flow"). `streaming.processor` is the thin adapter that Spark
+sees. Decoded state is kept under the fingerprint of its bytes: a retried or replayed batch, whose store holds others,
+decodes it anew.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a family brings to a bucket (DESIGN section 8): a kind of decision over one kind of subject.
+"""What a family brings to a bucket (design "Families"): a kind of decision over one kind of subject.
 
 The kernel drives the families in a fixed order and never asks which one it has. Of a batch it asks each for: what it
 reads off a parsed message, whether that is refused, to take it in, to take in samples in columns, to evaluate, and for

@@ -1,4 +1,4 @@
-"""Looks at layouts, splits and merges, through the admin REST interface (DESIGN section 4.4).
+"""Looks at layouts, splits and merges, through the admin REST interface (design "REST").
 
 Stage: what the kernel acts with on rows of the family `autoscale`; `executor.process` makes one.
 """

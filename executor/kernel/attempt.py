@@ -1,8 +1,8 @@
 """One try at one decision: look at its subject, judge, call if that is due, look again and judge by what is there.
 
 Stage: in a worker thread of `loop`, which has made the intent durable before. Holds nothing: what is known of earlier
-tries comes in as `Standing` and goes out changed. The response of a call is never proof of its effect (DESIGN section
-5, rule 2): a refusal counts only when a look after it shows no effect.
+tries comes in as `Standing` and goes out changed. The response of a call is never proof of its effect (design
+"What must always hold", 2): a refusal counts only when a look after it shows no effect.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Outcome events to Kafka topic `control-events` (DESIGN section 4.1): of each subject the newest, until confirmed.
+"""Outcome events to Kafka topic `control-events` (design "Kafka messages"): of each subject the newest, till confirmed.
 
 Stage: last in the executor, always after the terminal row is durable. No thread of its own: `loop` calls `poll`. Kafka
 being away stops nothing: events wait here, and after a restart the newest outcome of every subject is published

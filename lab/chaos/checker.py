@@ -1,4 +1,4 @@
-"""What must be true of what clients saw of several controllers (DESIGN section 5, PIP-468). Pure.
+"""What must be true of what clients saw of several controllers (design "What must always hold", PIP-468). Pure.
 
 Stage: called by `lab.chaos.run` after each round and by tests, on a `History`. A rule that is broken is one line of
 words; an empty list means that nothing was found, not that nothing is there. What is carried from part to part is

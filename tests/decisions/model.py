@@ -254,7 +254,7 @@ def trace(life: Life, most: int) -> list[str]:
 
 
 def cold_topic_with_consumers(profile: str, prune: bool = True, rate: float = 1.0) -> World:
-    """A cold topic whose one subscription has three consumers (facts of Pulsar, section 7, weakness 1)."""
+    """A cold topic whose one subscription has three consumers (docs/flip-flop.md)."""
     return World(small_policy(profile, 8), SegmentLayout.create(1, 0), (rate,) * 4, consumers=3, prune=prune)
 
 

@@ -44,3 +44,13 @@ def test_a_jvm_that_makes_none_is_asked_once_and_the_archive_of_another_is_gone(
         ensure_archive(settings, said.append)
     assert not class_archive(settings).exists()
     assert said[1:] == ["this JVM makes none: starts stay as they are"]
+
+
+def test_after_ctrl_c_the_next_start_tries_again(settings, monkeypatch):
+    said: list[str] = []
+    monkeypatch.setattr(archive, "_made_from", lambda _: "one JVM")
+    monkeypatch.setattr(archive, "_run", lambda *_, **__: True)
+    for _ in range(2):
+        ensure_archive(settings, said.append)
+    assert len(said) == 2
+    assert not class_archive(settings).with_suffix(".from").exists()

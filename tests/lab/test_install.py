@@ -13,7 +13,14 @@ from pathlib import Path
 
 import pytest
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 HOME = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.process
+
 NO_SOURCES = shutil.ignore_patterns(".*", "__pycache__", "var", "checkpoints", "build", "dist", "*.egg-info", "tests")
 
 
@@ -51,11 +58,14 @@ def run(anabranch: Path, folder: Path, *arguments: str, stdin: str = "") -> subp
     )  # fmt: skip
 
 
-def test_the_wheel_holds_every_file_of_conf_every_json_schema_and_the_java_sources(wheel):
+def test_the_wheel_holds_every_package_and_file_of_conf_every_json_schema_and_the_java_sources(wheel):
     listed = set(zipfile.ZipFile(wheel).namelist())
     wanted = [*HOME.glob("conf/**/*.*"), *HOME.glob("schemas/json/*.json"), *HOME.glob("lab/java/**/*.java")]
     assert len(wanted) > 20
-    assert {str(file.relative_to(HOME)) for file in wanted} <= listed
+    settings = tomllib.loads((HOME / "pyproject.toml").read_text())
+    for package in settings["tool"]["importlinter"]["root_packages"]:
+        wanted += (HOME / package).rglob("*.py")
+    assert {str(file.relative_to(HOME)) for file in wanted} - listed == set()
     assert not [name for name in listed if name.startswith(("tests/", "benchmarks/"))]
 
 
