@@ -5,13 +5,16 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check bench reset clean lock format schemas
+.PHONY: help setup run unit test check bench reset clean lock format schemas
 
 help:  ## say what can be made
 	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: setup  ## the whole system on this machine, with a live screen, until Ctrl-C (ARGS="--for 120s --report FILE")
 	@exec $(BIN)/anabranch run --local $(ARGS)
+
+unit: $(VENV)/.installed  ## the tests that start no JVM, no server and no process: a minute (ARGS="-k NAME" chooses)
+	@$(BIN)/pytest -m unit --numprocesses 2 --dist worksteal --quiet $(ARGS)
 
 test: setup check  ## check, then all tests (ARGS="-k NAME" chooses)
 	@$(BIN)/pytest --numprocesses 2 --dist loadgroup $(ARGS)
@@ -56,6 +59,6 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv || { echo "uv could not be installed: is this machine online?"; exit 1; }
 	@echo "installing the packages of requirements.lock …"
-	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --require-hashes -r requirements.lock || { echo "the packages could not be installed: is this machine online? Then run make again"; exit 1; }
+	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --compile-bytecode --require-hashes -r requirements.lock || { echo "the packages could not be installed: is this machine online? Then run make again"; exit 1; }
 	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps -e . || { echo "anabranch itself could not be installed: is this machine online? Then run make again"; exit 1; }
 	@touch $@

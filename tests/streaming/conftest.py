@@ -8,16 +8,20 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 import streaming.session
 from anabranch.cli import cli
 from lab.archive import ensure_archive
-from lab.broker import EmbeddedBroker, create_topics
+from lab.broker import EmbeddedBroker, create_topics, is_serving
+from schemas.kafka import KAFKA_TOPICS
 from schemas.settings import load_settings
 from streaming.session import start_session
 from streaming.sink import LakeSink
 from tests.streaming.jobs import HOME, Job, SessionJob
+from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="session")
@@ -31,16 +35,42 @@ def spark(jars, tmp_path_factory) -> Iterator[SparkSession]:
     session.stop()
 
 
-@pytest.fixture
-def own_broker(tmp_path, jars):
-    """A broker of the test's own: the topics' names are fixed."""
-    broker = EmbeddedBroker(tmp_path / "kafka", jars.kafka)
+@pytest.fixture(scope="session")
+def jobs_broker(tmp_path_factory, jars) -> Iterator[EmbeddedBroker]:
+    """The broker of all jobs."""
+    broker = EmbeddedBroker(tmp_path_factory.mktemp("kafka"), jars.kafka)
     broker.start()
+    yield broker
+    broker.stop()
+
+
+@pytest.fixture
+def own_broker(jobs_broker) -> EmbeddedBroker:
+    """The broker, with nothing in it but the three topics made anew: the topics' names are fixed."""
+    if not is_serving(jobs_broker.bootstrap):
+        jobs_broker.start()
+    admin = AdminClient({"bootstrap.servers": jobs_broker.bootstrap})
+    old = [topic.name for topic in KAFKA_TOPICS if topic.name in admin.list_topics(timeout=10).topics]
+    for deleted in admin.delete_topics(old, operation_timeout=20).values() if old else ():
+        deleted.result(30)
+    create_topics(jobs_broker.bootstrap)
+    wait_until(lambda: holds_the_topics(jobs_broker.bootstrap), 20)
+    return jobs_broker
+
+
+def holds_the_topics(bootstrap: str) -> bool:
+    """Whether every partition has a leader and no record."""
+    reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "empty", "log_level": 0})
     try:
-        create_topics(broker.bootstrap)
-        yield broker
+        return all(
+            reader.get_watermark_offsets(TopicPartition(topic.name, partition), timeout=10) == (0, 0)
+            for topic in KAFKA_TOPICS
+            for partition in range(topic.partitions)
+        )
+    except KafkaException:
+        return False
     finally:
-        broker.stop()
+        reader.close()
 
 
 @pytest.fixture

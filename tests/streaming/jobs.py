@@ -94,7 +94,7 @@ class SessionJob:
     def __init__(self, spark: SparkSession, settings: Settings, sink_type: type[LakeSink] = LakeSink) -> None:
         self._spark, self._stop = spark, threading.Event()
         self.failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, args=(settings, sink_type))
+        self._thread = threading.Thread(target=self._run, args=(settings, sink_type), daemon=True)
         self._thread.start()
 
     def _run(self, settings: Settings, sink_type: type[LakeSink]) -> None:

@@ -27,9 +27,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(900)]
 
 KILLS = [
     ("delta-rs", "state-upload", "all", -signal.SIGKILL),
-    ("delta-rs", "decisions:after", "jvm", 1),
-    ("delta-spark", "segment_load:after", "driver", -signal.SIGKILL),
-    ("delta-spark", "commit-log", "all", -signal.SIGKILL),
+    ("delta-spark", "segment_load:after", "jvm", 1),
+    ("delta-spark", "commit-log", "driver", -signal.SIGKILL),
 ]
 """Writer of the loads, point, victim, and how the driver ends."""
 
