@@ -152,7 +152,7 @@ def _access(settings: Settings) -> Access:
 def _listen(chosen: ControllerSettings, access: Access) -> socket.socket:
     if not access.is_guarded and not _is_loopback(chosen.host):
         raise StartError(
-            f"controller.host {chosen.host} is no loopback address and needs tokens: name a file of them in "
+            f"controller.host {chosen.host} is not a loopback address and needs tokens: name a file of them in "
             "controller.tokens_file (anabranch token new), or set ANABRANCH_CONTROLLER_TOKEN"
         )
     family = socket.AF_INET6 if ":" in chosen.host else socket.AF_INET
@@ -185,6 +185,6 @@ def _url(chosen: ControllerSettings, listening: socket.socket) -> str:
     host, port = listening.getsockname()[:2]
     if chosen.zookeeper.address and host in ("0.0.0.0", "::"):
         raise StartError(
-            f"controller.host {host} is no address by which others reach this node: set controller.node_url"
+            f"controller.host {host} is not an address by which others reach this node: set controller.node_url"
         )
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -2,7 +2,7 @@
 
 Stage: between the app and the store. Every operation is one transaction that holds the change and its announcement. All
 that changes a topic is done by its leader: another node raises `NotLeader`. A layout is read, changed by
-`decisions.topic.layout` and put back by compare-and-set; who loses a race looks again, so that of two splits of the
+`decisions.topic.layout` and put back by compare-and-set; the loser of a race reads again, so that of two splits of the
 same segment one is done and the other hears that the segment is not active any more.
 """
 
@@ -71,7 +71,7 @@ class ScalableTopicService:
         with self._operations.locked(topic) as term:
             if self._store.has_topic(topic):
                 raise Conflict(f"Scalable topic already exists: {topic}")
-            # What was begun in a former life of the topic must not go on in this one.
+            # What was begun for an earlier topic of that name must not go on for this one.
             self._operations.finish_open(term)
             self._store.clear(term)
             if not isinstance(self._segments, NoSegments):
@@ -147,7 +147,7 @@ class ScalableTopicService:
         }
 
     def has_segment(self, topic: str, descriptor: str) -> bool:
-        """Whether the layout of a topic has a segment; not when there is no such topic."""
+        """Whether the layout of a topic has a segment; False without the topic."""
         stored = self._store.topic(topic)
         segments = SegmentLayout.from_metadata(stored.metadata).segments.values() if stored else ()
         return any(segment.descriptor == descriptor for segment in segments)

@@ -46,7 +46,7 @@ class Access:
         self._mark: tuple[int, ...] | None = None
         self._entries: list[TokenEntry] = []
         self.changes = 0
-        """How often the file was read anew."""
+        """How often the file was read again."""
         if tokens_file is not None:
             self._mark = _mark(tokens_file)
             self._entries = read_tokens(tokens_file)
@@ -56,7 +56,7 @@ class Access:
         """Whether a token is asked for at all."""
 
     def caller(self, authorization: bytes) -> Caller | None:
-        """Who sends this header `Authorization`; None when nobody is known by it."""
+        """Who sends this header `Authorization`; None when it names nobody."""
         if not self.is_guarded:
             return ANYBODY
         self.follow_file()

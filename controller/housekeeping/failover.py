@@ -48,7 +48,7 @@ class TopicFailover:
                 self._leaders.lead(topic)
 
     def release_idle(self, seconds: float, with_sessions: Callable[[], Collection[str]]) -> None:
-        """Release the topics that need nothing and that nobody has asked for anything in so many seconds."""
+        """Release the topics that need nothing and that nobody has asked for anything for `seconds`."""
         idle, sessions = self._leaders.idle(seconds), with_sessions()
         unneeded = (topic for topic in idle if topic not in sessions and self._needs_nothing(topic))
         for topic in itertools.islice(unneeded, RELEASED_AT_ONCE):

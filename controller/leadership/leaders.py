@@ -119,15 +119,15 @@ class Leaders:
             return list(self._controllers)
 
     def idle(self, seconds: float) -> list[str]:
-        """Those that nobody has asked for anything in so many seconds."""
+        """The topics that nobody has asked for anything for `seconds`."""
         before = time.monotonic() - seconds
         with self._guard:
             return [topic for topic, one in self._controllers.items() if one.used_at < before]
 
     def release(self, topic: str, idle_seconds: float = 0) -> bool:
-        """Lead a topic no more, and forget that it wanted a leader.
+        """Stop leading a topic, and forget that it needed a leader.
 
-        False when this node does not lead it, or somebody has asked for something in so many seconds.
+        False when this node does not lead it, or somebody has asked for something in the last `idle_seconds`.
         """
         with self._alone.locked(topic):
             controller, term = self._controllers.get(topic), self.term(topic)
@@ -154,7 +154,7 @@ class Leaders:
         return True
 
     def end_unconfirmed(self, seconds: float) -> None:
-        """End the terms that could not be confirmed for so many seconds: by now another node may lead."""
+        """End the terms that were not confirmed for `seconds`: by now another node may lead."""
         now = time.monotonic()
         for topic in self.topics():
             controller = self._controllers.get(topic)

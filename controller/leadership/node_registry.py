@@ -1,8 +1,8 @@
 """The address of a node, held in the metadata store by one process at a time (PIP-468 "Leader Election").
 
 Stage: claimed by `controller.server` before anything is served, kept by the housekeeping. Leaders are known by their
-addresses, so two nodes of one address would each take the topics of the other for its own. The holder says who it is,
-so that the one who finds the place taken can say who has it.
+addresses, so two nodes of one address would each take the topics of the other for its own. The node's value says which
+process holds the address, so that another that is refused can name it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class NodeRegistration:
                 if found is None:
                     continue
                 if first is None:
-                    first, seconds = found.version, self._longest_wait(found.value)
+                    first, seconds = found.version, self._max_wait(found.value)
                     end = time.monotonic() + seconds
                     log.warning(
                         "%s is held by %s: waiting at most %.0f s for the end of its session",
@@ -98,8 +98,8 @@ class NodeRegistration:
         elif leadership.state is LeaderElectionState.LEADING:
             self.rival = None
 
-    def _longest_wait(self, value: bytes) -> float:
-        """Seconds after which the session of who wrote that has ended, if it died just now.
+    def _max_wait(self, value: bytes) -> float:
+        """Seconds after which the holder's session has ended, if the holder died just now.
 
         ZooKeeper raises a session to two of its ticks, 2 s by default, and ends it at a tick.
         """

@@ -2,7 +2,7 @@
 
 Stage: beside `controller.server`, called by `anabranch controller copy`. What is ephemeral stays behind. A mark in the
 target is written first and goes last, after everything was read back: controllers refuse a store that has it, and the
-next copy begins anew. Whoever copies is among the nodes of both stores meanwhile, so that no controller starts.
+next copy starts again. The copier is among the nodes of both stores meanwhile, so that no controller starts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from controller.metadata.factory import open_metadata
 from controller.metadata.path_syntax import ROOT
 from schemas.settings import Settings
 
-MOST_AT_ONCE, MOST_BYTES_AT_ONCE = 200, 500_000
+MAX_OPS, MAX_COMMIT_BYTES = 200, 500_000
 """Of one commit. (A single node may be larger; ZooKeeper has the last word.)"""
 _READ_AT_ONCE = 200
 _SAY_EVERY = 10_000
@@ -49,7 +49,7 @@ def copy_metadata(settings: Settings, source: str, target: str, say: Callable[[s
     from_settings, to_settings = _at(settings, source), _at(settings, target)
     file = settings.path(settings.controller.database)
     if source == "sqlite" and not file.exists():
-        raise StartError(f"there is no database {file} to copy from: see controller.database")
+        raise StartError(f"no database {file} to copy from: see controller.database")
     with ExitStack() as stack:
         source_store = stack.enter_context(closing(open_metadata(from_settings)))
         target_store = stack.enter_context(closing(open_metadata(to_settings)))
@@ -78,7 +78,7 @@ def copy(
             raise StartError(f"{target_name} is not empty: choose another place")
         target.put(store_paths.COPYING, f"from {source_name}, process {os.getpid()}".encode())
     else:
-        say(f"a copy to {target_name} was not finished: it begins anew")
+        say(f"a copy to {target_name} was not finished: starting again")
     _empty(target)
     _write(source, target, say)
     say("reading it back")
@@ -133,7 +133,7 @@ def _write(source: MetadataStore, target: MetadataStore, say: Callable[[str], No
             ops, size = [], 0
             continue
         size += len(path) + len(value)
-        if ops and (len(ops) >= MOST_AT_ONCE or size > MOST_BYTES_AT_ONCE):
+        if ops and (len(ops) >= MAX_OPS or size > MAX_COMMIT_BYTES):
             target.commit(*ops)
             ops, size = [], len(path) + len(value)
         ops.append(Put(path, value))
@@ -145,8 +145,8 @@ def _write(source: MetadataStore, target: MetadataStore, say: Callable[[str], No
 def _empty(target: MetadataStore) -> None:
     paths = [path for path, _ in _walk(target)]
     paths.reverse()
-    for start in range(0, len(paths), MOST_AT_ONCE):
-        target.commit(*(Delete(path) for path in paths[start : start + MOST_AT_ONCE]))
+    for start in range(0, len(paths), MAX_OPS):
+        target.commit(*(Delete(path) for path in paths[start : start + MAX_OPS]))
 
 
 def _first_difference(source: MetadataStore, target: MetadataStore) -> str | None:

@@ -3,9 +3,9 @@
 Stage: a `MetadataStore`. How the promises of the interface are kept with what ZooKeeper has:
 
 - The version of a node is its mzxid, the number of the transaction that wrote it last, which no other ever has.
-  (ZooKeeper's own data version starts at 0 again when a node is deleted and made anew.)
+  (ZooKeeper's own data version starts at 0 again when a node is deleted and made again.)
 - A multi can only compare data versions. So a commit reads first, judges the mzxid itself (`plan`), and sends the data
-  versions that it saw. What that leaves open is a node deleted and made anew in between: every commit that makes a node
+  versions that it saw. That leaves one gap, a node deleted and made again in between: every commit that makes a node
   also writes one of the counters under `/made`, chosen by the node's path, and every conditional step checks that the
   counter is where it was before the read. The counter only rises, so nothing was made there meanwhile. When the
   multi fails because something moved, all is read and judged again: someone else got a commit through.

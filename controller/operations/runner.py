@@ -164,7 +164,7 @@ class StoredLayouts:
         return StoredLayout(stored.version, SegmentLayout.from_metadata(stored.metadata)) if stored else None
 
     def replace(self, operation: Operation, version: int, layout: SegmentLayout) -> bool:
-        """See `Layouts`; whoever watches is told by the store."""
+        """See `Layouts`; watchers are told by the store."""
         metadata = layout.to_metadata()
         record = layout_announcement(operation.topic, operation.kind, metadata, self._now_ms(), operation.decision_id)
         with self._store.write(self._term) as transaction:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
-from tenacity import Retrying, retry_if_result, sleep_using_event, stop_when_event_set, wait_exponential_jitter
+from tenacity import Retrying, retry_if_result, sleep_using_event, stop_when_event_set, wait_exponential, wait_random
 
 from controller.leadership.election import Election, LeaderElectionState
 from controller.metadata.base import ABSENT, CallbackHandle, Check, MetadataStore, Put
@@ -132,7 +132,7 @@ class Publisher:
                 continue
             Retrying(
                 retry=retry_if_result(lambda failed_soon: failed_soon),
-                wait=wait_exponential_jitter(DELAY_SECONDS, MAX_DELAY_SECONDS, jitter=JITTER_SECONDS),
+                wait=wait_exponential(DELAY_SECONDS, MAX_DELAY_SECONDS) + wait_random(0, JITTER_SECONDS),
                 stop=stop_when_event_set(self._stopping),
                 sleep=sleep_using_event(self._stopping),
                 retry_error_callback=lambda _: False,
@@ -153,7 +153,7 @@ class Publisher:
         return False
 
     def _publish(self) -> None:
-        """Send until the publisher stops or this node is housekeeper no more.
+        """Send until the publisher stops or another node may be the housekeeper.
 
         Raises when a delivery fails or the store cannot be read or written.
         """

@@ -62,14 +62,14 @@ class Snapshots:
         self._now_ms = now_ms
         self._due = time.monotonic()
         self._left: list[str] = []
-        """The topics that this round has not come to."""
+        """The topics that this round has not reached yet."""
 
     def due_in(self) -> float:
         """Seconds until there is a page to send; 0 in the middle of a round."""
         return 0.0 if self._left else max(0.0, self._due - time.monotonic())
 
     def restart(self) -> None:
-        """Begin a round anew: what was sent of this one may be lost."""
+        """Begin the round again: what was sent of it may be lost."""
         self._left = []
         self._due = time.monotonic()
 

@@ -18,7 +18,7 @@ _ENCODED = frozenset("%/?#\\")
 
 
 def topic_of_path(tenant: str, namespace: str, topic: str) -> str:
-    """`topic://tenant/namespace/name` of three raw path segments; `ControllerError` for what is no name."""
+    """`topic://tenant/namespace/name` of three raw path segments; `ControllerError` for a wrong name."""
     name = topic_name(*(canonical_segment(part) for part in (tenant, namespace, topic)))
     if len(name) > MAX_NAME_BYTES:
         raise PreconditionFailed(f"the topic's name has {len(name)} characters, at most {MAX_NAME_BYTES}")

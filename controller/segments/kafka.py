@@ -73,7 +73,7 @@ _OPEN = {
 }
 """Configuration of a segment: nothing is dropped before the segment is deleted, and no probe is accepted."""
 _SEALED = {"max.message.bytes": "0", "message.timestamp.after.max.ms": "0", "message.timestamp.before.max.ms": "0"}
-_LONG_MINUTES = 525_600
+_MIN_OFFSETS_RETENTION_MINUTES = 525_600
 """A year."""
 _PROBE_TIME_MS = 32_503_680_000_000
 """The year 3000."""
@@ -195,7 +195,7 @@ class KafkaSegments(SegmentStore):
             asked = [ConfigResource(ResourceType.BROKER, str(broker)) for broker in sorted(brokers)]
             settings = self._asking.answers(self._admin.describe_configs(asked, **self._asking.limit))
         found = []
-        if any(int(broker["offsets.retention.minutes"].value) < _LONG_MINUTES for broker in settings):
+        if any(int(broker["offsets.retention.minutes"].value) < _MIN_OFFSETS_RETENTION_MINUTES for broker in settings):
             found.append(
                 f"{self._asking.where} forgets the positions of idle subscriptions; "
                 "set offsets.retention.minutes=2147483647 at every broker"
@@ -280,7 +280,7 @@ class _Probe:
         )
 
     def is_refused(self) -> bool:
-        """Asks once; raises `KafkaException` when there is no answer."""
+        """Asks once; raises `KafkaException` without an answer."""
         self._told.clear()
         self._producer.produce(
             self._topic, b"", partition=PARTITION, timestamp=_PROBE_TIME_MS, on_delivery=self._delivered

@@ -101,7 +101,7 @@ class Positions:
                     raise
 
     def has_open_transactions(self, segment: str) -> bool:
-        """Whether there are messages whose transaction has not come to its end."""
+        """Whether there are messages whose transaction has not ended."""
         # The end first: ordinary writes go on, and move what is committed along with it.
         end = self._offset(segment, _LATEST)
         return self._offset(segment, _LATEST, IsolationLevel.READ_COMMITTED) < end

@@ -53,7 +53,7 @@ STOPPING, SLOW = 1012, 1013
 
 
 class Register(Wire):
-    """A consumer says hello."""
+    """A consumer registers."""
 
     command: Literal["register"]
     consumer_id: Annotated[int, Field(ge=0, le=2**53)]
@@ -63,7 +63,7 @@ class Register(Wire):
 
 
 class Leave(Wire):
-    """A consumer says goodbye."""
+    """A consumer leaves."""
 
     command: Literal["leave"]
     consumer_id: Annotated[int, Field(ge=0, le=2**53)]

@@ -80,10 +80,10 @@ class SessionManager:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def register(self, key: SubscriptionKey, consumer: str, link: Link, type: SubscriptionType) -> None:
-        """A consumer says hello on `link`; it is told its assignment. `NotFound`, `Conflict`."""
-        # First of all, so that what is loaded is not older than the term.
+        """A consumer registers on `link` and is sent its assignment. `NotFound`, `Conflict`."""
+        # First, so that what is loaded is not older than the term.
         await asyncio.to_thread(self._subscribing.lead, key[0])
-        async with self._alone(key):
+        async with self._lock(key):
             coordinator = self._led.get(key)
             if coordinator is None:
                 coordinator = await asyncio.to_thread(self._load, key, type)
@@ -99,8 +99,8 @@ class SessionManager:
         self._spawn(self._drain(key))
 
     async def leave(self, key: SubscriptionKey, consumer: str, link: Link) -> None:
-        """A consumer says goodbye; nothing happens when `link` is not its link any more."""
-        async with self._alone(key):
+        """A consumer leaves; nothing happens when `link` is not its link any more."""
+        async with self._lock(key):
             coordinator = self._led.get(key)
             if coordinator is None:
                 return
@@ -111,22 +111,22 @@ class SessionManager:
     async def disconnect(self, keys: set[SubscriptionKey], connection: int) -> None:
         """A connection is gone, with its consumers of these subscriptions: they have the grace period to come back."""
         for key in keys:
-            async with self._alone(key):
+            async with self._lock(key):
                 if key in self._led:
                     self._take(key, self._led[key].disconnect(connection, _now_ms()), Effects())
 
     async def seek(self, key: SubscriptionKey, target: Target) -> None:
         """Move a subscription on all segments (`SubscriptionRegistry.seek`), and tell its consumers what follows."""
-        # Alone until it is looked anew: nothing may be taken for drained in between that was so before.
-        async with self._alone(key):
+        # Locked until the backlog was read again: nothing that was drained before may count as drained in between.
+        async with self._lock(key):
             try:
                 await asyncio.to_thread(self._subscribing.seek, *key, target)
             finally:
-                await self._look_and_take(key, anew=True)
+                await self._look_and_take(key, after_seek=True)
 
     async def assignment(self, key: SubscriptionKey, consumer: str) -> ConsumerAssignment:
         """What a registered consumer has to read, for those who ask instead of being told. `NotFound`."""
-        async with self._alone(key):
+        async with self._lock(key):
             coordinator = self._led.get(key)
             if coordinator is None:
                 coordinator = await asyncio.to_thread(self._load, key, None)
@@ -158,11 +158,7 @@ class SessionManager:
         """From any thread: consumers of a subscription were registered or unregistered, or it is deleted."""
         self._soon(lambda: self._refresh_led([(topic, subscription)]))
 
-    def sessions(self) -> int:
-        """Number of consumers that are connected or within their grace period."""
-        return sum(session != NEVER for one in self._led.values() for session in one.sessions.values())
-
-    def _alone(self, key: SubscriptionKey) -> asyncio.Lock:
+    def _lock(self, key: SubscriptionKey) -> asyncio.Lock:
         """The lock under which the coordinator of a subscription is changed."""
         return self._locks.setdefault(key, asyncio.Lock())
 
@@ -197,7 +193,7 @@ class SessionManager:
 
     async def _forget(self, key: SubscriptionKey) -> None:
         # Under the lock, so that a step that is under way does not bring it back.
-        async with self._alone(key):
+        async with self._lock(key):
             self._led.pop(key, None)
             for waiting in (self._timers, self._looks):
                 if key in waiting:
@@ -221,7 +217,7 @@ class SessionManager:
             self._later(key[0], lambda: self._refresh(key, load))
 
     async def _refresh_now(self, key: SubscriptionKey, load: bool) -> None:
-        async with self._alone(key):
+        async with self._lock(key):
             self._stale.discard(key)
             before = self._led.get(key)
             if (before is None and not load) or not self._subscribing.leads(key[0]):
@@ -248,27 +244,27 @@ class SessionManager:
 
     async def _drain(self, key: SubscriptionKey) -> None:
         """Look which sealed segments have been read to the end; look again while there are any that have not."""
-        async with self._alone(key):
+        async with self._lock(key):
             await self._look_and_take(key)
 
-    async def _look_and_take(self, key: SubscriptionKey, anew: bool = False) -> None:
-        """One look, within `_alone`; `anew`: after a seek, when what was drained before does not count."""
+    async def _look_and_take(self, key: SubscriptionKey, after_seek: bool = False) -> None:
+        """One look, within `_lock`; `after_seek`: what was drained before does not count."""
         coordinator = self._led.get(key)
         if coordinator is None or coordinator.type != "STREAM":
             return
-        start = coordinator.drain_anew(())[0] if anew else coordinator
+        start = coordinator.reset_drained(())[0] if after_seek else coordinator
         found, reading = await asyncio.to_thread(self._look, key, start)
-        if found or anew:
-            after, change = coordinator.drain_anew(start.drained | found)
+        if found or after_seek:
+            after, change = coordinator.reset_drained(start.drained | found)
             try:
                 await asyncio.to_thread(self._subscribing.save_drained, *key, sorted(after.drained))
             except (ControllerError, StoreError) as error:
                 log.warning("what %s of %s has read is not stored yet: %s", key[1], key[0], error)
                 reading = True
             else:
-                anew = True
+                after_seek = True
             # After a seek also what is not stored: what is then says less than this, and never more.
-            if anew:
+            if after_seek:
                 self._take(key, after, change)
         if key in self._looks:
             self._looks.pop(key).cancel()
@@ -295,7 +291,7 @@ class SessionManager:
             found |= read
 
     async def _expire(self, key: SubscriptionKey) -> None:
-        async with self._alone(key):
+        async with self._lock(key):
             coordinator = self._led.get(key)
             if coordinator is None:
                 return
@@ -324,7 +320,7 @@ class SessionManager:
         for push in change.pushes:
             self._tell(push.link, push)
         if change.superseded is not None:
-            self._tell(change.superseded, "the consumer connected anew")
+            self._tell(change.superseded, "the consumer connected again")
         timer = self._timers.pop(key, None)
         if timer is not None:
             timer.cancel()

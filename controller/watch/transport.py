@@ -78,7 +78,7 @@ def held(grant: Grant, session: WatchSession) -> contextlib.AbstractContextManag
 
 
 async def carry(session: WatchSession, sending: Awaitable[None], gone: Awaitable[None]) -> CloseReason:
-    """Send until the session ends, for whatever reason, or the client is `gone`; nobody is waited for who is stuck."""
+    """Send until the session ends, or the client is `gone`; a client that is stuck is not waited for."""
     sender, leaver = asyncio.ensure_future(sending), asyncio.ensure_future(gone)
     end = asyncio.ensure_future(session.until_closed())
     try:

@@ -1,7 +1,8 @@
-"""Splits and merges: a real controller killed with -9 between any two steps ends them after its next start."""
+"""Splits and merges: a controller that dies between any two steps ends them after its next start."""
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,16 +14,18 @@ import httpx
 import pytest
 from confluent_kafka import Producer
 
-from controller.operations.journal import STEPS_MERGE, STEPS_SPLIT
-from controller.segments.base import SegmentNotFound, SegmentStoreError
+from controller.metadata.sqlite import SqliteStore
+from controller.node import Node, NodeSettings
+from controller.segments.base import SegmentNotFound, SegmentStore, SegmentStoreError
 from controller.segments.kafka import KafkaSegments
 from controller.segments.kafka_names import kafka_topic
 from controller.segments.no_segments import NoSegments
 from decisions.topic.layout import SegmentLayout, segment_topic
 from schemas.messages import LayoutEvent
 from schemas.metadata import ScalableTopicMetadata
-from tests.controller.conftest import NOWHERE, RunningController, run_controller
+from tests.controller.conftest import NOWHERE, Clock, RunningController, run_controller
 from tests.controller.layout_strategies import assert_tiles
+from tests.controller.operations.crash_points import MERGE_POINTS, SPLIT_POINTS, Crash, crash_at
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -79,18 +82,30 @@ def call_deadly(service: Service, point: str, call: str) -> None:
         assert process.wait(30) == -signal.SIGKILL
 
 
-@pytest.mark.parametrize(
-    ("call", "kind", "point"),
-    [("split/0", "split", point) for point in (*STEPS_SPLIT[:4], "published", *STEPS_SPLIT[4:])]
-    + [("merge/1/0", "merge", point) for point in (STEPS_MERGE[1], "published", STEPS_MERGE[4])],
-)
-def test_killed_between_two_steps_an_operation_ends_after_the_start_and_is_announced_once(
-    call: str, kind: str, point: str, tmp_path: Path
-) -> None:
-    with run_controller(tmp_path / "layouts.db") as first:
-        first.client.put(f"{PATH}?numInitialSegments=2")
-    call_deadly(Service(tmp_path, "none", NOWHERE), point, call)
-    with run_controller(tmp_path / "layouts.db") as second:
+@contextmanager
+def node_on(database: Path, segments: SegmentStore) -> Iterator[Node]:
+    """The parts of a controller, without a server around them."""
+    nodes = SqliteStore(database)
+    settings = NodeSettings("http://one", NOWHERE, "default", -1, 3600, session_seconds=5)
+    try:
+        yield Node(nodes, segments, settings, Clock())
+    finally:
+        nodes.close()
+
+
+def crash(node: Node, call: str, point: str, database: Path, left: Path) -> None:
+    """Split or merge up to the point; `left` is then what kill -9 leaves of the database: its files as they are."""
+    kind, *segments = call.split("/")
+    change = node.service.split_segment if kind == "split" else node.service.merge_segments
+    with crash_at(point), pytest.raises(Crash):
+        change(TOPIC, *map(int, segments), "d-1")
+    for suffix in ("", "-wal"):
+        shutil.copy(f"{database}{suffix}", f"{left}{suffix}")
+
+
+def check_ended_once(database: Path, call: str, kind: str) -> None:
+    """At its start a controller ends the operation, and it is announced once."""
+    with run_controller(database) as second:
         wait_until(lambda: newest(second.client)["step"] == "done", 30)
         assert newest(second.client)["kind"] == kind
         assert layout_of(second.client).epoch == 1
@@ -101,34 +116,82 @@ def test_killed_between_two_steps_an_operation_ends_after_the_start_and_is_annou
         ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("call", "kind", "point"),
+    [("split/0", "split", point) for point in SPLIT_POINTS] + [("merge/1/0", "merge", point) for point in MERGE_POINTS],
+)
+def test_stopped_between_two_steps_an_operation_ends_after_the_start_and_is_announced_once(
+    call: str, kind: str, point: str, tmp_path: Path
+) -> None:
+    with node_on(tmp_path / "before.db", NoSegments()) as node:
+        node.service.create_topic(TOPIC, 2, {})
+        crash(node, call, point, tmp_path / "before.db", tmp_path / "layouts.db")
+    check_ended_once(tmp_path / "layouts.db", call, kind)
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "point"), [("split/0", "split", "published"), ("merge/1/0", "merge", "notify-consumers")]
+)
+def test_killed_between_two_steps_an_operation_ends_after_the_start_and_is_announced_once(
+    call: str, kind: str, point: str, tmp_path: Path
+) -> None:
+    with run_controller(tmp_path / "layouts.db") as first:
+        first.client.put(f"{PATH}?numInitialSegments=2")
+    call_deadly(Service(tmp_path, "none", NOWHERE), point, call)
+    check_ended_once(tmp_path / "layouts.db", call, kind)
+
+
+def fill(kafka: str, segment: str) -> None:
+    """Five messages."""
+    producer = Producer({"bootstrap.servers": kafka})
+    for number in range(5):
+        producer.produce(kafka_topic(segment), str(number).encode())
+    assert producer.flush(30) == 0
+
+
+def check_nothing_lost(client: httpx.Client, segments: KafkaSegments, parent: str) -> None:
+    """The split ends; all messages and the subscription are there; a deletion leaves no segment."""
+    wait_until(lambda: newest(client)["step"] == "done", 60)
+    layout = SegmentLayout.from_metadata(layout_of(client))
+    assert segments.is_terminated(parent)
+    assert segments.backlog(parent, "billing") == 5
+    for child in layout.active:
+        assert segments.subscriptions(segment_topic(TOPIC, child)) == ["billing"]
+        assert not segments.is_terminated(segment_topic(TOPIC, child))
+    assert client.delete(PATH).status_code == 204
+    for one in layout.segments.values():
+        with pytest.raises(SegmentNotFound):
+            segments.subscriptions(segment_topic(TOPIC, one))
+
+
 @pytest.mark.broker
 @pytest.mark.parametrize("point", ["terminate-parent", "update-layout", "published"])
-def test_killed_in_a_split_on_kafka_no_message_and_no_subscription_is_lost(
+def test_stopped_in_a_split_on_kafka_no_message_and_no_subscription_is_lost(
     point: str, kafka: str, tmp_path: Path
 ) -> None:
+    segments = KafkaSegments(kafka)
+    with node_on(tmp_path / "before.db", segments) as node:
+        node.service.create_topic(TOPIC, 1, {})
+        node.registry.create_subscription(TOPIC, "billing", "STREAM")
+        parent = f"segment://{TOPIC.removeprefix('topic://')}/0000-ffff-0"
+        fill(kafka, parent)
+        crash(node, "split/0", point, tmp_path / "before.db", tmp_path / "layouts.db")
+    with run_controller(tmp_path / "layouts.db", segments=segments) as second:
+        check_nothing_lost(second.client, segments, parent)
+
+
+@pytest.mark.broker
+def test_killed_in_a_split_on_kafka_no_message_and_no_subscription_is_lost(kafka: str, tmp_path: Path) -> None:
     service = Service(tmp_path, "kafka", kafka)
     segments = KafkaSegments(kafka)
     with service.life() as (client, _):
         assert client.put(PATH).status_code == 204
         assert client.put(f"{PATH}/subscriptions/billing").status_code == 204
         (parent,) = [segment_topic(TOPIC, one) for one in SegmentLayout.from_metadata(layout_of(client)).active]
-    producer = Producer({"bootstrap.servers": kafka})
-    for number in range(5):
-        producer.produce(kafka_topic(parent), str(number).encode())
-    assert producer.flush(30) == 0
-    call_deadly(service, point, "split/0")
+    fill(kafka, parent)
+    call_deadly(service, "update-layout", "split/0")
     with service.life() as (client, _):
-        wait_until(lambda: newest(client)["step"] == "done", 60)
-        layout = SegmentLayout.from_metadata(layout_of(client))
-        assert segments.is_terminated(parent)
-        assert segments.backlog(parent, "billing") == 5
-        for child in layout.active:
-            assert segments.subscriptions(segment_topic(TOPIC, child)) == ["billing"]
-            assert not segments.is_terminated(segment_topic(TOPIC, child))
-        assert client.delete(PATH).status_code == 204
-        for one in layout.segments.values():
-            with pytest.raises(SegmentNotFound):
-                segments.subscriptions(segment_topic(TOPIC, one))
+        check_nothing_lost(client, segments, parent)
 
 
 @pytest.mark.broker

@@ -158,7 +158,7 @@ def test_a_goodbye_on_an_old_connection_does_not_end_the_consumer_on_the_new_one
         old.assigned()
         new.register(1, "a")
         assert new.assigned() == (1, [0])
-        assert old.next() == {"command": "closed", "consumerId": 1, "reason": "the consumer connected anew"}
+        assert old.next() == {"command": "closed", "consumerId": 1, "reason": "the consumer connected again"}
         old.send(command="leave", consumerId=1)
         old.register(2, "b")
         assert old.assigned() == (2, [])
