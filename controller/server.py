@@ -29,8 +29,8 @@ from schemas.settings import ControllerSettings, Settings
 
 log = logging.getLogger(__name__)
 
-UNTAKEN_SECONDS = 60
-"""Time after which a connection ends whose client takes nothing of what it is sent (Linux)."""
+MAX_UNREAD_SECONDS = 60
+"""Time after which a connection ends when its client reads nothing (Linux)."""
 _UNFINISHED = "without completing handshake"
 GRACE_SECONDS = 5
 """Longest wait at a clean stop for requests that are being answered."""
@@ -74,7 +74,7 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> None:
             )
 
             def started() -> None:
-                _spare_pauses()
+                _avoid_long_collections()
                 ready(url)
 
             # A refused or redirected WebSocket is an answer, which uvicorn takes for a mistake of the app.
@@ -112,10 +112,10 @@ class ControllerServer(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def _spare_pauses() -> None:
+def _avoid_long_collections() -> None:
     """A full collection of garbage stops everything: a tenth of a second with a thousand sessions.
 
-    What the start has made is never looked at again, and what has lived long only seldom; young garbage goes as ever.
+    Objects that the start made are never collected, and old ones seldom; young garbage is collected as before.
     """
     gc.collect()
     gc.freeze()
@@ -126,11 +126,11 @@ def _segments(settings: Settings) -> SegmentStore:
     if settings.controller.segments == "none":
         return NoSegments()
     segments = KafkaSegments(settings.kafka.bootstrap)
-    threading.Thread(target=_complain, args=[segments], name="complaints", daemon=True).start()
+    threading.Thread(target=_log_complaints, args=[segments], name="complaints", daemon=True).start()
     return segments
 
 
-def _complain(segments: KafkaSegments) -> None:
+def _log_complaints(segments: KafkaSegments) -> None:
     try:
         for complaint in segments.complaints():
             log.warning("%s", complaint)
@@ -166,8 +166,8 @@ def _listen(chosen: ControllerSettings, access: Access) -> socket.socket:
     # asyncio does this for sockets that it makes itself only; without it an answer with a body takes 40 ms longer.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
-        # A client that takes nothing of what it was sent is cut off by the kernel: the write buffer goes with it.
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNTAKEN_SECONDS * 1000)
+        # The kernel cuts off a client that reads nothing, and its write buffer goes with it.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, MAX_UNREAD_SECONDS * 1000)
     return listening
 
 

@@ -22,13 +22,13 @@ OPEN_PATHS = frozenset({"/healthz"})
 
 
 class _BrokenOff(Exception):
-    """Nobody waits for an answer any more."""
+    """The client is gone."""
 
 
 class RequestGate:
-    """Lets a request through whose caller is known and that is small enough: 401 and 413 otherwise.
+    """Lets a request in when its caller is known and it is small enough; answers 401 or 413 otherwise.
 
-    The caller's name goes into the log with everything but plain reading: who asked for what, and what was answered.
+    Every request that is more than a read is logged: who asked for what, and what was answered.
     """
 
     def __init__(self, app: ASGIApp, access: Access, max_body_bytes: int) -> None:
@@ -79,7 +79,7 @@ class RequestGate:
         await self._app(scope, replay, send)
 
     async def _body(self, receive: Receive) -> bytes | None:
-        """The whole body; None when it is too large. Raises `_BrokenOff` when its sender is gone half way."""
+        """The whole body; None when it is too large. Raises `_BrokenOff` when its sender has left before the end."""
         chunks: list[bytes] = []
         size = 0
         while True:

@@ -28,9 +28,9 @@ class LayoutStore(LayoutReader):
     def __init__(self, nodes: MetadataStore) -> None:
         super().__init__(nodes)
         self.on_layout: list[Callable[[str], None]] = []
-        """Told of every topic whose layout this node has changed: look again; must be short."""
+        """Called with every topic whose layout this node has changed; must be short."""
         self.on_members: list[Callable[[str, str], None]] = []
-        """Told of topic and name of every subscription whose consumers this node has changed; must be short."""
+        """Called with topic and name of every subscription whose consumers this node has changed; must be short."""
         self._alone = NamedLocks()
 
     @contextmanager

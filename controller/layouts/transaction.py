@@ -82,7 +82,7 @@ class Transaction(LayoutReader):
             self.put(store_paths.subscription_path(topic, name), after.to_json().encode())
 
     def insert_consumer(self, topic: str, subscription: str, name: str, session: bool = False) -> bool:
-        """Add a consumer; False when there is one of that name, which `session` makes one that needs a connection."""
+        """Add a consumer; False when it exists: `session` then has it need a connection from now on."""
         path = store_paths.consumer_path(topic, subscription, name)
         found = self.get(path)
         if found is None or session:

@@ -58,9 +58,9 @@ class Leaders:
         self.stopping = threading.Event()
         """Set when the node is about to end: rounds over all topics break off, which would hold it up for minutes."""
         self.on_begun: list[TopicCallback] = []
-        """Told of the topic of every term that begins, from any thread; must be short."""
+        """Called with the topic of every term that begins, from any thread; must be short."""
         self.on_ended: list[TopicCallback] = []
-        """Told of the topic of every term that has ended, before the next one begins; must be short."""
+        """Called with the topic of every term that has ended, before the next one begins; must be short."""
         self._nodes = nodes
         self._value = url.encode()
         self._controllers: dict[str, _Controller] = {}

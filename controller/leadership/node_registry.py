@@ -24,7 +24,7 @@ from controller.metadata.store_paths import COPIER, COPYING, node_path
 
 log = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 1.0
+_CHECK_SECONDS = 1.0
 
 
 class NodeRegistration:
@@ -33,7 +33,7 @@ class NodeRegistration:
     def __init__(self, nodes: MetadataStore, url: str, session_seconds: float) -> None:
         self.url = url
         self.rival: str | None = None
-        """Who has taken the address while this process could not be heard, in words."""
+        """The process that took the address while this one was cut off, in words."""
         self._nodes, self._path = nodes, node_path(url)
         about = {
             "url": url,
@@ -66,14 +66,14 @@ class NodeRegistration:
                     end = time.monotonic() + seconds
                     log.warning(
                         "%s is held by %s: waiting at most %.0f s for the end of its session",
-                        self.url, _words(found.value), seconds,
+                        self.url, _description(found.value), seconds,
                     )  # fmt: skip
                 if found.version != first or time.monotonic() > end:
                     raise StartError(
-                        f"the address {self.url} is held by another controller, {_words(found.value)}: "
+                        f"the address {self.url} is held by another controller, {_description(found.value)}: "
                         "stop that one, or give this one a controller.node_url of its own"
                     )
-                changed.wait(min(_LOOK_SECONDS, max(0.0, end - time.monotonic())))
+                changed.wait(min(_CHECK_SECONDS, max(0.0, end - time.monotonic())))
                 changed.clear()
             self._refuse_copies()
         except StoreError as error:
@@ -93,7 +93,9 @@ class NodeRegistration:
 
     def _changed(self, leadership: Leadership) -> None:
         if leadership.state is LeaderElectionState.FOLLOWING and leadership.leader is not None:
-            self.rival = f"{self.url} was taken by another controller, {_words(leadership.leader)}; stop one of the two"
+            self.rival = (
+                f"{self.url} was taken by another controller, {_description(leadership.leader)}; stop one of the two"
+            )
             log.error("%s", self.rival)
         elif leadership.state is LeaderElectionState.LEADING:
             self.rival = None
@@ -115,7 +117,7 @@ def _about(value: bytes) -> dict[str, Any]:
     return {}
 
 
-def _words(value: bytes) -> str:
+def _description(value: bytes) -> str:
     """A holder in words."""
     about = _about(value)
     if "pid" not in about:

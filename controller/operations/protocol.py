@@ -146,7 +146,7 @@ def _create_children(operation: Operation, segments: SegmentStore) -> Operation:
 
 
 def _terminate_parents(operation: Operation, segments: SegmentStore, layouts: Layouts) -> Operation:
-    """Step 3, the first that cannot be taken back: so the plan is looked at once more; one parent after the other."""
+    """Step 3, the first that cannot be undone: so the plan is checked once more; one parent after the other."""
     stored = layouts.read(operation.topic)
     if stored is None:
         return _superseded(operation, segments, None)

@@ -54,7 +54,7 @@ _PRODUCER_CONFIG = {
     "reconnect.backoff.max.ms": 1_000,
     "topic.metadata.propagation.max.ms": 5_000,
     "queue.buffering.max.kbytes": 65_536,
-    # librdkafka repeats itself at every attempt to connect; what it has to say arrives in `error_cb` too.
+    # librdkafka would log every attempt to connect; its errors arrive in `error_cb` too.
     "log_level": 0,
 }
 

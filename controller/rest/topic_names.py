@@ -3,7 +3,7 @@
 Stage: between the raw path of a request and the service. Percent triplets are spelling, not content: `a%20b` and
 `a%2520b` are the same topic. In the one canonical form only what would not survive in a topic name or in another
 client's URL is percent-encoded: white space, control characters, `%`, `/`, `?`, `#` and the backslash. So the name that
-a list shows can be put into a path again as it stands, quoted or not.
+a list shows can be put into a path again, quoted or not.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class SubscriptionCoordinator:
 
     @cached_property
     def assignment(self) -> Assignment:
-        """Who holds what, consumers within their grace period included."""
+        """The segments of every consumer, also of those within their grace period."""
         if self.type == "QUEUE":
             segments: tuple[Segment, ...] = ()
         elif self.type == "CHECKPOINT":

@@ -52,9 +52,9 @@ Tell = Callable[[Link, Push | str], None]
 class SessionManager:
     """All coordinators with sessions; the others are made when they are asked for."""
 
-    def __init__(self, subscribing: SubscriptionRegistry, grace_seconds: float, tell: Tell) -> None:
+    def __init__(self, registry: SubscriptionRegistry, grace_seconds: float, tell: Tell) -> None:
         """`tell` is called in the event loop, after what it tells was stored."""
-        self._subscribing = subscribing
+        self._registry = registry
         self._grace_ms = int(grace_seconds * 1000)
         self._tell = tell
         self._locks: WeakValueDictionary[SubscriptionKey, asyncio.Lock] = WeakValueDictionary()
@@ -82,14 +82,14 @@ class SessionManager:
     async def register(self, key: SubscriptionKey, consumer: str, link: Link, type: SubscriptionType) -> None:
         """A consumer registers on `link` and is sent its assignment. `NotFound`, `Conflict`."""
         # First, so that what is loaded is not older than the term.
-        await asyncio.to_thread(self._subscribing.lead, key[0])
+        await asyncio.to_thread(self._registry.lead, key[0])
         async with self._lock(key):
             coordinator = self._led.get(key)
             if coordinator is None:
                 coordinator = await asyncio.to_thread(self._load, key, type)
             after, change = coordinator.register(consumer, link, type)
             try:
-                await asyncio.to_thread(self._subscribing.register_consumer, *key, consumer, type, session=True)
+                await asyncio.to_thread(self._registry.register_consumer, *key, consumer, type, session=True)
             except (SegmentStoreError, StoreError):
                 # Perhaps it is registered, and has the grace period to come again.
                 self._spawn(self._refresh(key, load=True))
@@ -120,7 +120,7 @@ class SessionManager:
         # Locked until the backlog was read again: nothing that was drained before may count as drained in between.
         async with self._lock(key):
             try:
-                await asyncio.to_thread(self._subscribing.seek, *key, target)
+                await asyncio.to_thread(self._registry.seek, *key, target)
             finally:
                 await self._look_and_take(key, after_seek=True)
 
@@ -164,7 +164,7 @@ class SessionManager:
 
     def _load(self, key: SubscriptionKey, type: SubscriptionType | None) -> SubscriptionCoordinator:
         """What the store holds; everybody with the whole grace period. A missing subscription is one of `type`."""
-        layout, found = self._subscribing.membership(*key)
+        layout, found = self._registry.membership(*key)
         if found is None:
             if type is None:
                 raise NotFound(f"Subscription not found: {key[1]} on {key[0]}")
@@ -201,7 +201,7 @@ class SessionManager:
 
     async def _load_sessions(self, topic: str) -> None:
         try:
-            names = await asyncio.to_thread(self._subscribing.subscriptions_with_sessions, topic)
+            names = await asyncio.to_thread(self._registry.subscriptions_with_sessions, topic)
             for name in names:
                 await self._refresh((topic, name), load=True)
         except (ControllerError, StoreError) as error:
@@ -213,14 +213,14 @@ class SessionManager:
         try:
             await self._refresh_now(key, load)
         except (ControllerError, StoreError) as error:
-            log.warning("%s of %s cannot be looked up, trying again: %s", key[1], key[0], error)
+            log.warning("%s of %s cannot be read, trying again: %s", key[1], key[0], error)
             self._later(key[0], lambda: self._refresh(key, load))
 
     async def _refresh_now(self, key: SubscriptionKey, load: bool) -> None:
         async with self._lock(key):
             self._stale.discard(key)
             before = self._led.get(key)
-            if (before is None and not load) or not self._subscribing.leads(key[0]):
+            if (before is None and not load) or not self._registry.leads(key[0]):
                 return
             try:
                 stored = await asyncio.to_thread(self._load, key, None)
@@ -235,7 +235,7 @@ class SessionManager:
                 after, second = after.remove(left)
                 after, third = after.admit(stored.sessions)
                 if first.drained_changed:
-                    await asyncio.to_thread(self._subscribing.save_drained, *key, sorted(after.drained))
+                    await asyncio.to_thread(self._registry.save_drained, *key, sorted(after.drained))
                 for name in left:
                     self._lost(before, name, "the consumer was unregistered")
                 pushes = (*first.pushes, *second.pushes, *third.pushes)
@@ -243,7 +243,7 @@ class SessionManager:
         await self._drain(key)
 
     async def _drain(self, key: SubscriptionKey) -> None:
-        """Look which sealed segments have been read to the end; look again while there are any that have not."""
+        """Find the sealed segments that were read to the end; look again later while others are left."""
         async with self._lock(key):
             await self._look_and_take(key)
 
@@ -257,7 +257,7 @@ class SessionManager:
         if found or after_seek:
             after, change = coordinator.reset_drained(start.drained | found)
             try:
-                await asyncio.to_thread(self._subscribing.save_drained, *key, sorted(after.drained))
+                await asyncio.to_thread(self._registry.save_drained, *key, sorted(after.drained))
             except (ControllerError, StoreError) as error:
                 log.warning("what %s of %s has read is not stored yet: %s", key[1], key[0], error)
                 reading = True
@@ -282,7 +282,7 @@ class SessionManager:
                 if not segment.is_active
             }
             try:
-                read = self._subscribing.drained_of(key[1], reading)
+                read = self._registry.drained_of(key[1], reading)
             except (ControllerError, StoreError) as error:
                 log.warning("cannot tell what %s of %s has read: %s", key[1], key[0], error)
                 return found, True
@@ -309,7 +309,7 @@ class SessionManager:
     async def _store_gone(self, key: SubscriptionKey, change: Effects) -> None:
         gone = [event.consumer for event in change.events]
         if gone:
-            await asyncio.to_thread(self._subscribing.unregister_consumers, *key, gone)
+            await asyncio.to_thread(self._registry.unregister_consumers, *key, gone)
 
     def _take(self, key: SubscriptionKey, after: SubscriptionCoordinator, change: Effects) -> None:
         """Take a stored step over and tell it."""
@@ -342,7 +342,7 @@ class SessionManager:
 
     def _later(self, topic: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do it again in a while, if the topic is this node's by then."""
-        if self._loop is not None and topic in self._subscribing.leaders.topics():
+        if self._loop is not None and topic in self._registry.leaders.topics():
             self._loop.call_later(_retry_delay(), lambda: self._spawn(work()))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

@@ -111,7 +111,7 @@ class SubscriptionRegistry:
     ) -> None:
         """Register a consumer, with its subscription when that is missing; a known name stays registered.
 
-        `session`: it is one that is unregistered when it has no connection for too long.
+        `session`: it is unregistered when it has no connection for too long.
         """
         with self._writing(topic) as transaction:
             transaction.check_topic(topic)
@@ -183,7 +183,7 @@ class SubscriptionRegistry:
             return False
 
     def _seek_segment(self, segment: str, subscription: str, target: Target) -> None:
-        """Nothing to do on one that is pruned or lost."""
+        """Move it on one segment; a pruned or lost one is passed over."""
         with contextlib.suppress(SegmentNotFound):
             try:
                 self._segments.seek(segment, subscription, target)

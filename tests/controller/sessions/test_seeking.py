@@ -57,7 +57,7 @@ def life(segments: KafkaSegments, folder: Path) -> Iterator[RunningController]:
         if one.client.get(PATH).status_code == 404:
             assert one.client.put(PATH).status_code == 204
             assert one.client.put(f"{PATH}/subscriptions/s").status_code == 204
-            write(segments._asking.bootstrap, WHOLE_SEGMENT, VALUES, TIMES)
+            write(segments._kafka.bootstrap, WHOLE_SEGMENT, VALUES, TIMES)
         yield one
 
 
