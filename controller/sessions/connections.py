@@ -36,9 +36,10 @@ from controller.access.grants import REVOKED, REVOKED_REASON, Grant
 from controller.errors import ControllerError, NotLeader
 from controller.metadata.base import StoreError
 from controller.sessions.coordinator import Link, Push
-from controller.sessions.manager import SessionManager, SubscriptionKey
+from controller.sessions.manager import SessionManager
 from controller.sessions.messages import ConsumerAssignment
 from controller.sessions.registry import SubscriptionRegistry
+from controller.sessions.stored import SubscriptionKey
 from schemas.base import Name, Wire
 from schemas.messages import SubscriptionType
 

@@ -16,20 +16,17 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import replace
 from typing import Any
 from weakref import WeakValueDictionary
 
 from controller.errors import ControllerError, NotFound
 from controller.metadata.base import StoreError
-from controller.metadata.records import ConsumerRegistration, SubscriptionRecord
 from controller.retries import with_jitter
 from controller.segments.base import SegmentStoreError, Target
-from controller.sessions.assignment import assignable
-from controller.sessions.coordinator import Away, Effects, Link, Push, SubscriptionCoordinator, restore
+from controller.sessions.coordinator import Effects, Link, Push, SubscriptionCoordinator
 from controller.sessions.messages import ConsumerAssignment
 from controller.sessions.registry import SubscriptionRegistry
-from decisions.topic.layout import segment_topic
+from controller.sessions.stored import NO_CONNECTION, StoredSessions, SubscriptionKey
 from schemas.messages import SubscriptionType
 
 log = logging.getLogger(__name__)
@@ -40,11 +37,7 @@ RETRY_DELAY_SECONDS, RETRY_JITTER_SECONDS = 1.0, 0.5
 """Time before a step that failed is tried again."""
 MIN_WAIT_SECONDS = 0.05
 """Shortest time before expired sessions are looked at."""
-NEVER = Away(2**62)
-"""The session of a consumer that was registered by REST."""
 
-SubscriptionKey = tuple[str, str]
-"""A topic and one of its subscriptions."""
 Tell = Callable[[Link, Push | str], None]
 """Sends an assignment to a link, or says why the link has lost its consumer; must not wait."""
 
@@ -55,7 +48,7 @@ class SessionManager:
     def __init__(self, registry: SubscriptionRegistry, grace_seconds: float, tell: Tell) -> None:
         """`tell` is called in the event loop, after what it tells was stored."""
         self._registry = registry
-        self._grace_ms = int(grace_seconds * 1000)
+        self._stored = StoredSessions(registry, int(grace_seconds * 1000))
         self._tell = tell
         self._locks: WeakValueDictionary[SubscriptionKey, asyncio.Lock] = WeakValueDictionary()
         self._led: dict[SubscriptionKey, SubscriptionCoordinator] = {}
@@ -86,7 +79,7 @@ class SessionManager:
         async with self._lock(key):
             coordinator = self._led.get(key)
             if coordinator is None:
-                coordinator = await asyncio.to_thread(self._load, key, type)
+                coordinator = await asyncio.to_thread(self._stored.load, key, type, _now_ms())
             after, change = coordinator.register(consumer, link, type)
             try:
                 await asyncio.to_thread(self._registry.register_consumer, *key, consumer, type, session=True)
@@ -129,9 +122,9 @@ class SessionManager:
         async with self._lock(key):
             coordinator = self._led.get(key)
             if coordinator is None:
-                coordinator = await asyncio.to_thread(self._load, key, None)
+                coordinator = await asyncio.to_thread(self._stored.load, key, None, _now_ms())
                 if coordinator.type == "STREAM":
-                    found, _ = await asyncio.to_thread(self._look, key, coordinator)
+                    found, _ = await asyncio.to_thread(self._stored.find_drained, key, coordinator)
                     coordinator, _ = coordinator.drain(found)
         segments = coordinator.assignment.get(consumer)
         if segments is None:
@@ -161,24 +154,6 @@ class SessionManager:
     def _lock(self, key: SubscriptionKey) -> asyncio.Lock:
         """The lock under which the coordinator of a subscription is changed."""
         return self._locks.setdefault(key, asyncio.Lock())
-
-    def _load(self, key: SubscriptionKey, type: SubscriptionType | None) -> SubscriptionCoordinator:
-        """What the store holds; everybody with the whole grace period. A missing subscription is one of `type`."""
-        layout, found = self._registry.membership(*key)
-        if found is None:
-            if type is None:
-                raise NotFound(f"Subscription not found: {key[1]} on {key[0]}")
-            return SubscriptionCoordinator(key[1], type, self._grace_ms, layout)
-        restored = restore(
-            key[1],
-            SubscriptionRecord(type=found.type, drained=found.drained),
-            [ConsumerRegistration(consumer_name=name) for name in found.consumers],
-            layout,
-            self._grace_ms,
-            _now_ms(),
-        )
-        sessions = {name: restored.sessions[name] if found.consumers[name] else NEVER for name in found.consumers}
-        return replace(restored, sessions=sessions)
 
     def _refresh_led(self, keys: list[SubscriptionKey]) -> None:
         for key in keys:
@@ -223,7 +198,7 @@ class SessionManager:
             if (before is None and not load) or not self._registry.leads(key[0]):
                 return
             try:
-                stored = await asyncio.to_thread(self._load, key, None)
+                stored = await asyncio.to_thread(self._stored.load, key, None, _now_ms())
             except NotFound as gone:
                 self._drop(key, gone.reason)
                 return
@@ -253,7 +228,7 @@ class SessionManager:
         if coordinator is None or coordinator.type != "STREAM":
             return
         start = coordinator.reset_drained(())[0] if after_seek else coordinator
-        found, reading = await asyncio.to_thread(self._look, key, start)
+        found, reading = await asyncio.to_thread(self._stored.find_drained, key, start)
         if found or after_seek:
             after, change = coordinator.reset_drained(start.drained | found)
             try:
@@ -270,25 +245,6 @@ class SessionManager:
             self._looks.pop(key).cancel()
         if reading and self._loop is not None:
             self._looks[key] = self._loop.call_later(DRAIN_SECONDS, lambda: self._spawn(self._drain(key)))
-
-    def _look(self, key: SubscriptionKey, coordinator: SubscriptionCoordinator) -> tuple[set[int], bool]:
-        """The sealed segments that were read to the end since, and whether there are others; children after parents."""
-        found: set[int] = set()
-        while True:
-            known = coordinator.drained | found
-            reading = {
-                segment.segment_id: segment_topic(key[0], segment)
-                for segment in assignable(coordinator.layout, known)
-                if not segment.is_active
-            }
-            try:
-                read = self._registry.drained_of(key[1], reading)
-            except (ControllerError, StoreError) as error:
-                log.warning("cannot tell what %s of %s has read: %s", key[1], key[0], error)
-                return found, True
-            if not read:
-                return found, bool(reading)
-            found |= read
 
     async def _expire(self, key: SubscriptionKey) -> None:
         async with self._lock(key):
@@ -313,7 +269,7 @@ class SessionManager:
 
     def _take(self, key: SubscriptionKey, after: SubscriptionCoordinator, change: Effects) -> None:
         """Take a stored step over and tell it."""
-        if all(session == NEVER for session in after.sessions.values()):
+        if all(session == NO_CONNECTION for session in after.sessions.values()):
             self._led.pop(key, None)
         else:
             self._led[key] = after
@@ -325,7 +281,7 @@ class SessionManager:
         if timer is not None:
             timer.cancel()
         due = after.due()
-        if key in self._led and due is not None and due < NEVER.until_ms and self._loop is not None:
+        if key in self._led and due is not None and due < NO_CONNECTION.until_ms and self._loop is not None:
             wait = max((due - _now_ms()) / 1000, MIN_WAIT_SECONDS)
             self._timers[key] = self._loop.call_later(wait, lambda: self._spawn(self._expire(key)))
 
