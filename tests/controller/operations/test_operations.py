@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,42 +24,11 @@ from schemas.metadata import ScalableTopicMetadata
 from tests.controller.conftest import NOWHERE, Clock, RunningController, run_controller
 from tests.controller.layout_strategies import assert_tiles
 from tests.controller.operations.crash_points import MERGE_POINTS, SPLIT_POINTS, Crash, crash_at
+from tests.controller.processes import ControllerProcess
 from tests.waiting import wait_until
 
-ROOT = Path(__file__).resolve().parents[3]
 TOPIC = "topic://acme/ops/t"
 PATH = "/admin/v2/scalable/acme/ops/t"
-
-
-class Service:
-    """A controller on one database through all its lives."""
-
-    def __init__(self, folder: Path, segments: str, bootstrap: str) -> None:
-        self._database = folder / "layouts.db"
-        self._settings = folder / "more.toml"
-        self._log = folder / "controller.log"
-        self._settings.write_text(
-            f'[kafka]\nbootstrap = "{bootstrap}"\n'
-            f'[controller]\nport = 0\ndatabase = "{self._database}"\nsegments = "{segments}"\n'
-        )
-
-    @contextmanager
-    def life(self, dies_at: str | None = None) -> Iterator[tuple[httpx.Client, subprocess.Popen[str]]]:
-        """One life, killed at the end of the block unless it has ended by then."""
-        module = ["anabranch.cli"] if dies_at is None else ["tests.controller.operations.dying_controller", dies_at]
-        command = [sys.executable, "-m", *module, "--home", str(ROOT), "-c", str(self._settings), "controller"]
-        with (
-            open(self._log, "a") as log,
-            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT) as process,
-        ):
-            try:
-                assert process.stdout is not None
-                line = process.stdout.readline()
-                assert line.startswith("controller ready at "), self._log.read_text()
-                with httpx.Client(base_url=line.split()[-1], timeout=60) as client:
-                    yield client, process
-            finally:
-                process.kill()
 
 
 def layout_of(client: httpx.Client) -> ScalableTopicMetadata:
@@ -75,7 +42,7 @@ def newest(client: httpx.Client) -> dict[str, object]:
     return found
 
 
-def call_deadly(service: Service, point: str, call: str) -> None:
+def call_deadly(service: ControllerProcess, point: str, call: str) -> None:
     with service.life(point) as (client, process):
         with pytest.raises(httpx.TransportError):
             client.post(f"{PATH}/{call}", headers={"X-Anabranch-Decision": "d-1"})
@@ -137,7 +104,7 @@ def test_killed_between_two_steps_an_operation_ends_after_the_start_and_is_annou
 ) -> None:
     with run_controller(tmp_path / "layouts.db") as first:
         first.client.put(f"{PATH}?numInitialSegments=2")
-    call_deadly(Service(tmp_path, "none", NOWHERE), point, call)
+    call_deadly(ControllerProcess(tmp_path), point, call)
     check_ended_once(tmp_path / "layouts.db", call, kind)
 
 
@@ -182,7 +149,7 @@ def test_stopped_in_a_split_on_kafka_no_message_and_no_subscription_is_lost(
 
 @pytest.mark.broker
 def test_killed_in_a_split_on_kafka_no_message_and_no_subscription_is_lost(kafka: str, tmp_path: Path) -> None:
-    service = Service(tmp_path, "kafka", kafka)
+    service = ControllerProcess(tmp_path, "kafka", kafka)
     segments = KafkaSegments(kafka)
     with service.life() as (client, _):
         assert client.put(PATH).status_code == 204
@@ -198,7 +165,7 @@ def test_killed_in_a_split_on_kafka_no_message_and_no_subscription_is_lost(kafka
 def test_a_creation_that_was_killed_half_way_leaves_no_segment_and_can_be_asked_for_again(
     kafka: str, tmp_path: Path
 ) -> None:
-    service = Service(tmp_path, "kafka", kafka)
+    service = ControllerProcess(tmp_path, "kafka", kafka)
     segments = KafkaSegments(kafka)
     first, second = (
         segment_topic("topic://acme/ops/made", one) for one in SegmentLayout.create(2, 0).segments.values()
@@ -249,7 +216,7 @@ def running(segments: Unreachable, tmp_path: Path) -> Iterator[RunningController
         yield one
 
 
-def test_an_operation_without_an_answer_stays_open_and_is_joined_by_whoever_asks_again(
+def test_an_operation_without_an_answer_stays_open_and_is_joined_by_the_next_caller(
     running: RunningController, segments: Unreachable
 ) -> None:
     running.client.put(f"{PATH}?numInitialSegments=2")

@@ -21,7 +21,7 @@ from controller.segments.no_segments import NoSegments
 from decisions.topic.layout import LayoutArgumentError, SegmentLayout, segment_topic
 from schemas.messages import LayoutEvent, parse_message
 from schemas.metadata import AutoScalePolicyOverride, HashRange
-from tests.controller.operations.operating import Deadly, Journal, StoredLayouts, resume_until
+from tests.controller.operations.operating import Deadly, FileJournal, RecordingLayouts, resume_until
 from tests.controller.owned import OwnedStore
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -45,9 +45,9 @@ class Scene:
 
     topic: str
     store: OwnedStore
-    layouts: StoredLayouts
+    layouts: RecordingLayouts
     segments: KafkaSegments
-    journal: Journal
+    journal: FileJournal
 
     @property
     def stored(self) -> StoredLayout:
@@ -147,7 +147,7 @@ def set_scene(store: OwnedStore, segments: KafkaSegments, folder: Path, name: st
     with store.writing(topic) as transaction:
         transaction.insert_topic(topic, layout.to_metadata())
         transaction.insert_subscription(topic, "billing", "STREAM")
-    return Scene(topic, store, StoredLayouts(store), segments, Journal(folder))
+    return Scene(topic, store, RecordingLayouts(store), segments, FileJournal(folder))
 
 
 def expected(kind: str, layout: SegmentLayout) -> SegmentLayout:
@@ -184,7 +184,7 @@ def test_killed_with_9_after_the_layout_was_replaced_and_resumed_it_ends_the_sam
     died = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert died.returncode == -signal.SIGKILL, died.stderr
     scene.store = OwnedStore(SqliteStore(tmp_path / "layouts.db"))
-    scene.layouts = StoredLayouts(scene.store)
+    scene.layouts = RecordingLayouts(scene.store)
     scene.check_order(operation)
     scene.check_end(scene.resume(), expected("split", before))
     scene.store.close()
@@ -214,7 +214,7 @@ def test_a_policy_that_changes_meanwhile_is_kept(scene: Scene) -> None:
 
 @pytest.mark.broker
 @pytest.mark.parametrize("step", ["terminate-parent", "update-layout"])
-def test_children_whose_ids_were_taken_are_planned_anew(step: OperationStep, scene: Scene) -> None:
+def test_children_whose_ids_were_taken_are_planned_again(step: OperationStep, scene: Scene) -> None:
     operation = scene.run_until(step, scene.plan("split"))
     scene.change(lambda layout: layout.split_segment(1, NOW))
     ended = scene.resume()
@@ -269,7 +269,7 @@ def test_a_parent_without_a_topic_takes_part_as_an_empty_one(scene: Scene) -> No
 
 @pytest.mark.parametrize("kind", ["split", "merge"])
 def test_without_segments_only_the_layout_changes(kind: str, store: OwnedStore, tmp_path: Path) -> None:
-    topic, layouts, journal = "topic://acme/protocol/none", StoredLayouts(store), Journal(tmp_path)
+    topic, layouts, journal = "topic://acme/protocol/none", RecordingLayouts(store), FileJournal(tmp_path)
     layout = SegmentLayout.create(2, NOW - 1000)
     with store.writing(topic) as transaction:
         transaction.insert_topic(topic, layout.to_metadata())

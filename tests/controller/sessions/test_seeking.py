@@ -245,7 +245,7 @@ def test_a_segment_without_the_subscription_gets_it_and_a_segment_that_is_gone_i
 
 
 class Broken(KafkaSegments):
-    """On some segments Kafka does not answer whoever wants to move a subscription."""
+    """On some segments Kafka does not answer requests to move a subscription."""
 
     unreachable: tuple[str, ...] = ()
 
