@@ -77,7 +77,7 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> None:
                 _avoid_long_collections()
                 ready(url)
 
-            # A refused or redirected WebSocket is an answer, which uvicorn takes for a mistake of the app.
+            # uvicorn logs a refused or redirected WebSocket as an error of the app; it is an answer.
             logging.getLogger("uvicorn.error").addFilter(lambda said: _UNFINISHED not in said.getMessage())
             server = ControllerServer(config, app.state.end_sessions, started)
             # uvicorn takes these over while it runs and raises them again at its end: that must not kill the process.

@@ -75,10 +75,10 @@ class ScalableTopicService:
             self._operations.finish_open(term)
             self._store.clear(term)
             if not isinstance(self._segments, NoSegments):
-                # Killed or refused from here on, the next leader takes away what was made.
+                # If this is killed or refused from here on, the next leader removes the segments.
                 with self._store.write(term) as transaction:
                     transaction.begin_creation(topic, metadata)
-                self._operations.unsettled(topic)
+                self._operations.mark_unsettled(topic)
                 for segment in layout.segments.values():
                     self._segments.create(topic, segment.segment_id, HashRange(start=segment.start, end=segment.end))
             with self._store.write(term) as transaction:
@@ -88,12 +88,12 @@ class ScalableTopicService:
                 transaction.announce(announcement)
 
     def delete_topic(self, topic: str) -> None:
-        """Delete a topic with its subscriptions; what listeners hear last is the layout it had."""
+        """Delete a topic with its subscriptions; the last announcement has the layout that it had."""
         now = self._now_ms()
         self._store.check_topic(topic)
         with self._operations.locked(topic) as term:
             stored = self._store.existing_topic(topic)
-            # The layout goes last, so that a deletion that was broken off can be repeated.
+            # The layout is removed last, so that a deletion that was interrupted can be repeated.
             for segment in SegmentLayout.from_metadata(stored.metadata).segments.values():
                 self._segments.delete(segment_topic(topic, segment))
             with self._store.write(term) as transaction:

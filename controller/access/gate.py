@@ -53,7 +53,7 @@ class RequestGate:
             return
         scope = {**scope, "path": path, CALLER: caller}
         if self._access.is_guarded and scope.get("method") not in ("GET", "HEAD"):
-            send = _told(send, f"{scope.get('method', 'WebSocket')} {path[:500]}", caller)
+            send = _logged(send, f"{scope.get('method', 'WebSocket')} {path[:500]}", caller)
         if scope["type"] == "websocket":
             await self._app(scope, receive, send)
             return
@@ -95,7 +95,7 @@ class RequestGate:
                 return b"".join(chunks)
 
 
-def _told(send: Send, what: str, caller: Caller) -> Send:
+def _logged(send: Send, what: str, caller: Caller) -> Send:
     """`send`, with a line in the log of the status that it sends."""
 
     async def tell(message: Message) -> None:

@@ -80,7 +80,7 @@ class Leaders:
             assert controller.election is not None
             controller.used_at = time.monotonic()
             if not controller.election.leadership.is_leading:
-                # The store was away for a moment, and its callback is still to come.
+                # The store was away for a moment, and has not called back yet.
                 controller.election.stand()
             leadership = controller.election.leadership
             if leadership.state is LeaderElectionState.LEADING and leadership.version is not None:

@@ -161,7 +161,7 @@ class SqliteStore(MetadataStore):
         with self._lock, self._read_lock:
             if self._closed:
                 return
-            # Where that fails, the next opening does it.
+            # If that fails, it is done when the file is opened next.
             with suppress(StoreUnavailable), self._writing() as changes:
                 self._drop_ephemerals(self._db, changes)
             self._closed = True

@@ -127,7 +127,7 @@ def _write(source: MetadataStore, target: MetadataStore, say: Callable[[str], No
     size = 0
     for number, (path, value) in enumerate(_walk(source), 1):
         if store_paths.is_announcement(path):
-            # Its place in the order is a number that the target gives: those that come later go behind it.
+            # The target numbers announcements in the order of the commits, so they are copied one by one.
             target.commit(*ops)
             target.commit(Append(store_paths.OUTBOX, value))
             ops, size = [], 0

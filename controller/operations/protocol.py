@@ -133,7 +133,7 @@ def _discover_subscriptions(operation: Operation, segments: SegmentStore, layout
         try:
             found.update(segments.subscriptions(parent))
         except SegmentNotFound:
-            # It has nothing to lose; the step that terminates makes it.
+            # A missing parent has no subscriptions; the step that terminates parents makes it.
             continue
     return _next(operation, subscriptions=tuple(sorted(found)))
 

@@ -217,8 +217,8 @@ class Publisher:
         page = self._snapshots.next_page()
         if page is None:
             return entries, None
-        # What was committed since the names were read may be in the page already: sent after it, the first of two such
-        # changes would be an older truth than the page. Their own announcements tell of these keys, the page does not.
+        # A change committed after the names were read may be in the page already. Of two such changes of one key, the
+        # announcement of the first, sent after the page, would be older than the page; so the page leaves the key out.
         self._names.extend(self._outbox.names(after=entries[-1].name if entries else last))
         return entries, page.without(self._keys(list(self._names)))
 

@@ -103,7 +103,7 @@ class KafkaSegments(SegmentStore):
             except KafkaException as error:
                 if code_of(error) != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise
-            # The client itself remembers that it saw no such topic, until it is made to look.
+            # The client remembers that the topic did not exist until it asks again.
             self._kafka.until(lambda: self._has_leader(segment))
             # The broker that keeps the positions may hear of a new topic a moment later.
             self._positions.start(segment, sorted(set(subscriptions)), "earliest", patient=True)

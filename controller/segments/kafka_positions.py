@@ -70,7 +70,7 @@ class Positions:
         """
         if not self.of(segment, [subscription]):
             return False
-        # First of all: what is written after this look is either found by its time or behind this end.
+        # Read the end first: a message that is written later is either found by its time or behind this end.
         offset = self._offset(segment, _LATEST)
         if timestamp_ms is not None:
             found = self._offset(segment, OffsetSpec.for_timestamp(timestamp_ms))

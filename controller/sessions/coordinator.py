@@ -75,7 +75,7 @@ NOTHING = Effects()
 
 @dataclass(frozen=True)
 class SubscriptionCoordinator:
-    """Consumers and segments of one subscription. A QUEUE is coordinated by nobody: counted, never assigned."""
+    """Consumers and segments of one subscription. The consumers of a QUEUE are counted, and never assigned segments."""
 
     name: str
     type: SubscriptionType
@@ -205,7 +205,7 @@ def restore(
 ) -> SubscriptionCoordinator:
     """The coordinator of a new leader at `now_ms`: everybody away, with a whole grace period (PIP-468 "failover").
 
-    `layout` may be newer than the record; drained segments that are gone from it, or are none, are left out.
+    `layout` may be newer than the record; drained segments that it does not have, or that are not sealed, are left out.
     """
     empty = SubscriptionCoordinator(name, record.type, grace_ms, layout)
     drained, _ = empty.drain(record.drained)

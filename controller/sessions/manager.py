@@ -84,7 +84,7 @@ class SessionManager:
             try:
                 await asyncio.to_thread(self._registry.register_consumer, *key, consumer, type, session=True)
             except (SegmentStoreError, StoreError):
-                # Perhaps it is registered, and has the grace period to come again.
+                # It may be registered, and then has the grace period to connect again.
                 self._spawn(self._refresh(key, load=True))
                 raise
             self._take(key, after, change)
@@ -238,7 +238,7 @@ class SessionManager:
                 reading = True
             else:
                 after_seek = True
-            # After a seek also what is not stored: what is then says less than this, and never more.
+            # After a seek also when it was not stored: what is stored then has fewer drained segments, never more.
             if after_seek:
                 self._take(key, after, change)
         if key in self._looks:
@@ -268,7 +268,7 @@ class SessionManager:
             await asyncio.to_thread(self._registry.unregister_consumers, *key, gone)
 
     def _take(self, key: SubscriptionKey, after: SubscriptionCoordinator, change: Effects) -> None:
-        """Take a stored step over and tell it."""
+        """Make a stored step the present state, and tell the consumers."""
         if all(session == NO_CONNECTION for session in after.sessions.values()):
             self._led.pop(key, None)
         else:
@@ -324,7 +324,7 @@ class SessionManager:
 
 
 def _last(pushes: Iterable[Push]) -> tuple[Push, ...]:
-    """Of several to one consumer the last: each is whole."""
+    """The last push to each consumer: every push is whole."""
     return tuple({push.consumer: push for push in pushes}.values())
 
 

@@ -188,7 +188,7 @@ class SubscriptionRegistry:
             try:
                 self._segments.seek(segment, subscription, target)
             except SubscriptionNotFound:
-                # Its creation was broken off.
+                # Its creation was interrupted.
                 self._segments.create_subscription(segment, subscription)
                 self._segments.seek(segment, subscription, target)
 
