@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 MAX_UNREAD_SECONDS = 60
 """Time after which a connection ends when its client reads nothing (Linux)."""
 _UNFINISHED = "without completing handshake"
-GRACE_SECONDS = 5
+MAX_SHUTDOWN_SECONDS = 5
 """Longest wait at a clean stop for requests that are being answered."""
 
 
@@ -70,7 +70,7 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> None:
                 log_level="warning",
                 access_log=False,
                 server_header=False,
-                timeout_graceful_shutdown=GRACE_SECONDS,
+                timeout_graceful_shutdown=MAX_SHUTDOWN_SECONDS,
             )
 
             def started() -> None:

@@ -16,7 +16,7 @@ from controller.metadata.records import ConsumerRegistration, SubscriptionRecord
 from schemas.messages import SubscriptionType
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 
-_READ_AT_ONCE = 200
+_MAX_READS = 200
 
 
 class StoredTopic(NamedTuple):
@@ -95,8 +95,8 @@ class LayoutReader:
 
     def layouts(self, topics: Sequence[str]) -> Iterator[tuple[str, bytes]]:
         """Those of these topics that exist, each with its layout record as JSON; read in parts."""
-        for start in range(0, len(topics), _READ_AT_ONCE):
-            some = topics[start : start + _READ_AT_ONCE]
+        for start in range(0, len(topics), _MAX_READS):
+            some = topics[start : start + _MAX_READS]
             found = self._nodes.get_all([store_paths.topic_path(topic) for topic in some])
             yield from ((topic, node.value) for topic, node in zip(some, found, strict=True) if node and node.value)
 

@@ -22,8 +22,8 @@ from schemas.settings import Settings
 
 MAX_OPS, MAX_COMMIT_BYTES = 200, 500_000
 """Of one commit. (A single node may be larger; ZooKeeper has the last word.)"""
-_READ_AT_ONCE = 200
-_SAY_EVERY = 10_000
+_MAX_READS = 200
+_PROGRESS_EVERY = 10_000
 
 NodeValue = tuple[str, bytes]
 """Path and value."""
@@ -114,8 +114,8 @@ def _walk(nodes: MetadataStore, above: str = ROOT) -> Iterator[NodeValue]:
     """All that is to be copied, each node before those below it, in the order of the names."""
     top = "" if above == ROOT else above
     names = nodes.children(above)
-    for start in range(0, len(names), _READ_AT_ONCE):
-        paths = [f"{top}/{name}" for name in names[start : start + _READ_AT_ONCE]]
+    for start in range(0, len(names), _MAX_READS):
+        paths = [f"{top}/{name}" for name in names[start : start + _MAX_READS]]
         for path, node in zip(paths, nodes.get_all(paths), strict=True):
             if node is not None and not store_paths.stays_behind(path):
                 yield path, node.value
@@ -137,7 +137,7 @@ def _write(source: MetadataStore, target: MetadataStore, say: Callable[[str], No
             target.commit(*ops)
             ops, size = [], len(path) + len(value)
         ops.append(Put(path, value))
-        if number % _SAY_EVERY == 0:
+        if number % _PROGRESS_EVERY == 0:
             say(f"{number} nodes copied")
     target.commit(*ops)
 

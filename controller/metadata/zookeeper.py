@@ -66,7 +66,7 @@ _COUNTERS = 256
 """Two commits disturb each other when one makes a node whose counter the other checks: rare, and harmless."""
 MAX_COMMIT_BYTES = 900_000
 """A server refuses requests above 1 MiB (its `jute.maxbuffer`) by closing the connection."""
-_READS = 500
+_MAX_READS = 500
 """Nodes that are asked for at once."""
 _MOVED = (BadVersionError, NoNodeError, NodeExistsError)
 _STATES = {
@@ -142,9 +142,9 @@ class ZooKeeperStore(MetadataStore):
         """See `MetadataStore`."""
         found: list[Stored | None] = []
         nodes = [self._tree + check_path(path) for path in paths]
-        for start in range(0, len(nodes), _READS):
-            asked = self._asked(*(partial(self._client.get_async, node) for node in nodes[start : start + _READS]))
-            for number in range(len(nodes[start : start + _READS])):
+        for start in range(0, len(nodes), _MAX_READS):
+            asked = self._asked(*(partial(self._client.get_async, node) for node in nodes[start : start + _MAX_READS]))
+            for number in range(len(nodes[start : start + _MAX_READS])):
                 try:
                     value, stat = self._answer(asked, number)
                 except NoNodeError:

@@ -37,9 +37,9 @@ MAX_READ = 200
 """Entries that are read at once; each may be as large as a message."""
 DELAY_SECONDS, MAX_DELAY_SECONDS, JITTER_SECONDS = 0.2, 5.0, 0.2
 """Between two attempts to send: the first delay, which doubles, the longest one, and what is added at random."""
-STALLED_SECONDS = 10.0
+MAX_SILENCE_SECONDS = 10.0
 """Without a confirmation for this long, with messages waiting for one, the publisher is not working."""
-DRAIN_SECONDS = 3.0
+MAX_FLUSH_SECONDS = 3.0
 """Longest wait at a clean stop for what is in flight; what is left stays in the outbox."""
 IDLE_SECONDS = 0.5
 
@@ -101,10 +101,10 @@ class Publisher:
         self._thread.start()
 
     def stop(self) -> None:
-        """Send what is left, for at most `DRAIN_SECONDS`, and end the thread."""
+        """Send what is left, for at most `MAX_FLUSH_SECONDS`, and end the thread."""
         self._stopping.set()
         self._announced.set()
-        self._thread.join(DRAIN_SECONDS + MAX_DELAY_SECONDS)
+        self._thread.join(MAX_FLUSH_SECONDS + MAX_DELAY_SECONDS)
         if self._watch is not None:
             self._watch.cancel()
 
@@ -119,7 +119,7 @@ class Publisher:
         if self._leader_check() is None:
             return PublisherStatus(True, None)
         waited = time.monotonic() - self._progress_at
-        if self._error is None and self._in_flight and waited > STALLED_SECONDS:
+        if self._error is None and self._in_flight and waited > MAX_SILENCE_SECONDS:
             return PublisherStatus(False, f"Kafka at {self._bootstrap} has confirmed nothing for {waited:.0f} s")
         return PublisherStatus(self._error is None, self._error)
 
@@ -185,7 +185,7 @@ class Publisher:
                 if self._failure is not None:
                     raise KafkaException(self._failure)
                 if self._stopping.is_set():
-                    stop_at = min(stop_at, time.monotonic() + DRAIN_SECONDS)
+                    stop_at = min(stop_at, time.monotonic() + MAX_FLUSH_SECONDS)
                     done = not entries and not self._in_flight
                     if done or self._error is not None or time.monotonic() > stop_at:
                         return

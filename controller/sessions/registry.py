@@ -23,7 +23,7 @@ from controller.segments.no_segments import NoSegments
 from decisions.topic.layout import SegmentLayout, segment_topic
 from schemas.messages import SubscriptionType
 
-MOVED_AT_ONCE = 8
+MAX_CONCURRENT_SEEKS = 8
 """Segments on which a subscription is moved at the same time: most of the time is spent waiting."""
 
 
@@ -99,7 +99,7 @@ class SubscriptionRegistry:
                 )
             layout = SegmentLayout.from_metadata(self._store.existing_topic(topic).metadata)
             segments = [segment_topic(topic, segment) for segment in layout.segments.values()]
-            with ThreadPoolExecutor(MOVED_AT_ONCE) as pool:
+            with ThreadPoolExecutor(MAX_CONCURRENT_SEEKS) as pool:
                 list(pool.map(lambda segment: self._segments.check_unused(segment, subscription), segments))
                 # Before the first is moved: the next leader must not believe that it was read.
                 with self._store.write(term) as transaction:
