@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 KEEP_ALIVE_SECONDS = 15.0
 """Longest silence of an event stream: a comment is sent, so that both ends notice when the other one is gone."""
-MAX_LAST_SEND_SECONDS = 1.0
+MAX_SEND_SECONDS = 1.0
 """Time for a message that is being sent when its session ends."""
 CLOSE_CODES = {
     CloseReason.LEFT: 1000,
@@ -84,9 +84,7 @@ async def carry(session: WatchSession, sending: Awaitable[None], gone: Awaitable
     try:
         await asyncio.wait({sender, leaver, end}, return_when=asyncio.FIRST_COMPLETED)
         if end.done() and not leaver.done():
-            await asyncio.wait(
-                {sender}, timeout=0 if session.closed_because is CloseReason.SLOW else MAX_LAST_SEND_SECONDS
-            )
+            await asyncio.wait({sender}, timeout=0 if session.closed_because is CloseReason.SLOW else MAX_SEND_SECONDS)
     finally:
         for task in (sender, leaver, end):
             task.cancel()
