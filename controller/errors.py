@@ -1,6 +1,7 @@
 """Refusals of the controller: an HTTP status and one sentence for the caller.
 
-Stage: raised by the service and what it calls, answered by the app. `StartError` is for whoever starts the process.
+Stage: raised by the service and what it calls, answered by the app. `StartError` is for the person who starts the
+process.
 """
 
 from __future__ import annotations

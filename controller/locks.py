@@ -1,4 +1,4 @@
-"""A lock for each name that somebody uses just now. Stage: below everything of the controller that is threaded."""
+"""A lock for each name that is in use, for the threads of one process; processes lock files with filelock."""
 
 from __future__ import annotations
 

@@ -27,12 +27,12 @@ from decisions.autoscale.policy import ClusterPolicy
 
 @dataclass(frozen=True)
 class NodeSettings:
-    """What a node is told; the keys of `[controller]` with the same names."""
+    """The settings of a node; the keys of `[controller]` with the same names."""
 
     url: str
     """Its own address, by which clients and other nodes reach it."""
     bootstrap: str
-    """The Kafka that is told of every change."""
+    """The Kafka to which every change is announced."""
     policy: ClusterPolicy
     """The cluster's policy: overrides that contradict it are refused."""
     sealed_retention_seconds: float

@@ -22,7 +22,7 @@ _FIELDS = frozenset(field.alias for field in AutoScalePolicyOverride.model_field
 def parse_override(body: bytes) -> AutoScalePolicyOverride | None:
     """The override in a request's body; None for an empty body or `null`, which removes it as in Pulsar.
 
-    Raises `BadRequest` for what is no JSON object, an unknown field, or a value of the wrong type.
+    Raises `BadRequest` for anything but a JSON object, an unknown field, or a value of the wrong type.
     """
     value = parse_json(body)
     if value is None:
@@ -32,8 +32,8 @@ def parse_override(body: bytes) -> AutoScalePolicyOverride | None:
     for name, number in value.items():
         if name not in _FIELDS:
             raise BadRequest(f"unknown policy field: {name[:200]}")
-        if isinstance(number, (int, float)) and abs(number) > _most(name):
-            raise BadRequest(f"{name}: out of range, at most {_most(name)}")
+        if isinstance(number, (int, float)) and abs(number) > _max_value(name):
+            raise BadRequest(f"{name}: out of range, at most {_max_value(name)}")
     try:
         return AutoScalePolicyOverride.model_validate(value)
     except ValidationError as error:
@@ -60,7 +60,7 @@ def parse_json(body: bytes) -> object:
         raise BadRequest(f"the body is not JSON: {error}") from None
 
 
-def _most(field: str) -> int:
+def _max_value(field: str) -> int:
     """The largest value that Pulsar's type of a field holds; durations are kept in milliseconds."""
     if field in _INTS:
         return MAX_INT

@@ -30,10 +30,10 @@ from schemas.settings import ControllerSettings, Settings
 
 log = logging.getLogger(__name__)
 
-UNTAKEN_SECONDS = 60
-"""Time after which a connection ends whose client takes nothing of what it is sent (Linux)."""
+MAX_UNREAD_SECONDS = 60
+"""Time after which a connection ends when its client reads nothing (Linux)."""
 _UNFINISHED = "without completing handshake"
-GRACE_SECONDS = 5
+MAX_SHUTDOWN_SECONDS = 5
 """Longest wait at a clean stop for requests that are being answered."""
 
 
@@ -71,14 +71,14 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> None:
                 log_level="warning",
                 access_log=False,
                 server_header=False,
-                timeout_graceful_shutdown=GRACE_SECONDS,
+                timeout_graceful_shutdown=MAX_SHUTDOWN_SECONDS,
             )
 
             def started() -> None:
-                _spare_pauses()
+                _avoid_long_collections()
                 ready(url)
 
-            # A refused or redirected WebSocket is an answer, which uvicorn takes for a mistake of the app.
+            # uvicorn logs a refused or redirected WebSocket as an error of the app; it is an answer.
             logging.getLogger("uvicorn.error").addFilter(lambda said: _UNFINISHED not in said.getMessage())
             server = ControllerServer(config, app.state.end_sessions, started)
             # uvicorn takes these over while it runs and raises them again at its end: that must not kill the process.
@@ -113,10 +113,10 @@ class ControllerServer(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def _spare_pauses() -> None:
+def _avoid_long_collections() -> None:
     """A full collection of garbage stops everything: a tenth of a second with a thousand sessions.
 
-    What the start has made is never looked at again, and what has lived long only seldom; young garbage goes as ever.
+    Objects that the start made are never collected, and old ones seldom; young garbage is collected as before.
     """
     gc.collect()
     gc.freeze()
@@ -127,11 +127,11 @@ def _segments(settings: Settings) -> SegmentStore:
     if settings.controller.segments == "none":
         return NoSegments()
     segments = KafkaSegments(settings.kafka.bootstrap)
-    threading.Thread(target=_complain, args=[segments], name="complaints", daemon=True).start()
+    threading.Thread(target=_log_complaints, args=[segments], name="complaints", daemon=True).start()
     return segments
 
 
-def _complain(segments: KafkaSegments) -> None:
+def _log_complaints(segments: KafkaSegments) -> None:
     try:
         for complaint in segments.complaints():
             log.warning("%s", complaint)
@@ -161,7 +161,7 @@ def _access(settings: Settings) -> Access:
 def _listen(chosen: ControllerSettings, access: Access) -> socket.socket:
     if not access.is_guarded and not _is_loopback(chosen.host):
         raise StartError(
-            f"controller.host {chosen.host} is no loopback address and needs tokens: name a file of them in "
+            f"controller.host {chosen.host} is not a loopback address and needs tokens: name a file of them in "
             "controller.tokens_file (anabranch token new), or set ANABRANCH_CONTROLLER_TOKEN"
         )
     family = socket.AF_INET6 if ":" in chosen.host else socket.AF_INET
@@ -175,8 +175,8 @@ def _listen(chosen: ControllerSettings, access: Access) -> socket.socket:
     # asyncio does this for sockets that it makes itself only; without it an answer with a body takes 40 ms longer.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
-        # A client that takes nothing of what it was sent is cut off by the kernel: the write buffer goes with it.
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNTAKEN_SECONDS * 1000)
+        # The kernel cuts off a client that reads nothing, and its write buffer goes with it.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, MAX_UNREAD_SECONDS * 1000)
     return listening
 
 
@@ -194,6 +194,6 @@ def _url(chosen: ControllerSettings, listening: socket.socket) -> str:
     host, port = listening.getsockname()[:2]
     if chosen.zookeeper.address and host in ("0.0.0.0", "::"):
         raise StartError(
-            f"controller.host {host} is no address by which others reach this node: set controller.node_url"
+            f"controller.host {host} is not an address by which others reach this node: set controller.node_url"
         )
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

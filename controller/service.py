@@ -2,7 +2,7 @@
 
 Stage: between the app and the store. Every operation is one transaction that holds the change and its announcement. All
 that changes a topic is done by its leader: another node raises `NotLeader`. A layout is read, changed by
-`decisions.topic.layout` and put back by compare-and-set; who loses a race looks again, so that of two splits of the
+`decisions.topic.layout` and put back by compare-and-set; the loser of a race reads again, so that of two splits of the
 same segment one is done and the other hears that the segment is not active any more.
 """
 
@@ -72,14 +72,14 @@ class ScalableTopicService:
         with self._operations.locked(topic) as term:
             if self._store.has_topic(topic):
                 raise Conflict(f"Scalable topic already exists: {topic}")
-            # What was begun in a former life of the topic must not go on in this one.
+            # What was begun for an earlier topic of that name must not go on for this one.
             self._operations.finish_open(term)
             self._store.clear(term)
             if not isinstance(self._segments, NoSegments):
-                # Killed or refused from here on, the next leader takes away what was made.
+                # If this is killed or refused from here on, the next leader removes the segments.
                 with self._store.write(term) as transaction:
                     transaction.begin_creation(topic, metadata)
-                self._operations.unsettled(topic)
+                self._operations.mark_unsettled(topic)
                 for segment in layout.segments.values():
                     self._segments.create(topic, segment.segment_id, HashRange(start=segment.start, end=segment.end))
             with self._store.write(term) as transaction:
@@ -89,12 +89,12 @@ class ScalableTopicService:
                 transaction.announce(announcement)
 
     def delete_topic(self, topic: str) -> None:
-        """Delete a topic with its subscriptions; what listeners hear last is the layout it had."""
+        """Delete a topic with its subscriptions; the last announcement has the layout that it had."""
         now = self._now_ms()
         self._store.check_topic(topic)
         with self._operations.locked(topic) as term:
             stored = self._store.existing_topic(topic)
-            # The layout goes last, so that a deletion that was broken off can be repeated.
+            # The layout is removed last, so that a deletion that was interrupted can be repeated.
             for segment in SegmentLayout.from_metadata(stored.metadata).segments.values():
                 self._segments.delete(segment_topic(topic, segment))
             with self._store.write(term) as transaction:
@@ -148,7 +148,7 @@ class ScalableTopicService:
         }
 
     def has_segment(self, topic: str, descriptor: str) -> bool:
-        """Whether the layout of a topic has a segment; not when there is no such topic."""
+        """Whether the layout of a topic has a segment; False without the topic."""
         stored = self._store.topic(topic)
         segments = SegmentLayout.from_metadata(stored.metadata).segments.values() if stored else ()
         return any(segment.descriptor == descriptor for segment in segments)

@@ -34,10 +34,10 @@ ANYBODY: Final = Caller("anybody", "admin")
 
 
 class Access:
-    """Tells callers by their tokens: those of a file, or one token that opens everything, or none is asked for.
+    """Tells callers by their tokens: those of a file, or one token that opens everything, or nobody needs one.
 
-    A file that was changed counts from the next request on. One that cannot be read any more is complained about in the
-    log, and what it held before goes on to count.
+    A changed file counts from the next request on. When it cannot be read any more, the log says so, and the tokens
+    that it held before still count.
     """
 
     def __init__(self, tokens_file: Path | None = None, token: str | None = None) -> None:
@@ -46,7 +46,7 @@ class Access:
         self._mark: tuple[int, ...] | None = None
         self._entries: list[TokenEntry] = []
         self.changes = 0
-        """How often the file was read anew."""
+        """How often the file was read again."""
         if tokens_file is not None:
             self._mark = _mark(tokens_file)
             self._entries = read_tokens(tokens_file)
@@ -56,7 +56,7 @@ class Access:
         """Whether a token is asked for at all."""
 
     def caller(self, authorization: bytes) -> Caller | None:
-        """Who sends this header `Authorization`; None when nobody is known by it."""
+        """Who sends this header `Authorization`; None when it names nobody."""
         if not self.is_guarded:
             return ANYBODY
         self.follow_file()
@@ -65,14 +65,14 @@ class Access:
             return None
         digest = digest_of(token.strip())
         found = None
-        # All of them, whichever it is: how long it takes tells nothing.
+        # Compare with all of them, so that the time it takes tells nothing.
         for entry in self._entries:
             if hmac.compare_digest(entry.digest, digest):
                 found = entry
         return None if found is None else Caller(*found)
 
     def opens(self, caller: Caller, needed: Role) -> bool:
-        """Whether the token of a caller who was let in once still opens what needs a role; as the file was read."""
+        """Whether the token of a caller still has the role that is needed, as the file was read last."""
         if not self.is_guarded:
             return True
         return any(entry.digest == caller.digest and suffices(entry.role, needed) for entry in self._entries)
@@ -88,7 +88,7 @@ class Access:
         try:
             self._entries = read_tokens(self._file)
         except TokensError as error:
-            log.error("the tokens stay as they were: %s", error)
+            log.error("the tokens cannot be read, those of before still count: %s", error)
         else:
             self.changes += 1
             log.info("%d tokens are known now", len(self._entries))

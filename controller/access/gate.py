@@ -22,13 +22,13 @@ OPEN_PATHS = frozenset({"/healthz"})
 
 
 class _BrokenOff(Exception):
-    """Nobody waits for an answer any more."""
+    """The client is gone."""
 
 
 class RequestGate:
-    """Lets a request through whose caller is known and that is small enough: 401 and 413 otherwise.
+    """Lets a request in when its caller is known and it is small enough; answers 401 or 413 otherwise.
 
-    The caller's name goes into the log with everything but plain reading: who asked for what, and what was answered.
+    Every request that is more than a read is logged: who asked for what, and what was answered.
     """
 
     def __init__(self, app: ASGIApp, access: Access, max_body_bytes: int) -> None:
@@ -53,7 +53,7 @@ class RequestGate:
             return
         scope = {**scope, "path": path, CALLER: caller}
         if self._access.is_guarded and scope.get("method") not in ("GET", "HEAD"):
-            send = _told(send, f"{scope.get('method', 'WebSocket')} {path[:500]}", caller)
+            send = _logged(send, f"{scope.get('method', 'WebSocket')} {path[:500]}", caller)
         if scope["type"] == "websocket":
             await self._app(scope, receive, send)
             return
@@ -79,7 +79,7 @@ class RequestGate:
         await self._app(scope, replay, send)
 
     async def _body(self, receive: Receive) -> bytes | None:
-        """The whole body; None when it is too large. Raises `_BrokenOff` when its sender is gone half way."""
+        """The whole body; None when it is too large. Raises `_BrokenOff` when its sender has left before the end."""
         chunks: list[bytes] = []
         size = 0
         while True:
@@ -95,7 +95,7 @@ class RequestGate:
                 return b"".join(chunks)
 
 
-def _told(send: Send, what: str, caller: Caller) -> Send:
+def _logged(send: Send, what: str, caller: Caller) -> Send:
     """`send`, with a line in the log of the status that it sends."""
 
     async def tell(message: Message) -> None:

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 CHECK_SECONDS = 1.0
 """Time between two looks at the file of tokens, and so the longest that a session lives on without its token."""
 REVOKED = 4401
-"""The WebSocket close code of a session whose token does not open it any more (ours, after HTTP's 401)."""
+"""The WebSocket close code when a token does not allow its session any more (ours, after HTTP's 401)."""
 REVOKED_REASON = "the token was removed or its role was narrowed; come again with one that opens this"
 
 
@@ -68,12 +68,12 @@ class Grants:
         held = self._held.get(key)
         if held is not None and not self._access.opens(held.caller, held.needed):
             del self._held[key]
-            log.info("a session of %s (%s) is ended: its token does not open it any more", *held.caller[:2])
+            log.info("a session of %s (%s) is ended: its token does not allow it any more", *held.caller[:2])
             held.end()
 
 
 class Grant:
-    """That a request was let in, for a session that goes on after it."""
+    """The permission of one request, for a session that goes on after it."""
 
     def __init__(self, connection: HTTPConnection) -> None:
         scope = connection.scope
@@ -82,7 +82,7 @@ class Grant:
         self._needed: Role = scope[NEEDED]
 
     def held(self, end: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
-        """Within the block `end` is called when the session must end."""
+        """Within the block, `end` is called when the session must end."""
         return self._grants.held(self._caller, self._needed, end)
 
 
@@ -91,4 +91,4 @@ async def _grant(connection: HTTPConnection) -> Grant:
 
 
 Granted = Annotated[Grant, Depends(_grant)]
-"""For a route that carries a session: what it has to hold."""
+"""The grant of a route that carries a session; it holds it as long as the session lasts."""

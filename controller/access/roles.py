@@ -25,7 +25,7 @@ from controller.errors import Forbidden
 
 
 class Needs(SecurityBase):
-    """The dependency of a route that needs a role: 403 for whose token has a lesser one."""
+    """The dependency of a route on a role: 403 for a token of a lesser one."""
 
     def __init__(self, role: Role) -> None:
         self.role = role

@@ -17,9 +17,9 @@ from controller.leadership.leaders import Leaders
 from controller.operations.pruning import Pruning
 from controller.operations.runner import OperationRunner
 
-TAKEN_OVER_AT_ONCE = 8
+MAX_CONCURRENT_TAKEOVERS = 8
 """Topics without a leader that are taken over at the same time: most of the time is spent waiting."""
-RELEASED_AT_ONCE = 200
+MAX_RELEASED = 200
 """Idle topics that are released in one round, so that other work is not held up."""
 
 
@@ -29,7 +29,7 @@ class TopicFailover:
     def __init__(self, store: LayoutStore, leaders: Leaders, operations: OperationRunner, pruning: Pruning) -> None:
         self._store, self._leaders, self._operations, self._pruning = store, leaders, operations, pruning
         self._sealed_found = False
-        """Whether the topics were found whose sealed segments an earlier setting kept for ever."""
+        """Whether this node has looked for sealed segments that an earlier setting kept for ever."""
 
     def take_over(self) -> None:
         """Stand for election for the topics that need a leader and have none."""
@@ -38,7 +38,7 @@ class TopicFailover:
             needed += [
                 topic for topic, layout in self._store.layouts(self._store.all_topics()) if b'"SEALED"' in layout
             ]
-        with ThreadPoolExecutor(TAKEN_OVER_AT_ONCE) as pool:
+        with ThreadPoolExecutor(MAX_CONCURRENT_TAKEOVERS) as pool:
             list(pool.map(self._take_over, self._store.without_leader(sorted(set(needed)))))
         self._sealed_found = True
 
@@ -48,10 +48,10 @@ class TopicFailover:
                 self._leaders.lead(topic)
 
     def release_idle(self, seconds: float, with_sessions: Callable[[], Collection[str]]) -> None:
-        """Release the topics that need nothing and that nobody has asked for anything in so many seconds."""
+        """Release the topics that need nothing and that nobody has asked for anything for `seconds`."""
         idle, sessions = self._leaders.idle(seconds), with_sessions()
         unneeded = (topic for topic in idle if topic not in sessions and self._needs_nothing(topic))
-        for topic in itertools.islice(unneeded, RELEASED_AT_ONCE):
+        for topic in itertools.islice(unneeded, MAX_RELEASED):
             if self._store.has_topic(topic):
                 self._leaders.release(topic, seconds)
                 continue

@@ -16,7 +16,7 @@ from controller.metadata.records import ConsumerRegistration, SubscriptionRecord
 from schemas.messages import SubscriptionType
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 
-_READ_AT_ONCE = 200
+_MAX_READS = 200
 
 
 class StoredTopic(NamedTuple):
@@ -66,7 +66,7 @@ class LayoutReader:
         return found
 
     def check_topic(self, topic: str) -> None:
-        """Raises `NotFound` when there is no topic of that name."""
+        """Raises `NotFound` when the topic does not exist."""
         if not self.has_topic(topic):
             raise no_topic(topic)
 
@@ -94,9 +94,9 @@ class LayoutReader:
         )
 
     def layouts(self, topics: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-        """Those of these topics that there are, each with its layout record as JSON; read some at a time."""
-        for start in range(0, len(topics), _READ_AT_ONCE):
-            some = topics[start : start + _READ_AT_ONCE]
+        """Those of these topics that exist, each with its layout record as JSON; read in parts."""
+        for start in range(0, len(topics), _MAX_READS):
+            some = topics[start : start + _MAX_READS]
             found = self._nodes.get_all([store_paths.topic_path(topic) for topic in some])
             yield from ((topic, node.value) for topic, node in zip(some, found, strict=True) if node and node.value)
 
@@ -180,5 +180,5 @@ class LayoutReader:
 
 
 def no_topic(topic: str) -> NotFound:
-    """The refusal of whatever is asked of a topic that there is not."""
+    """The refusal of any request about a topic that does not exist."""
     return NotFound(f"Scalable topic not found: {topic}")

@@ -19,7 +19,7 @@ from controller.locks import NamedLocks
 from controller.metadata import store_paths
 from controller.metadata.base import Delete, InvalidTreeChange, MetadataStore, Op, VersionConflict
 
-_CLEARED_AT_ONCE = 500
+_MAX_DELETES = 500
 
 
 class LayoutStore(LayoutReader):
@@ -28,9 +28,9 @@ class LayoutStore(LayoutReader):
     def __init__(self, nodes: MetadataStore) -> None:
         super().__init__(nodes)
         self.on_layout: list[Callable[[str], None]] = []
-        """Told of every topic whose layout this node has changed: look again; must be short."""
+        """Called with every topic whose layout this node has changed; must be short."""
         self.on_members: list[Callable[[str, str], None]] = []
-        """Told of topic and name of every subscription whose consumers this node has changed; must be short."""
+        """Called with topic and name of every subscription whose consumers this node has changed; must be short."""
         self._alone = NamedLocks()
 
     @contextmanager
@@ -67,8 +67,8 @@ class LayoutStore(LayoutReader):
         top = store_paths.topic_path(term.topic)
         found = [path for name in self._nodes.children(top) if name != "controller" for path in self._below(top, name)]
         with self._alone.locked(term.topic):
-            for start in range(0, len(found), _CLEARED_AT_ONCE):
-                self._commit(term, [Delete(path) for path in found[start : start + _CLEARED_AT_ONCE]])
+            for start in range(0, len(found), _MAX_DELETES):
+                self._commit(term, [Delete(path) for path in found[start : start + _MAX_DELETES]])
 
     def _below(self, above: str, name: str) -> list[str]:
         """All paths from there on, the deepest first."""

@@ -19,7 +19,7 @@ from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 
 
 class Transaction(LayoutReader):
-    """A view that can change things and sees its own changes; all of it is kept, or none."""
+    """A reader that also writes, and reads what it has written; all of its changes are committed, or none."""
 
     def __init__(self, nodes: MetadataStore) -> None:
         super().__init__(nodes)
@@ -27,7 +27,7 @@ class Transaction(LayoutReader):
         """The versions that were read."""
         self._after: dict[str, bytes | None] = {}
         """What is to be written; None: deleted."""
-        self._records: list[Announcement] = []
+        self._announcements: list[Announcement] = []
         self.layout_of: set[str] = set()
         """Topics whose layout is another one after this."""
         self.members_of: set[tuple[str, str]] = set()
@@ -82,7 +82,7 @@ class Transaction(LayoutReader):
             self.put(store_paths.subscription_path(topic, name), after.to_json().encode())
 
     def insert_consumer(self, topic: str, subscription: str, name: str, session: bool = False) -> bool:
-        """Add a consumer; False when there is one of that name, which `session` makes one that needs a connection."""
+        """Add a consumer; False when it exists: `session` then has it need a connection from now on."""
         path = store_paths.consumer_path(topic, subscription, name)
         found = self.get(path)
         if found is None or session:
@@ -106,10 +106,10 @@ class Transaction(LayoutReader):
         """Remove the override of a namespace; False when there is none."""
         return self.delete(store_paths.policy_path(namespace))
 
-    def announce(self, record: Announcement | None) -> None:
-        """Put a record into the outbox; None (nothing to announce) is fine."""
-        if record is not None:
-            self._records.append(record)
+    def announce(self, announcement: Announcement | None) -> None:
+        """Put an announcement into the outbox; None (nothing to announce) is fine."""
+        if announcement is not None:
+            self._announcements.append(announcement)
 
     def ops(self) -> list[Op]:
         """What a commit has to do: the deepest deletions first, then the rest from the top."""
@@ -118,7 +118,7 @@ class Transaction(LayoutReader):
         for path, value in sorted(self._after.items()):
             if value is not None:
                 ops.append(Put(path, value, self._seen.get(path)))
-        return [*ops, append_entry(self._records)] if self._records else ops
+        return [*ops, append_entry(self._announcements)] if self._announcements else ops
 
     def _put_layout(self, topic: str, value: bytes) -> None:
         self.put(store_paths.topic_path(topic), value)

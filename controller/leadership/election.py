@@ -1,9 +1,9 @@
-"""Who is the controller of a topic: one leader among several nodes (PIP-468 "Election").
+"""Leader election: one leader among several nodes for a path (PIP-468 "Leader Election").
 
 Stage: above `controller.metadata`, below what acts for a topic. The leader holds an ephemeral node with its address as
-the value; whoever fails to make that node follows its holder, and tries again when the node vanishes. Being told that
-one leads is never enough to write: a node that was frozen may have missed the end of its session. So every write of a
-leader goes with `Check(path, leadership.version)`: only the leader that made the node can commit it.
+the value; a candidate that cannot make that node follows its holder, and tries again when the node is gone. To know
+that one leads is never enough to write: a node that was frozen may have missed the end of its session. So every write
+of a leader goes with `Check(path, leadership.version)`: only the leader that made the node can commit it.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Election:
         self.stand()
 
     def resign(self, leave: Callable[[], bool]) -> bool:
-        """Stand no more, if `leave`, which takes the leader's node away with whatever else has to go, returns True.
+        """Stop standing, if `leave`, which takes the leader's node away with whatever else has to go, returns True.
 
         Nothing is heard of the node's end meanwhile: this candidate would make it again. Returns what `leave` does.
         """
@@ -103,7 +103,7 @@ class Election:
         return True
 
     def close(self) -> None:
-        """Stand no more, and give the leadership up for another to take at once."""
+        """Stop standing, and give the leadership up, for another to take at once."""
         with self._lock:
             if self._closed:
                 return
@@ -142,10 +142,10 @@ class Election:
                 found, self.failure = self._try(), None
             except StoreUnavailable as error:
                 self.failure = error
-                _log.info("who leads %s cannot be found out now: %s", self.path, error)
+                _log.info("the leader of %s cannot be found out now: %s", self.path, error)
                 found = NO_LEADER
                 self._retry_soon()
-            # When the session changed meanwhile, that is told next, and this may be of the one before.
+            # When the session changed meanwhile, a callback follows, and this was perhaps found in the old session.
             self._become(found if changes == self._store.session_changes else NO_LEADER, changes)
         self._tell()
 
@@ -156,7 +156,7 @@ class Election:
                 return Leadership(LeaderElectionState.LEADING, self._value, version)
             node = self._store.get(self.path)
             if node and node.value == self._value:
-                # Made by this node in a former life, whose session has not ended yet: nobody acts for it.
+                # Made by an earlier process of this node, whose session has not ended yet: nobody acts for it.
                 return NO_LEADER
             if node:
                 return Leadership(LeaderElectionState.FOLLOWING, node.value)
@@ -179,7 +179,7 @@ class Election:
         self._known = (leadership, changes)
 
     def _tell(self) -> None:
-        """Call `on_change` without a lock; who finds another thread telling leaves its news to that one."""
+        """Call `on_change` without a lock; while another thread does, that one tells this news too."""
         while True:
             with self._lock:
                 if self._telling or not self._news:

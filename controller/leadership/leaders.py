@@ -58,9 +58,9 @@ class Leaders:
         self.stopping = threading.Event()
         """Set when the node is about to end: rounds over all topics break off, which would hold it up for minutes."""
         self.on_begun: list[TopicCallback] = []
-        """Told of the topic of every term that begins, from any thread; must be short."""
+        """Called with the topic of every term that begins, from any thread; must be short."""
         self.on_ended: list[TopicCallback] = []
-        """Told of the topic of every term that has ended, before the next one begins; must be short."""
+        """Called with the topic of every term that has ended, before the next one begins; must be short."""
         self._nodes = nodes
         self._value = url.encode()
         self._controllers: dict[str, _Controller] = {}
@@ -80,7 +80,7 @@ class Leaders:
             assert controller.election is not None
             controller.used_at = time.monotonic()
             if not controller.election.leadership.is_leading:
-                # The store was away for a moment, and its callback is still to come.
+                # The store was away for a moment, and has not called back yet.
                 controller.election.stand()
             leadership = controller.election.leadership
             if leadership.state is LeaderElectionState.LEADING and leadership.version is not None:
@@ -119,15 +119,15 @@ class Leaders:
             return list(self._controllers)
 
     def idle(self, seconds: float) -> list[str]:
-        """Those that nobody has asked for anything in so many seconds."""
+        """The topics that nobody has asked for anything for `seconds`."""
         before = time.monotonic() - seconds
         with self._guard:
             return [topic for topic, one in self._controllers.items() if one.used_at < before]
 
     def release(self, topic: str, idle_seconds: float = 0) -> bool:
-        """Lead a topic no more, and forget that it wanted a leader.
+        """Stop leading a topic, and forget that it needed a leader.
 
-        False when this node does not lead it, or somebody has asked for something in so many seconds.
+        False when this node does not lead it, or somebody has asked for something in the last `idle_seconds`.
         """
         with self._alone.locked(topic):
             controller, term = self._controllers.get(topic), self.term(topic)
@@ -154,7 +154,7 @@ class Leaders:
         return True
 
     def end_unconfirmed(self, seconds: float) -> None:
-        """End the terms that could not be confirmed for so many seconds: by now another node may lead."""
+        """End the terms that were not confirmed for `seconds`: by now another node may lead."""
         now = time.monotonic()
         for topic in self.topics():
             controller = self._controllers.get(topic)

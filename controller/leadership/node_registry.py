@@ -1,8 +1,8 @@
 """The address of a node, held in the metadata store by one process at a time (PIP-468 "Leader Election").
 
 Stage: claimed by `controller.server` before anything is served, kept by the housekeeping. Leaders are known by their
-addresses, so two nodes of one address would each take the topics of the other for its own. The holder says who it is,
-so that the one who finds the place taken can say who has it.
+addresses, so two nodes of one address would each take the topics of the other for its own. The node's value says which
+process holds the address, so that another that is refused can name it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from controller.metadata.store_paths import COPIER, COPYING, node_path
 
 log = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 1.0
+_CHECK_SECONDS = 1.0
 
 
 class NodeRegistration:
@@ -33,7 +33,7 @@ class NodeRegistration:
     def __init__(self, nodes: MetadataStore, url: str, session_seconds: float) -> None:
         self.url = url
         self.rival: str | None = None
-        """Who has taken the address while this process could not be heard, in words."""
+        """The process that took the address while this one was cut off, in words."""
         self._nodes, self._path = nodes, node_path(url)
         about = {
             "url": url,
@@ -62,18 +62,18 @@ class NodeRegistration:
                 if found is None:
                     continue
                 if first is None:
-                    first, seconds = found.version, self._longest_wait(found.value)
+                    first, seconds = found.version, self._max_wait(found.value)
                     end = time.monotonic() + seconds
                     log.warning(
                         "%s is held by %s: waiting at most %.0f s for the end of its session",
-                        self.url, _words(found.value), seconds,
+                        self.url, _description(found.value), seconds,
                     )  # fmt: skip
                 if found.version != first or time.monotonic() > end:
                     raise StartError(
-                        f"the address {self.url} is held by another controller, {_words(found.value)}: "
+                        f"the address {self.url} is held by another controller, {_description(found.value)}: "
                         "stop that one, or give this one a controller.node_url of its own"
                     )
-                changed.wait(min(_LOOK_SECONDS, max(0.0, end - time.monotonic())))
+                changed.wait(min(_CHECK_SECONDS, max(0.0, end - time.monotonic())))
                 changed.clear()
             self._refuse_copies()
         except StoreError as error:
@@ -93,13 +93,15 @@ class NodeRegistration:
 
     def _changed(self, leadership: Leadership) -> None:
         if leadership.state is LeaderElectionState.FOLLOWING and leadership.leader is not None:
-            self.rival = f"{self.url} was taken by another controller, {_words(leadership.leader)}; stop one of the two"
+            self.rival = (
+                f"{self.url} was taken by another controller, {_description(leadership.leader)}; stop one of the two"
+            )
             log.error("%s", self.rival)
         elif leadership.state is LeaderElectionState.LEADING:
             self.rival = None
 
-    def _longest_wait(self, value: bytes) -> float:
-        """Seconds after which the session of who wrote that has ended, if it died just now.
+    def _max_wait(self, value: bytes) -> float:
+        """Seconds after which the holder's session has ended, if the holder died just now.
 
         ZooKeeper raises a session to two of its ticks, 2 s by default, and ends it at a tick.
         """
@@ -115,7 +117,7 @@ def _about(value: bytes) -> dict[str, Any]:
     return {}
 
 
-def _words(value: bytes) -> str:
+def _description(value: bytes) -> str:
     """A holder in words."""
     about = _about(value)
     if "pid" not in about:

@@ -4,7 +4,7 @@ Stage: lowest of the controller; layouts, subscriptions, consumer sessions and l
 Store Schema" and "Election"). Both stores keep the same promises, and one suite of tests holds them to it:
 
 - A node has a path (`/a/b`), a value and a version. A version is a positive number that is never used again in that
-  store, not even by a node that was deleted and made anew, so that an old version can never fit a newer node.
+  store, not even by a node that was deleted and made again, so that an old version can never fit a newer node.
 - A put makes the missing nodes above, with an empty value. A node that has others below it cannot be deleted, and an
   ephemeral cannot have any below it: both raise `InvalidTreeChange`.
 - What is appended below a path has names that sort in the order of the commits.
@@ -131,7 +131,7 @@ class CallbackHandle:
         self._cancel = cancel
 
     def cancel(self) -> None:
-        """Call it no more (a call that is under way may still end). More than once is fine."""
+        """Stop calling it (a call that is under way may still end). More than once is fine."""
         self._cancel()
 
 
@@ -140,7 +140,7 @@ class MetadataStore(ABC):
 
     @abstractmethod
     def get(self, path: str) -> Stored | None:
-        """The node at `path`, or None. Raises `ValueError` for what is no path, as all methods do."""
+        """The node at `path`, or None. Raises `ValueError` for a wrong path, as all methods do."""
 
     @abstractmethod
     def get_all(self, paths: Sequence[str]) -> list[Stored | None]:

@@ -42,7 +42,7 @@ class Callbacks:
 
 
 class SessionListeners:
-    """The present state of a session, and who hears of its changes."""
+    """The present state of a session, and the listeners to its changes."""
 
     def __init__(self, callbacks: Callbacks, state: SessionState) -> None:
         self._callbacks, self.state, self.changes = callbacks, state, 0
@@ -54,7 +54,7 @@ class SessionListeners:
         with self._lock:
             if state is self.state:
                 return
-            # In this order: who reads an unchanged count has not read a newer state before.
+            # In this order: a reader that sees an unchanged count has not seen a newer state before.
             self.changes += 1
             self.state = state
             for key in self._listeners:

@@ -6,10 +6,10 @@ ROOT = "/"
 
 
 def check_path(path: str) -> str:
-    """The path itself; raises `ValueError` when it is none, or is the root, which has no value."""
+    """The path itself; raises `ValueError` for anything else, and for the root, which has no value."""
     names = path.split("/")
     if names[0] or len(names) < 2 or any(name in ("", ".", "..") or not name.isprintable() for name in names[1:]):
-        raise ValueError(f"{path!r} is no path: it must look like /a/b")
+        raise ValueError(f"{path!r} is not a path: it must look like /a/b")
     return path
 
 

@@ -2,7 +2,7 @@
 
 Stage: a `MetadataStore`. One process has the file open (a lock file keeps a second one out); its session lasts from
 opening to closing, and what was ephemeral is dropped at both ends, so also after a kill. Every commit waits for the
-disk, ephemerals do not. Readers do not wait for writers. Watches are told by the process itself, since nobody else can
+disk, ephemerals do not. Readers do not wait for writers. Watches are called by the process itself, since no other can
 write.
 """
 
@@ -60,7 +60,7 @@ Upgrade = Callable[[sqlite3.Connection], None]
 
 
 class SqliteStore(MetadataStore):
-    """The file, and who watches it."""
+    """The file, and its watches."""
 
     def __init__(self, file: Path, upgrades: Mapping[int, Upgrade] | None = None) -> None:
         """Open or create `file`. Raises `StartError` when that is impossible or another process has it open.
@@ -161,7 +161,7 @@ class SqliteStore(MetadataStore):
         with self._lock, self._read_lock:
             if self._closed:
                 return
-            # Where that fails, the next opening does it.
+            # If that fails, it is done when the file is opened next.
             with suppress(StoreUnavailable), self._writing() as changes:
                 self._drop_ephemerals(self._db, changes)
             self._closed = True
@@ -221,7 +221,7 @@ class SqliteStore(MetadataStore):
 
     @contextmanager
     def _writing(self, durable: bool = True) -> Iterator[list[NodeChange]]:
-        """A transaction; what is put into the list is told to the watches once it is done, in the same order."""
+        """A transaction; the watches are called with what is in the list once it is committed, in the same order."""
         with self._using(self._db, self._lock) as db:
             changes: list[NodeChange] = []
             if not durable:

@@ -2,7 +2,7 @@
 
 Stage: beside `controller.server`, called by `anabranch controller copy`. What is ephemeral stays behind. A mark in the
 target is written first and goes last, after everything was read back: controllers refuse a store that has it, and the
-next copy begins anew. Whoever copies is among the nodes of both stores meanwhile, so that no controller starts.
+next copy starts again. The copier is among the nodes of both stores meanwhile, so that no controller starts.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from controller.metadata.factory import open_metadata
 from controller.metadata.path_syntax import ROOT
 from schemas.settings import Settings
 
-MOST_AT_ONCE, MOST_BYTES_AT_ONCE = 200, 500_000
+MAX_OPS, MAX_COMMIT_BYTES = 200, 500_000
 """Of one commit. (A single node may be larger; ZooKeeper has the last word.)"""
-_READ_AT_ONCE = 200
-_SAY_EVERY = 10_000
+_MAX_READS = 200
+_PROGRESS_EVERY = 10_000
 
 NodeValue = tuple[str, bytes]
 """Path and value."""
@@ -49,7 +49,7 @@ def copy_metadata(settings: Settings, source: str, target: str, say: Callable[[s
     from_settings, to_settings = _at(settings, source), _at(settings, target)
     file = settings.path(settings.controller.database)
     if source == "sqlite" and not file.exists():
-        raise StartError(f"there is no database {file} to copy from: see controller.database")
+        raise StartError(f"no database {file} to copy from: see controller.database")
     with ExitStack() as stack:
         source_store = stack.enter_context(closing(open_metadata(from_settings)))
         target_store = stack.enter_context(closing(open_metadata(to_settings)))
@@ -78,7 +78,7 @@ def copy(
             raise StartError(f"{target_name} is not empty: choose another place")
         target.put(store_paths.COPYING, f"from {source_name}, process {os.getpid()}".encode())
     else:
-        say(f"a copy to {target_name} was not finished: it begins anew")
+        say(f"a copy to {target_name} was not finished: starting again")
     _empty(target)
     _write(source, target, say)
     say("reading it back")
@@ -114,8 +114,8 @@ def _walk(nodes: MetadataStore, above: str = ROOT) -> Iterator[NodeValue]:
     """All that is to be copied, each node before those below it, in the order of the names."""
     top = "" if above == ROOT else above
     names = nodes.children(above)
-    for start in range(0, len(names), _READ_AT_ONCE):
-        paths = [f"{top}/{name}" for name in names[start : start + _READ_AT_ONCE]]
+    for start in range(0, len(names), _MAX_READS):
+        paths = [f"{top}/{name}" for name in names[start : start + _MAX_READS]]
         for path, node in zip(paths, nodes.get_all(paths), strict=True):
             if node is not None and not store_paths.stays_behind(path):
                 yield path, node.value
@@ -127,17 +127,17 @@ def _write(source: MetadataStore, target: MetadataStore, say: Callable[[str], No
     size = 0
     for number, (path, value) in enumerate(_walk(source), 1):
         if store_paths.is_announcement(path):
-            # Its place in the order is a number that the target gives: those that come later go behind it.
+            # The target numbers announcements in the order of the commits, so they are copied one by one.
             target.commit(*ops)
             target.commit(Append(store_paths.OUTBOX, value))
             ops, size = [], 0
             continue
         size += len(path) + len(value)
-        if ops and (len(ops) >= MOST_AT_ONCE or size > MOST_BYTES_AT_ONCE):
+        if ops and (len(ops) >= MAX_OPS or size > MAX_COMMIT_BYTES):
             target.commit(*ops)
             ops, size = [], len(path) + len(value)
         ops.append(Put(path, value))
-        if number % _SAY_EVERY == 0:
+        if number % _PROGRESS_EVERY == 0:
             say(f"{number} nodes copied")
     target.commit(*ops)
 
@@ -145,8 +145,8 @@ def _write(source: MetadataStore, target: MetadataStore, say: Callable[[str], No
 def _empty(target: MetadataStore) -> None:
     paths = [path for path, _ in _walk(target)]
     paths.reverse()
-    for start in range(0, len(paths), MOST_AT_ONCE):
-        target.commit(*(Delete(path) for path in paths[start : start + MOST_AT_ONCE]))
+    for start in range(0, len(paths), MAX_OPS):
+        target.commit(*(Delete(path) for path in paths[start : start + MAX_OPS]))
 
 
 def _first_difference(source: MetadataStore, target: MetadataStore) -> str | None:

@@ -1,6 +1,6 @@
 """Where everything is in the metadata store (PIP-468 "Metadata Store Paths"). Stage: below `controller.layouts.store`.
 
-    /topics/{tenant}/{namespace}/{topic}                            ScalableTopicMetadata; empty: there is no such topic
+    /topics/{tenant}/{namespace}/{topic}                            ScalableTopicMetadata; empty: no such topic
     …/controller                                                    URL of the leader; ephemeral
     …/subscriptions/{subscription}                                  SubscriptionRecord
     …/subscriptions/{subscription}/consumers/{consumer}             ConsumerRegistration
@@ -12,10 +12,10 @@ and what the PIP does not need:
 
     /format                 the format of all this; controllers that read another one refuse to start
     /outbox/{number}        announcements of one commit that wait for Kafka
-    /sender                 number of who has announced last (`schemas.messages.Sender`)
-    /attended/{topic}       the topic wants a leader even if nobody asks for anything: it has sessions or operations
+    /sender                 number of the node that announced last (`schemas.messages.Sender`)
+    /attended/{topic}       the topic needs a leader even if nobody asks for anything: it has sessions or operations
     /nodes/{url}            a node that is alive, and which process it is; ephemeral
-    /nodes/copier           somebody copies the store: no controller starts; ephemeral
+    /nodes/copier           the store is being copied: no controller starts; ephemeral
     /copying                a copy into this store was not finished: no controller starts
     /housekeeper            URL of the node that empties the outbox and looks after topics without a leader; ephemeral
 
@@ -99,7 +99,7 @@ def creation_path(topic: str) -> str:
 
 
 def attended_path(topic: str) -> str:
-    """The node that says that a topic wants a leader."""
+    """The node that says that a topic needs a leader."""
     return f"{ATTENDED}/{encode(topic)}"
 
 
@@ -125,6 +125,6 @@ def is_announcement(path: str) -> bool:
 
 
 def stays_behind(path: str) -> bool:
-    """Whether a node belongs to the store and those who use it just now, and not to what is kept in it."""
+    """Whether a copy leaves a node out: it belongs to this store, or to the processes that use it now."""
     is_leader = path.endswith("/controller") and is_topic(path.rpartition("/")[0])
     return is_leader or path in (FORMAT_PATH, NODES, HOUSEKEEPER, COPYING)

@@ -3,9 +3,9 @@
 Stage: a `MetadataStore`. How the promises of the interface are kept with what ZooKeeper has:
 
 - The version of a node is its mzxid, the number of the transaction that wrote it last, which no other ever has.
-  (ZooKeeper's own data version starts at 0 again when a node is deleted and made anew.)
+  (ZooKeeper's own data version starts at 0 again when a node is deleted and made again.)
 - A multi can only compare data versions. So a commit reads first, judges the mzxid itself (`plan`), and sends the data
-  versions that it saw. What that leaves open is a node deleted and made anew in between: every commit that makes a node
+  versions that it saw. That leaves one gap, a node deleted and made again in between: every commit that makes a node
   also writes one of the counters under `/made`, chosen by the node's path, and every conditional step checks that the
   counter is where it was before the read. The counter only rises, so nothing was made there meanwhile. When the
   multi fails because something moved, all is read and judged again: someone else got a commit through.
@@ -66,7 +66,7 @@ _COUNTERS = 256
 """Two commits disturb each other when one makes a node whose counter the other checks: rare, and harmless."""
 MAX_COMMIT_BYTES = 900_000
 """A server refuses requests above 1 MiB (its `jute.maxbuffer`) by closing the connection."""
-_READS = 500
+_MAX_READS = 500
 """Nodes that are asked for at once."""
 _MOVED = (BadVersionError, NoNodeError, NodeExistsError)
 _STATES = {
@@ -142,9 +142,9 @@ class ZooKeeperStore(MetadataStore):
         """See `MetadataStore`."""
         found: list[Stored | None] = []
         nodes = [self._tree + check_path(path) for path in paths]
-        for start in range(0, len(nodes), _READS):
-            asked = self._asked(*(partial(self._client.get_async, node) for node in nodes[start : start + _READS]))
-            for number in range(len(nodes[start : start + _READS])):
+        for start in range(0, len(nodes), _MAX_READS):
+            asked = self._asked(*(partial(self._client.get_async, node) for node in nodes[start : start + _MAX_READS]))
+            for number in range(len(nodes[start : start + _MAX_READS])):
                 try:
                     value, stat = self._answer(asked, number)
                 except NoNodeError:

@@ -1,7 +1,7 @@
 """Waiting for kazoo's answers without hanging on a lost connection. Stage: below the ZooKeeper store and its watches.
 
-kazoo keeps a request that comes while there is no connection for the next one, whenever that is. So none is made then,
-and one that slipped in just as the connection was lost is not waited for.
+Without a connection, kazoo keeps a request for the next connection, however long that takes. So no request is made
+then, and one that was made just as the connection was lost is not waited for.
 """
 
 from __future__ import annotations

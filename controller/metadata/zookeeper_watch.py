@@ -65,7 +65,7 @@ class TreeWatch:
         self._enqueue(None)
 
     def cancel(self) -> None:
-        """Report no more; watches that are still set at the server fire once more, into nothing."""
+        """Stop reporting; watches that are still set at the server fire once more and are ignored."""
         self._cancelled.set()
 
     def _fired(self, event: WatchedEvent) -> None:
@@ -118,7 +118,7 @@ class TreeWatch:
                     names = set(children.answer(number))
                 except NoNodeError:
                     self._gone(path, changes)
-                    # Nobody tells of the top coming back; of all others, the node above does.
+                    # Nothing tells when the top comes back; for all others, the node above does.
                     if path == self._top:
                         exists = self._ask([partial(self._client.exists_async, self._node(path), self._fired)])
                         below += [path] if exists.answer(0) else []

@@ -1,8 +1,8 @@
 """Split and merge as steps that can be repeated, in the order of PIP-468 "Split Protocol" and "Merge Protocol".
 
 Stage: between the service, which plans an operation, and the segment store and the layouts, which carry it out. An
-operation is a value. It is saved before its first step and after each one, so whoever finds it again after a crash goes
-on with the step that was under way; each step leaves as it is what was done already. The order is the guarantee:
+operation is a value. It is saved before its first step and after each one, so after a crash it goes on with the step
+that was under way; each step leaves as it is what was done already. The order is the guarantee:
 
 - the children exist with all subscriptions before a parent is terminated, so a redirected producer's first message has
   readers;
@@ -10,7 +10,7 @@ on with the step that was under way; each step leaves as it is what was done alr
 - after a parent may have been terminated an operation only goes forward: no terminated parent stays ACTIVE.
 
 At most one operation of a topic may be open, and nothing else may add or seal segments of that topic meanwhile; that
-policies change or sealed segments are pruned does no harm. Should it happen all the same, the children are planned anew
+policies change or sealed segments are pruned does no harm. If it happens nevertheless, the children are planned again
 when their ids are taken, and the operation is superseded when its parents are; a parent that was terminated for it and
 is still ACTIVE then takes no writes until it is split or merged again.
 """
@@ -27,7 +27,7 @@ from decisions.topic.layout import LayoutArgumentError, LayoutError, SegmentLayo
 from decisions.topic.names import parse_segment_descriptor
 from schemas.metadata import HashRange
 
-ATTEMPTS = 64
+MAX_ATTEMPTS = 64
 """Compare-and-sets that may be lost in a row before the operation has to be resumed."""
 
 
@@ -42,7 +42,7 @@ class Layouts(Protocol):
     """What the protocol needs of the store of layouts and of the sessions."""
 
     def read(self, topic: str) -> StoredLayout | None:
-        """The layout as it was committed last; None when there is no such topic (any more)."""
+        """The layout as it was committed last; None without the topic."""
 
     def replace(self, operation: Operation, version: int, layout: SegmentLayout) -> bool:
         """Compare-and-set with its announcement, in one transaction; False when `version` is not the newest."""
@@ -103,22 +103,6 @@ def run_step(operation: Operation, segments: SegmentStore, layouts: Layouts) -> 
             return operation
 
 
-def withdraw(operation: Operation, segments: SegmentStore, layouts: Layouts) -> Operation:
-    """Give up an operation that cannot be carried out and remove its children; save the answer.
-
-    `Conflict` when a parent may be terminated: then it can only go forward.
-    """
-    if operation.step not in operation.steps[:2] or any(
-        _is_terminated(one, segments) for one in operation.parent_topics
-    ):
-        raise Conflict(
-            f"the {operation.kind} {operation.id} of {operation.topic} is at {operation.step}: "
-            "a parent may be terminated, so it can only be resumed"
-        )
-    stored = layouts.read(operation.topic)
-    return _superseded(operation, segments, stored.layout if stored else None)
-
-
 def _planned(
     kind: Literal["split", "merge"],
     topic: str,
@@ -149,7 +133,7 @@ def _discover_subscriptions(operation: Operation, segments: SegmentStore, layout
         try:
             found.update(segments.subscriptions(parent))
         except SegmentNotFound:
-            # It has nothing to lose; the step that terminates makes it.
+            # A missing parent has no subscriptions; the step that terminates parents makes it.
             continue
     return _next(operation, subscriptions=tuple(sorted(found)))
 
@@ -162,7 +146,7 @@ def _create_children(operation: Operation, segments: SegmentStore) -> Operation:
 
 
 def _terminate_parents(operation: Operation, segments: SegmentStore, layouts: Layouts) -> Operation:
-    """Step 3, the first that cannot be taken back: so the plan is looked at once more; one parent after the other."""
+    """Step 3, the first that cannot be undone: so the plan is checked once more; one parent after the other."""
     stored = layouts.read(operation.topic)
     if stored is None:
         return _superseded(operation, segments, None)
@@ -172,7 +156,7 @@ def _terminate_parents(operation: Operation, segments: SegmentStore, layouts: La
         except LayoutError:
             return _superseded(operation, segments, stored.layout)
         if _added(stored.layout, after) != operation.children:
-            return _planned_anew(operation, segments, stored.layout, after)
+            return _planned_again(operation, segments, stored.layout, after)
     for descriptor, parent in zip(operation.segments, operation.parent_topics, strict=True):
         try:
             segments.terminate(parent)
@@ -185,7 +169,7 @@ def _terminate_parents(operation: Operation, segments: SegmentStore, layouts: La
 
 def _update_layout(operation: Operation, segments: SegmentStore, layouts: Layouts) -> Operation:
     """Step 4: the parents SEALED and the children ACTIVE in one compare-and-set."""
-    for _ in range(ATTEMPTS):
+    for _ in range(MAX_ATTEMPTS):
         stored = layouts.read(operation.topic)
         if stored is None:
             return _superseded(operation, segments, None)
@@ -196,18 +180,18 @@ def _update_layout(operation: Operation, segments: SegmentStore, layouts: Layout
         except LayoutError:
             return _superseded(operation, segments, stored.layout)
         if _added(stored.layout, after) != operation.children:
-            return _planned_anew(operation, segments, stored.layout, after)
+            return _planned_again(operation, segments, stored.layout, after)
         if layouts.replace(operation, stored.version, after):
             return _next(operation)
     raise Conflict(
-        f"Concurrent modification of {operation.topic}: {ATTEMPTS} attempts came too late; resume {operation.id}"
+        f"Concurrent modification of {operation.topic}: {MAX_ATTEMPTS} attempts came too late; resume {operation.id}"
     )
 
 
 def _notify_consumers(operation: Operation, segments: SegmentStore, layouts: Layouts) -> Operation:
     """Step 5. Subscriptions that came or went since step 1 reach the children first.
 
-    Whoever creates a subscription registers it before it reads the layout that says on which segments. So either it
+    A new subscription is registered before the layout is read that says on which segments it is made. So either that
     read the new layout and reaches the children itself, or it was registered before the change and is seen here; the
     children keep everything, so "earliest" misses nothing.
     """
@@ -238,7 +222,7 @@ def _next(operation: Operation, subscriptions: tuple[str, ...] | None = None) ->
     return operation.model_copy(update={"step": following, "subscriptions": found})
 
 
-def _planned_anew(
+def _planned_again(
     operation: Operation, segments: SegmentStore, before: SegmentLayout, after: SegmentLayout
 ) -> Operation:
     """Somebody took the ids of the children: others are made, and the parents, terminated or not, wait for them."""
@@ -278,13 +262,6 @@ def _after(operation: Operation, layout: SegmentLayout) -> SegmentLayout:
 
 def _added(before: SegmentLayout, after: SegmentLayout) -> tuple[str, ...]:
     return tuple(after.segments[id].descriptor for id in sorted(after.segments.keys() - before.segments.keys()))
-
-
-def _is_terminated(parent: str, segments: SegmentStore) -> bool:
-    try:
-        return segments.is_terminated(parent)
-    except SegmentNotFound:
-        return False
 
 
 def _is_published(operation: Operation, layout: SegmentLayout) -> bool:

@@ -79,7 +79,7 @@ class OperationRunner:
             if self._leaders.stopping.is_set():
                 return
             if self._leaders.term(topic) is None:
-                # Another node's by now; or it comes again with the store.
+                # Another node leads it by now, or this one will again when the store is back.
                 if topic not in self._leaders.topics():
                     self._unsettled.discard(topic)
                 continue
@@ -92,7 +92,7 @@ class OperationRunner:
                 if resumed is not None:
                     log.info("resumed the %s %s of %s: %s", resumed.kind, resumed.id, topic, resumed.step)
 
-    def unsettled(self, topic: str) -> None:
+    def mark_unsettled(self, topic: str) -> None:
         """Something of a topic of this node was begun that `resume_open` has to look at unless it ends."""
         self._unsettled.add(topic)
 
@@ -127,7 +127,7 @@ class OperationRunner:
     def finish_open(self, term: Term) -> Operation | None:
         """Carry on with the operation of a topic that is open, within `locked`; None when there is none.
 
-        A creation that was broken off is undone: nobody was told that there is a topic.
+        A creation that was interrupted is undone: nobody was told that there is a topic.
         """
         self._undo_creation(term)
         found = open_operation(self._store, term.topic)
@@ -143,7 +143,7 @@ class OperationRunner:
             self._segments.delete(segment_topic(term.topic, segment))
         with self._store.write(term) as transaction:
             transaction.end_creation(term.topic)
-        log.info("undid the creation of %s, which was broken off", term.topic)
+        log.info("undid the creation of %s, which was interrupted", term.topic)
 
     def _resume(self, term: Term, operation: Operation) -> Operation:
         layouts = StoredLayouts(self._store, term, self._now_ms)
@@ -164,7 +164,7 @@ class StoredLayouts:
         return StoredLayout(stored.version, SegmentLayout.from_metadata(stored.metadata)) if stored else None
 
     def replace(self, operation: Operation, version: int, layout: SegmentLayout) -> bool:
-        """See `Layouts`; whoever watches is told by the store."""
+        """See `Layouts`; watchers are told by the store."""
         metadata = layout.to_metadata()
         record = layout_announcement(operation.topic, operation.kind, metadata, self._now_ms(), operation.decision_id)
         with self._store.write(self._term) as transaction:

@@ -83,7 +83,7 @@ def policy_announcement(namespace: str, policy: AutoScalePolicyOverride | None, 
 
 
 def stamped(record: Announcement, sender: int) -> bytes:
-    """The value of a record with the number of who sends it (`schemas.messages.Sender`)."""
+    """The value of an announcement with the number of its sender (`schemas.messages.Sender`)."""
     return b'{"sender":%d,%s' % (sender, record.value[1:])
 
 

@@ -14,7 +14,7 @@ from controller.metadata.base import Append, Check, Delete, MetadataStore
 from controller.metadata.store_paths import OUTBOX
 from controller.outbox.announcements import Announcement
 
-_DELETED_AT_ONCE = 500
+_MAX_DELETES = 500
 
 
 class OutboxEntry(NamedTuple):
@@ -41,8 +41,8 @@ class Outbox:
 
     def drop(self, names: Sequence[str], check: Check) -> None:
         """Forget entries whose delivery was confirmed, as long as `check` holds."""
-        for start in range(0, len(names), _DELETED_AT_ONCE):
-            deletions = [Delete(f"{OUTBOX}/{name}") for name in names[start : start + _DELETED_AT_ONCE]]
+        for start in range(0, len(names), _MAX_DELETES):
+            deletions = [Delete(f"{OUTBOX}/{name}") for name in names[start : start + _MAX_DELETES]]
             self._nodes.commit(check, *deletions)
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
-from tenacity import Retrying, retry_if_result, sleep_using_event, stop_when_event_set, wait_exponential_jitter
+from tenacity import Retrying, retry_if_result, sleep_using_event, stop_when_event_set, wait_exponential, wait_random
 
 from controller.leadership.election import Election, LeaderElectionState
 from controller.metadata.base import ABSENT, CallbackHandle, Check, MetadataStore, Put
@@ -37,9 +37,9 @@ MAX_READ = 200
 """Entries that are read at once; each may be as large as a message."""
 DELAY_SECONDS, MAX_DELAY_SECONDS, JITTER_SECONDS = 0.2, 5.0, 0.2
 """Between two attempts to send: the first delay, which doubles, the longest one, and what is added at random."""
-STALLED_SECONDS = 10.0
+MAX_SILENCE_SECONDS = 10.0
 """Without a confirmation for this long, with messages waiting for one, the publisher is not working."""
-DRAIN_SECONDS = 3.0
+MAX_FLUSH_SECONDS = 3.0
 """Longest wait at a clean stop for what is in flight; what is left stays in the outbox."""
 IDLE_SECONDS = 0.5
 
@@ -54,7 +54,7 @@ _PRODUCER_CONFIG = {
     "reconnect.backoff.max.ms": 1_000,
     "topic.metadata.propagation.max.ms": 5_000,
     "queue.buffering.max.kbytes": 65_536,
-    # librdkafka repeats itself at every attempt to connect; what it has to say arrives in `error_cb` too.
+    # librdkafka would log every attempt to connect; its errors arrive in `error_cb` too.
     "log_level": 0,
 }
 
@@ -101,10 +101,10 @@ class Publisher:
         self._thread.start()
 
     def stop(self) -> None:
-        """Send what is left, for at most `DRAIN_SECONDS`, and end the thread."""
+        """Send what is left, for at most `MAX_FLUSH_SECONDS`, and end the thread."""
         self._stopping.set()
         self._announced.set()
-        self._thread.join(DRAIN_SECONDS + MAX_DELAY_SECONDS)
+        self._thread.join(MAX_FLUSH_SECONDS + MAX_DELAY_SECONDS)
         if self._watch is not None:
             self._watch.cancel()
 
@@ -119,7 +119,7 @@ class Publisher:
         if self._leader_check() is None:
             return PublisherStatus(True, None)
         waited = time.monotonic() - self._progress_at
-        if self._error is None and self._in_flight and waited > STALLED_SECONDS:
+        if self._error is None and self._in_flight and waited > MAX_SILENCE_SECONDS:
             return PublisherStatus(False, f"Kafka at {self._bootstrap} has confirmed nothing for {waited:.0f} s")
         return PublisherStatus(self._error is None, self._error)
 
@@ -132,7 +132,7 @@ class Publisher:
                 continue
             Retrying(
                 retry=retry_if_result(lambda failed_soon: failed_soon),
-                wait=wait_exponential_jitter(DELAY_SECONDS, MAX_DELAY_SECONDS, jitter=JITTER_SECONDS),
+                wait=wait_exponential(DELAY_SECONDS, MAX_DELAY_SECONDS) + wait_random(0, JITTER_SECONDS),
                 stop=stop_when_event_set(self._stopping),
                 sleep=sleep_using_event(self._stopping),
                 retry_error_callback=lambda _: False,
@@ -153,7 +153,7 @@ class Publisher:
         return False
 
     def _publish(self) -> None:
-        """Send until the publisher stops or this node is housekeeper no more.
+        """Send until the publisher stops or another node may be the housekeeper.
 
         Raises when a delivery fails or the store cannot be read or written.
         """
@@ -185,7 +185,7 @@ class Publisher:
                 if self._failure is not None:
                     raise KafkaException(self._failure)
                 if self._stopping.is_set():
-                    stop_at = min(stop_at, time.monotonic() + DRAIN_SECONDS)
+                    stop_at = min(stop_at, time.monotonic() + MAX_FLUSH_SECONDS)
                     done = not entries and not self._in_flight
                     if done or self._error is not None or time.monotonic() > stop_at:
                         return
@@ -217,8 +217,8 @@ class Publisher:
         page = self._snapshots.next_page()
         if page is None:
             return entries, None
-        # What was committed since the names were read may be in the page already: sent after it, the first of two such
-        # changes would be an older truth than the page. Their own announcements tell of these keys, the page does not.
+        # A change committed after the names were read may be in the page already. Of two such changes of one key, the
+        # announcement of the first, sent after the page, would be older than the page; so the page leaves the key out.
         self._names.extend(self._outbox.names(after=entries[-1].name if entries else last))
         return entries, page.without(self._keys(list(self._names)))
 

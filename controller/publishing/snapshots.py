@@ -20,7 +20,7 @@ from controller.outbox.announcements import (
 from schemas.messages import Source
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 
-TOPICS_A_PAGE = 50
+MAX_PAGE_TOPICS = 50
 
 
 class SnapshotPage(NamedTuple):
@@ -62,14 +62,14 @@ class Snapshots:
         self._now_ms = now_ms
         self._due = time.monotonic()
         self._left: list[str] = []
-        """The topics that this round has not come to."""
+        """The topics that this round has not reached yet."""
 
     def due_in(self) -> float:
         """Seconds until there is a page to send; 0 in the middle of a round."""
         return 0.0 if self._left else max(0.0, self._due - time.monotonic())
 
     def restart(self) -> None:
-        """Begin a round anew: what was sent of this one may be lost."""
+        """Begin the round again: what was sent of it may be lost."""
         self._left = []
         self._due = time.monotonic()
 
@@ -82,7 +82,7 @@ class Snapshots:
             self._due = time.monotonic() + self._every_seconds
             policies = self._layouts.namespace_policies()
             self._left = self._layouts.all_topics()
-        layouts = list(self._layouts.layouts(self._left[:TOPICS_A_PAGE]))
+        layouts = list(self._layouts.layouts(self._left[:MAX_PAGE_TOPICS]))
         subscriptions = [(topic, found) for topic, _ in layouts for found in self._layouts.subscriptions(topic)]
-        self._left = self._left[TOPICS_A_PAGE:]
+        self._left = self._left[MAX_PAGE_TOPICS:]
         return SnapshotPage(self._now_ms(), policies, layouts, subscriptions)

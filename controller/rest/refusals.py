@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class Refusal(BaseModel):
-    """The body of every answer that is no success."""
+    """The body of every answer that is not a success."""
 
     reason: str
 

@@ -1,4 +1,4 @@
-"""How routes answer: 204 without a body to whoever has the role, and what the bodies of requests look like."""
+"""How routes answer: 204 without a body, to a caller with the role; and what the bodies of requests look like."""
 
 from __future__ import annotations
 

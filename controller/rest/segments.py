@@ -67,7 +67,7 @@ def create_segment(segments: Segments, service: Service, topic: Topic, descripto
 
 @routes.post("/terminate", **ADMINISTERS)
 def terminate_segment(segments: Segments, topic: Topic, descriptor: Descriptor) -> None:
-    """Let a segment take no more writes; again is fine. The layout is not changed: a split or merge does both."""
+    """Have a segment refuse all writes; again is fine. The layout is not changed: a split or merge does both."""
     segments.terminate(segment_topic_name(topic, descriptor))
 
 

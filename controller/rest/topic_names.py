@@ -3,7 +3,7 @@
 Stage: between the raw path of a request and the service. Percent triplets are spelling, not content: `a%20b` and
 `a%2520b` are the same topic. In the one canonical form only what would not survive in a topic name or in another
 client's URL is percent-encoded: white space, control characters, `%`, `/`, `?`, `#` and the backslash. So the name that
-a list shows can be put into a path again as it stands, quoted or not.
+a list shows can be put into a path again, quoted or not.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ENCODED = frozenset("%/?#\\")
 
 
 def topic_of_path(tenant: str, namespace: str, topic: str) -> str:
-    """`topic://tenant/namespace/name` of three raw path segments; `ControllerError` for what is no name."""
+    """`topic://tenant/namespace/name` of three raw path segments; `ControllerError` for a wrong name."""
     name = topic_name(*(canonical_segment(part) for part in (tenant, namespace, topic)))
     if len(name) > MAX_NAME_BYTES:
         raise PreconditionFailed(f"the topic's name has {len(name)} characters, at most {MAX_NAME_BYTES}")

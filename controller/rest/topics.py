@@ -19,7 +19,7 @@ from controller.rest.parameters import Body, Namespace, Service, Topic
 from controller.rest.responses import ADMINISTERS, OPERATES, takes
 from schemas.metadata import ScalableTopicMetadata
 
-_LONG = re.compile(r"-?[0-9]{1,18}", re.ASCII)
+_INTEGER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 _PROPERTIES = {"type": "object", "additionalProperties": {"type": "string"}}
 
 Decision = Annotated[
@@ -52,7 +52,7 @@ def create_topic(service: Service, topic: Topic, body: Body, numInitialSegments:
         properties = {}
     if not isinstance(properties, dict) or not all(isinstance(value, str) for value in properties.values()):
         raise BadRequest("the body must be empty or a JSON object of string properties")
-    if not _LONG.fullmatch(numInitialSegments):
+    if not _INTEGER.fullmatch(numInitialSegments):
         raise PreconditionFailed(f"numInitialSegments must be a whole number, got: {numInitialSegments[:200]}")
     service.create_topic(topic, int(numInitialSegments), properties)
 
@@ -100,6 +100,6 @@ def list_operations(service: Service, topic: Topic) -> JSONResponse:
 
 
 def _segment_id(text: str) -> int:
-    if not _LONG.fullmatch(text):
+    if not _INTEGER.fullmatch(text):
         raise NotFound(f"not a segment id: {text[:200]}")
     return int(text)

@@ -18,7 +18,7 @@ from controller.access.roles import READ
 from controller.errors import BadRequest
 from controller.rest.parameters import Topic, Watcher
 from controller.watch.hub import CloseReason
-from controller.watch.transport import CLOSE_CODES, LAST_SECONDS, EventStream, carry, gone, held
+from controller.watch.transport import CLOSE_CODES, MAX_SEND_SECONDS, EventStream, carry, gone, held
 
 _EPOCH = re.compile(r"[0-9]{1,18}", re.ASCII)
 
@@ -59,4 +59,4 @@ async def watch_socket(socket: WebSocket, watcher: Watcher, topic: Topic, since:
         reason = await carry(session, send_all(), gone(socket.receive))
         if reason is not CloseReason.LEFT:
             with contextlib.suppress(asyncio.TimeoutError, WebSocketDisconnect, RuntimeError):
-                await asyncio.wait_for(socket.close(CLOSE_CODES[reason], reason.value), LAST_SECONDS)
+                await asyncio.wait_for(socket.close(CLOSE_CODES[reason], reason.value), MAX_SEND_SECONDS)

@@ -28,7 +28,7 @@ class SegmentStoreError(ControllerError):
 
 
 class SegmentNotFound(NotFound):
-    """There is no such segment topic."""
+    """The segment topic does not exist."""
 
     def __init__(self, segment: str, where: str) -> None:
         super().__init__(f"Segment topic not found: {segment} in {where}; create it first")
@@ -65,7 +65,7 @@ class SegmentStats:
 
 
 def segment_name(topic: str, segment_id: int, hash_range: HashRange) -> str:
-    """`segment://tenant/namespace/name/0000-7fff-1`; `ValueError` when `topic` is no scalable topic's name."""
+    """`segment://tenant/namespace/name/0000-7fff-1`; `ValueError` when `topic` is not the name of a scalable topic."""
     return segment_topic_name(topic, segment_descriptor(hash_range.start, hash_range.end, segment_id))
 
 

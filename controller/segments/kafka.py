@@ -13,7 +13,7 @@ So a producer that hears MSG_SIZE_TOO_LARGE (seldom INVALID_TIMESTAMP) looks at 
 child. If its acknowledgement was lost it hears the refusal at its repetition, and writes the message a second time.
 
 Transactions: the marker that ends one is refused like a write, so one that is open when its segment is sealed stays
-open, and readers of committed messages wait before it for ever. `terminate` therefore waits until none is open; a
+open, and readers of committed messages wait there for ever. `terminate` therefore waits until none is open; a
 producer that opens them without a pause may still slip in between, so segments are not for transactional producers.
 
 Positions: Kafka drops the committed positions of a group without members after `offsets.retention.minutes` (7 days
@@ -73,7 +73,7 @@ _OPEN = {
 }
 """Configuration of a segment: nothing is dropped before the segment is deleted, and no probe is accepted."""
 _SEALED = {"max.message.bytes": "0", "message.timestamp.after.max.ms": "0", "message.timestamp.before.max.ms": "0"}
-_LONG_MINUTES = 525_600
+_MIN_OFFSETS_RETENTION_MINUTES = 525_600
 """A year."""
 _PROBE_TIME_MS = 32_503_680_000_000
 """The year 3000."""
@@ -84,9 +84,9 @@ class KafkaSegments(SegmentStore):
 
     def __init__(self, bootstrap: str, timeout_seconds: float = TIMEOUT_SECONDS, replication_factor: int = -1) -> None:
         """Connects at the first use. `replication_factor` of new segments; -1 = the brokers' default."""
-        self._asking = KafkaAdmin(bootstrap, timeout_seconds)
-        self._admin = self._asking.admin
-        self._positions = Positions(self._asking)
+        self._kafka = KafkaAdmin(bootstrap, timeout_seconds)
+        self._admin = self._kafka.admin
+        self._positions = Positions(self._kafka)
         self._replication_factor = replication_factor
 
     def check_topic(self, topic: str) -> None:
@@ -95,77 +95,77 @@ class KafkaSegments(SegmentStore):
     def create(self, topic: str, segment_id: int, hash_range: HashRange, subscriptions: Iterable[str] = ()) -> str:
         segment = segment_name(topic, segment_id, hash_range)
         new = NewTopic(kafka_topic(segment), 1, replication_factor=self._replication_factor, config=_OPEN)
-        with self._asking.to(f"create {segment}"):
+        with self._kafka.to(f"create {segment}"):
             try:
-                self._asking.answers(
-                    self._admin.create_topics([new], operation_timeout=self._asking.timeout, **self._asking.limit)
+                self._kafka.answers(
+                    self._admin.create_topics([new], operation_timeout=self._kafka.timeout, **self._kafka.limit)
                 )
             except KafkaException as error:
                 if code_of(error) != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise
-            # The client itself remembers that it saw no such topic, until it is made to look.
-            self._asking.until(lambda: self._has_leader(segment))
+            # The client remembers that the topic did not exist until it asks again.
+            self._kafka.until(lambda: self._has_leader(segment))
             # The broker that keeps the positions may hear of a new topic a moment later.
             self._positions.start(segment, sorted(set(subscriptions)), "earliest", patient=True)
         return segment
 
     def create_subscription(self, segment: str, subscription: str, position: Position = "earliest") -> None:
-        with self._asking.to(f"create the subscription {subscription} on {segment}"):
+        with self._kafka.to(f"create the subscription {subscription} on {segment}"):
             self._must_exist(segment)
             self._positions.start(segment, [subscription], position)
 
     def delete_subscription(self, segment: str, subscription: str) -> None:
-        with self._asking.to(f"delete the subscription {subscription} of {segment}"):
+        with self._kafka.to(f"delete the subscription {subscription} of {segment}"):
             try:
                 self._positions.delete(segment, [subscription])
             except KafkaException as error:
                 if code_of(error) in GROUP_IN_USE:
-                    raise SubscriptionInUse(segment, subscription, self._asking.where) from None
+                    raise SubscriptionInUse(segment, subscription, self._kafka.where) from None
                 raise
 
     def check_unused(self, segment: str, subscription: str) -> None:
-        with self._asking.to(f"look who reads {segment} with {subscription}"):
+        with self._kafka.to(f"look who reads {segment} with {subscription}"):
             if self._positions.has_members(segment, subscription):
-                raise SubscriptionInUse(segment, subscription, self._asking.where)
+                raise SubscriptionInUse(segment, subscription, self._kafka.where)
 
     def seek(self, segment: str, subscription: str, target: Target) -> None:
-        with self._asking.to(f"move the subscription {subscription} on {segment}"):
+        with self._kafka.to(f"move the subscription {subscription} on {segment}"):
             self._must_exist(segment)
             try:
                 was_there = self._positions.move(segment, subscription, None if target == "latest" else target)
             except KafkaException as error:
                 if code_of(error) in GROUP_HAS_MEMBERS:
-                    raise SubscriptionInUse(segment, subscription, self._asking.where) from None
+                    raise SubscriptionInUse(segment, subscription, self._kafka.where) from None
                 raise
         if not was_there:
-            raise SubscriptionNotFound(segment, subscription, self._asking.where)
+            raise SubscriptionNotFound(segment, subscription, self._kafka.where)
 
     def subscriptions(self, segment: str) -> list[str]:
-        with self._asking.to(f"list the subscriptions of {segment}"):
+        with self._kafka.to(f"list the subscriptions of {segment}"):
             self._must_exist(segment)
             return sorted(self._positions.of(segment, self._positions.named(segment)))
 
     def terminate(self, segment: str) -> int:
-        with self._asking.to(f"terminate {segment}"):
+        with self._kafka.to(f"terminate {segment}"):
             # Before the probe: where brokers make missing topics by themselves, a producer's question is enough.
             replicas = self._must_exist(segment)
             if not self._is_marked(segment):
                 self._wait_for_transactions(segment)
-                self._asking.again(lambda: self._mark(segment))
-            probe = _Probe(self._asking, segment)
-            self._asking.until(lambda: self._asking.again(probe.is_refused))
+                self._kafka.again(lambda: self._mark(segment))
+            probe = _Probe(self._kafka, segment)
+            self._kafka.until(lambda: self._kafka.again(probe.is_refused))
             return self._settled_end(segment) if replicas > 1 else self._positions.bounds(segment)[1]
 
     def is_terminated(self, segment: str) -> bool:
-        with self._asking.to(f"ask whether {segment} is terminated"):
+        with self._kafka.to(f"ask whether {segment} is terminated"):
             self._must_exist(segment)
-            return self._is_marked(segment) and self._asking.again(_Probe(self._asking, segment).is_refused)
+            return self._is_marked(segment) and self._kafka.again(_Probe(self._kafka, segment).is_refused)
 
     def delete(self, segment: str) -> None:
-        with self._asking.to(f"delete {segment}"):
-            name, limit = kafka_topic(segment), self._asking.limit
+        with self._kafka.to(f"delete {segment}"):
+            name, limit = kafka_topic(segment), self._kafka.limit
             try:
-                self._asking.answers(self._admin.delete_topics([name], operation_timeout=self._asking.timeout, **limit))
+                self._kafka.answers(self._admin.delete_topics([name], operation_timeout=self._kafka.timeout, **limit))
             except KafkaException as error:
                 if code_of(error) not in NO_TOPIC:
                     raise
@@ -173,16 +173,16 @@ class KafkaSegments(SegmentStore):
             self._positions.delete(segment, self._positions.named(segment), NO_GROUP | GROUP_IN_USE)
 
     def backlog(self, segment: str, subscription: str) -> int:
-        with self._asking.to(f"read the backlog of {subscription} on {segment}"):
+        with self._kafka.to(f"read the backlog of {subscription} on {segment}"):
             self._must_exist(segment)
             found = self._positions.backlog(segment, [subscription])
         if subscription not in found:
-            raise SubscriptionNotFound(segment, subscription, self._asking.where)
+            raise SubscriptionNotFound(segment, subscription, self._kafka.where)
         return found[subscription]
 
     def stats(self, segment: str) -> SegmentStats:
         terminated = self.is_terminated(segment)
-        with self._asking.to(f"read the state of {segment}"):
+        with self._kafka.to(f"read the state of {segment}"):
             first, end = self._positions.bounds(segment)
             return SegmentStats(
                 terminated, first, end, self._positions.backlog(segment, self._positions.named(segment))
@@ -190,19 +190,19 @@ class KafkaSegments(SegmentStore):
 
     def complaints(self) -> list[str]:
         """What about the brokers' settings endangers segments, a sentence each; none when all is well."""
-        with self._asking.to("read the brokers' settings"):
-            brokers = self._admin.list_topics(timeout=self._asking.timeout).brokers
+        with self._kafka.to("read the brokers' settings"):
+            brokers = self._admin.list_topics(timeout=self._kafka.timeout).brokers
             asked = [ConfigResource(ResourceType.BROKER, str(broker)) for broker in sorted(brokers)]
-            settings = self._asking.answers(self._admin.describe_configs(asked, **self._asking.limit))
+            settings = self._kafka.answers(self._admin.describe_configs(asked, **self._kafka.limit))
         found = []
-        if any(int(broker["offsets.retention.minutes"].value) < _LONG_MINUTES for broker in settings):
+        if any(int(broker["offsets.retention.minutes"].value) < _MIN_OFFSETS_RETENTION_MINUTES for broker in settings):
             found.append(
-                f"{self._asking.where} forgets the positions of idle subscriptions; "
+                f"{self._kafka.where} forgets the positions of idle subscriptions; "
                 "set offsets.retention.minutes=2147483647 at every broker"
             )
         if any(broker["auto.create.topics.enable"].value != "false" for broker in settings):
             found.append(
-                f"{self._asking.where} makes deleted segments again for late producers; "
+                f"{self._kafka.where} makes deleted segments again for late producers; "
                 "set auto.create.topics.enable=false at every broker"
             )
         return found
@@ -211,7 +211,7 @@ class KafkaSegments(SegmentStore):
         """The number of replicas; `SegmentNotFound` without the topic."""
         found = self._topic(segment)
         if found is None:
-            raise SegmentNotFound(segment, self._asking.where)
+            raise SegmentNotFound(segment, self._kafka.where)
         partition = found.partitions.get(PARTITION)
         return len(partition.replicas) if partition else 1
 
@@ -222,24 +222,24 @@ class KafkaSegments(SegmentStore):
     def _topic(self, segment: str) -> TopicMetadata | None:
         """What the brokers say of a segment's topic now; None when there is none."""
         name = kafka_topic(segment)
-        found = self._admin.list_topics(name, timeout=self._asking.timeout).topics.get(name)
+        found = self._admin.list_topics(name, timeout=self._kafka.timeout).topics.get(name)
         return None if found is None or (found.error is not None and found.error.code() in NO_TOPIC) else found
 
     def _is_marked(self, segment: str) -> bool:
         """Whether the configuration says terminated; the leader may not have taken it up yet."""
         topic = ConfigResource(ResourceType.TOPIC, kafka_topic(segment))
-        (config,) = self._asking.again(
-            lambda: self._asking.answers(self._admin.describe_configs([topic], **self._asking.limit))
+        (config,) = self._kafka.again(
+            lambda: self._kafka.answers(self._admin.describe_configs([topic], **self._kafka.limit))
         )
         return all(config[name].value == value for name, value in _SEALED.items())
 
     def _wait_for_transactions(self, segment: str) -> None:
-        end = time.monotonic() + self._asking.timeout
+        end = time.monotonic() + self._kafka.timeout
         while self._positions.has_open_transactions(segment):
             if time.monotonic() > end:
                 raise SegmentStoreError(
-                    f"cannot terminate {segment} in {self._asking.where}: it has had open transactions for "
-                    f"{self._asking.timeout:g} s, which could not be ended afterwards; end them, then do it again"
+                    f"cannot terminate {segment} in {self._kafka.where}: it has had open transactions for "
+                    f"{self._kafka.timeout:g} s, which could not be ended afterwards; end them, then do it again"
                 )
             time.sleep(DELAY_SECONDS)
 
@@ -248,7 +248,7 @@ class KafkaSegments(SegmentStore):
             ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in _SEALED.items()
         ]
         topic = ConfigResource(ResourceType.TOPIC, kafka_topic(segment), incremental_configs=changes)
-        self._asking.answers(self._admin.incremental_alter_configs([topic], **self._asking.limit))
+        self._kafka.answers(self._admin.incremental_alter_configs([topic], **self._kafka.limit))
 
     def _settled_end(self, segment: str) -> int:
         end, since = self._positions.bounds(segment)[1], time.monotonic()
@@ -263,24 +263,24 @@ class KafkaSegments(SegmentStore):
 class _Probe:
     """A question for the leader of a segment: whether it refuses all writes. Nothing is ever written."""
 
-    def __init__(self, asking: KafkaAdmin, segment: str) -> None:
+    def __init__(self, kafka: KafkaAdmin, segment: str) -> None:
         self._topic = kafka_topic(segment)
-        self._timeout = asking.timeout
+        self._timeout = kafka.timeout
         self._told: list[KafkaError | None] = []
         self._producer = Producer(
             {
-                "bootstrap.servers": asking.bootstrap,
+                "bootstrap.servers": kafka.bootstrap,
                 "client.id": "anabranch-probe",
                 "log_level": 0,
                 "acks": 1,
                 "retries": 0,
                 "linger.ms": 0,
-                "message.timeout.ms": max(int(asking.timeout * 1000), 1),
+                "message.timeout.ms": max(int(kafka.timeout * 1000), 1),
             }
         )
 
     def is_refused(self) -> bool:
-        """Asks once; raises `KafkaException` when there is no answer."""
+        """Asks once; raises `KafkaException` without an answer."""
         self._told.clear()
         self._producer.produce(
             self._topic, b"", partition=PARTITION, timestamp=_PROBE_TIME_MS, on_delivery=self._delivered

@@ -1,6 +1,6 @@
 """Asking Kafka with a bounded wait, and saying what was asked, where, and what to do when it does not answer.
 
-Stage: below `kafka`. One `AdminClient` for ever: a temporary one would take its pending answers along.
+Stage: below `kafka`. One `AdminClient` is kept: with a temporary one its pending answers would be lost.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DELAY_SECONDS = 0.02
 JITTER_SECONDS = 0.01
 """Between two questions while the brokers have not got ready."""
 MARGIN_SECONDS = 5.0
-"""The client gives up by itself; this much later we do not believe that it will any more."""
+"""The client gives up by itself; after so much more time it is not waited for."""
 
 UNREACHABLE = frozenset(
     {
@@ -44,7 +44,7 @@ FOR_A_MOMENT = frozenset(
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.NOT_CONTROLLER,
-        # Of a leader that has been told of its new term later than we have.
+        # From a leader that has not heard of its new term yet.
         KafkaError.UNKNOWN_LEADER_EPOCH,
         KafkaError.FENCED_LEADER_EPOCH,
     }

@@ -1,9 +1,9 @@
 """Names of segments in Kafka, there and back.
 
 `segment://acme/shop/new_orders/0000-7fff-1` is the Kafka topic `segment..acme..shop..new.5forders..0000-7fff-1`: each
-`/` is two dots; a byte of the UTF-8 text that is no ASCII letter, digit or `-` is a dot and its two hexadecimal digits.
-A dot is never left as it stands and `_` never comes up, so names differ also for Kafka's metrics, which take `.` and
-`_` for the same. Nothing is shortened: a name that does not fit into Kafka's 249 characters is refused.
+`/` is two dots; a byte of the UTF-8 text that is not an ASCII letter, digit or `-` is a dot and its two hexadecimal
+digits. A dot is never left as it stands and `_` never comes up, so names differ also for Kafka's metrics, which take
+`.` and `_` for the same. Nothing is shortened: a name that does not fit into Kafka's 249 characters is refused.
 
 A subscription is the consumer group `<Kafka topic>#<subscription>`: groups belong to one segment, because only a whole
 group can be deleted, and because a segment that is deleted takes its positions along.
@@ -22,13 +22,13 @@ MAX_KAFKA_NAME = 249
 
 _PREFIX = "segment.."
 _DOMAIN = "segment://"
-_LONGEST_DESCRIPTOR = f"0000-ffff-{MAX_SEGMENT_ID}"
+_MAX_DESCRIPTOR = f"0000-ffff-{MAX_SEGMENT_ID}"
 _SPECIAL = re.compile(rb"[^A-Za-z0-9-]")
 _ESCAPE = re.compile(rb"\.(\.|[0-9a-f]{2})")
 
 
 def kafka_topic(segment: str) -> str:
-    """The Kafka topic of a segment; `ValueError` when that is no segment's name, `NameTooLong` when it does not fit."""
+    """The Kafka topic of a segment; `ValueError` for what is not a segment, `NameTooLong` when it does not fit."""
     parse_segment_topic_name(segment)
     name = _PREFIX + _SPECIAL.sub(_escaped, segment.removeprefix(_DOMAIN).encode()).decode()
     if len(name) > MAX_KAFKA_NAME:
@@ -40,7 +40,7 @@ def kafka_topic(segment: str) -> str:
 
 
 def segment_of(kafka_name: str) -> str:
-    """The segment of a Kafka topic; `ValueError` when that topic is no segment."""
+    """The segment of a Kafka topic; `ValueError` when that topic is not a segment."""
     if not kafka_name.startswith(_PREFIX):
         raise ValueError(f"not the Kafka topic of a segment: {kafka_name!r}; expected {_PREFIX}tenant..namespace..…")
     segment = _DOMAIN + _ESCAPE.sub(_unescaped, kafka_name.removeprefix(_PREFIX).encode()).decode()
@@ -51,7 +51,7 @@ def segment_of(kafka_name: str) -> str:
 
 def check_fits(topic: str) -> None:
     """Raises `NameTooLong` unless every segment that the topic may ever have fits."""
-    kafka_topic(segment_topic_name(topic, _LONGEST_DESCRIPTOR))
+    kafka_topic(segment_topic_name(topic, _MAX_DESCRIPTOR))
 
 
 def group_id(segment: str, subscription: str) -> str:

@@ -24,11 +24,11 @@ _LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
 class Positions:
-    """The positions of subscriptions, read and set through `asking`."""
+    """The positions of subscriptions, read and set through `kafka`."""
 
-    def __init__(self, asking: KafkaAdmin) -> None:
-        self._asking = asking
-        self._admin = asking.admin
+    def __init__(self, kafka: KafkaAdmin) -> None:
+        self._kafka = kafka
+        self._admin = kafka.admin
 
     def bounds(self, segment: str) -> tuple[int, int]:
         """The first position that is kept, and the end."""
@@ -36,14 +36,14 @@ class Positions:
 
     def named(self, segment: str) -> list[str]:
         """Subscriptions of which there is a group."""
-        groups = self._asking.again(self._groups)
+        groups = self._kafka.again(self._groups)
         found = (subscription_of(group, segment) for group in groups)
         return sorted(subscription for subscription in found if subscription is not None)
 
     def of(self, segment: str, subscriptions: Iterable[str]) -> dict[str, int]:
         """The position of each of the subscriptions that exist."""
         names = list(subscriptions)
-        return self._asking.again(lambda: self._of(segment, names))
+        return self._kafka.again(lambda: self._of(segment, names))
 
     def backlog(self, segment: str, subscriptions: Iterable[str]) -> dict[str, int]:
         """Messages between the position and the end, of each of the subscriptions that exist."""
@@ -58,10 +58,10 @@ class Positions:
         if not missing:
             return
         passing = FOR_A_MOMENT | NO_TOPIC if patient else FOR_A_MOMENT
-        offset = self._asking.again(
+        offset = self._kafka.again(
             lambda: self._offset(segment, _EARLIEST if position == "earliest" else _LATEST), passing
         )
-        self._asking.again(lambda: self._commit(segment, missing, offset), passing)
+        self._kafka.again(lambda: self._commit(segment, missing, offset), passing)
 
     def move(self, segment: str, subscription: str, timestamp_ms: int | None) -> bool:
         """To the first message of that time or later, without one or without a time to the end.
@@ -70,20 +70,20 @@ class Positions:
         """
         if not self.of(segment, [subscription]):
             return False
-        # First of all: what is written after this look is either found by its time or behind this end.
+        # Read the end first: a message that is written later is either found by its time or behind this end.
         offset = self._offset(segment, _LATEST)
         if timestamp_ms is not None:
             found = self._offset(segment, OffsetSpec.for_timestamp(timestamp_ms))
             offset = found if found >= 0 else offset
-        self._asking.again(lambda: self._commit(segment, [subscription], offset))
+        self._kafka.again(lambda: self._commit(segment, [subscription], offset))
         return True
 
     def has_members(self, segment: str, subscription: str) -> bool:
         """Whether consumers have joined the group of a subscription; not when there is no such group."""
         group = group_id(segment, subscription)
         try:
-            (found,) = self._asking.again(
-                lambda: self._asking.answers(self._admin.describe_consumer_groups([group], **self._asking.limit))
+            (found,) = self._kafka.again(
+                lambda: self._kafka.answers(self._admin.describe_consumer_groups([group], **self._kafka.limit))
             )
         except KafkaException as error:
             if code_of(error) in NO_GROUP:
@@ -95,13 +95,13 @@ class Positions:
         """Delete the groups; errors of the kinds in `passing` are fine."""
         for group in [group_id(segment, name) for name in subscriptions]:
             try:
-                self._asking.again(partial(self._delete, group))
+                self._kafka.again(partial(self._delete, group))
             except KafkaException as error:
                 if code_of(error) not in passing:
                     raise
 
     def has_open_transactions(self, segment: str) -> bool:
-        """Whether there are messages whose transaction has not come to its end."""
+        """Whether there are messages whose transaction has not ended."""
         # The end first: ordinary writes go on, and move what is committed along with it.
         end = self._offset(segment, _LATEST)
         return self._offset(segment, _LATEST, IsolationLevel.READ_COMMITTED) < end
@@ -110,15 +110,15 @@ class Positions:
         self, segment: str, spec: OffsetSpec, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
     ) -> int:
         partition = TopicPartition(kafka_topic(segment), PARTITION)
-        (found,) = self._asking.again(
-            lambda: self._asking.answers(
-                self._admin.list_offsets({partition: spec}, isolation_level=isolation, **self._asking.limit)
+        (found,) = self._kafka.again(
+            lambda: self._kafka.answers(
+                self._admin.list_offsets({partition: spec}, isolation_level=isolation, **self._kafka.limit)
             )
         )
         return int(found.offset)
 
     def _groups(self) -> list[str]:
-        listed = self._asking.answer(self._admin.list_consumer_groups(**self._asking.limit))
+        listed = self._kafka.answer(self._admin.list_consumer_groups(**self._kafka.limit))
         for error in listed.errors or []:
             raise error if isinstance(error, KafkaException) else KafkaException(error)
         return [group.group_id for group in listed.valid or []]
@@ -127,14 +127,14 @@ class Positions:
         partition = TopicPartition(kafka_topic(segment), PARTITION)
         asked = {
             name: self._admin.list_consumer_group_offsets(
-                [ConsumerGroupTopicPartitions(group_id(segment, name), [partition])], **self._asking.limit
+                [ConsumerGroupTopicPartitions(group_id(segment, name), [partition])], **self._kafka.limit
             )
             for name in names
         }
         found: dict[str, int] = {}
         for name, futures in asked.items():
             try:
-                position = _only(self._asking.answers(futures))
+                position = _only(self._kafka.answers(futures))
             except KafkaException as error:
                 if code_of(error) in NO_GROUP | NO_TOPIC:
                     continue
@@ -147,15 +147,15 @@ class Positions:
         start = TopicPartition(kafka_topic(segment), PARTITION, offset)
         asked: list[dict[str, Future[ConsumerGroupTopicPartitions]]] = [
             self._admin.alter_consumer_group_offsets(
-                [ConsumerGroupTopicPartitions(group_id(segment, name), [start])], **self._asking.limit
+                [ConsumerGroupTopicPartitions(group_id(segment, name), [start])], **self._kafka.limit
             )
             for name in names
         ]
         for futures in asked:
-            _only(self._asking.answers(futures))
+            _only(self._kafka.answers(futures))
 
     def _delete(self, group: str) -> None:
-        self._asking.answers(self._admin.delete_consumer_groups([group], **self._asking.limit))
+        self._kafka.answers(self._admin.delete_consumer_groups([group], **self._kafka.limit))
 
 
 def _only(groups: list[ConsumerGroupTopicPartitions]) -> TopicPartition:

@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from decisions.topic.layout import Segment, SegmentLayout
 
 Assignment = Mapping[str, tuple[Segment, ...]]
-"""The segments of every consumer, by its name; a consumer that is one too many has none."""
+"""The segments of every consumer, by its name; with more consumers than segments, some have none."""
 
 
 def assignable(layout: SegmentLayout, drained: AbstractSet[int]) -> tuple[Segment, ...]:

@@ -6,8 +6,8 @@ apart by ids that the client chooses. The client sends
 - `{"command": "register", "consumerId": 1, "subscription": "billing", "type": "STREAM", "consumerName": "b-7"}`
 - `{"command": "leave", "consumerId": 1}`
 
-and is sent, for each consumer, its whole assignment at once and whenever it changes, why it has lost its consumer, or
-why what it asked for was not done:
+and is sent, for each consumer: its whole assignment, at once and at every change; why the consumer was lost; or why a
+command was refused:
 
 - `{"command": "assignment", "consumerId": 1, "assignment": {"layoutEpoch": 3, "assignedSegments": […]}}`
 - `{"command": "closed", "consumerId": 1, "reason": "…"}`
@@ -15,9 +15,9 @@ why what it asked for was not done:
 - `{"command": "moved", "controllerBrokerUrl": "http://…"}` before the end of the connection: another node leads the
   topic now, at that address if it is known already; consumers register there.
 
-A node that does not lead the topic answers the first request with 307 to the one that does. Whose connection ends
-without a goodbye keeps its segments for the grace period and takes them up by registering again; so does whose token
-was replaced by another (close code 4401).
+A node that does not lead the topic answers the first request with 307 to the one that does. A consumer that loses its
+connection without leaving keeps its segments for the grace period and gets them back by registering again. So does one
+whose token was replaced by another (close code 4401).
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ from controller.access.grants import REVOKED, REVOKED_REASON, Grant
 from controller.errors import ControllerError, NotLeader
 from controller.metadata.base import StoreError
 from controller.sessions.coordinator import Link, Push
-from controller.sessions.manager import SessionManager, SubscriptionKey
+from controller.sessions.manager import SessionManager
 from controller.sessions.messages import ConsumerAssignment
 from controller.sessions.registry import SubscriptionRegistry
+from controller.sessions.stored import SubscriptionKey
 from schemas.base import Name, Wire
 from schemas.messages import SubscriptionType
 
@@ -53,7 +54,7 @@ STOPPING, SLOW = 1012, 1013
 
 
 class Register(Wire):
-    """A consumer says hello."""
+    """A consumer registers."""
 
     command: Literal["register"]
     consumer_id: Annotated[int, Field(ge=0, le=2**53)]
@@ -63,7 +64,7 @@ class Register(Wire):
 
 
 class Leave(Wire):
-    """A consumer says goodbye."""
+    """A consumer leaves."""
 
     command: Literal["leave"]
     consumer_id: Annotated[int, Field(ge=0, le=2**53)]

@@ -1,6 +1,6 @@
 """Sessions of one subscription, and what they hold (PIP-468 "SubscriptionCoordinator", "Consumer Session Lifecycle").
 
-Stage: between whoever leads a topic (it stores, then sends) and the rule in `controller.sessions.assignment`. A
+Stage: between the session manager (it stores, then sends) and the rule in `controller.sessions.assignment`. A
 coordinator is a value: each step answers the next coordinator and what to tell whom, so the leader makes the step
 durable first and only then takes the next coordinator for its own. All instants are milliseconds of one clock that
 never goes back; nothing here reads one.
@@ -67,7 +67,7 @@ class Effects:
     """Whether the stored record of the subscription is out of date."""
     pushes: tuple[Push, ...] = ()
     superseded: Link | None = None
-    """A link that lost its consumer to a newer one: it is no member any more and can be closed."""
+    """A link that lost its consumer to a newer one: it can be closed."""
 
 
 NOTHING = Effects()
@@ -75,7 +75,7 @@ NOTHING = Effects()
 
 @dataclass(frozen=True)
 class SubscriptionCoordinator:
-    """Consumers and segments of one subscription. A QUEUE is coordinated by nobody: counted, never assigned."""
+    """Consumers and segments of one subscription. The consumers of a QUEUE are counted, and never assigned segments."""
 
     name: str
     type: SubscriptionType
@@ -88,7 +88,7 @@ class SubscriptionCoordinator:
 
     @cached_property
     def assignment(self) -> Assignment:
-        """Who holds what, consumers within their grace period included."""
+        """The segments of every consumer, also of those within their grace period."""
         if self.type == "QUEUE":
             segments: tuple[Segment, ...] = ()
         elif self.type == "CHECKPOINT":
@@ -102,11 +102,11 @@ class SubscriptionCoordinator:
         return min((session.until_ms for session in self.sessions.values() if isinstance(session, Away)), default=None)
 
     def register(self, consumer: str, link: Link, type: SubscriptionType) -> tuple[SubscriptionCoordinator, Effects]:
-        """A consumer says hello; it is always answered with its assignment.
+        """A consumer registers; it is always answered with its assignment.
 
         A new name is a new session. A known one keeps its segments, disturbs nobody, and the newest link wins.
-        `Conflict` for another type than the subscription's, as Pulsar's "Subscription is of different type", and for
-        a consumer too many.
+        `Conflict` for another type than the subscription's, as Pulsar's "Subscription is of different type", and
+        above `MAX_CONSUMERS`.
         """
         if type != self.type:
             raise Conflict(f"Subscription {self.name} exists with type {self.type}, not {type}")
@@ -128,7 +128,7 @@ class SubscriptionCoordinator:
         return replace(self, sessions=sessions)
 
     def leave(self, consumer: str, link: Link) -> tuple[SubscriptionCoordinator, Effects]:
-        """A consumer says goodbye on its link; nothing happens when that is not its link any more (Pulsar #26433)."""
+        """A consumer leaves on its link; nothing happens when that is not its link any more (Pulsar #26433)."""
         return self.remove([consumer]) if self.sessions.get(consumer) == link else (self, NOTHING)
 
     def expire(self, now_ms: int) -> tuple[SubscriptionCoordinator, Effects]:
@@ -167,7 +167,7 @@ class SubscriptionCoordinator:
         sealed = {number for number in segments if number in known and not known[number].is_active}
         return self._with(replace(self, drained=self.drained | sealed))
 
-    def drain_anew(self, segments: Iterable[int]) -> tuple[SubscriptionCoordinator, Effects]:
+    def reset_drained(self, segments: Iterable[int]) -> tuple[SubscriptionCoordinator, Effects]:
         """The subscription was moved: of what was drained before only these sealed segments are.
 
         A parent that has something to read again comes before its children again, which Pulsar 5 leaves out.
@@ -183,7 +183,7 @@ class SubscriptionCoordinator:
         return after, Effects(drained_changed=after.drained != self.drained, pushes=self._pushes(after))
 
     def _pushes(self, after: SubscriptionCoordinator) -> tuple[Push, ...]:
-        """What the step to `after` has to tell the connected; the others are told when they come back."""
+        """What the step to `after` has to tell connected consumers; the others are told when they come back."""
         pushes = []
         for name in changed(self.assignment, after.assignment):
             session = after.sessions[name]
@@ -205,7 +205,7 @@ def restore(
 ) -> SubscriptionCoordinator:
     """The coordinator of a new leader at `now_ms`: everybody away, with a whole grace period (PIP-468 "failover").
 
-    `layout` may be newer than the record; drained segments that are gone from it, or are none, are left out.
+    `layout` may be newer than the record; drained segments that it does not have, or that are not sealed, are left out.
     """
     empty = SubscriptionCoordinator(name, record.type, grace_ms, layout)
     drained, _ = empty.drain(record.drained)

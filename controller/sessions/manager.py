@@ -16,20 +16,17 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import replace
 from typing import Any
 from weakref import WeakValueDictionary
 
 from controller.errors import ControllerError, NotFound
 from controller.metadata.base import StoreError
-from controller.metadata.records import ConsumerRegistration, SubscriptionRecord
 from controller.retries import with_jitter
 from controller.segments.base import SegmentStoreError, Target
-from controller.sessions.assignment import assignable
-from controller.sessions.coordinator import Away, Effects, Link, Push, SubscriptionCoordinator, restore
+from controller.sessions.coordinator import Effects, Link, Push, SubscriptionCoordinator
 from controller.sessions.messages import ConsumerAssignment
 from controller.sessions.registry import SubscriptionRegistry
-from decisions.topic.layout import segment_topic
+from controller.sessions.stored import NO_CONNECTION, StoredSessions, SubscriptionKey
 from schemas.messages import SubscriptionType
 
 log = logging.getLogger(__name__)
@@ -40,11 +37,7 @@ RETRY_DELAY_SECONDS, RETRY_JITTER_SECONDS = 1.0, 0.5
 """Time before a step that failed is tried again."""
 MIN_WAIT_SECONDS = 0.05
 """Shortest time before expired sessions are looked at."""
-NEVER = Away(2**62)
-"""The session of a consumer that was registered by REST."""
 
-SubscriptionKey = tuple[str, str]
-"""A topic and one of its subscriptions."""
 Tell = Callable[[Link, Push | str], None]
 """Sends an assignment to a link, or says why the link has lost its consumer; must not wait."""
 
@@ -52,10 +45,10 @@ Tell = Callable[[Link, Push | str], None]
 class SessionManager:
     """All coordinators with sessions; the others are made when they are asked for."""
 
-    def __init__(self, subscribing: SubscriptionRegistry, grace_seconds: float, tell: Tell) -> None:
+    def __init__(self, registry: SubscriptionRegistry, grace_seconds: float, tell: Tell) -> None:
         """`tell` is called in the event loop, after what it tells was stored."""
-        self._subscribing = subscribing
-        self._grace_ms = int(grace_seconds * 1000)
+        self._registry = registry
+        self._stored = StoredSessions(registry, int(grace_seconds * 1000))
         self._tell = tell
         self._locks: WeakValueDictionary[SubscriptionKey, asyncio.Lock] = WeakValueDictionary()
         self._led: dict[SubscriptionKey, SubscriptionCoordinator] = {}
@@ -80,18 +73,18 @@ class SessionManager:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def register(self, key: SubscriptionKey, consumer: str, link: Link, type: SubscriptionType) -> None:
-        """A consumer says hello on `link`; it is told its assignment. `NotFound`, `Conflict`."""
-        # First of all, so that what is loaded is not older than the term.
-        await asyncio.to_thread(self._subscribing.lead, key[0])
-        async with self._alone(key):
+        """A consumer registers on `link` and is sent its assignment. `NotFound`, `Conflict`."""
+        # First, so that what is loaded is not older than the term.
+        await asyncio.to_thread(self._registry.lead, key[0])
+        async with self._lock(key):
             coordinator = self._led.get(key)
             if coordinator is None:
-                coordinator = await asyncio.to_thread(self._load, key, type)
+                coordinator = await asyncio.to_thread(self._stored.load, key, type, _now_ms())
             after, change = coordinator.register(consumer, link, type)
             try:
-                await asyncio.to_thread(self._subscribing.register_consumer, *key, consumer, type, session=True)
+                await asyncio.to_thread(self._registry.register_consumer, *key, consumer, type, session=True)
             except (SegmentStoreError, StoreError):
-                # Perhaps it is registered, and has the grace period to come again.
+                # It may be registered, and then has the grace period to connect again.
                 self._spawn(self._refresh(key, load=True))
                 raise
             self._take(key, after, change)
@@ -99,8 +92,8 @@ class SessionManager:
         self._spawn(self._drain(key))
 
     async def leave(self, key: SubscriptionKey, consumer: str, link: Link) -> None:
-        """A consumer says goodbye; nothing happens when `link` is not its link any more."""
-        async with self._alone(key):
+        """A consumer leaves; nothing happens when `link` is not its link any more."""
+        async with self._lock(key):
             coordinator = self._led.get(key)
             if coordinator is None:
                 return
@@ -111,27 +104,27 @@ class SessionManager:
     async def disconnect(self, keys: set[SubscriptionKey], connection: int) -> None:
         """A connection is gone, with its consumers of these subscriptions: they have the grace period to come back."""
         for key in keys:
-            async with self._alone(key):
+            async with self._lock(key):
                 if key in self._led:
                     self._take(key, self._led[key].disconnect(connection, _now_ms()), Effects())
 
     async def seek(self, key: SubscriptionKey, target: Target) -> None:
         """Move a subscription on all segments (`SubscriptionRegistry.seek`), and tell its consumers what follows."""
-        # Alone until it is looked anew: nothing may be taken for drained in between that was so before.
-        async with self._alone(key):
+        # Locked until the backlog was read again: nothing that was drained before may count as drained in between.
+        async with self._lock(key):
             try:
-                await asyncio.to_thread(self._subscribing.seek, *key, target)
+                await asyncio.to_thread(self._registry.seek, *key, target)
             finally:
-                await self._look_and_take(key, anew=True)
+                await self._look_and_take(key, after_seek=True)
 
     async def assignment(self, key: SubscriptionKey, consumer: str) -> ConsumerAssignment:
         """What a registered consumer has to read, for those who ask instead of being told. `NotFound`."""
-        async with self._alone(key):
+        async with self._lock(key):
             coordinator = self._led.get(key)
             if coordinator is None:
-                coordinator = await asyncio.to_thread(self._load, key, None)
+                coordinator = await asyncio.to_thread(self._stored.load, key, None, _now_ms())
                 if coordinator.type == "STREAM":
-                    found, _ = await asyncio.to_thread(self._look, key, coordinator)
+                    found, _ = await asyncio.to_thread(self._stored.find_drained, key, coordinator)
                     coordinator, _ = coordinator.drain(found)
         segments = coordinator.assignment.get(consumer)
         if segments is None:
@@ -158,31 +151,9 @@ class SessionManager:
         """From any thread: consumers of a subscription were registered or unregistered, or it is deleted."""
         self._soon(lambda: self._refresh_led([(topic, subscription)]))
 
-    def sessions(self) -> int:
-        """Number of consumers that are connected or within their grace period."""
-        return sum(session != NEVER for one in self._led.values() for session in one.sessions.values())
-
-    def _alone(self, key: SubscriptionKey) -> asyncio.Lock:
+    def _lock(self, key: SubscriptionKey) -> asyncio.Lock:
         """The lock under which the coordinator of a subscription is changed."""
         return self._locks.setdefault(key, asyncio.Lock())
-
-    def _load(self, key: SubscriptionKey, type: SubscriptionType | None) -> SubscriptionCoordinator:
-        """What the store holds; everybody with the whole grace period. A missing subscription is one of `type`."""
-        layout, found = self._subscribing.membership(*key)
-        if found is None:
-            if type is None:
-                raise NotFound(f"Subscription not found: {key[1]} on {key[0]}")
-            return SubscriptionCoordinator(key[1], type, self._grace_ms, layout)
-        restored = restore(
-            key[1],
-            SubscriptionRecord(type=found.type, drained=found.drained),
-            [ConsumerRegistration(consumer_name=name) for name in found.consumers],
-            layout,
-            self._grace_ms,
-            _now_ms(),
-        )
-        sessions = {name: restored.sessions[name] if found.consumers[name] else NEVER for name in found.consumers}
-        return replace(restored, sessions=sessions)
 
     def _refresh_led(self, keys: list[SubscriptionKey]) -> None:
         for key in keys:
@@ -197,7 +168,7 @@ class SessionManager:
 
     async def _forget(self, key: SubscriptionKey) -> None:
         # Under the lock, so that a step that is under way does not bring it back.
-        async with self._alone(key):
+        async with self._lock(key):
             self._led.pop(key, None)
             for waiting in (self._timers, self._looks):
                 if key in waiting:
@@ -205,7 +176,7 @@ class SessionManager:
 
     async def _load_sessions(self, topic: str) -> None:
         try:
-            names = await asyncio.to_thread(self._subscribing.subscriptions_with_sessions, topic)
+            names = await asyncio.to_thread(self._registry.subscriptions_with_sessions, topic)
             for name in names:
                 await self._refresh((topic, name), load=True)
         except (ControllerError, StoreError) as error:
@@ -217,17 +188,17 @@ class SessionManager:
         try:
             await self._refresh_now(key, load)
         except (ControllerError, StoreError) as error:
-            log.warning("%s of %s cannot be looked up, trying again: %s", key[1], key[0], error)
+            log.warning("%s of %s cannot be read, trying again: %s", key[1], key[0], error)
             self._later(key[0], lambda: self._refresh(key, load))
 
     async def _refresh_now(self, key: SubscriptionKey, load: bool) -> None:
-        async with self._alone(key):
+        async with self._lock(key):
             self._stale.discard(key)
             before = self._led.get(key)
-            if (before is None and not load) or not self._subscribing.leads(key[0]):
+            if (before is None and not load) or not self._registry.leads(key[0]):
                 return
             try:
-                stored = await asyncio.to_thread(self._load, key, None)
+                stored = await asyncio.to_thread(self._stored.load, key, None, _now_ms())
             except NotFound as gone:
                 self._drop(key, gone.reason)
                 return
@@ -239,7 +210,7 @@ class SessionManager:
                 after, second = after.remove(left)
                 after, third = after.admit(stored.sessions)
                 if first.drained_changed:
-                    await asyncio.to_thread(self._subscribing.save_drained, *key, sorted(after.drained))
+                    await asyncio.to_thread(self._registry.save_drained, *key, sorted(after.drained))
                 for name in left:
                     self._lost(before, name, "the consumer was unregistered")
                 pushes = (*first.pushes, *second.pushes, *third.pushes)
@@ -247,55 +218,36 @@ class SessionManager:
         await self._drain(key)
 
     async def _drain(self, key: SubscriptionKey) -> None:
-        """Look which sealed segments have been read to the end; look again while there are any that have not."""
-        async with self._alone(key):
+        """Find the sealed segments that were read to the end; look again later while others are left."""
+        async with self._lock(key):
             await self._look_and_take(key)
 
-    async def _look_and_take(self, key: SubscriptionKey, anew: bool = False) -> None:
-        """One look, within `_alone`; `anew`: after a seek, when what was drained before does not count."""
+    async def _look_and_take(self, key: SubscriptionKey, after_seek: bool = False) -> None:
+        """One look, within `_lock`; `after_seek`: what was drained before does not count."""
         coordinator = self._led.get(key)
         if coordinator is None or coordinator.type != "STREAM":
             return
-        start = coordinator.drain_anew(())[0] if anew else coordinator
-        found, reading = await asyncio.to_thread(self._look, key, start)
-        if found or anew:
-            after, change = coordinator.drain_anew(start.drained | found)
+        start = coordinator.reset_drained(())[0] if after_seek else coordinator
+        found, reading = await asyncio.to_thread(self._stored.find_drained, key, start)
+        if found or after_seek:
+            after, change = coordinator.reset_drained(start.drained | found)
             try:
-                await asyncio.to_thread(self._subscribing.save_drained, *key, sorted(after.drained))
+                await asyncio.to_thread(self._registry.save_drained, *key, sorted(after.drained))
             except (ControllerError, StoreError) as error:
                 log.warning("what %s of %s has read is not stored yet: %s", key[1], key[0], error)
                 reading = True
             else:
-                anew = True
-            # After a seek also what is not stored: what is then says less than this, and never more.
-            if anew:
+                after_seek = True
+            # After a seek also when it was not stored: what is stored then has fewer drained segments, never more.
+            if after_seek:
                 self._take(key, after, change)
         if key in self._looks:
             self._looks.pop(key).cancel()
         if reading and self._loop is not None:
             self._looks[key] = self._loop.call_later(DRAIN_SECONDS, lambda: self._spawn(self._drain(key)))
 
-    def _look(self, key: SubscriptionKey, coordinator: SubscriptionCoordinator) -> tuple[set[int], bool]:
-        """The sealed segments that were read to the end since, and whether there are others; children after parents."""
-        found: set[int] = set()
-        while True:
-            known = coordinator.drained | found
-            reading = {
-                segment.segment_id: segment_topic(key[0], segment)
-                for segment in assignable(coordinator.layout, known)
-                if not segment.is_active
-            }
-            try:
-                read = self._subscribing.drained_of(key[1], reading)
-            except (ControllerError, StoreError) as error:
-                log.warning("cannot tell what %s of %s has read: %s", key[1], key[0], error)
-                return found, True
-            if not read:
-                return found, bool(reading)
-            found |= read
-
     async def _expire(self, key: SubscriptionKey) -> None:
-        async with self._alone(key):
+        async with self._lock(key):
             coordinator = self._led.get(key)
             if coordinator is None:
                 return
@@ -313,23 +265,23 @@ class SessionManager:
     async def _store_gone(self, key: SubscriptionKey, change: Effects) -> None:
         gone = [event.consumer for event in change.events]
         if gone:
-            await asyncio.to_thread(self._subscribing.unregister_consumers, *key, gone)
+            await asyncio.to_thread(self._registry.unregister_consumers, *key, gone)
 
     def _take(self, key: SubscriptionKey, after: SubscriptionCoordinator, change: Effects) -> None:
-        """Take a stored step over and tell it."""
-        if all(session == NEVER for session in after.sessions.values()):
+        """Make a stored step the present state, and tell the consumers."""
+        if all(session == NO_CONNECTION for session in after.sessions.values()):
             self._led.pop(key, None)
         else:
             self._led[key] = after
         for push in change.pushes:
             self._tell(push.link, push)
         if change.superseded is not None:
-            self._tell(change.superseded, "the consumer connected anew")
+            self._tell(change.superseded, "the consumer connected again")
         timer = self._timers.pop(key, None)
         if timer is not None:
             timer.cancel()
         due = after.due()
-        if key in self._led and due is not None and due < NEVER.until_ms and self._loop is not None:
+        if key in self._led and due is not None and due < NO_CONNECTION.until_ms and self._loop is not None:
             wait = max((due - _now_ms()) / 1000, MIN_WAIT_SECONDS)
             self._timers[key] = self._loop.call_later(wait, lambda: self._spawn(self._expire(key)))
 
@@ -346,7 +298,7 @@ class SessionManager:
 
     def _later(self, topic: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do it again in a while, if the topic is this node's by then."""
-        if self._loop is not None and topic in self._subscribing.leaders.topics():
+        if self._loop is not None and topic in self._registry.leaders.topics():
             self._loop.call_later(_retry_delay(), lambda: self._spawn(work()))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -372,7 +324,7 @@ class SessionManager:
 
 
 def _last(pushes: Iterable[Push]) -> tuple[Push, ...]:
-    """Of several to one consumer the last: each is whole."""
+    """The last push to each consumer: every push is whole."""
     return tuple({push.consumer: push for push in pushes}.values())
 
 

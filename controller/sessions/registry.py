@@ -23,8 +23,8 @@ from controller.segments.no_segments import NoSegments
 from decisions.topic.layout import SegmentLayout, segment_topic
 from schemas.messages import SubscriptionType
 
-MOVED_AT_ONCE = 8
-"""Segments on which a subscription is moved at the same time: mostly it is waiting."""
+MAX_CONCURRENT_SEEKS = 8
+"""Segments on which a subscription is moved at the same time: most of the time is spent waiting."""
 
 
 class SubscriptionRegistry:
@@ -43,7 +43,7 @@ class SubscriptionRegistry:
         self._now_ms = now_ms
 
     def lead(self, topic: str) -> None:
-        """See that this node leads a topic that there is: `NotFound`, `NotLeader`, `Unavailable`."""
+        """Lead an existing topic: `NotFound`, `NotLeader`, `Unavailable`."""
         self._store.check_topic(topic)
         self.leaders.lead(topic)
 
@@ -79,10 +79,10 @@ class SubscriptionRegistry:
                 )
 
     def seek(self, topic: str, subscription: str, target: Target) -> None:
-        """Move a subscription on every segment that there is, sealed ones too; nothing counts as drained after it.
+        """Move a subscription on every segment, sealed ones too; nothing counts as drained after it.
 
         `Conflict` for one without positions, and `SubscriptionInUse` while clients read a segment with it: then nothing
-        was moved. Whatever stops it later has moved it on some of the segments: do it again. Segments that are made
+        was moved. A failure later leaves it moved on some of the segments: do it again. Segments that are made
         meanwhile, by nobody but another leader, hold only what is newer, and it begins at their start.
         """
         self._store.check_topic(topic)
@@ -99,9 +99,9 @@ class SubscriptionRegistry:
                 )
             layout = SegmentLayout.from_metadata(self._store.existing_topic(topic).metadata)
             segments = [segment_topic(topic, segment) for segment in layout.segments.values()]
-            with ThreadPoolExecutor(MOVED_AT_ONCE) as pool:
+            with ThreadPoolExecutor(MAX_CONCURRENT_SEEKS) as pool:
                 list(pool.map(lambda segment: self._segments.check_unused(segment, subscription), segments))
-                # Before the first is moved: whoever leads next must not believe that it was read.
+                # Before the first is moved: the next leader must not believe that it was read.
                 with self._store.write(term) as transaction:
                     transaction.save_drained(topic, subscription, ())
                 list(pool.map(lambda segment: self._seek_segment(segment, subscription, target), segments))
@@ -111,7 +111,7 @@ class SubscriptionRegistry:
     ) -> None:
         """Register a consumer, with its subscription when that is missing; a known name stays registered.
 
-        `session`: it is one that is unregistered when it has no connection for too long.
+        `session`: it is unregistered when it has no connection for too long.
         """
         with self._writing(topic) as transaction:
             transaction.check_topic(topic)
@@ -183,12 +183,12 @@ class SubscriptionRegistry:
             return False
 
     def _seek_segment(self, segment: str, subscription: str, target: Target) -> None:
-        """Nothing to do on one that is pruned or lost."""
+        """Move it on one segment; a pruned or lost one is passed over."""
         with contextlib.suppress(SegmentNotFound):
             try:
                 self._segments.seek(segment, subscription, target)
             except SubscriptionNotFound:
-                # Its creation was broken off.
+                # Its creation was interrupted.
                 self._segments.create_subscription(segment, subscription)
                 self._segments.seek(segment, subscription, target)
 
@@ -203,7 +203,7 @@ class SubscriptionRegistry:
 
     @contextmanager
     def _writing(self, topic: str) -> Iterator[Transaction]:
-        """A change of a topic that there is, as its leader."""
+        """A change of an existing topic, as its leader."""
         self._store.check_topic(topic)
         with self._store.write(self.leaders.lead(topic)) as transaction:
             yield transaction

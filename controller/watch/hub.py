@@ -1,4 +1,4 @@
-"""Layouts to everyone who watches a topic (PIP-468 "DAG Watch Sessions"), whatever carries them.
+"""Who watches which topic, and the layouts that they are still to get (PIP-468 "DAG Watch Sessions").
 
 Stage: between what announces a change of a layout and the transport that sends it; lives in one event loop. A session
 holds the newest layout that was not taken yet and no other: a client that is behind skips epochs and never goes back.
@@ -105,7 +105,7 @@ class WatchHub:
     def __init__(
         self, load: Callable[[str], Awaitable[LayoutUpdate]], unwatched: Callable[[str], None] = lambda topic: None
     ) -> None:
-        """`load` answers the layout of a topic as it is stored; what it raises goes to whoever subscribes.
+        """`load` answers the layout of a topic as it is stored; what it raises goes to the subscriber.
 
         `unwatched` is told of a topic when the last of its sessions has ended.
         """
@@ -164,12 +164,8 @@ class WatchHub:
         self._close(list(self._feeds), CloseReason.STOPPED)
 
     def is_watched(self, topic: str) -> bool:
-        """Whether anybody would hear of a change."""
+        """Whether anybody watches the topic."""
         return topic in self._feeds
-
-    def sessions(self) -> int:
-        """Number of sessions on all topics."""
-        return sum(len(feed.sessions) for feed in self._feeds.values())
 
     def _close(self, topics: list[str], reason: CloseReason) -> None:
         for topic in topics:

@@ -1,4 +1,4 @@
-"""The layouts of a node's watch sessions, read anew whenever the metadata store says that they changed.
+"""The layouts of a node's watch sessions, read again whenever the metadata store says that they changed.
 
 Stage: between the metadata store, whose watches say "look again" on every node, and `WatchHub`, which knows who gets
 what: so any node serves any session. Each update is whole:
@@ -69,7 +69,7 @@ class LayoutWatcher:
         """A session from the epoch after `since`, or from the layout as it is when that is older; `NotFound`."""
         session = await self.hub.subscribe(topic, since)
         if session.closed_because is CloseReason.AHEAD:
-            # The topic was deleted and made again: what the client knows is of another life.
+            # The topic was deleted and made again: the client knows an earlier topic of that name.
             session = await self.hub.subscribe(topic)
         return session
 
@@ -131,7 +131,7 @@ class LayoutWatcher:
         if version < self._versions.get(topic, 0) or not self.hub.is_watched(topic):
             return
         if update is None or not self.hub.publish(topic, update):
-            # Deleted, or deleted and made again: an epoch that goes back is another life of the name.
+            # Deleted, or deleted and made again: an epoch that goes back is that of another topic of the same name.
             self.hub.forget(topic)
         else:
             self._versions[topic] = version

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 KEEP_ALIVE_SECONDS = 15.0
 """Longest silence of an event stream: a comment is sent, so that both ends notice when the other one is gone."""
-LAST_SECONDS = 1.0
+MAX_SEND_SECONDS = 1.0
 """Time for a message that is being sent when its session ends."""
 CLOSE_CODES = {
     CloseReason.LEFT: 1000,
@@ -78,13 +78,13 @@ def held(grant: Grant, session: WatchSession) -> contextlib.AbstractContextManag
 
 
 async def carry(session: WatchSession, sending: Awaitable[None], gone: Awaitable[None]) -> CloseReason:
-    """Send until the session ends, for whatever reason, or the client is `gone`; nobody is waited for who is stuck."""
+    """Send until the session ends, or the client is `gone`; a client that is stuck is not waited for."""
     sender, leaver = asyncio.ensure_future(sending), asyncio.ensure_future(gone)
     end = asyncio.ensure_future(session.until_closed())
     try:
         await asyncio.wait({sender, leaver, end}, return_when=asyncio.FIRST_COMPLETED)
         if end.done() and not leaver.done():
-            await asyncio.wait({sender}, timeout=0 if session.closed_because is CloseReason.SLOW else LAST_SECONDS)
+            await asyncio.wait({sender}, timeout=0 if session.closed_because is CloseReason.SLOW else MAX_SEND_SECONDS)
     finally:
         for task in (sender, leaver, end):
             task.cancel()

@@ -95,7 +95,7 @@ def test_a_file_that_is_missing_or_no_text_is_refused(file: Path) -> None:
         read_tokens(file)
     add_token(file, "one", "read")
     file.write_bytes(b"\xff\xfe")
-    with pytest.raises(TokensError, match="no text in UTF-8"):
+    with pytest.raises(TokensError, match="not text in UTF-8"):
         read_tokens(file)
 
 

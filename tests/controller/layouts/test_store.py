@@ -57,7 +57,7 @@ def test_a_replacement_on_an_old_version_changes_nothing(store: OwnedStore) -> N
     assert len(stored.metadata.segments) == 2
 
 
-def test_a_version_is_not_used_again_by_a_topic_created_anew(store: OwnedStore) -> None:
+def test_a_version_is_not_used_again_by_a_topic_created_again(store: OwnedStore) -> None:
     with store.writing(TOPIC) as transaction:
         transaction.insert_topic(TOPIC, layout(1))
     old = version_of(store)

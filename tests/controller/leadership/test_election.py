@@ -19,7 +19,7 @@ from tests.waiting import wait_until
 PATH = "/topics/orders/leader"
 
 
-class Node:
+class Candidate:
     """One candidate and all that it was told."""
 
     def __init__(self, store: MetadataStore, value: bytes) -> None:
@@ -44,7 +44,7 @@ def zookeeper_place(zookeeper: EmbeddedZooKeeper, tmp_path_factory: pytest.TempP
 
 
 def test_a_single_node_leads_and_can_commit_what_only_the_leader_may(place: Place) -> None:
-    node = Node(place.open(), b"http://one")
+    node = Candidate(place.open(), b"http://one")
     leadership = node.wait_for(LeaderElectionState.LEADING, b"http://one")
     assert leadership.version is not None
     node.store.commit(Check(PATH, leadership.version), Put("/topics/orders/layout", b"{}"))
@@ -53,7 +53,7 @@ def test_a_single_node_leads_and_can_commit_what_only_the_leader_may(place: Plac
 
 def test_of_two_candidates_one_leads_and_the_other_takes_over_when_it_gives_up(place: Place) -> None:
     store = place.open()
-    first, second = Node(store, b"http://one"), Node(store, b"http://two")
+    first, second = Candidate(store, b"http://one"), Candidate(store, b"http://two")
     old = first.wait_for(LeaderElectionState.LEADING)
     second.wait_for(LeaderElectionState.FOLLOWING, b"http://one")
     first.election.close()
@@ -68,7 +68,7 @@ def test_of_two_candidates_one_leads_and_the_other_takes_over_when_it_gives_up(p
 
 def test_a_closed_candidate_does_not_come_back(place: Place) -> None:
     store = place.open()
-    first, second = Node(store, b"http://one"), Node(store, b"http://two")
+    first, second = Candidate(store, b"http://one"), Candidate(store, b"http://two")
     second.election.close()
     first.election.close()
     assert store.get(PATH) is None
@@ -78,7 +78,7 @@ def test_a_closed_candidate_does_not_come_back(place: Place) -> None:
 def test_a_node_is_not_led_by_its_own_former_life(zookeeper_place: Place) -> None:
     former, now = zookeeper_place.open(), zookeeper_place.open()
     former.create_ephemeral(PATH, b"http://one")
-    node = Node(now, b"http://one")
+    node = Candidate(now, b"http://one")
     assert node.election.leadership == NO_LEADER
     former.close()
     node.wait_for(LeaderElectionState.LEADING)
@@ -86,7 +86,7 @@ def test_a_node_is_not_led_by_its_own_former_life(zookeeper_place: Place) -> Non
 
 def test_who_loses_its_session_does_not_lead_at_once_and_another_takes_over(zookeeper_place: Place) -> None:
     one, two = zookeeper_place.open(), zookeeper_place.open()
-    first, second = Node(one, b"http://one"), Node(two, b"http://two")
+    first, second = Candidate(one, b"http://one"), Candidate(two, b"http://two")
     old = first.wait_for(LeaderElectionState.LEADING)
     assert isinstance(one, ZooKeeperStore)
     end_zookeeper_session(one)
@@ -112,7 +112,7 @@ def test_state_is_not_leading_from_the_instant_the_session_changes_before_any_ca
         held.wait(10)
 
     store.on_session(hold_up)
-    node = Node(store, b"http://one")
+    node = Candidate(store, b"http://one")
     node.wait_for(LeaderElectionState.LEADING)
     wait_until(lambda: len(node.told) == 1)
     # From here on both threads of the store stand still at their next callback.
@@ -133,7 +133,7 @@ def test_state_is_not_leading_from_the_instant_the_session_changes_before_any_ca
 def test_the_same_leadership_is_found_again_after_a_restart_of_the_server(
     zookeeper: EmbeddedZooKeeper, zookeeper_place: Place
 ) -> None:
-    node = Node(zookeeper_place.open(session_s=30), b"http://one")
+    node = Candidate(zookeeper_place.open(session_s=30), b"http://one")
     before = node.wait_for(LeaderElectionState.LEADING)
     wait_until(lambda: node.told == [before])
     zookeeper.kill()
@@ -151,7 +151,7 @@ def test_a_leader_that_is_killed_is_followed_by_another(zookeeper_place: Place) 
     try:
         assert first.stdout
         assert first.stdout.readline() == "leading\n"
-        second = Node(zookeeper_place.open(), b"http://two")
+        second = Candidate(zookeeper_place.open(), b"http://two")
         second.wait_for(LeaderElectionState.FOLLOWING, b"http://one")
         first.kill()
         second.wait_for(LeaderElectionState.LEADING)

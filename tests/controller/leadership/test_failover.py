@@ -20,6 +20,7 @@ from lab.zookeeper import EmbeddedZooKeeper
 from schemas.messages import LayoutEvent
 from tests.controller.conftest import RunningController, run_controller
 from tests.controller.listening import Listener
+from tests.controller.operations.crash_points import SPLIT_POINTS, Crash, crash_at
 from tests.controller.places import end_zookeeper_session
 from tests.controller.sessions.test_connections import BRIEF, LONG, Client
 from tests.controller.watch.test_watch import events
@@ -111,6 +112,19 @@ def test_a_node_takes_over_when_it_is_asked_and_nobody_leads(start: Start) -> No
     assert wait_until(lambda: status(second, "split/0") == 204)
     assert second.node.leaders.leader(TOPIC) == second.url
     assert second.client.get(PATH).json()["epoch"] == 1
+
+
+@pytest.mark.parametrize("point", SPLIT_POINTS[:-1])
+def test_an_operation_whose_leader_dies_at_a_step_is_ended_by_another_though_nobody_asks(
+    point: str, start: Start
+) -> None:
+    first, second = start(), start()
+    assert first.client.put(PATH).status_code == 204
+    with crash_at(point, first.nodes.close), pytest.raises(Crash):
+        first.node.service.split_segment(TOPIC, 0)
+    wait_until(lambda: [one["step"] for one in second.client.get(f"{PATH}/operations").json()] == ["done"], 20)
+    assert second.client.get(PATH).json()["epoch"] == 1
+    assert status(second, "split/1") == 204
 
 
 def test_a_watch_on_another_node_sees_every_change_and_the_new_leader(start: Start) -> None:

@@ -49,7 +49,7 @@ def test_the_address_of_a_silent_node_is_taken_after_its_session_and_it_says_so_
     presence.claim()
     presence.start()
     link.cut()
-    # It looks like a node that was killed: whoever comes with its address waits for the end of its session.
+    # It looks like a node that was killed: another with its address waits for the end of its session.
     NodeRegistration(second, URL, 0.5).claim()
     assert f"{URL} is held by process {os.getpid()} on " in caplog.text
     assert "waiting at most 6 s" in caplog.text

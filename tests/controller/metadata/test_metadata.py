@@ -87,7 +87,7 @@ def test_versions_are_not_used_again_after_the_store_was_reopened(place: Place) 
     assert place.open().put("/a", b"1") > version
 
 
-def test_an_old_version_conflicts_also_with_a_node_that_was_deleted_and_made_anew(store: MetadataStore) -> None:
+def test_an_old_version_conflicts_also_with_a_node_that_was_deleted_and_made_again(store: MetadataStore) -> None:
     old = store.put("/a", b"1")
     store.delete("/a", old)
     new = store.put("/a", b"1")

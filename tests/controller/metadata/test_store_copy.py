@@ -121,7 +121,7 @@ class _Broken(SqliteStore):
 def test_a_copy_that_breaks_off_keeps_controllers_out_and_is_repeated_by_the_same_command(
     database: Path, tmp_path: Path, commits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_copy, "MOST_AT_ONCE", 8)
+    monkeypatch.setattr(store_copy, "MAX_OPS", 8)
     source, broken = SqliteStore(database), _Broken(tmp_path / "copy.db")
     broken.left = commits
     with pytest.raises(StoreUnavailable):
@@ -139,7 +139,7 @@ def test_a_copy_that_breaks_off_keeps_controllers_out_and_is_repeated_by_the_sam
     source, target = SqliteStore(database), SqliteStore(tmp_path / "copy.db")
     said: list[str] = []
     copied = copy(source, target, "here", "there", said.append)
-    assert said[0] == "a copy to there was not finished: it begins anew"
+    assert said[0] == "a copy to there was not finished: starting again"
     assert (copied.topics, held(target)) == (4, held(source))
     assert target.get(store_paths.COPYING) is None
     for store in (source, target):
@@ -165,7 +165,7 @@ def test_a_copy_that_is_killed_in_the_middle_is_repeated(
     nodes.close()
     done = run(tmp_path, "--to", place)
     assert done.exit_code == 0, done.output
-    assert "begins anew" in done.stderr
+    assert "starting again" in done.stderr
     assert "are in zk://" in done.stdout
 
 
@@ -185,7 +185,7 @@ def test_what_is_not_empty_or_not_there_or_in_use_is_refused(
     with run_controller(database):
         assert "in use by another controller" in run(tmp_path, "--to", f"{place}-other").stderr
     database.unlink()
-    assert "there is no database" in run(tmp_path, "--to", f"{place}-other").stderr
+    assert "no database" in run(tmp_path, "--to", f"{place}-other").stderr
     assert not database.exists()
 
 

@@ -26,7 +26,7 @@ from tests.controller.owned import OwnedStore
 CHANGES = {"create", "create_subscription", "delete_subscription", "terminate", "delete", "replace", "notify", "save"}
 
 
-class StoredLayouts:
+class RecordingLayouts:
     """The `Layouts` of a store; notifications are kept."""
 
     def __init__(self, store: OwnedStore) -> None:
@@ -52,7 +52,7 @@ class StoredLayouts:
         self.notified.append(layout.epoch)
 
 
-class Journal:
+class FileJournal:
     """One operation in a file."""
 
     def __init__(self, folder: Path) -> None:
@@ -96,7 +96,7 @@ class _Watched:
         return partial(self._deadly.count, name, real) if name in CHANGES else real
 
 
-def resume_until(deadly: Deadly, journal: Journal, segments: SegmentStore, layouts: Layouts) -> Operation:
+def resume_until(deadly: Deadly, journal: FileJournal, segments: SegmentStore, layouts: Layouts) -> Operation:
     """Resume what is in the journal; dies after the chosen change."""
     return resume(journal.read(), deadly(segments), deadly(layouts), deadly(journal).save)
 
@@ -107,5 +107,5 @@ def _kill() -> None:
 
 if __name__ == "__main__":
     bootstrap, folder, changes = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-    layouts = StoredLayouts(OwnedStore(SqliteStore(folder / "layouts.db")))
-    resume_until(Deadly(changes, _kill), Journal(folder), KafkaSegments(bootstrap), layouts)
+    layouts = RecordingLayouts(OwnedStore(SqliteStore(folder / "layouts.db")))
+    resume_until(Deadly(changes, _kill), FileJournal(folder), KafkaSegments(bootstrap), layouts)

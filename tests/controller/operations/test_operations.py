@@ -1,10 +1,9 @@
-"""Splits and merges: a real controller killed with -9 between any two steps ends them after its next start."""
+"""Splits and merges: a controller that dies between any two steps ends them after its next start."""
 
 from __future__ import annotations
 
+import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,54 +12,25 @@ import httpx
 import pytest
 from confluent_kafka import Producer
 
-from controller.operations.journal import STEPS_MERGE, STEPS_SPLIT
-from controller.segments.base import SegmentNotFound, SegmentStoreError
+from controller.metadata.sqlite import SqliteStore
+from controller.node import Node, NodeSettings
+from controller.segments.base import SegmentNotFound, SegmentStore, SegmentStoreError
 from controller.segments.kafka import KafkaSegments
 from controller.segments.kafka_names import kafka_topic
 from controller.segments.no_segments import NoSegments
 from decisions.topic.layout import SegmentLayout, segment_topic
 from schemas.messages import LayoutEvent
 from schemas.metadata import ScalableTopicMetadata
-from tests.controller.conftest import NOWHERE, RunningController, run_controller
+from tests.controller.conftest import NOWHERE, Clock, RunningController, run_controller
 from tests.controller.layout_strategies import assert_tiles
+from tests.controller.operations.crash_points import MERGE_POINTS, SPLIT_POINTS, Crash, crash_at
+from tests.controller.processes import ControllerProcess
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.process
 
-ROOT = Path(__file__).resolve().parents[3]
 TOPIC = "topic://acme/ops/t"
 PATH = "/admin/v2/scalable/acme/ops/t"
-
-
-class Service:
-    """A controller on one database through all its lives."""
-
-    def __init__(self, folder: Path, segments: str, bootstrap: str) -> None:
-        self._database = folder / "layouts.db"
-        self._settings = folder / "more.toml"
-        self._log = folder / "controller.log"
-        self._settings.write_text(
-            f'[kafka]\nbootstrap = "{bootstrap}"\n'
-            f'[controller]\nport = 0\ndatabase = "{self._database}"\nsegments = "{segments}"\n'
-        )
-
-    @contextmanager
-    def life(self, dies_at: str | None = None) -> Iterator[tuple[httpx.Client, subprocess.Popen[str]]]:
-        """One life, killed at the end of the block unless it has ended by then."""
-        module = ["anabranch.cli"] if dies_at is None else ["tests.controller.operations.dying_controller", dies_at]
-        command = [sys.executable, "-m", *module, "--home", str(ROOT), "-c", str(self._settings), "controller"]
-        with (
-            open(self._log, "a") as log,
-            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT) as process,
-        ):
-            try:
-                assert process.stdout is not None
-                line = process.stdout.readline()
-                assert line.startswith("controller ready at "), self._log.read_text()
-                with httpx.Client(base_url=line.split()[-1], timeout=60) as client:
-                    yield client, process
-            finally:
-                process.kill()
 
 
 def layout_of(client: httpx.Client) -> ScalableTopicMetadata:
@@ -74,25 +44,37 @@ def newest(client: httpx.Client) -> dict[str, object]:
     return found
 
 
-def call_deadly(service: Service, point: str, call: str) -> None:
+def call_deadly(service: ControllerProcess, point: str, call: str) -> None:
     with service.life(point) as (client, process):
         with pytest.raises(httpx.TransportError):
             client.post(f"{PATH}/{call}", headers={"X-Anabranch-Decision": "d-1"})
         assert process.wait(30) == -signal.SIGKILL
 
 
-@pytest.mark.parametrize(
-    ("call", "kind", "point"),
-    [("split/0", "split", point) for point in (*STEPS_SPLIT[:4], "published", *STEPS_SPLIT[4:])]
-    + [("merge/1/0", "merge", point) for point in (STEPS_MERGE[1], "published", STEPS_MERGE[4])],
-)
-def test_killed_between_two_steps_an_operation_ends_after_the_start_and_is_announced_once(
-    call: str, kind: str, point: str, tmp_path: Path
-) -> None:
-    with run_controller(tmp_path / "layouts.db") as first:
-        first.client.put(f"{PATH}?numInitialSegments=2")
-    call_deadly(Service(tmp_path, "none", NOWHERE), point, call)
-    with run_controller(tmp_path / "layouts.db") as second:
+@contextmanager
+def node_on(database: Path, segments: SegmentStore) -> Iterator[Node]:
+    """The parts of a controller, without a server around them."""
+    nodes = SqliteStore(database)
+    settings = NodeSettings("http://one", NOWHERE, "default", -1, 3600, session_seconds=5)
+    try:
+        yield Node(nodes, segments, settings, Clock())
+    finally:
+        nodes.close()
+
+
+def crash(node: Node, call: str, point: str, database: Path, left: Path) -> None:
+    """Split or merge up to the point; `left` is then what kill -9 leaves of the database: its files as they are."""
+    kind, *segments = call.split("/")
+    change = node.service.split_segment if kind == "split" else node.service.merge_segments
+    with crash_at(point), pytest.raises(Crash):
+        change(TOPIC, *map(int, segments), "d-1")
+    for suffix in ("", "-wal"):
+        shutil.copy(f"{database}{suffix}", f"{left}{suffix}")
+
+
+def check_ended_once(database: Path, call: str, kind: str) -> None:
+    """At its start a controller ends the operation, and it is announced once."""
+    with run_controller(database) as second:
         wait_until(lambda: newest(second.client)["step"] == "done", 30)
         assert newest(second.client)["kind"] == kind
         assert layout_of(second.client).epoch == 1
@@ -103,41 +85,89 @@ def test_killed_between_two_steps_an_operation_ends_after_the_start_and_is_annou
         ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("call", "kind", "point"),
+    [("split/0", "split", point) for point in SPLIT_POINTS] + [("merge/1/0", "merge", point) for point in MERGE_POINTS],
+)
+def test_stopped_between_two_steps_an_operation_ends_after_the_start_and_is_announced_once(
+    call: str, kind: str, point: str, tmp_path: Path
+) -> None:
+    with node_on(tmp_path / "before.db", NoSegments()) as node:
+        node.service.create_topic(TOPIC, 2, {})
+        crash(node, call, point, tmp_path / "before.db", tmp_path / "layouts.db")
+    check_ended_once(tmp_path / "layouts.db", call, kind)
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "point"), [("split/0", "split", "published"), ("merge/1/0", "merge", "notify-consumers")]
+)
+def test_killed_between_two_steps_an_operation_ends_after_the_start_and_is_announced_once(
+    call: str, kind: str, point: str, tmp_path: Path
+) -> None:
+    with run_controller(tmp_path / "layouts.db") as first:
+        first.client.put(f"{PATH}?numInitialSegments=2")
+    call_deadly(ControllerProcess(tmp_path), point, call)
+    check_ended_once(tmp_path / "layouts.db", call, kind)
+
+
+def fill(kafka: str, segment: str) -> None:
+    """Five messages."""
+    producer = Producer({"bootstrap.servers": kafka})
+    for number in range(5):
+        producer.produce(kafka_topic(segment), str(number).encode())
+    assert producer.flush(30) == 0
+
+
+def check_nothing_lost(client: httpx.Client, segments: KafkaSegments, parent: str) -> None:
+    """The split ends; all messages and the subscription are there; a deletion leaves no segment."""
+    wait_until(lambda: newest(client)["step"] == "done", 60)
+    layout = SegmentLayout.from_metadata(layout_of(client))
+    assert segments.is_terminated(parent)
+    assert segments.backlog(parent, "billing") == 5
+    for child in layout.active:
+        assert segments.subscriptions(segment_topic(TOPIC, child)) == ["billing"]
+        assert not segments.is_terminated(segment_topic(TOPIC, child))
+    assert client.delete(PATH).status_code == 204
+    for one in layout.segments.values():
+        with pytest.raises(SegmentNotFound):
+            segments.subscriptions(segment_topic(TOPIC, one))
+
+
 @pytest.mark.broker
 @pytest.mark.parametrize("point", ["terminate-parent", "update-layout", "published"])
-def test_killed_in_a_split_on_kafka_no_message_and_no_subscription_is_lost(
+def test_stopped_in_a_split_on_kafka_no_message_and_no_subscription_is_lost(
     point: str, kafka: str, tmp_path: Path
 ) -> None:
-    service = Service(tmp_path, "kafka", kafka)
+    segments = KafkaSegments(kafka)
+    with node_on(tmp_path / "before.db", segments) as node:
+        node.service.create_topic(TOPIC, 1, {})
+        node.registry.create_subscription(TOPIC, "billing", "STREAM")
+        parent = f"segment://{TOPIC.removeprefix('topic://')}/0000-ffff-0"
+        fill(kafka, parent)
+        crash(node, "split/0", point, tmp_path / "before.db", tmp_path / "layouts.db")
+    with run_controller(tmp_path / "layouts.db", segments=segments) as second:
+        check_nothing_lost(second.client, segments, parent)
+
+
+@pytest.mark.broker
+def test_killed_in_a_split_on_kafka_no_message_and_no_subscription_is_lost(kafka: str, tmp_path: Path) -> None:
+    service = ControllerProcess(tmp_path, "kafka", kafka)
     segments = KafkaSegments(kafka)
     with service.life() as (client, _):
         assert client.put(PATH).status_code == 204
         assert client.put(f"{PATH}/subscriptions/billing").status_code == 204
         (parent,) = [segment_topic(TOPIC, one) for one in SegmentLayout.from_metadata(layout_of(client)).active]
-    producer = Producer({"bootstrap.servers": kafka})
-    for number in range(5):
-        producer.produce(kafka_topic(parent), str(number).encode())
-    assert producer.flush(30) == 0
-    call_deadly(service, point, "split/0")
+    fill(kafka, parent)
+    call_deadly(service, "update-layout", "split/0")
     with service.life() as (client, _):
-        wait_until(lambda: newest(client)["step"] == "done", 60)
-        layout = SegmentLayout.from_metadata(layout_of(client))
-        assert segments.is_terminated(parent)
-        assert segments.backlog(parent, "billing") == 5
-        for child in layout.active:
-            assert segments.subscriptions(segment_topic(TOPIC, child)) == ["billing"]
-            assert not segments.is_terminated(segment_topic(TOPIC, child))
-        assert client.delete(PATH).status_code == 204
-        for one in layout.segments.values():
-            with pytest.raises(SegmentNotFound):
-                segments.subscriptions(segment_topic(TOPIC, one))
+        check_nothing_lost(client, segments, parent)
 
 
 @pytest.mark.broker
 def test_a_creation_that_was_killed_half_way_leaves_no_segment_and_can_be_asked_for_again(
     kafka: str, tmp_path: Path
 ) -> None:
-    service = Service(tmp_path, "kafka", kafka)
+    service = ControllerProcess(tmp_path, "kafka", kafka)
     segments = KafkaSegments(kafka)
     first, second = (
         segment_topic("topic://acme/ops/made", one) for one in SegmentLayout.create(2, 0).segments.values()
@@ -188,7 +218,7 @@ def running(segments: Unreachable, tmp_path: Path) -> Iterator[RunningController
         yield one
 
 
-def test_an_operation_without_an_answer_stays_open_and_is_joined_by_whoever_asks_again(
+def test_an_operation_without_an_answer_stays_open_and_is_joined_by_the_next_caller(
     running: RunningController, segments: Unreachable
 ) -> None:
     running.client.put(f"{PATH}?numInitialSegments=2")

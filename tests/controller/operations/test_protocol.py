@@ -12,17 +12,16 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from controller.errors import Conflict
 from controller.metadata.sqlite import SqliteStore
 from controller.operations.journal import STEPS_MERGE, STEPS_SPLIT, Operation, OperationStep
-from controller.operations.protocol import StoredLayout, plan_merge, plan_split, resume, run_step, withdraw
+from controller.operations.protocol import StoredLayout, plan_merge, plan_split, resume, run_step
 from controller.segments.base import SegmentNotFound
 from controller.segments.kafka import KafkaSegments
 from controller.segments.no_segments import NoSegments
 from decisions.topic.layout import LayoutArgumentError, SegmentLayout, segment_topic
 from schemas.messages import LayoutEvent, parse_message
 from schemas.metadata import AutoScalePolicyOverride, HashRange
-from tests.controller.operations.operating import Deadly, Journal, StoredLayouts, resume_until
+from tests.controller.operations.operating import Deadly, FileJournal, RecordingLayouts, resume_until
 from tests.controller.owned import OwnedStore
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -46,9 +45,9 @@ class Scene:
 
     topic: str
     store: OwnedStore
-    layouts: StoredLayouts
+    layouts: RecordingLayouts
     segments: KafkaSegments
-    journal: Journal
+    journal: FileJournal
 
     @property
     def stored(self) -> StoredLayout:
@@ -148,7 +147,7 @@ def set_scene(store: OwnedStore, segments: KafkaSegments, folder: Path, name: st
     with store.writing(topic) as transaction:
         transaction.insert_topic(topic, layout.to_metadata())
         transaction.insert_subscription(topic, "billing", "STREAM")
-    return Scene(topic, store, StoredLayouts(store), segments, Journal(folder))
+    return Scene(topic, store, RecordingLayouts(store), segments, FileJournal(folder))
 
 
 def expected(kind: str, layout: SegmentLayout) -> SegmentLayout:
@@ -173,30 +172,22 @@ def test_stopped_after_any_change_and_resumed_it_ends_the_same(
 
 
 @pytest.mark.broker
-def test_killed_with_9_after_each_step_and_resumed_it_ends_the_same(
+def test_killed_with_9_after_the_layout_was_replaced_and_resumed_it_ends_the_same(
     kafka: str, segments: KafkaSegments, tmp_path: Path
 ) -> None:
-    for number, change in enumerate(SPLIT_CHANGES, start=1):
-        if change not in ("save", "replace"):
-            continue
-        folder = tmp_path / str(number)
-        store = OwnedStore(SqliteStore(folder / "layouts.db"))
-        scene = set_scene(store, segments, folder, f"killed-{number}")
-        before, operation = scene.layout, scene.plan("split")
-        store.close()
-        command = [sys.executable, "-m", "tests.controller.operations.operating", kafka, str(folder), str(number)]
-        died = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-        assert died.returncode == -signal.SIGKILL, died.stderr
-        scene.store = OwnedStore(SqliteStore(folder / "layouts.db"))
-        scene.layouts = StoredLayouts(scene.store)
-        scene.check_order(operation)
-        ended = scene.resume()
-        if number == len(SPLIT_CHANGES):
-            assert ended.step == "done"
-            assert scene.layout == expected("split", before)
-        else:
-            scene.check_end(ended, expected("split", before))
-        scene.store.close()
+    number = SPLIT_CHANGES.index("replace") + 1
+    store = OwnedStore(SqliteStore(tmp_path / "layouts.db"))
+    scene = set_scene(store, segments, tmp_path, "killed")
+    before, operation = scene.layout, scene.plan("split")
+    store.close()
+    command = [sys.executable, "-m", "tests.controller.operations.operating", kafka, str(tmp_path), str(number)]
+    died = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    scene.store = OwnedStore(SqliteStore(tmp_path / "layouts.db"))
+    scene.layouts = RecordingLayouts(scene.store)
+    scene.check_order(operation)
+    scene.check_end(scene.resume(), expected("split", before))
+    scene.store.close()
 
 
 @pytest.mark.broker
@@ -223,7 +214,7 @@ def test_a_policy_that_changes_meanwhile_is_kept(scene: Scene) -> None:
 
 @pytest.mark.broker
 @pytest.mark.parametrize("step", ["terminate-parent", "update-layout"])
-def test_children_whose_ids_were_taken_are_planned_anew(step: OperationStep, scene: Scene) -> None:
+def test_children_whose_ids_were_taken_are_planned_again(step: OperationStep, scene: Scene) -> None:
     operation = scene.run_until(step, scene.plan("split"))
     scene.change(lambda layout: layout.split_segment(1, NOW))
     ended = scene.resume()
@@ -276,31 +267,9 @@ def test_a_parent_without_a_topic_takes_part_as_an_empty_one(scene: Scene) -> No
     assert [scene.segments.subscriptions(child) for child in ended.child_topics] == [["billing"]] * 2
 
 
-@pytest.mark.broker
-def test_withdrawn_before_the_termination_it_leaves_the_parent_as_it_was(scene: Scene) -> None:
-    before = scene.layout
-    planned = scene.plan("split")
-    run_step(scene.run_until("create-children", planned), scene.segments, scene.layouts)
-    operation = withdraw(scene.journal.read(), scene.segments, scene.layouts)
-    assert operation.step == "superseded"
-    assert scene.layout == before
-    assert not scene.segments.is_terminated(planned.parent_topics[0])
-    assert not any(scene.exists(child) for child in planned.child_topics)
-
-
-@pytest.mark.broker
-def test_once_a_parent_may_be_terminated_it_cannot_be_withdrawn(scene: Scene) -> None:
-    planned = scene.plan("split")
-    terminating = scene.run_until("terminate-parent", planned)
-    scene.run_until("update-layout", terminating)
-    for operation in (planned, terminating, scene.journal.read()):
-        with pytest.raises(Conflict, match="can only be resumed"):
-            withdraw(operation, scene.segments, scene.layouts)
-
-
 @pytest.mark.parametrize("kind", ["split", "merge"])
 def test_without_segments_only_the_layout_changes(kind: str, store: OwnedStore, tmp_path: Path) -> None:
-    topic, layouts, journal = "topic://acme/protocol/none", StoredLayouts(store), Journal(tmp_path)
+    topic, layouts, journal = "topic://acme/protocol/none", RecordingLayouts(store), FileJournal(tmp_path)
     layout = SegmentLayout.create(2, NOW - 1000)
     with store.writing(topic) as transaction:
         transaction.insert_topic(topic, layout.to_metadata())

@@ -7,61 +7,27 @@ import random
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 
 from schemas.metadata import ScalableTopicMetadata
-from tests.controller.conftest import NOWHERE
 from tests.controller.layout_strategies import assert_tiles
 from tests.controller.listening import Listener
+from tests.controller.processes import ROOT, ControllerProcess
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.broker
 
-ROOT = Path(__file__).resolve().parents[3]
 KILLS = 5
 TOPICS = 4
-
-
-class Service:
-    """`anabranch controller` in a process of its own, on one database through all its lives."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.url = ""
-
-    @contextmanager
-    def life(self, bootstrap: str) -> Iterator[subprocess.Popen[str]]:
-        """One life; killed with -9 at the end of the block unless it has ended by then."""
-        settings = self._folder / "more.toml"
-        database = self._folder / "layouts.db"
-        settings.write_text(
-            f'[kafka]\nbootstrap = "{bootstrap}"\n'
-            f'[controller]\nport = 0\ndatabase = "{database}"\nsnapshot_seconds = 0.2\n'
-        )
-        command = [sys.executable, "-m", "anabranch.cli", "--home", str(ROOT), "-c", str(settings), "controller"]
-        with (
-            open(self._folder / "controller.log", "a") as log,
-            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT) as process,
-        ):
-            try:
-                assert process.stdout is not None
-                line = process.stdout.readline()
-                assert line.startswith("controller ready at http://127.0.0.1:")
-                self.url = line.split()[-1]
-                yield process
-            finally:
-                process.kill()
 
 
 class Caller(threading.Thread):
     """Splits, merges and registers at random, without a pause, and keeps what was answered."""
 
-    def __init__(self, service: Service, seed: int) -> None:
+    def __init__(self, service: ControllerProcess, seed: int) -> None:
         super().__init__(daemon=True)
         self._service = service
         self._random = random.Random(seed)
@@ -120,19 +86,19 @@ class Caller(threading.Thread):
 
 
 def test_kill_9_at_any_moment_loses_no_event_and_no_answer(kafka: str, tmp_path: Path) -> None:
-    service = Service(tmp_path)
+    service = ControllerProcess(tmp_path, more="snapshot_seconds = 0.2")
     listener = Listener(kafka, "topic://acme/crash/")
     callers = [Caller(service, seed) for seed in range(TOPICS)]
     luck = random.Random(7)
     for number in range(KILLS):
-        with service.life(kafka) as process:
+        with service.life(bootstrap=kafka) as (_, process):
             if number == 0:
                 for caller in callers:
                     caller.start()
             goal = sum(caller.done for caller in callers) + luck.randrange(5, 60)
             wait_until(lambda goal=goal: sum(caller.done for caller in callers) >= goal, 20)
             assert process.poll() is None
-    with service.life(kafka), httpx.Client(base_url=service.url) as client:
+    with service.life(bootstrap=kafka) as (client, _):
         for caller in callers:
             caller.stopping.set()
             caller.join()
@@ -162,15 +128,15 @@ def test_kill_9_at_any_moment_loses_no_event_and_no_answer(kafka: str, tmp_path:
 
 
 def test_what_was_answered_before_a_kill_is_announced_after_it(kafka: str, tmp_path: Path) -> None:
-    service = Service(tmp_path)
+    service = ControllerProcess(tmp_path, more="snapshot_seconds = 0.2")
     topic = "topic://acme/away/t"
     path = "/admin/v2/scalable/acme/away/t"
-    with service.life(NOWHERE), httpx.Client(base_url=service.url) as client:
+    with service.life() as (client, _):
         client.put(path)
         for segment in range(20):
             assert client.post(f"{path}/split/{segment}").status_code == 204
     listener = Listener(kafka, topic)
-    with service.life(kafka) as process:
+    with service.life(bootstrap=kafka) as (_, process):
         listener.read_until(lambda: listener.epoch(topic) == 20)
         process.terminate()
         assert process.wait(10) == 0
@@ -180,8 +146,8 @@ def test_what_was_answered_before_a_kill_is_announced_after_it(kafka: str, tmp_p
 
 
 def test_a_second_process_on_the_same_database_ends_with_one_line(tmp_path: Path) -> None:
-    service = Service(tmp_path)
-    with service.life(NOWHERE):
+    service = ControllerProcess(tmp_path, more="snapshot_seconds = 0.2")
+    with service.life():
         command = [sys.executable, "-m", "anabranch.cli", "--home", str(ROOT)]
         second = subprocess.run(
             [*command, "-c", str(tmp_path / "more.toml"), "controller"], capture_output=True, text=True, timeout=30

@@ -111,7 +111,7 @@ def test_a_start_repeats_every_layout_count_and_policy(
     ]
     first, second = set(senders[:121]), set(senders[121:])
     assert len(first) == len(second) == 1
-    assert max(first) < min(second), "whoever takes over has a higher number, so that what comes late is known as late"
+    assert max(first) < min(second), "the next sender has a higher number, so that late messages are known as late"
 
 
 def test_what_was_changed_while_kafka_was_away_is_announced_when_it_is_back(

@@ -16,7 +16,7 @@ from lab.java_home import find_java
 _OPTIONS = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
 
 
-class Refused(NamedTuple):
+class JavaRefusal(NamedTuple):
     """What the client threw: the HTTP status, its class of exception, and the reason it found in the answer."""
 
     status: int
@@ -75,11 +75,11 @@ class JavaAdminClient:
         self._admin = admin
 
     def topics(self, call: str, *arguments: Any) -> Any:
-        """A call of `scalableTopics()`: its result, or a `Refused`."""
+        """A call of `scalableTopics()`: its result, or a `JavaRefusal`."""
         return self._call(self._admin.scalableTopics(), call, arguments)
 
     def namespaces(self, call: str, *arguments: Any) -> Any:
-        """A call of `namespaces()`: its result, or a `Refused`."""
+        """A call of `namespaces()`: its result, or a `JavaRefusal`."""
         return self._call(self._admin.namespaces(), call, arguments)
 
     def topics_at_once(self, call: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
@@ -97,4 +97,4 @@ class JavaAdminClient:
             return self._jvm.read(getattr(on, call)(*arguments))
         except Py4JJavaError as error:
             thrown = error.java_exception
-            return Refused(thrown.getStatusCode(), thrown.getClass().getSimpleName(), thrown.getHttpError())
+            return JavaRefusal(thrown.getStatusCode(), thrown.getClass().getSimpleName(), thrown.getHttpError())

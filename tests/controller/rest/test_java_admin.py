@@ -10,7 +10,7 @@ import pytest
 from lab.setup import ensure_admin_client
 from schemas.settings import load_settings
 from tests.controller.conftest import RunningController, run_controller
-from tests.controller.rest.java_admin import JavaAdmin, JavaAdminClient, Refused
+from tests.controller.rest.java_admin import JavaAdmin, JavaAdminClient, JavaRefusal
 
 TOKEN = "s3cret"
 
@@ -54,16 +54,16 @@ def space(place: tuple[JavaAdminClient, RunningController]) -> str:
     return place[1].new_namespace()
 
 
-def conflict(reason: str) -> Refused:
-    return Refused(409, "ConflictException", reason)
+def conflict(reason: str) -> JavaRefusal:
+    return JavaRefusal(409, "ConflictException", reason)
 
 
-def missing(reason: str) -> Refused:
-    return Refused(404, "NotFoundException", reason)
+def missing(reason: str) -> JavaRefusal:
+    return JavaRefusal(404, "NotFoundException", reason)
 
 
-def precondition(reason: str) -> Refused:
-    return Refused(412, "PreconditionFailedException", reason)
+def precondition(reason: str) -> JavaRefusal:
+    return JavaRefusal(412, "PreconditionFailedException", reason)
 
 
 def active(layout: dict[str, Any]) -> dict[int, tuple[int, int]]:
@@ -298,7 +298,7 @@ def test_without_the_right_token_the_client_is_not_authorized(
     client = java.client(guarded.url, token)
     topic = f"topic://{guarded.new_namespace()}/t"
     reason = "this needs the header Authorization: Bearer <token>"
-    assert client.topics("createScalableTopic", topic, 1) == Refused(401, "NotAuthorizedException", reason)
-    assert client.topics("splitSegment", topic, 0) == Refused(401, "NotAuthorizedException", reason)
+    assert client.topics("createScalableTopic", topic, 1) == JavaRefusal(401, "NotAuthorizedException", reason)
+    assert client.topics("splitSegment", topic, 0) == JavaRefusal(401, "NotAuthorizedException", reason)
     client.close()
     assert guarded.service.list_topics(topic.removeprefix("topic://").removesuffix("/t")) == []

@@ -104,7 +104,7 @@ def test_the_command_says_in_one_line_why_it_cannot_start(tmp_path: Path) -> Non
     result = CliRunner().invoke(cli, ["-c", str(tmp_path / "wide.toml"), "controller"])
     assert result.exit_code == 1
     assert result.output.count("\n") == 1
-    assert "is no loopback address" in result.output
+    assert "is not a loopback address" in result.output
 
 
 @pytest.mark.process

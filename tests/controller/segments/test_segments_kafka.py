@@ -209,7 +209,7 @@ def test_a_probe_leaves_nothing_in_an_open_segment(segments: KafkaSegments, topi
     from controller.segments.kafka import _Probe
 
     segment = segments.create(topic, 0, WHOLE)
-    assert [_Probe(segments._asking, segment).is_refused() for _ in range(3)] == [False] * 3
+    assert [_Probe(segments._kafka, segment).is_refused() for _ in range(3)] == [False] * 3
     assert segments.stats(segment) == SegmentStats(False, 0, 0, {})
     write(kafka, segment, [b"x" * 500_000])
 

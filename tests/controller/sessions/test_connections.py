@@ -17,8 +17,8 @@ from controller.segments.kafka import KafkaSegments
 from controller.segments.kafka_names import group_id, kafka_topic
 from controller.segments.no_segments import NoSegments
 from schemas.messages import ConsumerEvent
-from tests.controller.conftest import NOWHERE, RunningController, run_controller
-from tests.controller.operations.test_operations import Service
+from tests.controller.conftest import RunningController, run_controller
+from tests.controller.processes import ControllerProcess
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.process
@@ -160,7 +160,7 @@ def test_a_goodbye_on_an_old_connection_does_not_end_the_consumer_on_the_new_one
         old.assigned()
         new.register(1, "a")
         assert new.assigned() == (1, [0])
-        assert old.next() == {"command": "closed", "consumerId": 1, "reason": "the consumer connected anew"}
+        assert old.next() == {"command": "closed", "consumerId": 1, "reason": "the consumer connected again"}
         old.send(command="leave", consumerId=1)
         old.register(2, "b")
         assert old.assigned() == (2, [])
@@ -250,7 +250,7 @@ def test_on_kafka_children_are_handed_out_when_the_group_has_committed_the_end_o
 
 
 def test_killed_with_9_the_controller_knows_its_consumers_and_what_they_had(tmp_path: Path) -> None:
-    with Service(tmp_path, "none", NOWHERE).life() as (admin, process):
+    with ControllerProcess(tmp_path).life() as (admin, process):
         admin.put(f"{PATH}?numInitialSegments=2")
         url = str(admin.base_url).replace("http", "ws", 1).rstrip("/")
         with connect(f"{url}{PATH}/consumers", open_timeout=30) as first:

@@ -180,9 +180,9 @@ def test_an_active_segment_does_not_drain() -> None:
 def test_children_are_held_back_again_by_a_parent_that_has_something_to_read_after_a_seek() -> None:
     one = with_consumers(coordinator(layout=SegmentLayout.create(1, 0).split_segment(0, 1).split_segment(1, 2)), "a")
     drained, _ = one.drain([0, 1])
-    assert pushed(drained.drain_anew([0])[1]) == {"a": [1, 2]}
-    assert pushed(drained.drain_anew([1])[1]) == {"a": [0]}
-    assert drained.drain_anew([0, 1, 2, 77]) == (drained, Effects())
+    assert pushed(drained.reset_drained([0])[1]) == {"a": [1, 2]}
+    assert pushed(drained.reset_drained([1])[1]) == {"a": [0]}
+    assert drained.reset_drained([0, 1, 2, 77]) == (drained, Effects())
 
 
 def test_an_older_layout_is_passed_over() -> None:
@@ -277,7 +277,7 @@ class AnyOrder(RuleBasedStateMachine):
     def seek(self, choice: int) -> None:
         sealed = sealed_ids(self.one.layout)
         self.drained = {number for place, number in enumerate(sealed) if choice >> place % 7 & 1}
-        self.take(*self.one.drain_anew(self.drained), [])
+        self.take(*self.one.reset_drained(self.drained), [])
 
     @rule(passed=st.integers(0, 2 * GRACE_MS))
     def fail_over(self, passed: int) -> None:

@@ -57,7 +57,7 @@ def life(segments: KafkaSegments, folder: Path) -> Iterator[RunningController]:
         if one.client.get(PATH).status_code == 404:
             assert one.client.put(PATH).status_code == 204
             assert one.client.put(f"{PATH}/subscriptions/s").status_code == 204
-            write(segments._asking.bootstrap, WHOLE_SEGMENT, VALUES, TIMES)
+            write(segments._kafka.bootstrap, WHOLE_SEGMENT, VALUES, TIMES)
         yield one
 
 
@@ -245,7 +245,7 @@ def test_a_segment_without_the_subscription_gets_it_and_a_segment_that_is_gone_i
 
 
 class Broken(KafkaSegments):
-    """On some segments Kafka does not answer whoever wants to move a subscription."""
+    """On some segments Kafka does not answer requests to move a subscription."""
 
     unreachable: tuple[str, ...] = ()
 

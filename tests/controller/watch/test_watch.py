@@ -17,6 +17,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from controller.watch.layout_watcher import LayoutWatcher
 from tests.controller.conftest import RunningController, run_controller
+from tests.controller.watch.observing import open_sessions
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.process
@@ -56,7 +57,7 @@ def socket_at(url: str, **named: Any) -> ClientConnection:
 
 
 def sessions(controller: RunningController) -> int:
-    return controller.watcher.hub.sessions()
+    return open_sessions(controller.watcher.hub)
 
 
 @pytest.fixture
@@ -235,4 +236,4 @@ def test_a_stop_ends_all_sessions_at_once(tmp_path: Any) -> None:
             assert stream.next()[2] == {"reason": "the controller is stopping; watch again elsewhere"}
             with pytest.raises(ConnectionClosed):
                 connection.recv(30)
-        assert watcher.hub.sessions() == 0
+        assert open_sessions(watcher.hub) == 0

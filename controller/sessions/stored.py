@@ -1,0 +1,76 @@
+"""What the stores say of the sessions of a subscription: its coordinator as stored, and what it has read.
+
+Stage: below the session manager, which calls this in threads, as it waits for stores.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from controller.errors import ControllerError, NotFound
+from controller.metadata.base import StoreError
+from controller.metadata.records import ConsumerRegistration, SubscriptionRecord
+from controller.sessions.assignment import assignable
+from controller.sessions.coordinator import Away, SubscriptionCoordinator, restore
+from controller.sessions.registry import SubscriptionRegistry
+from decisions.topic.layout import segment_topic
+from schemas.messages import SubscriptionType
+
+log = logging.getLogger(__name__)
+
+NO_CONNECTION = Away(2**62)
+"""The session of a consumer that was registered by REST: it never expires."""
+
+SubscriptionKey = tuple[str, str]
+"""A topic and one of its subscriptions."""
+
+
+class StoredSessions:
+    """Coordinators as the metadata store and the segments have them."""
+
+    def __init__(self, registry: SubscriptionRegistry, grace_ms: int) -> None:
+        self._registry, self._grace_ms = registry, grace_ms
+
+    def load(self, key: SubscriptionKey, type: SubscriptionType | None, now_ms: int) -> SubscriptionCoordinator:
+        """The coordinator of a subscription, all consumers away with the whole grace period from `now_ms` on.
+
+        One that does not exist is a new one of `type`; `NotFound` without a type.
+        """
+        layout, found = self._registry.membership(*key)
+        if found is None:
+            if type is None:
+                raise NotFound(f"Subscription not found: {key[1]} on {key[0]}")
+            return SubscriptionCoordinator(key[1], type, self._grace_ms, layout)
+        restored = restore(
+            key[1],
+            SubscriptionRecord(type=found.type, drained=found.drained),
+            [ConsumerRegistration(consumer_name=name) for name in found.consumers],
+            layout,
+            self._grace_ms,
+            now_ms,
+        )
+        sessions = {
+            name: restored.sessions[name] if needs_connection else NO_CONNECTION
+            for name, needs_connection in found.consumers.items()
+        }
+        return replace(restored, sessions=sessions)
+
+    def find_drained(self, key: SubscriptionKey, coordinator: SubscriptionCoordinator) -> tuple[set[int], bool]:
+        """The sealed segments that were read to the end since, and whether others are left; children after parents."""
+        found: set[int] = set()
+        while True:
+            known = coordinator.drained | found
+            reading = {
+                segment.segment_id: segment_topic(key[0], segment)
+                for segment in assignable(coordinator.layout, known)
+                if not segment.is_active
+            }
+            try:
+                read = self._registry.drained_of(key[1], reading)
+            except (ControllerError, StoreError) as error:
+                log.warning("cannot tell what %s of %s has read: %s", key[1], key[0], error)
+                return found, True
+            if not read:
+                return found, bool(reading)
+            found |= read

@@ -1,0 +1,56 @@
+"""`anabranch controller` in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+from tests.controller.conftest import NOWHERE
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class ControllerProcess:
+    """A controller on one database through all its lives."""
+
+    def __init__(self, folder: Path, segments: str = "none", bootstrap: str = NOWHERE, more: str = "") -> None:
+        """`more`: further lines of `[controller]`."""
+        self._folder, self._segments, self._bootstrap, self._more = folder, segments, bootstrap, more
+        self.url = ""
+        """Of the present life."""
+
+    @contextmanager
+    def life(
+        self, dies_at: str | None = None, bootstrap: str | None = None
+    ) -> Iterator[tuple[httpx.Client, subprocess.Popen[str]]]:
+        """One life, killed with -9 at the end of the block unless it has ended by then.
+
+        `dies_at`: a point of `tests.controller.operations.crash_points`; `bootstrap`: another Kafka for this life.
+        """
+        settings = self._folder / "more.toml"
+        settings.write_text(
+            f'[kafka]\nbootstrap = "{bootstrap or self._bootstrap}"\n'
+            f'[controller]\nport = 0\ndatabase = "{self._folder / "layouts.db"}"\nsegments = "{self._segments}"\n'
+            f"{self._more}\n"
+        )
+        dying = "tests.controller.operations.dying_controller"
+        module = ["anabranch.cli"] if dies_at is None else [dying, dies_at]
+        command = [sys.executable, "-m", *module, "--home", str(ROOT), "-c", str(settings), "controller"]
+        with (
+            open(self._folder / "controller.log", "a") as log,
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT) as process,
+        ):
+            try:
+                assert process.stdout is not None
+                line = process.stdout.readline()
+                assert line.startswith("controller ready at http://127.0.0.1:"), Path(log.name).read_text()
+                self.url = line.split()[-1]
+                with httpx.Client(base_url=self.url, timeout=60) as client:
+                    yield client, process
+            finally:
+                process.kill()
