@@ -40,9 +40,9 @@ def copy(context: Context, source: str | None, target: str) -> None:
     """Copy all layouts, subscriptions, registrations, policies and announcements to another, empty place.
 
     \b
-    PLACE is sqlite ([controller] database) or zk://host:port,host:port/root. No controller may run on either; one that
-    was killed counts as running until its session has ended. All is read back; a copy that was broken off is repeated
-    by the same command, and controllers refuse to start on it. The source stays as it is.
+    PLACE is sqlite ([controller] database) or zk://host:port,host:port/root. No controller may run on either place; one
+    that was killed counts as running until its session has ended. Everything is read back and compared. If a copy is
+    interrupted, run the same command again: until then, controllers refuse to start on it. The source is not changed.
     """
     from controller.errors import StartError
     from controller.metadata.store_copy import copy_metadata

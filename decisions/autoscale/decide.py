@@ -225,7 +225,8 @@ def _merge_pass(snapshot: TopicSnapshot, loads: Loads) -> _MergePass:
         return _MergePass(readings, (active[coldest].segment_id, active[coldest + 1].segment_id))
 
     # Each pair has a window of its own, and the load of the pair whose window ends first may be too old by then.
-    others_open = due_at(reading for reading in failing if reading.gate is not Gate.MERGE_WINDOW)
+    others = (reading for reading in failing if reading.gate is not Gate.MERGE_WINDOW)
+    others_open = due_at(others, at_least=now)
     if others_open is None:
         return _MergePass(readings, failing=failing)
     fresh_until = [_fresh_until(snapshot, load) for load in loads]

@@ -168,10 +168,10 @@ class Life:
         return found
 
 
-def live(world: World, most_steps: int = 400) -> Life:
+def live(world: World, max_steps: int = 400) -> Life:
     """Runs a world under constant demand; the clock jumps from one due instant to the next."""
     world, steps, shapes = world.reported(), [], set()
-    while len(steps) < most_steps:
+    while len(steps) < max_steps:
         answer = decide(world.snapshot())
         if isinstance(answer, Hold):
             due = next_due(answer)

@@ -238,3 +238,9 @@ def test_a_cold_stale_pair_has_no_due_instant_because_its_window_ends_too_late()
     answer = decide(snapshot(2, records, policy=DEFAULT))
     assert answer.gate is Gate.MERGE_WINDOW
     assert next_due(answer) is None
+
+
+def test_a_merge_before_1970_is_due_when_its_window_ends():
+    records = {number: load(COLD, -10 * MINUTE) for number in (0, 1)}
+    answer = decide(snapshot(2, records, now=-8 * MINUTE))
+    assert (answer.gate, next_due(answer)) == (Gate.MERGE_WINDOW, -5 * MINUTE)

@@ -3,7 +3,7 @@
 A stream is made in a closed loop: what the engine decides is applied, refused or left alone, and people split and merge
 by hand. It is recorded, so that any engine can be run over it: `python -m tests.engine.streams TREE COUNT [FIRST]` does
 so with that of another work tree (the release before this one, say) and compares every byte that is said or stored.
-What the release before said to the first streams is kept in `said.json`.
+What the release before said to the first streams is kept in `said.json` (`--record TREE`).
 """
 
 from __future__ import annotations
@@ -438,25 +438,26 @@ def from_json(line: str) -> list[Batch]:
     ]
 
 
-def compare(tree: str, first: int, count: int) -> None:
-    """Runs the engine of another tree over new streams; raises `SystemExit` at the first difference."""
-    bases = decisions = batches = 0
+def compare(tree: str, first: int, count: int) -> list[str]:
+    """Runs the engine of another tree over new streams; raises `SystemExit` at the first difference.
+
+    Answers the digests of what it said.
+    """
+    streams = [recorded(seed) for seed in range(first, first + count)]
     with tempfile.TemporaryDirectory() as folder:
-        file, expected = Path(folder) / "streams.jsonl", []
-        with file.open("w") as lines:
-            for seed in range(first, first + count):
-                stream = recorded(seed)
-                expected.append(f"{stream.digest} {stream.said}")
-                bases, decisions = bases + stream.bases, decisions + stream.decisions
-                batches += len(stream.batches)
-                lines.write(to_json(stream.batches) + "\n")
+        file = Path(folder) / "streams.jsonl"
+        file.write_text("".join(to_json(stream.batches) + "\n" for stream in streams))
         command = [sys.executable, str(Path(__file__).resolve()), "--replay", str(file)]
         environment = {**os.environ, "PYTHONPATH": tree}
         answered = subprocess.run(command, env=environment, cwd=tree, stdout=subprocess.PIPE, text=True, check=True)
-    for seed, one, other in zip(range(first, first + count), expected, answered.stdout.splitlines(), strict=True):
-        if one != other:
+    digests = answered.stdout.splitlines()
+    for seed, stream, other in zip(range(first, first + count), streams, digests, strict=True):
+        if f"{stream.digest} {stream.said}" != other:
             raise SystemExit(f"stream {seed}: {tree} answers otherwise")
+    batches, decisions = sum(len(one.batches) for one in streams), sum(one.decisions for one in streams)
+    bases = sum(one.bases for one in streams)
     print(f"{count} streams, {batches} batches, {decisions} decisions, {bases} new bases: all the same")
+    return [digest.split()[1] for digest in digests]
 
 
 if __name__ == "__main__":
@@ -464,5 +465,7 @@ if __name__ == "__main__":
         sys.path[0] = os.environ["PYTHONPATH"]
         for text in Path(sys.argv[2]).read_text().splitlines():
             print(digests_of(from_json(text)))
+    elif sys.argv[1] == "--record":
+        (Path(__file__).parent / "said.json").write_text(json.dumps(compare(sys.argv[2], 0, 8), indent=1) + "\n")
     else:
         compare(sys.argv[1], int(sys.argv[3]) if len(sys.argv) > 3 else 0, int(sys.argv[2]))

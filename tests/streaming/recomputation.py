@@ -24,7 +24,9 @@ from schemas.messages import MAX_VALUE_BYTES
 from schemas.settings import Settings
 from schemas.tables import DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
 from streaming.job import engine_settings
+from streaming.policy import configured_policy, stored_policy
 from streaming.rows import bulk_rows, rare_rows
+from tests.engine.buckets import knowing
 
 RARE_TABLES = (DECISIONS, HOLDS, EVENTS, DEAD_LETTERS)
 
@@ -84,7 +86,7 @@ def kafka_records(bootstrap: str) -> Iterator[RawRecord]:
 
 def recomputed(settings: Settings) -> dict[str, list[dict[str, Any]]]:
     """The rows of each table that has the operator's output."""
-    engine, packed = bucket_engine(engine_settings(settings)), Packed()
+    engine, packed = bucket_engine(engine_settings(settings)), knowing(stored_policy(configured_policy(settings)))
     left = list(kafka_records(settings.kafka.bootstrap))
     tables: dict[str, list[pa.Table]] = {table.name: [] for table in (*RARE_TABLES, SEGMENT_LOAD)}
     for batch in logged_batches(Path(settings.stream.checkpoint)):

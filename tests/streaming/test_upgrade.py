@@ -1,6 +1,7 @@
-"""Today's job on what a release of an older state version left behind: its checkpoint, its lake and Kafka's messages.
+"""Today's job on what an older release left behind: its checkpoint, its lake and Kafka's messages.
 
-The deployments are made by `tests.streaming.make_deployment`, with the code of those releases.
+The deployments are made by `tests.streaming.make_deployment`, with the code of those releases: the last ones of state
+version 1 and 2, and the last one before the job put its policy into the stream and `layout_epoch` became optional.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ from tests.waiting import wait_until
 TABLES = (DECISIONS, HOLDS, EVENTS, DEAD_LETTERS, SEGMENT_LOAD)
 
 
-def unpack_deployment(version: int, folder: Path, bootstrap: str) -> None:
+def unpack_deployment(number: int, folder: Path, bootstrap: str) -> None:
     """Checkpoint and lake into the folder, and the messages to a new broker: same partitions, offsets and times."""
-    with tarfile.open(Path(__file__).parent / f"deployment_v{version}.tar.gz") as archive:
+    with tarfile.open(Path(__file__).parent / f"deployment_v{number}.tar.gz") as archive:
         archive.extractall(folder, filter="data")
     admin, for_ever = AdminClient({"bootstrap.servers": bootstrap}), ("retention.ms", "-1")
     kept = [
@@ -59,11 +60,11 @@ def unpack_deployment(version: int, folder: Path, bootstrap: str) -> None:
 @pytest.mark.spark
 @pytest.mark.broker
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("version", [1, 2])
-def test_a_deployment_of_an_older_state_version_goes_on_at_another_place_with_nothing_lost_and_nothing_twice(
-    version, spark, start, state, job_settings, own_broker, tmp_path
+@pytest.mark.parametrize("deployment", [1, 2, 3])
+def test_a_deployment_of_an_older_release_goes_on_at_another_place_with_nothing_lost_and_nothing_twice(
+    deployment, spark, start, state, job_settings, own_broker, tmp_path
 ):
-    unpack_deployment(version, tmp_path, own_broker.bootstrap)
+    unpack_deployment(deployment, tmp_path, own_broker.bootstrap)
     job_settings.write_text(job_settings.read_text().replace("buckets = 4", "buckets = 2"))
     settings, feed = load_settings([job_settings]), Feed(own_broker.bootstrap)
     old = {table.name: rows(settings, table) for table in TABLES}
