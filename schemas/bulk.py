@@ -21,9 +21,9 @@ from schemas.messages import (
 )
 
 _Rate = Annotated[float, Meta(ge=0)]
-_MOST_BRACKETS = 64
+_MAX_BRACKETS = 64
 """More opening brackets than segments and these: nested in a field that is not ours, and perhaps too deeply."""
-_MOST_NAMES = 1_000_000
+_MAX_NAMES = 1_000_000
 
 
 class BulkSegment(msgspec.Struct, rename="camel", gc=False):
@@ -65,7 +65,7 @@ def decode_stats(key: bytes | None, value: bytes | None, size: int) -> BulkStats
     if _known.get(key) != stats.topic:
         return _first_seen(key, value, size, stats)
     segments = stats.segments
-    if value.count(b"[") > _MOST_BRACKETS or value.count(b"{") > _MOST_BRACKETS + len(segments):
+    if value.count(b"[") > _MAX_BRACKETS or value.count(b"{") > _MAX_BRACKETS + len(segments):
         return None
     before = -1
     for segment in segments:
@@ -78,7 +78,7 @@ def decode_stats(key: bytes | None, value: bytes | None, size: int) -> BulkStats
 def _first_seen(key: bytes, value: bytes, size: int, stats: BulkStats) -> BulkStats | None:
     if not isinstance(parse_message("segment-stats", key, value, size), SegmentStats):
         return None
-    if len(_known) >= _MOST_NAMES:
+    if len(_known) >= _MAX_NAMES:
         _known.clear()
     _known[key] = stats.topic
     return stats

@@ -97,7 +97,7 @@ def test_plain_samples_are_decoded_here_and_those_of_a_wrong_key_or_size_are_not
 
 
 def test_the_names_that_are_kept_are_bounded(monkeypatch):
-    monkeypatch.setattr(bulk, "_MOST_NAMES", 10)
+    monkeypatch.setattr(bulk, "_MAX_NAMES", 10)
     for number in range(50):
         name = f"topic://a/b/{number}"
         assert decode_stats(name.encode(), json.dumps({**STATS, "topic": name}).encode(), 1) is not None
