@@ -8,6 +8,8 @@ from decisions.autoscale.policy import ClusterPolicy
 from schemas.metadata import AutoScalePolicyOverride
 from tests.controller.conftest import run_controller
 
+pytestmark = pytest.mark.process
+
 CLUSTER = ClusterPolicy("pip-483", AutoScalePolicyOverride(max_segments=8, split_msg_rate_in_threshold=2_000.0))
 
 

@@ -13,7 +13,7 @@ from engine.kernel.packing import BucketPacker, unpack_bucket
 from streaming import processor
 from tests.engine.buckets import SETTINGS
 from tests.engine.bundles import BUNDLES, PART
-from tests.engine.records import tick
+from tests.engine.records import configured, tick
 from tests.engine.test_families import HOT, report, topic_and_bundles
 from tests.engine.test_packing import INPUT, NOW
 
@@ -92,7 +92,7 @@ def test_a_second_family_has_state_variables_of_its_own_and_outlives_its_worker(
         operator.init(handle)
         return {row.kind: row.body for row in operator.handleInputRows((0,), packed_rows(both, records, now), None)}
 
-    assert b'"family":"bundles"' in batch(NOW, *topic_and_bundles())["decisions"]
+    assert b'"family":"bundles"' in batch(NOW, configured(), *topic_and_bundles())["decisions"]
     assert handle.variables[f"{PART}_log"].rows
     monkeypatch.setattr(processor, "_ENGINES", {})
     said = batch(NOW + 1, report(HOT, 600.0), tick(2))
