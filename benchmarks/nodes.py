@@ -33,7 +33,7 @@ from lab.zookeeper import EmbeddedZooKeeper
 MEASURED = 200
 """Topics whose creation and split are measured."""
 SESSION_S = 2.0
-LONGEST_S = 240.0
+MAX_WAIT_S = 240.0
 NONE = f"{NAMESPACE}/none"
 """A topic that there is not: the first answer of a node that has just started."""
 QUIET = 0.1
@@ -129,17 +129,17 @@ def _path(topic: str) -> str:
 
 def _until(condition: Callable[[], bool]) -> float:
     """The instant at which it is true; asked now and then, so that asking costs little."""
-    deadline = time.monotonic() + LONGEST_S
+    deadline = time.monotonic() + MAX_WAIT_S
     while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"not in {LONGEST_S:.0f} s")
+            raise TimeoutError(f"not in {MAX_WAIT_S:.0f} s")
         time.sleep(0.2)
     return time.monotonic()
 
 
 def _wait_until_quiet(pid: int) -> None:
     """Whoever has taken topics over looks after each of them for a while."""
-    deadline = time.monotonic() + LONGEST_S
+    deadline = time.monotonic() + MAX_WAIT_S
     busy = 1.0
     while busy > QUIET and time.monotonic() < deadline:
         before = process_seconds(pid)

@@ -21,7 +21,7 @@ from decisions.autoscale.policy import read_cluster_policy
 from lab.broker import check_port_is_free, is_serving
 from lab.java_home import SetupError, find_java, java_version
 from lab.setup import LOCALFS_JAR, localfs_is_current, read_checksums, wrong_jars
-from lab.supervisor import holder, leftovers
+from lab.supervisor import leftovers, lock_owner
 from lake.tables import open_table
 from schemas.settings import Settings, SettingsError, load_settings
 from schemas.tables import TABLES
@@ -180,7 +180,7 @@ def _memory(_: Settings) -> Iterator[Finding]:
 
 
 def _ports(settings: Settings) -> Iterator[Finding]:
-    running = holder(settings.path(settings.local.folder))
+    running = lock_owner(settings.path(settings.local.folder))
     for what, port in (("broker", settings.local.broker_port), ("controller", settings.controller.port)):
         name = f"port of the {what}"
         if port == 0:
@@ -198,7 +198,7 @@ def _ports(settings: Settings) -> Iterator[Finding]:
 
 def _local_run(settings: Settings) -> Iterator[Finding]:
     folder = settings.path(settings.local.folder)
-    running = holder(folder)
+    running = lock_owner(folder)
     if running is not None:
         yield Finding("local run", True, f"alive, process {running}")
         return

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 LOCK_FILE = "run.lock"
 LOCK_SECONDS = 0.2
-"""How long a folder's lock is waited for: `holder` has it for a moment when it looks."""
+"""How long a folder's lock is waited for: `lock_owner` has it for a moment when it looks."""
 _LOOK_SECONDS = 0.1
 _STEADY_SECONDS = 30.0
 """A part that has been up for so long has shown that it can run: its next death is a first one again."""
@@ -234,7 +234,7 @@ def end_leftovers(record: Path) -> list[int]:
     return left
 
 
-def holder(folder: Path) -> str | None:
+def lock_owner(folder: Path) -> str | None:
     """The id of the process whose local run holds the folder; None when none does."""
     file = folder / LOCK_FILE
     try:
@@ -249,7 +249,7 @@ def holder(folder: Path) -> str | None:
 
 
 @contextmanager
-def only_one(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Holds the folder against a second local run; `SetupError` names the process that has it."""
     file = folder / LOCK_FILE
     lock = FileLock(file, timeout=LOCK_SECONDS)

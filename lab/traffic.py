@@ -38,7 +38,7 @@ from schemas.settings import Settings
 COUNTERS_FILE = "traffic.json"
 REPORTERS = 3
 """Brokers that own the segments of a topic between them."""
-LONGEST_PAUSE_SECONDS = 10.0
+MAX_DELAY_SECONDS = 10.0
 FLUSH_SECONDS = 15.0
 
 log = logging.getLogger(__name__)
@@ -318,6 +318,4 @@ def _keep_sessions(sessions: Sessions, interval: float, stop: threading.Event) -
             failures += 1
             if failures == 1:
                 log.warning("the controller cannot be reached (%s); going on with the layouts known so far", fault)
-        stop.wait(
-            min(interval * 2 ** min(failures, 10), max(interval, LONGEST_PAUSE_SECONDS)) if failures else interval
-        )
+        stop.wait(min(interval * 2 ** min(failures, 10), max(interval, MAX_DELAY_SECONDS)) if failures else interval)

@@ -80,7 +80,7 @@ def check_place(checkpoint: str, place: Place | None, lake: str, newest_written:
 
 
 @contextmanager
-def hold_checkpoint(checkpoint: str) -> Iterator[None]:
+def lock_checkpoint(checkpoint: str) -> Iterator[None]:
     """Holds a local checkpoint folder against a second job; raises `CheckpointInUse`. A remote one is not locked."""
     if "://" in checkpoint:
         yield

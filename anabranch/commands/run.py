@@ -52,7 +52,7 @@ def command(
     settings = context.settings
     from lab.java_home import SetupError
     from lab.local_run import LocalRun
-    from lab.supervisor import only_one
+    from lab.supervisor import lock_folder
 
     if report_file is not None and not report_file.absolute().parent.is_dir():
         raise click.UsageError(f"--report {report_file}: there is no folder {report_file.absolute().parent}; make it")
@@ -63,7 +63,7 @@ def command(
     )
     _stop_on_signals(run.stop, run.at_once)
     try:
-        with only_one(run.folder):
+        with lock_folder(run.folder):
             report = _live(run, seconds, screen, wants_report=report_file is not None or not screen)
     except SetupError as error:
         raise click.ClickException(str(error)) from error

@@ -11,7 +11,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from executor.kernel.family import Act, Actor, Answer, Applied, Decision, NoAnswer, Refused, Seen, Superseded, Verdict
+from executor.kernel.family import (
+    Act,
+    Actor,
+    Answer,
+    Applied,
+    CallRefused,
+    Decision,
+    NoAnswer,
+    Seen,
+    Superseded,
+    Verdict,
+)
 from schemas.messages import OutcomeStatus
 
 
@@ -64,14 +75,14 @@ def try_once(
         return TryAgain("the executor stops", before.seen), standing
 
     answer = actor.call(decision)
-    called = replace(standing, calls=standing.calls + 1, refusals=standing.refusals + isinstance(answer, Refused))
-    unsure = replace(called, open_end=standing.open_end or not isinstance(answer, Refused))
+    called = replace(standing, calls=standing.calls + 1, refusals=standing.refusals + isinstance(answer, CallRefused))
+    unsure = replace(called, open_end=standing.open_end or not isinstance(answer, CallRefused))
     after = _look(actor, decision, may_have_called=True)
     if isinstance(after, NoAnswer):
         return TryAgain(_joined(answer, after.reason), slowly=after.denied), unsure
     if not isinstance(after.verdict, Act):
         return _settled(after.verdict, after.seen, answer), called
-    if isinstance(answer, Refused):
+    if isinstance(answer, CallRefused):
         # An earlier call may show only now, if the look was answered by a copy that lags: one more look, after a pause.
         if standing.open_end and called.refusals < 2:
             return TryAgain(f"refused: {answer.reason}", after.seen), called
@@ -114,4 +125,4 @@ def _settled(verdict: Applied | Superseded, seen: Seen, answer: Answer | None = 
 
 
 def _joined(answer: Answer | None, text: str) -> str:
-    return f"{text} (the call: {answer.reason})" if isinstance(answer, (Refused, NoAnswer)) else text
+    return f"{text} (the call: {answer.reason})" if isinstance(answer, (CallRefused, NoAnswer)) else text

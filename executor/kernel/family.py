@@ -55,7 +55,7 @@ class Accepted:
 
 
 @dataclass(frozen=True)
-class Refused:
+class CallRefused:
     """A call was answered with "that is wrong": the same call will not do better."""
 
     reason: str
@@ -70,7 +70,7 @@ class NoAnswer:
     """Not authenticated or not allowed (401, 403): worth a slow retry, credentials get repaired."""
 
 
-Answer = Accepted | Refused | NoAnswer
+Answer = Accepted | CallRefused | NoAnswer
 
 
 @dataclass(frozen=True)

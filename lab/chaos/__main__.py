@@ -50,7 +50,7 @@ def main(minutes: float, seed: int, topics: int, kafka: bool) -> None:
     answers = ", ".join(f"{count} {answer}" for answer, count in sorted(totals.answers.items()))
     click.echo(
         f"{totals.layouts} layouts seen, {totals.announcements} announcements, "
-        f"{totals.holdings} looks at who owns what; answers: {answers}"
+        f"{totals.assignments} looks at who owns what; answers: {answers}"
     )
     epochs = ", ".join(f"{end.layout.topic} at epoch {end.layout.epoch}" for end in chaos.ends)
     click.echo(f"{epochs}; {len(broken)} rules broken; logs in {folder}" if broken else f"{epochs}; nothing found")

@@ -1,8 +1,8 @@
 """What must be true of what clients saw of several controllers (design "What must always hold", PIP-468). Pure.
 
-Stage: called by `lab.chaos.run` after each round and by tests, on a `History`. A rule that is broken is one line of
-words; an empty list means that nothing was found, not that nothing is there. What is carried from part to part is
-bounded, and the work is linear in what was seen (sorting apart).
+Stage: called by `lab.chaos.run` after each round and by tests, on a `ClientHistory`. A rule that is broken is one
+line of words; an empty list means that nothing was found, not that nothing is there. What is carried from part to part
+is bounded, and the work is linear in what was seen, but for sorting.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from lab.chaos.history import (
     AnnouncedCount,
     AnnouncedLayout,
     Call,
+    ClientHistory,
     End,
-    History,
-    Holding,
     Range,
+    SeenAssignment,
     SeenLayout,
 )
 
@@ -26,7 +26,7 @@ KEPT_NAMES, KEPT_EPOCHS, KEPT_IDS = 2_000, 500, 10_000
 """Of a topic: who was given what, layouts by epoch, ranges by segment; the newest of each."""
 
 
-def check(history: History) -> list[str]:
+def check(history: ClientHistory) -> list[str]:
     """Every rule that a whole history breaks, in words."""
     return Checker().check(history)
 
@@ -39,7 +39,7 @@ class Checker:
         self._repeats = repeats
         self._topics: dict[str, _Topic] = defaultdict(_Topic)
 
-    def check(self, history: History) -> list[str]:
+    def check(self, history: ClientHistory) -> list[str]:
         """Every rule that the next part breaks, in words."""
         seen: dict[str, list[SeenLayout]] = defaultdict(list)
         for layout in (*history.layouts, *(end.layout for end in history.ends)):
@@ -50,8 +50,8 @@ class Checker:
             broken += dict.fromkeys(found for layout in layouts for found in _gaps(layout))
             broken += dict.fromkeys(topic.forks(layouts))
             broken += topic.steps_back(layouts)
-        for holding in history.holdings:
-            broken += _owners(holding)
+        for assignment in history.assignments:
+            broken += _owners(assignment)
         broken += [
             f"{one.topic}: {one.consumer} of {one.subscription} was put out: {one.reason}" for one in history.lost
         ]
@@ -192,16 +192,16 @@ def _gaps(layout: SeenLayout) -> Iterator[str]:
         yield f"{layout.topic}: gap at {following:04x} in epoch {layout.epoch}"
 
 
-def _owners(holding: Holding) -> Iterator[str]:
+def _owners(assignment: SeenAssignment) -> Iterator[str]:
     owners: dict[int, list[str]] = defaultdict(list)
-    for consumer, segments in sorted(holding.held.items()):
+    for consumer, segments in sorted(assignment.held.items()):
         for segment in segments:
             owners[segment].append(consumer)
-    where = f"{holding.topic}: in {holding.subscription}"
+    where = f"{assignment.topic}: in {assignment.subscription}"
     for segment, names in sorted(owners.items()):
         if len(names) > 1:
             yield f"{where} segment {segment} belongs to {' and '.join(names)}"
-    for segment in sorted(holding.wanted - owners.keys()):
+    for segment in sorted(assignment.wanted - owners.keys()):
         yield f"{where} segment {segment} belongs to nobody"
 
 

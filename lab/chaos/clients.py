@@ -21,7 +21,7 @@ import websockets
 from admin.answers import Response
 from admin.paths import consumer_path, topic_path
 from admin.transport import Transport
-from lab.chaos.history import Call, History, LostSession, SeenLayout
+from lab.chaos.history import Call, ClientHistory, LostSession, SeenLayout
 
 SUBSCRIPTION, BY_REST = "streams", "rest"
 """One subscription of consumers with connections, and one of consumers that are registered by REST."""
@@ -52,7 +52,7 @@ def seen_layout(topic: str, layout: dict[str, Any], by: str, asked_at: float, se
 class Topic:
     """One topic and everyone who works on it."""
 
-    def __init__(self, name: str, urls: Sequence[str], history: History, seed: int) -> None:
+    def __init__(self, name: str, urls: Sequence[str], history: ClientHistory, seed: int) -> None:
         self.name, self.urls, self.history = name, urls, history
         self.path = topic_path(name)
         self.working = asyncio.Event()

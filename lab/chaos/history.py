@@ -60,7 +60,7 @@ class AnnouncedCount:
 
 
 @dataclass(frozen=True)
-class Holding:
+class SeenAssignment:
     """What the consumers of one subscription held at a moment at which nothing moved; ids of segments by consumer."""
 
     topic: str
@@ -95,12 +95,12 @@ class End:
 
 
 @dataclass
-class History:
+class ClientHistory:
     """One run, or a part of it at whose end nobody waits for an answer to a call."""
 
     layouts: list[SeenLayout] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
-    holdings: list[Holding] = field(default_factory=list)
+    assignments: list[SeenAssignment] = field(default_factory=list)
     lost: list[LostSession] = field(default_factory=list)
     announced: list[AnnouncedLayout | AnnouncedCount] = field(default_factory=list)
     """In the order in which they are sent, without snapshots."""
@@ -108,5 +108,5 @@ class History:
 
     def clear(self) -> None:
         """Forget all of it."""
-        for seen in (self.layouts, self.calls, self.holdings, self.lost, self.announced, self.ends):
+        for seen in (self.layouts, self.calls, self.assignments, self.lost, self.announced, self.ends):
             seen.clear()

@@ -26,7 +26,7 @@ from decisions.topic.layout import SegmentLayout, segment_topic
 from lab.chaos.announced import Announcements, FromKafka, FromOutbox
 from lab.chaos.checker import Checker
 from lab.chaos.clients import SUBSCRIPTION, CallFailed, Consumer, Topic, Watcher, seen_layout
-from lab.chaos.history import End, History, Holding
+from lab.chaos.history import ClientHistory, End, SeenAssignment
 from lab.chaos.nodes import NOWHERE, ControllerNode
 
 NODES = 3
@@ -60,7 +60,7 @@ class Totals:
     """What a run has seen so far."""
 
     layouts: int = 0
-    holdings: int = 0
+    assignments: int = 0
     announcements: int = 0
     answers: Counter[str] = field(default_factory=Counter)
     """By kind of call and status."""
@@ -88,7 +88,7 @@ class Chaos:
         self._nodes = [
             ControllerNode(folder / f"node{at}", zookeeper, CHROOT, settings, kafka or NOWHERE) for at in range(NODES)
         ]
-        self._history = History()
+        self._history = ClientHistory()
         self._kafka, self._broken = kafka, list[str]()
         self._checker = Checker(repeats=kafka is not None)
         self._zookeeper, self._plan, self._say = zookeeper, plan, say
@@ -176,7 +176,7 @@ class Chaos:
         seen, totals = self._history, self.totals
         self._broken += self._checker.check(seen)
         totals.layouts += len(seen.layouts)
-        totals.holdings += len(seen.holdings)
+        totals.assignments += len(seen.assignments)
         totals.announcements += len(seen.announced)
         totals.answers.update(f"{call.kind} {call.status or 'no answer'}" for call in seen.calls)
         self.ends += seen.ends
@@ -209,7 +209,7 @@ class Chaos:
             topic.working.clear()
         for topic in self._topics:
             await _until(lambda topic=topic: self._is_calm(topic), f"{topic.name} comes to rest")
-            self._history.holdings.append(await self._holding(topic))
+            self._history.assignments.append(await self._assignment(topic))
 
     async def _is_calm(self, topic: Topic) -> None:
         """Raises unless all calls have ended, all operations too, and all consumers know the newest layout."""
@@ -220,15 +220,15 @@ class Chaos:
                 raise _NotYet(f"an operation is at {operation['step']}")
         if any(consumer.holds is None for consumer in topic.consumers):
             raise _NotYet("a consumer has no connection")
-        holding = await self._holding(topic)
-        if sorted(segment for held in holding.held.values() for segment in held) != sorted(holding.wanted):
-            raise _NotYet(f"segments are not shared out yet: {holding}")
+        assignment = await self._assignment(topic)
+        if sorted(segment for held in assignment.held.values() for segment in held) != sorted(assignment.wanted):
+            raise _NotYet(f"segments are not shared out yet: {assignment}")
 
-    async def _holding(self, topic: Topic) -> Holding:
+    async def _assignment(self, topic: Topic) -> SeenAssignment:
         """What consumers were told; without segments of its own every sealed segment is drained at once."""
         layout = await topic.read(self._nodes[0].url)
         held = {consumer.name: consumer.holds or () for consumer in topic.consumers}
-        return Holding(topic.name, SUBSCRIPTION, frozenset(layout.active), held)
+        return SeenAssignment(topic.name, SUBSCRIPTION, frozenset(layout.active), held)
 
     def _look_at_the_end(self, announcements: Announcements) -> None:
         """Until nothing is pruned any more between two looks: then what was announced fits to what is there."""
