@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class RefusedByServer(click.ClickException):
-    """The server has said no; the message is the server's."""
+    """The server has refused the call; the message is the server's."""
 
     exit_code = 1
 
@@ -43,10 +43,10 @@ class WatchUnsupported(Exception):
 
 
 class AdminInterface:
-    """One admin interface; `topics` has the calls, and `expect` what came of one, or its words and exit code."""
+    """One admin interface; `topics` has the calls; `expect` gives the result of one, or its message and exit code."""
 
     def __init__(self, url: str, token: str | None, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
-        """`url` is the base, without `/admin/v2`. Raises `click.UsageError` for what is no such URL."""
+        """`url` is the base, without `/admin/v2`. Raises `click.UsageError` for any other text."""
         try:
             check_address(url)
         except PasswordInAddress:

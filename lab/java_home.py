@@ -1,6 +1,6 @@
-"""Finding a Java that is good enough, and saying in one line what to do when there is none.
+"""Finds a suitable Java, and says in one line what to do when there is none.
 
-Neighbours: whatever starts a JVM here: `lab.setup`, `lab.broker`, `lab.doctor`; and the Makefile, which runs this file
+Neighbours: all that starts a JVM here: `lab.setup`, `lab.broker`, `lab.doctor`; and the Makefile, which runs this file
 before any package is installed, so it needs the standard library only.
 """
 

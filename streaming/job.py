@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 QUERY_NAME = "anabranch"
 MAX_STOP_SECONDS = 50.0
-"""How long a stop waits for the batch that is running; a supervisor has to be more patient than that."""
+"""How long a stop waits for the running batch; a supervisor has to wait longer."""
 _JVM_GONE = (Py4JNetworkError, ConnectionError)
 """What a call to the JVM raises when there is none any more."""
 _TERMINATED = "org.apache.spark.sql.execution.streaming.runtime.TERMINATED$"
@@ -53,7 +53,7 @@ class JvmLost(JobFailed):
 
 
 class PersonNeeded(JobFailed):
-    """The query ended, and would end again at every start: somebody has to do what the message says."""
+    """The query ended, and would end again at every start: a person has to do what the message says."""
 
 
 def engine_settings(settings: Settings) -> EngineSettings:
@@ -138,7 +138,7 @@ def run_job(
 ) -> None:  # fmt: skip
     """Runs the job until `stop` is set. Raises `CheckpointInUse`, `JobFailed`, `MetricsError`, `SettingsError`.
 
-    `new_checkpoint`: a checkpoint that is not there is made anew, even though the lake has rows of another. `session`
+    `new_checkpoint`: a missing checkpoint is created, even though the lake has rows of another. `session`
     gives the session to run on; it is opened once nothing but Spark can refuse to start.
     """
     configured_policy(settings)
@@ -226,7 +226,7 @@ _REMEDIES = {
     ),
     "STREAMING_CHECKPOINT_MISSING_METADATA_FILE": (
         "the checkpoint is damaged: put its newest copy in its place, or move it away: `anabranch state rebuild` makes "
-        "one from the lake, and `anabranch stream --new-checkpoint` begins anew"
+        "one from the lake, and `anabranch stream --new-checkpoint` starts over"
     ),
     "No space left on device": "the disk is full: make room; the next start goes on where this one stopped",
     "UnknownTopicOrPartition": "a Kafka topic is missing: the three of schemas/kafka.py have to be there first",

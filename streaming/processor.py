@@ -74,7 +74,7 @@ class BucketProcessor(StatefulProcessor):
         yield from (Row(kind=kind, body=body, now=now) for kind, body in output.bodies().items())
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Nothing to close."""
 
     def _stored(self) -> dict[str, StoredPart]:
         return {

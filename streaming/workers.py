@@ -31,7 +31,7 @@ _MODULES = {
 
 
 class _WithoutPandas:
-    """An import finder by which there is no pandas."""
+    """An import finder that hides pandas."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: object = None) -> None:
         if name == "pandas":
@@ -39,7 +39,7 @@ class _WithoutPandas:
 
 
 def keep_arrow_from_pandas() -> None:
-    """Lets Arrow find that there is no pandas.
+    """Hides pandas from Arrow.
 
     It looks for it at the first array that it makes of Python objects, and remembers; importing it takes 2 s and 60 MB,
     and nothing in the workers uses it.

@@ -39,7 +39,7 @@ def command(
     """Run broker, controller, traffic, Spark job and executor on this machine until Ctrl-C.
 
     \b
-    State is kept: the next run goes on where this one ended; `anabranch reset` forgets it. Ctrl-C ends it orderly, a
+    State is kept: the next run goes on where this one ended; `anabranch reset` forgets it. Ctrl-C ends it cleanly, a
     second Ctrl-C at once. The first run fetches the jars (once; about a minute).
     Logs of the parts: var/log/. Exit code 1 when a part was not running at the end.
     """

@@ -67,7 +67,7 @@ def rebuild(context: Context, checkpoint: str | None) -> None:
 
     \b
     Stop the job and move the old folder away first. Accepted events and loads are replayed; decisions and holds are
-    taken over, and refused when they do not fit. Not in the lake, and so learnt anew: when a suppressed sample was
+    taken over, and refused when they do not fit. Not in the lake, so learnt again: when a suppressed sample was
     last seen. [stream] buckets may be another number than before.
     """
     from deltalake.exceptions import DeltaError

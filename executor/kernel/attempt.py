@@ -1,6 +1,6 @@
 """One try at one decision: look at its subject, judge, call if that is due, look again and judge by what is there.
 
-Stage: in a worker thread of `loop`, which has made the intent durable before. Holds nothing: what is known of earlier
+Stage: in a worker thread of `loop`, which has made the intent durable before. Keeps nothing: what is known of earlier
 tries comes in as `Standing` and goes out changed. The response of a call is never proof of its effect (design
 "What must always hold", 2): a refusal counts only when a look after it shows no effect.
 """
@@ -65,7 +65,7 @@ Result = Ended | TryAgain
 def try_once(
     decision: Decision, standing: Standing, actor: Actor[Any, Any], may_call: Callable[[], bool]
 ) -> tuple[Result, Standing]:
-    """Brings one decision forward by at most one call. `may_call` is asked right before it."""
+    """Advances one decision by at most one call. `may_call` is asked right before it."""
     before = _look(actor, decision, may_have_called=standing.open_end or standing.calls > 0)
     if isinstance(before, NoAnswer):
         return TryAgain(before.reason, slowly=before.denied), standing
@@ -100,7 +100,7 @@ def observe_once(decision: Decision, standing: Standing, actor: Actor[Any, Any])
     if isinstance(now.verdict, Act):
         return Ended("observed", now.seen, would=str(decision)), standing
     if isinstance(now.verdict, Applied):
-        # Begun by an executor that acted: what is true is worth more than what would be.
+        # Begun by an executor in mode act: its real end counts more than a hypothetical one.
         return _settled(now.verdict, now.seen), standing
     return Ended("observed", now.seen, now.verdict.why, would="nothing: superseded"), standing
 

@@ -15,7 +15,7 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True)
 class SeenLayout:
-    """A layout that somebody was given."""
+    """A layout that a client got."""
 
     topic: str
     epoch: int
@@ -24,14 +24,14 @@ class SeenLayout:
     known: Mapping[int, Range]
     """The same of all segments, sealed ones too."""
     by: str
-    """One watch session, or one caller; what it is given never goes back."""
+    """One watch session, or one caller; its layouts never go back."""
     asked_at: float
     seen_at: float
 
 
 @dataclass(frozen=True)
 class Call:
-    """Something that was asked for; `status` None: no answer came, so it may have happened or not."""
+    """A call; `status` None: no answer came, so it may have taken effect or not."""
 
     topic: str
     kind: Literal["split", "merge", "register", "unregister"]
@@ -61,7 +61,7 @@ class AnnouncedCount:
 
 @dataclass(frozen=True)
 class SeenAssignment:
-    """What the consumers of one subscription held at a moment at which nothing moved; ids of segments by consumer."""
+    """The segments of each consumer of one subscription, at a moment when nothing moved."""
 
     topic: str
     subscription: str
@@ -72,7 +72,7 @@ class SeenAssignment:
 
 @dataclass(frozen=True)
 class LostSession:
-    """A consumer that was told that it is no member any more, although it never was away for the grace period."""
+    """A consumer that was evicted although it was never away for the grace period."""
 
     topic: str
     subscription: str
@@ -96,7 +96,7 @@ class End:
 
 @dataclass
 class ClientHistory:
-    """One run, or a part of it at whose end nobody waits for an answer to a call."""
+    """One run, or a part of it at whose end no call is open."""
 
     layouts: list[SeenLayout] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)

@@ -1,6 +1,6 @@
 """A run: rounds of work under faults, rest and a check of all that was seen after each, and of everything at the end.
 
-Stage: above the clients and the nodes; `lab.chaos.__main__` and a test call it. What was seen in a round is forgotten
+Stage: above the clients and the nodes; `lab.chaos.__main__` and a test call it. What was seen in a round is dropped
 once it was checked, and sealed segments are pruned, so that an hour needs no more memory than a minute.
 """
 
@@ -32,20 +32,20 @@ from lab.chaos.nodes import NOWHERE, ControllerNode
 NODES = 3
 SESSION_S = 1.5
 GRACE_S = 60.0
-"""Longer than any fault, so that nobody is put out who comes back."""
+"""Longer than any fault, so that no consumer that comes back is evicted."""
 REST_S = 60.0
 """Longest time until things have come to rest."""
 CHROOT, NAMESPACE = "/chaos", "acme/chaos"
 RETENTION_S = 5.0
-"""Sealed segments are pruned after so long: a topic that keeps all of an hour is too large for ZooKeeper."""
+"""Sealed segments are pruned after this time: a topic with all segments of an hour is too large for ZooKeeper."""
 SAY_EVERY_S = 60.0
 MIN_ROUNDS = 2
-"""Whole rounds of a run, however short it was meant to be and however slow the machine is."""
+"""Whole rounds of a run at least, even of a short one on a slow machine."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How much of what."""
+    """The size of a run."""
 
     seconds: float
     seed: int = 1
@@ -155,7 +155,7 @@ class Chaos:
             if number > MIN_ROUNDS:
                 until = min(end, until)
             while time.monotonic() < until:
-                await self._torment()
+                await self._break_something()
             await self._rest()
             self._history.announced += await asyncio.to_thread(announcements.read)
             self._judge()
@@ -172,7 +172,7 @@ class Chaos:
                 return
 
     def _judge(self) -> None:
-        """Check what was seen, count it, forget it."""
+        """Checks what was seen, counts it and drops it."""
         seen, totals = self._history, self.totals
         self._broken += self._checker.check(seen)
         totals.layouts += len(seen.layouts)
@@ -182,7 +182,7 @@ class Chaos:
         self.ends += seen.ends
         seen.clear()
 
-    async def _torment(self) -> None:
+    async def _break_something(self) -> None:
         """One fault at one node, for a while; the others go on."""
         await asyncio.sleep(self._random.uniform(0.2, 2.0))
         node = self._random.choice(self._nodes)
@@ -204,7 +204,7 @@ class Chaos:
             node.link.mend()
 
     async def _rest(self) -> None:
-        """Nobody asks for anything more; then every consumer has a connection, and every segment one owner."""
+        """Stops the work, and waits until every consumer has a connection and every segment one owner."""
         for topic in self._topics:
             topic.working.clear()
         for topic in self._topics:
@@ -231,7 +231,7 @@ class Chaos:
         return SeenAssignment(topic.name, SUBSCRIPTION, frozenset(layout.active), held)
 
     def _look_at_the_end(self, announcements: Announcements) -> None:
-        """Until nothing is pruned any more between two looks: then what was announced fits to what is there."""
+        """Waits until nothing was pruned between two looks: then the announcements match the layouts."""
         deadline = time.monotonic() + REST_S
         while True:
             before = [self._end(topic) for topic in self._topics]

@@ -53,7 +53,7 @@ class Server:
 
 @contextmanager
 def serving(*scripts: Script, tls: bool = False) -> Iterator[Server]:
-    """A server that gives these answers in turn, one a connection, and the last one for ever."""
+    """A server that gives these answers in turn, one a connection, and repeats the last one."""
     listening = socket.create_server(("127.0.0.1", 0), backlog=50)
     port = listening.getsockname()[1]
     server = Server(f"https://localhost:{port}" if tls else f"http://127.0.0.1:{port}")

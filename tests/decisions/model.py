@@ -285,7 +285,7 @@ PIP-483 wants three segments. Its merge pass does not look at consumers, so once
 {pip}
 ```
 
-The last state was there before, ids apart: it goes on like this for ever, and every round seals and creates segments
+The last state was there before, ids apart: it goes on like this forever, and every round seals and creates segments
 and moves consumers. `maxDagDepth` does not end it, because pruning removes the lineage that it counts. When nothing
 is ever pruned it does: after {kept} actions, {kept_minutes} minutes, the topic comes to {kept_end}.
 

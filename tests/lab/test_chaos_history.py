@@ -95,7 +95,7 @@ def unanswered(at: int) -> Callable[[ClientHistory], None]:
         (with_layout(replace(SECOND, by="x", known={0: WHOLE, 1: UPPER, 2: LOWER})), "two segments of id 1"),
         (with_assignment(a=(1, 2), b=(2,)), "segment 2 belongs to a and b"),
         (with_assignment(a=(1,), b=()), "segment 2 belongs to nobody"),
-        (lambda history: history.lost.append(LostSession(TOPIC, "s", "c", "why")), "c of s was put out: why"),
+        (lambda history: history.lost.append(LostSession(TOPIC, "s", "c", "why")), "c of s was evicted: why"),
         (with_end(open_operations=("split 7f",)), "the split 7f is half done"),
         (with_end(consumers={"rest": frozenset()}), "the registration of rest/r1 is lost"),
         (with_end(consumers={"rest": frozenset({"r1", "r2"})}), "nobody has registered rest/r2, or it was"),

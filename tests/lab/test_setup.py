@@ -147,7 +147,7 @@ def test_a_java_that_does_not_run_is_said(tmp_path):
 
 
 def test_a_taken_port_is_refused_with_what_to_do(broker):
-    with pytest.raises(SetupError, match="is taken: stop who holds it"):
+    with pytest.raises(SetupError, match="is taken: stop the process that uses it"):
         check_port_is_free(broker.port, "a test")
     check_port_is_free(free_ports(1)[0], "a test")
 

@@ -1,4 +1,4 @@
-"""The supervisor with small scripts as parts: restarts with back-off, and nothing left behind, whatever ends how."""
+"""The supervisor with small scripts as parts: restarts with back-off, and nothing left behind, however it ends."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ ACTS = st.lists(st.one_of(COMMITS, COMMITS, COMMITS, EPHEMERALS), min_size=1, ma
 
 
 class Checked:
-    """A store next to the model: its versions are its own, so they are told apart by the commit that gave them."""
+    """A store next to the model: its versions are its own, so they are compared by the commit that gave them."""
 
     def __init__(self, store: MetadataStore, top: str) -> None:
         self.store, self._top = store, top
