@@ -39,7 +39,7 @@ class Place:
 
 
 def read_place(spark: SparkSession, checkpoint: str) -> Place | None:
-    """How far the checkpoint has come, on whatever storage it lies; None: there is none yet."""
+    """How far the checkpoint has come, on any storage; None: there is none yet."""
     jvm = spark.sparkContext._gateway.jvm
     folder = jvm.org.apache.hadoop.fs.Path(checkpoint)
     files = folder.getFileSystem(spark._jsc.hadoopConfiguration())

@@ -1,7 +1,7 @@
 """The process that forks Spark's Python workers, with the modules of the job's stage loaded before it forks.
 
-Stage: `spark.python.daemon.module` of conf/spark.conf. What a worker needs it would import at its first task, and each
-worker again; forked from here it has everything.
+Stage: `spark.python.daemon.module` of conf/spark.conf. Otherwise each worker would import these modules again at its
+first task.
 """
 
 from __future__ import annotations

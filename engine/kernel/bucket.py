@@ -2,7 +2,7 @@
 
 Stage: the whole of the stateful operator (design "The flow"). `streaming.processor` is the thin adapter that Spark
 sees. Decoded state is kept under the fingerprint of its bytes: a retried or replayed batch, whose store holds others,
-decodes it anew.
+decodes it again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Decoded:
     chains: dict[str, Chain]
     """By stored part, in their order."""
     is_old: bool
-    """Whether it was stored by an older version: the next batch writes all of it anew."""
+    """Whether it was stored by an older version: the next batch rewrites all of it."""
 
 
 class BucketEngine:

@@ -52,7 +52,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class TryAgain:
-    """Nothing is settled: look again after a pause."""
+    """Nothing is settled: look again after a delay."""
 
     reason: str
     seen: Seen | None = None
@@ -83,7 +83,7 @@ def try_once(
     if not isinstance(after.verdict, Act):
         return _settled(after.verdict, after.seen, answer), called
     if isinstance(answer, CallRefused):
-        # An earlier call may show only now, if the look was answered by a copy that lags: one more look, after a pause.
+        # An earlier call may show only now, if the look was answered by a copy that lags: one more look, after a delay.
         if standing.open_end and called.refusals < 2:
             return TryAgain(f"refused: {answer.reason}", after.seen), called
         return Ended("rejected", after.seen, answer.reason), called

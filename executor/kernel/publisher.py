@@ -67,7 +67,7 @@ class KafkaPublisher:
         self.poll()
 
     def poll(self) -> None:
-        """Send what is not sent and take in confirmations; a failed delivery is sent again after a pause."""
+        """Send what is not sent and take in confirmations; a failed delivery is sent again after a delay."""
         if self._broken:
             self._renew()
         if self._unsent and time.monotonic() >= self._send_at:

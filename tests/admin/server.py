@@ -1,4 +1,4 @@
-"""A small HTTP server that sends exactly the bytes that a test says, whether they are HTTP or not."""
+"""A small HTTP server that sends exactly the bytes that a test gives it, valid HTTP or not."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def http(status: int, body: bytes = b"", **headers: str) -> bytes:
 
 
 def dribble(start: bytes, every_s: float = 0.02, end: bytes = b"") -> Script:
-    """`start` at once, and then a byte now and then without an end, or those of `end`."""
+    """`start` at once, then endlessly a byte now and then, or the bytes of `end`."""
 
     def script(send: Send) -> None:
         pause = threading.Event()

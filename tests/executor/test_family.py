@@ -1,4 +1,4 @@
-"""A family that the executor has never heard of: an actor for it is all that is needed, from its row to its outcome."""
+"""A family that the executor has never heard of: it needs only an actor, from its row to its outcome."""
 
 from __future__ import annotations
 

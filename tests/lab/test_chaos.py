@@ -1,4 +1,4 @@
-"""Short runs of the chaos: three controllers, a real ZooKeeper, every kind of fault, and nothing found."""
+"""Short chaos runs: three controllers, a real ZooKeeper, every kind of fault, and no rule broken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The doctor: a good machine is well, and each thing that is wrong is named with what to do about it."""
+"""The doctor: a good machine passes, and each fault is named with what to do about it."""
 
 from __future__ import annotations
 

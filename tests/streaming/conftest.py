@@ -102,7 +102,7 @@ def run(tmp_path) -> Iterator[Callable[[list[str]], Job]]:
 
 @pytest.fixture
 def start_process(run, job_settings) -> Callable[..., Job]:
-    """Starts `anabranch stream` on `job_settings` as a process, or a job that is killed where it is told to be."""
+    """Starts `anabranch stream` on `job_settings` as a process, or a job that is killed at a given point."""
 
     def started(*kill: str) -> Job:
         if kill:

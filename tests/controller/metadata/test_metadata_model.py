@@ -74,7 +74,7 @@ class Model:
 
 
 class Expect(NamedTuple):
-    """Which version an operation expects: what is there, the one of an earlier commit, none, or whatever."""
+    """Which version an operation expects: the current one, that of an earlier commit, none, or any."""
 
     what: str
     back: int = 0
