@@ -1,4 +1,4 @@
-"""`anabranch reset` and `make reset`: forgets all state of the local run (lake, broker data, layouts, checkpoints) unless one is alive."""
+"""`anabranch reset`, `make reset`: forgets the local run (lake, broker data, layouts, checkpoints) unless one is alive."""
 
 from __future__ import annotations
 
