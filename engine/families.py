@@ -14,10 +14,14 @@ from engine.kernel.family import Family, part_names
 from engine.kernel.packing import BucketPacker, unpack_bucket
 from engine.kernel.records import RawRecord
 from engine.kernel.settings import EngineSettings
+from schemas.kafka import CONTROL_EVENTS
 
 FAMILIES: tuple[Family, ...] = (AUTOSCALE,)
 PARTS = part_names(FAMILIES)
 """Names of the stored parts: state variables, and columns of a rebuilt checkpoint."""
+EVENT_SOURCES = (*(source for family in FAMILIES for source in family.sources), CONTROL_EVENTS.name)
+"""Kafka topics of events; samples are read apart from them, from `SAMPLE_SOURCES`."""
+SAMPLE_SOURCES = tuple(family.columns.source for family in FAMILIES if family.columns)
 
 
 def bucket_engine(settings: EngineSettings) -> BucketEngine:

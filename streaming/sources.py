@@ -9,7 +9,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from schemas.kafka import CONSUMER_EVENTS, CONTROL_EVENTS, SEGMENT_STATS
+from engine.families import EVENT_SOURCES, SAMPLE_SOURCES
 from schemas.messages import MAX_VALUE_BYTES
 from streaming.rebuild import FirstStart
 
@@ -31,8 +31,8 @@ def raw_rows(
 
     `start` says where a rebuilt checkpoint begins to read.
     """
-    events = _source(spark, bootstrap, f"{CONSUMER_EVENTS.name},{CONTROL_EVENTS.name}", max_events, start)
-    stats = _source(spark, bootstrap, SEGMENT_STATS.name, max_stats, start)
+    events = _source(spark, bootstrap, ",".join(EVENT_SOURCES), max_events, start)
+    stats = _source(spark, bootstrap, ",".join(SAMPLE_SOURCES), max_stats, start)
     return _with_bucket(events, buckets).unionByName(_with_bucket(stats, buckets))
 
 

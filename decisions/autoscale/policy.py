@@ -290,7 +290,8 @@ def _whole(amount: Any, expected: str, written: Any) -> int:
 
 def _as_float(value: float) -> float:
     try:
-        return float(value)
+        # No -0.0: JSON does not keep its sign, and a broken rule is told with the value.
+        return float(value) + 0.0
     except OverflowError:
         return math.inf if value > 0 else -math.inf
 

@@ -40,6 +40,7 @@ from engine.autoscale.topics_codec import TopicsPart, unpack_topics
 from engine.kernel.packed import Part, StoredPart
 from engine.kernel.records import Output
 from engine.kernel.settings import EngineSettings
+from schemas.kafka import CONSUMER_EVENTS
 from schemas.messages import ConsumerEvent, PolicyEvent, Rejected
 
 TOPICS, LOADS = "topics", "loads"
@@ -49,6 +50,7 @@ class Autoscale:
     """Split and merge of the segments of scalable topics (PIP-483)."""
 
     name = FAMILY
+    sources = (CONSUMER_EVENTS.name,)
     parts = (TOPICS, LOADS)
     readings = READINGS
     columns = SampleColumns()

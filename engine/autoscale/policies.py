@@ -49,10 +49,17 @@ class Policies:
         namespace = (
             state.namespace_policies.get(topic_parts(topic.name).full_namespace) if state.namespace_policies else None
         )
+        own = topic.override.to_json() if topic.override else None
+        return self._of(state, namespace, own)
+
+    def of_cluster(self, state: BucketState) -> EffectivePolicy:
+        """The policy of a topic that neither its namespace nor itself has an override for."""
+        return self._of(state, None, None)
+
+    def _of(self, state: BucketState, namespace: str | None, own: str | None) -> EffectivePolicy:
         profile, cluster = state.configured or _UNKNOWN
         if state.cluster_policy is not None:
             cluster = state.cluster_policy
-        own = topic.override.to_json() if topic.override else None
         key = (profile, cluster, namespace, own)
         if key not in self._resolved:
             if len(self._resolved) > 10_000:

@@ -91,7 +91,10 @@ def store_policy(state: BucketState, loads: LoadTable, policies: Policies, event
         state.header_changed = True
     override = event.policy.to_json() if event.policy else None
     if event.profile is not None:
-        changed = state.set_configured(ConfiguredPolicy(event.profile, override))
+        # A job says its policy at every start: when its thresholds are the same, the windows of cold segments go on.
+        before = policies.of_cluster(state).merge_thresholds
+        state.set_configured(ConfiguredPolicy(event.profile, override))
+        changed = not np.array_equal(before, policies.of_cluster(state).merge_thresholds)
     else:
         changed = state.set_policy(event.name, override)
     if changed:

@@ -99,6 +99,10 @@ class Family(Protocol):
         """`family` of its rows."""
 
     @property
+    def sources(self) -> Sequence[str]:
+        """Kafka topics of its events, beside `control-events`, in which ticks and outcomes come for all families."""
+
+    @property
     def parts(self) -> Sequence[str]:
         """Names of its stored parts; each is a state variable, and with `_log` behind it another."""
 

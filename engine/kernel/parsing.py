@@ -12,10 +12,10 @@ from typing import Any
 
 from engine.kernel.family import Family, Reading
 from engine.kernel.records import RawRecord
-from schemas.messages import Message, Rejected, parse_message
+from schemas.messages import Message, OutcomeEvent, Rejected, parse_message
 
-Readers = Mapping[type, Sequence[tuple[int, Reading]]]
-"""By the model of a message: the families that take it, by their place, and what each reads off it."""
+Readers = Mapping[type, Sequence[tuple[int, str, Reading]]]
+"""By the model of a message: the families that take it, by their place and name, and what each reads off it."""
 
 
 @dataclass(frozen=True)
@@ -29,20 +29,25 @@ class Accepted:
 
 def readers_of(families: Sequence[Family]) -> Readers:
     """Which families take which messages."""
-    readers: dict[type, list[tuple[int, Reading]]] = {}
+    readers: dict[type, list[tuple[int, str, Reading]]] = {}
     for place, family in enumerate(families):
         for model, reading in family.readings.items():
-            readers.setdefault(model, []).append((place, reading))
+            readers.setdefault(model, []).append((place, family.name, reading))
     return readers
 
 
 def parse_record(record: RawRecord, readers: Readers, now: int) -> Accepted | Rejected:
-    """What is in a record; `now` is the batch's time in milliseconds. Raises for no content."""
+    """What is in a record; `now` is the batch's time in milliseconds. Raises for no content.
+
+    An outcome is for the family that took the decision.
+    """
     message = parse_message(record.source, record.key, record.value, record.size)
     if isinstance(message, Rejected):
         return message
     taken = []
-    for place, reading in readers.get(type(message), ()):
+    for place, family, reading in readers.get(type(message), ()):
+        if isinstance(message, OutcomeEvent) and message.family != family:
+            continue
         found = reading(message, now)
         if isinstance(found, Rejected):
             return found

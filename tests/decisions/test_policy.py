@@ -115,6 +115,11 @@ def test_an_invalid_combination_switches_the_topic_off_and_names_the_rule(rule):
     assert again.broken == resolved.broken
 
 
+def test_a_negative_zero_is_told_as_the_zero_that_json_keeps():
+    resolved = resolve_policy("default", override(split_msg_rate_out_threshold=-0.0))
+    assert resolved.broken == "splitMsgRateOutThreshold must be greater than 0, got 0"
+
+
 @pytest.mark.parametrize(
     "values",
     [

@@ -13,11 +13,12 @@ import pydantic_core
 from engine.kernel.packed import StateError, StoredPart
 from schemas.base import Millis, Name, Rate, Wire
 from schemas.ids import canonical_json, digest
-from schemas.messages import Rejected, RejectReason, register_messages
+from schemas.messages import OutcomeEvent, Rejected, RejectReason, register_messages
 from schemas.version import ENGINE_VERSION
 
 SOURCE, PART = "bundle-events", "bundles"
 LIMIT = 100.0
+TARGET = "broker-2"
 
 
 class BundleReport(Wire):
@@ -31,18 +32,7 @@ class BundleReport(Wire):
     at: Millis
 
 
-class BundleOutcome(Wire):
-    """Kafka topic `bundle-events`: how a decision ended."""
-
-    v: Literal[1]
-    type: Literal["outcome"]
-    subject: Name
-    decision_id: Name
-    status: Literal["applied", "failed"]
-    at: Millis
-
-
-register_messages(SOURCE, BundleReport, BundleOutcome)
+register_messages(SOURCE, BundleReport)
 
 
 @dataclass
@@ -95,13 +85,14 @@ class BundlesBatch:
         self.state, self.now, self.output, self.due = state, now, output, set()
 
     def refuse(self, taken):
-        if isinstance(taken, BundleOutcome) and taken.subject not in self.state.bundles:
-            return Rejected(RejectReason.UNKNOWN_TOPIC, f"no report of {taken.subject} has come")
+        if isinstance(taken, OutcomeEvent) and taken.topic not in self.state.bundles:
+            return Rejected(RejectReason.UNKNOWN_TOPIC, f"no report of {taken.topic} has come")
         return None
 
     def take(self, taken):
-        known = self.state.bundles.get(taken.subject)
-        self.state.changed.add(taken.subject)
+        subject = taken.subject if isinstance(taken, BundleReport) else taken.topic
+        known = self.state.bundles.get(subject)
+        self.state.changed.add(subject)
         if isinstance(taken, BundleReport):
             if known is None:
                 self.state.bundles[taken.subject] = Bundle(taken.broker, taken.rate)
@@ -109,7 +100,7 @@ class BundlesBatch:
                 known.broker, known.rate = taken.broker, taken.rate
         elif known.open_decision == taken.decision_id:
             known.open_decision = None
-            self.due.add(taken.subject)
+            self.due.add(subject)
 
     def wake(self, subject):
         self.due.add(subject)
@@ -134,8 +125,8 @@ class BundlesBatch:
         self.output.counts.decisions += 1
         self.output.decisions.append({
             **self._identity(name, bundle), "decision_id": bundle.open_decision, "action": "move",
-            "arguments": canonical_json({"from": bundle.broker}), "reason": "rate", "decided_at": self.now,
-            "gates": "[]", "seq": bundle.decisions,
+            "arguments": canonical_json({"from": bundle.broker, "to": TARGET}), "reason": "rate",
+            "decided_at": self.now, "gates": "[]", "seq": bundle.decisions,
         })  # fmt: skip
 
     def _hold(self, name, bundle, gate):
@@ -159,8 +150,9 @@ class Bundles:
     """The toy family."""
 
     name = "bundles"
+    sources = (SOURCE,)
     parts = (PART,)
-    readings = {model: lambda message, now: message for model in (BundleReport, BundleOutcome)}  # noqa: RUF012
+    readings = {model: lambda message, now: message for model in (BundleReport, OutcomeEvent)}  # noqa: RUF012
     columns = None
 
     def opener(self, settings):

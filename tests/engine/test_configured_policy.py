@@ -7,8 +7,8 @@ import json
 import pytest
 
 from schemas.messages import PolicyEvent, Rejected, RejectReason, parse_message
-from tests.engine.buckets import Bucket, topics_of
-from tests.engine.records import configured, layout, policy, record, stats, tick
+from tests.engine.buckets import Bucket, loads_of, topics_of
+from tests.engine.records import TOPIC, configured, layout, policy, record, stats, tick
 from tests.engine.test_engine import MINUTE, NOW, SECOND, two_segments
 
 HOT = {0: 15_000.0, 1: 1.0}
@@ -69,6 +69,16 @@ def test_what_is_cold_is_judged_again_when_it_changes():
     bucket.batch(NOW + 4 * MINUTE, configured({"mergeMsgRateInThreshold": 2.0}))
     later = stats({0: 1.0, 1: 1.0}, NOW + 5 * MINUTE)
     assert bucket.batch(NOW + 5 * MINUTE, later, tick(1)).decisions
+
+
+def test_how_long_a_segment_was_cold_is_kept_when_no_merge_threshold_changes():
+    bucket = Bucket(configured=None)
+    bucket.batch(NOW, layout(two_segments()), stats({0: 1.0, 1: 1.0}, NOW))
+    bucket.batch(NOW + 4 * MINUTE, stats({0: 2.0, 1: 2.0}, NOW + 4 * MINUTE))
+    bucket.batch(NOW + 4 * MINUTE, configured({"maxSegments": 9}))
+    assert {load.cold_since for load in loads_of(bucket.packed).loads_of(TOPIC).values()} == {NOW}
+    bucket.batch(NOW + 4 * MINUTE, configured({"mergeMsgRateInThreshold": 500.0}))
+    assert {load.cold_since for load in loads_of(bucket.packed).loads_of(TOPIC).values()} == {NOW + 4 * MINUTE}
 
 
 @pytest.mark.parametrize(

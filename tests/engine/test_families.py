@@ -16,7 +16,7 @@ from engine.kernel.packing import BucketPacker, unpack_bucket
 from engine.kernel.records import RAW_SCHEMA
 from tests.engine.buckets import SETTINGS, Bucket, stored
 from tests.engine.bundles import BUNDLES, PART, SOURCE
-from tests.engine.records import TOPIC, layout, record, stats, tick
+from tests.engine.records import TOPIC, layout, outcome, record, stats, tick
 from tests.engine.test_engine import MINUTE, NOW, SECOND
 
 BOTH = (*FAMILIES, BUNDLES)
@@ -30,8 +30,8 @@ def report(subject, rate, broker="broker-1"):
 
 def ended(decision, status="applied"):
     subject = decision["subject"]
-    body = {"v": 1, "type": "outcome", "subject": subject, "decisionId": decision["decision_id"], "status": status}
-    return record(SOURCE, subject, body | {"at": NOW})
+    body = {"v": 1, "type": "outcome", "family": "bundles", "topic": subject, "status": status, "at": NOW}
+    return record("control-events", subject, body | {"decisionId": decision["decision_id"]})
 
 
 def topic_and_bundles():
@@ -72,10 +72,18 @@ def test_an_outcome_closes_the_open_decision_of_its_family():
     assert not bucket.batch(NOW + 4 * SECOND, tick(3)).decisions
 
 
+def test_an_outcome_of_another_family_changes_nothing():
+    bucket = Bucket(families=BOTH)
+    split, move = bucket.batch(NOW, *topic_and_bundles()).decisions
+    stranger = outcome(move["decision_id"], "failed", topic=split["subject"])
+    bucket.batch(NOW + SECOND, stranger, ended({**move, "decision_id": split["decision_id"]}, "failed"))
+    assert {row["gate"] for row in bucket.batch(NOW + MINUTE, tick(2)).holds} == {"in-flight"}
+
+
 def test_what_a_family_refuses_is_a_dead_letter_and_so_is_what_is_no_message_of_it():
     unknown = ended({"subject": HOT, "decision_id": "x"})
     output = Bucket(families=BOTH).batch(NOW, unknown, record(SOURCE, HOT, {"v": 1, "type": "other"}))
-    assert [row["reason"] for row in output.dead_letters] == ["unknown-topic", "unknown-type"]
+    assert [row["reason"] for row in output.dead_letters] == ["unknown-topic", "invalid"]
 
 
 def test_a_restart_from_the_stored_parts_goes_on_as_if_nothing_had_happened():
