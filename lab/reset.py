@@ -1,4 +1,4 @@
-"""`anabranch reset`, `make reset`: forgets the local run (lake, broker data, layouts, checkpoints) unless one is alive."""
+"""`anabranch reset`: forgets the local run (lake, broker data, layouts, checkpoints) unless one is alive."""
 
 from __future__ import annotations
 
