@@ -1,4 +1,4 @@
-"""What comes back of a call, as values: the answer, or a fault that says whose it is.
+"""The result of a call, as values: the answer, or a fault that says whose it is.
 
 Stage: first in the client; pure. A caller chooses by type: only `Refused` will be the same next time, and only `Lost`
 and `ServerFault` leave open whether a change was made.
@@ -24,7 +24,7 @@ _MESSAGE = re.compile(r"^Message: (.+)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Response:
-    """What a server has sent in the end, whole and not judged yet."""
+    """A server's whole answer after redirects, not judged yet."""
 
     status: int
     phrase: str
@@ -72,7 +72,7 @@ class Denied:
 
 @dataclass(frozen=True)
 class ServerFault:
-    """The server's fault: any other status. It may be able to later, and the call may have been done."""
+    """The server's fault: any other status. A later call may succeed, and this one may have taken effect."""
 
     status: int
     reason: str
@@ -84,7 +84,7 @@ class ServerFault:
 
 @dataclass(frozen=True)
 class Nonsense:
-    """The server's fault, or the address is not that of an admin interface: a success that has not what was asked."""
+    """The server's fault, or not an admin interface: a success without what was asked for."""
 
     why: str
 
@@ -104,7 +104,7 @@ class Misdirected:
 
 @dataclass(frozen=True)
 class NotConnected:
-    """The network's fault, or nobody is there: nothing was sent."""
+    """The network's fault, or no server listens: nothing was sent."""
 
     asked: str
     """Method and address."""
@@ -137,7 +137,7 @@ Reply: TypeAlias = Answered[T] | Fault
 
 
 def judge_response(response: Response) -> Answered[bytes] | Rejection:
-    """The body of a success, or by whose fault there is none."""
+    """The body of a success, or the fault."""
     status, phrase = response.status, response.phrase
     if 200 <= status < 300:
         return Answered(response.body)

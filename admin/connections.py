@@ -1,8 +1,8 @@
-"""Connections to servers: pooled, behind TLS where the address says so, and true to a deadline, byte by byte.
+"""Connections to servers: pooled, behind TLS where the address says so, and bound by a deadline, byte by byte.
 
-Stage: under `transport`. The time-outs of an HTTP library bound the silence between two bytes, so that a server that
-sends a byte now and then, in the head or in the body, would hold a caller for ever. Here every wait is cut to the time
-that is left; only the look-up of a host's name takes as long as the system lets it.
+Stage: under `transport`. An HTTP library's time-outs bound the silence between two bytes, so a server that sends
+a byte now and then, in the head or in the body, would block a caller without end. Here every wait is cut to the time
+that is left; only the look-up of a host's name takes as long as the system allows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KEEP_ALIVE_SECONDS = 3.0
 """Shorter than a server's own (uvicorn: 5 s), so that a call does not go out on a connection that is being closed."""
 
 _deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
-"""Of what this thread asks for; on the clock `time.monotonic`."""
+"""Of this thread's calls; on the clock `time.monotonic`."""
 
 
 class Closed(Exception):
@@ -77,7 +77,7 @@ class Connections(httpx.BaseTransport):
 
 @contextmanager
 def deadline_in(seconds: float) -> Iterator[None]:
-    """Every wait of this thread on `Connections` ends with a time-out after so long."""
+    """Bounds all waits of this thread on `Connections` together; after that they time out."""
     before = _deadline.set(time.monotonic() + seconds)
     try:
         yield
@@ -86,7 +86,7 @@ def deadline_in(seconds: float) -> Iterator[None]:
 
 
 def _left(silence: float | None, late: type[Exception]) -> float | None:
-    """Seconds to wait at most, where `silence` is the limit of one wait."""
+    """The longest wait now, seconds; `silence` is the limit of one wait."""
     deadline = _deadline.get()
     if deadline is None:
         return silence

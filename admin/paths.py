@@ -1,4 +1,4 @@
-"""Where in the admin interface something is; every name is one part of a path, whatever it holds.
+"""Paths of the admin interface; every name is one part of a path, whatever its characters.
 
 Stage: between `topics` and `transport`; pure. The server takes percent triplets in the name of a topic as spelling
 (`a%20b` and `a b` are the same), so they stay as they are; a subscription's name it decodes once, so there a percent
@@ -15,7 +15,7 @@ _ROOT = "/admin/v2"
 
 
 def topic_path(topic: str) -> str:
-    """Of `topic://tenant/namespace/name`; `ValueError` for what is no such name."""
+    """Of `topic://tenant/namespace/name`; `ValueError` for any other text."""
     return f"{_ROOT}/scalable/" + "/".join(map(_part, topic_parts(topic)))
 
 

@@ -1,7 +1,7 @@
 """One bounded exchange with an admin interface: address, token, TLS, redirects, time and size.
 
-Stage: between `topics` and the network; the only module that sends anything. It never tries again, and never raises
-for what a server or the network does.
+Stage: between `topics` and the network; the only module that sends anything. It never retries, and never raises
+for a fault of a server or the network.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from admin.connections import Closed, Connections, deadline_in
 from admin.redirects import MAX_REDIRECTS, REDIRECTS, Hop, next_hop
 
 MAX_BODY_BYTES = 128 * 1_048_576
-"""An answer above this is not read on: the largest layout that is accepted has 131,072 segments."""
+"""A larger answer is not read to its end: the largest layout that is accepted has 131,072 segments."""
 
 _SHOWN = 500
 
@@ -52,7 +52,7 @@ Query = Mapping[str, str | Sequence[str]]
 
 
 class BadAddress(ValueError):
-    """What was given is no address of an admin interface."""
+    """The text is no address of an admin interface."""
 
 
 class PasswordInAddress(BadAddress):

@@ -52,7 +52,7 @@ def watch_layouts(transport: Transport, topic: str, since: int) -> Iterator[Push
 
 def _layouts(answer: httpx.Response) -> Iterator[SegmentLayout | Nonsense]:
     bounded = _Bounded(answer.iter_bytes())
-    # Events are UTF-8, whatever else the server may have said about its text.
+    # Events are always UTF-8, even if the server declares something else.
     for event in EventSource(httpx.Response(200, headers={"content-type": _EVENTS}, stream=bounded)).iter_sse():
         bounded.size = 0
         if event.event == "layout":

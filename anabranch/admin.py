@@ -26,8 +26,8 @@ DEADLINE_SECONDS = 600.0
 T = TypeVar("T")
 
 
-class Refused(click.ClickException):
-    """The server has said no; the message is the server's."""
+class RefusedByServer(click.ClickException):
+    """The server has refused the call; the message is the server's."""
 
     exit_code = 1
 
@@ -43,10 +43,10 @@ class WatchUnsupported(Exception):
 
 
 class AdminInterface:
-    """One admin interface; `topics` has the calls, and `expect` what came of one, or its words and exit code."""
+    """One admin interface; `topics` has the calls; `expect` gives the result of one, or its message and exit code."""
 
     def __init__(self, url: str, token: str | None, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
-        """`url` is the base, without `/admin/v2`. Raises `click.UsageError` for what is no such URL."""
+        """`url` is the base, without `/admin/v2`. Raises `click.UsageError` for any other text."""
         try:
             check_address(url)
         except PasswordInAddress:
@@ -66,16 +66,16 @@ class AdminInterface:
         self.topics = ScalableTopics(transport)
 
     def expect(self, reply: Reply[T]) -> T:
-        """What was asked for; raises `Refused` or `Unreachable`."""
+        """What was asked for; raises `RefusedByServer` or `Unreachable`."""
         if isinstance(reply, Answered):
             return reply.value
         raise self._in_words(reply)
 
     def layout(self, topic: str) -> SegmentLayout:
-        """The layout as it is now; `Refused` as well when the record is no layout."""
+        """The layout as it is now; `RefusedByServer` as well when the record is no layout."""
         reply = self.topics.layout(topic)
         if isinstance(reply, Nonsense):
-            raise Refused(f"the layout of {printable(topic)} cannot be read: {printable(reply.why)}")
+            raise RefusedByServer(f"the layout of {printable(topic)} cannot be read: {printable(reply.why)}")
         return self.expect(reply)
 
     def watch(self, topic: str, since: int) -> Iterator[SegmentLayout]:
@@ -87,7 +87,7 @@ class AdminInterface:
             if isinstance(pushed, NoWatch):
                 raise WatchUnsupported
             if isinstance(pushed, Nonsense):
-                raise Refused(f"a layout that was pushed cannot be read: {printable(pushed.why)}")
+                raise RefusedByServer(f"a layout that was pushed cannot be read: {printable(pushed.why)}")
             if not isinstance(pushed, SegmentLayout):
                 raise self._in_words(pushed)
             yield pushed
@@ -109,6 +109,8 @@ class AdminInterface:
                     f"{self.url} is no admin interface of scalable topics ({printable(fault.why)}): check --url"
                 )
             case Denied(status=401):
-                return Refused(f"{printable(fault.reason or fault.phrase)}; set ANABRANCH_CONTROLLER_TOKEN (401)")
+                return RefusedByServer(
+                    f"{printable(fault.reason or fault.phrase)}; set ANABRANCH_CONTROLLER_TOKEN (401)"
+                )
             case _:
-                return Refused(f"{printable(fault.reason or fault.phrase)} ({fault.status})")
+                return RefusedByServer(f"{printable(fault.reason or fault.phrase)} ({fault.status})")

@@ -17,7 +17,7 @@ from anabranch.printable import printable
 from decisions.topic.layout import HASH_SPACE, Segment, SegmentLayout
 
 NARROWEST = 17
-"""A key space narrower than this many columns says nothing: it is then wider than the terminal."""
+"""The key space has at least this many columns, even on a narrower terminal."""
 COMFORTABLE = 72
 """Columns from which all that is known of a segment fits beside it."""
 SHADES = ("cyan", "green")
@@ -56,7 +56,7 @@ def strip(segments: Iterable[Segment], width: int, fresh: Sequence[Segment] = ()
         if len(text) < first:
             text.append(" " * (first - len(text)))
         if last <= first:
-            # No column of its own: whoever has this one gives it up.
+            # No column is free: this one is shared.
             if len(text) == first:
                 text.append(SHARED)
             continue

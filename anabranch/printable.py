@@ -1,4 +1,4 @@
-"""Text of strangers on a terminal: names, properties and reasons may hold escape sequences and line breaks."""
+"""Text from outside on a terminal: names, properties and reasons may hold escape sequences and line breaks."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ async def _paced(work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
 
 
 async def _round(url: str, floor: str, path: str, sessions: int, pid: int) -> dict[str, Any]:
-    """Splits of a topic that so many watch, in turns with broadcasts of the floor; milliseconds."""
+    """Splits of a topic with this many watchers, in turns with broadcasts of the floor; milliseconds."""
     before = resident_kb(pid)
     kinds: list[Kind] = ["events" if number % 2 else "socket" for number in range(sessions)]
     watchers = await watch(url, f"{path}/watch", kinds)

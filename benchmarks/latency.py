@@ -97,7 +97,7 @@ def _scenario(
 
 
 def _events(settings: Settings, name: str, count: int, query: StreamingQuery) -> list[int]:
-    """Milliseconds from each event to the commit of its batch; one event a second or so, at odd moments."""
+    """Milliseconds from each event to the commit of its batch; about one event a second, at irregular times."""
     producer = Producer({"bootstrap.servers": settings.kafka.bootstrap, "linger.ms": 0})
     fleet = Fleet(count, 1, 0.0, name)
     known = sum(row["events"] for row in batches_of(settings))

@@ -2,9 +2,9 @@
 
 Stage: a part of `benchmarks.controller`. Real processes on a real ZooKeeper of one server on the same machine. The
 store is filled directly, so that ten thousand topics take seconds: each has been split once and its sealed segment is
-kept for a day, so that it wants a leader at all times, the dearest kind. Changes are measured over REST on new topics;
-the floor is one small node made in ZooKeeper. Taken over: from the start of the only node, or from kill -9 of the one
-that leads all, until the other leads the last topic; a session of 2 s is part of it.
+kept for a day, so that it needs a leader at all times: the most expensive kind. Changes are measured over REST on new
+topics; the floor is one small node made in ZooKeeper. Taken over: from the start of the only node, or from kill -9 of
+the one that leads all, until the other leads the last topic; a session of 2 s is part of it.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from lab.zookeeper import EmbeddedZooKeeper
 MEASURED = 200
 """Topics whose creation and split are measured."""
 SESSION_S = 2.0
-LONGEST_S = 240.0
+MAX_WAIT_S = 240.0
 NONE = f"{NAMESPACE}/none"
-"""A topic that there is not: the first answer of a node that has just started."""
+"""A topic that does not exist: the answer about it is the first one of a node that has just started."""
 QUIET = 0.1
 """Share of a core."""
 
@@ -111,7 +111,7 @@ def _settings(work: Path, name: str, bootstrap: str, zookeeper: str) -> Path:
 
 
 def _fill(nodes: ZooKeeperStore, topics: int) -> list[str]:
-    """Topics with a sealed segment, and that they want a leader; their names."""
+    """Topics with a sealed segment, marked as needing a leader; their names."""
     names = [f"topic://acme/shop/t{number}" for number in range(topics)]
     now = time.time_ns() // 1_000_000
     layout = SegmentLayout.create(1, now).split_segment(0, now).to_metadata().to_json().encode()
@@ -129,17 +129,17 @@ def _path(topic: str) -> str:
 
 def _until(condition: Callable[[], bool]) -> float:
     """The instant at which it is true; asked now and then, so that asking costs little."""
-    deadline = time.monotonic() + LONGEST_S
+    deadline = time.monotonic() + MAX_WAIT_S
     while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"not in {LONGEST_S:.0f} s")
+            raise TimeoutError(f"not in {MAX_WAIT_S:.0f} s")
         time.sleep(0.2)
     return time.monotonic()
 
 
 def _wait_until_quiet(pid: int) -> None:
-    """Whoever has taken topics over looks after each of them for a while."""
-    deadline = time.monotonic() + LONGEST_S
+    """Waits for the new leader, which looks after each topic for a while after it took over."""
+    deadline = time.monotonic() + MAX_WAIT_S
     busy = 1.0
     while busy > QUIET and time.monotonic() < deadline:
         before = process_seconds(pid)

@@ -27,10 +27,10 @@ NAMESPACE = "/admin/v2/scalable/acme/shop"
 
 
 class Floor(Protocol):
-    """The least that a change can cost on the same machine."""
+    """The minimum cost of a change on the same machine."""
 
     def commit(self, times: int) -> None:
-        """So many durable changes, one after the other."""
+        """This many durable changes, one after the other."""
 
 
 def machine_now() -> dict[str, Any]:

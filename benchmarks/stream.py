@@ -48,7 +48,7 @@ from streaming.sources import KAFKA_OPTIONS, bucket_of
 
 FLOOR_RUNS = 3
 FLOOR_SAMPLES = 6_000_000
-"""Most samples that a floor reads."""
+"""Maximum of samples that a floor reads."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Clients that watch a topic, by the hundred in one event loop, and the least that a server could do for them.
+"""Clients that watch a topic, by the hundred in one event loop, and a minimal server as the floor.
 
 Neighbour: `benchmarks.controller`. The clients read bare sockets, so that they cost little beside the server that is
 measured. `python -m benchmarks.watchers` is the floor: a server that speaks frames without HTTP, and sends the same
@@ -105,7 +105,7 @@ async def all_have(watchers: Sequence[Watcher], messages: int, deadline_s: float
     while any(len(watcher.seen) < messages for watcher in watchers):
         if time.monotonic() > end:
             missing = sum(len(watcher.seen) < messages for watcher in watchers)
-            raise SystemExit(f"{missing} of {len(watchers)} clients wait for message {messages} in vain")
+            raise SystemExit(f"{missing} of {len(watchers)} clients never got message {messages}")
         await asyncio.sleep(0.01)
 
 

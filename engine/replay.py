@@ -26,7 +26,7 @@ from engine.kernel.records import Output, RawRecord
 from engine.kernel.settings import EngineSettings
 from schemas.snapshot import Snapshot
 
-Row = Mapping[str, Any]
+RecordedRow = Mapping[str, Any]
 _EVERY_CHANGE = -1.0
 """As a change threshold: what was accepted once is accepted again, whatever the threshold was then."""
 
@@ -45,9 +45,9 @@ class RecordedBatch:
     """Whether all tables hold it: the job may have died between two of its commits."""
     events: Sequence[RawRecord]
     samples: Samples | None
-    decisions: Sequence[Row]
+    decisions: Sequence[RecordedRow]
     """Rows of the table; instants do not matter here."""
-    holds: Sequence[Row]
+    holds: Sequence[RecordedRow]
 
 
 class BucketReplay:
@@ -90,7 +90,7 @@ class BucketReplay:
         """The state as the state store holds it."""
         return pack_anew(self._known.parts)
 
-    def _evaluated(self, row: Row, batch: RecordedBatch, kind: str) -> TopicState:
+    def _evaluated(self, row: RecordedRow, batch: RecordedBatch, kind: str) -> TopicState:
         """The topic of a decision or hold, found to be as it was when that was taken."""
         name = row["subject"]
         if batch.is_complete:
@@ -120,14 +120,14 @@ def _compared(snapshot: Snapshot, same_policy: bool) -> dict[str, Any]:
     return fields
 
 
-def _next(kind: str, row: Row, expected: int, batch: RecordedBatch) -> int:
+def _next(kind: str, row: RecordedRow, expected: int, batch: RecordedBatch) -> int:
     if batch.is_complete and row["seq"] != expected:
         raise RebuildError(f"{_which(kind, row, batch)} should be number {expected}: one is missing or there twice")
     seq: int = row["seq"]
     return seq
 
 
-def _which(kind: str, row: Row, batch: RecordedBatch) -> str:
+def _which(kind: str, row: RecordedRow, batch: RecordedBatch) -> str:
     at = datetime.fromtimestamp(batch.now / 1000, timezone.utc)
     return f"{kind} {row['seq']} of {row['subject']} at {at:%F %T} UTC"
 

@@ -1,6 +1,6 @@
-"""The executor as a process: its parts put together from the settings, and the two signals that stop it.
+"""The executor as a process: its parts, assembled from the settings, and the two signals that stop it.
 
-Stage: called by `anabranch executor`. What is wrong with the lake is said before any work begins.
+Stage: called by `anabranch executor`. Faults of the lake are reported before any work begins.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def run_executor(settings: Settings, ready: Callable[[str], None]) -> None:
 
 
 def actors_of(topics: ScalableTopics) -> Actors:
-    """Who acts, by the name of the family: a family that is built in gets its line here."""
+    """Who acts, by the name of the family: each built-in family has its line here."""
     return {"autoscale": AutoscaleActor(topics)}
 
 

@@ -1,4 +1,4 @@
-"""What the admin client's replies tell the kernel, for every family that acts through it.
+"""The admin client's replies in the kernel's terms, for every family that acts through it.
 
 Stage: under the actors, above `executor.kernel`. A reply that does not say clearly "done" or "that is wrong" is
 `NoAnswer`, and then the subject has to be looked at.
@@ -15,15 +15,15 @@ MAX_REASON = 500
 
 
 def answer_to_call(reply: Reply[None]) -> Answer:
-    """What the reply to a call tells."""
+    """The answer of a call."""
     if isinstance(reply, Answered):
         return Accepted()
     if isinstance(reply, Refused):
-        return family.Refused(str(reply)[:MAX_REASON])
+        return family.CallRefused(str(reply)[:MAX_REASON])
     return no_answer("the call", reply)
 
 
 def no_answer(what: str, fault: object) -> NoAnswer:
-    """Of a fault that tells nothing about what was asked; `what` was asked."""
+    """For a fault that says nothing about the call; `what` is the call."""
     text = f"{what} was answered with {fault}" if isinstance(fault, Rejection) else str(fault)
     return NoAnswer(text[:MAX_REASON], denied=isinstance(fault, Denied))

@@ -1,7 +1,7 @@
 """An archive of the classes that Spark's JVM loads at every start, parsed and verified (JDK class data sharing).
 
 Stage: set-up, after the jars. `streaming.session` hands the archive to the JVM, which checks it against its own version
-and class path and does without when they differ; then the next set-up makes it anew. Saves about 5 of 25 s until the
+and class path and ignores it when they differ; the next set-up then makes it again. Saves about 5 of 25 s until the
 first batch is committed. Run as `python -m lab.archive HOME JARS FILE` it is the process whose classes are archived.
 """
 

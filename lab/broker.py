@@ -1,7 +1,7 @@
 """The embedded Kafka broker: one KRaft node on loopback, from the checked jars, in a folder of its own.
 
-Stage: first of the local run, and the real broker of the tests. Data survives kill -9 and later starts; the ports are
-chosen anew at each first start of a process unless they are given.
+Stage: first of the local run, and the real broker of the tests. Data survives kill -9 and later starts. Each process
+chooses its ports at its first start unless they are given.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _STOP_SECONDS = 20
 
 
 def free_ports(count: int) -> list[int]:
-    """Loopback ports that nobody listens on at this moment."""
+    """Loopback ports that are free at this moment."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for one in sockets:
@@ -45,14 +45,14 @@ def free_ports(count: int) -> list[int]:
 
 
 def check_port_is_free(port: int, what: str) -> None:
-    """Raises `SetupError` when somebody listens on a loopback port that was asked for."""
+    """Raises `SetupError` when a loopback port that was asked for is taken."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
             raise SetupError(
-                f"port {port} for {what} is taken: stop who holds it, or set another (0 = a free one)"
+                f"port {port} for {what} is taken: stop the process that uses it, or set another (0 = a free one)"
             ) from error
 
 
@@ -92,7 +92,7 @@ class EmbeddedBroker:
         return self._java("kafka.Kafka", str(properties))
 
     def start(self) -> None:
-        """Starts the broker and waits until it serves; raises `SetupError` with its last words when it does not.
+        """Starts the broker and waits until it serves; raises `SetupError` with the end of its log when it does not.
 
         It ends at the latest with the thread that calls this (Linux).
         """
@@ -110,7 +110,7 @@ class EmbeddedBroker:
             time.sleep(0.05)
 
     def stop(self) -> None:
-        """Ends the broker orderly."""
+        """Stops the broker cleanly."""
         if self.process and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:

@@ -39,7 +39,7 @@ class StandaloneCluster:
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> None:
-        """Starts it and waits until every worker has registered; raises `SetupError` with the last words of the log."""
+        """Starts it and waits until every worker has registered; raises `SetupError` with the end of the log."""
         find_java()
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -98,7 +98,7 @@ class StandaloneCluster:
 
 
 def daemon_environment(variables: Mapping[str, str], home: Path) -> dict[str, str]:
-    """The environment of master and workers: this package's Spark on loopback, whatever the shell is set up for."""
+    """The environment of master and workers: this package's Spark on loopback, regardless of the shell's settings."""
     kept = {name: value for name, value in variables.items() if not _OTHER_SPARK.fullmatch(name)}
     return kept | {
         "SPARK_HOME": str(home),

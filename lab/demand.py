@@ -1,4 +1,4 @@
-"""What the clients of every scalable topic ask for: a density over the 16-bit key space that moves with time.
+"""The demand of each scalable topic's clients: a density over the 16-bit key space that moves with time.
 
 Stage: the beginning of the local loop. `lab.traffic` integrates this density over the hash ranges of the active
 segments and reports the result as brokers would, so a split at the midpoint of a hot range really divides its load.
@@ -6,9 +6,9 @@ segments and reports the result as brokers would, so a split at the midpoint of 
 Pure and seeded: everything is a function of the settings, the topic and the instant, so a generator that was restarted
 goes on where it would have been. One topic's demand is made of
 
-- a wave (day and night): nothing much for a third of the period, so that segments grow cold and merge;
+- a wave (day and night): almost nothing for a third of the period, so that segments grow cold and merge;
 - an even part over the whole key space, and hot ranges whose centres wander;
-- bursts: short, on a narrow range of keys that nobody knew before;
+- bursts: short, on a narrow range of new keys;
 - subscriptions whose consumers come and go, fewer at night.
 """
 

@@ -1,4 +1,4 @@
-"""`anabranch doctor`: is this machine, and this set-up, good for a run? Each check says what to do when it is not.
+"""`anabranch doctor`: is this machine, and this set-up, fit for a run? Each check says what to do when it is not.
 
 Neighbours: the set-up (`lab.setup`), the local run. Changes nothing.
 """
@@ -21,7 +21,7 @@ from decisions.autoscale.policy import read_cluster_policy
 from lab.broker import check_port_is_free, is_serving
 from lab.java_home import SetupError, find_java, java_version
 from lab.setup import LOCALFS_JAR, localfs_is_current, read_checksums, wrong_jars
-from lab.supervisor import holder, leftovers
+from lab.supervisor import leftovers, lock_owner
 from lake.tables import open_table
 from schemas.settings import Settings, SettingsError, load_settings
 from schemas.tables import TABLES
@@ -31,7 +31,7 @@ MIN_MEMORY_MB = 4_000
 
 @dataclass(frozen=True)
 class Finding:
-    """One check: whether it is well, what was found, and what to do when it is not."""
+    """One check: whether it passed, what was found, and what to do if not."""
 
     check: str
     ok: bool
@@ -67,7 +67,7 @@ def _guarded(check: Callable[[Settings], Iterator[Finding]], settings: Settings)
     name = check.__name__.strip("_").replace("_", " ")
     try:
         return list(check(settings))
-    # Whatever a check runs into is its finding: the doctor itself never falls ill.
+    # Any error of a check is its finding: the doctor itself never fails.
     except Exception as error:
         said = str(error).strip().partition("\n")[0]
         return [Finding(name, False, f"{type(error).__name__}: {said}", "see what was found")]
@@ -94,7 +94,7 @@ def _packages() -> Finding:
 
 
 def wrong_packages(lock: str) -> list[str]:
-    """What is not installed as a lock file (its text) says, a sentence each."""
+    """Differences between a lock file (its text) and what is installed, a sentence each."""
     pinned: dict[str, set[str]] = {}
     conditional = set()
     for name, version, marker in re.findall(r"^([A-Za-z0-9._-]+)==([^ \\;]+) *(;?)", lock, re.MULTILINE):
@@ -174,13 +174,13 @@ def _memory(_: Settings) -> Iterator[Finding]:
     except (ValueError, OSError):
         return
     yield Finding(
-        "memory", total >= MIN_MEMORY_MB, f"{total:,} MB", f"{MIN_MEMORY_MB:,} MB is the least for a local run"
+        "memory", total >= MIN_MEMORY_MB, f"{total:,} MB", f"{MIN_MEMORY_MB:,} MB is the minimum for a local run"
     )
     yield Finding("cores", True, str(os.cpu_count()))
 
 
 def _ports(settings: Settings) -> Iterator[Finding]:
-    running = holder(settings.path(settings.local.folder))
+    running = lock_owner(settings.path(settings.local.folder))
     for what, port in (("broker", settings.local.broker_port), ("controller", settings.controller.port)):
         name = f"port of the {what}"
         if port == 0:
@@ -191,14 +191,14 @@ def _ports(settings: Settings) -> Iterator[Finding]:
             try:
                 check_port_is_free(port, f"the {what}")
             except SetupError as error:
-                yield Finding(name, False, str(error).partition(":")[0], f"stop who holds {port}, or set 0")
+                yield Finding(name, False, str(error).partition(":")[0], f"stop the process that uses {port}, or set 0")
             else:
                 yield Finding(name, True, f"{port} is free")
 
 
 def _local_run(settings: Settings) -> Iterator[Finding]:
     folder = settings.path(settings.local.folder)
-    running = holder(folder)
+    running = lock_owner(folder)
     if running is not None:
         yield Finding("local run", True, f"alive, process {running}")
         return
@@ -214,9 +214,9 @@ def _kafka(settings: Settings) -> Iterator[Finding]:
     if is_serving(bootstrap.partition(",")[0]):
         yield Finding("kafka", True, f"{bootstrap} answers")
     elif bootstrap.startswith(("127.", "localhost", "[::1]")):
-        yield Finding("kafka", True, f"nobody answers at {bootstrap}; a local run brings its own")
+        yield Finding("kafka", True, f"no broker answers at {bootstrap}; a local run brings its own")
     else:
-        yield Finding("kafka", False, f"nobody answers at {bootstrap}", "start it, or correct [kafka] bootstrap")
+        yield Finding("kafka", False, f"no broker answers at {bootstrap}", "start it, or correct [kafka] bootstrap")
 
 
 def _lake(settings: Settings) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Messages that no well-behaved reporter sends: one maker for each way in which a message can be wrong.
+"""Messages that no well-behaved reporter sends: one maker for each way to be wrong.
 
 Stage: `lab.traffic` mixes them in (`anabranch traffic --garbage RATE`), tests of the stream use the same list. Each
 kind names the dead-letter reason that it must end with; None means odd but acceptable, or only stale.
@@ -160,7 +160,7 @@ KINDS = tuple(kind.name for kind in _KINDS)
 
 
 def make_garbage(topic: str, now_ms: int, random: Random, kind: str | None = None) -> Garbage:
-    """A bad message about `topic`, of the named kind or of one drawn by `random`. `now_ms`: milliseconds since 1970."""
+    """A bad message about `topic`, of the named kind or of a random one. `now_ms`: milliseconds since 1970."""
     chosen = random.choice(_KINDS) if kind is None else next(item for item in _KINDS if item.name == kind)
     return Garbage(
         kind=chosen.name,

@@ -1,6 +1,6 @@
-"""Finding a Java that is good enough, and saying in one line what to do when there is none.
+"""Finds a suitable Java, and says in one line what to do when there is none.
 
-Neighbours: whatever starts a JVM here: `lab.setup`, `lab.broker`, `lab.doctor`; and the Makefile, which runs this file
+Neighbours: all that starts a JVM here: `lab.setup`, `lab.broker`, `lab.doctor`; and the Makefile, which runs this file
 before any package is installed, so it needs the standard library only.
 """
 
@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-LEAST_JAVA = 17
+MIN_JAVA = 17
 
 
 class SetupError(RuntimeError):
@@ -26,11 +26,11 @@ def find_java() -> str:
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None or not Path(java).is_file():
         where = f"JAVA_HOME is {home}, which holds no bin/java" if home else "there is no `java` on the path"
-        raise SetupError(f"Java {LEAST_JAVA} or newer is needed, and {where}: install a JRE, or set JAVA_HOME")
+        raise SetupError(f"Java {MIN_JAVA} or newer is needed, and {where}: install a JRE, or set JAVA_HOME")
     version = java_version(java)
-    if version < LEAST_JAVA:
+    if version < MIN_JAVA:
         raise SetupError(
-            f"{java} is Java {version}, at least {LEAST_JAVA} is needed: install a newer one, or set JAVA_HOME"
+            f"{java} is Java {version}, at least {MIN_JAVA} is needed: install a newer one, or set JAVA_HOME"
         )
     return java
 
@@ -40,7 +40,7 @@ def java_version(java: str) -> int:
     try:
         said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
     except (OSError, subprocess.SubprocessError) as error:
-        raise SetupError(f"{java} does not run: {error}; install Java {LEAST_JAVA}, or set JAVA_HOME") from error
+        raise SetupError(f"{java} does not run: {error}; install Java {MIN_JAVA}, or set JAVA_HOME") from error
     found = re.search(r'version "(?:1\.)?(\d+)', said)
     if found is None:
         raise SetupError(

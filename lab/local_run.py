@@ -1,7 +1,7 @@
 """The local run: broker, controller, job, executor and traffic as supervised processes on this machine.
 
 Stage: `anabranch run --local`. Chooses the ports, writes them into a settings file that all parts are given, starts the
-parts in the order in which they need one another, and ends them in the opposite one.
+parts in the order of their dependencies, and ends them in the reverse order.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 READY_SECONDS = 90
 FLAPPING = 5
-"""A part that has died so often in a row does not run, even if it is up at the moment."""
+"""After this many deaths in a row a part counts as not running, even if it is up at the moment."""
 _OTHER_SPARK = re.compile(r"(SPARK|PYSPARK)_\w+|HADOOP_(HOME|CONF_DIR)")
 """Variables of a shell that is set up for another Spark than the one in this virtual environment."""
 
@@ -59,9 +59,9 @@ class LocalRun:
     """Of the parts' logs, `text` or `json`; None: as their settings say."""
     say: Callable[[str], None] = lambda _: None
     stop: threading.Event = field(default_factory=threading.Event)
-    """Set: end orderly."""
+    """When set, the run ends cleanly."""
     at_once: threading.Event = field(default_factory=threading.Event)
-    """Set as well: do not wait for anything."""
+    """When also set, it does not wait for anything."""
 
     def __post_init__(self) -> None:
         self.folder = self.settings.path(self.settings.local.folder)
@@ -124,7 +124,7 @@ class LocalRun:
             self._supervisor.run(self.stop)
 
     def finish(self, report: bool = False) -> dict[str, Any] | None:
-        """Ends everything, and answers the report if it is wanted; nothing is left running, whatever happens."""
+        """Ends everything, and answers the report if it is wanted; nothing is left running, even after an error."""
         supervisor = self._supervisor
         if supervisor is None:
             return None
@@ -215,7 +215,7 @@ def part_environment(shell: Mapping[str, str], bootstrap: str, url: str) -> dict
 
 
 def _is_healthy(state: PartState) -> bool:
-    """Whether a part runs; one that was started just now does, one that has tried for long does not."""
+    """Whether a part runs: yes if it was just started, no after many attempts."""
     if state.state == "starting":
         in_time = (datetime.now(timezone.utc) - state.since).total_seconds() < READY_SECONDS
     else:

@@ -1,4 +1,4 @@
-"""Parts as child processes, each in a session of its own, so that all that a part has started can be found and ended.
+"""Parts as child processes, each in its own session, so that everything that a part has started can be found and ended.
 
 Stage: under `lab.supervisor`. A part's session outlives its main process: a JVM whose Python was killed, a worker that
 left its process group. Only processes of sessions that were started here are ever signalled.
@@ -30,7 +30,7 @@ class PartSpec:
 
     name: str
     command: Callable[[], Sequence[str]]
-    """Asked anew at every start."""
+    """Called at every start."""
     rank: int
     """Parts of a lower rank start before and stop after those of a higher one."""
     is_ready: Callable[[], bool] = lambda: True
@@ -51,7 +51,7 @@ class PartState:
     last_exit: int | None
     """Exit code of its last end; negative: the signal."""
     since: datetime
-    """When it came into this state."""
+    """When it entered this state."""
     detail: str
     deaths_in_a_row: int = 0
     """Deaths since it last ran steadily."""
@@ -91,7 +91,7 @@ class Child:
             self.process.terminate()
 
     def kill_session(self, deadline_s: float = 10.0) -> None:
-        """SIGKILL for whatever is left of the session; returns when nothing is."""
+        """SIGKILL for the rest of the session; returns when nothing is left."""
         end_session(self.pid, deadline_s)
         self.process.wait(deadline_s)
 

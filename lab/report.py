@@ -1,7 +1,7 @@
 """What a local run did, as one JSON object and as a page of text; computed from the lake after the run.
 
-Stage: the end of `anabranch run --local --report FILE`. Counts come from the Delta tables, the truth about what was
-sent from Kafka's end offsets; what cannot be known is null and never invented.
+Stage: the end of `anabranch run --local --report FILE`. Counts come from the Delta tables, the number of sent
+messages comes from Kafka's end offsets. What cannot be known is null.
 """
 
 from __future__ import annotations

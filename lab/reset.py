@@ -1,4 +1,4 @@
-"""`make reset`: forgets all state of the local run (lake, broker data, layouts, checkpoints) unless one is alive."""
+"""`anabranch reset`: forgets the local run (lake, broker data, layouts, checkpoints) unless one is alive."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from lab.java_home import SetupError
-from lab.supervisor import end_leftovers, only_one
+from lab.supervisor import end_leftovers, lock_folder
 from schemas.settings import Settings, load_settings
 
 
@@ -15,7 +15,7 @@ def reset(settings: Settings) -> list[Path]:
     """Deletes the state, and answers what was deleted; raises `SetupError` while a local run is alive."""
     folder = settings.path(settings.local.folder)
     checkpoints = settings.path(settings.stream.checkpoint).parent
-    with only_one(folder):
+    with lock_folder(folder):
         end_leftovers(folder / "processes.json")
         kept = {"README.md", "run.lock"}
         gone = [

@@ -1,8 +1,8 @@
 """The jars: fetched once from closed lists by the Ivy inside pyspark, checked against SHA-256, kept under `.cache/`.
 
-Stage: set-up. Needs Python and Java only. `conf/jars/NAME.xml` names every jar of a purpose and follows nothing;
-`conf/jars/NAME.sha256` says what must come, and what must still be there at every later start (0.05 s for all of
-them). A folder of jars appears as a whole or not at all.
+Stage: set-up. Needs Python and Java only. `conf/jars/NAME.xml` names every jar of a purpose, without resolving
+dependencies; `conf/jars/NAME.sha256` says what must come, and what must still be there at every later start (0.05 s for
+all of them). A folder of jars appears as a whole or not at all.
 `ANABRANCH_IVY_SETTINGS` may name an Ivy settings file, for those who fetch from a mirror.
 """
 
@@ -36,9 +36,9 @@ class Jars:
 
 
 def ensure_jars(settings: Settings, say: Callable[[str], None] = lambda _: None) -> Jars:
-    """The jars, fetched if they are not there or are not those of the lists; says in lines what takes long.
+    """The jars, fetched if they are not there or are not those of the lists; reports slow steps, a line each.
 
-    Raises `SetupError` with what could not be had.
+    Raises `SetupError` with what could not be fetched.
     """
     jars = Jars(*(_ensure_folder(settings, name, say) for name in ("spark", "kafka", "zookeeper")))
     if not localfs_is_current(jars.spark / LOCALFS_JAR):
@@ -158,7 +158,7 @@ def _pyspark_jar(name: str) -> Path:
     found = sorted((Path(pyspark.__file__).parent / "jars").glob(f"{name}-[0-9]*.jar"))
     if not found:
         raise SetupError(
-            f"pyspark's own {name} jar is missing: the virtual environment is damaged, install it anew (in a clone: "
+            f"pyspark's own {name} jar is missing: the virtual environment is damaged, install it again (in a clone: "
             "make clean setup)"
         )
     return found[0]

@@ -1,7 +1,7 @@
 """The supervisor: starts the parts in order, restarts what dies with back-off, and leaves nothing behind.
 
 Stage: the local run. Before a part is started again everything left of its session is ended, so that two drivers never
-share a checkpoint. What was started is on record: after a supervisor that was killed the next one cleans up.
+share a checkpoint. What was started is on record: the next supervisor cleans up after one that was killed.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ log = logging.getLogger(__name__)
 
 LOCK_FILE = "run.lock"
 LOCK_SECONDS = 0.2
-"""How long a folder's lock is waited for: `holder` has it for a moment when it looks."""
+"""How long to wait for a folder's lock: `lock_owner` takes it for a moment when it looks."""
 _LOOK_SECONDS = 0.1
 _STEADY_SECONDS = 30.0
-"""A part that has been up for so long has shown that it can run: its next death is a first one again."""
+"""After this time up, a part's next death counts as its first."""
 
 
 @dataclass
@@ -79,7 +79,7 @@ class Supervisor:
     def start(self, spec: PartSpec, ready_seconds: float, stop: threading.Event | None = None) -> None:
         """Starts a part and waits until it serves; a part that dies meanwhile is started again.
 
-        Raises `SetupError` with the part's last words when it does not serve in time.
+        Raises `SetupError` with the end of the part's log when it does not serve in time.
         """
         part = _Part(spec)
         self._parts.append(part)
@@ -106,7 +106,7 @@ class Supervisor:
     def stop(self, names: Sequence[str] | None = None, at_once: threading.Event | None = None) -> None:
         """Ends the parts of these names (all when None), the highest rank first; `at_once` cuts the waiting short.
 
-        A part that cannot be ended keeps none of the others running; it is on record, for the next start to end.
+        A part that cannot be ended does not keep the others running. It stays on record, and the next start ends it.
         """
         chosen = [part for part in self._parts if names is None or part.spec.name in names]
         for rank in sorted({part.spec.rank for part in chosen}, reverse=True):
@@ -133,7 +133,7 @@ class Supervisor:
             try:
                 self._bury(part, code)
             except TimeoutError as error:
-                # Never two of a part: it is not started again before the last of its session has ended.
+                # Never two of a part: it starts again only after all of its session has ended.
                 part.detail = str(error)
                 log.error("%s: %s", part.spec.name, error)
         elif part.state == "starting" and part.spec.is_ready():
@@ -211,8 +211,8 @@ class Supervisor:
 def leftovers(record: Path) -> list[int]:
     """The sessions that an earlier supervisor, which was killed, has left running.
 
-    A session counts only while members of it carry the token of that supervisor: the id alone may have been given to
-    somebody else's session since.
+    A session counts only while members of it carry the token of that supervisor: the id alone may belong to
+    another session by now.
     """
     try:
         known = json.loads(record.read_text())
@@ -234,8 +234,8 @@ def end_leftovers(record: Path) -> list[int]:
     return left
 
 
-def holder(folder: Path) -> str | None:
-    """The id of the process whose local run holds the folder; None when none does."""
+def lock_owner(folder: Path) -> str | None:
+    """The id of the process whose local run uses the folder; None when there is none."""
     file = folder / LOCK_FILE
     try:
         if file.exists():
@@ -249,8 +249,8 @@ def holder(folder: Path) -> str | None:
 
 
 @contextmanager
-def only_one(folder: Path) -> Iterator[None]:
-    """Holds the folder against a second local run; `SetupError` names the process that has it."""
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Locks the folder against a second local run; `SetupError` names the process that uses it."""
     file = folder / LOCK_FILE
     lock = FileLock(file, timeout=LOCK_SECONDS)
     try:

@@ -1,7 +1,7 @@
 """Runs a command that must not outlive its parent: `python tether.py PARENT COMMAND…`.
 
 On Linux the kernel sends the command SIGTERM when the parent dies, however it dies; the setting survives the exec.
-Elsewhere the command just runs. A tiny program of its own, since code between fork and exec is unsafe in a process
+Elsewhere the command just runs. It is a program of its own, because code between fork and exec is unsafe in a process
 with threads.
 """
 

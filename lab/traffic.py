@@ -1,4 +1,4 @@
-"""The traffic of the local run: topics, consumers and load samples, as a cluster full of clients would cause them.
+"""The traffic of the local run: topics, consumers and load samples, as a cluster with many clients would cause them.
 
 Stage: closes the local loop. `Sessions` makes the controller hold the topics and consumers that `lab.demand` asks for
 and reads the layouts; `Reports` integrates the demand over every active segment and produces `segment-stats` to Kafka,
@@ -37,8 +37,8 @@ from schemas.settings import Settings
 
 COUNTERS_FILE = "traffic.json"
 REPORTERS = 3
-"""Brokers that own the segments of a topic between them."""
-LONGEST_PAUSE_SECONDS = 10.0
+"""Brokers that share the segments of a topic."""
+MAX_DELAY_SECONDS = 10.0
 FLUSH_SECONDS = 15.0
 
 log = logging.getLogger(__name__)
@@ -149,7 +149,7 @@ class Counters:
         self.counts["starts"] += 1
 
     def add(self, name: str, number: int = 1) -> None:
-        """Counts `number` more of `name`: sent, delivered, failed or garbage (a part of sent)."""
+        """Adds `number` to the counter `name`: sent, delivered, failed or garbage (a part of sent)."""
         with self._lock:
             self.counts[name] += number
 
@@ -223,7 +223,7 @@ class Outlet:
 
 
 class Reports:
-    """Produces the samples of one instant for every topic whose layout is known, and garbage when asked for."""
+    """Produces the samples of one instant for every topic whose layout is known, and garbage if wanted."""
 
     def __init__(self, settings: Settings, topics: Iterable[Demand], outlet: Outlet, counters: Counters) -> None:
         self._demands = tuple(topics)
@@ -258,7 +258,7 @@ class Reports:
 
 
 def run_traffic(settings: Settings, stop: threading.Event, garbage: float = 0.0) -> Counters:
-    """Generates traffic until `stop` is set, then delivers what is under way. `garbage`: bad messages a second.
+    """Generates traffic until `stop` is set, then waits for its deliveries. `garbage`: bad messages a second.
 
     Samples fall on multiples of the report interval, so that a restarted generator reports what this one would have.
     """
@@ -318,6 +318,4 @@ def _keep_sessions(sessions: Sessions, interval: float, stop: threading.Event) -
             failures += 1
             if failures == 1:
                 log.warning("the controller cannot be reached (%s); going on with the layouts known so far", fault)
-        stop.wait(
-            min(interval * 2 ** min(failures, 10), max(interval, LONGEST_PAUSE_SECONDS)) if failures else interval
-        )
+        stop.wait(min(interval * 2 ** min(failures, 10), max(interval, MAX_DELAY_SECONDS)) if failures else interval)

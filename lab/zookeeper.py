@@ -58,7 +58,7 @@ class EmbeddedZooKeeper:
         return [find_java(), f"-Xmx{self._heap}", *_FLAGS, "-cp", f"{self._jars}/*", main, str(configuration)]
 
     def start(self) -> None:
-        """Starts the server and waits until it serves; raises `SetupError` with its last words when it does not.
+        """Starts the server and waits until it serves; raises `SetupError` with the end of its log when it does not.
 
         It ends at the latest with the thread that calls this (Linux).
         """
@@ -76,7 +76,7 @@ class EmbeddedZooKeeper:
             time.sleep(0.05)
 
     def stop(self) -> None:
-        """Ends the server orderly."""
+        """Stops the server cleanly."""
         if self.process and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:

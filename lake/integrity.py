@@ -1,6 +1,6 @@
 """Whether what must always hold did: checks over all rows of the lake (design "What must always hold").
 
-Stage: beside everything, from time to time: part of the report of a local run (`lab.report`), and of the tests that
+Stage: beside everything, on demand: part of the report of a local run (`lab.report`), and of the tests that
 kill parts of it. Kafka's own count of what was sent comes in as a number for each topic.
 """
 

@@ -2,7 +2,7 @@
 
 Stage: under `executor.kernel.outcomes`. The lease is a Delta app transaction (name, token): a process that starts takes
 the next token, and every commit carries it. Two commits of one app transaction conflict in Delta, so a process that was
-overtaken cannot add a row, whatever it believes; it finds the newer token and stops.
+overtaken cannot add a row: it finds the newer token and stops.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from schemas.tables import Table, TableRow
 MAX_RACES = 100
 """How often a lease is tried for while others take it."""
 MAX_DELAY_SECONDS = 0.02
-"""Longest delay before it is tried for again; random, so that those who start at once spread out."""
+"""Longest delay before it is tried for again; random, so that processes that start together spread out."""
 
 
 class LeaseLost(RuntimeError):

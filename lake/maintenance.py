@@ -1,7 +1,7 @@
 """OPTIMIZE: many small files of a table become few large ones; no row changes, and readers of changes see nothing.
-VACUUM: what it has replaced is deleted, and what killed writers have left.
+VACUUM: deletes what was replaced, and what killed writers have left.
 
-Stage: beside the job, from time to time. Safe while the job and an executor run: compaction and appends do not
+Stage: beside the job, on demand. Safe while the job and an executor run: compaction and appends do not
 conflict, whichever commits first (Delta's rules); two compactions of one table at once do, and the later one gives up.
 Replaced files stay on disk for `delta.deletedFileRetentionDuration`, for those who are still reading them.
 """

@@ -27,7 +27,7 @@ WRITER_FEATURES = frozenset({
 """Features of the Delta protocol that delta-rs writes. Others make the first commit fail, or are ignored."""
 
 OPEN_FOR_COMMITS = 50
-"""After this many commits a table that is followed is opened anew; it has a checkpoint of its log then."""
+"""After this many commits a followed table is reopened; by then its log has a checkpoint."""
 
 MAX_RACES = 20
 """How often a change of a table's columns is tried while others commit."""
@@ -75,7 +75,7 @@ def create_lake(lake: str | Path) -> dict[str, DeltaTable]:
 
 
 def open_table(lake: str | Path, table: Table) -> DeltaTable | None:
-    """The table, or None when nobody has made it yet. Raises `DeltaError` when it cannot be read."""
+    """The table, or None when it does not exist yet. Raises `DeltaError` when it cannot be read."""
     try:
         return DeltaTable(table_path(lake, table))
     except TableNotFoundError:
@@ -94,7 +94,7 @@ class OpenTable:
     """A table that is kept open for a long time.
 
     For each commit that it follows, delta-rs (1.6) keeps a list of files of its own. Each list slows all later commits
-    by 0.3 ms (on two cores) and takes some 40 kB. A table that is opened anew has one list.
+    by 0.3 ms (on two cores) and takes some 40 kB. A reopened table has one list.
     """
 
     def __init__(self, table: DeltaTable) -> None:

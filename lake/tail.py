@@ -1,7 +1,7 @@
 """Following the tables of the lake by version, through delta-rs and its change data feed.
 
 Stage: the read end of every table: the executor follows `decisions` with it, and `ledger` and the screen all of them.
-A look at a table in which nothing is new costs a millisecond, however long its history is.
+A look at a table in which nothing is new costs a millisecond, regardless of its history.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The fleet as the tables show it, live: topics with segments, load, consumers and holds, and the newest decisions.
 
 Stage: the read end of the whole system; the screen of the local run draws it. Every table is tailed by version, so a
-refresh costs milliseconds however long the history is. One source for everything: layouts and consumers come from the
-`events` table and not from the controller, so the picture stands while the controller is down.
+refresh costs milliseconds regardless of the history. One source for everything: layouts and consumers come from the
+`events` table and not from the controller, so the picture stays while the controller is down.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the system did between two instants: counts and latencies out of the tables.
 
-Stage: the read end, over the whole lake at once; the report of a local run is made of it. A row belongs to the time in
-which its own instant is.
+Stage: the read end, over the whole lake at once; the report of a local run is made of it. A row belongs to the period
+of its own instant.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Stage: first of the job, where `schemas.messages` would be the largest cost (24 µs for ten segments, this is 5). What is
 accepted here is exactly what `parse_message` accepts, with the same values (a property test says so); whatever is not
-plain and in order is left to it, and so are the reasons of all refusals.
+plain and in order is left to it, and so are all reasons for refusals.
 """
 
 from __future__ import annotations

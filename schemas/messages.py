@@ -26,8 +26,8 @@ MAX_CLOCK_AHEAD_MS = 300_000
 """A sample from further in the future than this is refused: its reporter's clock is wrong."""
 
 Sender = Annotated[int, Field(ge=0, le=2**53)]
-"""Number of the process that announces; one that takes over has a higher number. What has a lower one than was heard
-about the same subject is late: it waited in a process that stood still while another took over. Absent: never late."""
+"""Number of the process that announces; one that takes over has a higher number. A message with a lower number than
+an earlier one about the same subject is late: its process was frozen while another took over. Absent: never late."""
 
 SubscriptionType = Literal["STREAM", "CHECKPOINT", "QUEUE"]
 ConsumerEventKind = Literal["registered", "unregistered", "snapshot", "deleted"]

@@ -76,9 +76,9 @@ class AutoScalePolicyOverride(Kept):
     max_dag_depth: int | None = None
     """Merges in a lineage after which it is no longer merged."""
     split_cooldown_seconds: int | None = None
-    """Least time between two automatic splits of a topic, seconds."""
+    """Minimum time between two automatic splits of a topic, seconds."""
     merge_cooldown_seconds: int | None = None
-    """Least time between two automatic merges of a topic, seconds."""
+    """Minimum time between two automatic merges of a topic, seconds."""
     merge_window_seconds: int | None = None
     """Time for which both segments must have stayed cold before they merge, seconds."""
     split_msg_rate_in_threshold: float | None = None
@@ -111,7 +111,7 @@ class AutoScalePolicyOverride(Kept):
     explicit_lineage: bool | None = None
     """Guard: merge depth and clocks survive the pruning of sealed segments."""
     retry_backoff_seconds: int | None = None
-    """Guard: first pause after a failed or superseded decision, doubled at each repetition, seconds; 0 = none."""
+    """Guard: delay after a failed or superseded decision, doubled at each repetition, seconds; 0 = none."""
     threshold_crossing: bool | None = None
     """Guard: a sample that crosses a threshold is significant even inside the change band."""
 

@@ -26,7 +26,7 @@ else:
 
 HOME_VARIABLE = "ANABRANCH_HOME"
 OWN_FILE = "anabranch.toml"
-"""A person's own settings in the home: as if given by `--config`."""
+"""Own settings in the home: read as if given by `--config`."""
 _PROJECT = Path(__file__).resolve().parent.parent
 """Holds the packaged `conf/`: the project's folder in a checkout, else where the packages are installed."""
 
@@ -92,9 +92,9 @@ class StreamSettings(_Section):
     change_threshold: Annotated[float, Field(gt=0, le=10)]
     """Relative move of a rate that is significant, as a fraction (PIP-483: 0.25)."""
     max_stats_per_batch: Annotated[int, Field(ge=1)]
-    """Most segment-stats messages in one micro-batch."""
+    """Maximum of segment-stats messages in one micro-batch."""
     max_events_per_batch: Annotated[int, Field(ge=1)]
-    """Most consumer and control events in one micro-batch."""
+    """Maximum of consumer and control events in one micro-batch."""
     bulk_writer: Literal["delta-rs", "delta-spark"]
     """Who writes segment_load."""
     spark_conf: str
@@ -143,7 +143,7 @@ class ControllerSettings(_Section):
     port: Port
     """Port that our own controller binds; 0 = a free one."""
     node_url: Annotated[str, Field(pattern=r"^(https?://[^/?#\s]+/?)?$", max_length=512)]
-    """By which clients and other controllers reach this one; empty: the address that it is bound to."""
+    """URL of this controller for clients and other controllers; empty: the address that it is bound to."""
     metadata: Annotated[str, Field(pattern=r"^(sqlite|zk://[^/\s]+(/[\w.-]+)*/?)$", max_length=2048)]
     """Where layouts and sessions are: `sqlite` (one controller) or `zk://host:port[,host:port…][/chroot]` (several)."""
     metadata_auth: Credentials | None = None
@@ -155,11 +155,11 @@ class ControllerSettings(_Section):
     token: Token | None = None
     """Bearer token that clients send; by the environment only. Without `tokens_file` the controller asks for it."""
     tokens_file: str
-    """File of the tokens that the controller knows, with their roles (controller/tokens.py); empty: `token` alone."""
+    """File of the controller's tokens with their roles (controller/access/tokens.py); empty: `token` alone."""
     snapshot_seconds: Seconds
     """Time between two repetitions of every layout and consumer count on Kafka, seconds."""
     sealed_retention_seconds: float
-    """Sealed segments that are read to the end are pruned after this long, seconds; negative = kept for ever."""
+    """Sealed segments that are read to the end are pruned after this long, seconds; negative = never."""
     consumer_grace_seconds: Seconds
     """Time for which a consumer that lost its connection keeps its segments, seconds (PIP-468)."""
     segments: Literal["none", "kafka"]
@@ -215,7 +215,7 @@ class TrafficSettings(_Section):
     burst_seconds: Seconds
     """Mean time between two bursts of a topic, seconds."""
     max_consumers: Annotated[int, Field(ge=0, le=1000)]
-    """Most consumers of one subscription."""
+    """Maximum of consumers of one subscription."""
     consumer_seconds: Seconds
     """Mean time between two changes of a topic's consumers, seconds."""
 

@@ -176,7 +176,7 @@ class BatchRow(TableRow):
     samples_accepted: int
     samples_insignificant: int
     samples_stale: int
-    """Out of order, repeated, of a segment that is sealed, or of one too many that no layout names (yet)."""
+    """Out of order, repeated, of a sealed segment, or beyond the limit for segments that no layout names (yet)."""
     events: int
     decisions: int
     holds: int

@@ -1,8 +1,8 @@
 """The checkpoint folder of the query: one job at a time, and the one that the lake's newest rows came from.
 
 Stage: start-up. The lock is the operating system's, held as long as the driver lives. The identity of a checkpoint is
-the query id that Spark writes into it; the sink is fenced by it, so a new checkpoint can never be mistaken for an old
-one. An old copy of a checkpoint can: its next batches would have numbers that the lake already holds, with other
+the query id that Spark writes into it. The sink's transactions carry it, so a new checkpoint is never mistaken for an
+old one. An old copy of a checkpoint can: its next batches would have numbers that the lake already holds, with other
 records in them.
 """
 
@@ -39,7 +39,7 @@ class Place:
 
 
 def read_place(spark: SparkSession, checkpoint: str) -> Place | None:
-    """How far the checkpoint has come, on whatever storage it lies; None: there is none yet."""
+    """How far the checkpoint has come, on any storage; None: there is none yet."""
     jvm = spark.sparkContext._gateway.jvm
     folder = jvm.org.apache.hadoop.fs.Path(checkpoint)
     files = folder.getFileSystem(spark._jsc.hadoopConfiguration())
@@ -67,7 +67,7 @@ def check_place(checkpoint: str, place: Place | None, lake: str, newest_written:
         raise CheckpointUnfit(
             f"there is no checkpoint at {checkpoint}, but the lake {lake} has rows of an earlier one. If its folder is "
             "elsewhere (another setting, a disk that is not mounted), bring it back. If it is lost, `anabranch state "
-            "rebuild` makes one from the lake. Or begin anew with `anabranch stream --new-checkpoint`: Kafka is read "
+            "rebuild` makes one from the lake. Or start over with `anabranch stream --new-checkpoint`: Kafka is read "
             "from its earliest record, the lake gets rows of the same records once more under a new generation, and "
             "cooldowns and the numbers of decisions start again"
         )
@@ -80,8 +80,8 @@ def check_place(checkpoint: str, place: Place | None, lake: str, newest_written:
 
 
 @contextmanager
-def hold_checkpoint(checkpoint: str) -> Iterator[None]:
-    """Holds a local checkpoint folder against a second job; raises `CheckpointInUse`. A remote one is not locked."""
+def lock_checkpoint(checkpoint: str) -> Iterator[None]:
+    """Locks a local checkpoint folder; raises `CheckpointInUse` for a second job. A remote one is not locked."""
     if "://" in checkpoint:
         yield
         return

@@ -21,7 +21,7 @@ from engine.kernel.packing import PACKED_DDL
 from engine.kernel.records import OUTPUT_DDL
 from engine.kernel.settings import EngineSettings
 from schemas.settings import Settings, SettingsError
-from streaming.checkpoint import CheckpointUnfit, check_place, hold_checkpoint, read_place
+from streaming.checkpoint import CheckpointUnfit, check_place, lock_checkpoint, read_place
 from streaming.policy import NotAnnounced, announce_policy, configured_policy
 from streaming.processor import BucketProcessor
 from streaming.rebuild import STATE_DDL, first_start
@@ -37,8 +37,8 @@ from streaming.workers import STAGE_VARIABLE
 log = logging.getLogger(__name__)
 
 QUERY_NAME = "anabranch"
-LONGEST_WAIT_S = 50.0
-"""How long a stop waits for the batch that is running; a supervisor has to be more patient than that."""
+MAX_STOP_SECONDS = 50.0
+"""How long a stop waits for the running batch; a supervisor has to wait longer."""
 _JVM_GONE = (Py4JNetworkError, ConnectionError)
 """What a call to the JVM raises when there is none any more."""
 _TERMINATED = "org.apache.spark.sql.execution.streaming.runtime.TERMINATED$"
@@ -53,7 +53,7 @@ class JvmLost(JobFailed):
 
 
 class PersonNeeded(JobFailed):
-    """The query ended, and would end again at every start: somebody has to do what the message says."""
+    """The query ended, and would end again at every start: a person has to do what the message says."""
 
 
 def engine_settings(settings: Settings) -> EngineSettings:
@@ -138,12 +138,12 @@ def run_job(
 ) -> None:  # fmt: skip
     """Runs the job until `stop` is set. Raises `CheckpointInUse`, `JobFailed`, `MetricsError`, `SettingsError`.
 
-    `new_checkpoint`: a checkpoint that is not there is made anew, even though the lake has rows of another. `session`
+    `new_checkpoint`: a missing checkpoint is created, even though the lake has rows of another. `session`
     gives the session to run on; it is opened once nothing but Spark can refuse to start.
     """
     configured_policy(settings)
     own_files = scratch_folder(settings.path(settings.local.folder) / "scratch")
-    with hold_checkpoint(checkpoint_of(settings)), own_files as scratch, JobWatch(settings) as watch:
+    with lock_checkpoint(checkpoint_of(settings)), own_files as scratch, JobWatch(settings) as watch:
         ticks = TickWriter(settings.kafka.bootstrap, settings.stream.tick_seconds)
         sink = sink_type(settings.lake_path, settings.stream.bulk_writer, ticks.ask, watch.observe_batch)
         with session(settings, scratch) as spark:
@@ -177,7 +177,7 @@ def _check_checkpoint(spark: SparkSession, settings: Settings, sink: LakeSink, n
     """Raises `PersonNeeded` when the lake cannot go on from the checkpoint."""
     checkpoint, lake = checkpoint_of(settings), settings.lake_path
     place = read_place(spark, checkpoint)
-    if not sink.holds_batches():
+    if not sink.has_batches():
         return
     if place is None and new_checkpoint:
         log.warning(
@@ -196,7 +196,7 @@ def _run_until(stop: threading.Event, query: StreamingQuery, watch: JobWatch) ->
         while not stop.is_set() and not query.awaitTermination(1):
             watch.look(query)
         if stop.is_set():
-            _end_between_batches(query, LONGEST_WAIT_S)
+            _end_between_batches(query, MAX_STOP_SECONDS)
     except StreamingQueryException as error:
         raise failure_of(str(error)) from error
     if not stop.is_set():
@@ -226,7 +226,7 @@ _REMEDIES = {
     ),
     "STREAMING_CHECKPOINT_MISSING_METADATA_FILE": (
         "the checkpoint is damaged: put its newest copy in its place, or move it away: `anabranch state rebuild` makes "
-        "one from the lake, and `anabranch stream --new-checkpoint` begins anew"
+        "one from the lake, and `anabranch stream --new-checkpoint` starts over"
     ),
     "No space left on device": "the disk is full: make room; the next start goes on where this one stopped",
     "UnknownTopicOrPartition": "a Kafka topic is missing: the three of schemas/kafka.py have to be there first",

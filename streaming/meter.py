@@ -65,7 +65,7 @@ _BOUNDED: dict[str, tuple[str, ...]] = {
     EVENTS_TAKEN.name: ("consumer", "layout", "policy", "tick", "outcome"),
     OUTCOMES.name: get_args(OutcomeStatus),
 }
-"""Label values that are known beforehand: they stand at zero from the start, so that a first increase is seen."""
+"""Label values that are known at the start: their series begin at zero, so that the first increase is seen."""
 
 
 class StreamMeter:

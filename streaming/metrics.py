@@ -47,7 +47,7 @@ MESSAGES = Metric(
 SAMPLES = Metric(
     "counter", "anabranch_stream_samples_total", ("result",),
     "Segment samples: `accepted`, `insignificant` (within the band), `stale` (old, repeated, of a sealed segment, or "
-    "of one too many that no layout names).",
+    "beyond the limit for segments that no layout names).",
 )  # fmt: skip
 EVENTS_TAKEN = Metric("counter", "anabranch_stream_events_total", ("type",), "Accepted consumer and control events.")
 DEAD_LETTERS_MADE = Metric(

@@ -18,7 +18,7 @@ from schemas.messages import VERSION, PolicyEvent, key_of
 from schemas.settings import Settings, SettingsError
 
 DELIVERY_SECONDS = 30.0
-"""Time that Kafka has to take the message; without it the job does not start."""
+"""Longest wait for Kafka to take the message; the job does not start before."""
 
 
 class NotAnnounced(RuntimeError):

@@ -57,8 +57,8 @@ class BucketProcessor(StatefulProcessor):
         now = received[0].now
         records, samples = unpack_rows([row.kind for row in received], [row.body for row in received])
         bucket, fingerprint = int(key[0]), _bytes(self._fingerprint.get())
-        is_held = self._engine.holds(bucket, fingerprint)
-        before = Packed(fingerprint, {} if is_held else self._stored())
+        is_decoded = self._engine.has_decoded(bucket, fingerprint)
+        before = Packed(fingerprint, {} if is_decoded else self._stored())
         started = time.perf_counter()
         with _cycles_uncollected():
             written, output = self._engine.run(bucket, before, records, now, samples)
@@ -74,7 +74,7 @@ class BucketProcessor(StatefulProcessor):
         yield from (Row(kind=kind, body=body, now=now) for kind, body in output.bodies().items())
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Nothing to close."""
 
     def _stored(self) -> dict[str, StoredPart]:
         return {

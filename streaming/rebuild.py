@@ -69,7 +69,7 @@ class Rebuilt:
 
 
 def first_start(checkpoint: str) -> FirstStart | None:
-    """What the start that is due has to begin with; None when the checkpoint was not rebuilt, or has begun to run."""
+    """What the next start has to begin with; None when the checkpoint was not rebuilt, or has already run."""
     path = Path(checkpoint)
     file = path / _FOLDER / "start.json"
     if "://" in checkpoint or not file.exists() or any((path / "commits").glob("[0-9]*")):
@@ -86,7 +86,7 @@ def rebuild_checkpoint(
     lake: str, checkpoint: str, settings: EngineSettings, configured: ConfiguredPolicy, buckets: int,
     bucket_of: Callable[[list[str]], Mapping[str, int]], bounds: Mapping[str, Mapping[int, tuple[int, int]]],
 ) -> Rebuilt:  # fmt: skip
-    """Makes the checkpoint folder, which must not be there yet; its lock is held by the caller.
+    """Makes the checkpoint folder, which must not exist yet; the caller has its lock.
 
     `bucket_of` says where topics belong; `bounds` are Kafka's first and next offset of every partition. Raises
     `RebuildError`, and what Delta and the file system raise.

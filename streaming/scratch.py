@@ -1,7 +1,7 @@
-"""A folder for what is of use only while this process runs, such as the working copy of the state.
+"""A folder for files that only this process needs, such as the working copy of the state.
 
-Stage: start-up. A process that is killed cannot take its folder away: the next one does, so that a job that crashes
-again and again does not fill the disk. Who is alive holds the operating system's lock on a file in its folder.
+Stage: start-up. A process that is killed cannot remove its folder: the next one does, so that a job that crashes again
+and again does not fill the disk. A live process has the operating system's lock on a file in its folder.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HELD = ".held"
 
 @contextmanager
 def scratch_folder(root: Path) -> Iterator[Path]:
-    """A new folder in `root`, gone at the end; those that nobody holds any more are removed first.
+    """A new folder in `root`, gone at the end; folders of dead processes are removed first.
 
     Raises `SettingsError` when nothing can be written there.
     """

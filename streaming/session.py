@@ -77,7 +77,7 @@ def _with_archive(settings: Settings, options: str) -> str:
     archive = class_archive(settings)
     if not archive.is_file() or "Archive" in options:
         return ""
-    # An archive of another JVM or class path is left aside; that is no news for the operator.
+    # The JVM ignores an archive of another JVM or class path; operators need no message about it.
     return f" -XX:SharedArchiveFile={archive} -Xlog:cds=off -Xlog:cds+dynamic=off"
 
 
@@ -85,7 +85,7 @@ def _submitted() -> dict[str, str]:
     """What spark-submit was given; nothing when Python started first."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return {}
-    # Without the JVM at hand a SparkConf is empty: it is the JVM that knows the command line.
+    # Without a JVM a SparkConf is empty: only the JVM knows the command line.
     SparkContext._ensure_initialized()
     return dict(SparkConf().getAll())
 

@@ -76,7 +76,7 @@ class LakeSink:
         self._tables = {name: OpenTable(table) for name, table in create_lake(lake).items()}
         self._commit_seconds: dict[str, float] = {}
 
-    def holds_batches(self) -> bool:
+    def has_batches(self) -> bool:
         """Whether the lake has rows of any batch."""
         return bool(self._tables[BATCHES.name].newest().file_uris())
 

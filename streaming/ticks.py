@@ -1,7 +1,7 @@
 """The driver's tick writer: a tick for every topic at each boundary, and one for a topic whose cooldown ends sooner.
 
 Stage: beside the query, in the driver (PIP-483 "Evaluation triggers"; design "Facts that shape the job"). Ticks are
-messages in `control-events`, so that they are on record and a replay has them. Missed ticks are not made up for: the
+messages in `control-events`, so that they are on record and a replay has them. Missed ticks are not repeated: the
 next one evaluates everything.
 """
 

@@ -26,8 +26,8 @@ _SCHEMAS = "/state/0/_stateSchema/"
 def adopt_operator(spark: SparkSession, checkpoint: str) -> bool:
     """Has the checkpoint describe its stateful operator as this release's, and as being where it is.
 
-    Answers whether anything had to be changed. The checkpoint may lie on whatever storage; each file is replaced at
-    once or not at all. Safe to repeat.
+    Answers whether anything had to be changed. The checkpoint may be on any storage; each file is replaced as a
+    whole or not at all. Safe to repeat.
     """
     jvm, hadoop = spark.sparkContext._gateway.jvm, spark._jsc.hadoopConfiguration()
     root = jvm.org.apache.hadoop.fs.Path(checkpoint)

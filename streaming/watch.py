@@ -1,4 +1,4 @@
-"""Watches the running job: what batches write and what Spark says of them becomes metrics, and silence an outage.
+"""Watches the running job: turns batches and Spark's progress into metrics, and silence into an outage.
 
 Stage: beside the query, in the driver. `streaming.meter` holds the figures, `streaming.watchdog` the rule.
 """

@@ -23,7 +23,7 @@ class Watchdog:
     ticks: int
     """An outage begins this many tick intervals after the last evaluation."""
     last_evaluation: float
-    """Monotonic seconds; in the beginning, since when one is expected."""
+    """Monotonic seconds; before the first one, since when it is expected."""
     is_outage: bool = False
 
     def evaluated(self, now: float) -> None:

@@ -1,7 +1,7 @@
 """The process that forks Spark's Python workers, with the modules of the job's stage loaded before it forks.
 
-Stage: `spark.python.daemon.module` of conf/spark.conf. What a worker needs it would import at its first task, and each
-worker again; forked from here it has everything.
+Stage: `spark.python.daemon.module` of conf/spark.conf. Otherwise each worker would import these modules again at its
+first task.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MODULES = {
 
 
 class _WithoutPandas:
-    """An import finder by which there is no pandas."""
+    """An import finder that hides pandas."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: object = None) -> None:
         if name == "pandas":
@@ -39,7 +39,7 @@ class _WithoutPandas:
 
 
 def keep_arrow_from_pandas() -> None:
-    """Lets Arrow find that there is no pandas.
+    """Hides pandas from Arrow.
 
     It looks for it at the first array that it makes of Python objects, and remembers; importing it takes 2 s and 60 MB,
     and nothing in the workers uses it.

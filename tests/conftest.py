@@ -25,7 +25,7 @@ NO_UNIT = {"spark", "broker", "local_run", "process"}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks the unit tests: those that ask for nothing which starts a JVM, a server or a process.
+    """Marks the unit tests: those without a fixture that starts a JVM, a server or a process.
 
     Tests with a Spark session run one after the other in one process of xdist, all others beside them in another one.
     """

@@ -11,12 +11,12 @@ from anabranch.context import Context
 @click.option("--mode", type=click.Choice(["act", "observe"]), help="Instead of [executor] mode of the settings.")
 @click.pass_obj
 def command(context: Context, mode: str | None) -> None:
-    """Apply decisions until told to stop (Ctrl-C, SIGTERM: calls that are out get a few seconds to end).
+    """Apply decisions until told to stop (Ctrl-C, SIGTERM: running calls get a few seconds to end).
 
     \b
     Tails the table decisions of [lake] path, calls the admin REST interface at [controller] url, writes the table
-    outcomes and tells Kafka ([kafka] bootstrap). May be killed and started again at any moment: it finishes what was
-    begun and does nothing twice. One at a time: a newly started one takes over, the older one stops.
+    outcomes and tells Kafka ([kafka] bootstrap). May be killed and started again at any moment: it finishes what it
+    began and does nothing twice. One at a time: a newly started one takes over, the older one stops.
     With --mode observe it writes what it would do, and touches nothing.
     """
     context.start_logging("executor")

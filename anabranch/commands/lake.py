@@ -129,9 +129,9 @@ def optimize(context: Context, name: str | None, zorder: bool, writer: str) -> N
 @click.option("--dry-run", is_flag=True, help="Only say how many files would go.")
 @click.pass_obj
 def vacuum(context: Context, name: str | None, dry_run: bool) -> None:
-    """Delete files that no row is in any more: replaced by `optimize`, or left by a killed writer, over 7 days ago.
+    """Delete files without live rows, older than 7 days: replaced by `optimize`, or left by a killed writer.
 
-    Safe while the job and an executor run. No row goes, but tables can no longer be read as they were before.
+    Safe while the job and an executor run. No row is deleted, but older versions of the tables can no longer be read.
     """
     from deltalake.exceptions import DeltaError
 

@@ -39,7 +39,7 @@ def command(
     """Run broker, controller, traffic, Spark job and executor on this machine until Ctrl-C.
 
     \b
-    State is kept: the next run goes on where this one ended; `anabranch reset` forgets it. Ctrl-C ends it orderly, a
+    State is kept: the next run goes on where this one ended; `anabranch reset` forgets it. Ctrl-C ends it cleanly, a
     second Ctrl-C at once. The first run fetches the jars (once; about a minute).
     Logs of the parts: var/log/. Exit code 1 when a part was not running at the end.
     """
@@ -52,7 +52,7 @@ def command(
     settings = context.settings
     from lab.java_home import SetupError
     from lab.local_run import LocalRun
-    from lab.supervisor import only_one
+    from lab.supervisor import lock_folder
 
     if report_file is not None and not report_file.absolute().parent.is_dir():
         raise click.UsageError(f"--report {report_file}: there is no folder {report_file.absolute().parent}; make it")
@@ -63,7 +63,7 @@ def command(
     )
     _stop_on_signals(run.stop, run.at_once)
     try:
-        with only_one(run.folder):
+        with lock_folder(run.folder):
             report = _live(run, seconds, screen, wants_report=report_file is not None or not screen)
     except SetupError as error:
         raise click.ClickException(str(error)) from error

@@ -67,13 +67,13 @@ def rebuild(context: Context, checkpoint: str | None) -> None:
 
     \b
     Stop the job and move the old folder away first. Accepted events and loads are replayed; decisions and holds are
-    taken over, and refused when they do not fit. Not in the lake, and so learnt anew: when a suppressed sample was
+    taken over, and refused when they do not fit. Not in the lake, so learnt again: when a suppressed sample was
     last seen. [stream] buckets may be another number than before.
     """
     from deltalake.exceptions import DeltaError
 
     from engine.replay import RebuildError
-    from streaming.checkpoint import CheckpointInUse, hold_checkpoint
+    from streaming.checkpoint import CheckpointInUse, lock_checkpoint
     from streaming.job import engine_settings
     from streaming.policy import configured_policy, stored_policy
     from streaming.rebuild import kafka_bounds, rebuild_checkpoint
@@ -89,7 +89,7 @@ def rebuild(context: Context, checkpoint: str | None) -> None:
             return buckets_of(spark, names, buckets)
 
     try:
-        with hold_checkpoint(place):
+        with lock_checkpoint(place):
             bounds = kafka_bounds(settings.kafka.bootstrap)
             rebuilt = rebuild_checkpoint(
                 settings.lake_path, place, engine, configured, buckets, buckets_by_spark, bounds
@@ -149,12 +149,12 @@ def _text(view: dict[str, Any], where: str, now: int) -> str:
         lines.append(f"consumers      {printable(name)}: {subscription['count']} {subscription['type']}")
     for label, at in (("last split", view["lastSplitAt"]), ("last merge", view["lastMergeAt"])):
         lines.append(f"{label:<15}{'never' if at is None else _when(at, now)}")
-    flight = view["openDecision"]
-    if flight is not None:
-        told = ", applied, its layout is not here yet" if flight["applied"] else ""
+    decision = view["openDecision"]
+    if decision is not None:
+        told = ", applied, its layout is not here yet" if decision["applied"] else ""
         lines.append(
-            f"open decision  {flight['action']} {flight['decision_id']} on epoch {flight['epoch']}, "
-            f"{_when(flight['since'], now)}{told}"
+            f"open decision  {decision['action']} {decision['decision_id']} on epoch {decision['epoch']}, "
+            f"{_when(decision['since'], now)}{told}"
         )
     else:
         lines.append("open decision  none")

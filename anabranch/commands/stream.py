@@ -17,7 +17,7 @@ PERSON_NEEDED = 3
 
 
 @click.command("stream")
-@click.option("--new-checkpoint", is_flag=True, help="Begin anew on a lake that has rows of a checkpoint that is lost.")
+@click.option("--new-checkpoint", is_flag=True, help="Start over, on a lake with rows of a lost checkpoint.")
 @click.pass_obj
 def command(context: Context, new_checkpoint: bool) -> None:
     """Run the Spark job until it is told to stop (Ctrl-C, SIGTERM: it ends between two batches).

@@ -69,7 +69,7 @@ def list_tokens(file: Path) -> None:
 @click.argument("name")
 @_editing
 def remove(file: Path, name: str) -> None:
-    """Take a token away: it opens nothing from the next request on, and its open sessions are ended."""
+    """Remove a token: it is refused from the next request on, and its open sessions end."""
     from controller.access.tokens import remove_token
 
     remove_token(file, name)

@@ -16,7 +16,7 @@ import click
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from anabranch.admin import AdminInterface, Refused
+from anabranch.admin import AdminInterface, RefusedByServer
 from anabranch.connection import connected, policy_subject, say
 from anabranch.printable import printable
 from decisions.autoscale.policy import POLICY_FIELDS, PolicyError, policy_violations, read_policy, resolve_policy
@@ -88,7 +88,7 @@ def set_policy(
     # A Pulsar 5 answers 204 to a field that it does not know, and keeps an empty policy.
     kept = admin.expect(admin.topics.policy(subject))
     if any((kept or {}).get(wire) != value for wire, value in wanted.items()):
-        raise Refused(f"the server has kept another policy of {printable(subject)}: {_shown(kept)}")
+        raise RefusedByServer(f"the server has kept another policy of {printable(subject)}: {_shown(kept)}")
     _say_policy(output, subject, kept)
 
 

@@ -89,7 +89,7 @@ def list_topics(admin: AdminInterface, output: str, namespace: str, properties: 
 )
 @connected
 def show(admin: AdminInterface, output: str, topic: str, limit: int) -> None:
-    """Draw the key space of TOPIC, its segments to scale, and below it how they came about."""
+    """Draw the key space of TOPIC, its segments to scale, and below it their history."""
     if output == "json":
         click.echo(json.dumps(admin.expect(admin.topics.layout_record(topic)), indent=2))
         return
@@ -137,14 +137,14 @@ def merge(admin: AdminInterface, output: str, topic: str, first: int, second: in
 @click.argument("topic", type=topic_name, metavar="TOPIC")
 @click.argument("subscription", type=subscription_name, metavar="SUBSCRIPTION")
 @click.option("--timestamp", type=click.IntRange(min=0), metavar="MS", help="Milliseconds since 1970-01-01T00:00:00Z.")
-@click.option("--ago", type=DURATION, help="Instead: so long before now, by the clock of this machine; 90s, 2h, 7d.")
+@click.option("--ago", type=DURATION, help="Instead: this long before now, by this machine's clock; 90s, 2h, 7d.")
 @connected
 def seek(
     admin: AdminInterface, output: str, topic: str, subscription: str, timestamp: int | None, ago: float | None
 ) -> None:
     """Move SUBSCRIPTION of TOPIC to the first messages of a time or later, forward or back, on every segment.
 
-    Where there are none so late it goes to the end. Consumers that read from the segments have to be closed first.
+    If no message is that late, it moves to the end. Close consumers that read from the segments first.
     """
     if timestamp is None and ago is not None:
         timestamp = max(int((time.time() - ago) * 1000), 0)
@@ -158,12 +158,12 @@ def seek(
 @command.command("clear-backlog")
 @click.argument("topic", type=topic_name, metavar="TOPIC")
 @click.argument("subscription", type=subscription_name, metavar="SUBSCRIPTION")
-@click.option("--yes", is_flag=True, help="Do not ask; needed where nobody can be asked.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation; needed without a terminal.")
 @connected
 def clear_backlog(admin: AdminInterface, output: str, topic: str, subscription: str, yes: bool) -> None:
     """Move SUBSCRIPTION of TOPIC behind the last message of every segment: it reads nothing of what is there now.
 
-    Consumers that read from the segments have to be closed first.
+    Close consumers that read from the segments first.
     """
     if not yes:
         _ask(f"Skip everything that {printable(subscription)} has not read of {printable(topic)}?", "to skip it")
@@ -175,7 +175,7 @@ def clear_backlog(admin: AdminInterface, output: str, topic: str, subscription: 
 @command.command("delete")
 @click.argument("topic", type=topic_name, metavar="TOPIC")
 @click.option("--force", is_flag=True, help="Also when producers or consumers are connected.")
-@click.option("--yes", is_flag=True, help="Do not ask; needed where nobody can be asked.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation; needed without a terminal.")
 @connected
 def delete(admin: AdminInterface, output: str, topic: str, force: bool, yes: bool) -> None:
     """Delete TOPIC with its segments and subscriptions. This cannot be undone."""
@@ -192,14 +192,14 @@ def delete(admin: AdminInterface, output: str, topic: str, force: bool, yes: boo
     type=DURATION,
     default="1s",
     show_default=True,
-    help="Time between two looks, where the server does not push or does not answer.",
+    help="Time between two looks, if the server does not push or does not answer.",
 )
 @connected
 def watch(admin: AdminInterface, output: str, topic: str, every: float) -> None:
     """Print the layout of TOPIC, and every new one (as JSON: one record a line), until Ctrl-C or until it is deleted.
 
-    Our own controller pushes them; at a server that does not, it is looked again and again. A look that gets no answer
-    is said once, and then looked again; the first one has to succeed.
+    Our own controller pushes them; other servers are asked again and again. If the server stops answering, this is said
+    once and the command keeps asking; the first look has to succeed.
     """
     from rich.console import Console
 
@@ -241,7 +241,7 @@ def watch(admin: AdminInterface, output: str, topic: str, every: float) -> None:
 
 def _ask(question: str, what_for: str) -> None:
     if not sys.stdin.isatty():
-        raise click.UsageError(f"standard input is no terminal, so nobody can be asked: add --yes {what_for}")
+        raise click.UsageError(f"standard input is no terminal, so there is no way to ask: add --yes {what_for}")
     click.confirm(question, abort=True, err=True)
 
 

@@ -29,7 +29,7 @@ class TopicFailover:
     def __init__(self, store: LayoutStore, leaders: Leaders, operations: OperationRunner, pruning: Pruning) -> None:
         self._store, self._leaders, self._operations, self._pruning = store, leaders, operations, pruning
         self._sealed_found = False
-        """Whether this node has looked for sealed segments that an earlier setting kept for ever."""
+        """Whether this node has looked for sealed segments that an earlier setting kept without limit."""
 
     def take_over(self) -> None:
         """Stand for election for the topics that need a leader and have none."""

@@ -75,7 +75,7 @@ _STATES = {
     KazooState.LOST: SessionState.LOST,
 }
 _RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_jitter": 0.4, "max_delay": 2.0}
-"""How kazoo looks for a server that it has lost: for ever; delays in seconds, the jitter as a share of them."""
+"""How kazoo looks for a server that it has lost: without end; delays in seconds, the jitter as a share of them."""
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ class Pruning:
         retention_seconds: float,
         now_ms: Callable[[], int],
     ) -> None:
-        """`retention_seconds` below 0: sealed segments are kept for ever."""
+        """`retention_seconds` below 0: sealed segments are never pruned."""
         self._store, self._leaders, self._operations, self._segments = store, leaders, operations, segments
         self._retention_ms = int(retention_seconds * 1000)
         self._now_ms = now_ms

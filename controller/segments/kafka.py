@@ -13,7 +13,7 @@ So a producer that hears MSG_SIZE_TOO_LARGE (seldom INVALID_TIMESTAMP) looks at 
 child. If its acknowledgement was lost it hears the refusal at its repetition, and writes the message a second time.
 
 Transactions: the marker that ends one is refused like a write, so one that is open when its segment is sealed stays
-open, and readers of committed messages wait there for ever. `terminate` therefore waits until none is open; a
+open, and readers of committed messages wait there without end. `terminate` therefore waits until none is open; a
 producer that opens them without a pause may still slip in between, so segments are not for transactional producers.
 
 Positions: Kafka drops the committed positions of a group without members after `offsets.retention.minutes` (7 days

@@ -69,7 +69,7 @@ class FleetView:
         return len(columns.names), _noteworthy(columns, answers, always, max_holds)
 
     def _refreshed(self) -> _Columns:
-        """The columns as things stand: laid out anew when a layout, a policy or a row has changed."""
+        """The columns as things stand: laid out again when a layout, a policy or a row has changed."""
         columns = self._columns
         names = self._changed()
         is_new = columns is None

@@ -55,7 +55,7 @@ class Routes:
         """Where each message's samples go, and which samples are kept (None: all)."""
         ends = (np.cumsum(samples.counts) * 8).tolist()
         ids = samples.segments.tobytes()
-        known, routes, kept, start = self._that_hold(), [], None, 0
+        known, routes, kept, start = self._still_valid(), [], None, 0
         for topic, end in zip(samples.topics, ends, strict=True):
             route = known.get(topic)
             if route is None or route.segments != ids[start:end]:
@@ -75,7 +75,7 @@ class Routes:
     def _generations(self) -> tuple[int, int, int]:
         return self.state.layouts.newest, self.loads.index.generations.newest, self.state.policy_generation
 
-    def _that_hold(self) -> dict[str, Route]:
+    def _still_valid(self) -> dict[str, Route]:
         """The known routes, without those of topics whose layout, rows or policy have changed."""
         layouts_seen, rows_seen, policies_seen = self._seen
         layouts, rows = self.state.layouts.since(layouts_seen), self.loads.index.generations.since(rows_seen)

@@ -111,7 +111,7 @@ class RowIndex:
             self.generations.change(name)
 
     def compacted(self) -> tuple[RowIndex, Ints] | None:
-        """The same without holes and without names that have no rows, and the rows of this one that it numbers anew, in
+        """The same without holes and without names that have no rows, and the rows of this one that it renumbers, in
         order; None when nothing has to move."""
         kept = np.flatnonzero(self.topic[: self.count] != NO_ROW)
         numbers, topic = np.unique(self.topic[kept], return_inverse=True)

@@ -2,7 +2,7 @@
 
 Stage: the whole of the stateful operator (design "The flow"). `streaming.processor` is the thin adapter that Spark
 sees. Decoded state is kept under the fingerprint of its bytes: a retried or replayed batch, whose store holds others,
-decodes it anew.
+decodes it again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Decoded:
     chains: dict[str, Chain]
     """By stored part, in their order."""
     is_old: bool
-    """Whether it was stored by an older version: the next batch writes all of it anew."""
+    """Whether it was stored by an older version: the next batch rewrites all of it."""
 
 
 class BucketEngine:
@@ -51,8 +51,8 @@ class BucketEngine:
         self._open = [family.opener(settings) for family in families]
         self._decoded: dict[int, _Decoded] = {}
 
-    def holds(self, bucket: int, fingerprint: bytes | None) -> bool:
-        """Whether the decoded state of this fingerprint is at hand: `run` then needs no stored parts."""
+    def has_decoded(self, bucket: int, fingerprint: bytes | None) -> bool:
+        """Whether the decoded state of this fingerprint is in memory: `run` then needs no stored parts."""
         decoded = self._decoded.get(bucket)
         return decoded is not None and fingerprint is not None and decoded.fingerprint == fingerprint
 
@@ -78,9 +78,9 @@ class BucketEngine:
 
     def _take(self, bucket: int, packed: Packed) -> _Decoded:
         """The decoded state, taken out: a batch that fails on the way leaves none behind that could be stale."""
-        holds = self.holds(bucket, packed.fingerprint)
+        is_decoded = self.has_decoded(bucket, packed.fingerprint)
         decoded = self._decoded.pop(bucket, None)
-        if holds and decoded is not None:
+        if is_decoded and decoded is not None:
             return decoded
         chains = {name: Chain.of(packed.parts.get(name, StoredPart())) for name in self._parts}
         is_old = _check(bucket, packed, list(chains.values()))

@@ -105,7 +105,7 @@ def fingerprint_of(chains: Sequence[Chain]) -> bytes:
 
 
 def fingerprint_v1(chains: Sequence[Chain]) -> bytes:
-    """The same as releases had it whose parts were bases only: state that is stored anew by the next batch."""
+    """The same as releases had it whose parts were bases only: the next batch rewrites such state."""
     return b"".join(chain.base for chain in chains)
 
 

@@ -61,7 +61,7 @@ class AutoscaleActor:
 
 
 def live_layout(topic: str, reply: Reply[SegmentLayout]) -> LiveLayout | NoAnswer:
-    """What the reply to a look tells. A 404 of something in front of the interface says nothing about the topic."""
+    """The result of a look. A 404 of something in front of the interface says nothing about the topic."""
     if isinstance(reply, Answered):
         return reply.value
     if isinstance(reply, Refused) and reply.status == 404 and reply.from_interface:

@@ -22,7 +22,7 @@ def judge(decision: SegmentDecision, layout: SegmentLayout | None, may_have_call
     """What to do about a decision, given the live layout (None: the topic is gone).
 
     `may_have_called`: a call for this decision may have gone out before this look, by this process or by one that left
-    a durable intent. An effect that is there without any such call is somebody else's.
+    a durable intent. An effect without any such call is not ours.
     """
     if layout is None:
         return Superseded("the topic is gone")

@@ -2,12 +2,12 @@
 
 The kernel never asks which family a decision is of. Each module may import only those above it:
 
-- `family`     what a family brings along: read, look, judge, describe, call
+- `family`     what a family provides: read, look, judge, describe, call
 - `decision`   rows of `decisions`, followed by table version, as values, or why one is none
 - `attempt`    one try at one decision: look, judge, call, look again
 - `outcomes`   rows of `outcomes`, written by one executor at a time
 - `publisher`  outcome events to Kafka
 - `workers`    the threads that make calls
 - `backoff`    delays before something is tried again
-- `loop`       the work in hand, subject by subject: record, then act; persist, then wait
+- `loop`       the open decisions, subject by subject: record, then act; persist, then wait
 """

@@ -1,6 +1,6 @@
 """One try at one decision: look at its subject, judge, call if that is due, look again and judge by what is there.
 
-Stage: in a worker thread of `loop`, which has made the intent durable before. Holds nothing: what is known of earlier
+Stage: in a worker thread of `loop`, which has made the intent durable before. Keeps nothing: what is known of earlier
 tries comes in as `Standing` and goes out changed. The response of a call is never proof of its effect (design
 "What must always hold", 2): a refusal counts only when a look after it shows no effect.
 """
@@ -11,7 +11,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from executor.kernel.family import Act, Actor, Answer, Applied, Decision, NoAnswer, Refused, Seen, Superseded, Verdict
+from executor.kernel.family import (
+    Act,
+    Actor,
+    Answer,
+    Applied,
+    CallRefused,
+    Decision,
+    NoAnswer,
+    Seen,
+    Superseded,
+    Verdict,
+)
 from schemas.messages import OutcomeStatus
 
 
@@ -41,7 +52,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class TryAgain:
-    """Nothing is settled: look again after a pause."""
+    """Nothing is settled: look again after a delay."""
 
     reason: str
     seen: Seen | None = None
@@ -54,7 +65,7 @@ Result = Ended | TryAgain
 def try_once(
     decision: Decision, standing: Standing, actor: Actor[Any, Any], may_call: Callable[[], bool]
 ) -> tuple[Result, Standing]:
-    """Brings one decision forward by at most one call. `may_call` is asked right before it."""
+    """Advances one decision by at most one call. `may_call` is asked right before it."""
     before = _look(actor, decision, may_have_called=standing.open_end or standing.calls > 0)
     if isinstance(before, NoAnswer):
         return TryAgain(before.reason, slowly=before.denied), standing
@@ -64,15 +75,15 @@ def try_once(
         return TryAgain("the executor stops", before.seen), standing
 
     answer = actor.call(decision)
-    called = replace(standing, calls=standing.calls + 1, refusals=standing.refusals + isinstance(answer, Refused))
-    unsure = replace(called, open_end=standing.open_end or not isinstance(answer, Refused))
+    called = replace(standing, calls=standing.calls + 1, refusals=standing.refusals + isinstance(answer, CallRefused))
+    unsure = replace(called, open_end=standing.open_end or not isinstance(answer, CallRefused))
     after = _look(actor, decision, may_have_called=True)
     if isinstance(after, NoAnswer):
         return TryAgain(_joined(answer, after.reason), slowly=after.denied), unsure
     if not isinstance(after.verdict, Act):
         return _settled(after.verdict, after.seen, answer), called
-    if isinstance(answer, Refused):
-        # An earlier call may show only now, if the look was answered by a copy that lags: one more look, after a pause.
+    if isinstance(answer, CallRefused):
+        # An earlier call may show only now, if the look was answered by a copy that lags: one more look, after a delay.
         if standing.open_end and called.refusals < 2:
             return TryAgain(f"refused: {answer.reason}", after.seen), called
         return Ended("rejected", after.seen, answer.reason), called
@@ -89,7 +100,7 @@ def observe_once(decision: Decision, standing: Standing, actor: Actor[Any, Any])
     if isinstance(now.verdict, Act):
         return Ended("observed", now.seen, would=str(decision)), standing
     if isinstance(now.verdict, Applied):
-        # Begun by an executor that acted: what is true is worth more than what would be.
+        # Begun by an executor in mode act: its real end counts more than a hypothetical one.
         return _settled(now.verdict, now.seen), standing
     return Ended("observed", now.seen, now.verdict.why, would="nothing: superseded"), standing
 
@@ -114,4 +125,4 @@ def _settled(verdict: Applied | Superseded, seen: Seen, answer: Answer | None = 
 
 
 def _joined(answer: Answer | None, text: str) -> str:
-    return f"{text} (the call: {answer.reason})" if isinstance(answer, (Refused, NoAnswer)) else text
+    return f"{text} (the call: {answer.reason})" if isinstance(answer, (CallRefused, NoAnswer)) else text

@@ -1,4 +1,4 @@
-"""Delays before something is tried again: they double up to a bound, and are random, so that many do not come at once.
+"""Delays before a retry: they double up to a bound, and are random, so that not all retries come at once.
 
 Stage: under `loop`, which waits by its own timetable and not in tenacity's loops.
 """
@@ -18,11 +18,11 @@ class Backoff:
         self._wait = wait_random_exponential(multiplier=delay, max=max_delay, min=min(delay, max_delay))
 
     def after(self, failures: int) -> float:
-        """Seconds to wait after so many failures in a row, from 1."""
+        """Seconds to wait after this many failures in a row, from 1."""
         state = RetryCallState(Retrying(), None, (), {})
         state.attempt_number = failures
         return self._wait(state)
 
     def slowly(self) -> float:
-        """Seconds to wait for what does not get better by itself soon: at least half of the longest delay."""
+        """Seconds to wait for a fault that does not pass soon: at least half of the longest delay."""
         return random.uniform(self._longest / 2, self._longest)

@@ -25,7 +25,7 @@ _ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 @dataclass(frozen=True)
 class Malformed:
-    """A row that is no decision: its name as far as it has one, and what is wrong with it."""
+    """A row that is no decision: its id and subject as far as they can be read, and what is wrong with it."""
 
     decision_id: str
     family: str

@@ -1,4 +1,4 @@
-"""What a family of decisions brings along, so that the rest of the executor need not know which family it works on.
+"""What a family of decisions provides, so that the rest of the executor need not know which family it works on.
 
 Stage: between the kernel (`decision`, `attempt`, `loop`) and the families' own folders (`executor.autoscale`).
 `executor.process` makes an `Actor` for each family; the kernel finds it by the name in a row's column `family`.
@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 @dataclass(frozen=True)
 class Decision:
-    """One action to take; each family adds what it has to know for it."""
+    """One action to take; each family adds what it needs for it."""
 
     decision_id: str
     family: str
@@ -55,22 +55,22 @@ class Accepted:
 
 
 @dataclass(frozen=True)
-class Refused:
-    """A call was answered with "that is wrong": the same call will not do better."""
+class CallRefused:
+    """The call was refused: the same call will not succeed later."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class NoAnswer:
-    """Nothing is known: no connection, no answer in time, an error of the server, or one that makes no sense."""
+    """Nothing is known: no connection, no answer in time, an error of the server, or an answer that makes no sense."""
 
     reason: str
     denied: bool = False
     """Not authenticated or not allowed (401, 403): worth a slow retry, credentials get repaired."""
 
 
-Answer = Accepted | Refused | NoAnswer
+Answer = Accepted | CallRefused | NoAnswer
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Actor(Protocol[Chosen, Live]):
         """What to do about the decision; pure.
 
         `may_have_called`: a call for it may have gone out before this look, by this process or by one that left a
-        durable intent. An effect that is there without any such call is somebody else's.
+        durable intent. An effect without any such call is not ours.
         """
 
     def describe(self, decision: Chosen, live: Live) -> Seen:

@@ -1,4 +1,4 @@
-"""The work in hand, by subject: record the intent, then act; record the end, then announce it; persist, then wait.
+"""The open decisions, by subject: record the intent, then act; record the end, then announce it; persist, then wait.
 
 Stage: the heart of the executor. One thread (the caller of `run`) owns all state here, polls the tail, makes every
 Delta commit (what is ready at the same time goes into one) and announces; worker threads only look and call
@@ -36,7 +36,7 @@ from schemas.tables import OutcomeRow
 log = logging.getLogger(__name__)
 
 STOP_SECONDS = 5.0
-"""At a clean stop, longest wait for the calls that are out; the next start judges by the layout what became of them."""
+"""At a clean stop, longest wait for running calls; the next start reads their effect off the layout."""
 LAKE_DELAY_SECONDS = 0.1
 LAKE_MAX_DELAY_SECONDS = 5.0
 """Shortest and longest delay after the lake could not be read or written."""
@@ -71,7 +71,7 @@ class _Work:
 
 
 class _Outage:
-    """The lake fails: when it is tried again, and one line in the log when that begins and when it ends."""
+    """Retries while the lake fails, with one line in the log when that begins and one when it ends."""
 
     def __init__(self, what: str) -> None:
         self._what, self._failures = what, 0
@@ -79,14 +79,14 @@ class _Outage:
         self.until = 0.0
 
     def failed(self, error: Exception) -> None:
-        """Wait before the next time."""
+        """Wait before the next attempt."""
         if not self._failures:
             log.warning("%s, trying again: %s", self._what, error)
         self._failures += 1
         self.until = time.monotonic() + self._backoff.after(self._failures)
 
     def succeeded(self) -> None:
-        """It is over."""
+        """The lake works again."""
         if self._failures:
             log.info("the lake works again (%s)", self._what)
         self.until, self._failures = 0.0, 0
@@ -122,7 +122,7 @@ class Executor:
 
     @property
     def open_decisions(self) -> int:
-        """Decisions in hand."""
+        """Open decisions."""
         return sum(len(works) for works in self._subjects.values())
 
     def run(self, ready: Callable[[], None] = lambda: None) -> None:
@@ -145,7 +145,7 @@ class Executor:
             self._stopping.set()
 
     def stop(self) -> None:
-        """Finish what is in hand, within `STOP_SECONDS`, and end `run`. For any thread and for signal handlers."""
+        """Finish the running calls, within `STOP_SECONDS`, and end `run`. For any thread and for signal handlers."""
         self._stopping.set()
         self._workers.wake()
 
@@ -182,7 +182,7 @@ class Executor:
                 self._take_result(work, result)
 
     def _take_result(self, work: _Work, result: Result) -> None:
-        """Turns a try that settled nothing into the end when its time is over."""
+        """Ends a decision whose time is over, if the try settled nothing."""
         step: _Recordable = result
         if isinstance(result, TryAgain):
             work.failures += 1
@@ -239,7 +239,7 @@ class Executor:
             self._to_record.append((work, _Begin()))
 
     def _record(self) -> None:
-        """One commit with all steps that are ready; only then do they have consequences."""
+        """One commit with all steps that are ready; they take effect only after it."""
         if not self._to_record or time.monotonic() < self._writing.until:
             return
         now = self._clock()
@@ -327,7 +327,7 @@ class Executor:
         return not self._stopping.is_set()
 
     def _finish(self) -> None:
-        """No new tries; the calls that are out get their time, and what came of them is recorded and announced."""
+        """No new tries; running calls get their time, and their results are recorded and announced."""
         end = time.monotonic() + STOP_SECONDS
         while self._workers.busy and time.monotonic() < end:
             self._take_results(end - time.monotonic())

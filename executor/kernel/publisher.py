@@ -1,7 +1,7 @@
-"""Outcome events to Kafka topic `control-events` (design "Kafka messages"): of each subject the newest, till confirmed.
+"""Outcome events to Kafka topic `control-events` (design "Kafka messages"): the newest of each subject.
 
-Stage: last in the executor, always after the terminal row is durable. No thread of its own: `loop` calls `poll`. Kafka
-being away stops nothing: events wait here, and after a restart the newest outcome of every subject is published
+Stage: last in the executor, always after the terminal row is durable. No thread of its own: `loop` calls `poll`.
+Without Kafka nothing stops: events wait here, and after a restart the newest outcome of every subject is published
 again from the record. So listeners may see an event twice, and never miss how a subject's last decision ended.
 """
 
@@ -30,7 +30,7 @@ _PRODUCER_CONFIG = {
     "message.timeout.ms": 0,
     "reconnect.backoff.ms": 50,
     "reconnect.backoff.max.ms": 1_000,
-    # librdkafka repeats itself at every attempt to connect; what it has to say arrives in `error_cb` too.
+    # librdkafka logs every attempt to connect; the same errors arrive in `error_cb`.
     "log_level": 0,
 }
 
@@ -42,7 +42,7 @@ class OutcomePublisher(Protocol):
         """Take an event; returns at once."""
 
     def poll(self) -> None:
-        """Bring forward what was taken; returns at once."""
+        """Send what was taken and take in confirmations; returns at once."""
 
     def close(self) -> None:
         """Deliver what was taken, for a bounded time."""
@@ -67,7 +67,7 @@ class KafkaPublisher:
         self.poll()
 
     def poll(self) -> None:
-        """Send what is not sent and take in confirmations; a failed delivery is sent again after a pause."""
+        """Send what is not sent and take in confirmations; a failed delivery is sent again after a delay."""
         if self._broken:
             self._renew()
         if self._unsent and time.monotonic() >= self._send_at:

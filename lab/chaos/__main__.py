@@ -1,7 +1,7 @@
-"""`python -m lab.chaos --minutes 60 [--seed 1] [--kafka]`: three controllers on a real ZooKeeper, tormented.
+"""`python -m lab.chaos --minutes 60 [--seed 1] [--kafka]`: three controllers on a real ZooKeeper, under faults.
 
 One line a minute and a summary. The exit code is 1 when a rule of `lab.chaos.checker` was broken or things did not
-come to rest, which ends the run; then the logs of the controllers stay.
+come to rest. Either ends the run and keeps the controllers' logs.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from schemas.settings import load_settings
 
 
 @click.command()
-@click.option("--minutes", type=float, default=1.0, show_default=True, help="How long to torment them.")
-@click.option("--seed", type=int, default=1, show_default=True, help="Of everything that is drawn by chance.")
+@click.option("--minutes", type=float, default=1.0, show_default=True, help="How long to run.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed of all random choices.")
 @click.option("--topics", type=int, default=3, show_default=True)
-@click.option("--kafka", is_flag=True, help="With a broker: every segment is a topic there, announcements reach it.")
+@click.option("--kafka", is_flag=True, help="With a broker, for segment topics and announcements.")
 def main(minutes: float, seed: int, topics: int, kafka: bool) -> None:
     """Random splits, merges, registrations and sessions under kill -9, SIGSTOP and cuts; checked all the time."""
     jars = ensure_jars(load_settings(), click.echo)
@@ -50,7 +50,7 @@ def main(minutes: float, seed: int, topics: int, kafka: bool) -> None:
     answers = ", ".join(f"{count} {answer}" for answer, count in sorted(totals.answers.items()))
     click.echo(
         f"{totals.layouts} layouts seen, {totals.announcements} announcements, "
-        f"{totals.holdings} looks at who owns what; answers: {answers}"
+        f"{totals.assignments} looks at who owns what; answers: {answers}"
     )
     epochs = ", ".join(f"{end.layout.topic} at epoch {end.layout.epoch}" for end in chaos.ends)
     click.echo(f"{epochs}; {len(broken)} rules broken; logs in {folder}" if broken else f"{epochs}; nothing found")

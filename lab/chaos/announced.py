@@ -1,6 +1,6 @@
 """What the controllers of a chaos run announce, read as it comes: from their outbox, or from Kafka when there is one.
 
-Stage: under `lab.chaos.run`. Without Kafka nobody empties the outbox; this does, so that it never grows large.
+Stage: under `lab.chaos.run`. Without Kafka this empties the outbox, so that it stays small.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class Announcements(Protocol):
     """Where announcements are read."""
 
     repeats: bool
-    """Whether some may come twice."""
+    """Whether an announcement may come twice."""
 
     def read(self) -> list[Announced]:
         """All since the last call, in order, once nothing changes any more. Raises `TimeoutError`."""
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
 
 
 class FromOutbox:
@@ -61,7 +61,7 @@ class FromOutbox:
 
 
 class FromKafka:
-    """Those that have reached Kafka; what a sender that was replaced has sent late is left out, as listeners do."""
+    """Those that have reached Kafka. Late messages of a sender that was replaced are left out, as listeners do."""
 
     repeats = True
 

@@ -1,8 +1,8 @@
 """What must be true of what clients saw of several controllers (design "What must always hold", PIP-468). Pure.
 
-Stage: called by `lab.chaos.run` after each round and by tests, on a `History`. A rule that is broken is one line of
-words; an empty list means that nothing was found, not that nothing is there. What is carried from part to part is
-bounded, and the work is linear in what was seen (sorting apart).
+Stage: called by `lab.chaos.run` after each round and by tests, on a `ClientHistory`. A rule that is broken is one
+line of words; an empty list means that nothing was found, not that nothing is there. What is carried from part to part
+is bounded, and the work is linear in what was seen, but for sorting.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from lab.chaos.history import (
     AnnouncedCount,
     AnnouncedLayout,
     Call,
+    ClientHistory,
     End,
-    History,
-    Holding,
     Range,
+    SeenAssignment,
     SeenLayout,
 )
 
 KEYS = 0x10000
 KEPT_NAMES, KEPT_EPOCHS, KEPT_IDS = 2_000, 500, 10_000
-"""Of a topic: who was given what, layouts by epoch, ranges by segment; the newest of each."""
+"""Per topic: layouts by client, layouts by epoch, ranges by segment; the newest of each."""
 
 
-def check(history: History) -> list[str]:
+def check(history: ClientHistory) -> list[str]:
     """Every rule that a whole history breaks, in words."""
     return Checker().check(history)
 
@@ -39,7 +39,7 @@ class Checker:
         self._repeats = repeats
         self._topics: dict[str, _Topic] = defaultdict(_Topic)
 
-    def check(self, history: History) -> list[str]:
+    def check(self, history: ClientHistory) -> list[str]:
         """Every rule that the next part breaks, in words."""
         seen: dict[str, list[SeenLayout]] = defaultdict(list)
         for layout in (*history.layouts, *(end.layout for end in history.ends)):
@@ -50,10 +50,10 @@ class Checker:
             broken += dict.fromkeys(found for layout in layouts for found in _gaps(layout))
             broken += dict.fromkeys(topic.forks(layouts))
             broken += topic.steps_back(layouts)
-        for holding in history.holdings:
-            broken += _owners(holding)
+        for assignment in history.assignments:
+            broken += _owners(assignment)
         broken += [
-            f"{one.topic}: {one.consumer} of {one.subscription} was put out: {one.reason}" for one in history.lost
+            f"{one.topic}: {one.consumer} of {one.subscription} was evicted: {one.reason}" for one in history.lost
         ]
         for call in history.calls:
             self._topics[call.topic].take(call)
@@ -76,15 +76,15 @@ class _Topic:
 
     def __init__(self) -> None:
         self._newest: dict[str, int] = {}
-        """By who was given it."""
+        """By the client that got it."""
         self._floor, self._floor_at = -1, float("-inf")
-        """The newest epoch that anybody has seen at that instant."""
+        """The newest epoch that any client has seen at that instant."""
         self._by_epoch: dict[int, Mapping[int, Range]] = {}
         self._by_id: dict[int, Range] = {}
         self._done = self._unknown = self._pruned = 0
         """Splits and merges that were done, those without an answer, and segments that were pruned."""
         self._registered: dict[str, set[bool]] = {}
-        """Where each consumer may stand, unless it certainly is gone."""
+        """The possible registrations of each consumer, unless it is certainly gone."""
         self._announced, self._segments = -1, 0
         """Of the layout that was announced last: epoch, number of segments."""
         self._counts: dict[str, int] = {}
@@ -101,7 +101,7 @@ class _Topic:
         self._by_id = dict(sorted(self._by_id.items())[-KEPT_IDS:])
 
     def steps_back(self, layouts: Sequence[SeenLayout]) -> Iterator[str]:
-        """Nobody is given an older layout than before, nor than anybody had when it was asked for."""
+        """No client gets an older layout than before, or than any client already had when it asked."""
         by_end = sorted(layouts, key=lambda layout: layout.seen_at)
         for layout in by_end:
             before = self._newest.pop(layout.by, -1)
@@ -121,7 +121,7 @@ class _Topic:
         self._newest = dict(list(self._newest.items())[-KEPT_NAMES:])
 
     def take(self, call: Call) -> None:
-        """A consumer's calls come one after the other; the last that is certain says where it stands."""
+        """A consumer makes one call at a time; the last certain one says whether it is registered."""
         uncertain = call.status is None or call.status >= 500
         if call.kind in ("split", "merge"):
             self._done += call.status == 204
@@ -163,7 +163,7 @@ class _Topic:
             )
 
     def registrations(self, end: End) -> Iterator[str]:
-        """Who was registered is, and who was not is not."""
+        """Exactly the consumers that registered are registered."""
         found = {f"{subscription}/{name}" for subscription, names in end.consumers.items() for name in names}
         for what, may_be in sorted(self._registered.items()):
             if (what in found) not in may_be:
@@ -192,16 +192,16 @@ def _gaps(layout: SeenLayout) -> Iterator[str]:
         yield f"{layout.topic}: gap at {following:04x} in epoch {layout.epoch}"
 
 
-def _owners(holding: Holding) -> Iterator[str]:
+def _owners(assignment: SeenAssignment) -> Iterator[str]:
     owners: dict[int, list[str]] = defaultdict(list)
-    for consumer, segments in sorted(holding.held.items()):
+    for consumer, segments in sorted(assignment.held.items()):
         for segment in segments:
             owners[segment].append(consumer)
-    where = f"{holding.topic}: in {holding.subscription}"
+    where = f"{assignment.topic}: in {assignment.subscription}"
     for segment, names in sorted(owners.items()):
         if len(names) > 1:
             yield f"{where} segment {segment} belongs to {' and '.join(names)}"
-    for segment in sorted(holding.wanted - owners.keys()):
+    for segment in sorted(assignment.wanted - owners.keys()):
         yield f"{where} segment {segment} belongs to nobody"
 
 

@@ -1,8 +1,8 @@
-"""Who works while the controllers are tormented: callers over REST, watch sessions, consumers with connections.
+"""The clients of a chaos run: callers over REST, watch sessions, consumers with connections.
 
-Stage: under `lab.chaos.run`; lives in one event loop and writes down all that it sees. Calls are made by the admin
+Stage: under `lab.chaos.run`; runs in one event loop and records all that it sees. Calls are made by the admin
 client's transport, each topic's in threads of their own; what counts is the raw status. A name whose call got no answer
-is not used again: the call may still arrive, at a node that stands frozen.
+is not used again: the call may still arrive, at a node that is frozen.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import websockets
 from admin.answers import Response
 from admin.paths import consumer_path, topic_path
 from admin.transport import Transport
-from lab.chaos.history import Call, History, LostSession, SeenLayout
+from lab.chaos.history import Call, ClientHistory, LostSession, SeenLayout
 
 SUBSCRIPTION, BY_REST = "streams", "rest"
 """One subscription of consumers with connections, and one of consumers that are registered by REST."""
@@ -50,13 +50,13 @@ def seen_layout(topic: str, layout: dict[str, Any], by: str, asked_at: float, se
 
 
 class Topic:
-    """One topic and everyone who works on it."""
+    """One topic and its clients."""
 
-    def __init__(self, name: str, urls: Sequence[str], history: History, seed: int) -> None:
+    def __init__(self, name: str, urls: Sequence[str], history: ClientHistory, seed: int) -> None:
         self.name, self.urls, self.history = name, urls, history
         self.path = topic_path(name)
         self.working = asyncio.Event()
-        """Cleared: nobody asks for anything new, so that things come to rest."""
+        """When cleared, clients ask for nothing new, so that things come to rest."""
         self.busy = 0
         """Calls that are under way."""
         self.consumers: list[Consumer] = []
@@ -75,7 +75,7 @@ class Topic:
         self._threads.shutdown()
 
     async def call_for_ever(self) -> None:
-        """Read, and split, merge, register or unregister, at any node, without an end."""
+        """Read, and split, merge, register or unregister, at any node, until stopped."""
         while True:
             await self.working.wait()
             self.busy += 1
@@ -88,7 +88,7 @@ class Topic:
             await asyncio.sleep(self._random.random() * _PAUSE_S)
 
     async def read(self, url: str) -> SeenLayout:
-        """The layout, written down; raises `CallFailed`."""
+        """The layout, which is recorded; raises `CallFailed`."""
         asked = time.monotonic()
         answer = await self._succeed("GET", url, self.path)
         self._reads += 1
@@ -102,7 +102,7 @@ class Topic:
         return json.loads((await self._succeed("GET", url, self.path + path)).body)
 
     async def create(self, url: str) -> None:
-        """Made, or there already; raises `CallFailed`."""
+        """Creates the topic, unless it exists; raises `CallFailed`."""
         await self._succeed("PUT", url, self.path, or_status=409)
 
     async def _act(self, url: str) -> None:
@@ -177,7 +177,7 @@ class Watcher:
 
 
 class Consumer:
-    """A consumer with a connection, which it looks for again as soon as it is lost."""
+    """A consumer with a connection; it reconnects as soon as that is lost."""
 
     def __init__(self, topic: Topic, name: str, seed: int) -> None:
         self.name, self._topic, self._random = name, topic, random.Random(seed)

@@ -15,7 +15,7 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True)
 class SeenLayout:
-    """A layout that somebody was given."""
+    """A layout that a client got."""
 
     topic: str
     epoch: int
@@ -24,14 +24,14 @@ class SeenLayout:
     known: Mapping[int, Range]
     """The same of all segments, sealed ones too."""
     by: str
-    """One watch session, or one caller; what it is given never goes back."""
+    """One watch session, or one caller; its layouts never go back."""
     asked_at: float
     seen_at: float
 
 
 @dataclass(frozen=True)
 class Call:
-    """Something that was asked for; `status` None: no answer came, so it may have happened or not."""
+    """A call; `status` None: no answer came, so it may have taken effect or not."""
 
     topic: str
     kind: Literal["split", "merge", "register", "unregister"]
@@ -60,8 +60,8 @@ class AnnouncedCount:
 
 
 @dataclass(frozen=True)
-class Holding:
-    """What the consumers of one subscription held at a moment at which nothing moved; ids of segments by consumer."""
+class SeenAssignment:
+    """The segments of each consumer of one subscription, at a moment when nothing moved."""
 
     topic: str
     subscription: str
@@ -72,7 +72,7 @@ class Holding:
 
 @dataclass(frozen=True)
 class LostSession:
-    """A consumer that was told that it is no member any more, although it never was away for the grace period."""
+    """A consumer that was evicted although it was never away for the grace period."""
 
     topic: str
     subscription: str
@@ -95,12 +95,12 @@ class End:
 
 
 @dataclass
-class History:
-    """One run, or a part of it at whose end nobody waits for an answer to a call."""
+class ClientHistory:
+    """One run, or a part of it at whose end no call is open."""
 
     layouts: list[SeenLayout] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
-    holdings: list[Holding] = field(default_factory=list)
+    assignments: list[SeenAssignment] = field(default_factory=list)
     lost: list[LostSession] = field(default_factory=list)
     announced: list[AnnouncedLayout | AnnouncedCount] = field(default_factory=list)
     """In the order in which they are sent, without snapshots."""
@@ -108,5 +108,5 @@ class History:
 
     def clear(self) -> None:
         """Forget all of it."""
-        for seen in (self.layouts, self.calls, self.holdings, self.lost, self.announced, self.ends):
+        for seen in (self.layouts, self.calls, self.assignments, self.lost, self.announced, self.ends):
             seen.clear()

@@ -1,7 +1,7 @@
 """Controllers as processes, each behind a link to ZooKeeper of its own that can be cut.
 
 Stage: under `lab.chaos.run`, and under the tests of several nodes. A node keeps its port, and so its address, through
-all its lives.
+all its restarts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lab.processes import tethered
 
 ROOT = Path(__file__).resolve().parents[2]
 NOWHERE = "127.0.0.1:1"
-"""No broker listens here."""
+"""An address without a broker."""
 _CHUNK = 65_536
 _LOOK_S = 0.2
 
@@ -39,7 +39,7 @@ class Link:
         threading.Thread(target=self._accept, name="link", daemon=True).start()
 
     def cut(self) -> None:
-        """Nothing passes any more, in either direction, and nobody is told: what is sent is lost."""
+        """Nothing passes any more, in either direction, and neither end notices: what is sent is lost."""
         self._cut.set()
 
     def mend(self) -> None:
@@ -86,7 +86,7 @@ class Link:
 
 
 class ControllerNode:
-    """One controller through all its lives."""
+    """One controller through all its restarts."""
 
     def __init__(self, folder: Path, zookeeper: str, chroot: str, settings: str = "", kafka: str = NOWHERE) -> None:
         """`folder` is its own; `zookeeper` an address, `chroot` the same for all nodes of a cluster.
@@ -106,7 +106,7 @@ class ControllerNode:
         self.process: subprocess.Popen[str] | None = None
 
     def start(self, module: Sequence[str] = ("anabranch.cli",)) -> None:
-        """Begin a life; returns before it serves (`wait_until_ready`)."""
+        """Starts the process; returns before it serves (`wait_until_ready`)."""
         command = [sys.executable, "-m", *module, "--home", str(ROOT), "-c", str(self._settings), "controller"]
         with open(self.folder / "controller.log", "a") as log:
             self.process = subprocess.Popen(
@@ -129,7 +129,7 @@ class ControllerNode:
                 self.process.stdout.close()
 
     def freeze(self) -> None:
-        """SIGSTOP: it stands still, with all its connections."""
+        """SIGSTOP: freezes it, with all its connections."""
         assert self.process is not None
         os.kill(self.process.pid, signal.SIGSTOP)
 

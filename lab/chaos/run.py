@@ -1,6 +1,6 @@
 """A run: rounds of work under faults, rest and a check of all that was seen after each, and of everything at the end.
 
-Stage: above the clients and the nodes; `lab.chaos.__main__` and a test call it. What was seen in a round is forgotten
+Stage: above the clients and the nodes; `lab.chaos.__main__` and a test call it. What was seen in a round is dropped
 once it was checked, and sealed segments are pruned, so that an hour needs no more memory than a minute.
 """
 
@@ -26,26 +26,26 @@ from decisions.topic.layout import SegmentLayout, segment_topic
 from lab.chaos.announced import Announcements, FromKafka, FromOutbox
 from lab.chaos.checker import Checker
 from lab.chaos.clients import SUBSCRIPTION, CallFailed, Consumer, Topic, Watcher, seen_layout
-from lab.chaos.history import End, History, Holding
+from lab.chaos.history import ClientHistory, End, SeenAssignment
 from lab.chaos.nodes import NOWHERE, ControllerNode
 
 NODES = 3
 SESSION_S = 1.5
 GRACE_S = 60.0
-"""Longer than any fault, so that nobody is put out who comes back."""
+"""Longer than any fault, so that no consumer that comes back is evicted."""
 REST_S = 60.0
 """Longest time until things have come to rest."""
 CHROOT, NAMESPACE = "/chaos", "acme/chaos"
 RETENTION_S = 5.0
-"""Sealed segments are pruned after so long: a topic that keeps all of an hour is too large for ZooKeeper."""
+"""Sealed segments are pruned after this time: a topic with all segments of an hour is too large for ZooKeeper."""
 SAY_EVERY_S = 60.0
 MIN_ROUNDS = 2
-"""Whole rounds of a run, however short it was meant to be and however slow the machine is."""
+"""Whole rounds of a run at least, even of a short one on a slow machine."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How much of what."""
+    """The size of a run."""
 
     seconds: float
     seed: int = 1
@@ -60,7 +60,7 @@ class Totals:
     """What a run has seen so far."""
 
     layouts: int = 0
-    holdings: int = 0
+    assignments: int = 0
     announcements: int = 0
     answers: Counter[str] = field(default_factory=Counter)
     """By kind of call and status."""
@@ -88,7 +88,7 @@ class Chaos:
         self._nodes = [
             ControllerNode(folder / f"node{at}", zookeeper, CHROOT, settings, kafka or NOWHERE) for at in range(NODES)
         ]
-        self._history = History()
+        self._history = ClientHistory()
         self._kafka, self._broken = kafka, list[str]()
         self._checker = Checker(repeats=kafka is not None)
         self._zookeeper, self._plan, self._say = zookeeper, plan, say
@@ -155,7 +155,7 @@ class Chaos:
             if number > MIN_ROUNDS:
                 until = min(end, until)
             while time.monotonic() < until:
-                await self._torment()
+                await self._break_something()
             await self._rest()
             self._history.announced += await asyncio.to_thread(announcements.read)
             self._judge()
@@ -172,17 +172,17 @@ class Chaos:
                 return
 
     def _judge(self) -> None:
-        """Check what was seen, count it, forget it."""
+        """Checks what was seen, counts it and drops it."""
         seen, totals = self._history, self.totals
         self._broken += self._checker.check(seen)
         totals.layouts += len(seen.layouts)
-        totals.holdings += len(seen.holdings)
+        totals.assignments += len(seen.assignments)
         totals.announcements += len(seen.announced)
         totals.answers.update(f"{call.kind} {call.status or 'no answer'}" for call in seen.calls)
         self.ends += seen.ends
         seen.clear()
 
-    async def _torment(self) -> None:
+    async def _break_something(self) -> None:
         """One fault at one node, for a while; the others go on."""
         await asyncio.sleep(self._random.uniform(0.2, 2.0))
         node = self._random.choice(self._nodes)
@@ -204,12 +204,12 @@ class Chaos:
             node.link.mend()
 
     async def _rest(self) -> None:
-        """Nobody asks for anything more; then every consumer has a connection, and every segment one owner."""
+        """Stops the work, and waits until every consumer has a connection and every segment one owner."""
         for topic in self._topics:
             topic.working.clear()
         for topic in self._topics:
             await _until(lambda topic=topic: self._is_calm(topic), f"{topic.name} comes to rest")
-            self._history.holdings.append(await self._holding(topic))
+            self._history.assignments.append(await self._assignment(topic))
 
     async def _is_calm(self, topic: Topic) -> None:
         """Raises unless all calls have ended, all operations too, and all consumers know the newest layout."""
@@ -220,18 +220,18 @@ class Chaos:
                 raise _NotYet(f"an operation is at {operation['step']}")
         if any(consumer.holds is None for consumer in topic.consumers):
             raise _NotYet("a consumer has no connection")
-        holding = await self._holding(topic)
-        if sorted(segment for held in holding.held.values() for segment in held) != sorted(holding.wanted):
-            raise _NotYet(f"segments are not shared out yet: {holding}")
+        assignment = await self._assignment(topic)
+        if sorted(segment for held in assignment.held.values() for segment in held) != sorted(assignment.wanted):
+            raise _NotYet(f"segments are not shared out yet: {assignment}")
 
-    async def _holding(self, topic: Topic) -> Holding:
+    async def _assignment(self, topic: Topic) -> SeenAssignment:
         """What consumers were told; without segments of its own every sealed segment is drained at once."""
         layout = await topic.read(self._nodes[0].url)
         held = {consumer.name: consumer.holds or () for consumer in topic.consumers}
-        return Holding(topic.name, SUBSCRIPTION, frozenset(layout.active), held)
+        return SeenAssignment(topic.name, SUBSCRIPTION, frozenset(layout.active), held)
 
     def _look_at_the_end(self, announcements: Announcements) -> None:
-        """Until nothing is pruned any more between two looks: then what was announced fits to what is there."""
+        """Waits until nothing was pruned between two looks: then the announcements match the layouts."""
         deadline = time.monotonic() + REST_S
         while True:
             before = [self._end(topic) for topic in self._topics]

@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 def run_screen(
     settings: Settings, parts: Callable[[], Sequence[PartState]], stop: threading.Event, console: Console | None = None
 ) -> LakeView:
-    """Draws until `stop` is set; the terminal is then as it was before. The last view.
+    """Draws until `stop` is set; the terminal is then as it was before. Returns the last view.
 
     A lake that cannot be read for a moment leaves the last picture standing; drawing never ends the local run.
     """
@@ -91,7 +91,7 @@ def export_frame(
     console.print(frame(view, parts, width, height, elapsed))
     if form == "text":
         return console.export_text()
-    # Without the fonts of a web host that the picture would otherwise ask for; any monospace font does.
+    # Without the web fonts that the picture would otherwise load; any monospace font will do.
     return re.sub(r"@font-face \{.*?\}\s*", "", console.export_svg(title="anabranch run --local"), flags=re.DOTALL)
 
 

@@ -1,7 +1,7 @@
 """A topic's key space `0000..ffff` as a strip of cells: each segment as wide as its hash range, shaded by its load.
 
 Stage: drawing, below `lab.screen.frame`. Pure. Shade and colour say the same, so the strip reads without colour too;
-the colours are those of Okabe and Ito, which hold for every kind of colour blindness.
+the colours are those of Okabe and Ito, which all kinds of colour blindness can tell apart.
 """
 
 from __future__ import annotations

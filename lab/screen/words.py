@@ -1,6 +1,6 @@
 """Numbers, ages, names and holds in words, short enough for one line of a terminal. Pure.
 
-Stage: drawing, below `lab.screen.frame`. Whatever a stranger may have named is made printable here.
+Stage: drawing, below `lab.screen.frame`. Names from outside are made printable here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from schemas.ids import topic_parts
 
 
 def printable(text: str) -> str:
-    """The text without anything that a terminal would obey: control characters become `·`."""
+    """The text without control characters, which a terminal would obey: they become `·`."""
     return "".join(character if character.isprintable() else "·" for character in text)
 
 

@@ -14,7 +14,7 @@ from tests.executor.gate import Gate, open_gate
 
 
 def transport(url: str, token: str | None = None, timeout_seconds: float = 0.5, **more: object) -> Transport:
-    """A transport that does not wait long."""
+    """A transport with short time-outs."""
     return Transport(url, token, user_agent="test", timeout_seconds=timeout_seconds, **more)  # type: ignore[arg-type]
 
 
@@ -35,14 +35,14 @@ class Front:
 
 @pytest.fixture(scope="session")
 def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningController]:
-    """One controller for all tests here; each test takes a namespace of its own."""
+    """One controller for all tests here; each test takes its own namespace."""
     with run_controller(tmp_path_factory.mktemp("controller") / "layouts.db") as running:
         yield running
 
 
 @pytest.fixture
 def front(controller: RunningController) -> Iterator[Front]:
-    """A fresh namespace, and a gate and a client of its own."""
+    """A fresh namespace with its own gate and client."""
     with open_gate(controller.url) as gate:
         topics = ScalableTopics(transport(gate.url + "/"))
         yield Front(controller, gate, controller.new_namespace(), topics)

@@ -1,4 +1,4 @@
-"""A small HTTP server that sends exactly the bytes that a test says, whether they are HTTP or not."""
+"""A small HTTP server that sends exactly the bytes that a test gives it, valid HTTP or not."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def http(status: int, body: bytes = b"", **headers: str) -> bytes:
 
 
 def dribble(start: bytes, every_s: float = 0.02, end: bytes = b"") -> Script:
-    """`start` at once, and then a byte now and then without an end, or those of `end`."""
+    """`start` at once, then endlessly a byte now and then, or the bytes of `end`."""
 
     def script(send: Send) -> None:
         pause = threading.Event()
@@ -53,7 +53,7 @@ class Server:
 
 @contextmanager
 def serving(*scripts: Script, tls: bool = False) -> Iterator[Server]:
-    """A server that gives these answers in turn, one a connection, and the last one for ever."""
+    """A server that gives these answers in turn, one a connection, and repeats the last one."""
     listening = socket.create_server(("127.0.0.1", 0), backlog=50)
     port = listening.getsockname()[1]
     server = Server(f"https://localhost:{port}" if tls else f"http://127.0.0.1:{port}")

@@ -1,4 +1,4 @@
-"""What a status and a body mean, and by whose fault."""
+"""What a status and a body mean, and whose fault it is."""
 
 from __future__ import annotations
 

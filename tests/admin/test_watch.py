@@ -1,4 +1,4 @@
-"""Layouts that are pushed: by a real controller, and by servers that break in the middle of it."""
+"""Layouts that are pushed: by a real controller, and by servers that fail half-way."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def topics(controller: RunningController) -> Topics:
 
 @dataclass
 class Stranger:
-    """A server that gives fixed answers in turn, the last one for ever, and keeps what it was asked."""
+    """A server that gives fixed answers in turn, repeats the last one, and keeps the requests."""
 
     url: str
     answers: list[tuple[int, dict[str, str], bytes] | None]

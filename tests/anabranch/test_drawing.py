@@ -1,4 +1,4 @@
-"""The picture of a layout: to scale, as wide as it is told, and true for every layout that can come about."""
+"""The picture of a layout: to scale, of the given width, and right for every possible layout."""
 
 from __future__ import annotations
 

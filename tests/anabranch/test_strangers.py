@@ -1,4 +1,4 @@
-"""`anabranch topics` at servers that are no controller of ours, or break: what is said, and with which exit code."""
+"""`anabranch topics` at servers that are not our controller, or fail: the message and the exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`anabranch topics policy` at a real controller, and at one that keeps something else."""
+"""`anabranch topics policy` at a real controller, and at one that stores another policy."""
 
 from __future__ import annotations
 

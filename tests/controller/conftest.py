@@ -75,7 +75,7 @@ class RunningController:
         self.server.should_exit = True
 
     def announced(self, topic: str | None = None) -> list[Message]:
-        """What waits in the outbox, of one topic or of no topic, each message checked as its listeners will."""
+        """What waits in the outbox, of one topic or of no topic, each message checked as listeners check it."""
         outbox = Outbox(self.nodes)
         entries = outbox.read(outbox.names())
         records = [record for entry in entries for record in entry.records if record.key == (topic or EVERY_TOPIC)]
@@ -97,7 +97,7 @@ def run_controller(
     grace_seconds: float = 60,
     policy: ClusterPolicy = ClusterPolicy("default"),  # noqa: B008
 ) -> Iterator[RunningController]:
-    """A controller in this process, on a free port, with a clock that stands still."""
+    """A controller in this process, on a free port, with a fixed clock."""
     clock = Clock()
     listening = socket.create_server(("127.0.0.1", 0), backlog=2048)
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

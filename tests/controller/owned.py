@@ -1,4 +1,4 @@
-"""A store whose node leads whatever it writes, and what it has announced."""
+"""A store whose node leads every topic that it writes, and its announcements."""
 
 from __future__ import annotations
 

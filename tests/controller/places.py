@@ -1,4 +1,4 @@
-"""Where a metadata store is, of either kind: tests open it there, and end its session as the outside world would."""
+"""Where a metadata store is, of either kind: tests open it there, and end its session from outside."""
 
 from __future__ import annotations
 

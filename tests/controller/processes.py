@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class ControllerProcess:
-    """A controller on one database through all its lives."""
+    """A controller on one database through all its restarts."""
 
     def __init__(self, folder: Path, segments: str = "none", bootstrap: str = NOWHERE, more: str = "") -> None:
         """`more`: further lines of `[controller]`."""
@@ -28,7 +28,7 @@ class ControllerProcess:
     def life(
         self, dies_at: str | None = None, bootstrap: str | None = None
     ) -> Iterator[tuple[httpx.Client, subprocess.Popen[str]]]:
-        """One life, killed with -9 at the end of the block unless it has ended by then.
+        """One process, killed with -9 at the end of the block unless it has ended by then.
 
         `dies_at`: a point of `tests.controller.operations.crash_points`; `bootstrap`: another Kafka for this life.
         """

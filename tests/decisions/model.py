@@ -285,7 +285,7 @@ PIP-483 wants three segments. Its merge pass does not look at consumers, so once
 {pip}
 ```
 
-The last state was there before, ids apart: it goes on like this for ever, and every round seals and creates segments
+The last state was there before, ids apart: it goes on like this forever, and every round seals and creates segments
 and moves consumers. `maxDagDepth` does not end it, because pruning removes the lineage that it counts. When nothing
 is ever pruned it does: after {kept} actions, {kept_minutes} minutes, the topic comes to {kept_end}.
 
@@ -312,7 +312,7 @@ The guard `mergeKeepsConsumers` never merges below the number of consumers that 
 Every combination of: no, moderate or far too much load on each of four parts of the key space; 0, 1, 3 or 6 consumers;
 1, 2 or 4 segments at first; at most 2, 4 or 8 segments; with and without pruning. In `default` each of these worlds
 makes finitely many actions, splits no range that it has merged and merges no range that it has split, and rests. An
-adversary that sets load and consumers anew at every minute is tried exhaustively too, for eight minutes: the active
+adversary that changes load and consumers every minute is tried exhaustively too, for eight minutes: the active
 segments tile the hash space after every action, caps and cooldowns hold, in both profiles.
 
 Bounds of the proof: demand is constant and even within each part, loads are reported at once, actions succeed at once,

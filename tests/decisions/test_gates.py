@@ -1,4 +1,4 @@
-"""What every answer owes its reader: each gate once, in order, agreeing with the table; and one that binds."""
+"""What every answer has: each gate once, in order, agreeing with the table; and one that binds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No valid snapshot makes a decision raise, whatever it holds; and every answer can be shown and written."""
+"""No valid snapshot makes a decision raise, and every answer can be shown and written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bucket that lives through batches, and what the state store holds after each."""
+"""A bucket over several batches, and the state store after each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def knowing(configured=CONFIGURED, settings=SETTINGS):
 
 
 class Bucket:
-    """A bucket that lives through batches; `restart` forgets what the worker had in memory."""
+    """A bucket over several batches; `restart` forgets what the worker had in memory."""
 
     def __init__(self, settings=SETTINGS, families=FAMILIES, configured=CONFIGURED):
         self.settings, self.families = settings, families

@@ -1,6 +1,6 @@
 """A toy family, `bundles`: it moves a hot bundle off its broker. Nothing of it is in the product.
 
-It shows what a family has to bring: messages of a Kafka topic of its own, a stored part, an evaluation, rows.
+It shows what a family has to provide: messages of a Kafka topic of its own, a stored part, an evaluation, rows.
 """
 
 from __future__ import annotations

@@ -154,12 +154,12 @@ def test_a_replayed_batch_gives_the_same_rows_and_the_same_state():
 def test_a_worker_that_holds_the_state_needs_only_its_fingerprint_and_one_that_holds_another_decodes_again():
     bucket = started(stats({0: 1.0, 1: 1.0}, NOW))
     before = bucket.packed
-    assert bucket.engine.holds(0, before.fingerprint)
+    assert bucket.engine.has_decoded(0, before.fingerprint)
     bucket.engine.run(0, Packed(before.fingerprint), [tick(1)], NOW + SECOND)
-    assert not bucket.engine.holds(0, before.fingerprint)
+    assert not bucket.engine.has_decoded(0, before.fingerprint)
     written, output = bucket.engine.run(0, before, [tick(1)], NOW + SECOND)
     assert output.counts.evaluations == 1
-    assert bucket.engine.holds(0, written.fingerprint)
+    assert bucket.engine.has_decoded(0, written.fingerprint)
 
 
 def test_state_that_is_not_what_was_stored_is_refused():

@@ -1,4 +1,4 @@
-"""The stage before the shuffle: nothing is lost on its way to a bucket, whatever comes."""
+"""The stage before the shuffle: no record is lost on its way to a bucket, whatever its content."""
 
 from __future__ import annotations
 

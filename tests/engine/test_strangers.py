@@ -1,4 +1,4 @@
-"""Topics and segments that no layout names: kept until their layout comes, but only so many of them."""
+"""Topics and segments that no layout names: kept until their layout comes, up to a limit."""
 
 from __future__ import annotations
 

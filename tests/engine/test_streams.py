@@ -1,4 +1,4 @@
-"""Recorded answers: what earlier releases said to some random streams, this one says."""
+"""Recorded answers: this release answers some random streams as earlier ones did."""
 
 from __future__ import annotations
 

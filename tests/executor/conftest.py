@@ -78,11 +78,11 @@ class House:
         return f"topic://{self.namespace}/{name}"
 
     def post(self, topic: str, call: str) -> None:
-        """A call by somebody else: `split/0`, `merge/0/1`."""
+        """A call by another client: `split/0`, `merge/0/1`."""
         assert self.controller.client.post(f"{self._path(topic.rpartition('/')[2])}/{call}").status_code == 204
 
     def delete(self, topic: str) -> None:
-        """Somebody deletes a topic."""
+        """Another client deletes a topic."""
         assert self.controller.client.delete(self._path(topic.rpartition("/")[2])).status_code == 204
 
     def layout(self, topic: str) -> SegmentLayout:
@@ -184,7 +184,7 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCont
 
 @pytest.fixture
 def house(controller: RunningController, tmp_path: Path) -> Iterator[House]:
-    """A fresh lake and namespace, and a gate of its own."""
+    """A fresh lake, namespace and gate."""
     lake = str(tmp_path / "lake")
     create_lake(lake)
     with open_gate(controller.url) as gate:

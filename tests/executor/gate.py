@@ -109,7 +109,7 @@ class Gate:
         return sum(request.method == method and part in request.path for request in self.requests)
 
     def close(self) -> None:
-        """Stop, and let go of what hangs."""
+        """Stop, and release hanging requests."""
         self.released.set()
         self._server.shutdown()
         self._thread.join()

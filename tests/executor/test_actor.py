@@ -10,7 +10,7 @@ from admin import answers as client
 from admin.answers import Answered
 from decisions.topic.layout import SegmentLayout
 from executor.autoscale.actor import AutoscaleActor, TopicGone, live_layout
-from executor.kernel.family import Accepted, NoAnswer, Refused
+from executor.kernel.family import Accepted, CallRefused, NoAnswer
 from executor.replies import answer_to_call
 from tests.executor import orders
 from tests.executor.conftest import House, topics_at
@@ -77,7 +77,7 @@ def test_credentials_that_do_not_do_are_denied(status):
 @pytest.mark.parametrize("status", [400, 404, 405, 409, 412, 500])
 def test_a_refused_call_is_refused_and_only_a_404_of_the_interface_is_a_topic_that_is_gone(status, from_interface):
     refused = client.Refused(status, "not so", from_interface)
-    assert answer_to_call(refused) == Refused(f"{status} not so")
+    assert answer_to_call(refused) == CallRefused(f"{status} not so")
     told = live_layout(TOPIC, refused)
     assert isinstance(told, TopicGone if status == 404 and from_interface else NoAnswer)
 
@@ -104,7 +104,7 @@ def test_a_decision_is_applied_by_its_call_under_its_id(house: House, actor: Aut
 def test_a_decision_that_the_controller_refuses_is_refused_with_its_reason(house: House, actor: AutoscaleActor):
     split = house.decide(house.create("orders"), 0)
     assert actor.call(split) == Accepted()
-    assert actor.call(split) == Refused("409 cannot split non-active segment: 0")
+    assert actor.call(split) == CallRefused("409 cannot split non-active segment: 0")
 
 
 def test_a_topic_that_was_deleted_is_gone(house: House, actor: AutoscaleActor):
@@ -112,7 +112,7 @@ def test_a_topic_that_was_deleted_is_gone(house: House, actor: AutoscaleActor):
     split = house.decide(topic, 0)
     house.delete(topic)
     assert isinstance(actor.look(split), TopicGone)
-    assert isinstance(actor.call(split), Refused)
+    assert isinstance(actor.call(split), CallRefused)
 
 
 def test_pulsars_500_for_a_wrong_argument_is_a_refusal_in_one_line_and_another_500_is_no_answer(
@@ -121,7 +121,7 @@ def test_pulsars_500_for_a_wrong_argument_is_a_refusal_in_one_line_and_another_5
     split = house.decide(house.create("orders"), 0)
     other = ILLEGAL_ARGUMENT.replace("java.lang.IllegalState", "java.lang.Runtime")
     house.gate.on("POST", answers(500, ILLEGAL_ARGUMENT), answers(500, other))
-    assert actor.call(split) == Refused("500 Cannot split range of size 1")
+    assert actor.call(split) == CallRefused("500 Cannot split range of size 1")
     assert isinstance(actor.call(split), NoAnswer)
 
 

@@ -1,4 +1,4 @@
-"""Delays grow, stay within their bounds, and are not the same for everybody."""
+"""Delays grow, stay within their bounds, and differ between executors."""
 
 from __future__ import annotations
 

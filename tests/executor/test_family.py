@@ -1,4 +1,4 @@
-"""A family that the executor has never heard of: an actor for it is all that is needed, from its row to its outcome."""
+"""A family that the executor has never heard of: it needs only an actor, from its row to its outcome."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from executor.kernel.family import (
     Act,
     Answer,
     Applied,
+    CallRefused,
     Decision,
     MalformedDecision,
     NoAnswer,
-    Refused,
     Seen,
     Superseded,
     Verdict,
@@ -140,7 +140,7 @@ def test_what_was_moved_between_crash_and_restart_is_superseded_without_a_call(h
 
 
 def test_its_answers_mean_what_they_mean_for_every_family(house: House):
-    brokers = Brokers({BUNDLE: "a"}, answers=[NoAnswer("no leader"), Refused("broker b is full")])
+    brokers = Brokers({BUNDLE: "a"}, answers=[NoAnswer("no leader"), CallRefused("broker b is full")])
     with house.running(actors={"bundles": brokers}):
         orders.commit(house.lake, [move(house)])
         wait_until(lambda: house.published.events)

@@ -21,6 +21,6 @@ def traffic_settings(**changed: object) -> TrafficSettings:
 
 
 def local_settings(home: Path, bootstrap: str = "127.0.0.1:1") -> Settings:
-    """The demonstration's settings in another home; by default with a broker that nobody runs."""
+    """The demonstration's settings in another home; by default without a broker."""
     loaded = load_settings([HOME / "conf" / "demonstration.toml"], HOME, {"ANABRANCH_KAFKA_BOOTSTRAP": bootstrap})
     return loaded.model_copy(update={"home": home})

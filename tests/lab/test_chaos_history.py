@@ -12,10 +12,10 @@ from lab.chaos.history import (
     AnnouncedCount,
     AnnouncedLayout,
     Call,
+    ClientHistory,
     End,
-    History,
-    Holding,
     LostSession,
+    SeenAssignment,
     SeenLayout,
 )
 
@@ -35,9 +35,9 @@ def layouts(*epochs: int, cause: str = "split") -> list[AnnouncedLayout]:
     return [AnnouncedLayout(TOPIC, epoch, cause, 1 + 2 * epoch) for epoch in epochs]
 
 
-def good() -> History:
+def good() -> ClientHistory:
     """One split, two registrations and a goodbye; one call without an answer that did not happen."""
-    return History(
+    return ClientHistory(
         layouts=[FIRST, SECOND, replace(SECOND, by="two", asked_at=3.5, seen_at=9.0)],
         calls=[
             Call(TOPIC, "split", "0", 204),
@@ -48,7 +48,7 @@ def good() -> History:
             Call(TOPIC, "unregister", "rest/r2", 204),
             Call(TOPIC, "register", "rest/r3", 503),
         ],
-        holdings=[Holding(TOPIC, "streams", frozenset({1, 2}), {"a": (1,), "b": (2,), "c": ()})],
+        assignments=[SeenAssignment(TOPIC, "streams", frozenset({1, 2}), {"a": (1,), "b": (2,), "c": ()})],
         announced=[*layouts(0, 1), *counted(1, 2, 1)],
         ends=[END],
     )
@@ -58,27 +58,27 @@ def test_a_good_history_breaks_no_rule() -> None:
     assert check(good()) == []
 
 
-def with_layout(layout: SeenLayout) -> Callable[[History], None]:
+def with_layout(layout: SeenLayout) -> Callable[[ClientHistory], None]:
     return lambda history: history.layouts.append(layout)
 
 
-def with_end(**changed: object) -> Callable[[History], None]:
+def with_end(**changed: object) -> Callable[[ClientHistory], None]:
     return lambda history: history.ends.__setitem__(0, replace(END, **changed))  # type: ignore[arg-type]
 
 
-def with_holding(**held: tuple[int, ...]) -> Callable[[History], None]:
-    return lambda history: history.holdings.append(Holding(TOPIC, "streams", frozenset({1, 2}), held))
+def with_assignment(**held: tuple[int, ...]) -> Callable[[ClientHistory], None]:
+    return lambda history: history.assignments.append(SeenAssignment(TOPIC, "streams", frozenset({1, 2}), held))
 
 
-def with_call(call: Call) -> Callable[[History], None]:
+def with_call(call: Call) -> Callable[[ClientHistory], None]:
     return lambda history: history.calls.append(call)
 
 
-def announcing(*announced: Sequence[AnnouncedLayout | AnnouncedCount]) -> Callable[[History], None]:
+def announcing(*announced: Sequence[AnnouncedLayout | AnnouncedCount]) -> Callable[[ClientHistory], None]:
     return lambda history: history.announced.__setitem__(slice(None), [one for some in announced for one in some])
 
 
-def unanswered(at: int) -> Callable[[History], None]:
+def unanswered(at: int) -> Callable[[ClientHistory], None]:
     return lambda history: history.calls.__setitem__(at, replace(history.calls[at], status=None))
 
 
@@ -93,9 +93,9 @@ def unanswered(at: int) -> Callable[[History], None]:
         (with_layout(replace(FIRST, by="late", asked_at=5.0, seen_at=6.0)), "asked after epoch 1 was seen"),
         (with_layout(replace(SECOND, by="x", active={3: WHOLE}, known={3: WHOLE})), "two layouts of epoch 1"),
         (with_layout(replace(SECOND, by="x", known={0: WHOLE, 1: UPPER, 2: LOWER})), "two segments of id 1"),
-        (with_holding(a=(1, 2), b=(2,)), "segment 2 belongs to a and b"),
-        (with_holding(a=(1,), b=()), "segment 2 belongs to nobody"),
-        (lambda history: history.lost.append(LostSession(TOPIC, "s", "c", "why")), "c of s was put out: why"),
+        (with_assignment(a=(1, 2), b=(2,)), "segment 2 belongs to a and b"),
+        (with_assignment(a=(1,), b=()), "segment 2 belongs to nobody"),
+        (lambda history: history.lost.append(LostSession(TOPIC, "s", "c", "why")), "c of s was evicted: why"),
         (with_end(open_operations=("split 7f",)), "the split 7f is half done"),
         (with_end(consumers={"rest": frozenset()}), "the registration of rest/r1 is lost"),
         (with_end(consumers={"rest": frozenset({"r1", "r2"})}), "nobody has registered rest/r2, or it was"),
@@ -115,7 +115,7 @@ def unanswered(at: int) -> Callable[[History], None]:
         (lambda history: history.calls.pop(0) and history.calls.pop(1), "0 changes were done and 0 had no answer"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_found_and_named(spoil: Callable[[History], object], found: str) -> None:
+def test_what_is_wrong_is_found_and_named(spoil: Callable[[ClientHistory], object], found: str) -> None:
     history = good()
     spoil(history)
     assert found in "\n".join(check(history))
@@ -152,36 +152,36 @@ def test_pruned_segments_raise_the_epoch_each_by_one() -> None:
     assert check(history) == []
 
 
-def parts(*histories: History) -> list[str]:
+def parts(*histories: ClientHistory) -> list[str]:
     checker = Checker()
     return [line for history in histories for line in checker.check(history)]
 
 
 def test_a_history_in_parts_is_judged_like_a_whole_one() -> None:
     whole = good()
-    first = History(layouts=whole.layouts[:1], calls=whole.calls[:4], announced=whole.announced[:3])
-    second = History(
+    first = ClientHistory(layouts=whole.layouts[:1], calls=whole.calls[:4], announced=whole.announced[:3])
+    second = ClientHistory(
         layouts=whole.layouts[1:], calls=whole.calls[4:], announced=whole.announced[3:], ends=whole.ends,
-        holdings=whole.holdings,
+        assignments=whole.assignments,
     )  # fmt: skip
     assert parts(first, second) == []
-    went_back = History(layouts=[replace(FIRST, asked_at=20.0, seen_at=21.0)])
+    went_back = ClientHistory(layouts=[replace(FIRST, asked_at=20.0, seen_at=21.0)])
     assert f"{TOPIC}: one went back from epoch 1 to 0" in parts(whole, went_back)
-    late = History(layouts=[replace(FIRST, by="late", asked_at=20.0, seen_at=21.0)])
+    late = ClientHistory(layouts=[replace(FIRST, by="late", asked_at=20.0, seen_at=21.0)])
     assert parts(whole, late) == [f"{TOPIC}: late asked after epoch 1 was seen, and was given 0"]
-    pushed = History(layouts=[replace(FIRST, by="watch", asked_at=1.5, seen_at=21.0)])
+    pushed = ClientHistory(layouts=[replace(FIRST, by="watch", asked_at=1.5, seen_at=21.0)])
     assert parts(whole, pushed) == []
-    forked = History(
+    forked = ClientHistory(
         layouts=[replace(SECOND, by="x", asked_at=20.0, seen_at=21.0, active={3: WHOLE}, known={2: LOWER})]
     )
     assert len(parts(whole, forked)) == 2
-    assert parts(whole, History(announced=[*layouts(1)])) == [f"{TOPIC}: epoch 1 (split) was announced after 1"]
+    assert parts(whole, ClientHistory(announced=[*layouts(1)])) == [f"{TOPIC}: epoch 1 (split) was announced after 1"]
 
 
 def test_what_is_carried_from_part_to_part_is_bounded() -> None:
     checker = Checker()
     for start in range(0, 3_000, 100):
-        history = History()
+        history = ClientHistory()
         for epoch in range(start, start + 100):
             at = float(epoch)
             known = dict.fromkeys(range(10 * epoch, 10 * epoch + 10), WHOLE)

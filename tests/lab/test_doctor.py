@@ -1,4 +1,4 @@
-"""The doctor: a good machine is well, and each thing that is wrong is named with what to do about it."""
+"""The doctor: a good machine passes, and each fault is named with what to do about it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from controller.access.tokens import add_token
 from lab.doctor import examine, wrong_packages
 from lab.processes import TOKEN_VARIABLE, carries_token
 from lab.setup import LOCALFS_JAR
-from lab.supervisor import only_one
+from lab.supervisor import lock_folder
 from tests.lab.settings import home_with
 from tests.waiting import wait_until
 
@@ -112,7 +112,7 @@ def test_what_a_killed_run_left_behind_is_named_and_a_living_run_is_not_wrong(tm
         entry = {"part": "x", "session": left.pid, "token": "killed"}
         (folder / "processes.json").write_text(json.dumps([entry]))
         assert f"sessions {left.pid}" in wrong(file)["local run"].found
-        with only_one(folder):
+        with lock_folder(folder):
             assert "local run" not in wrong(file)
         assert left.poll() is None
     finally:

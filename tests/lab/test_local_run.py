@@ -1,4 +1,4 @@
-"""A whole local run in separate processes, every part of it killed with SIGKILL: it goes on, and its books balance."""
+"""A whole local run in separate processes, every part of it killed with SIGKILL: it goes on, and its counts add up."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from lab.broker import is_serving
 from lab.local_run import part_environment
 from lab.processes import session_members
-from lab.supervisor import only_one
+from lab.supervisor import lock_folder
 from schemas.kafka import SEGMENT_STATS
 from schemas.settings import load_settings
 from tests.waiting import wait_until
@@ -77,7 +77,7 @@ def test_too_little_disk_is_one_line_with_what_to_do(tmp_path, jars):
 
 
 def test_a_second_run_on_the_same_folder_names_the_first(tmp_path, jars):
-    with only_one(tmp_path / "var"):
+    with lock_folder(tmp_path / "var"):
         done = run("--local", "--no-screen", file=settings_file(tmp_path))
     assert done.returncode == 1
     assert f"process {os.getpid()}" in done.stderr

@@ -14,7 +14,7 @@ from lab.broker import EmbeddedBroker, check_port_is_free, free_ports
 from lab.java_home import SetupError, find_java, java_version
 from lab.reset import reset
 from lab.setup import LOCALFS_JAR, compile_localfs, ensure_jars, localfs_is_current, read_checksums, wrong_jars
-from lab.supervisor import only_one
+from lab.supervisor import lock_folder
 from schemas.settings import load_settings
 from tests.lab.settings import home_with
 
@@ -147,7 +147,7 @@ def test_a_java_that_does_not_run_is_said(tmp_path):
 
 
 def test_a_taken_port_is_refused_with_what_to_do(broker):
-    with pytest.raises(SetupError, match="is taken: stop who holds it"):
+    with pytest.raises(SetupError, match="is taken: stop the process that uses it"):
         check_port_is_free(broker.port, "a test")
     check_port_is_free(free_ports(1)[0], "a test")
 
@@ -167,7 +167,7 @@ def test_reset_forgets_state_but_not_the_readme_and_refuses_while_a_run_is_alive
     (tmp_path / "checkpoints" / "stream").mkdir(parents=True)
     (tmp_path / "checkpoints" / "README.md").write_text("stays")
     (tmp_path / "var" / "kafka").mkdir(parents=True)
-    with only_one(tmp_path / "var"), pytest.raises(SetupError, match="another local run"):
+    with lock_folder(tmp_path / "var"), pytest.raises(SetupError, match="another local run"):
         reset(settings)
     assert {path.name for path in reset(settings)} == {"stream", "kafka"}
     assert (tmp_path / "checkpoints" / "README.md").exists()

@@ -1,4 +1,4 @@
-"""The supervisor with small scripts as parts: restarts with back-off, and nothing left behind, whatever ends how."""
+"""The supervisor with small scripts as parts: restarts with back-off, and nothing left behind, however it ends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from lab import supervisor as module
 from lab.java_home import SetupError
 from lab.processes import TOKEN_VARIABLE, PartSpec, carries_token, session_members
-from lab.supervisor import Supervisor, end_leftovers, holder, leftovers, only_one
+from lab.supervisor import Supervisor, end_leftovers, leftovers, lock_folder, lock_owner
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.process
@@ -218,19 +218,19 @@ def test_a_record_that_cannot_be_written_stops_nothing(supervisor, tmp_path):
 
 
 def test_a_second_holder_of_a_folder_is_told_who_has_it(tmp_path):
-    assert holder(tmp_path) is None
-    with only_one(tmp_path):
-        assert holder(tmp_path) == str(os.getpid())
-        with pytest.raises(SetupError, match=f"process {os.getpid()}"), only_one(tmp_path):
+    assert lock_owner(tmp_path) is None
+    with lock_folder(tmp_path):
+        assert lock_owner(tmp_path) == str(os.getpid())
+        with pytest.raises(SetupError, match=f"process {os.getpid()}"), lock_folder(tmp_path):
             pass
-    assert holder(tmp_path) is None
-    with only_one(tmp_path):
+    assert lock_owner(tmp_path) is None
+    with lock_folder(tmp_path):
         pass
 
 
 def test_a_folder_that_cannot_be_made_is_said_with_what_to_do(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(SetupError, match="set \\[local\\] folder to another"), only_one(tmp_path / "file" / "var"):
+    with pytest.raises(SetupError, match="set \\[local\\] folder to another"), lock_folder(tmp_path / "file" / "var"):
         pass
 
 

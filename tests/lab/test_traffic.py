@@ -336,7 +336,7 @@ def test_sigterm_ends_the_process_cleanly_with_everything_delivered(kafka, tmp_p
 
 @pytest.fixture
 def free_url() -> str:
-    """A URL where nobody listens."""
+    """A URL without a server."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"http://127.0.0.1:{probe.getsockname()[1]}"

@@ -68,7 +68,7 @@ def test_wrong_usage_exits_with_2(home, wrong):
 
 @pytest.fixture
 def own_signals():
-    """What handles Ctrl-C and SIGTERM is as before afterwards: the command takes them for itself."""
+    """Restores the handlers of Ctrl-C and SIGTERM, which the command replaces."""
     before = {name: signal.getsignal(name) for name in (signal.SIGINT, signal.SIGTERM)}
     yield
     for name, handler in before.items():

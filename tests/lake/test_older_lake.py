@@ -1,4 +1,4 @@
-"""A lake that the release before has made is written to by this one."""
+"""This release writes to a lake that the one before it made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table that is kept open sees every commit, its own and others', and is opened anew now and then."""
+"""A table that is kept open sees every commit, its own and others', and is reopened now and then."""
 
 from __future__ import annotations
 

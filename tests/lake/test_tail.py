@@ -1,4 +1,4 @@
-"""A tail gives every row once and in order, whatever becomes of the table's log meanwhile."""
+"""A tail gives every row once and in order, even when the table's log is cut meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lake as a live picture: layouts, load, holds, decisions and what became of them, from the tables alone."""
+"""The lake as a live picture: layouts, load, holds, decisions and their outcomes, from the tables alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cluster whose load never rests and whose decisions are carried out: splits, merges, garbage, all along."""
+"""A cluster whose load never rests and whose decisions are carried out: splits, merges and garbage throughout."""
 
 from __future__ import annotations
 

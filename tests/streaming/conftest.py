@@ -46,7 +46,7 @@ def jobs_broker(tmp_path_factory, jars) -> Iterator[EmbeddedBroker]:
 
 @pytest.fixture
 def own_broker(jobs_broker) -> EmbeddedBroker:
-    """The broker, with nothing in it but the three topics made anew: the topics' names are fixed."""
+    """The broker, with nothing but the three topics, created again: the topics' names are fixed."""
     if not is_serving(jobs_broker.bootstrap):
         jobs_broker.start()
     admin = AdminClient({"bootstrap.servers": jobs_broker.bootstrap})
@@ -87,7 +87,7 @@ def job_settings(tmp_path, own_broker) -> Path:
 
 @pytest.fixture
 def run(tmp_path) -> Iterator[Callable[[list[str]], Job]]:
-    """Runs commands as jobs; whatever is left is killed."""
+    """Runs commands as jobs; processes that are left are killed."""
     jobs: list[Job] = []
 
     def running(command: list[str]) -> Job:
@@ -102,7 +102,7 @@ def run(tmp_path) -> Iterator[Callable[[list[str]], Job]]:
 
 @pytest.fixture
 def start_process(run, job_settings) -> Callable[..., Job]:
-    """Starts `anabranch stream` on `job_settings` as a process, or a job that is killed where it is told to be."""
+    """Starts `anabranch stream` on `job_settings` as a process, or a job that is killed at a given point."""
 
     def started(*kill: str) -> Job:
         if kill:
@@ -116,7 +116,7 @@ def start_process(run, job_settings) -> Callable[..., Job]:
 
 @pytest.fixture
 def start(spark, job_settings) -> Iterator[Callable[..., SessionJob]]:
-    """Starts the job of `job_settings` on the shared session; whatever is left is stopped."""
+    """Starts the job of `job_settings` on the shared session; jobs that are left are stopped."""
     jobs: list[SessionJob] = []
 
     def started(sink_type: type[LakeSink] = LakeSink) -> SessionJob:

@@ -1,4 +1,4 @@
-"""The job on a real broker and a real lake: on a session or as a process, fed, killed, stopped, held to account."""
+"""The job on a real broker and a real lake: on a session or as a process; fed, killed, stopped and checked."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def load_round(number: int) -> list:
 
 @contextmanager
 def fed_all_along(feed: Feed, every_s: float = 0.5) -> Iterator[None]:
-    """While it is open, every so often another round of loads, a change of consumers and a tick arrive."""
+    """While it is open, another round of loads now and then, a change of consumers and a tick arrive."""
     stop = threading.Event()
 
     def keep_feeding() -> None:

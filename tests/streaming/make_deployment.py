@@ -41,7 +41,7 @@ EAGER = {"mergeWindowSeconds": 0, "mergeCooldownSeconds": 0}
 
 
 def live(feed: Feed, decided: Callable[[str], str], read_all: Callable[[], None]) -> None:
-    """A life of all that a state has: layouts, policies, clocks, open and failed decisions, holds, cold and hot loads.
+    """A history with all parts of a state: layouts, policies, clocks, decisions, holds, cold and hot loads.
 
     `decided` answers the id of a topic's newest decision.
     """

@@ -1,4 +1,4 @@
-"""What the lake of a job has to hold, computed anew: Kafka's records, cut into Spark's batches, through one engine.
+"""What the lake of a job must contain, computed again: Kafka's records, cut into Spark's batches, through one engine.
 
 Independent of what the job did in between: of kills, replays, buckets, workers and Delta. Only which records made a
 batch, and its time, are taken from the checkpoint's log of offsets.
@@ -107,5 +107,5 @@ def recomputed(settings: Settings) -> dict[str, list[dict[str, Any]]]:
 
 
 def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows in an order of their own, whatever order they were written in."""
+    """Rows in a fixed order, independent of the order of writing."""
     return sorted(rows, key=repr)

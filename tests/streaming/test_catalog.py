@@ -28,7 +28,7 @@ def settings_file(folder: Path, lake: str) -> Path:
 
 
 def anabranch(file: Path, *arguments: str) -> str:
-    """What a command prints; fails the test with its last words when it fails."""
+    """What a command prints; fails the test with the end of its output when it fails."""
     command = [sys.executable, "-m", "anabranch.cli", "--home", str(HOME), "--config", str(file), *arguments]
     ran = subprocess.run(command, cwd=file.parent, capture_output=True, text=True, timeout=120, check=False)
     assert ran.returncode == 0, ran.stderr[-2000:]

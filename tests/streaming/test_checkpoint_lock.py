@@ -6,20 +6,20 @@ import os
 
 import pytest
 
-from streaming.checkpoint import CheckpointInUse, hold_checkpoint
+from streaming.checkpoint import CheckpointInUse, lock_checkpoint
 
 
 def test_a_second_holder_is_told_who_has_it_and_a_later_one_gets_it(tmp_path):
     checkpoint = str(tmp_path / "checkpoints" / "stream")
-    with hold_checkpoint(checkpoint):
-        with pytest.raises(CheckpointInUse, match=f"in use by process {os.getpid()} on "), hold_checkpoint(checkpoint):
+    with lock_checkpoint(checkpoint):
+        with pytest.raises(CheckpointInUse, match=f"in use by process {os.getpid()} on "), lock_checkpoint(checkpoint):
             pass
-        with pytest.raises(CheckpointInUse, match=f"in use by process {os.getpid()} on "), hold_checkpoint(checkpoint):
+        with pytest.raises(CheckpointInUse, match=f"in use by process {os.getpid()} on "), lock_checkpoint(checkpoint):
             pass
-    with hold_checkpoint(checkpoint):
+    with lock_checkpoint(checkpoint):
         pass
 
 
 def test_a_remote_checkpoint_is_not_locked():
-    with hold_checkpoint("s3a://bucket/stream"), hold_checkpoint("s3a://bucket/stream"):
+    with lock_checkpoint("s3a://bucket/stream"), lock_checkpoint("s3a://bucket/stream"):
         pass

@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(600)]
 
 
 def allow_large_values(bootstrap: str) -> None:
-    """Somebody else's cluster may let through what our own topic definition refuses."""
+    """Another cluster may accept what our own topic definition refuses."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     entry = ConfigEntry("max.message.bytes", "20000000", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ConfigResource.Type.TOPIC, "segment-stats", incremental_configs=[entry])

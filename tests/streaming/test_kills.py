@@ -1,4 +1,4 @@
-"""One checkpoint and one lake through crashes at every named point, under load; then every row is held to account.
+"""One checkpoint and one lake through crashes at every named point, under load; then every row is checked.
 
 Most crashes are exceptions inside one process, on one session; kills of whole processes stand beside them.
 """

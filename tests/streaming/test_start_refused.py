@@ -53,7 +53,7 @@ def test_an_old_copy_of_a_checkpoint_is_refused_its_batches_would_be_taken_for_r
 
 def test_the_newest_batch_of_a_query_is_that_of_any_table_and_of_no_other_query(tmp_path):
     sink = LakeSink(str(tmp_path), "delta-rs", lambda *_: None)
-    assert (sink.holds_batches(), sink.newest_batch("mine")) == (False, None)
+    assert (sink.has_batches(), sink.newest_batch("mine")) == (False, None)
     for table, query, batch in ((BATCHES, "mine", 6), (HOLDS, "mine", 7), (BATCHES, "other", 9)):
         write_deltalake(
             str(tmp_path / table.name), arrow_schema(table.row).empty_table(), mode="append",

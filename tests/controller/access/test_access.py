@@ -1,4 +1,4 @@
-"""Who may do what: every route names a role, a token opens what its role does, and the file of tokens is followed."""
+"""Who may do what: every route names a role, a token opens what its role does, and changes of the token file count."""
 
 from __future__ import annotations
 

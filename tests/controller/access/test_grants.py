@@ -50,7 +50,7 @@ def narrow(file: Path, name: str, before: str, after: str) -> None:
 
 
 def end_of(connection: ClientConnection) -> tuple[int, str]:
-    """The close code and the reason, after whatever else is sent."""
+    """The close code and the reason, after any other messages."""
     try:
         while True:
             connection.recv(30)

@@ -9,7 +9,7 @@ from controller.metadata.zookeeper import ZooKeeperStore
 
 
 def main(address: str, root: str, path: str, value: str) -> None:
-    """Stand until standard input ends."""
+    """Stand for election until standard input ends."""
 
     def say(leadership: Leadership) -> None:
         print(leadership.state.value, flush=True)

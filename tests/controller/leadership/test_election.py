@@ -20,7 +20,7 @@ PATH = "/topics/orders/leader"
 
 
 class Candidate:
-    """One candidate and all that it was told."""
+    """One candidate and all notifications that it got."""
 
     def __init__(self, store: MetadataStore, value: bytes) -> None:
         self.store, self.told = store, list[Leadership]()

@@ -74,7 +74,7 @@ class Model:
 
 
 class Expect(NamedTuple):
-    """Which version an operation expects: what is there, the one of an earlier commit, none, or whatever."""
+    """Which version an operation expects: the current one, that of an earlier commit, none, or any."""
 
     what: str
     back: int = 0
@@ -101,7 +101,7 @@ ACTS = st.lists(st.one_of(COMMITS, COMMITS, COMMITS, EPHEMERALS), min_size=1, ma
 
 
 class Checked:
-    """A store next to the model: its versions are its own, so they are told apart by the commit that gave them."""
+    """A store next to the model: its versions are its own, so they are compared by the commit that gave them."""
 
     def __init__(self, store: MetadataStore, top: str) -> None:
         self.store, self._top = store, top

@@ -51,7 +51,7 @@ def stores(zookeeper: EmbeddedZooKeeper, root: str) -> Iterator[Callable[[], Zoo
 
 
 class Interrupted(ZooKeeperStore):
-    """A store whose next commit is held up between its look and its multi: what a slow thread does by chance."""
+    """A store whose next commit is held up between its look and its multi: as a slow thread would."""
 
     meanwhile: Callable[[], object] | None = None
 

@@ -30,7 +30,7 @@ PATH = "/admin/v2/scalable/acme/copy"
 
 
 def quiet(line: str) -> None:
-    """Nobody reads it."""
+    """No one reads it."""
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def root() -> str:
 
 @pytest.fixture
 def database(tmp_path: Path) -> Path:
-    """What a controller has left behind: topics, one of a strange name, operations, subscriptions, a policy."""
+    """What a controller has left: topics, one with an odd name, operations, subscriptions, a policy."""
     file = tmp_path / "controller.db"
     with run_controller(file) as controller:
         client = controller.client

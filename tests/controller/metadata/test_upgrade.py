@@ -1,4 +1,4 @@
-"""Databases of older controllers: brought up once, with all that they hold."""
+"""Databases of older controllers: upgraded once, with all their contents."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Real parts for the tests of the protocol: layouts in SQLite, a journal in a file, and a death after any change.
 
 Run as `python -m tests.controller.operations.operating BOOTSTRAP FOLDER CHANGES` it resumes the operation in the
-journal and kills itself with -9 after so many changes.
+journal and kills itself with -9 after this many changes.
 """
 
 from __future__ import annotations

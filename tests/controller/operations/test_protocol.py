@@ -60,7 +60,7 @@ class Scene:
         return self.stored.layout
 
     def change(self, change: Callable[[SegmentLayout], SegmentLayout]) -> None:
-        """What somebody else does to the layout."""
+        """A change of the layout by another writer."""
         version, layout = self.stored
         with self.store.writing(self.topic) as transaction:
             assert transaction.replace_layout(self.topic, version, change(layout).to_metadata())

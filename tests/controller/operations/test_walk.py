@@ -1,4 +1,4 @@
-"""Random walks through the REST interface: whatever is called in whatever order, the active segments tile the space."""
+"""Random walks through the REST interface: after any calls in any order, the active segments tile the space."""
 
 from __future__ import annotations
 

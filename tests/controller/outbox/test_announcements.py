@@ -1,4 +1,4 @@
-"""What is announced can be read by those who listen, whatever the size of a layout."""
+"""Listeners can read every announcement, for layouts of any size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pulsar's own Java admin client, in a JVM that is driven from here: what its calls gave, or how they were refused."""
+"""Pulsar's own Java admin client, in a JVM that is driven from here: results and refusals of its calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The admin REST interface against what a real Pulsar 5.0.0-M1 answered, and its defects answered rightly."""
+"""The admin REST interface against what a real Pulsar 5.0.0-M1 answered, and right answers where Pulsar's are wrong."""
 
 from __future__ import annotations
 

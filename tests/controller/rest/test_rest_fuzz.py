@@ -1,4 +1,4 @@
-"""Anything at all thrown at the running controller: an answer below 500, in JSON, and a store that is still whole."""
+"""Any request to the running controller gets an answer below 500, in JSON, and leaves the store consistent."""
 
 from __future__ import annotations
 

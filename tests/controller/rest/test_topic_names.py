@@ -1,4 +1,4 @@
-"""One topic, however its name is spelt in a URL."""
+"""One topic for every spelling of its name in a URL."""
 
 from __future__ import annotations
 

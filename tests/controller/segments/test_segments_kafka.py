@@ -1,4 +1,4 @@
-"""Segment topics on a real broker: the sealed stay sealed, the acknowledged stays, and all can be done again."""
+"""Segment topics on a real broker: sealed segments and acknowledged messages stay, operations can be repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watching layouts: the newest to everyone, never an older one after it, and nobody waits for the slow."""
+"""Watching layouts: the newest to everyone, never an older one after it, and no client waits for a slow one."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
 
 
 async def turns(count: int = 3) -> None:
-    """Lets every task that can go on do so."""
+    """Lets every task run that can."""
     for _ in range(count):
         await asyncio.sleep(0)
 
@@ -242,7 +242,7 @@ def test_in_any_order_of_steps_everyone_ends_at_the_newest_epoch_by_steps_upward
             assert session.closed_because is CloseReason.AHEAD or seen[-1] == newest
 
     async def take(session: WatchSession, seen: list[int]) -> None:
-        """What is there to be taken, without waiting."""
+        """What can be taken without waiting."""
         taking = asyncio.create_task(session.__anext__())
         await turns()
         if taking.done() and taking.exception() is None:
