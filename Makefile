@@ -14,7 +14,7 @@ run: setup  ## the whole system on this machine, with a live screen, until Ctrl-
 	@exec $(BIN)/anabranch run --local $(ARGS)
 
 unit: $(VENV)/.installed  ## the tests that start no JVM, no server and no process: a minute (ARGS="-k NAME" chooses)
-	@$(BIN)/pytest -m unit --numprocesses 2 --dist worksteal --quiet $(ARGS)
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -m unit --numprocesses 2 --dist worksteal --quiet $(ARGS)
 
 test: setup check  ## check, then all tests (ARGS="-k NAME" chooses)
 	@$(BIN)/pytest --numprocesses 2 --dist loadgroup $(ARGS)

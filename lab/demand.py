@@ -188,14 +188,16 @@ def _bump(
 ) -> NDArray[np.float64]:
     """The part of a raised-cosine bump of mass 1 that lies in each `[first, last)`, on a space that wraps at 1."""
     centre %= 1.0
+    below = _mass_below((np.stack((first, last))[:, None] - centre - _TURNS) / half_width)
     mass = np.zeros(first.shape)
-    for turn in (-1.0, 0.0, 1.0):
-        mass = (
-            mass + _mass_below((last - centre - turn) / half_width) - _mass_below((first - centre - turn) / half_width)
-        )
+    for turn in range(len(_TURNS)):
+        mass = mass + below[1, turn] - below[0, turn]
     return mass
 
 
+_TURNS = np.array([[-1.0], [0.0], [1.0]])
+
+
 def _mass_below(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    x = np.clip(x, -1.0, 1.0)
+    x = np.minimum(np.maximum(x, -1.0), 1.0)
     return 0.5 * (1 + x + np.sin(np.pi * x) / np.pi)

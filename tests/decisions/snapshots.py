@@ -66,12 +66,12 @@ def random_snapshot(rng: Random, guards: bool = False) -> TopicSnapshot:
     now = NOW + rng.choice((0, 0, 1, 777, 10**6))
     loads = {}
     palette = _rates(policy)
-    few = [rng.choice(palette) for _ in range(4)]
+    few = rng.choices(palette, k=4)
     mode, missing = rng.random(), rng.choice((0.0, 0.0, 0.1, 0.5))
     for segment in layout.segments.values() if rng.random() < 0.1 else layout.active:
         if rng.random() < missing:
             continue
-        rates = [rng.choice(few) if mode < 0.4 else rng.choice(palette) for _ in range(4)]
+        rates = rng.choices(few if mode < 0.4 else palette, k=4)
         if mode > 0.5:
             part = rng.choice((0.0, 0.25, 0.25, 0.5, 0.999, 1.0 if rng.random() < 0.3 else 0.1))
             rates = [min(rate, limit * part) for rate, limit in zip(rates, policy.merge_thresholds, strict=True)]
