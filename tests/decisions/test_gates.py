@@ -38,7 +38,7 @@ def random_snapshots(count, seed=7):
     return [random_snapshot(rng, guards=number % 4 != 0) for number in range(count)]
 
 
-SNAPSHOTS = random_snapshots(6_000)
+SNAPSHOTS = random_snapshots(6_500)
 
 
 def test_the_page_is_what_the_table_says():
