@@ -14,7 +14,8 @@ from rich.text import Text
 
 from anabranch.explanation import instant
 from anabranch.printable import printable
-from decisions.topic.layout import HASH_SPACE, Segment, SegmentLayout
+from decisions.topic.layout import HASH_SPACE, SegmentLayout
+from decisions.topic.segment import Segment
 
 NARROWEST = 17
 """The key space has at least this many columns, even on a narrower terminal."""

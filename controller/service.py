@@ -25,7 +25,8 @@ from controller.policies import check_override
 from controller.segments.base import SegmentStore
 from controller.segments.no_segments import NoSegments
 from decisions.autoscale.policy import ClusterPolicy
-from decisions.topic.layout import HASH_SPACE, SegmentLayout, segment_topic
+from decisions.topic.layout import HASH_SPACE, SegmentLayout
+from decisions.topic.segment import segment_topic
 from schemas.ids import topic_parts
 from schemas.metadata import AutoScalePolicyOverride, HashRange
 

@@ -16,7 +16,8 @@ from controller.metadata.base import StoreError
 from controller.operations.runner import OperationRunner
 from controller.outbox.announcements import layout_announcement
 from controller.segments.base import SegmentNotFound, SegmentStore
-from decisions.topic.layout import SegmentLayout, segment_topic
+from decisions.topic.layout import SegmentLayout
+from decisions.topic.segment import segment_topic
 
 log = logging.getLogger(__name__)
 

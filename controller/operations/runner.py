@@ -25,7 +25,8 @@ from controller.operations.journal import Operation, open_operation, save_operat
 from controller.operations.protocol import StoredLayout, plan_merge, plan_split, resume
 from controller.outbox.announcements import layout_announcement
 from controller.segments.base import SegmentStore
-from decisions.topic.layout import LayoutError, SegmentLayout, segment_topic
+from decisions.topic.layout import LayoutError, SegmentLayout
+from decisions.topic.segment import segment_topic
 
 log = logging.getLogger(__name__)
 

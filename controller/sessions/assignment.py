@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
-from decisions.topic.layout import Segment, SegmentLayout
+from decisions.topic.layout import SegmentLayout
+from decisions.topic.segment import Segment
 
 Assignment = Mapping[str, tuple[Segment, ...]]
 """The segments of every consumer, by its name; with more consumers than segments, some have none."""

@@ -16,7 +16,8 @@ from typing import Literal, NamedTuple
 from controller.errors import Conflict
 from controller.metadata.records import ConsumerRegistration, SubscriptionRecord
 from controller.sessions.assignment import Assignment, assign, assignable, changed, replayable
-from decisions.topic.layout import Segment, SegmentLayout
+from decisions.topic.layout import SegmentLayout
+from decisions.topic.segment import Segment
 from schemas.messages import SubscriptionType
 
 MAX_CONSUMERS = 10_000

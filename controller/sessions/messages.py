@@ -6,7 +6,7 @@ Stage: made from a `Push` of the coordinator, sent by `controller.sessions.conne
 from __future__ import annotations
 
 from controller.sessions.coordinator import Push
-from decisions.topic.layout import segment_topic
+from decisions.topic.segment import segment_topic
 from schemas.base import Epoch, SegmentId, TopicName, Wire
 from schemas.metadata import HashRange
 

@@ -20,7 +20,8 @@ from controller.operations.runner import OperationRunner
 from controller.outbox.announcements import consumer_announcement
 from controller.segments.base import SegmentNotFound, SegmentStore, SubscriptionNotFound, Target
 from controller.segments.no_segments import NoSegments
-from decisions.topic.layout import SegmentLayout, segment_topic
+from decisions.topic.layout import SegmentLayout
+from decisions.topic.segment import segment_topic
 from schemas.messages import SubscriptionType
 
 MAX_CONCURRENT_SEEKS = 8

@@ -14,7 +14,7 @@ from controller.metadata.records import ConsumerRegistration, SubscriptionRecord
 from controller.sessions.assignment import assignable
 from controller.sessions.coordinator import Away, SubscriptionCoordinator, restore
 from controller.sessions.registry import SubscriptionRegistry
-from decisions.topic.layout import segment_topic
+from decisions.topic.segment import segment_topic
 from schemas.messages import SubscriptionType
 
 log = logging.getLogger(__name__)

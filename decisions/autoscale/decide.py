@@ -28,7 +28,7 @@ from decisions.autoscale.rates import MAX_RATIO, combined_rate, heat, is_cold, o
 from decisions.autoscale.snapshot import Load, TopicSnapshot
 from decisions.kernel.precedence import binding
 from decisions.kernel.readings import MAX_INSTANT_MS, Reading, above, at_most, below, due_at, waited
-from decisions.topic.layout import Segment
+from decisions.topic.segment import Segment
 
 __all__ = ["MAX_BACKOFF_MS", "Hold", "Merge", "Split", "answer_to_wire", "decide", "next_due"]
 

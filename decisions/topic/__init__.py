@@ -1,1 +1,1 @@
-"""The scalable topic of PIP-468: names, hashing, the layout of its segments, their lineage."""
+"""The scalable topic of PIP-468: names and hashing, a segment, the lineage of segments, the layout of a topic."""

@@ -10,20 +10,17 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
 from decisions.topic import lineage
-from decisions.topic.names import segment_descriptor, segment_topic_name
+from decisions.topic.segment import NOT_SEALED, Segment, SegmentState
 from schemas.base import MAX_SEGMENT_ID
 from schemas.metadata import AutoScalePolicyOverride, HashRange, ScalableTopicMetadata, SegmentInfo
 
 HASH_SPACE = 0x10000
 """Number of hashes: `0x0000..0xFFFF`."""
-NOT_SEALED = -1
-"""`sealedAtEpoch` and `sealedAtMs` of an active segment, as Pulsar 5 ships it (the PIP's text has 0)."""
 _DERIVED = frozenset({"sealed", "active", "root", "leaf", "legacy"})
 
 
@@ -37,54 +34,6 @@ class LayoutArgumentError(LayoutError):
 
 class LayoutStateError(LayoutError):
     """The state does not allow it: a segment of width 1, a layout that does not tile the hash space."""
-
-
-class SegmentState(str, Enum):
-    """Whether a segment takes writes."""
-
-    ACTIVE = "ACTIVE"
-    SEALED = "SEALED"
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """One segment of the DAG (PIP-468 "SegmentInfo"): hashes `start..end`, both inclusive."""
-
-    segment_id: int
-    start: int
-    end: int
-    state: SegmentState = SegmentState.ACTIVE
-    parent_ids: tuple[int, ...] = ()
-    child_ids: tuple[int, ...] = ()
-    created_at_epoch: int = 0
-    sealed_at_epoch: int = NOT_SEALED
-    created_at_ms: int = 0
-    sealed_at_ms: int = NOT_SEALED
-    legacy_topic_name: str | None = None
-    unknown: tuple[tuple[str, Any], ...] = ()
-    """Fields that we do not know, kept for the way back."""
-    range_unknown: tuple[tuple[str, Any], ...] = ()
-    """The same of its hash range."""
-
-    @property
-    def width(self) -> int:
-        """Number of hashes."""
-        return self.end - self.start + 1
-
-    @property
-    def is_active(self) -> bool:
-        """Whether it takes writes."""
-        return self.state is SegmentState.ACTIVE
-
-    @property
-    def descriptor(self) -> str:
-        """Range and id as `0000-7fff-1` (PIP-468 "Segment Topic Management via Admin API")."""
-        return segment_descriptor(self.start, self.end, self.segment_id)
-
-
-def segment_topic(topic: str, segment: Segment) -> str:
-    """The name of the topic that contains a segment's messages: `segment://tenant/namespace/name/0000-7fff-1`."""
-    return segment_topic_name(topic, segment.descriptor)
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,9 @@ Stage: under `decisions.topic.layout`, whose methods answer from here, and under
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-if TYPE_CHECKING:
-    from decisions.topic.layout import Segment, SegmentLayout
+from decisions.topic.segment import Segment
 
 
 def lineage(segments: Mapping[int, Segment], segment_id: int) -> frozenset[int]:
@@ -39,24 +38,25 @@ def made_by(segment: Segment) -> Literal["split", "merge"] | None:
 
 
 def merge_depths_after_layout(
-    remembered: Mapping[int, int], known: Container[int], layout: SegmentLayout
+    remembered: Mapping[int, int], known: Container[int], segments: Mapping[int, Segment]
 ) -> dict[int, int]:
-    """Merge depth through pruning: the depth of each segment, after a layout has come (guard `explicitLineage`).
+    """Merge depth through pruning: the depth of each segment, after a layout with these segments has come (guard
+    `explicitLineage`).
 
     `remembered` are the depths so far, `known` the ids of the layout before. A new segment is as deep as its deepest
     parent, and one deeper after a merge, or as deep as the layout shows when that is more. What the layout no longer
     holds is forgotten; what it holds keeps its depth although its ancestors are pruned (PIP-483 "Caps").
     """
-    depths = {number: depth for number, depth in remembered.items() if number in layout.segments}
-    for number in sorted(layout.segments):
-        segment = layout.segments[number]
+    depths = {number: depth for number, depth in remembered.items() if number in segments}
+    for number in sorted(segments):
+        segment = segments[number]
         if number in known:
             continue
         if not segment.parent_ids:
             depths[number] = 0
             continue
         deepest = max(remembered.get(parent, depths.get(parent, 0)) for parent in segment.parent_ids)
-        depths[number] = max(deepest + (made_by(segment) == "merge"), layout.merge_depth(number))
+        depths[number] = max(deepest + (made_by(segment) == "merge"), count_merges(segments, number))
     return depths
 
 

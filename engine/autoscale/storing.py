@@ -53,7 +53,7 @@ def follow_lineage(topic: TopicState, layout: SegmentLayout, now: int) -> None:
     """Keeps clocks and merge depths explicitly, from what was committed: the segments that `layout` adds."""
     known = topic.layout.segments if topic.layout else {}
     topic.cooldowns = cooldowns_after_layout(topic.cooldowns, known, layout, now)
-    topic.merge_depths = merge_depths_after_layout(topic.merge_depths, known, layout)
+    topic.merge_depths = merge_depths_after_layout(topic.merge_depths, known, layout.segments)
 
 
 def store_deletion(state: BucketState, loads: LoadTable, gone: TopicDeleted, news: News) -> bool:

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from decisions.topic.layout import Segment, SegmentLayout
+from decisions.topic.layout import SegmentLayout
+from decisions.topic.segment import Segment
 from executor.autoscale.decision import SegmentDecision
 from executor.kernel.family import Act, Applied, Superseded, Verdict
 

@@ -22,7 +22,8 @@ from controller.metadata.zookeeper import ZooKeeperStore
 from controller.operations.journal import list_operations
 from controller.segments.kafka import KafkaSegments
 from controller.segments.kafka_names import segment_of
-from decisions.topic.layout import SegmentLayout, segment_topic
+from decisions.topic.layout import SegmentLayout
+from decisions.topic.segment import segment_topic
 from lab.chaos.announced import Announcements, FromKafka, FromOutbox
 from lab.chaos.checker import Checker
 from lab.chaos.clients import SUBSCRIPTION, CallFailed, Consumer, Topic, Watcher, seen_layout

@@ -6,7 +6,8 @@ import itertools
 
 from hypothesis import strategies as st
 
-from decisions.topic.layout import Segment, SegmentLayout
+from decisions.topic.layout import SegmentLayout
+from decisions.topic.segment import Segment
 from schemas.metadata import ScalableTopicMetadata
 
 MAX_STEPS = 12

@@ -115,7 +115,7 @@ class World:
         cooldowns = cooldowns_after_layout(Cooldowns(self.last_split_at, self.last_merge_at), known, layout, self.now)
         return replace(
             self, layout=layout, last_split_at=cooldowns.last_split_at, last_merge_at=cooldowns.last_merge_at,
-            depths=merge_depths_after_layout(self.depths, known, layout),
+            depths=merge_depths_after_layout(self.depths, known, layout.segments),
         )  # fmt: skip
 
     def shape(self) -> tuple[object, ...]:

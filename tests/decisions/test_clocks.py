@@ -59,10 +59,10 @@ def test_merge_depth_outlives_pruning():
                 if rest
                 else layout.split_segment(first.segment_id, 0)
             )
-            depths = merge_depths_after_layout(depths, known.segments, layout)
+            depths = merge_depths_after_layout(depths, known.segments, layout.segments)
             for segment in [one for one in layout.segments.values() if not one.is_active]:
                 layout = layout.prune_segment(segment.segment_id)
-            known, depths = layout, merge_depths_after_layout(depths, layout.segments, layout)
+            known, depths = layout, merge_depths_after_layout(depths, layout.segments, layout.segments)
         (only,) = layout.active
         assert depths == {only.segment_id: expected}
         assert layout.merge_depth(only.segment_id) == 0
@@ -70,7 +70,7 @@ def test_merge_depth_outlives_pruning():
 
 def test_merge_depth_of_a_layout_seen_for_the_first_time_is_what_it_shows():
     layout = TWO.split_segment(0, 1).merge_segments(2, 3, 2).split_segment(4, 3)
-    assert merge_depths_after_layout({}, (), layout) == {0: 0, 1: 0, 2: 0, 3: 0, 4: 1, 5: 1, 6: 1}
+    assert merge_depths_after_layout({}, (), layout.segments) == {0: 0, 1: 0, 2: 0, 3: 0, 4: 1, 5: 1, 6: 1}
 
 
 @pytest.mark.parametrize(("applied", "epoch", "is_open"), [

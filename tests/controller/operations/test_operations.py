@@ -18,7 +18,8 @@ from controller.segments.base import SegmentNotFound, SegmentStore, SegmentStore
 from controller.segments.kafka import KafkaSegments
 from controller.segments.kafka_names import kafka_topic
 from controller.segments.no_segments import NoSegments
-from decisions.topic.layout import SegmentLayout, segment_topic
+from decisions.topic.layout import SegmentLayout
+from decisions.topic.segment import segment_topic
 from schemas.messages import LayoutEvent
 from schemas.metadata import ScalableTopicMetadata
 from tests.controller.conftest import NOWHERE, Clock, RunningController, run_controller

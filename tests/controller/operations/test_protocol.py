@@ -18,7 +18,8 @@ from controller.operations.protocol import StoredLayout, plan_merge, plan_split,
 from controller.segments.base import SegmentNotFound
 from controller.segments.kafka import KafkaSegments
 from controller.segments.no_segments import NoSegments
-from decisions.topic.layout import LayoutArgumentError, SegmentLayout, segment_topic
+from decisions.topic.layout import LayoutArgumentError, SegmentLayout
+from decisions.topic.segment import segment_topic
 from schemas.messages import LayoutEvent, parse_message
 from schemas.metadata import AutoScalePolicyOverride, HashRange
 from tests.controller.operations.operating import Deadly, FileJournal, RecordingLayouts, resume_until

@@ -11,14 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decisions.topic.layout import (
-    HASH_SPACE,
-    LayoutArgumentError,
-    LayoutError,
-    LayoutStateError,
-    SegmentLayout,
-    SegmentState,
-)
+from decisions.topic.layout import HASH_SPACE, LayoutArgumentError, LayoutError, LayoutStateError, SegmentLayout
+from decisions.topic.segment import SegmentState
 from schemas.metadata import ScalableTopicMetadata
 
 

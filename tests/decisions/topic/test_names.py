@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decisions.topic.layout import SegmentLayout, segment_topic
+from decisions.topic.layout import SegmentLayout
 from decisions.topic.names import (
     parse_segment_descriptor,
     parse_segment_topic_name,
     segment_descriptor,
     segment_topic_name,
 )
+from decisions.topic.segment import segment_topic
 
 hashes = st.integers(0, 0xFFFF)
 

@@ -1,0 +1,63 @@
+"""One segment of a topic: a range of hashes, where it stands in the DAG, and the topic that holds its messages.
+
+Stage: under `decisions.topic.lineage` and `decisions.topic.layout`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from decisions.topic.names import segment_descriptor, segment_topic_name
+
+NOT_SEALED = -1
+"""`sealedAtEpoch` and `sealedAtMs` of an active segment, as Pulsar 5 ships it (the PIP's text has 0)."""
+
+
+class SegmentState(str, Enum):
+    """Whether a segment takes writes."""
+
+    ACTIVE = "ACTIVE"
+    SEALED = "SEALED"
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One segment of the DAG (PIP-468 "SegmentInfo"): hashes `start..end`, both inclusive."""
+
+    segment_id: int
+    start: int
+    end: int
+    state: SegmentState = SegmentState.ACTIVE
+    parent_ids: tuple[int, ...] = ()
+    child_ids: tuple[int, ...] = ()
+    created_at_epoch: int = 0
+    sealed_at_epoch: int = NOT_SEALED
+    created_at_ms: int = 0
+    sealed_at_ms: int = NOT_SEALED
+    legacy_topic_name: str | None = None
+    unknown: tuple[tuple[str, Any], ...] = ()
+    """Fields that we do not know, kept for the way back."""
+    range_unknown: tuple[tuple[str, Any], ...] = ()
+    """The same of its hash range."""
+
+    @property
+    def width(self) -> int:
+        """Number of hashes."""
+        return self.end - self.start + 1
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it takes writes."""
+        return self.state is SegmentState.ACTIVE
+
+    @property
+    def descriptor(self) -> str:
+        """Range and id as `0000-7fff-1` (PIP-468 "Segment Topic Management via Admin API")."""
+        return segment_descriptor(self.start, self.end, self.segment_id)
+
+
+def segment_topic(topic: str, segment: Segment) -> str:
+    """The name of the topic that contains a segment's messages: `segment://tenant/namespace/name/0000-7fff-1`."""
+    return segment_topic_name(topic, segment.descriptor)
