@@ -2,8 +2,9 @@
 
 A stream is made in a closed loop: what the engine decides is applied, refused or left alone, and people split and merge
 by hand. It is recorded, so that any engine can be run over it: `python -m tests.engine.streams TREE COUNT [FIRST]` does
-so with that of another work tree (the release before this one, say) and compares every byte that is said or stored.
-What the release before said to the first streams is kept in `said.json` (`--record TREE`).
+so with that of another work tree (the release before this one, say) and compares every byte that is said, and those of
+the stored loads. The stored topics differ: since the job's policy is a message they hold it. What the release before
+said to the first streams is kept in `said.json` (`--record TREE`). Long, as all of it must start in the other tree too.
 """
 
 from __future__ import annotations

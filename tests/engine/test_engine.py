@@ -1,4 +1,7 @@
-"""The bucket engine over whole stories: events and samples in, decisions, holds, loads and dead letters out. No JVM."""
+"""The bucket engine over whole stories: events and samples in, decisions, holds, loads and dead letters out. No JVM.
+
+Long, as it goes through everything that can happen to a bucket; the stories share `started` and the instants below.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The admin REST interface against what a real Pulsar 5.0.0-M1 answered, and right answers where Pulsar's are wrong."""
+"""The admin REST interface against what a real Pulsar 5.0.0-M1 answered, and right answers where Pulsar's are wrong.
+
+Long, as it goes through Pulsar's calls one after the other.
+"""
 
 from __future__ import annotations
 
