@@ -79,6 +79,8 @@ class ConsumerEvent(Wire):
     consumers: Count
     at: Millis
     sender: Sender | None = None
+    topic_created_at: Millis | None = None
+    """When this life of the topic began, as in `LayoutEvent`."""
 
 
 class LayoutEvent(Wire):
@@ -93,6 +95,9 @@ class LayoutEvent(Wire):
     layout: ScalableTopicMetadata
     at: Millis
     sender: Sender | None = None
+    topic_created_at: Millis | None = None
+    """When this life of the topic began: a topic that is deleted and created again has a strictly later one. Absent
+    (Pulsar does not say it): lives cannot be told apart by it."""
 
 
 class PolicyEvent(Wire):

@@ -56,6 +56,10 @@ CONTROL = {
 }
 
 
+LIVING = [("consumer-events", CONSUMER), ("control-events", CONTROL["layout"])]
+"""Messages that say which life of the topic they are about."""
+
+
 def parse(source, body, key=TOPIC):
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     return parse_message(source, None if key is None else key.encode(), raw)
@@ -181,3 +185,12 @@ def test_no_bytes_make_the_parser_raise(source, key, value):
 def test_no_json_in_a_field_makes_the_parser_raise(junk, field):
     answer = parse("segment-stats", {**STATS, field: junk})
     assert isinstance(answer, (Rejected, SegmentStats))
+
+
+@pytest.mark.parametrize(("source", "body"), LIVING)
+def test_the_life_of_a_topic_may_be_said_and_is_left_out_where_it_is_not(source, body):
+    message = parse(source, {**body, "topicCreatedAt": 1763650000000})
+    assert message.topic_created_at == 1763650000000
+    assert json.loads(message.to_json())["topicCreatedAt"] == 1763650000000
+    assert "topicCreatedAt" not in parse(source, body).to_json()
+    assert isinstance(parse(source, {**body, "topicCreatedAt": "yesterday"}), Rejected)
