@@ -63,7 +63,7 @@ def main(quick: bool, parts: set[str]) -> None:
                 f'[kafka]\nbootstrap = "{broker.bootstrap}"\n[controller]\nport = 0\ndatabase = "{work}/layouts.db"\n'
                 "snapshot_seconds = 86400\n"
             )
-            report = {} if parts == PARTS else json.loads(RESULT.read_text())
+            report: dict[str, Any] = {}
             if "topics" in parts:
                 report["topics"] = {"machine": machine_now(), "sizes": _topics(work, settings, topics)}
             if "watching" in parts:
@@ -76,7 +76,9 @@ def main(quick: bool, parts: set[str]) -> None:
         finally:
             broker.stop()
     _show(report)
-    RESULT.write_text(json.dumps(report, indent=2) + "\n")
+    if not quick:
+        # What was not measured stays as it is on record.
+        RESULT.write_text(json.dumps({**json.loads(RESULT.read_text()), **report}, indent=2) + "\n")
 
 
 def _topics(work: Path, settings: Path, sizes: tuple[int, ...]) -> list[dict[str, Any]]:
@@ -225,8 +227,17 @@ def _percentile(values: list[float], share: float) -> float:
 
 
 def _show(report: dict[str, Any]) -> None:
-    print(report["topics"]["machine"])
-    for row in report["topics"]["sizes"]:
+    if "topics" in report:
+        _show_topics(report["topics"])
+    if "watching" in report:
+        _show_watching(report["watching"])
+    if "nodes" in report:
+        show_nodes(report["nodes"])
+
+
+def _show_topics(found: dict[str, Any]) -> None:
+    print(found["machine"])
+    for row in found["sizes"]:
         without = row["start_seconds_without"]
         print(
             f"{row['topics']:7,} topics: start {row['start_seconds']:.2f} s, {without:.2f} s without; "
@@ -239,8 +250,11 @@ def _show(report: dict[str, Any]) -> None:
                 f"    {name:10} {rates['one_caller']:8,.0f}/s, four callers {rates['four_callers']:8,.0f}/s; floor "
                 f"{rates['floor']:8,.0f} commits/s, {rates['floor'] / rates['one_caller']:.1f} times the first"
             )
-    print(report["watching"]["machine"])
-    for row in report["watching"]["sizes"]:
+
+
+def _show_watching(found: dict[str, Any]) -> None:
+    print(found["machine"])
+    for row in found["sizes"]:
         print(
             f"{row['sessions']:7,} sessions: p50 {row['p50_ms']:.1f} ms, p99 {row['p99_ms']:.1f} ms, most "
             f"{row['most_ms']:.1f} ms; the floor p50 {row['floor_p50_ms']:.1f} ms, p99 {row['floor_p99_ms']:.1f} ms"
@@ -249,7 +263,6 @@ def _show(report: dict[str, Any]) -> None:
             f"        {row['message_bytes']:,} B to each; {row['processor_ms_per_split']:.0f} ms of processor a split; "
             f"{row['memory_kb_per_session']} kB of memory a session"
         )
-    show_nodes(report["nodes"])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """A fleet of scalable topics as the benchmarks need it: its layouts and its samples, as the bytes of Kafka messages.
 
 Samples are put together from encoded pieces, so that making them takes little of the machine that is measured; each
-piece comes from the message models, and the first message is held against them.
+piece comes from the message models, and the first message of each reporter is held against them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,10 @@ from schemas.messages import LayoutEvent, SegmentSample, SegmentStats
 
 RATES = 5_000
 """Distinct pairs of rates that segments go to and fro between."""
+_HOT_RATE = 14_000.0
+"""Messages per second; PIP-483 splits above 10,000."""
+_HOT = 2 * RATES
+"""The code of `_HOT_RATE`, after those of the pairs."""
 
 
 def sample_of(segment: int, rate: float) -> SegmentSample:
@@ -29,16 +33,24 @@ def sample_of(segment: int, rate: float) -> SegmentSample:
 
 
 class Fleet:
-    """Topics of equally many segments; in each round a share of the segments moves by more than the ±25 % band."""
+    """Topics of equally many segments; in each round a share of the segments moves by more than the ±25 % band.
 
-    def __init__(self, topics: int, segments: int, significant: float, prefix: str = "orders") -> None:
+    Every topic's segments are dealt out to `reporters` in turn, each of which reports its own (one broker owns a
+    segment, so a topic of ten segments has up to ten reporters).
+    """
+
+    def __init__(
+        self, topics: int, segments: int, significant: float, prefix: str = "orders", reporters: int = 1
+    ) -> None:
         self.names = [f"topic://acme/shop/{prefix}-{number:06d}" for number in range(topics)]
+        self.reporters = min(reporters, segments)
         self._segments, self._significant = segments, significant
         self._random = np.random.default_rng(7)
         low = self._random.uniform(2_000, 5_000, RATES)
-        self._rates = np.stack([low, low * 1.9])
+        self._rates = np.append(np.stack([low, low * 1.9]).ravel(), _HOT_RATE)
         self._pair = self._random.integers(0, RATES, (topics, segments))
         self._side = np.zeros((topics, segments), np.int64)
+        self._is_hot = np.zeros(topics, np.bool_)
         self._encoded = cache(self._encode)
         self._check()
 
@@ -50,25 +62,38 @@ class Fleet:
             event = LayoutEvent(v=1, type="layout", topic=name, cause="created", layout=layout, at=now)
             yield name, event.to_json().encode()
 
+    def heat(self, topics: int) -> None:
+        """From the next round on the first segment of so many topics is hot: each has to be split."""
+        self._is_hot[:topics] = True
+
     def round(self, sampled_at: int) -> Iterator[tuple[str, bytes]]:
-        """Key and value of a report of each topic; `sampled_at` in milliseconds."""
+        """Key and value of each reporter's report of each topic; `sampled_at` in milliseconds."""
         moved = self._random.random(self._side.shape) < self._significant
         self._side ^= moved
-        codes = (self._side * RATES + self._pair).tolist()
-        encoded, middle = self._encoded, b'","reporter":"broker-1","sampledAt":%d,"segments":[' % sampled_at
+        codes = self._side * RATES + self._pair
+        codes[self._is_hot, 0] = _HOT
+        for reporter in range(self.reporters):
+            yield from self._reports(reporter, codes[:, reporter :: self.reporters].tolist(), sampled_at)
+
+    def _reports(self, reporter: int, codes: list[list[int]], sampled_at: int) -> Iterator[tuple[str, bytes]]:
+        encoded = self._encoded
+        middle = b'","reporter":"broker-%d","sampledAt":%d,"segments":[' % (reporter, sampled_at)
         for name, row in zip(self.names, codes, strict=True):
-            samples = b",".join([encoded(segment, code) for segment, code in enumerate(row)])
+            samples = b",".join([encoded(reporter + place * self.reporters, code) for place, code in enumerate(row)])
             yield name, b"".join((b'{"v":1,"topic":"', name.encode(), middle, samples, b"]}"))
 
     def _encode(self, segment: int, code: int) -> bytes:
-        return sample_of(segment, self._rates[divmod(code, RATES)]).to_json().encode()
+        return sample_of(segment, self._rates[code]).to_json().encode()
 
     def _check(self) -> None:
-        name, value = next(self.round(5))
-        rates = [self._rates[self._side[0, segment], self._pair[0, segment]] for segment in range(self._segments)]
-        samples = [sample_of(segment, rate) for segment, rate in enumerate(rates)]
-        expected = SegmentStats(v=1, topic=name, reporter="broker-1", sampled_at=5, segments=samples)
-        assert value.decode() == expected.to_json()
+        codes = self._side * RATES + self._pair
+        for reporter in range(self.reporters):
+            segments = range(reporter, self._segments, self.reporters)
+            mine = codes[:1, reporter :: self.reporters].tolist()
+            name, value = next(self._reports(reporter, mine * len(self.names), 5))
+            samples = [sample_of(segment, self._rates[codes[0, segment]]) for segment in segments]
+            expected = SegmentStats(v=1, topic=name, reporter=f"broker-{reporter}", sampled_at=5, segments=samples)
+            assert value.decode() == expected.to_json()
 
 
 class Sender:

@@ -2,8 +2,8 @@
 
 Run as `python -m benchmarks.latency [--quick]`. Each event is of a topic of its own, of one segment and two consumers:
 each leads to one split. Measured from the event's own time to the instant at which the last table of its batch
-was committed. The stages are Spark's own durations of the same batches. Prints a table and writes
-benchmarks/latency.json.
+was committed. Ticks over every topic, other consumers' events and the controller's snapshots go on all the time. The
+stages are Spark's own durations of the same batches. Prints a table and writes benchmarks/latency.json.
 """
 
 from __future__ import annotations
@@ -12,64 +12,77 @@ import json
 import os
 import platform
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from itertools import islice
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Producer
 from pyspark.sql.streaming import StreamingQuery
 
+from benchmarks.feeds import feeding
 from benchmarks.fleet import Fleet, Sender
+from benchmarks.jobs import batches_of, on_a_broker
 from benchmarks.processes import cpu_seconds
-from benchmarks.stream import batches_of, on_a_broker
 from lake.tables import open_table
-from schemas.kafka import CONSUMER_EVENTS, SEGMENT_STATS
+from schemas.kafka import CONSUMER_EVENTS
 from schemas.messages import ConsumerEvent
 from schemas.settings import Settings
 from schemas.tables import DECISIONS
 from streaming.job import start_query
 from streaming.session import start_session
 from streaming.sink import LakeSink, WrittenBatch
+from streaming.ticks import TickWriter
 
+EVENTS = 500
+"""Of each scenario: so many that five are beyond the 99th percentile."""
+QUICK_EVENTS = 30
+EVENT_SECONDS = 0.5
+"""Between two events, on average."""
 LOADED_TOPICS = 10_000
-SAMPLES_PER_SECOND = 100_000
 SEGMENTS = 10
+SAMPLES_PER_SECOND = LOADED_TOPICS * SEGMENTS
+TICK_SECONDS = 60.0
 
 
 def main(quick: bool) -> None:
     """Measures, prints, writes."""
-    events = 30 if quick else 150
+    events = QUICK_EVENTS if quick else EVENTS
     with tempfile.TemporaryDirectory() as work, on_a_broker(Path(work), 16, 50_000) as settings:
         report = {
             "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.machine()},
             **_measure(settings, events),
         }
     _show(report)
+    if quick:
+        return
     (Path(__file__).parent / "latency.json").write_text(json.dumps(report, indent=2) + "\n")
 
 
 def _measure(settings: Settings, events: int) -> dict[str, Any]:
     spark = start_session(settings)
     written: list[WrittenBatch] = []
+    bootstrap = settings.kafka.bootstrap
+    fleet: dict[str, Any] = {"topics": LOADED_TOPICS, "segments": SEGMENTS, "prefix": "loaded"}
+    ticks = TickWriter(bootstrap, TICK_SECONDS)
     try:
-        query = start_query(spark, settings, LakeSink(settings.lake_path, "delta-rs", lambda *_: None, written.append))
+        query = start_query(spark, settings, LakeSink(settings.lake_path, "delta-rs", ticks.ask, written.append))
         _send_layouts(settings, Fleet(LOADED_TOPICS, SEGMENTS, 0.1, "loaded"))
         _until(lambda: sum(row["events"] for row in batches_of(settings)) >= LOADED_TOPICS, query)
-        _events(settings, "warm-up", 20, query)
-        alone = _scenario(settings, query, written, "alone", events)
-        with _samples(settings.kafka.bootstrap):
-            _events(settings, "warm-up-loaded", 20, query)
-            loaded = _scenario(settings, query, written, "loaded", events)
+        ticks.start()
+        with feeding("announcements", bootstrap, **fleet):
+            _events(settings, "warm-up", 20, query)
+            alone = _scenario(settings, query, written, "alone", events)
+            with feeding("samples", bootstrap, seconds=1, **fleet):
+                _events(settings, "warm-up-loaded", 20, query)
+                loaded = _scenario(settings, query, written, "loaded", events)
         idle = _idle_cores(spark.sparkContext._gateway.proc, 20.0)
         query.stop()
     finally:
+        ticks.stop()
         spark.stop()
     return {"alone": alone, f"under {SAMPLES_PER_SECOND} samples/s": loaded, "idle cores": idle}
 
@@ -97,12 +110,13 @@ def _scenario(
 
 
 def _events(settings: Settings, name: str, count: int, query: StreamingQuery) -> list[int]:
-    """Milliseconds from each event to the commit of its batch; about one event a second, at irregular times."""
+    """Milliseconds from each event to the commit of its batch; events come at irregular times."""
     producer = Producer({"bootstrap.servers": settings.kafka.bootstrap, "linger.ms": 0})
     fleet = Fleet(count, 1, 0.0, name)
-    known = sum(row["events"] for row in batches_of(settings))
     _send_layouts(settings, fleet)
-    _until(lambda: sum(row["events"] for row in batches_of(settings)) >= known + count, query)
+    sent_at = datetime.now(timezone.utc)
+    # The first batch after that may have been planned before it.
+    _until(lambda: sum(row["batch_at"] > sent_at for row in batches_of(settings)) >= 2, query)
     sent = {}
     for number, topic in enumerate(fleet.names):
         now = sent[topic] = time.time_ns() // 1_000_000
@@ -111,7 +125,7 @@ def _events(settings: Settings, name: str, count: int, query: StreamingQuery) ->
         )
         producer.produce(CONSUMER_EVENTS.name, event.to_json().encode(), topic.encode())
         producer.flush(5)
-        time.sleep(0.8 + 0.4 * (number * 0.618 % 1))
+        time.sleep(EVENT_SECONDS * (0.5 + number * 0.618 % 1))
 
     def decided() -> dict[str, int]:
         table = open_table(settings.lake_path, DECISIONS)
@@ -128,29 +142,6 @@ def _send_layouts(settings: Settings, fleet: Fleet) -> None:
     sender = Sender(settings.kafka.bootstrap)
     sender.layouts(fleet)
     sender.flush()
-
-
-@contextmanager
-def _samples(bootstrap: str) -> Iterator[None]:
-    """A producer process that sends samples of the loaded topics at a steady rate."""
-    process = subprocess.Popen([sys.executable, "-m", "benchmarks.latency", "--feed", bootstrap])
-    try:
-        yield
-    finally:
-        process.terminate()
-        process.wait(10)
-
-
-def _feed(bootstrap: str) -> None:
-    fleet, sender = Fleet(LOADED_TOPICS, SEGMENTS, 0.1, "loaded"), Sender(bootstrap)
-    per_step = SAMPLES_PER_SECOND // SEGMENTS // 20
-    due = time.monotonic()
-    while True:
-        reports = fleet.round(time.time_ns() // 1_000_000)
-        for _ in range(LOADED_TOPICS // per_step):
-            sender.send(SEGMENT_STATS.name, islice(reports, per_step))
-            due += 0.05
-            time.sleep(max(0.0, due - time.monotonic()))
 
 
 def _idle_cores(jvm: Any, seconds: float) -> float | None:
@@ -190,7 +181,4 @@ def _show(report: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    if "--feed" in sys.argv:
-        _feed(sys.argv[-1])
-    else:
-        main("--quick" in sys.argv)
+    main("--quick" in sys.argv)

@@ -1,8 +1,9 @@
 """The whole job for an hour at a steady load: does memory, the checkpoint or the time of a batch grow?
 
 Run as `python -m benchmarks.soak [--minutes 60] [--topics 100000]`; not part of `make bench`. Every topic of ten
-segments reports every 20 s, a tenth of the segments having moved by more than the band; ticks come every 60 s. Prints a
-line a minute; benchmarks/soak.json has them at the end, with the growth of the second half.
+segments reports every 20 s, a tenth of the segments having moved by more than the band; ticks come every 60 s, consumer
+events and the controller's snapshots all the time. Prints a line a minute; benchmarks/soak.json has them at the end,
+with the growth of the second half.
 """
 
 from __future__ import annotations
@@ -11,21 +12,19 @@ import json
 import os
 import platform
 import statistics
-import subprocess
-import sys
 import tempfile
 import threading
-import time
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import click
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
+from benchmarks.feeds import feeding
 from benchmarks.fleet import Fleet, Sender
+from benchmarks.jobs import batches_of, on_a_broker
 from benchmarks.processes import cpu_seconds, folder_bytes, resident_mb
-from benchmarks.stream import batches_of, on_a_broker
-from schemas.kafka import SEGMENT_STATS
 from schemas.settings import Settings
 from streaming.job import start_query
 from streaming.session import start_session
@@ -40,11 +39,8 @@ TICK_SECONDS = 60.0
 @click.command()
 @click.option("--minutes", default=60, show_default=True)
 @click.option("--topics", default=100_000, show_default=True)
-@click.option("--feed", hidden=True, help="The broker to feed, in the feeder's own process.")
-def main(minutes: int, topics: int, feed: str | None) -> None:
+def main(minutes: int, topics: int) -> None:
     """Measure, print, write."""
-    if feed is not None:
-        feed_steadily(feed, topics)
     with tempfile.TemporaryDirectory() as work, on_a_broker(Path(work), 16, 100_000) as settings:
         by_minute = _measure(settings, topics, minutes)
     report = {
@@ -57,24 +53,10 @@ def main(minutes: int, topics: int, feed: str | None) -> None:
     (Path(__file__).parent / "soak.json").write_text(json.dumps(report, indent=2) + "\n")
 
 
-def feed_steadily(bootstrap: str, topics: int) -> None:
-    """Sends reports of every topic in turn, evenly, until it is ended."""
-    fleet, sender = Fleet(topics, SEGMENTS, 0.1), Sender(bootstrap)
-    steps = REPORT_SECONDS * 20
-    due = time.monotonic()
-    while True:
-        reports = fleet.round(time.time_ns() // 1_000_000)
-        for _ in range(steps):
-            sender.send(SEGMENT_STATS.name, islice(reports, -(-topics // steps)))
-            due += REPORT_SECONDS / steps
-            time.sleep(max(0.0, due - time.monotonic()))
-
-
 def _measure(settings: Settings, topics: int, minutes: int) -> list[dict[str, Any]]:
     bootstrap = settings.kafka.bootstrap
     spark = start_session(settings, {"spark.driver.memory": "3g"})
     ticks = TickWriter(bootstrap, TICK_SECONDS)
-    feeder = None
     try:
         sender = Sender(bootstrap)
         sender.layouts(Fleet(topics, SEGMENTS, 0.1))
@@ -82,35 +64,39 @@ def _measure(settings: Settings, topics: int, minutes: int) -> list[dict[str, An
         query = start_query(spark, settings, LakeSink(settings.lake_path, "delta-rs", ticks.ask))
         while sum(row["events"] for row in batches_of(settings)) < topics:
             threading.Event().wait(1)
-        feeder = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.soak", "--feed", bootstrap, "--topics", str(topics)]
-        )
         ticks.start()
-        jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
-        by_minute: list[dict[str, Any]] = []
-        seen, used = len(batches_of(settings)), cpu_seconds(jvm)
-        for minute in range(1, minutes + 1):
-            threading.Event().wait(60)
-            if query.exception() is not None:
-                raise SystemExit(str(query.exception()))
-            batches = batches_of(settings)
-            now_used = cpu_seconds(jvm)
-            by_minute.append({
-                "minute": minute, **_of(batches[seen:]), "cores": round((now_used - used) / 60, 2),
-                "resident_mb": resident_mb(jvm),
-                "checkpoint_mb": round(folder_bytes(Path(settings.stream.checkpoint)) / 1e6, 1),
-                "lake_mb": round(folder_bytes(Path(settings.lake_path)) / 1e6, 1),
-            })  # fmt: skip
-            print(by_minute[-1], flush=True)
-            seen, used = len(batches), now_used
+        fleet = {"topics": topics, "segments": SEGMENTS}
+        with (
+            feeding("samples", bootstrap, seconds=REPORT_SECONDS, **fleet),
+            feeding("announcements", bootstrap, **fleet),
+        ):
+            by_minute = _by_minute(spark, settings, query, minutes)
         query.stop()
         return by_minute
     finally:
         ticks.stop()
-        if feeder is not None:
-            feeder.terminate()
-            feeder.wait(10)
         spark.stop()
+
+
+def _by_minute(spark: SparkSession, settings: Settings, query: StreamingQuery, minutes: int) -> list[dict[str, Any]]:
+    jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
+    by_minute: list[dict[str, Any]] = []
+    seen, used = len(batches_of(settings)), cpu_seconds(jvm)
+    for minute in range(1, minutes + 1):
+        threading.Event().wait(60)
+        if query.exception() is not None:
+            raise SystemExit(str(query.exception()))
+        batches = batches_of(settings)
+        now_used = cpu_seconds(jvm)
+        by_minute.append({
+            "minute": minute, **_of(batches[seen:]), "cores": round((now_used - used) / 60, 2),
+            "resident_mb": resident_mb(jvm),
+            "checkpoint_mb": round(folder_bytes(Path(settings.stream.checkpoint)) / 1e6, 1),
+            "lake_mb": round(folder_bytes(Path(settings.lake_path)) / 1e6, 1),
+        })  # fmt: skip
+        print(by_minute[-1], flush=True)
+        seen, used = len(batches), now_used
+    return by_minute
 
 
 def _of(batches: list[dict[str, Any]]) -> dict[str, Any]:

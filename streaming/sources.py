@@ -33,7 +33,7 @@ def raw_rows(
     """
     events = _source(spark, bootstrap, ",".join(EVENT_SOURCES), max_events, start)
     stats = _source(spark, bootstrap, ",".join(SAMPLE_SOURCES), max_stats, start)
-    return _with_bucket(events, buckets).unionByName(_with_bucket(stats, buckets))
+    return with_bucket(events, buckets).unionByName(with_bucket(stats, buckets))
 
 
 def bucket_of(key: Column, buckets: int) -> Column:
@@ -58,7 +58,8 @@ def _source(spark: SparkSession, bootstrap: str, topics: str, most: int, start: 
     return reader.load()
 
 
-def _with_bucket(source: DataFrame, buckets: int) -> DataFrame:
+def with_bucket(source: DataFrame, buckets: int) -> DataFrame:
+    """Kafka records, streaming or not, as the raw rows that the first stage decodes."""
     columns = {
         "source": F.col("topic"),
         "key": F.col("key"),

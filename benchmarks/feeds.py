@@ -1,0 +1,87 @@
+"""What goes on around a job while it is measured: a steady stream of samples, and what controllers announce.
+
+Each feed is a process of its own (`feeding`), so that it takes nothing from the driver's interpreter. `announcements`
+is what the consumers of a fleet and its controllers say: every topic's layout and consumers once in five minutes (the
+controller's snapshots), and in each second one topic of a thousand gains or loses a consumer.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count, cycle, islice
+
+from benchmarks.fleet import Fleet, Sender
+from decisions.topic.layout import SegmentLayout
+from schemas.kafka import CONSUMER_EVENTS, CONTROL_EVENTS, SEGMENT_STATS
+from schemas.messages import ConsumerEvent, ConsumerEventKind, LayoutEvent
+
+SNAPSHOT_SECONDS = 300
+"""`controller.snapshot_seconds` as it is delivered."""
+EVENTFUL = 1_000
+"""One of so many topics has a consumer event in each second."""
+STEPS_PER_SECOND = 20
+
+
+@contextmanager
+def feeding(kind: str, bootstrap: str, **about: int | str) -> Iterator[None]:
+    """Runs the feed `samples` or `announcements` beside the block; `about` are its arguments."""
+    process = subprocess.Popen([sys.executable, "-m", "benchmarks.feeds", kind, bootstrap, json.dumps(about)])
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def samples(bootstrap: str, topics: int, segments: int, seconds: int, prefix: str = "orders") -> None:
+    """Sends a report of every topic once in `seconds`, evenly, until it is ended."""
+    fleet, sender = Fleet(topics, segments, 0.1, prefix), Sender(bootstrap)
+    per_step = -(-topics // (seconds * STEPS_PER_SECOND))
+    due = time.monotonic()
+    while True:
+        reports = fleet.round(_now())
+        for _ in range(seconds * STEPS_PER_SECOND):
+            sender.send(SEGMENT_STATS.name, islice(reports, per_step))
+            due = _wait_for(due + 1 / STEPS_PER_SECOND)
+
+
+def announcements(bootstrap: str, topics: int, segments: int, prefix: str = "orders") -> None:
+    """Sends snapshots and consumer events evenly until it is ended."""
+    names = Fleet(topics, segments, 0.0, prefix).names
+    sender, in_turn, counts = Sender(bootstrap), cycle(names), dict.fromkeys(names, 1)
+    layout = SegmentLayout.create(segments, _now() - 3_600_000).to_metadata()
+    due = time.monotonic()
+    for second in count():
+        due = _wait_for(due + 1.0)
+        now = _now()
+        for name in islice(in_turn, -(-topics // SNAPSHOT_SECONDS)):
+            snapshot = LayoutEvent(v=1, type="layout", topic=name, cause="snapshot", layout=layout, at=now)
+            sender.send(CONTROL_EVENTS.name, iter([(name, snapshot.to_json().encode())]))
+            sender.send(CONSUMER_EVENTS.name, iter([_consumers(name, "snapshot", counts[name], now)]))
+        for name in names[second % EVENTFUL :: EVENTFUL]:
+            counts[name] = 3 - counts[name]
+            event: ConsumerEventKind = "registered" if counts[name] == 2 else "unregistered"
+            sender.send(CONSUMER_EVENTS.name, iter([_consumers(name, event, counts[name], now)]))
+
+
+def _consumers(name: str, event: ConsumerEventKind, consumers: int, at: int) -> tuple[str, bytes]:
+    said = ConsumerEvent(v=1, topic=name, subscription="s", type="STREAM", event=event, consumers=consumers, at=at)
+    return name, said.to_json().encode()
+
+
+def _wait_for(due: float) -> float:
+    time.sleep(max(0.0, due - time.monotonic()))
+    return due
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+if __name__ == "__main__":
+    {"samples": samples, "announcements": announcements}[sys.argv[1]](sys.argv[2], **json.loads(sys.argv[3]))

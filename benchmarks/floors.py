@@ -1,0 +1,50 @@
+"""What the job's work costs without the job: the floors that its speed is compared with.
+
+Stage: a part of `benchmarks.stream`. A floor is a batch read of records that the job reads too, on the same Spark. The
+first reads and shuffles the raw rows by bucket. The second decodes them as the job does, in the job's own first stage,
+and shuffles what that leaves; what the job costs beyond it is state, evaluation, tables and checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from functools import partial
+
+from pyspark.sql import SparkSession
+
+from engine.families import bucket_packer
+from engine.kernel.packing import PACKED_DDL
+from schemas.kafka import SEGMENT_STATS
+from schemas.settings import Settings
+from streaming.sources import KAFKA_OPTIONS, with_bucket
+
+RUNS = 3
+
+
+def measure_floors(spark: SparkSession, settings: Settings, messages: int) -> dict[str, float]:
+    """Messages per second of each floor: medians of `RUNS` runs in turns, after one that counts for nothing."""
+    floors = {
+        "read and shuffle": partial(_read, spark, settings, messages, decode=False),
+        "and decode as the job does": partial(_read, spark, settings, messages, decode=True),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in floors}
+    for _ in range(RUNS + 1):
+        for name, run in floors.items():
+            began = time.perf_counter()
+            run()
+            seconds[name].append(time.perf_counter() - began)
+    return {name: messages / statistics.median(several[1:]) for name, several in seconds.items()}
+
+
+def _read(spark: SparkSession, settings: Settings, messages: int, decode: bool) -> None:
+    """The first `messages` records, equally many of each partition."""
+    partitions, buckets = SEGMENT_STATS.partitions, settings.stream.buckets
+    ends = {SEGMENT_STATS.name: {str(number): messages // partitions for number in range(partitions)}}
+    reader = spark.read.format("kafka").option("kafka.bootstrap.servers", settings.kafka.bootstrap)
+    reader = reader.options(**KAFKA_OPTIONS).option("subscribe", SEGMENT_STATS.name)
+    rows = with_bucket(reader.option("endingOffsets", json.dumps(ends)).load(), buckets)
+    if decode:
+        rows = rows.mapInArrow(bucket_packer(buckets), PACKED_DDL)
+    rows.repartition(2, "bucket").write.format("noop").mode("overwrite").save()
