@@ -213,7 +213,7 @@ class _Caller:
         return cls(*await asyncio.open_connection(address.host, address.port))
 
     async def post(self, path: str) -> None:
-        self._writer.write(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n".encode())
+        self._writer.write(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n".encode())
         answer = await self._reader.readuntil(b"\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 204"), answer
 

@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from controller.access.callers import Access
 from controller.access.gate import RequestGate
 from controller.access.grants import Grants
+from controller.access.names import NodeNames
 from controller.access.roles import include_guarded
 from controller.housekeeping.housekeeper import PRUNE_SECONDS
 from controller.metadata.base import StoreError
@@ -37,7 +38,12 @@ ROUTES = (
 
 
 def create_app(
-    node: Node, access: Access, max_body_bytes: int, grace_seconds: float, prune_seconds: float = PRUNE_SECONDS
+    node: Node,
+    access: Access,
+    names: NodeNames,
+    max_body_bytes: int,
+    grace_seconds: float,
+    prune_seconds: float = PRUNE_SECONDS,
 ) -> FastAPI:
     """The ASGI application of a node; starting it starts the publisher, the watch and the housekeeping."""
     watcher = LayoutWatcher(node.nodes, node.url)
@@ -98,7 +104,7 @@ def create_app(
 
     app.router.default = _no_route
     answer_errors(app)
-    app.add_middleware(RequestGate, access=access, max_body_bytes=max_body_bytes)
+    app.add_middleware(RequestGate, access=access, names=names, max_body_bytes=max_body_bytes)
     return app
 
 

@@ -6,7 +6,6 @@ Stage: called by `anabranch controller`. All that can be wrong with the set-up i
 from __future__ import annotations
 
 import gc
-import ipaddress
 import logging
 import signal
 import socket
@@ -16,6 +15,7 @@ from collections.abc import Callable
 import uvicorn
 
 from controller.access.callers import Access
+from controller.access.names import NodeNames
 from controller.access.tokens import TokensError
 from controller.app import create_app
 from controller.errors import StartError
@@ -26,6 +26,7 @@ from controller.segments.kafka import KafkaSegments
 from controller.segments.no_segments import NoSegments
 from controller.service import wall_clock_ms
 from decisions.autoscale.policy import ClusterPolicy, PolicyError, read_cluster_policy
+from schemas.addresses import is_loopback
 from schemas.settings import ControllerSettings, Settings
 
 log = logging.getLogger(__name__)
@@ -58,7 +59,8 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> None:
             )
             node = Node(nodes, _segments(settings), about, wall_clock_ms)
             node.registration.claim()
-            app = create_app(node, access, chosen.max_body_bytes, chosen.consumer_grace_seconds)
+            names = NodeNames(chosen.host, [url, chosen.url], [socket.gethostname(), *chosen.names])
+            app = create_app(node, access, names, chosen.max_body_bytes, chosen.consumer_grace_seconds)
             config = uvicorn.Config(
                 app,
                 http="h11",
@@ -159,7 +161,7 @@ def _access(settings: Settings) -> Access:
 
 
 def _listen(chosen: ControllerSettings, access: Access) -> socket.socket:
-    if not access.is_guarded and not _is_loopback(chosen.host):
+    if not access.is_guarded and not is_loopback(chosen.host):
         raise StartError(
             f"controller.host {chosen.host} is not a loopback address and needs tokens: name a file of them in "
             "controller.tokens_file (anabranch token new), or set ANABRANCH_CONTROLLER_TOKEN"
@@ -178,13 +180,6 @@ def _listen(chosen: ControllerSettings, access: Access) -> socket.socket:
         # The kernel cuts off a client that reads nothing, and its write buffer goes with it.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, MAX_UNREAD_SECONDS * 1000)
     return listening
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _url(chosen: ControllerSettings, listening: socket.socket) -> str:

@@ -1,4 +1,4 @@
-"""What every request passes before it is routed: whose token it carries, the size of its body, the path as it was sent.
+"""What every request passes before it is routed: who is called, whose token it carries, the size of its body.
 
 Stage: around the app. Routing goes by the raw path, so that an encoded slash stays inside its segment;
 `controller.rest.topic_names` decodes the segments. The whole body is read here, up to a bound, so that no endpoint
@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from controller.access.callers import ANYBODY, CALLER, Access, Caller
+from controller.access.names import NodeNames, is_form
 
 log = logging.getLogger(__name__)
 
@@ -26,14 +27,15 @@ class _BrokenOff(Exception):
 
 
 class RequestGate:
-    """Lets a request in when its caller is known and it is small enough; answers 401 or 413 otherwise.
+    """Lets a request in when no page of a stranger sends it, its caller is known and it is small enough.
 
     Every request that is more than a read is logged: who asked for what, and what was answered.
     """
 
-    def __init__(self, app: ASGIApp, access: Access, max_body_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, access: Access, names: NodeNames, max_body_bytes: int) -> None:
         self._app = app
         self._access = access
+        self._names = names
         self._max_body_bytes = max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -41,15 +43,16 @@ class RequestGate:
             await self._app(scope, receive, send)
             return
         path = _raw_path(scope)
-        headers = dict(scope["headers"])
-        if scope["type"] == "websocket" and _is_foreign(headers):
-            await JSONResponse({"reason": "a page of another origin may not connect"}, 403)(scope, receive, send)
+        refusal = self._names.refusal(scope["headers"])
+        if refusal is not None:
+            await JSONResponse({"reason": refusal}, 403)(scope, receive, send)
             return
+        headers = dict(scope["headers"])
         caller = self._access.caller(headers.get(b"authorization", b"")) if path not in OPEN_PATHS else ANYBODY
         if caller is None:
-            refusal = JSONResponse({"reason": "this needs the header Authorization: Bearer <token>"}, 401)
-            refusal.headers["WWW-Authenticate"] = "Bearer"
-            await refusal(scope, receive, send)
+            unknown = JSONResponse({"reason": "this needs the header Authorization: Bearer <token>"}, 401)
+            unknown.headers["WWW-Authenticate"] = "Bearer"
+            await unknown(scope, receive, send)
             return
         scope = {**scope, "path": path, CALLER: caller}
         if self._access.is_guarded and scope.get("method") not in ("GET", "HEAD"):
@@ -68,6 +71,10 @@ class RequestGate:
         if body is None:
             reason = f"the body is larger than {self._max_body_bytes} bytes"
             await JSONResponse({"reason": reason}, 413)(scope, receive, send)
+            return
+        if body and is_form(headers.get(b"content-type", b"")):
+            reason = "a body is JSON: send it with Content-Type: application/json"
+            await JSONResponse({"reason": reason}, 415)(scope, receive, send)
             return
         pending = [body]
 
@@ -104,12 +111,6 @@ def _logged(send: Send, what: str, caller: Caller) -> Send:
         await send(message)
 
     return tell
-
-
-def _is_foreign(headers: dict[bytes, bytes]) -> bool:
-    """Browsers let a page of any origin open a WebSocket, and say which it is."""
-    origin = headers.get(b"origin")
-    return origin is not None and origin.partition(b"://")[2] != headers.get(b"host")
 
 
 def _raw_path(scope: Scope) -> str:

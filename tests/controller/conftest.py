@@ -14,6 +14,7 @@ import pytest
 import uvicorn
 
 from controller.access.callers import Access
+from controller.access.names import NodeNames
 from controller.app import create_app
 from controller.layouts.store import LayoutStore
 from controller.metadata.base import MetadataStore
@@ -105,7 +106,7 @@ def run_controller(
     nodes = SqliteStore(database, UPGRADES) if isinstance(database, Path) else database
     settings = NodeSettings(url, bootstrap, policy, retention_seconds, snapshot_seconds, session_seconds=5)
     node = Node(nodes, segments or NoSegments(), settings, clock)
-    app = create_app(node, Access(tokens_file, token), 1_048_576, grace_seconds, prune_seconds)
+    app = create_app(node, Access(tokens_file, token), NodeNames("127.0.0.1"), 1_048_576, grace_seconds, prune_seconds)
     config = uvicorn.Config(app, http="h11", ws="websockets-sansio", log_config=None, log_level="warning")
     server = ControllerServer(config, app.state.end_sessions)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})

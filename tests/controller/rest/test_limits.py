@@ -59,7 +59,7 @@ def test_a_body_above_the_limit_is_413_wherever_it_goes(
 
 def test_a_request_that_is_no_http_is_refused_and_the_next_one_served(controller: RunningController) -> None:
     host, port = controller.client.base_url.host, controller.client.base_url.port
-    for noise in (b"\x00\xff\x17\x03" * 100 + b"\r\n\r\n", b"GET /\xc3\xbc HTTP/1.1\r\nHost: x\r\n\r\n"):
+    for noise in (b"\x00\xff\x17\x03" * 100 + b"\r\n\r\n", b"GET /\xc3\xbc HTTP/1.1\r\nHost: localhost\r\n\r\n"):
         with socket.create_connection((host, port), timeout=10) as connection:
             connection.sendall(noise)
             assert connection.recv(4096).startswith(b"HTTP/1.1 400")
@@ -70,7 +70,7 @@ def test_a_body_that_breaks_off_changes_nothing(controller: RunningController, n
     host, port = controller.client.base_url.host, controller.client.base_url.port
     path = f"/admin/v2/scalable/{namespace}/t"
     with socket.create_connection((host, port), timeout=10) as connection:
-        connection.sendall(f"PUT {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n".encode())
+        connection.sendall(f"PUT {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n".encode())
     assert controller.client.get(path).status_code == 404
 
 

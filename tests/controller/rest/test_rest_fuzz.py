@@ -93,7 +93,7 @@ def ask(
 ) -> tuple[HTTPResponse, bytes]:
     """The answer to a request whose path goes out byte by byte as it stands; of pushed layouts only the head."""
     host, port = controller.url.removeprefix("http://").split(":")
-    sent = {"Host": "x", "Content-Length": str(len(body)), "Connection": "close", **(more or {})}
+    sent = {"Host": "localhost", "Content-Length": str(len(body)), "Connection": "close", **(more or {})}
     head = "".join(f"{name}: {value}\r\n" for name, value in sent.items())
     with socket.create_connection((host, int(port)), timeout=30) as connection:
         connection.sendall(f"{verb} {path} HTTP/1.1\r\n{head}\r\n".encode("latin-1") + body)

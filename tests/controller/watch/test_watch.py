@@ -209,7 +209,7 @@ def test_a_client_that_takes_nothing_is_cut_off_while_others_go_on(tmp_path: Any
             stream.next()
             stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             stalled.connect(("127.0.0.1", running.client.base_url.port))
-            stalled.sendall(f"GET {path}/watch HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            stalled.sendall(f"GET {path}/watch HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             wait_until(lambda: sessions(running) == 2)
             for number in range(200):
                 running.client.post(f"{path}/autoScalePolicy", json={"maxSegments": 1 + number % 2})
