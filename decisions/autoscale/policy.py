@@ -194,7 +194,7 @@ def policy_warnings(policy: Policy) -> list[str]:
 
 def policy_digest(policy: Policy) -> str:
     """A short digest of the effective policy: equal policies have equal digests, in every process."""
-    return digest({field.name: getattr(policy, field.name) for field in fields(policy)}, size=8)
+    return digest({field.name: _said(getattr(policy, field.name)) for field in fields(policy)}, size=8)
 
 
 def policy_override(policy: Policy) -> AutoScalePolicyOverride:
@@ -286,6 +286,11 @@ def _whole(amount: Any, expected: str, written: Any) -> int:
     if amount.denominator != 1:
         raise QuantityError(f"{written!r} is not {expected}")
     return int(amount)
+
+
+def _said(value: Any) -> Any:
+    """A field's value as canonical JSON can say it: a threshold beyond all floats is infinite, and has no number."""
+    return str(value) if value in (math.inf, -math.inf) else value
 
 
 def _as_float(value: float) -> float:

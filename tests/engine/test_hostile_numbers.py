@@ -1,0 +1,54 @@
+"""Numbers that no sane producer sends, in valid messages: the stream goes on, and its rows fit their tables."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from schemas.metadata import AutoScalePolicyOverride
+from schemas.tables import TABLES
+from streaming.rows import rare_rows
+from tests.engine.buckets import Bucket
+from tests.engine.records import consumers, layout, policy, record, stats, tick
+from tests.engine.test_engine import NOW, SECOND, two_segments
+
+FIELDS = sorted(str(field.alias) for field in AutoScalePolicyOverride.model_fields.values())
+numbers = st.sampled_from([0, 2**31, 2**53 + 1, 2**63 - 1, 2**63, 10**30, 10**400, 10**4000, 1e308, 5e-324]).flatmap(
+    lambda number: st.sampled_from([number, -number])
+)
+SEGMENT_FIELDS = ("createdAtEpoch", "sealedAtEpoch", "createdAtMs", "sealedAtMs", "unknown")
+
+
+def goes_on(*announced):
+    """Decides on what was announced, makes rows of the tables of it, and does so again after a restart."""
+    bucket = Bucket()
+    for number, records in enumerate(
+        [announced, [stats({0: 5.0, 1: 1e7}, NOW + 9), consumers(5), tick(1)], [tick(2)]], 1
+    ):
+        output = bucket.batch(NOW + number * SECOND, *records)
+        for kind, body in output.bodies().items():
+            if kind in TABLES:
+                rare_rows(TABLES[kind], [body], 1)
+        bucket.restart()
+
+
+@given(st.sampled_from(FIELDS), numbers, st.sampled_from(["acme/shop", None, "topic"]))
+@example("mergeBytesRateInThreshold", 10**400, None)
+@example("splitBytesRateInThreshold", -(10**400), "topic")
+def test_a_policy_of_any_numbers_stops_nothing(field, number, scope):
+    override = {field: number}
+    if scope == "topic":
+        goes_on(layout(two_segments(), policy=override))
+    else:
+        goes_on(policy(override, scope), layout(two_segments()))
+
+
+@given(st.sampled_from([*SEGMENT_FIELDS, "epoch", "nextSegmentId"]), numbers)
+def test_a_layout_of_any_numbers_stops_nothing(field, number):
+    announced = layout(two_segments())
+    body = json.loads(announced.value)
+    for part in body["layout"]["segments"].values() if field in SEGMENT_FIELDS else [body["layout"]]:
+        part[field] = number
+    goes_on(record(announced.source, announced.key.decode(), body))
