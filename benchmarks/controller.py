@@ -57,7 +57,7 @@ def main(quick: bool, parts: set[str]) -> None:
         broker = EmbeddedBroker(work / "kafka", jars.kafka, heap="256m")
         broker.start()
         try:
-            create_topics(broker.bootstrap)
+            create_topics(broker.connection)
             settings = work / "bench.toml"
             settings.write_text(
                 f'[kafka]\nbootstrap = "{broker.bootstrap}"\n[controller]\nport = 0\ndatabase = "{work}/layouts.db"\n'

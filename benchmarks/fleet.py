@@ -15,6 +15,7 @@ from confluent_kafka import Producer
 
 from decisions.topic.layout import SegmentLayout
 from schemas.kafka import CONTROL_EVENTS, SEGMENT_STATS
+from schemas.kafka_connection import KafkaConnection
 from schemas.messages import LayoutEvent, SegmentSample, SegmentStats
 
 RATES = 5_000
@@ -101,8 +102,8 @@ class Sender:
 
     def __init__(self, bootstrap: str) -> None:
         self._producer = Producer({
-            "bootstrap.servers": bootstrap, "linger.ms": 50, "compression.type": "lz4", "batch.size": 1_000_000,
-            "queue.buffering.max.messages": 200_000,
+            **KafkaConnection(bootstrap).librdkafka(), "linger.ms": 50, "compression.type": "lz4",
+            "batch.size": 1_000_000, "queue.buffering.max.messages": 200_000,
         })  # fmt: skip
 
     def layouts(self, fleet: Fleet) -> None:

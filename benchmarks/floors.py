@@ -42,7 +42,7 @@ def _read(spark: SparkSession, settings: Settings, messages: int, decode: bool) 
     """The first `messages` records, equally many of each partition."""
     partitions, buckets = SEGMENT_STATS.partitions, settings.stream.buckets
     ends = {SEGMENT_STATS.name: {str(number): messages // partitions for number in range(partitions)}}
-    reader = spark.read.format("kafka").option("kafka.bootstrap.servers", settings.kafka.bootstrap)
+    reader = spark.read.format("kafka").options(**settings.kafka_connection().spark())
     reader = reader.options(**KAFKA_OPTIONS).option("subscribe", SEGMENT_STATS.name)
     rows = with_bucket(reader.option("endingOffsets", json.dumps(ends)).load(), buckets)
     if decode:

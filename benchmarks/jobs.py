@@ -22,7 +22,7 @@ def on_a_broker(work: Path, buckets: int, most: int) -> Iterator[Settings]:
     broker = EmbeddedBroker(work / "kafka", ensure_jars(settings, print).kafka, heap="512m")
     broker.start()
     try:
-        create_topics(broker.bootstrap)
+        create_topics(broker.connection)
         kafka = settings.kafka.model_copy(update={"bootstrap": broker.bootstrap})
         yield settings.model_copy(update={"kafka": kafka})
     finally:

@@ -67,7 +67,7 @@ def _measure(settings: Settings, events: int) -> dict[str, Any]:
     written: list[WrittenBatch] = []
     bootstrap = settings.kafka.bootstrap
     fleet: dict[str, Any] = {"topics": LOADED_TOPICS, "segments": SEGMENTS, "prefix": "loaded"}
-    ticks = TickWriter(bootstrap, TICK_SECONDS)
+    ticks = TickWriter(settings.kafka_connection(), TICK_SECONDS)
     try:
         query = start_query(spark, settings, LakeSink(settings.lake_path, "delta-rs", ticks.ask, written.append))
         _send_layouts(settings, Fleet(LOADED_TOPICS, SEGMENTS, 0.1, "loaded"))
@@ -111,7 +111,7 @@ def _scenario(
 
 def _events(settings: Settings, name: str, count: int, query: StreamingQuery) -> list[int]:
     """Milliseconds from each event to the commit of its batch; events come at irregular times."""
-    producer = Producer({"bootstrap.servers": settings.kafka.bootstrap, "linger.ms": 0})
+    producer = Producer(settings.kafka_connection().librdkafka({"linger.ms": 0}))
     fleet = Fleet(count, 1, 0.0, name)
     _send_layouts(settings, fleet)
     sent_at = datetime.now(timezone.utc)

@@ -56,7 +56,7 @@ def main(minutes: int, topics: int) -> None:
 def _measure(settings: Settings, topics: int, minutes: int) -> list[dict[str, Any]]:
     bootstrap = settings.kafka.bootstrap
     spark = start_session(settings, {"spark.driver.memory": "3g"})
-    ticks = TickWriter(bootstrap, TICK_SECONDS)
+    ticks = TickWriter(settings.kafka_connection(), TICK_SECONDS)
     try:
         sender = Sender(bootstrap)
         sender.layouts(Fleet(topics, SEGMENTS, 0.1))

@@ -167,7 +167,7 @@ def _measure(settings: Settings, case: Case) -> dict[str, Any]:
 
 def _run_job(spark: SparkSession, settings: Settings, case: Case) -> list[dict[str, Any]]:
     """The batches of the job until it has taken all samples in, in the surroundings of a service."""
-    ticks = TickWriter(settings.kafka.bootstrap, case.tick_seconds)
+    ticks = TickWriter(settings.kafka_connection(), case.tick_seconds)
     query = start_query(spark, settings, LakeSink(settings.lake_path, "delta-rs", ticks.ask))
     try:
         ticks.start()
@@ -188,7 +188,7 @@ def _ticks(spark: SparkSession, settings: Settings, count: int) -> list[float]:
     """Batch seconds of ticks over every topic, one after the other: the first ones put the fleet's holds on record."""
     if not count:
         return []
-    producer = Producer({"bootstrap.servers": settings.kafka.bootstrap})
+    producer = Producer(settings.kafka_connection().librdkafka())
     query = start_query(spark, settings, LakeSink(settings.lake_path, "delta-rs", lambda *_: None))
     known = len(batches_of(settings))
     try:

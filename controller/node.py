@@ -23,6 +23,7 @@ from controller.segments.base import SegmentStore
 from controller.service import ScalableTopicService
 from controller.sessions.registry import SubscriptionRegistry
 from decisions.autoscale.policy import ClusterPolicy
+from schemas.kafka_connection import KafkaConnection
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class NodeSettings:
 
     url: str
     """Its own address, by which clients and other nodes reach it."""
-    bootstrap: str
+    kafka: KafkaConnection
     """The Kafka to which every change is announced."""
     policy: ClusterPolicy
     """The cluster's policy: overrides that contradict it are refused."""
@@ -61,7 +62,7 @@ class Node:
             nodes, self.registration, self.leaders, operations, self.pruning, self.failover, settings.session_seconds
         )
         snapshots = Snapshots(LayoutReader(nodes), settings.snapshot_seconds, now_ms)
-        self.publisher = Publisher(nodes, settings.bootstrap, snapshots, self.housekeeper.election)
+        self.publisher = Publisher(nodes, settings.kafka, snapshots, self.housekeeper.election)
 
     def close(self) -> None:
         """End the session in the metadata store: other nodes may lead the topics of this one at once."""

@@ -51,7 +51,7 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> None:
         try:
             about = NodeSettings(
                 url=url,
-                bootstrap=settings.kafka.bootstrap,
+                kafka=settings.kafka_connection(),
                 policy=_cluster_policy(settings),
                 sealed_retention_seconds=chosen.sealed_retention_seconds,
                 snapshot_seconds=chosen.snapshot_seconds,
@@ -128,7 +128,7 @@ def _avoid_long_collections() -> None:
 def _segments(settings: Settings) -> SegmentStore:
     if settings.controller.segments == "none":
         return NoSegments()
-    segments = KafkaSegments(settings.kafka.bootstrap)
+    segments = KafkaSegments(settings.kafka_connection())
     threading.Thread(target=_log_complaints, args=[segments], name="complaints", daemon=True).start()
     return segments
 

@@ -43,7 +43,7 @@ def run_executor(settings: Settings, ready: Callable[[str], None]) -> None:
             timeout_seconds=chosen.request_timeout_seconds,
         )
     )
-    executor = Executor(chosen, tail, ledger, actors_of(topics), KafkaPublisher(settings.kafka.bootstrap))
+    executor = Executor(chosen, tail, ledger, actors_of(topics), KafkaPublisher(settings.kafka_connection()))
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: executor.stop())
     try:

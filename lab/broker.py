@@ -20,6 +20,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from lab.java_home import SetupError, find_java
 from lab.processes import tethered
 from schemas.kafka import KAFKA_TOPICS
+from schemas.kafka_connection import KafkaConnection
 
 _FLAGS = [
     "-Xms64m",
@@ -73,6 +74,11 @@ class EmbeddedBroker:
         """`host:port` of the broker."""
         return f"127.0.0.1:{self.port}"
 
+    @property
+    def connection(self) -> KafkaConnection:
+        """How to reach it."""
+        return KafkaConnection(self.bootstrap)
+
     def prepare(self) -> list[str]:
         """Writes the configuration, formats the folder if it is new, and answers the command that runs the broker."""
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -102,7 +108,7 @@ class EmbeddedBroker:
                 tethered(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
         deadline = time.monotonic() + _START_SECONDS
-        while not is_serving(self.bootstrap):
+        while not is_serving(self.connection):
             if self.process.poll() is not None or time.monotonic() > deadline:
                 words = (self.folder / "broker.log").read_text(errors="replace")[-800:]
                 self.kill()
@@ -128,23 +134,23 @@ class EmbeddedBroker:
         return [find_java(), f"-Xmx{self._heap}", *_FLAGS, "-cp", f"{self._jars}/*", main, *arguments]
 
 
-def is_serving(bootstrap: str) -> bool:
-    """Whether a broker answers there within a second."""
-    host, _, port = bootstrap.rpartition(":")
+def is_serving(kafka: KafkaConnection) -> bool:
+    """Whether the first of the brokers answers within a second."""
+    host, _, port = kafka.bootstrap.partition(",")[0].rpartition(":")
     try:
         socket.create_connection((host, int(port)), 0.5).close()
     except OSError:
         return False
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    admin = AdminClient(kafka.librdkafka({"log_level": 0}))
     try:
         return bool(admin.list_topics(timeout=1).brokers)
     except KafkaException:
         return False
 
 
-def create_topics(bootstrap: str) -> None:
+def create_topics(kafka: KafkaConnection) -> None:
     """The three topics of `schemas.kafka`, made where they are missing; raises `KafkaException` when that fails."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient(kafka.librdkafka())
     wanted = [NewTopic(topic.name, topic.partitions, 1, config=topic.config) for topic in KAFKA_TOPICS]
     for future in admin.create_topics(wanted, operation_timeout=20).values():
         try:

@@ -211,7 +211,7 @@ def _local_run(settings: Settings) -> Iterator[Finding]:
 
 def _kafka(settings: Settings) -> Iterator[Finding]:
     bootstrap = settings.kafka.bootstrap
-    if is_serving(bootstrap.partition(",")[0]):
+    if is_serving(settings.kafka_connection()):
         yield Finding("kafka", True, f"{bootstrap} answers")
     elif bootstrap.startswith(("127.", "localhost", "[::1]")):
         yield Finding("kafka", True, f"no broker answers at {bootstrap}; a local run brings its own")

@@ -34,6 +34,7 @@ from lab.report import build_report
 from lab.setup import ensure_jars
 from lab.supervisor import Supervisor
 from lake.tables import create_lake
+from schemas.kafka_connection import KafkaConnection
 from schemas.settings import Settings, load_settings
 
 log = logging.getLogger(__name__)
@@ -43,6 +44,10 @@ FLAPPING = 5
 """After this many deaths in a row a part counts as not running, even if it is up at the moment."""
 _OTHER_SPARK = re.compile(r"(SPARK|PYSPARK)_\w+|HADOOP_(HOME|CONF_DIR)")
 """Variables of a shell that is set up for another Spark than the one in this virtual environment."""
+
+
+_UNSECURED = 'security_protocol = "PLAINTEXT"\nusername = ""\npassword_file = ""\nca = ""\ncertificate = ""\nkey = ""\n'
+"""The broker of a local run is on loopback and its own, whatever the settings say of another."""
 
 
 @dataclass
@@ -94,11 +99,11 @@ class LocalRun:
         run_file = self._write_run_file(broker.bootstrap, port, url)
         self.settings = load_settings([*self.files, run_file], self.settings.home, {})
         self.say("starting the Kafka broker …")
-        serving = PartSpec("broker", broker.prepare, 0, lambda: is_serving(broker.bootstrap), stop_seconds=20)
+        serving = PartSpec("broker", broker.prepare, 0, lambda: is_serving(broker.connection), stop_seconds=20)
         supervisor.start(serving, READY_SECONDS, self.stop)
         if self.stop.is_set():
             return
-        self._make_topics_and_tables(broker.bootstrap)
+        self._make_topics_and_tables(broker.connection)
 
         def part(
             name: str, rank: int, is_ready: Callable[[], bool] = lambda: True, stop_seconds: float = 15
@@ -161,7 +166,7 @@ class LocalRun:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(
             "# Written by every local run: where its parts find one another.\n"
-            f'[kafka]\nbootstrap = "{bootstrap}"\n[controller]\nport = {port}\nurl = "{url}"\n'
+            f'[kafka]\nbootstrap = "{bootstrap}"\n{_UNSECURED}[controller]\nport = {port}\nurl = "{url}"\n'
         )
         return file
 
@@ -173,9 +178,9 @@ class LocalRun:
         ]  # fmt: skip
         return lambda: command
 
-    def _make_topics_and_tables(self, bootstrap: str) -> None:
+    def _make_topics_and_tables(self, kafka: KafkaConnection) -> None:
         try:
-            create_topics(bootstrap)
+            create_topics(kafka)
         except KafkaException as error:
             raise SetupError(
                 f"the topics cannot be made ({error}); see {self.folder}/log/broker.log, `anabranch reset`"
@@ -210,7 +215,11 @@ class LocalRun:
 
 def part_environment(shell: Mapping[str, str], bootstrap: str, url: str) -> dict[str, str]:
     """The variables that a part is given: this shell's, but none that leads to another cluster or another Spark."""
-    kept = {name: value for name, value in shell.items() if not _OTHER_SPARK.fullmatch(name)}
+    kept = {
+        name: value
+        for name, value in shell.items()
+        if not _OTHER_SPARK.fullmatch(name) and not name.startswith("ANABRANCH_KAFKA_")
+    }
     return {**kept, "ANABRANCH_KAFKA_BOOTSTRAP": bootstrap, "ANABRANCH_CONTROLLER_URL": url}
 
 

@@ -10,15 +10,16 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from lake.integrity import counted_messages
 from lake.tables import open_table
 from schemas.kafka import KAFKA_TOPICS
+from schemas.kafka_connection import KafkaConnection
 from schemas.settings import Settings
 from schemas.tables import BATCHES
 
 KAFKA_SECONDS = 5.0
 
 
-def end_offsets(bootstrap: str, seconds: float = KAFKA_SECONDS) -> dict[str, int] | None:
+def end_offsets(kafka: KafkaConnection, seconds: float = KAFKA_SECONDS) -> dict[str, int] | None:
     """The sum of the end offsets of each Kafka topic; None when the broker does not answer in `seconds`."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "anabranch-report", "log_level": 0})
+    consumer = Consumer(kafka.librdkafka({"group.id": "anabranch-report", "log_level": 0}))
     found: dict[str, int] = {}
     try:
         known = consumer.list_topics(timeout=seconds).topics
@@ -37,7 +38,7 @@ def end_offsets(bootstrap: str, seconds: float = KAFKA_SECONDS) -> dict[str, int
 
 def unread_messages(settings: Settings) -> int | None:
     """Kafka records that the job has not accounted for yet; None when the broker does not answer."""
-    offsets = end_offsets(settings.kafka.bootstrap)
+    offsets = end_offsets(settings.kafka_connection())
     table = open_table(settings.lake_path, BATCHES)
     if offsets is None or table is None:
         return None

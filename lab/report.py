@@ -77,7 +77,7 @@ def build_report(
         **summarize(lake, started_at, stopped_at),
         "integrity": check_integrity(
             lake.rows(BATCHES), lake.committed(DECISIONS), lake.rows(HOLDS), lake.rows(OUTCOMES), lake.rows(EVENTS),
-            lake.rows(DEAD_LETTERS), end_offsets(settings.kafka.bootstrap),
+            lake.rows(DEAD_LETTERS), end_offsets(settings.kafka_connection()),
         ),
     }  # fmt: skip
 

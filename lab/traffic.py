@@ -31,6 +31,7 @@ from admin.transport import Transport
 from lab.demand import Demand, demands
 from lab.garbage import make_garbage
 from schemas.kafka import SEGMENT_STATS
+from schemas.kafka_connection import KafkaConnection
 from schemas.messages import MAX_VALUE_BYTES, VERSION, SegmentSample, SegmentStats
 from schemas.metadata import ScalableTopicMetadata
 from schemas.settings import Settings
@@ -169,19 +170,13 @@ class Counters:
 class Outlet:
     """An idempotent producer that outlives the broker: what cannot be delivered in two minutes counts as failed."""
 
-    def __init__(self, bootstrap: str, counters: Counters) -> None:
+    def __init__(self, kafka: KafkaConnection, counters: Counters) -> None:
         self._counters = counters
-        self._configuration = {
-            "bootstrap.servers": bootstrap,
-            "client.id": "anabranch-traffic",
-            "enable.idempotence": True,
-            "linger.ms": 5,
-            "compression.type": "lz4",
-            "message.timeout.ms": 120_000,
-            "message.max.bytes": 2 * MAX_VALUE_BYTES,
-            "log_level": 2,
+        self._configuration = kafka.librdkafka({
+            "client.id": "anabranch-traffic", "enable.idempotence": True, "linger.ms": 5, "compression.type": "lz4",
+            "message.timeout.ms": 120_000, "message.max.bytes": 2 * MAX_VALUE_BYTES, "log_level": 2,
             "error_cb": self._on_error,
-        }
+        })  # fmt: skip
         self._producer = Producer(self._configuration)
         self._down = False
 
@@ -264,7 +259,7 @@ def run_traffic(settings: Settings, stop: threading.Event, garbage: float = 0.0)
     """
     topics = demands(settings.traffic)
     counters = Counters(settings.path(settings.local.folder) / COUNTERS_FILE)
-    outlet = Outlet(settings.kafka.bootstrap, counters)
+    outlet = Outlet(settings.kafka_connection(), counters)
     reports = Reports(settings, topics, outlet, counters)
     with contextlib.closing(controller_topics(settings)) as served:
         sessions = Sessions(served, topics, settings.traffic.max_consumers)

@@ -2,21 +2,28 @@
 
 Every default that a person may change lives in `conf/anabranch.toml`; the models here give its type, unit and bounds.
 An installed package has them inside it; a file of `conf/` in the home wins over the packaged one (`find_settings`).
-The environment is read for endpoints and secrets only: `ANABRANCH_KAFKA_BOOTSTRAP`, `ANABRANCH_CONTROLLER_URL`,
-`ANABRANCH_CONTROLLER_TOKEN`, `ANABRANCH_CONTROLLER_METADATA`, `ANABRANCH_CONTROLLER_METADATA_AUTH`,
-`ANABRANCH_CONTROLLER_NODE_URL`.
+The environment is read for endpoints and secrets only, under the names of `_ENDPOINTS` and `_SECRETS`.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 
+from schemas.kafka_connection import (
+    KEY_PASSWORD_VARIABLE,
+    PASSWORD_VARIABLE,
+    KafkaConnection,
+    SaslMechanism,
+    SecurityProtocol,
+    check_credential,
+)
 from schemas.metadata import Profile
 
 if sys.version_info >= (3, 11):
@@ -45,6 +52,12 @@ def _names_a_user(credentials: SecretStr) -> SecretStr:
     return credentials
 
 
+def _fits_a_line(text: SecretStr) -> SecretStr:
+    check_credential(text.get_secret_value())
+    return text
+
+
+Credential = Annotated[SecretStr, AfterValidator(_fits_a_line)]
 Credentials = Annotated[SecretStr, AfterValidator(_names_a_user)]
 Token = Annotated[SecretStr, AfterValidator(_fits_a_header)]
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -62,8 +75,49 @@ class _Section(BaseModel):
 
 
 class KafkaSettings(_Section):
+    """The brokers, and how every client of ours speaks to them; what the keys mean is the same for all."""
+
     bootstrap: str
     """host:port[,host:port…] of the brokers."""
+    security_protocol: SecurityProtocol
+    """`SSL` and `SASL_SSL` encrypt, `SASL_SSL` and `SASL_PLAINTEXT` log in with a user and a password."""
+    sasl_mechanism: SaslMechanism
+    """How a user logs in."""
+    username: str
+    """The user, with `SASL_…`."""
+    password: Credential | None = None
+    """The user's password; by the environment only."""
+    password_file: str
+    """File that holds the password and nothing else, not even a line break; empty: the environment has it."""
+    ca: str
+    """PEM file of the authorities that the brokers' certificates are believed by; empty: those of the system."""
+    certificate: str
+    """PEM file of our certificate with its chain, for brokers that ask for one; empty: none."""
+    key: str
+    """PEM file of the certificate's key (PKCS#8)."""
+    key_password: Credential | None = None
+    """Password of that key; by the environment only."""
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> KafkaSettings:
+        given = [name for name in ("ca", "certificate", "key") if getattr(self, name)]
+        if given and not self.security_protocol.endswith("SSL"):
+            raise ValueError(f"{', '.join(given)} need security_protocol SSL or SASL_SSL")
+        if bool(self.certificate) != bool(self.key):
+            raise ValueError("certificate and key belong together: give both or none")
+        if not self.security_protocol.startswith("SASL"):
+            if self.username or self.password_file:
+                raise ValueError("username and password_file need security_protocol SASL_SSL or SASL_PLAINTEXT")
+            return self
+        if not self.username:
+            raise ValueError(f"security_protocol {self.security_protocol} needs a username")
+        check_credential(self.username)
+        if not self.password_file and self.password is None:
+            raise ValueError(
+                f"the password of {self.username} is missing: set {PASSWORD_VARIABLE}, or name a file of it in "
+                "password_file"
+            )
+        return self
 
 
 class LakeSettings(_Section):
@@ -250,6 +304,42 @@ class Settings(_Section):
         except (OSError, UnicodeDecodeError) as error:
             raise SettingsError(f"cannot read the cluster's policy {file}, [policy] cluster: {error}") from error
 
+    def kafka_connection(self) -> KafkaConnection:
+        """How every client of ours reaches Kafka; raises `SettingsError` when a file that it needs cannot be used."""
+        chosen = self.kafka
+        secured = chosen.security_protocol.startswith("SASL")
+        password_file = self.path(chosen.password_file) if chosen.password_file and secured else None
+        files = {
+            name: self._readable(f"[kafka] {name}", getattr(chosen, name)) for name in ("ca", "certificate", "key")
+        }
+        key = files["key"]
+        if key is not None and not _is_pkcs8(key):
+            raise SettingsError(
+                f"[kafka] key: {key} is no PKCS#8 key in PEM, the form that Spark's client takes: "
+                "`openssl pkcs8 -topk8 -in OLD -out NEW` (with -nocrypt for a key without a password) makes one"
+            )
+        return KafkaConnection(
+            chosen.bootstrap,
+            chosen.security_protocol,
+            chosen.sasl_mechanism if secured else None,
+            chosen.username,
+            chosen.password if password_file is None else _password_in(password_file),
+            password_file,
+            key_password=chosen.key_password,
+            **files,
+        )
+
+    def _readable(self, key: str, value: str) -> Path | None:
+        """The file that `key` names, None when it names none; `SettingsError` when it cannot be read."""
+        if not value:
+            return None
+        file = self.path(value)
+        try:
+            file.open("rb").close()
+        except OSError as error:
+            raise SettingsError(f"{key}: cannot read {file}: {error.strerror}") from error
+        return file
+
     @property
     def lake_path(self) -> str:
         """The lake: an absolute folder, or the URL as it stands."""
@@ -273,6 +363,22 @@ def default_home() -> Path:
 def find_settings(file: Path | str, home: Path) -> Path:
     """A settings file as an absolute path: of the working directory, else of the home, else of the packaged `conf/`."""
     return Path(file).resolve() if Path(file).is_file() else _find(home, Path(file))
+
+
+def _password_in(file: Path) -> SecretStr:
+    try:
+        return SecretStr(check_credential(file.read_text()))
+    except OSError as error:
+        raise SettingsError(f"[kafka] password_file: cannot read {file}: {error.strerror}") from error
+    except ValueError as error:
+        raise SettingsError(
+            f"[kafka] password_file: {file} is to hold the password and nothing else, but {error}; `printf %s` writes "
+            "no line break"
+        ) from error
+
+
+def _is_pkcs8(key: Path) -> bool:
+    return re.search(rb"-----BEGIN (ENCRYPTED )?PRIVATE KEY-----", key.read_bytes()) is not None
 
 
 def _find(home: Path, file: Path) -> Path:
@@ -304,14 +410,12 @@ def load_settings(
             raise SettingsError(f"cannot read settings {path}: {error.strerror}") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise SettingsError(f"{path} is no TOML: {error}") from error
-    for variable, section, key in (
-        ("ANABRANCH_KAFKA_BOOTSTRAP", "kafka", "bootstrap"),
-        ("ANABRANCH_CONTROLLER_URL", "controller", "url"),
-        ("ANABRANCH_CONTROLLER_TOKEN", "controller", "token"),
-        ("ANABRANCH_CONTROLLER_METADATA", "controller", "metadata"),
-        ("ANABRANCH_CONTROLLER_METADATA_AUTH", "controller", "metadata_auth"),
-        ("ANABRANCH_CONTROLLER_NODE_URL", "controller", "node_url"),
-    ):
+    for variable, section, key in _SECRETS:
+        if key in merged.get(section, {}):
+            raise SettingsError(
+                f"wrong settings in {_listed(read)}: [{section}] {key} is a secret: set {variable} instead"
+            )
+    for variable, section, key in (*_ENDPOINTS, *_SECRETS):
         if environment.get(variable):
             merged.setdefault(section, {})[key] = environment[variable]
     for (section, key), now in _RENAMED.items():
@@ -327,6 +431,20 @@ def load_settings(
         raise SettingsError(f"wrong settings in {_listed(read)}: {problems}") from error
 
 
+_ENDPOINTS = (
+    ("ANABRANCH_KAFKA_BOOTSTRAP", "kafka", "bootstrap"),
+    ("ANABRANCH_KAFKA_USERNAME", "kafka", "username"),
+    ("ANABRANCH_CONTROLLER_URL", "controller", "url"),
+    ("ANABRANCH_CONTROLLER_METADATA", "controller", "metadata"),
+    ("ANABRANCH_CONTROLLER_NODE_URL", "controller", "node_url"),
+)
+_SECRETS = (
+    (PASSWORD_VARIABLE, "kafka", "password"),
+    (KEY_PASSWORD_VARIABLE, "kafka", "key_password"),
+    ("ANABRANCH_CONTROLLER_TOKEN", "controller", "token"),
+    ("ANABRANCH_CONTROLLER_METADATA_AUTH", "controller", "metadata_auth"),
+)
+"""Variables of the environment, with the section and key that they set; secrets are in no file of settings."""
 _RENAMED = {
     ("stream", "profile"): "[policy] profile",
     ("stream", "policy"): "[policy] cluster",

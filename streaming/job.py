@@ -71,7 +71,12 @@ def operator_output(spark: SparkSession, settings: Settings) -> DataFrame:
     if start is not None and start.buckets != stream.buckets:
         raise SettingsError(f"the checkpoint was rebuilt with {start.buckets} buckets, [stream] has {stream.buckets}")
     rows = raw_rows(
-        spark, settings.kafka.bootstrap, stream.buckets, stream.max_stats_per_batch, stream.max_events_per_batch, start
+        spark,
+        settings.kafka_connection(),
+        stream.buckets,
+        stream.max_stats_per_batch,
+        stream.max_events_per_batch,
+        start,
     )
     with _workers_of_their_own(spark, "decode"):
         packed = rows.mapInArrow(bucket_packer(stream.buckets), PACKED_DDL)
@@ -102,7 +107,7 @@ def start_query(spark: SparkSession, settings: Settings, sink: LakeSink) -> Stre
 
     Raises `NotAnnounced` when Kafka does not take the policy.
     """
-    announce_policy(settings.kafka.bootstrap, configured_policy(settings))
+    announce_policy(settings.kafka_connection(), configured_policy(settings))
     return (
         operator_output(spark, settings)
         .writeStream.queryName(QUERY_NAME)
@@ -144,7 +149,7 @@ def run_job(
     configured_policy(settings)
     own_files = scratch_folder(settings.path(settings.local.folder) / "scratch")
     with lock_checkpoint(checkpoint_of(settings)), own_files as scratch, JobWatch(settings) as watch:
-        ticks = TickWriter(settings.kafka.bootstrap, settings.stream.tick_seconds)
+        ticks = TickWriter(settings.kafka_connection(), settings.stream.tick_seconds)
         sink = sink_type(settings.lake_path, settings.stream.bulk_writer, ticks.ask, watch.observe_batch)
         with session(settings, scratch) as spark:
             try:

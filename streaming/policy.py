@@ -14,6 +14,7 @@ from confluent_kafka import KafkaException, Producer
 from decisions.autoscale.policy import ClusterPolicy, PolicyError, read_cluster_policy
 from engine.autoscale.topics import ConfiguredPolicy
 from schemas.kafka import CONTROL_EVENTS
+from schemas.kafka_connection import KafkaConnection
 from schemas.messages import VERSION, PolicyEvent, key_of
 from schemas.settings import Settings, SettingsError
 
@@ -45,7 +46,7 @@ def stored_policy(policy: ClusterPolicy) -> ConfiguredPolicy:
     return ConfiguredPolicy(policy.profile, None if policy.override is None else policy.override.to_json())
 
 
-def announce_policy(bootstrap: str, policy: ClusterPolicy, seconds: float = DELIVERY_SECONDS) -> None:
+def announce_policy(kafka: KafkaConnection, policy: ClusterPolicy, seconds: float = DELIVERY_SECONDS) -> None:
     """Writes the policy to `control-events` and waits until Kafka has it; raises `NotAnnounced`."""
     event = policy_event(policy, time.time_ns() // 1_000_000)
     failures: list[str] = []
@@ -54,15 +55,14 @@ def announce_policy(bootstrap: str, policy: ClusterPolicy, seconds: float = DELI
         if error is not None:
             failures.append(str(error))
 
-    producer = Producer({
-        "bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 3,
-        "message.timeout.ms": int(seconds * 1000),
-    })  # fmt: skip
+    producer = Producer(
+        kafka.librdkafka({"enable.idempotence": True, "log_level": 3, "message.timeout.ms": int(seconds * 1000)})
+    )
     try:
         producer.produce(CONTROL_EVENTS.name, event.to_json().encode(), key_of(event).encode(), on_delivery=delivered)
         waiting = producer.flush(seconds + 5)
     except (BufferError, KafkaException) as error:
-        raise NotAnnounced(f"Kafka at {bootstrap} does not take the cluster's policy: {error}") from error
+        raise NotAnnounced(f"Kafka at {kafka.bootstrap} does not take the cluster's policy: {error}") from error
     if waiting or failures:
         reason = failures[0] if failures else f"no answer within {seconds:.0f} s"
-        raise NotAnnounced(f"Kafka at {bootstrap} does not take the cluster's policy: {reason}")
+        raise NotAnnounced(f"Kafka at {kafka.bootstrap} does not take the cluster's policy: {reason}")

@@ -25,6 +25,7 @@ from engine.kernel.settings import EngineSettings
 from engine.replay import BucketReplay, RebuildError
 from lake.tables import open_table, read_columns
 from schemas.kafka import KAFKA_TOPICS
+from schemas.kafka_connection import KafkaConnection
 from schemas.tables import TABLES
 from streaming.processor import FINGERPRINT
 from streaming.sink import APP
@@ -158,22 +159,22 @@ def start_offsets(
     return offsets, gone
 
 
-def kafka_bounds(bootstrap: str) -> dict[str, dict[int, tuple[int, int]]]:
+def kafka_bounds(kafka: KafkaConnection) -> dict[str, dict[int, tuple[int, int]]]:
     """First and next offset of every partition of the three topics; raises `RebuildError` without Kafka."""
-    reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "anabranch-rebuild", "log_level": 3})
+    reader = Consumer(kafka.librdkafka({"group.id": "anabranch-rebuild", "log_level": 3}))
     try:
         bounds: dict[str, dict[int, tuple[int, int]]] = {}
         for topic in KAFKA_TOPICS:
             known = reader.list_topics(topic.name, timeout=10).topics[topic.name]
             if known.error is not None:
-                raise RebuildError(f"Kafka at {bootstrap} has no topic {topic.name}: {known.error.str()}")
+                raise RebuildError(f"Kafka at {kafka.bootstrap} has no topic {topic.name}: {known.error.str()}")
             bounds[topic.name] = {
                 partition: reader.get_watermark_offsets(TopicPartition(topic.name, partition), timeout=10)
                 for partition in sorted(known.partitions)
             }
         return bounds
     except KafkaException as error:
-        raise RebuildError(f"Kafka at {bootstrap} does not answer: {error.args[0].str()}") from error
+        raise RebuildError(f"Kafka at {kafka.bootstrap} does not answer: {error.args[0].str()}") from error
     finally:
         reader.close()
 

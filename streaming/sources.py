@@ -10,6 +10,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from engine.families import EVENT_SOURCES, SAMPLE_SOURCES
+from schemas.kafka_connection import KafkaConnection
 from schemas.messages import MAX_VALUE_BYTES
 from streaming.rebuild import FirstStart
 
@@ -25,14 +26,19 @@ KAFKA_OPTIONS = {
 
 
 def raw_rows(
-    spark: SparkSession, bootstrap: str, buckets: int, max_stats: int, max_events: int, start: FirstStart | None = None
+    spark: SparkSession,
+    kafka: KafkaConnection,
+    buckets: int,
+    max_stats: int,
+    max_events: int,
+    start: FirstStart | None = None,
 ) -> DataFrame:
     """Raw rows of both sources, each with the bucket of its key; `max_stats` and `max_events` bound a batch each.
 
     `start` says where a rebuilt checkpoint begins to read.
     """
-    events = _source(spark, bootstrap, ",".join(EVENT_SOURCES), max_events, start)
-    stats = _source(spark, bootstrap, ",".join(SAMPLE_SOURCES), max_stats, start)
+    events = _source(spark, kafka, ",".join(EVENT_SOURCES), max_events, start)
+    stats = _source(spark, kafka, ",".join(SAMPLE_SOURCES), max_stats, start)
     return with_bucket(events, buckets).unionByName(with_bucket(stats, buckets))
 
 
@@ -50,8 +56,8 @@ def buckets_of(spark: SparkSession, names: list[str], buckets: int) -> dict[str,
     return {row["name"]: row["bucket"] for row in rows}
 
 
-def _source(spark: SparkSession, bootstrap: str, topics: str, most: int, start: FirstStart | None) -> DataFrame:
-    reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topics)
+def _source(spark: SparkSession, kafka: KafkaConnection, topics: str, most: int, start: FirstStart | None) -> DataFrame:
+    reader = spark.readStream.format("kafka").options(**kafka.spark()).option("subscribe", topics)
     reader = reader.options(**KAFKA_OPTIONS).option("maxOffsetsPerTrigger", most)
     if start is not None:
         reader = reader.option("startingOffsets", start.offsets_json(topics))

@@ -15,6 +15,7 @@ import time
 from confluent_kafka import KafkaException, Producer
 
 from schemas.kafka import CONTROL_EVENTS
+from schemas.kafka_connection import KafkaConnection
 from schemas.messages import VERSION, TickEvent, key_of
 
 log = logging.getLogger(__name__)
@@ -23,12 +24,12 @@ log = logging.getLogger(__name__)
 class TickWriter(threading.Thread):
     """Writes ticks until it is stopped."""
 
-    def __init__(self, bootstrap: str, tick_seconds: float) -> None:
+    def __init__(self, kafka: KafkaConnection, tick_seconds: float) -> None:
         super().__init__(name="ticks", daemon=True)
-        self._producer = Producer({
-            "bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 0, "log_level": 3,
+        self._producer = Producer(kafka.librdkafka({
+            "enable.idempotence": True, "linger.ms": 0, "log_level": 3,
             "message.timeout.ms": int(max(tick_seconds, 5) * 1000),
-        })  # fmt: skip
+        }))  # fmt: skip
         self._tick_ms = int(tick_seconds * 1000)
         self._asked: list[tuple[int, str]] = []
         self._known: set[tuple[int, str]] = set()

@@ -88,7 +88,7 @@ def broker(jars: Jars, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emb
     one = EmbeddedBroker(tmp_path_factory.mktemp("kafka"), jars.kafka)
     one.start()
     try:
-        create_topics(one.bootstrap)
+        create_topics(one.connection)
         yield one
     finally:
         one.stop()

@@ -90,7 +90,7 @@ def rebuild(context: Context, checkpoint: str | None) -> None:
 
     try:
         with lock_checkpoint(place):
-            bounds = kafka_bounds(settings.kafka.bootstrap)
+            bounds = kafka_bounds(settings.kafka_connection())
             rebuilt = rebuild_checkpoint(
                 settings.lake_path, place, engine, configured, buckets, buckets_by_spark, bounds
             )

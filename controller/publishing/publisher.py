@@ -28,6 +28,7 @@ from controller.outbox.announcements import Announcement, stamped
 from controller.outbox.entries import Outbox, OutboxEntry
 from controller.publishing.snapshots import SnapshotPage, Snapshots
 from schemas.kafka import CONSUMER_EVENTS, CONTROL_EVENTS
+from schemas.kafka_connection import KafkaConnection
 from schemas.messages import MAX_VALUE_BYTES, Source
 
 log = logging.getLogger(__name__)
@@ -75,9 +76,11 @@ class _Sent:
 
 
 class Publisher:
-    """Sends the outbox in `nodes` to the brokers at `bootstrap`, and the pages of `snapshots` in between."""
+    """Sends the outbox in `nodes` to the brokers of `kafka`, and the pages of `snapshots` in between."""
 
-    def __init__(self, nodes: MetadataStore, bootstrap: str, snapshots: Snapshots, housekeeper: Election) -> None:
+    def __init__(
+        self, nodes: MetadataStore, kafka: KafkaConnection, snapshots: Snapshots, housekeeper: Election
+    ) -> None:
         """It works while this node is elected `housekeeper`."""
         self._nodes = nodes
         self._outbox = Outbox(nodes)
@@ -87,13 +90,13 @@ class Publisher:
         self._watch: CallbackHandle | None = None
         self._names: deque[str] = deque()
         """Of the outbox, those that were not read yet."""
-        self._bootstrap = bootstrap
+        self._kafka = kafka
         self._snapshots = snapshots
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
         self._in_flight: deque[_Sent] = deque()
         self._failure: KafkaError | None = None
-        self._error: str | None = f"not connected to Kafka at {bootstrap} yet"
+        self._error: str | None = f"not connected to Kafka at {kafka.bootstrap} yet"
         self._progress_at = time.monotonic()
 
     def start(self) -> None:
@@ -120,7 +123,7 @@ class Publisher:
             return PublisherStatus(True, None)
         waited = time.monotonic() - self._progress_at
         if self._error is None and self._in_flight and waited > MAX_SILENCE_SECONDS:
-            return PublisherStatus(False, f"Kafka at {self._bootstrap} has confirmed nothing for {waited:.0f} s")
+            return PublisherStatus(False, f"Kafka at {self._kafka.bootstrap} has confirmed nothing for {waited:.0f} s")
         return PublisherStatus(self._error is None, self._error)
 
     def _run(self) -> None:
@@ -147,7 +150,7 @@ class Publisher:
             self._publish()
         except Exception as error:
             detail = error.args[0].str() if isinstance(error, KafkaException) else error
-            self._trouble(f"announcements do not reach Kafka at {self._bootstrap}: {detail}")
+            self._trouble(f"announcements do not reach Kafka at {self._kafka.bootstrap}: {detail}")
             log.debug("sending again from the oldest one that is not confirmed", exc_info=True)
             return time.monotonic() - began < 2 * MAX_DELAY_SECONDS
         return False
@@ -161,8 +164,7 @@ class Publisher:
         if check is None:
             return
         sender = self._begin_to_send(check)
-        config = {**_PRODUCER_CONFIG, "bootstrap.servers": self._bootstrap, "error_cb": self._on_error}
-        producer = Producer(config)
+        producer = Producer(self._kafka.librdkafka({**_PRODUCER_CONFIG, "error_cb": self._on_error}))
         self._in_flight.clear()
         self._failure = None
         self._snapshots.restart()
@@ -276,15 +278,15 @@ class Publisher:
         try:
             known = producer.list_topics(timeout=1).topics
         except KafkaException as error:
-            self._trouble(f"no Kafka broker at {self._bootstrap} answers: {error.args[0].str()}")
+            self._trouble(f"no Kafka broker at {self._kafka.bootstrap} answers: {error.args[0].str()}")
             return
         missing = [topic.name for topic in (CONTROL_EVENTS, CONSUMER_EVENTS) if topic.name not in known]
-        absent = f"Kafka at {self._bootstrap} has no topic {' and no topic '.join(missing)}; create it first"
+        absent = f"Kafka at {self._kafka.bootstrap} has no topic {' and no topic '.join(missing)}; create it first"
         self._trouble(absent if missing else None)
 
     def _on_error(self, error: KafkaError) -> None:
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
-            self._trouble(f"no Kafka broker at {self._bootstrap} can be reached")
+            self._trouble(f"no Kafka broker at {self._kafka.bootstrap} can be reached")
         elif error.fatal():
             self._failure = error
 
@@ -294,6 +296,6 @@ class Publisher:
             return
         self._error = error
         if error is None:
-            log.info("announcements reach Kafka at %s", self._bootstrap)
+            log.info("announcements reach Kafka at %s", self._kafka.bootstrap)
         else:
             log.warning("%s; announcements wait in the outbox", error)

@@ -57,6 +57,7 @@ from controller.segments.kafka_admin import (
 )
 from controller.segments.kafka_names import check_fits, kafka_topic
 from controller.segments.kafka_positions import PARTITION, Positions
+from schemas.kafka_connection import KafkaConnection
 from schemas.metadata import HashRange
 
 TIMEOUT_SECONDS = 10.0
@@ -80,11 +81,13 @@ _PROBE_TIME_MS = 32_503_680_000_000
 
 
 class KafkaSegments(SegmentStore):
-    """The segments in the cluster at `bootstrap`; any number of threads may use it."""
+    """The segments in the cluster at `kafka`; any number of threads may use it."""
 
-    def __init__(self, bootstrap: str, timeout_seconds: float = TIMEOUT_SECONDS, replication_factor: int = -1) -> None:
+    def __init__(
+        self, kafka: KafkaConnection, timeout_seconds: float = TIMEOUT_SECONDS, replication_factor: int = -1
+    ) -> None:
         """Connects at the first use. `replication_factor` of new segments; -1 = the brokers' default."""
-        self._kafka = KafkaAdmin(bootstrap, timeout_seconds)
+        self._kafka = KafkaAdmin(kafka, timeout_seconds)
         self._admin = self._kafka.admin
         self._positions = Positions(self._kafka)
         self._replication_factor = replication_factor
@@ -268,15 +271,16 @@ class _Probe:
         self._timeout = kafka.timeout
         self._told: list[KafkaError | None] = []
         self._producer = Producer(
-            {
-                "bootstrap.servers": kafka.bootstrap,
-                "client.id": "anabranch-probe",
-                "log_level": 0,
-                "acks": 1,
-                "retries": 0,
-                "linger.ms": 0,
-                "message.timeout.ms": max(int(kafka.timeout * 1000), 1),
-            }
+            kafka.connection.librdkafka(
+                {
+                    "client.id": "anabranch-probe",
+                    "log_level": 0,
+                    "acks": 1,
+                    "retries": 0,
+                    "linger.ms": 0,
+                    "message.timeout.ms": max(int(kafka.timeout * 1000), 1),
+                }
+            )
         )
 
     def is_refused(self) -> bool:

@@ -16,6 +16,7 @@ from tenacity import Retrying, retry_if_exception, retry_if_result, stop_after_d
 from tenacity.wait import wait_base
 
 from controller.segments.base import SegmentStoreError
+from schemas.kafka_connection import KafkaConnection
 
 T = TypeVar("T")
 
@@ -64,15 +65,15 @@ def code_of(error: KafkaException) -> int:
 
 
 class KafkaAdmin:
-    """The administration client of the cluster at `bootstrap`; no question takes much longer than `timeout` seconds."""
+    """The cluster's administration client; no question takes much longer than `timeout` seconds."""
 
-    def __init__(self, bootstrap: str, timeout: float) -> None:
-        self.bootstrap = bootstrap
+    def __init__(self, connection: KafkaConnection, timeout: float) -> None:
+        self.connection = connection
         self.timeout = timeout
-        self.where = f"Kafka at {bootstrap}"
+        self.where = f"Kafka at {connection.bootstrap}"
         self.limit = {"request_timeout": timeout}
         """Argument of every call of `admin`."""
-        self.admin = AdminClient({"bootstrap.servers": bootstrap, "client.id": "anabranch-segments", "log_level": 0})
+        self.admin = AdminClient(connection.librdkafka({"client.id": "anabranch-segments", "log_level": 0}))
 
     @contextmanager
     def to(self, what: str) -> Iterator[None]:

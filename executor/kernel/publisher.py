@@ -14,6 +14,7 @@ from typing import Protocol
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from schemas.kafka import CONTROL_EVENTS
+from schemas.kafka_connection import KafkaConnection
 from schemas.messages import OutcomeEvent, key_of
 
 log = logging.getLogger(__name__)
@@ -49,10 +50,10 @@ class OutcomePublisher(Protocol):
 
 
 class KafkaPublisher:
-    """Publishes to the brokers at `bootstrap`. One thread uses it."""
+    """Publishes to the brokers of `kafka`. One thread uses it."""
 
-    def __init__(self, bootstrap: str) -> None:
-        self._bootstrap = bootstrap
+    def __init__(self, kafka: KafkaConnection) -> None:
+        self._kafka = kafka
         self._producer: Producer | None = None
         self._unconfirmed: dict[tuple[str, str], OutcomeEvent] = {}
         self._unsent: dict[tuple[str, str], OutcomeEvent] = {}
@@ -95,19 +96,17 @@ class KafkaPublisher:
                 return
             if current:
                 self._unsent[_subject(event)] = event
-            self._again_later(f"outcome events do not reach Kafka at {self._bootstrap}: {error.str()}")
+            self._again_later(f"outcome events do not reach Kafka at {self._kafka.bootstrap}: {error.str()}")
             self._broken |= error.fatal()
 
         if self._producer is None:
-            self._producer = Producer(
-                {**_PRODUCER_CONFIG, "bootstrap.servers": self._bootstrap, "error_cb": self._on_error}
-            )
+            self._producer = Producer(self._kafka.librdkafka({**_PRODUCER_CONFIG, "error_cb": self._on_error}))
         try:
             self._producer.produce(CONTROL_EVENTS.name, key=key_of(event), value=event.to_json(), on_delivery=delivered)
         except BufferError:
             return False
         except KafkaException as error:
-            self._again_later(f"outcome events cannot be sent to Kafka at {self._bootstrap}: {error}")
+            self._again_later(f"outcome events cannot be sent to Kafka at {self._kafka.bootstrap}: {error}")
             self._broken = True
             return False
         return True
@@ -125,7 +124,7 @@ class KafkaPublisher:
         if error.fatal():
             self._broken = True
         elif error.code() == KafkaError._ALL_BROKERS_DOWN and self._unconfirmed:
-            self._note(f"no Kafka broker at {self._bootstrap} can be reached; outcome events wait")
+            self._note(f"no Kafka broker at {self._kafka.bootstrap} can be reached; outcome events wait")
 
     def _again_later(self, trouble: str) -> None:
         self._send_at = time.monotonic() + RESEND_SECONDS
@@ -137,7 +136,7 @@ class KafkaPublisher:
             return
         self._trouble = trouble
         if trouble is None:
-            log.info("outcome events reach Kafka at %s", self._bootstrap)
+            log.info("outcome events reach Kafka at %s", self._kafka.bootstrap)
         else:
             log.warning("%s", trouble)
 

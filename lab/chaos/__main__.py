@@ -37,7 +37,7 @@ def main(minutes: float, seed: int, topics: int, kafka: bool) -> None:
             broker = EmbeddedBroker(folder / "kafka", jars.kafka, heap="512m")
             broker.start()
             stack.callback(broker.stop)
-            create_topics(broker.bootstrap)
+            create_topics(broker.connection)
             bootstrap = broker.bootstrap
         zookeeper = EmbeddedZooKeeper(folder / "zookeeper", jars.zookeeper)
         zookeeper.start()

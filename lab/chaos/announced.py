@@ -16,6 +16,7 @@ from controller.metadata.base import Delete, MetadataStore
 from controller.outbox.entries import Outbox
 from lab.chaos.history import AnnouncedCount, AnnouncedLayout
 from schemas.kafka import CONSUMER_EVENTS, CONTROL_EVENTS
+from schemas.kafka_connection import KafkaConnection
 from schemas.messages import ConsumerEvent, LayoutEvent, Rejected, parse_message
 
 Announced = AnnouncedLayout | AnnouncedCount
@@ -74,7 +75,7 @@ class FromKafka:
             for partition in range(topic.partitions)
         ]
         self._consumer = Consumer(
-            {"bootstrap.servers": bootstrap, "group.id": "chaos", "enable.auto.commit": False, "log_level": 0}
+            KafkaConnection(bootstrap).librdkafka({"group.id": "chaos", "enable.auto.commit": False, "log_level": 0})
         )
         self._consumer.assign(self._partitions)
 

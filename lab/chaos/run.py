@@ -29,6 +29,7 @@ from lab.chaos.checker import Checker
 from lab.chaos.clients import SUBSCRIPTION, CallFailed, Consumer, Topic, Watcher, seen_layout
 from lab.chaos.history import ClientHistory, End, SeenAssignment
 from lab.chaos.nodes import NOWHERE, ControllerNode
+from schemas.kafka_connection import KafkaConnection
 
 NODES = 3
 SESSION_S = 1.5
@@ -269,9 +270,10 @@ class Chaos:
 
 def _segment_topics(bootstrap: str, topic: str) -> Mapping[str, bool]:
     """The segments of a topic in Kafka, and whether each is terminated."""
-    segments = KafkaSegments(bootstrap)
+    kafka = KafkaConnection(bootstrap)
+    segments = KafkaSegments(KafkaConnection(kafka))
     prefix = f"segment{topic.removeprefix('topic')}/"
-    names = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0}).list_topics(timeout=10).topics
+    names = AdminClient(kafka.librdkafka({"log_level": 0})).list_topics(timeout=10).topics
     found = [segment_of(name) for name in names if name.startswith("segment..")]
     return {segment: segments.is_terminated(segment) for segment in found if segment.startswith(prefix)}
 

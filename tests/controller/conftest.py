@@ -33,6 +33,7 @@ from lab.broker import EmbeddedBroker
 from lab.setup import Jars
 from lab.zookeeper import EmbeddedZooKeeper
 from schemas.ids import EVERY_TOPIC
+from schemas.kafka_connection import KafkaConnection
 from schemas.messages import Message, Rejected, parse_message
 from tests.controller.places import Place
 from tests.waiting import wait_until
@@ -104,7 +105,9 @@ def run_controller(
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
     nodes = SqliteStore(database, UPGRADES) if isinstance(database, Path) else database
-    settings = NodeSettings(url, bootstrap, policy, retention_seconds, snapshot_seconds, session_seconds=5)
+    settings = NodeSettings(
+        url, KafkaConnection(bootstrap), policy, retention_seconds, snapshot_seconds, session_seconds=5
+    )
     node = Node(nodes, segments or NoSegments(), settings, clock)
     app = create_app(node, Access(tokens_file, token), NodeNames("127.0.0.1"), 1_048_576, grace_seconds, prune_seconds)
     config = uvicorn.Config(app, http="h11", ws="websockets-sansio", log_config=None, log_level="warning")

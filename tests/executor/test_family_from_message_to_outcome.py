@@ -15,6 +15,7 @@ from executor.kernel.publisher import KafkaPublisher
 from lab.broker import EmbeddedBroker
 from lake.tables import OpenTable, create_table
 from schemas.kafka import CONTROL_EVENTS
+from schemas.kafka_connection import KafkaConnection
 from schemas.tables import DECISIONS, HOLDS
 from streaming.rows import rare_rows
 from tests.engine.buckets import Bucket
@@ -79,7 +80,7 @@ def test_a_hot_bundle_is_moved_and_its_outcome_lets_the_next_decision_pass(house
     assert producer.flush(20) == 0
 
     brokers, job = Brokers({HOT: "broker-1"}), Job(kafka, house.lake)
-    house.published = KafkaPublisher(kafka)
+    house.published = KafkaPublisher(KafkaConnection(kafka))
     try:
         with house.running(actors={"bundles": brokers}):
             (decision,) = wait_until(lambda: [row for row in job.run_batch(tick(1)) if "decision_id" in row], 20)

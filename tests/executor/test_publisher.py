@@ -11,6 +11,7 @@ import pytest
 
 from executor.kernel.publisher import KafkaPublisher
 from lab.broker import EmbeddedBroker
+from schemas.kafka_connection import KafkaConnection
 from schemas.messages import OutcomeEvent
 from tests.controller.listening import Listener
 from tests.executor.conftest import House
@@ -25,7 +26,7 @@ def event(topic: str, decision_id: str, status: str = "applied") -> OutcomeEvent
 
 
 def test_without_a_broker_publishing_returns_and_a_stop_ends_and_says_what_waits(caplog: pytest.LogCaptureFixture):
-    publisher = KafkaPublisher("127.0.0.1:1")
+    publisher = KafkaPublisher(KafkaConnection("127.0.0.1:1"))
     for number in range(3):
         publisher.publish(event("topic://acme/shop/orders", f"d{number}"))
 
@@ -41,7 +42,7 @@ def test_without_a_broker_publishing_returns_and_a_stop_ends_and_says_what_waits
 @pytest.mark.broker
 def test_events_arrive_in_order_and_survive_a_producer_that_broke(broker: EmbeddedBroker):
     prefix = "topic://acme/publisher/"
-    publisher = KafkaPublisher(broker.bootstrap)
+    publisher = KafkaPublisher(broker.connection)
     publisher.publish(event(prefix + "one", "d1"))
     publisher.publish(event(prefix + "one", "d2", "failed"))
     publisher._broken = True

@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource
 from lab.broker import EmbeddedBroker, create_topics, is_serving
 from lab.processes import session_members
 from schemas.kafka import CONTROL_EVENTS, KAFKA_TOPICS, SEGMENT_STATS
+from schemas.kafka_connection import KafkaConnection
 from schemas.messages import MAX_VALUE_BYTES
 from tests.waiting import wait_until
 
@@ -47,11 +48,11 @@ def test_what_was_acknowledged_survives_sigkill_and_the_address_stays(tmp_path, 
     one = EmbeddedBroker(tmp_path, jars.kafka)
     one.start()
     try:
-        create_topics(one.bootstrap)
+        create_topics(one.connection)
         sent, address = [b"%d" % number for number in range(500)], one.bootstrap
         assert produce(one.bootstrap, CONTROL_EVENTS.name, sent) == []
         one.kill()
-        assert not is_serving(address)
+        assert not is_serving(KafkaConnection(address))
         one.start()
         assert one.bootstrap == address
         assert read(one.bootstrap, CONTROL_EVENTS.name) == sent
@@ -59,7 +60,7 @@ def test_what_was_acknowledged_survives_sigkill_and_the_address_stays(tmp_path, 
         later = EmbeddedBroker(tmp_path, jars.kafka)
         later.start()
         try:
-            create_topics(later.bootstrap)
+            create_topics(later.connection)
             assert read(later.bootstrap, CONTROL_EVENTS.name) == sent
         finally:
             later.stop()
@@ -68,7 +69,7 @@ def test_what_was_acknowledged_survives_sigkill_and_the_address_stays(tmp_path, 
 
 
 def test_the_topics_are_made_as_defined_and_making_them_again_changes_nothing(broker):
-    create_topics(broker.bootstrap)
+    create_topics(broker.connection)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     made = admin.list_topics(timeout=10).topics
     for topic in KAFKA_TOPICS:

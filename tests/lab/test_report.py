@@ -14,6 +14,7 @@ from lab.report import build_report, report_text
 from lake.integrity import check_integrity
 from ledger.latencies import distribution, latencies
 from schemas.arrow import to_arrow
+from schemas.kafka_connection import KafkaConnection
 from schemas.settings import Settings
 from schemas.tables import DECISIONS, EVENTS, OUTCOMES, TABLES
 from tests.lab.demonstration import local_settings
@@ -39,7 +40,7 @@ PARTS = [PartState("stream", None, "stopped", 2, 137, at(9), "")]
 @pytest.fixture
 def home(tmp_path, monkeypatch) -> Settings:
     """Settings of an empty home, with a broker that does not answer and is not waited for."""
-    monkeypatch.setattr("lab.report.end_offsets", lambda bootstrap: end_offsets(bootstrap, 0.3))
+    monkeypatch.setattr("lab.report.end_offsets", lambda kafka: end_offsets(kafka, 0.3))
     return local_settings(tmp_path)
 
 
@@ -216,12 +217,12 @@ class TestIntegrity:
 
 
 def test_end_offsets_are_kafkas_own_and_null_when_nobody_answers(kafka):
-    assert end_offsets("127.0.0.1:1", 0.3) is None
-    before = end_offsets(kafka)
+    assert end_offsets(KafkaConnection("127.0.0.1:1"), 0.3) is None
+    before = end_offsets(KafkaConnection(kafka))
     producer = Producer({"bootstrap.servers": kafka})
     for number in range(9):
         producer.produce("consumer-events", key=str(number), value=b"x")
     producer.flush(10)
-    after = end_offsets(kafka)
+    after = end_offsets(KafkaConnection(kafka))
     assert sum(after.values()) - sum(before.values()) == 9
     assert set(after) == {"segment-stats", "consumer-events", "control-events"}

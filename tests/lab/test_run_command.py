@@ -17,6 +17,7 @@ from lab.local_run import part_environment
 from lab.processes import session_members
 from lab.supervisor import lock_folder
 from schemas.kafka import SEGMENT_STATS
+from schemas.kafka_connection import KafkaConnection
 from schemas.settings import load_settings
 from tests.waiting import wait_until
 
@@ -123,7 +124,7 @@ def test_a_run_stays_on_its_own_cluster_whatever_the_shell_says(tmp_path, jars):
         try:
             wait_until((tmp_path / "var" / "run.toml").exists, 60)
             bootstrap = load_settings([tmp_path / "var" / "run.toml"], HOME, {}).kafka.bootstrap
-            wait_until(lambda: is_serving(bootstrap), 60)
+            wait_until(lambda: is_serving(KafkaConnection(bootstrap)), 60)
             wait_until(lambda: messages(bootstrap, SEGMENT_STATS.name) > 0, 60, 0.2)
         finally:
             running.send_signal(signal.SIGTERM)

@@ -21,6 +21,7 @@ from admin.topics import ScalableTopics
 from admin.transport import Transport
 from lab.demand import KEYS, Demand
 from lab.traffic import Counters, Outlet, Reports, Sessions, next_instant, run_traffic, segment_stats
+from schemas.kafka_connection import KafkaConnection
 from schemas.messages import ConsumerEvent, Rejected, SegmentStats, parse_message
 from schemas.metadata import ScalableTopicMetadata
 from tests.controller.conftest import RunningController, run_controller
@@ -269,7 +270,7 @@ def test_reports_reach_kafka_keyed_by_topic_and_are_all_counted(kafka, tmp_path)
     settings = local_settings(tmp_path, kafka)
     topics = [Demand(settings.traffic, index) for index in range(3)]
     counters = Counters(tmp_path / "traffic.json")
-    outlet = Outlet(kafka, counters)
+    outlet = Outlet(KafkaConnection(kafka), counters)
     sent = Reports(settings, topics, outlet, counters).report(NOW, {demand.topic: HALVES for demand in topics[:2]})
     outlet.close()
     messages = [parse_message("segment-stats", *record) for record in read_all(kafka, "segment-stats")]
@@ -282,7 +283,7 @@ def test_reports_reach_kafka_keyed_by_topic_and_are_all_counted(kafka, tmp_path)
 def test_garbage_is_produced_at_its_rate_and_counted(kafka, tmp_path):
     settings = local_settings(tmp_path, kafka)
     counters = Counters(tmp_path / "traffic.json")
-    outlet = Outlet(kafka, counters)
+    outlet = Outlet(KafkaConnection(kafka), counters)
     reports = Reports(settings, [Demand(settings.traffic, 0)], outlet, counters)
     sent = sum(reports.litter(NOW + step, 20.0) for step in range(5))
     outlet.close()

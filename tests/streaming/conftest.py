@@ -47,13 +47,13 @@ def jobs_broker(tmp_path_factory, jars) -> Iterator[EmbeddedBroker]:
 @pytest.fixture
 def own_broker(jobs_broker) -> EmbeddedBroker:
     """The broker, with nothing but the three topics, created again: the topics' names are fixed."""
-    if not is_serving(jobs_broker.bootstrap):
+    if not is_serving(jobs_broker.connection):
         jobs_broker.start()
     admin = AdminClient({"bootstrap.servers": jobs_broker.bootstrap})
     old = [topic.name for topic in KAFKA_TOPICS if topic.name in admin.list_topics(timeout=10).topics]
     for deleted in admin.delete_topics(old, operation_timeout=20).values() if old else ():
         deleted.result(30)
-    create_topics(jobs_broker.bootstrap)
+    create_topics(jobs_broker.connection)
     wait_until(lambda: holds_the_topics(jobs_broker.bootstrap), 20)
     return jobs_broker
 

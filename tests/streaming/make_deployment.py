@@ -123,7 +123,7 @@ def main() -> None:
     broker = EmbeddedBroker(FOLDER / "kafka", jars.kafka)
     broker.start()
     try:
-        create_topics(broker.bootstrap)
+        create_topics(broker.connection)
         file = FOLDER / "job.toml"
         file.write_text(
             f'[kafka]\nbootstrap = "{broker.bootstrap}"\n[lake]\npath = "{FOLDER}/lake"\n'

@@ -102,7 +102,7 @@ def is_what_an_undisturbed_computation_gives(settings: Settings, feed: Feed) -> 
     found = {table.name: rows(settings, table) for table in (DECISIONS, HOLDS, EVENTS, DEAD_LETTERS, SEGMENT_LOAD)}
     integrity = check_integrity(
         rows(settings, BATCHES), found["decisions"], found["holds"], [], found["events"], found["dead_letters"],
-        end_offsets(settings.kafka.bootstrap),
+        end_offsets(settings.kafka_connection()),
     )  # fmt: skip
     assert integrity["ok"], integrity
     assert max(row["seq"] for row in found["decisions"]) > 1

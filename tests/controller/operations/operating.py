@@ -21,6 +21,7 @@ from controller.outbox.announcements import layout_announcement
 from controller.segments.base import SegmentStore
 from controller.segments.kafka import KafkaSegments
 from decisions.topic.layout import SegmentLayout
+from schemas.kafka_connection import KafkaConnection
 from tests.controller.owned import OwnedStore
 
 CHANGES = {"create", "create_subscription", "delete_subscription", "terminate", "delete", "replace", "notify", "save"}
@@ -108,4 +109,4 @@ def _kill() -> None:
 if __name__ == "__main__":
     bootstrap, folder, changes = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
     layouts = RecordingLayouts(OwnedStore(SqliteStore(folder / "layouts.db")))
-    resume_until(Deadly(changes, _kill), FileJournal(folder), KafkaSegments(bootstrap), layouts)
+    resume_until(Deadly(changes, _kill), FileJournal(folder), KafkaSegments(KafkaConnection(bootstrap)), layouts)

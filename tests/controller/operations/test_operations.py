@@ -20,6 +20,7 @@ from controller.segments.kafka_names import kafka_topic
 from controller.segments.no_segments import NoSegments
 from decisions.topic.layout import SegmentLayout
 from decisions.topic.segment import segment_topic
+from schemas.kafka_connection import KafkaConnection
 from schemas.messages import LayoutEvent
 from schemas.metadata import ScalableTopicMetadata
 from tests.controller.conftest import NOWHERE, Clock, RunningController, run_controller
@@ -56,7 +57,7 @@ def call_deadly(service: ControllerProcess, point: str, call: str) -> None:
 def node_on(database: Path, segments: SegmentStore) -> Iterator[Node]:
     """The parts of a controller, without a server around them."""
     nodes = SqliteStore(database)
-    settings = NodeSettings("http://one", NOWHERE, "default", -1, 3600, session_seconds=5)
+    settings = NodeSettings("http://one", KafkaConnection(NOWHERE), "default", -1, 3600, session_seconds=5)
     try:
         yield Node(nodes, segments, settings, Clock())
     finally:
@@ -139,7 +140,7 @@ def check_nothing_lost(client: httpx.Client, segments: KafkaSegments, parent: st
 def test_stopped_in_a_split_on_kafka_no_message_and_no_subscription_is_lost(
     point: str, kafka: str, tmp_path: Path
 ) -> None:
-    segments = KafkaSegments(kafka)
+    segments = KafkaSegments(KafkaConnection(kafka))
     with node_on(tmp_path / "before.db", segments) as node:
         node.service.create_topic(TOPIC, 1, {})
         node.registry.create_subscription(TOPIC, "billing", "STREAM")
@@ -153,7 +154,7 @@ def test_stopped_in_a_split_on_kafka_no_message_and_no_subscription_is_lost(
 @pytest.mark.broker
 def test_killed_in_a_split_on_kafka_no_message_and_no_subscription_is_lost(kafka: str, tmp_path: Path) -> None:
     service = ControllerProcess(tmp_path, "kafka", kafka)
-    segments = KafkaSegments(kafka)
+    segments = KafkaSegments(KafkaConnection(kafka))
     with service.life() as (client, _):
         assert client.put(PATH).status_code == 204
         assert client.put(f"{PATH}/subscriptions/billing").status_code == 204
@@ -169,7 +170,7 @@ def test_a_creation_that_was_killed_half_way_leaves_no_segment_and_can_be_asked_
     kafka: str, tmp_path: Path
 ) -> None:
     service = ControllerProcess(tmp_path, "kafka", kafka)
-    segments = KafkaSegments(kafka)
+    segments = KafkaSegments(KafkaConnection(kafka))
     first, second = (
         segment_topic("topic://acme/ops/made", one) for one in SegmentLayout.create(2, 0).segments.values()
     )

@@ -20,6 +20,7 @@ from controller.segments.kafka import KafkaSegments
 from controller.segments.no_segments import NoSegments
 from decisions.topic.layout import LayoutArgumentError, SegmentLayout
 from decisions.topic.segment import segment_topic
+from schemas.kafka_connection import KafkaConnection
 from schemas.messages import LayoutEvent, parse_message
 from schemas.metadata import AutoScalePolicyOverride, HashRange
 from tests.controller.operations.operating import Deadly, FileJournal, RecordingLayouts, resume_until
@@ -130,7 +131,7 @@ def store(tmp_path: Path) -> Iterator[OwnedStore]:
 @pytest.fixture(scope="session")
 def segments(kafka: str) -> KafkaSegments:
     """One store of segments for all tests."""
-    return KafkaSegments(kafka)
+    return KafkaSegments(KafkaConnection(kafka))
 
 
 @pytest.fixture

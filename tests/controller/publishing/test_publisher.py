@@ -133,7 +133,7 @@ def test_a_broker_that_goes_and_comes_back_gets_everything(jars: Jars, topic: st
     broker = EmbeddedBroker(tmp_path / "kafka", jars.kafka)
     broker.start()
     try:
-        create_topics(broker.bootstrap)
+        create_topics(broker.connection)
         with run_controller(tmp_path / "layouts.db", broker.bootstrap) as controller:
             controller.client.put(path_of(topic))
             wait_until(lambda: outbox_of(controller) == 0)
@@ -161,7 +161,7 @@ def test_missing_kafka_topics_are_named_until_they_are_created(jars: Jars, topic
         with run_controller(tmp_path / "layouts.db", broker.bootstrap) as controller:
             wait_until(lambda: "no topic control-events" in str(controller.publisher.status().error))
             controller.client.put(path_of(topic))
-            create_topics(broker.bootstrap)
+            create_topics(broker.connection)
             wait_until(lambda: outbox_of(controller) == 0, 30)
             assert controller.publisher.status() == (True, None)
     finally:

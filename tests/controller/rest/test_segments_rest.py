@@ -10,6 +10,7 @@ from confluent_kafka import Producer
 from controller.segments.kafka import KafkaSegments
 from controller.segments.kafka_names import kafka_topic
 from lab.setup import ensure_admin_client
+from schemas.kafka_connection import KafkaConnection
 from schemas.settings import load_settings
 from tests.controller.conftest import NOWHERE, RunningController, run_controller
 from tests.controller.rest.java_admin import JavaAdmin
@@ -21,7 +22,7 @@ NEW = "/admin/v2/segments/acme/segrest/t/8000-ffff-7"
 
 @pytest.fixture(scope="module")
 def segments(kafka: str) -> KafkaSegments:
-    return KafkaSegments(kafka)
+    return KafkaSegments(KafkaConnection(kafka))
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ from typing import Any
 from confluent_kafka.admin import AdminClient
 
 from controller.segments.kafka import KafkaSegments
+from schemas.kafka_connection import KafkaConnection
 from schemas.metadata import HashRange
 
 WHOLE = HashRange(start=0, end=0xFFFF)
@@ -53,7 +54,7 @@ class _DyingAdmin:
 
 def main(bootstrap: str, topic: str, operation: str, change: str) -> None:
     """See the module."""
-    segments = KafkaSegments(bootstrap)
+    segments = KafkaSegments(KafkaConnection(bootstrap))
     dying: Any = _DyingAdmin(segments._admin, int(change))
     segments._admin = segments._positions._admin = dying
     if operation == "create":

@@ -24,6 +24,7 @@ from controller.segments.base import (
 )
 from controller.segments.kafka import KafkaSegments
 from controller.segments.kafka_names import group_id, kafka_topic
+from schemas.kafka_connection import KafkaConnection
 from schemas.metadata import HashRange
 from tests.controller.conftest import NOWHERE
 from tests.controller.segments.killed_at import SUBSCRIPTIONS, WHOLE
@@ -39,7 +40,7 @@ REFUSALS = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_TIMESTAMP}
 @pytest.fixture(scope="session")
 def segments(kafka: str) -> KafkaSegments:
     """One store for all tests; each test takes topics of its own."""
-    return KafkaSegments(kafka)
+    return KafkaSegments(KafkaConnection(kafka))
 
 
 @pytest.fixture
@@ -196,7 +197,7 @@ def test_terminated_twice_and_by_two_at_once_the_end_is_the_same(
 def test_a_leader_that_has_not_taken_the_change_up_is_waited_for(
     kafka: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    segments = KafkaSegments(kafka, timeout_seconds=1)
+    segments = KafkaSegments(KafkaConnection(kafka), timeout_seconds=1)
     segment = segments.create(topic, 0, WHOLE)
     with monkeypatch.context() as change:
         change.setattr(segments, "_mark", lambda segment: None)
@@ -262,7 +263,7 @@ def test_a_subscription_with_a_consumer_is_deleted_only_with_its_segment(
 
 
 def test_a_segment_with_an_open_transaction_stays_open_until_that_ends(kafka: str, topic: str) -> None:
-    segments = KafkaSegments(kafka, timeout_seconds=0.5)
+    segments = KafkaSegments(KafkaConnection(kafka), timeout_seconds=0.5)
     segment = segments.create(topic, 0, WHOLE, ["billing"])
     producer = Producer({"bootstrap.servers": kafka, "transactional.id": topic, "log_level": 0})
     producer.init_transactions()
@@ -313,7 +314,7 @@ def test_what_is_asked_of_a_missing_segment_says_so_and_makes_none(segments: Kaf
 
 
 def test_a_broker_that_cannot_be_reached_is_named_in_time() -> None:
-    segments = KafkaSegments(NOWHERE, timeout_seconds=0.3)
+    segments = KafkaSegments(KafkaConnection(NOWHERE), timeout_seconds=0.3)
     segment = "segment://acme/shop/orders/0000-ffff-0"
     asked: list[Callable[[], object]] = [
         lambda: segments.create("topic://acme/shop/orders", 0, WHOLE, ["s"]),

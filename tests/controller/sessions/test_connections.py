@@ -16,6 +16,7 @@ from websockets.sync.client import ClientConnection, connect
 from controller.segments.kafka import KafkaSegments
 from controller.segments.kafka_names import group_id, kafka_topic
 from controller.segments.no_segments import NoSegments
+from schemas.kafka_connection import KafkaConnection
 from schemas.messages import ConsumerEvent
 from tests.controller.conftest import RunningController, run_controller
 from tests.controller.processes import ControllerProcess
@@ -230,7 +231,7 @@ def test_children_are_handed_out_when_their_parent_is_drained_and_it_stays_so_af
 def test_on_kafka_children_are_handed_out_when_the_group_has_committed_the_end_of_their_parent(
     kafka: str, tmp_path: Path
 ) -> None:
-    with controller(tmp_path, segments=KafkaSegments(kafka)) as running, client(running) as one:
+    with controller(tmp_path, segments=KafkaSegments(KafkaConnection(kafka))) as running, client(running) as one:
         assert running.client.put(PATH).status_code == 204
         one.register(1, "a")
         assert one.assigned() == (1, [0])

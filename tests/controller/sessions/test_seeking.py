@@ -15,6 +15,7 @@ from controller.segments.base import SegmentStoreError, SubscriptionInUse, Subsc
 from controller.segments.kafka import KafkaSegments
 from controller.segments.kafka_names import group_id, kafka_topic
 from controller.sessions import manager
+from schemas.kafka_connection import KafkaConnection
 from tests.controller.conftest import RunningController
 from tests.controller.segments.killed_at import WHOLE
 from tests.controller.segments.test_segments_kafka import acknowledge, write
@@ -34,7 +35,7 @@ VALUES = [b"a", b"b", b"c", b"d"]
 
 @pytest.fixture(scope="module")
 def segments(kafka: str) -> KafkaSegments:
-    return KafkaSegments(kafka)
+    return KafkaSegments(KafkaConnection(kafka))
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def life(segments: KafkaSegments, folder: Path) -> Iterator[RunningController]:
         if one.client.get(PATH).status_code == 404:
             assert one.client.put(PATH).status_code == 204
             assert one.client.put(f"{PATH}/subscriptions/s").status_code == 204
-            write(segments._kafka.bootstrap, WHOLE_SEGMENT, VALUES, TIMES)
+            write(segments._kafka.connection.bootstrap, WHOLE_SEGMENT, VALUES, TIMES)
         yield one
 
 
@@ -259,7 +260,7 @@ def test_a_seek_that_stops_half_way_is_a_503_leaves_nothing_drained_and_is_repea
     kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(manager, "DRAIN_SECONDS", 3600.0)
-    segments = Broken(kafka)
+    segments = Broken(KafkaConnection(kafka))
     with life(segments, tmp_path) as running, client(running, PATH) as one:
         one.register(1, "a")
         one.assigned()
@@ -279,8 +280,8 @@ def test_a_seek_that_stops_half_way_is_a_503_leaves_nothing_drained_and_is_repea
 class Slow(KafkaSegments):
     """Whose termination of a segment waits until it may go on."""
 
-    def __init__(self, bootstrap: str) -> None:
-        super().__init__(bootstrap)
+    def __init__(self, kafka: KafkaConnection) -> None:
+        super().__init__(kafka)
         self.begun, self.may_go_on = threading.Event(), threading.Event()
 
     def terminate(self, segment: str) -> int:
@@ -290,7 +291,7 @@ class Slow(KafkaSegments):
 
 
 def test_during_a_split_a_seek_waits_for_it_and_reaches_parent_and_children(kafka: str, tmp_path: Path) -> None:
-    segments = Slow(kafka)
+    segments = Slow(KafkaConnection(kafka))
     with life(segments, tmp_path) as running:
         calls = [threading.Thread(target=split, args=[running]), threading.Thread(target=skip_all, args=[running])]
         calls[0].start()

@@ -1,0 +1,129 @@
+"""One `[kafka]` for every client: what fits together, what both kinds of client are given, and where no secret goes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from schemas.kafka_connection import KafkaConnection
+from schemas.settings import SettingsError, load_settings
+
+HOME = Path(__file__).parents[2]
+PASSWORD = {"ANABRANCH_KAFKA_PASSWORD": "s3cret"}
+SCRAM = '[kafka]\nsecurity_protocol = "SASL_SSL"\nusername = "job"\n'
+PKCS8 = "-----BEGIN PRIVATE KEY-----\n"
+
+
+def load(folder: Path, text: str, environment: dict[str, str] | None = None):
+    file = folder / "over.toml"
+    file.write_text(text)
+    return load_settings([file], HOME, environment or {})
+
+
+def connection(folder: Path, text: str, environment: dict[str, str] | None = None) -> KafkaConnection:
+    return load(folder, text, environment).kafka_connection()
+
+
+def test_nothing_is_secured_unless_the_settings_say_so(tmp_path):
+    plain = connection(tmp_path, "")
+    assert plain.librdkafka() == plain.jvm() == {"bootstrap.servers": "127.0.0.1:9092"}
+    assert not plain.is_encrypted
+
+
+def test_librdkafka_is_given_the_password_and_the_jvm_where_it_finds_it(tmp_path):
+    found = connection(tmp_path, SCRAM, PASSWORD)
+    ours = found.librdkafka({"client.id": "one"})
+    assert (ours["client.id"], ours["security.protocol"], ours["sasl.mechanism"]) == (
+        "one",
+        "SASL_SSL",
+        "SCRAM-SHA-512",
+    )
+    assert (ours["sasl.username"], ours["sasl.password"]) == ("job", "s3cret")
+    line = found.spark()["kafka.sasl.jaas.config"]
+    assert line == (
+        "org.apache.kafka.common.security.scram.ScramLoginModule required "
+        'username="job" password="${env:ANABRANCH_KAFKA_PASSWORD}";'
+    )
+
+
+def test_no_secret_is_in_what_spark_or_a_log_is_given(tmp_path):
+    secrets = {**PASSWORD, "ANABRANCH_KAFKA_KEY_PASSWORD": "k3y"}
+    (tmp_path / "key.pem").write_text(PKCS8 + "the-key")
+    (tmp_path / "chain.pem").write_text("chain")
+    (tmp_path / "password").write_text("s3cret")
+    files = f'certificate = "{tmp_path}/chain.pem"\nkey = "{tmp_path}/key.pem"\n'
+    for text in (SCRAM + files, SCRAM + files + f'password_file = "{tmp_path}/password"\n'):
+        settings = load(tmp_path, text, secrets)
+        found = settings.kafka_connection()
+        for shown in (str(found.spark()), repr(found), repr(settings), settings.model_dump_json()):
+            assert not [secret for secret in ("s3cret", "k3y", "the-key") if secret in shown]
+
+
+def test_a_password_in_a_file_is_read_by_both_clients_from_there(tmp_path):
+    (tmp_path / "password").write_text("fr0m-file")
+    found = connection(tmp_path, SCRAM + f'password_file = "{tmp_path}/password"\n')
+    assert found.librdkafka()["sasl.password"] == "fr0m-file"
+    assert f'password="${{directory:{tmp_path}:password}}"' in found.jvm()["sasl.jaas.config"]
+
+
+def test_certificates_are_files_for_both_clients(tmp_path):
+    for name, text in (("ca.pem", "ca"), ("chain.pem", "chain"), ("key.pem", PKCS8)):
+        (tmp_path / name).write_text(text)
+    found = connection(
+        tmp_path,
+        f'[kafka]\nsecurity_protocol = "SSL"\nca = "{tmp_path}/ca.pem"\n'
+        f'certificate = "{tmp_path}/chain.pem"\nkey = "{tmp_path}/key.pem"\n',
+    )
+    assert found.is_encrypted
+    ours = found.librdkafka()
+    assert [ours[f"ssl.{what}.location"] for what in ("ca", "certificate", "key")] == [
+        f"{tmp_path}/{name}.pem" for name in ("ca", "chain", "key")
+    ]
+    assert found.jvm()["ssl.truststore.location"] == f"{tmp_path}/ca.pem"
+    assert found.jvm()["ssl.keystore.key"] == f"${{directory:{tmp_path}:key.pem}}"
+
+
+@pytest.mark.parametrize(
+    ("text", "environment", "said"),
+    [
+        (SCRAM, {}, "password of job is missing: set ANABRANCH_KAFKA_PASSWORD"),
+        ('[kafka]\nsecurity_protocol = "SASL_SSL"\n', PASSWORD, "needs a username"),
+        ('[kafka]\nusername = "job"\n', PASSWORD, "need security_protocol SASL"),
+        ('[kafka]\nca = "ca.pem"\n', {}, "need security_protocol SSL or SASL_SSL"),
+        ('[kafka]\nsecurity_protocol = "SSL"\nkey = "key.pem"\n', {}, "belong together"),
+        ('[kafka]\nsecurity_protocol = "TLS"\n', {}, "kafka.security_protocol"),
+        ('[kafka]\nsasl_mechanism = "OAUTHBEARER"\n', {}, "kafka.sasl_mechanism"),
+        (SCRAM + 'password = "in a file"\n', {}, "is a secret: set ANABRANCH_KAFKA_PASSWORD"),
+        ('[controller]\ntoken = "in a file"\n', {}, "is a secret: set ANABRANCH_CONTROLLER_TOKEN"),
+        (SCRAM, {"ANABRANCH_KAFKA_PASSWORD": 'a"b'}, "quotation mark"),
+        (SCRAM.replace("job", "a\\\\b"), PASSWORD, "backslash"),
+    ],
+)
+def test_what_does_not_fit_together_is_named(tmp_path, text, environment, said):
+    with pytest.raises(SettingsError, match=said) as refused:
+        load(tmp_path, text, environment)
+    assert 'a"b' not in str(refused.value)
+
+
+def test_a_file_that_cannot_be_used_is_named_at_the_start(tmp_path):
+    with pytest.raises(SettingsError, match=r"\[kafka\] ca: cannot read .*nowhere.pem"):
+        connection(tmp_path, '[kafka]\nsecurity_protocol = "SSL"\nca = "nowhere.pem"\n')
+    (tmp_path / "password").write_text("with a line break\n")
+    with pytest.raises(SettingsError, match="and nothing else"):
+        connection(tmp_path, SCRAM + f'password_file = "{tmp_path}/password"\n')
+    (tmp_path / "key.pem").write_text("-----BEGIN RSA PRIVATE KEY-----\n")
+    both = f'certificate = "{tmp_path}/key.pem"\nkey = "{tmp_path}/key.pem"\n'
+    with pytest.raises(SettingsError, match="no PKCS#8 key"):
+        connection(tmp_path, f'[kafka]\nsecurity_protocol = "SSL"\n{both}')
+
+
+def test_only_the_connection_names_brokers_so_that_no_client_is_forgotten():
+    packages = ("schemas", "decisions", "admin", "lake", "engine", "streaming", "executor", "controller", "ledger")
+    named = [
+        str(file.relative_to(HOME))
+        for package in (*packages, "lab", "anabranch", "benchmarks")
+        for file in (HOME / package).rglob("*.py")
+        if "bootstrap.servers" in file.read_text()
+    ]
+    assert named == ["schemas/kafka_connection.py"]
