@@ -225,7 +225,7 @@ def parse_message(source: str, key: bytes | None, value: bytes | None, size: int
     if max(size or 0, len(value)) > MAX_VALUE_BYTES:
         return Rejected(RejectReason.TOO_LARGE, f"{max(size or 0, len(value))} bytes, at most {MAX_VALUE_BYTES}")
     try:
-        message: Message = _ADAPTERS[source].validate_json(value)
+        message: Message = _ADAPTERS[source].validate_json(value, by_alias=True, by_name=False)
     except ValidationError as error:
         return _rejected(error)
     except RecursionError:

@@ -7,12 +7,15 @@ round trip. What a layout *means* (tiling, lineage, split, merge) lives in `deci
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, RootModel, model_validator
 from pydantic.alias_generators import to_camel
 
 from schemas.base import Count, Epoch, Hash, SegmentId, Wire
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 MAX_SEGMENTS_IN_METADATA = 65_536 * 2
 """More segment records than this in one layout are refused: 65,536 can be active at once."""
@@ -22,10 +25,29 @@ Profile = Literal["default", "pip-483"]
 """The defaults under every policy: the text of PIP-483, or the same with Anabranch's guards."""
 
 
+NULL: Final = RootModel[None](None)
+"""A null in a field that we do not know: leaving out our own fields without a value must not leave out this one."""
+
+
 class Kept(Wire):
-    """A record of Pulsar's: as `Wire`, but fields that we do not know survive a round trip."""
+    """A record of Pulsar's: as `Wire`, but fields that we do not know survive a round trip, null or not.
+
+    In a record they may have any name, also one that is the name of an attribute here: known are the wire names alone.
+    """
 
     model_config = ConfigDict(extra="allow", alias_generator=to_camel)
+
+    @classmethod
+    def model_validate_json(cls, *given: Any, **options: Any) -> Self:
+        """The record in JSON, by its wire names."""
+        return super().model_validate_json(*given, **{"by_alias": True, "by_name": False, **options})
+
+    @model_validator(mode="after")
+    def _nulls_are_kept(self) -> Self:
+        unknown = self.__pydantic_extra__
+        if unknown and None in unknown.values():
+            unknown.update((name, NULL) for name, value in unknown.items() if value is None)
+        return self
 
 
 class HashRange(Kept):

@@ -79,17 +79,19 @@ def set_policy(
         raise click.UsageError("nothing to set: give JSON or an option of a field, or use policy remove")
     _check({wire: value for wire, value in given.items() if value is not None})
     before = {} if replace else admin.expect(admin.topics.policy(subject)) or {}
-    wanted = {wire: value for wire, value in {**before, **given}.items() if value is not None}
+    unset = {wire for wire, value in given.items() if value is None}
+    kept = {wire: value for wire, value in before.items() if value is not None or wire not in POLICY_FIELDS}
+    wanted = {wire: value for wire, value in {**kept, **given}.items() if wire not in unset}
     if not wanted:
         admin.expect(admin.topics.remove_policy(subject))
         _say_policy(output, subject, None)
         return
     admin.expect(admin.topics.set_policy(subject, _override(wanted)))
     # A Pulsar 5 answers 204 to a field that it does not know, and keeps an empty policy.
-    kept = admin.expect(admin.topics.policy(subject))
-    if any((kept or {}).get(wire) != value for wire, value in wanted.items()):
-        raise RefusedByServer(f"the server has kept another policy of {printable(subject)}: {_shown(kept)}")
-    _say_policy(output, subject, kept)
+    found = admin.expect(admin.topics.policy(subject))
+    if any((found or {}).get(wire) != value for wire, value in wanted.items()):
+        raise RefusedByServer(f"the server has kept another policy of {printable(subject)}: {_shown(found)}")
+    _say_policy(output, subject, found)
 
 
 def _given(text: str | None) -> dict[str, Any]:

@@ -78,14 +78,15 @@ class SegmentLayout:
 
     def to_metadata(self) -> ScalableTopicMetadata:
         """The metadata record, with the fields and the derived booleans that Pulsar 5 ships."""
-        return ScalableTopicMetadata(
-            epoch=self.epoch,
-            next_segment_id=self.next_segment_id,
-            segments={number: _info(segment) for number, segment in self.segments.items()},
-            properties=dict(self.properties),
-            auto_scale_policy=self.auto_scale_policy,
+        # By wire names: an unknown field may have the name of an attribute.
+        return ScalableTopicMetadata.model_validate({
             **dict(self.unknown),
-        )
+            "epoch": self.epoch,
+            "nextSegmentId": self.next_segment_id,
+            "segments": {number: _info(segment) for number, segment in self.segments.items()},
+            "properties": dict(self.properties),
+            "autoScalePolicy": self.auto_scale_policy,
+        })  # fmt: skip
 
     @cached_property
     def active(self) -> tuple[Segment, ...]:
@@ -236,23 +237,22 @@ _STATES = {state.value: state for state in SegmentState}
 
 
 def _info(segment: Segment) -> SegmentInfo:
-    return SegmentInfo(
-        segment_id=segment.segment_id,
-        hash_range=HashRange(start=segment.start, end=segment.end, **dict(segment.range_unknown)),
-        state=segment.state.value,
-        parent_ids=list(segment.parent_ids),
-        child_ids=list(segment.child_ids),
-        created_at_epoch=segment.created_at_epoch,
-        sealed_at_epoch=NOT_SEALED if segment.is_active else segment.sealed_at_epoch,
-        created_at_ms=segment.created_at_ms,
-        sealed_at_ms=NOT_SEALED if segment.is_active else segment.sealed_at_ms,
-        legacy_topic_name=segment.legacy_topic_name,
-        **{
-            "sealed": not segment.is_active,
-            "active": segment.is_active,
-            "root": not segment.parent_ids,
-            "leaf": not segment.child_ids,
-            "legacy": segment.legacy_topic_name is not None,
-            **dict(segment.unknown),
-        },
-    )
+    range_unknown = dict(segment.range_unknown)
+    return SegmentInfo.model_validate({
+        "segmentId": segment.segment_id,
+        "hashRange": HashRange.model_validate({**range_unknown, "start": segment.start, "end": segment.end}),
+        "state": segment.state.value,
+        "parentIds": list(segment.parent_ids),
+        "childIds": list(segment.child_ids),
+        "createdAtEpoch": segment.created_at_epoch,
+        "sealedAtEpoch": NOT_SEALED if segment.is_active else segment.sealed_at_epoch,
+        "createdAtMs": segment.created_at_ms,
+        "sealedAtMs": NOT_SEALED if segment.is_active else segment.sealed_at_ms,
+        "legacyTopicName": segment.legacy_topic_name,
+        "sealed": not segment.is_active,
+        "active": segment.is_active,
+        "root": not segment.parent_ids,
+        "leaf": not segment.child_ids,
+        "legacy": segment.legacy_topic_name is not None,
+        **dict(segment.unknown),
+    })  # fmt: skip

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from decisions.topic.layout import HASH_SPACE, LayoutArgumentError, LayoutError, LayoutStateError, SegmentLayout
 from decisions.topic.segment import SegmentState
+from schemas.messages import LayoutEvent
 from schemas.metadata import ScalableTopicMetadata
 
 
@@ -220,6 +221,32 @@ def test_unknown_fields_properties_and_the_policy_are_carried_over_every_change(
     assert record["hint"] == [1]
     kept = record["segments"]["0"]
     assert (kept["entryBucketSplits"], kept["hashRange"]["note"], kept["legacy"]) == ([1, 2], "x", True)
+
+
+ATTRIBUTES = ("model_config", "segment_id", "auto_scale_policy", "copy", "segments_", "__class__", "max_segments", "")
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(ATTRIBUTES) | st.text(max_size=4).map(lambda name: f"x{name}"),
+        st.none() | st.integers(0, 9) | st.just({"inner": None}),
+        min_size=1,
+        max_size=4,
+    )
+)
+@settings(max_examples=50)
+def test_an_unknown_field_of_any_name_is_carried_over_also_when_it_is_null(unknown):
+    record = json.loads(json.dumps(FOREIGN))
+    places = (lambda it: it, lambda it: it["segments"]["0"], lambda it: it["segments"]["0"]["hashRange"],
+              lambda it: it["autoScalePolicy"])  # fmt: skip
+    for place in places:
+        place(record).update(unknown)
+    after = metadata(read(record).split_segment(1, 1))
+    for place in places:
+        assert {name: place(after)[name] for name in unknown} == unknown
+    layout = read(record).to_metadata()
+    event = LayoutEvent(v=1, type="layout", topic="topic://a/b/c", cause="split", at=1, layout=layout)
+    assert json.loads(event.to_json())["layout"].items() >= unknown.items()
 
 
 @pytest.mark.parametrize(
