@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
-from controller.errors import Conflict, ControllerError, NotFound
+from controller.errors import Conflict, ControllerError, NotFound, PreconditionFailed
 from controller.layouts.reader import no_topic
 from controller.layouts.store import LayoutStore
 from controller.leadership.leaders import Leaders, Term
@@ -55,8 +55,9 @@ class OperationRunner:
     ) -> None:
         """Split one segment or merge two, to the end.
 
-        `NotFound` and `Conflict` when the layout does not allow it; then nothing was changed. `SegmentStoreError` when
-        the segments cannot be reached: what was begun is resumed later, and asking again joins it.
+        `NotFound` and `PreconditionFailed` when the layout does not allow it: no such segment, not active, not
+        adjacent, a single hash. Then nothing was changed. `SegmentStoreError` when the segments cannot be reached: what
+        was begun is resumed later, and asking again joins it.
         """
         self._store.check_topic(topic)
         with self.locked(topic) as term:
@@ -123,7 +124,7 @@ class OperationRunner:
                 return plan_split(topic, layout, segments[0], id, now, decision_id)
             return plan_merge(topic, layout, segments[0], segments[1], id, now, decision_id)
         except LayoutError as error:
-            raise Conflict(str(error)) from None
+            raise PreconditionFailed(str(error)) from None
 
     def finish_open(self, term: Term) -> Operation | None:
         """Carry on with the operation of a topic that is open, within `locked`; None when there is none.

@@ -137,7 +137,7 @@ def test_a_subscription_of_any_name_is_the_one_that_is_moved(topics, controller,
 def test_a_conflict_exits_with_1_and_the_message_of_the_server(topics, topic):
     assert topics.refused("create", topic) == f"Error: Scalable topic already exists: {topic} (409)"
     topics("split", topic, "0")
-    assert topics.refused("split", topic, "0") == "Error: cannot split non-active segment: 0 (409)"
+    assert topics.refused("split", topic, "0") == "Error: cannot split non-active segment: 0 (412)"
     assert topics.refused("merge", topic, "2", "1").startswith("Error: segments are not adjacent: [0000, 3fff] and")
 
 

@@ -104,7 +104,7 @@ def test_a_decision_is_applied_by_its_call_under_its_id(house: House, actor: Aut
 def test_a_decision_that_the_controller_refuses_is_refused_with_its_reason(house: House, actor: AutoscaleActor):
     split = house.decide(house.create("orders"), 0)
     assert actor.call(split) == Accepted()
-    assert actor.call(split) == CallRefused("409 cannot split non-active segment: 0")
+    assert actor.call(split) == CallRefused("412 cannot split non-active segment: 0")
 
 
 def test_a_topic_that_was_deleted_is_gone(house: House, actor: AutoscaleActor):

@@ -41,7 +41,7 @@ def good() -> ClientHistory:
         layouts=[FIRST, SECOND, replace(SECOND, by="two", asked_at=3.5, seen_at=9.0)],
         calls=[
             Call(TOPIC, "split", "0", 204),
-            Call(TOPIC, "split", "1", 409),
+            Call(TOPIC, "split", "1", 412),
             Call(TOPIC, "merge", "1 2", None),
             Call(TOPIC, "register", "rest/r1", 204),
             Call(TOPIC, "register", "rest/r2", 204),

@@ -80,7 +80,7 @@ def check_ended_once(database: Path, call: str, kind: str) -> None:
         wait_until(lambda: newest(second.client)["step"] == "done", 30)
         assert newest(second.client)["kind"] == kind
         assert layout_of(second.client).epoch == 1
-        assert second.client.post(f"{PATH}/{call}").status_code == 409
+        assert second.client.post(f"{PATH}/{call}").status_code == 412
         events = [event for event in second.announced(TOPIC) if isinstance(event, LayoutEvent)]
         assert [(event.cause, event.decision_id, event.layout.epoch) for event in events] == [
             ("created", None, 0), (kind, "d-1", 1),

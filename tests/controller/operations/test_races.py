@@ -32,14 +32,14 @@ def at_once(controller: RunningController, calls: list[tuple[str, str]]) -> list
 
 def test_of_parallel_splits_of_a_segment_one_is_done(controller: RunningController, base: str) -> None:
     controller.client.put(f"{base}/t")
-    assert Counter(at_once(controller, [("POST", f"{base}/t/split/0")] * CALLERS)) == {204: 1, 409: CALLERS - 1}
+    assert Counter(at_once(controller, [("POST", f"{base}/t/split/0")] * CALLERS)) == {204: 1, 412: CALLERS - 1}
     assert controller.client.get(f"{base}/t").json()["epoch"] == 1
 
 
 def test_of_parallel_merges_with_a_common_segment_one_is_done(controller: RunningController, base: str) -> None:
     controller.client.put(f"{base}/t?numInitialSegments=3")
     calls = [("POST", f"{base}/t/merge/0/1"), ("POST", f"{base}/t/merge/1/2")] * (CALLERS // 2)
-    assert Counter(at_once(controller, calls)) == {204: 1, 409: CALLERS - 1}
+    assert Counter(at_once(controller, calls)) == {204: 1, 412: CALLERS - 1}
 
 
 def test_parallel_splits_of_different_segments_are_all_done(

@@ -55,7 +55,7 @@ def test_any_walk_of_splits_merges_prunes_and_policies_keeps_the_layout_whole(pr
 
         def change(self, verb: str, path: str, allowed: bool) -> None:
             before = self.layout
-            assert self.call(verb, path) == (204 if allowed else 409)
+            assert self.call(verb, path) == (204 if allowed else 412)
             self.look()
             assert self.layout.epoch == before.epoch + allowed
 

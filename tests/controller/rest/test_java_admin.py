@@ -122,13 +122,13 @@ def test_a_split_or_merge_that_is_impossible_is_told_apart_by_its_exception(admi
     admin.topics("createScalableTopic", topic, 4)
     admin.topics("splitSegment", topic, 0)
     before = admin.topics("getMetadata", topic)
-    assert admin.topics("splitSegment", topic, 0).kind == "ConflictException"
+    assert admin.topics("splitSegment", topic, 0).kind == "PreconditionFailedException"
     assert admin.topics("splitSegment", topic, 99) == missing(f"Segment not found: 99 of {topic}")
     assert admin.topics("splitSegment", topic, -1) == missing(f"Segment not found: -1 of {topic}")
     assert admin.topics("splitSegment", topic, 2**63 - 1).kind == "NotFoundException"
-    assert admin.topics("mergeSegments", topic, 1, 3).kind == "ConflictException"
-    assert admin.topics("mergeSegments", topic, 1, 1).kind == "ConflictException"
-    assert admin.topics("mergeSegments", topic, 0, 1).kind == "ConflictException"
+    assert admin.topics("mergeSegments", topic, 1, 3).kind == "PreconditionFailedException"
+    assert admin.topics("mergeSegments", topic, 1, 1).kind == "PreconditionFailedException"
+    assert admin.topics("mergeSegments", topic, 0, 1).kind == "PreconditionFailedException"
     assert admin.topics("mergeSegments", topic, 1, 99) == missing(f"Segment not found: 99 of {topic}")
     assert admin.topics("getMetadata", topic) == before
 

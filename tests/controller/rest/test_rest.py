@@ -188,16 +188,16 @@ def test_split_and_merge_as_pulsar(topics: Topics) -> None:
 @pytest.mark.parametrize(
     ("path", "status"),
     [
-        ("split/0", 409),
+        ("split/0", 412),
         ("split/99", 404),
         ("split/-1", 404),
         ("split/abc", 404),
         ("split/1.0", 404),
         ("split/%D9%A3", 404),
         ("split/" + "9" * 30, 404),
-        ("merge/1/2", 409),
-        ("merge/2/2", 409),
-        ("merge/0/1", 409),
+        ("merge/1/2", 412),
+        ("merge/2/2", 412),
+        ("merge/0/1", 412),
         ("merge/2/99", 404),
         ("merge/99/2", 404),
         ("merge/a/b", 404),
@@ -216,12 +216,12 @@ def test_a_split_or_merge_that_is_impossible_is_a_4xx_and_changes_nothing(
     assert len(topics.announced("t1")) == 2
 
 
-def test_sixteen_splits_reach_width_one_and_the_next_is_409(topics: Topics) -> None:
+def test_sixteen_splits_reach_width_one_and_the_next_is_412(topics: Topics) -> None:
     topics.call("PUT", "/w")
     for segment in (0, *range(1, 31, 2)):
         assert topics.call("POST", f"/w/split/{segment}").status_code == 204
     assert topics.active("w")[31] == (0, 0)
-    assert topics.call("POST", "/w/split/31").status_code == 409
+    assert topics.call("POST", "/w/split/31").status_code == 412
     stats = topics.call("GET", "/w/stats").json()
     assert (stats["epoch"], stats["totalSegments"], stats["activeSegments"]) == (16, 33, 17)
 
