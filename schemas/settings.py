@@ -218,11 +218,24 @@ class ControllerSettings(_Section):
     sealed_retention_seconds: float
     """Sealed segments that are read to the end are pruned after this long, seconds; negative = never."""
     consumer_grace_seconds: Seconds
-    """Time for which a consumer that lost its connection keeps its segments, seconds (PIP-468)."""
+    """Time for which a consumer that lost its connection keeps its segments, seconds (PIP-468); with ZooKeeper not
+    less than `session_seconds`."""
     segments: Literal["none", "kafka"]
     """Where the topics behind segments are: nowhere (clients look after them), or in the Kafka of [kafka]."""
     max_body_bytes: Annotated[int, Field(ge=1024)]
     """Largest request body that is read."""
+
+    @model_validator(mode="after")
+    def _grace_covers_the_session(self) -> ControllerSettings:
+        # A leader that is cut off believes in its term for up to a session; whom the next leader evicts meanwhile it
+        # would still serve, and two consumers would own one segment.
+        if self.zookeeper.address and self.consumer_grace_seconds < self.session_seconds:
+            raise ValueError(
+                f"consumer_grace_seconds ({self.consumer_grace_seconds:g}) is less than session_seconds "
+                f"({self.session_seconds:g}): after a failover two consumers could own one segment; raise the former, "
+                "well above the latter, or lower the latter"
+            )
+        return self
 
     @property
     def zookeeper(self) -> ZooKeeperAddress:

@@ -131,6 +131,21 @@ def test_the_metadata_store_is_named_by_one_address(tmp_path, metadata, address,
     assert "s3cret" not in repr(settings)
 
 
+@pytest.mark.parametrize(
+    ("metadata", "grace", "refused"), [("zk://a:2181", 9.9, True), ("zk://a:2181", 10, False), ("sqlite", 0.1, False)]
+)
+def test_a_grace_period_shorter_than_the_session_is_refused(tmp_path, metadata, grace, refused):
+    file = tmp_path / "own.toml"
+    file.write_text(f'[controller]\nmetadata = "{metadata}"\nsession_seconds = 10\nconsumer_grace_seconds = {grace}\n')
+    if not refused:
+        assert load_settings([file], environment={}).controller.consumer_grace_seconds == grace
+        return
+    with pytest.raises(
+        SettingsError, match=r"consumer_grace_seconds \(9.9\) is less than session_seconds \(10\).*raise"
+    ):
+        load_settings([file], environment={})
+
+
 @pytest.mark.parametrize("metadata", ["zookeeper", "zk://", "zk:///x", "zk://a b", "zk://a/../b c", "sqlite:x"])
 def test_another_metadata_store_is_refused(tmp_path, metadata):
     with pytest.raises(SettingsError, match=r"controller\.metadata"):
