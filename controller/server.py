@@ -33,7 +33,8 @@ log = logging.getLogger(__name__)
 
 MAX_UNREAD_SECONDS = 60
 """Time after which a connection ends when its client reads nothing (Linux)."""
-_UNFINISHED = "without completing handshake"
+_NO_ERRORS = ("without completing handshake", "Invalid UTF-8 sequence received")
+"""What uvicorn logs as errors of ours: a WebSocket that was refused or redirected, and a client's wrong bytes."""
 MAX_SHUTDOWN_SECONDS = 5
 """Longest wait at a clean stop for requests that are being answered."""
 
@@ -80,8 +81,9 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> None:
                 _avoid_long_collections()
                 ready(url)
 
-            # uvicorn logs a refused or redirected WebSocket as an error of the app; it is an answer.
-            logging.getLogger("uvicorn.error").addFilter(lambda said: _UNFINISHED not in said.getMessage())
+            logging.getLogger("uvicorn.error").addFilter(
+                lambda said: not any(words in said.getMessage() for words in _NO_ERRORS)
+            )
             server = ControllerServer(config, app.state.end_sessions, started)
             # uvicorn takes these over while it runs and raises them again at its end: that must not kill the process.
             for number in (signal.SIGTERM, signal.SIGINT):

@@ -6,8 +6,8 @@ apart by ids that the client chooses. The client sends
 - `{"command": "register", "consumerId": 1, "subscription": "billing", "type": "STREAM", "consumerName": "b-7"}`
 - `{"command": "leave", "consumerId": 1}`
 
-and is sent, for each consumer: its whole assignment, at once and at every change; why the consumer was lost; or why a
-command was refused:
+as text messages, and is sent, for each consumer: its whole assignment, at once and at every change; why the consumer
+was lost; or why a command was refused:
 
 - `{"command": "assignment", "consumerId": 1, "assignment": {"layoutEpoch": 3, "assignedSegments": […]}}`
 - `{"command": "closed", "consumerId": 1, "reason": "…"}`
@@ -175,13 +175,23 @@ class ConsumerConnections:
 
     async def _receive(self, socket: WebSocket, connection: _Connection, number: int) -> None:
         while True:
-            text = await socket.receive_text()
+            message = await socket.receive()
+            if message["type"] == "websocket.disconnect":
+                raise WebSocketDisconnect(message.get("code") or 1000)
+            text = message.get("text")
+            if text is None:
+                connection.send(
+                    command="error", status=400, reason="a command is a text message, this was a binary one"
+                )
+                continue
             try:
                 command = _COMMANDS.validate_json(text)
             except ValidationError as error:
                 first = error.errors()[0]
                 where = ".".join(str(part) for part in first["loc"])
-                connection.send(command="error", status=400, reason=f"{where}: {first['msg']}")
+                connection.send(
+                    command="error", status=400, reason=f"{where}: {first['msg']}" if where else first["msg"]
+                )
                 continue
             link = Link(number, command.consumer_id)
             try:

@@ -307,26 +307,33 @@ def test_a_consumer_is_told_when_its_topic_or_its_subscription_is_deleted(tmp_pa
         assert (message["command"], message["consumerId"], "not found" in message["reason"]) == ("closed", 0, True)
 
 
-@pytest.mark.parametrize(
-    ("message", "status"),
-    [
-        ("no json", 400),
-        ('{"command": "dance"}', 400),
-        ('{"command": "register", "consumerId": -1, "subscription": "s", "consumerName": "a"}', 400),
-        ('{"command": "register", "consumerId": 1, "subscription": "s", "consumerName": "a", "type": "QUEUE"}', 409),
-        ('{"command": "register", "consumerId": 0, "subscription": "s", "consumerName": "b"}', 409),
-    ],
-)
-def test_what_cannot_be_done_is_answered_and_the_connection_goes_on(tmp_path: Path, message: str, status: int) -> None:
+WRONG: dict[str | bytes | tuple[bytes, ...], int] = {
+    "no json": 400,
+    b'{"command": "leave", "consumerId": 0}': 400,
+    b"": 400,
+    (b"a message in ", b"two frames"): 400,
+    '{"command": "dance"}': 400,
+    '{"command": "register", "consumerId": -1, "subscription": "s", "consumerName": "a"}': 400,
+    '{"command": "register", "consumerId": 1, "subscription": "s", "consumerName": "a", "type": "QUEUE"}': 409,
+    '{"command": "register", "consumerId": 0, "subscription": "s", "consumerName": "b"}': 409,
+}
+"""Messages and their answers; bytes are sent as binary ones."""
+
+
+def test_what_cannot_be_done_is_answered_and_the_connection_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with controller(tmp_path) as running, client(running) as one:
         running.client.put(PATH)
         one.register(0, "first")
         one.assigned()
-        one.connection.send(message)
-        answer = one.next()
-        assert (answer["command"], answer["status"]) == ("error", status)
-        one.register(0, "first")
-        assert one.assigned() == (0, [0])
+        for message, status in WRONG.items():
+            one.connection.send(message)
+            answer = one.next()
+            assert (answer["command"], answer["status"]) == ("error", status)
+            one.register(0, "first")
+            assert one.assigned() == (0, [0])
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 def test_a_consumer_of_an_unknown_topic_is_404(tmp_path: Path) -> None:
