@@ -24,6 +24,7 @@ from engine.kernel.bucket import Intake
 from engine.kernel.packed import Packed, pack_anew
 from engine.kernel.records import Output, RawRecord
 from engine.kernel.settings import EngineSettings
+from schemas.ids import decision_id
 from schemas.snapshot import Snapshot
 
 RecordedRow = Mapping[str, Any]
@@ -79,7 +80,8 @@ class BucketReplay:
             identity = topic.decided(row["layout_epoch"], row["action"], segments, batch.now)
             topic.decision_seq = _next("decision", row, topic.decision_seq, batch)
             if identity != row["decision_id"]:
-                if batch.is_complete:
+                of_older = decision_id(topic.name, row["layout_epoch"], row["action"], segments, topic.attempts)
+                if batch.is_complete and row["decision_id"] != of_older:
                     raise RebuildError(
                         f"{_which('decision', row, batch)} has the id {row['decision_id']}, not {identity}"
                     )

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from admin.topics import ScalableTopics
 from admin.transport import Transport
 from executor.autoscale.actor import AutoscaleActor
+from executor.kernel.announcer import Announcer, follow_outcomes
 from executor.kernel.decision import follow_decisions
 from executor.kernel.family import Actors
 from executor.kernel.loop import LAKE_ERRORS, Executor
@@ -43,7 +44,8 @@ def run_executor(settings: Settings, ready: Callable[[str], None]) -> None:
             timeout_seconds=chosen.request_timeout_seconds,
         )
     )
-    executor = Executor(chosen, tail, ledger, actors_of(topics), KafkaPublisher(settings.kafka_connection()))
+    announcer = Announcer(KafkaPublisher(settings.kafka_connection()), follow_outcomes(settings.lake_path))
+    executor = Executor(chosen, tail, ledger, actors_of(topics), announcer)
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: executor.stop())
     try:

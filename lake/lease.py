@@ -8,6 +8,7 @@ overtaken cannot add a row: it finds the newer token and stops.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 from deltalake.exceptions import CommitFailedError
@@ -42,9 +43,9 @@ class LeasedTable:
         self._unsure_from: int | None = None
         self.token = self._take()
 
-    def read(self, columns: Sequence[str]) -> pa.Table:
-        """All rows, cut to some columns."""
-        return self._open.newest().to_pyarrow_table(columns=list(columns))
+    def read(self, columns: Sequence[str], where: Sequence[tuple[str, str, Any]] | None = None) -> pa.Table:
+        """All rows, or those of some conditions (column, operator, value), cut to some columns."""
+        return self._open.newest().to_pyarrow_table(columns=list(columns), filters=where)
 
     def append(self, rows: Sequence[TableRow]) -> None:
         """One commit with all rows. Raises `LeaseLost`, or what Delta raises: then the rows can be given again."""

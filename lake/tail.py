@@ -44,15 +44,38 @@ class Tail:
         columns: Sequence[str] = (),
         order: Sequence[str] = (),
         backlog: int | None = BACKLOG_VERSIONS,
+        where: str | None = None,
     ) -> None:
         """Rows have `columns` (all when empty); those of one commit are sorted by `order`.
 
-        `backlog`: versions to look back on when catching up; None: the whole table is scanned.
+        `backlog`: versions to look back on when catching up; None: the whole table is scanned. `where`: a condition in
+        SQL on the rows that are followed; a scan ignores it.
         """
-        self._lake, self._table, self._backlog = lake, table, backlog
+        self._lake, self._table, self._backlog, self._where = lake, table, backlog, where
+        self.scanned = False
+        """Whether the last `read` was a scan of the whole table."""
         self._columns, self._order = tuple(columns or table.row.model_fields), tuple(order)
         self._open: OpenTable | None = None
         self._next: int | None = None
+
+    @property
+    def position(self) -> int:
+        """The version that the next `read` begins with; 0 before the first one."""
+        return self._next or 0
+
+    def newest(self, *by: str) -> list[Any]:
+        """The first column of the newest row, by `order`, of each combination of `by`, over the whole table.
+
+        Raises `DeltaError` or `OSError`.
+        """
+        table, identity = self._newest(), self._columns[0]
+        if table is None:
+            return []
+        found = table.to_pyarrow_table(columns=[identity, *by, *self._order])
+        found = found.sort_by([(column, "ascending") for column in self._order])
+        newest = pa.TableGroupBy(found, list(by), use_threads=False).aggregate([(identity, "last")])
+        ids: list[Any] = newest[f"{identity}_last"].to_pylist()
+        return ids
 
     def read(self, known: Container[Any] = ()) -> list[StoredRow]:
         """New rows, the oldest first; none when the table does not exist (yet).
@@ -60,6 +83,7 @@ class Tail:
         A scan leaves out rows whose first column is in `known`. Raises `DeltaError` or `OSError` when the table cannot
         be read now: the next look gives the same rows then.
         """
+        self.scanned = False
         table = self._newest()
         if table is None:
             return []
@@ -81,19 +105,22 @@ class Tail:
     def _rows(self, table: DeltaTable, version: int, known: Container[Any]) -> list[StoredRow]:
         if self._next is not None:
             try:
-                return _read_cdf(table, self._next, version, self._columns, self._order)
+                return _read_cdf(table, self._next, version, self._columns, self._order, self._where)
             except DeltaError as error:
                 log.warning("%s cannot be followed from version %d: %s", self._table.name, self._next, error)
         if self._backlog is None:
+            self.scanned = True
             return _scan(table, self._columns, self._order, known)
         first = max(self._next or 0, version - self._backlog)
-        return committed_rows(table, first, version, self._columns, self._order)
+        return committed_rows(table, first, version, self._columns, self._order, self._where)
 
 
 def committed_rows(
-    table: DeltaTable, first: int, last: int | None = None, columns: Sequence[str] = (), order: Sequence[str] = ()
-) -> list[StoredRow]:
-    """The rows that versions `first..last` appended, in commit order, with `COMMITTED_AT`.
+    table: DeltaTable, first: int, last: int | None = None, columns: Sequence[str] = (), order: Sequence[str] = (),
+    where: str | None = None,
+) -> list[StoredRow]:  # fmt: skip
+    """The rows that versions `first..last` appended, in commit order, with `COMMITTED_AT`; `where`: only those of a
+    condition in SQL.
 
     Versions that the log has forgotten (its retention has passed) are left out. Raises `DeltaError`.
     """
@@ -101,9 +128,9 @@ def committed_rows(
     if first > newest:
         return []
     try:
-        return _read_cdf(table, first, newest, columns, order)
+        return _read_cdf(table, first, newest, columns, order, where)
     except DeltaError:
-        return _read_cdf(table, _first_remembered(table, first, newest), newest, columns, order)
+        return _read_cdf(table, _first_remembered(table, first, newest), newest, columns, order, where)
 
 
 def newest_rows(table: DeltaTable, limit: int) -> list[StoredRow]:
@@ -117,10 +144,13 @@ def newest_rows(table: DeltaTable, limit: int) -> list[StoredRow]:
 
 
 def _read_cdf(
-    table: DeltaTable, first: int, last: int, columns: Sequence[str] = (), order: Sequence[str] = ()
-) -> list[StoredRow]:
+    table: DeltaTable, first: int, last: int, columns: Sequence[str] = (), order: Sequence[str] = (),
+    where: str | None = None,
+) -> list[StoredRow]:  # fmt: skip
     # Not allow_out_of_range: it answers with no rows at all when the first version is forgotten.
-    found = pa.table(table.load_cdf(starting_version=first, ending_version=last)).drop_columns(["_change_type"])
+    found = pa.table(table.load_cdf(starting_version=first, ending_version=last, predicate=where)).drop_columns(
+        ["_change_type"]
+    )
     if columns:
         found = found.select([*columns, "_commit_version", COMMITTED_AT])
     rows: list[StoredRow] = found.to_pylist()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 EVERY_TOPIC = "*"
@@ -55,10 +56,13 @@ def digest(value: Any, *, size: int = 16) -> str:
     return hashlib.blake2b(canonical_json(value).encode(), digest_size=size).hexdigest()
 
 
-def decision_id(subject: str, layout_epoch: int, action: str, segments: list[int], attempt: int) -> str:
+def decision_id(
+    subject: str, layout_epoch: int, action: str, segments: list[int], attempt: int, created: Sequence[int] = ()
+) -> str:  # fmt: skip
     """The id of a decision: the same decision has the same id in every replay (design "Tables").
 
     `attempt` counts from 1 how often the same action was decided on the same layout epoch: it grows only after an
-    earlier attempt ended without effect (failed, rejected or superseded).
+    earlier attempt ended without effect (failed, rejected or superseded). `created` is when each of the segments was
+    made, milliseconds: it tells a topic from one of the same name that was deleted. Empty: the id of older releases.
     """
-    return digest([subject, layout_epoch, action, segments, attempt])
+    return digest([subject, layout_epoch, action, segments, attempt, *([list(created)] if created else [])])

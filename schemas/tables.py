@@ -32,7 +32,8 @@ class DecisionRow(TableRow):
     """One action to take."""
 
     decision_id: str
-    """Digest of subject, layout epoch, action, arguments and attempt: the same in every replay."""
+    """Digest of subject, layout epoch, action, arguments, attempt and when the segments were made: the same in every
+    replay, and never that of a topic of the same name which was deleted."""
     family: str
     subject: str
     """What is decided about: of the family `autoscale` a scalable topic."""

@@ -69,7 +69,9 @@ class TopicState:
         attempt_of = canonical_json([epoch, action, segments])
         self.attempts = self.attempts + 1 if self.attempt_of == attempt_of else 1
         self.attempt_of = attempt_of
-        identity = decision_id(self.name, epoch, action, segments, self.attempts)
+        known = self.layout.segments if self.layout else {}
+        created = [known[i].created_at_ms if i in known else 0 for i in segments]
+        identity = decision_id(self.name, epoch, action, segments, self.attempts, created)
         self.open_decision = OpenDecision(identity, epoch, now, action)
         self.hold_gate = None
         self.decision_seq += 1

@@ -7,6 +7,7 @@ The kernel never asks which family a decision is of. Each module may import only
 - `attempt`    one try at one decision: look, judge, call, look again
 - `outcomes`   rows of `outcomes`, written by one executor at a time
 - `publisher`  outcome events to Kafka
+- `announcer`  how decisions ended, said until the job has taken it in
 - `workers`    the threads that make calls
 - `backoff`    delays before something is tried again
 - `loop`       the open decisions, subject by subject: record, then act; persist, then wait

@@ -21,15 +21,14 @@ from itertools import count
 
 from deltalake.exceptions import DeltaError
 
+from executor.kernel.announcer import Announcer
 from executor.kernel.attempt import Ended, Result, Standing, TryAgain, observe_once, try_once
 from executor.kernel.backoff import Backoff
 from executor.kernel.decision import Malformed, read_decision
 from executor.kernel.family import Actors, Decision
 from executor.kernel.outcomes import INTENT, OutcomeLedger, RecordedEnd
-from executor.kernel.publisher import OutcomePublisher
 from executor.kernel.workers import Workers
 from lake.tail import Tail
-from schemas.messages import OutcomeEvent
 from schemas.settings import ExecutorSettings
 from schemas.tables import OutcomeRow
 
@@ -93,7 +92,11 @@ class _Outage:
 
 
 class Executor:
-    """Applies what `tail` brings by the family's actor, on the record of `ledger`, announced by `publisher`."""
+    """Applies what `tail` brings by the family's actor, on the record of `ledger`, announced by `announcer`.
+
+    A decision is known by its id. One that is known and comes again, as after a new checkpoint of the job, is not acted
+    on again: when it has ended its end is announced again, for whoever took it waits for that.
+    """
 
     def __init__(
         self,
@@ -101,15 +104,17 @@ class Executor:
         tail: Tail,
         ledger: OutcomeLedger,
         actors: Actors,
-        publisher: OutcomePublisher,
+        announcer: Announcer,
         clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
     ) -> None:
         self._settings, self._tail, self._ledger = settings, tail, ledger
-        self._actors, self._publisher, self._clock = actors, publisher, clock
+        self._actors, self._announcer, self._clock = actors, announcer, clock
         self._observe = settings.mode == "observe"
         self._backoff = Backoff(settings.retry_delay_seconds, settings.retry_max_delay_seconds)
         self._subjects: dict[tuple[str, str], deque[_Work]] = {}
         self._known: set[str] = set()
+        self._open: set[str] = set()
+        self._to_answer: set[str] = set()
         self._fresh: deque[_Work] = deque()
         self._later: list[tuple[float, int, _Work]] = []
         self._numbers: Iterator[int] = count()
@@ -139,7 +144,7 @@ class Executor:
                 self._take_decisions()
                 self._record()
                 self._dispatch()
-                self._publisher.poll()
+                self._announcer.poll()
             self._finish()
         finally:
             self._stopping.set()
@@ -152,10 +157,10 @@ class Executor:
     def _restore(self) -> None:
         recorded = self._ledger.recorded()
         self._known |= recorded.ended
-        for end in recorded.newest.values():
-            self._announce(end)
-        for row in self._tail.read(self._known):
+        self._announcer.open()
+        for row in self._read():
             self._take_up(row)
+        self._answer()
         for works in self._subjects.values():
             for work in works:
                 begun = recorded.begun.get(work.decision.decision_id)
@@ -206,7 +211,7 @@ class Executor:
             return
         try:
             self._ledger.check_lease()
-            rows = self._tail.read(self._known)
+            rows = self._read()
         except LAKE_ERRORS as error:
             self._reading.failed(error)
             return
@@ -215,13 +220,35 @@ class Executor:
             work = self._take_up(row)
             if work is not None and self._subjects[work.subject][0] is work:
                 self._begin(work)
+        try:
+            self._answer()
+        except LAKE_ERRORS as error:
+            self._reading.failed(error)
+
+    def _read(self) -> list[dict[str, object]]:
+        """New rows of decisions. Where the whole table was scanned for them, those that are known were left out: the
+        newest one of each subject, which somebody may be waiting for, is answered then."""
+        rows = self._tail.read(self._known)
+        if self._tail.scanned:
+            self._to_answer |= self._known.intersection(self._tail.newest("family", "subject"))
+        return rows
+
+    def _answer(self) -> None:
+        """Announces again how decisions ended that came again. Raises what Delta raises: then it is done later."""
+        ended = self._to_answer - self._open
+        if ended:
+            for end in self._ledger.ends(ended):
+                self._announcer.announce(end)
+        self._to_answer.clear()
 
     def _take_up(self, row: dict[str, object]) -> _Work | None:
         """Adds a row to its subject's work, unless its decision is known."""
         decision = read_decision(row, self._actors)
         if decision.decision_id in self._known:
+            self._to_answer.add(decision.decision_id)
             return None
         self._known.add(decision.decision_id)
+        self._open.add(decision.decision_id)
         work = _Work(decision)
         self._subjects.setdefault(work.subject, deque()).append(work)
         return work
@@ -276,30 +303,19 @@ class Executor:
             at=now,
             layout_epoch=seen.layout_epoch if seen else None,
             seen=details,
-            error=error and error[:MAX_ERROR],
+            error=error and _printable(error),
         )
 
     def _end(self, work: _Work, row: OutcomeRow) -> None:
         log.info("%s: %s%s", work.decision, row.status, f": {row.error}" if row.error else "")
-        self._announce(RecordedEnd(row.decision_id, row.family, row.subject, row.status, row.error, row.at))
+        self._open.discard(row.decision_id)
+        self._announcer.announce(RecordedEnd(row.decision_id, row.family, row.subject, row.status, row.error, row.at))
         works = self._subjects[work.subject]
         works.popleft()
         if works:
             self._begin(works[0])
         else:
             del self._subjects[work.subject]
-
-    def _announce(self, end: RecordedEnd) -> None:
-        try:
-            event = OutcomeEvent.model_validate({
-                "v": 1, "type": "outcome", "decisionId": end.decision_id, "family": end.family, "topic": end.subject,
-                "status": end.status, "error": end.error, "at": int(end.at.timestamp() * 1000),
-            })  # fmt: skip
-        except ValueError:
-            log.warning("the outcome of decision %r of %r cannot be announced: no such names on Kafka",
-                        end.decision_id[:200], end.subject[:200])  # fmt: skip
-            return
-        self._publisher.publish(event)
 
     def _retry_later(self, work: _Work, step: TryAgain) -> None:
         delay = self._backoff.slowly() if step.slowly else self._backoff.after(work.failures)
@@ -334,5 +350,10 @@ class Executor:
         self._to_record = [(work, step) for work, step in self._to_record if isinstance(step, Ended)]
         self._writing.until = 0.0
         self._record()
-        self._publisher.close()
+        self._announcer.close()
         log.info("stopped with %d open decisions; the next start goes on with them", self.open_decisions)
+
+
+def _printable(error: str) -> str:
+    """As much of an error's text as is kept; a server may say what is no valid Unicode."""
+    return error[:MAX_ERROR].encode("utf-8", "replace").decode()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -51,8 +51,6 @@ class Recorded:
     ended: set[str] = field(default_factory=set)
     """Ids of the decisions with a terminal row."""
     begun: dict[str, Begun] = field(default_factory=dict)
-    newest: dict[tuple[str, str], RecordedEnd] = field(default_factory=dict)
-    """The newest terminal row of each family and subject."""
 
 
 class OutcomeLedger:
@@ -68,22 +66,26 @@ class OutcomeLedger:
 
     def recorded(self) -> Recorded:
         """All that is on record, read once."""
-        columns = ("decision_id", "family", "subject", "status", "attempt", "error", "at")
+        columns = ("decision_id", "status", "attempt", "at")
         found = self._table.read(columns)
         recorded = Recorded()
         for values in zip(*(found[column].to_pylist() for column in columns), strict=True):
-            decision, family, subject, status, calls, error, at = values
+            decision, status, calls, at = values
             if status == INTENT:
                 known = recorded.begun.get(decision, Begun(at, calls))
                 recorded.begun[decision] = Begun(min(at, known.at), max(calls, known.calls))
                 continue
             recorded.ended.add(decision)
-            newest = recorded.newest.get((family, subject))
-            if newest is None or newest.at <= at:
-                recorded.newest[family, subject] = RecordedEnd(decision, family, subject, status, error, at)
         for decision in recorded.ended:
             recorded.begun.pop(decision, None)
         return recorded
+
+    def ends(self, decisions: Collection[str]) -> list[RecordedEnd]:
+        """How those of some decisions ended that did; ids in, the newest terminal row of each out."""
+        columns = ("decision_id", "family", "subject", "status", "error", "at")
+        found = self._table.read(columns, [("decision_id", "in", list(decisions)), ("status", "!=", INTENT)])
+        ends = (RecordedEnd(**row) for row in found.sort_by("at").to_pylist())
+        return list({end.decision_id: end for end in ends}.values())
 
     def row(
         self,

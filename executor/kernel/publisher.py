@@ -1,8 +1,8 @@
 """Outcome events to Kafka topic `control-events` (design "Kafka messages"): the newest of each subject.
 
 Stage: last in the executor, always after the terminal row is durable. No thread of its own: `loop` calls `poll`.
-Without Kafka nothing stops: events wait here, and after a restart the newest outcome of every subject is published
-again from the record. So listeners may see an event twice, and never miss how a subject's last decision ended.
+Without Kafka nothing stops: events wait here. That Kafka has one does not mean that the job will see it: `announcer`
+publishes it again until the job has. So listeners may see an event twice, and never miss how a decision ended.
 """
 
 from __future__ import annotations

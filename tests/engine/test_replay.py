@@ -12,12 +12,14 @@ from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 
 from decisions.topic.layout import SegmentLayout
+from engine.autoscale import topics
 from engine.autoscale.topics import ConfiguredPolicy
 from engine.autoscale.topics_codec import pack_topic
 from engine.history import Batches, History, free_generation, history_of, rebuilt_generation
 from engine.kernel.records import COUNTS, LOAD
 from engine.replay import BucketReplay, RebuildError
 from schemas.arrow import arrow_schema
+from schemas.ids import decision_id
 from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
 from streaming.rows import bulk_rows, rare_rows
 from tests.engine.buckets import CONFIGURED, SETTINGS, Bucket, knowing, loads_of, topics_of
@@ -214,6 +216,27 @@ def test_constant_load_that_was_suppressed_for_long_does_not_make_the_replay_dif
     assert len(bucket.table(SEGMENT_LOAD)) == 2
     bucket.batch(NOW + 30 * MINUTE, tick(1))
     assert_same(replayed(bucket.history()), *bucket.states())
+
+
+def test_decisions_with_the_ids_of_older_releases_are_taken_over_as_they_are(monkeypatch):
+    with monkeypatch.context() as older:
+        older.setattr(topics, "decision_id", lambda *of, **_: decision_id(*of[:5]))
+        bucket = hot()
+    [row] = bucket.table(DECISIONS).to_pylist()
+    open_decision = replayed(bucket.history()).state.topics[NAMES[0]].open_decision
+    assert open_decision.decision_id == row["decision_id"] == decision_id(NAMES[0], 0, "split", [0], 1)
+
+
+def test_the_same_decision_on_a_topic_that_was_made_again_has_another_id():
+    first, again = (SegmentLayout.create(2, created) for created in (NOW - MINUTE, NOW))
+    ids = []
+    for made in (first, again):
+        bucket = RecordedBucket()
+        bucket.batch(NOW, layout(made, topic=NAMES[0]))
+        ids += [
+            row["decision_id"] for row in bucket.batch(NOW + SECOND, stats({0: 9e9}, NOW, NAMES[0]), tick(1)).decisions
+        ]
+    assert len(set(ids)) == 2
 
 
 def test_a_decision_whose_events_are_not_in_the_lake_is_refused():

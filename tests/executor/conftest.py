@@ -17,6 +17,7 @@ from admin.topics import ScalableTopics
 from admin.transport import Transport
 from decisions.topic.layout import SegmentLayout
 from executor.autoscale.decision import SegmentDecision
+from executor.kernel.announcer import Announcer, follow_outcomes
 from executor.kernel.decision import follow_decisions
 from executor.kernel.family import Actors
 from executor.kernel.loop import Executor
@@ -133,7 +134,7 @@ class House:
             follow_decisions(self.lake),
             self.open_ledger(chosen.mode),
             {**actors_of(topics), **(actors or {})},
-            self.published,
+            Announcer(self.published, follow_outcomes(self.lake)),
             **with_clock,
         )
         failed: list[BaseException] = []

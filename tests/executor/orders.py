@@ -25,7 +25,8 @@ _seq = count(1)
 def decision(layout: SegmentLayout, *segments: int, topic: str = "topic://acme/shop/orders") -> SegmentDecision:
     """A split of one segment or a merge of two, decided on `layout`."""
     action = "split" if len(segments) == 1 else "merge"
-    name = decision_id(topic, layout.epoch, action, list(segments), 1)
+    created = [layout.segments[segment].created_at_ms for segment in segments]
+    name = decision_id(topic, layout.epoch, action, list(segments), 1, created)
     return SegmentDecision(name, "autoscale", topic, action, segments, layout)  # type: ignore[arg-type]
 
 

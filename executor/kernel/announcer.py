@@ -1,0 +1,118 @@
+"""How decisions ended, said until the job has taken it in: a decision whose end nobody hears of stays open for ever.
+
+Stage: between `loop` and `publisher`. Kafka may lose an outcome that it had confirmed, or drop it before the job has
+read it. The job has taken an outcome in once it is a row of `events`. Until then it is announced again, ever more
+seldom, and only while the job takes in anything at all. To hear of an end twice changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from deltalake.exceptions import DeltaError
+
+from executor.kernel.outcomes import RecordedEnd
+from executor.kernel.publisher import OutcomePublisher
+from lake.tail import Tail
+from schemas.messages import TOPICS_FAMILY, OutcomeEvent
+from schemas.tables import EVENTS
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 60.0
+"""Between two looks at what the job has taken in; shortest time before an end is announced again."""
+MAX_LOOK_SECONDS = 3600.0
+"""Longest time before an end is announced again."""
+
+
+def follow_outcomes(lake: str) -> Tail:
+    """Follows the outcomes that the job has taken in, from now on."""
+    return Tail(lake, EVENTS, ("subject", "body"), backlog=0, where="type = 'outcome'")
+
+
+@dataclass
+class _Waiting:
+    """An end of which it is not known that the job has taken it in."""
+
+    event: OutcomeEvent
+    position: int
+    """Where the table `events` was when it was last announced."""
+    again_at: float
+    delay: float
+
+
+class Announcer:
+    """Announces through `publisher`, and looks in `taken_in` for what has arrived. One thread uses it."""
+
+    def __init__(
+        self, publisher: OutcomePublisher, taken_in: Tail, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`clock`: seconds."""
+        self._publisher, self._taken_in, self._clock = publisher, taken_in, clock
+        self._waiting: dict[tuple[str, str], _Waiting] = {}
+        self._look_at = clock() + LOOK_SECONDS
+        self._is_readable = True
+
+    @property
+    def waiting(self) -> int:
+        """Ends of which it is not known that the job has taken them in."""
+        return len(self._waiting)
+
+    def open(self) -> None:
+        """Begins to follow what the job takes in; before the first announcement."""
+        self._read()
+
+    def announce(self, end: RecordedEnd) -> None:
+        """Announces how a decision ended; returns at once. An older end of the same subject is not said again."""
+        try:
+            event = OutcomeEvent.model_validate({
+                "v": 1, "type": "outcome", "decisionId": end.decision_id, "family": end.family, "topic": end.subject,
+                "status": end.status, "error": end.error, "at": int(end.at.timestamp() * 1000),
+            })  # fmt: skip
+        except ValueError:
+            log.warning("the outcome of decision %r of %r cannot be announced: no such names on Kafka",
+                        end.decision_id[:200], end.subject[:200])  # fmt: skip
+            return
+        again_at = self._clock() + LOOK_SECONDS
+        self._waiting[end.family, end.subject] = _Waiting(event, self._taken_in.position, again_at, LOOK_SECONDS)
+        self._publisher.publish(event)
+
+    def poll(self) -> None:
+        """Announces again what is due; returns at once."""
+        self._publisher.poll()
+        now = self._clock()
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK_SECONDS
+        self._read()
+        for waiting in self._waiting.values():
+            if waiting.again_at <= now and waiting.position < self._taken_in.position:
+                log.info("the job has not taken in how %s ended: announced again", waiting.event.decision_id)
+                waiting.delay = min(2 * waiting.delay, MAX_LOOK_SECONDS)
+                waiting.again_at, waiting.position = now + waiting.delay, self._taken_in.position
+                self._publisher.publish(waiting.event)
+
+    def close(self) -> None:
+        """Delivers what was announced, for a bounded time; the next start announces it again."""
+        self._publisher.close()
+
+    def _read(self) -> None:
+        """Forgets what the job has taken in."""
+        try:
+            rows = self._taken_in.read()
+        except (DeltaError, OSError) as error:
+            if self._is_readable:
+                log.warning("what the job has taken in cannot be read, trying again: %s", error)
+            self._is_readable = False
+            return
+        self._is_readable = True
+        for row in rows:
+            said = json.loads(row["body"])
+            subject = (said.get("family", TOPICS_FAMILY), row["subject"])
+            waiting = self._waiting.get(subject)
+            if waiting is not None and waiting.event.decision_id == said["decisionId"]:
+                del self._waiting[subject]

@@ -1,0 +1,186 @@
+"""A decision that the executor knows already, and comes again, is answered again: whoever decides waits for its end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from executor.kernel.announcer import LOOK_SECONDS, MAX_LOOK_SECONDS, Announcer
+from executor.kernel.decision import follow_decisions
+from executor.kernel.outcomes import RecordedEnd
+from lake.tables import create_table, table_path
+from lake.tail import Tail
+from schemas.tables import DECISIONS, EVENTS, EventRow
+from tests.executor.conftest import Clock, Collected, House
+from tests.executor.gate import answers
+from tests.lab.lake import write
+from tests.waiting import wait_until
+
+TOPIC = "topic://acme/shop/orders"
+
+
+def told(house: House) -> list[tuple[str, str]]:
+    return [(event.decision_id, event.status) for event in house.published.events]
+
+
+@pytest.mark.parametrize(("mode", "end"), [("act", "applied"), ("observe", "observed")])
+def test_a_decision_that_comes_again_is_answered_again_without_a_call(house: House, mode, end):
+    split = house.decide(house.create("orders"), 0)
+    with house.running(mode=mode):
+        house.commit(split)
+        wait_until(lambda: told(house) == [(split.decision_id, end)])
+        house.commit(split)
+        wait_until(lambda: told(house) == [(split.decision_id, end)] * 2)
+    assert len(house.ends(split)) == 1
+    assert house.gate.count("POST") == (mode == "act")
+
+
+def test_a_decision_that_came_again_while_the_executor_was_away_is_answered_though_another_ended_last(house: House):
+    topic = house.create("orders")
+    first = house.decide(topic, 0)
+    with house.running():
+        house.commit(first)
+        house.end(first)
+        second = house.decide(topic, 1)
+        house.commit(second)
+        house.end(second)
+    house.commit(first)
+    house.published.events.clear()
+    with house.running():
+        assert told(house) == [(first.decision_id, "applied")]
+    assert len(house.ends()) == 2
+
+
+def test_a_decision_that_comes_again_while_it_is_open_is_answered_once_at_its_end(house: House):
+    split = house.decide(house.create("orders"), 0)
+    house.gate.on("POST", answers(503, "busy"), answers(503, "busy"))
+    with house.running():
+        house.commit(split)
+        house.commit(split)
+        house.end(split)
+        later = house.decide(house.create("later"), 0)
+        house.commit(later)
+        house.end(later)
+    assert told(house) == [(split.decision_id, "applied"), (later.decision_id, "applied")]
+
+
+def test_a_decision_that_comes_again_behind_a_log_that_was_cut_is_answered_too(house: House):
+    split = house.decide(house.create("orders"), 0)
+    with house.running() as executor:
+        house.commit(split)
+        house.end(split)
+        executor._reading.until = float("inf")
+        for _ in range(3):
+            house.commit(split)
+        table = DeltaTable(table_path(house.lake, DECISIONS))
+        table.create_checkpoint()
+        for version in range(table.version()):
+            (Path(table_path(house.lake, DECISIONS)) / "_delta_log" / f"{version:020}.json").unlink()
+        house.published.events.clear()
+        executor._reading.until = 0.0
+        wait_until(lambda: told(house) == [(split.decision_id, "applied")])
+
+
+def test_a_refusal_in_no_valid_unicode_is_recorded_and_announced(house: House):
+    split = house.decide(house.create("orders"), 0)
+    house.gate.on("POST", answers(400, '{"reason":"no \\ud800 split"}'))
+    with house.running():
+        house.commit(split)
+        assert house.end(split)["status"] == "rejected"
+        wait_until(lambda: told(house) == [(split.decision_id, "rejected")])
+
+
+def test_the_newest_decision_of_a_subject_is_by_the_time_it_was_decided_at(house: House):
+    one, two = house.decide(house.create("one", 2), 0), house.decide(house.create("two"), 0)
+    again = house.decide(one.subject, 1)
+    for decided in (one, two, again, one):
+        house.commit(decided)
+    assert sorted(follow_decisions(house.lake).newest("family", "subject")) == sorted(
+        [one.decision_id, two.decision_id]
+    )
+
+
+class Job:
+    """A job that takes in outcomes, or does without one."""
+
+    def __init__(self, lake: str) -> None:
+        self._lake, self._number = lake, 0
+        create_table(lake, EVENTS)
+
+    def takes_in(self, end: RecordedEnd | None) -> None:
+        """A batch with the outcome in it, or with a tick only."""
+        self._number += 1
+        at, body = Clock().now, {"v": 1, "at": 1}
+        if end is not None:
+            body |= {"type": "outcome", "decisionId": end.decision_id, "topic": end.subject, "status": end.status}
+        write(self._lake, EventRow(
+            subject=end.subject if end else "*", type="outcome" if end else "tick", cause=None, body=json.dumps(body),
+            at=at, kafka_topic="control-events", kafka_partition=0, kafka_offset=self._number, kafka_timestamp=at,
+            accepted_at=at, batch_id=self._number, day=at.date(),
+        ))  # fmt: skip
+
+
+@pytest.fixture
+def job(tmp_path):
+    return Job(str(tmp_path))
+
+
+class Waiting:
+    """An announcer with a clock that the test moves."""
+
+    def __init__(self, lake: str) -> None:
+        self.published, self.now = Collected(), 0.0
+        tail = Tail(lake, EVENTS, ("subject", "body"), backlog=0, where="type = 'outcome'")
+        self.announcer = Announcer(self.published, tail, lambda: self.now)
+        self.announcer.open()
+
+    def told_after(self, seconds: float) -> int:
+        self.now += seconds
+        self.announcer.poll()
+        return len(self.published.events)
+
+
+def an_end(decision_id: str = "d1") -> RecordedEnd:
+    return RecordedEnd(decision_id, "autoscale", TOPIC, "failed", None, Clock().now)
+
+
+def test_an_outcome_that_the_job_has_taken_in_is_announced_once(job, tmp_path):
+    waiting = Waiting(str(tmp_path))
+    waiting.announcer.announce(an_end())
+    job.takes_in(an_end())
+    assert [waiting.told_after(LOOK_SECONDS) for _ in range(3)] == [1, 1, 1]
+    assert not waiting.announcer.waiting
+
+
+def test_an_outcome_that_was_lost_is_announced_again_until_the_job_has_taken_it_in_ever_more_seldom(job, tmp_path):
+    waiting = Waiting(str(tmp_path))
+    waiting.announcer.announce(an_end("d0"))
+    waiting.announcer.announce(an_end())
+    told = []
+    for _ in range(8):
+        job.takes_in(None)
+        told.append(waiting.told_after(LOOK_SECONDS))
+    assert told == [3, 3, 4, 4, 4, 4, 5, 5]
+    job.takes_in(an_end())
+    assert waiting.told_after(LOOK_SECONDS) == 5
+    job.takes_in(None)
+    assert waiting.told_after(MAX_LOOK_SECONDS) == 5
+
+
+def test_nothing_is_announced_again_while_no_job_takes_in_anything(job, tmp_path):
+    waiting = Waiting(str(tmp_path))
+    waiting.announcer.announce(an_end())
+    assert [waiting.told_after(LOOK_SECONDS) for _ in range(3)] == [1, 1, 1]
+    job.takes_in(None)
+    assert waiting.told_after(LOOK_SECONDS) == 2
+
+
+def test_a_lake_that_cannot_be_read_stops_no_announcement(tmp_path):
+    (tmp_path / "events" / "_delta_log").mkdir(parents=True)
+    (tmp_path / "events" / "_delta_log" / f"{0:020}.json").write_text("{broken")
+    waiting = Waiting(str(tmp_path))
+    waiting.announcer.announce(an_end())
+    assert waiting.told_after(LOOK_SECONDS) == 1
