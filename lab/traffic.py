@@ -23,13 +23,14 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from admin.answers import Answered, Fault, Refused, Unanswered
 from admin.topics import ScalableTopics
 from admin.transport import Transport
 from lab.demand import Demand, demands
 from lab.garbage import make_garbage
+from messaging.producer import LastingProducer
 from schemas.kafka import SEGMENT_STATS
 from schemas.kafka_connection import KafkaConnection
 from schemas.messages import MAX_VALUE_BYTES, VERSION, SegmentSample, SegmentStats
@@ -172,32 +173,24 @@ class Outlet:
 
     def __init__(self, kafka: KafkaConnection, counters: Counters) -> None:
         self._counters = counters
-        self._configuration = kafka.librdkafka({
+        self._producer = LastingProducer(kafka.librdkafka({
             "client.id": "anabranch-traffic", "enable.idempotence": True, "linger.ms": 5, "compression.type": "lz4",
             "message.timeout.ms": 120_000, "message.max.bytes": 2 * MAX_VALUE_BYTES, "log_level": 2,
             "error_cb": self._on_error,
-        })  # fmt: skip
-        self._producer = Producer(self._configuration)
+        }))  # fmt: skip
         self._down = False
 
     def send(self, topic: str, key: bytes | None, value: bytes | None) -> None:
         """Hands one record to the client; the counters learn later what became of it."""
         self._counters.add("sent")
         try:
-            self._producer.produce(topic, key=key, value=value, on_delivery=self._on_delivery)
-        except BufferError:
+            self._producer.produce(topic, value, key, self._on_delivery)
+        except (BufferError, KafkaException):
             self._counters.add("failed")
-        except KafkaException as error:
-            self._counters.add("failed")
-            if error.args[0].fatal():
-                log.warning("the producer gave up (%s); a new one takes over", error)
-                self._producer.purge()
-                self._producer.poll(1.0)
-                self._producer = Producer(self._configuration)
 
     def poll(self) -> None:
         """Learns of deliveries."""
-        self._producer.poll(0)
+        self._producer.poll()
 
     def close(self) -> None:
         """Waits until everything is delivered, at most `FLUSH_SECONDS`; the rest counts as failed."""
@@ -205,7 +198,6 @@ class Outlet:
         if left:
             log.warning("%d records were not delivered in %.0f s", left, FLUSH_SECONDS)
             self._producer.purge()
-            self._producer.poll(1.0)
 
     def _on_delivery(self, error: KafkaError | None, _record: Message) -> None:
         self._counters.add("failed" if error else "delivered")

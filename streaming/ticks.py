@@ -2,7 +2,8 @@
 
 Stage: beside the query, in the driver (PIP-483 "Evaluation triggers"; design "Facts that shape the job"). Ticks are
 messages in `control-events`, so that they are on record and a replay has them. Missed ticks are not repeated: the
-next one evaluates everything.
+next one evaluates everything. Boundaries are those of the wall clock, waits are by the monotonic one: whatever the wall
+clock is set to, a tick comes within one interval.
 """
 
 from __future__ import annotations
@@ -11,39 +12,86 @@ import heapq
 import logging
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaException
 
+from messaging.producer import LastingProducer
 from schemas.kafka import CONTROL_EVENTS
 from schemas.kafka_connection import KafkaConnection
 from schemas.messages import VERSION, TickEvent, key_of
 
 log = logging.getLogger(__name__)
 
+Clock = Callable[[], int]
+"""Milliseconds."""
+
+
+def wall_ms() -> int:
+    """Since 1970; may be set at any time."""
+    return time.time_ns() // 1_000_000
+
+
+def steady_ms() -> int:
+    """Since some instant; goes at the same pace for ever."""
+    return time.monotonic_ns() // 1_000_000
+
+
+@dataclass
+class Cadence:
+    """When the next tick for every topic is due."""
+
+    tick_ms: int
+    wall: Clock = wall_ms
+    steady: Clock = steady_ms
+
+    def __post_init__(self) -> None:
+        self._plan(self.wall())
+
+    @property
+    def due(self) -> int:
+        """The instant of the next tick, by the steady clock."""
+        return self._due
+
+    def take(self) -> int | None:
+        """The boundary, by the wall clock, whose tick is to be written now; None: it is not yet."""
+        if self.steady() < self._due:
+            return None
+        now, at = self.wall(), self._boundary
+        if abs(now - at) > self.tick_ms // 2:
+            # Somebody has set the clock.
+            at = now - now % self.tick_ms
+        self._plan(max(now, at))
+        return at
+
+    def _plan(self, after: int) -> None:
+        self._boundary = (after // self.tick_ms + 1) * self.tick_ms
+        self._due = self.steady() + self._boundary - self.wall()
+
 
 class TickWriter(threading.Thread):
     """Writes ticks until it is stopped."""
 
-    def __init__(self, kafka: KafkaConnection, tick_seconds: float) -> None:
+    def __init__(self, kafka: KafkaConnection, tick_seconds: float, wall: Clock = wall_ms) -> None:
         super().__init__(name="ticks", daemon=True)
-        self._producer = Producer(kafka.librdkafka({
+        self._producer = LastingProducer(kafka.librdkafka({
             "enable.idempotence": True, "linger.ms": 0, "log_level": 3,
             "message.timeout.ms": int(max(tick_seconds, 5) * 1000),
         }))  # fmt: skip
-        self._tick_ms = int(tick_seconds * 1000)
-        self._asked: list[tuple[int, str]] = []
+        self._tick_ms, self._wall = int(tick_seconds * 1000), wall
+        self._asked: list[tuple[int, int, str]] = []
+        """When each is due by the steady clock, its instant by the wall clock, and its topic."""
         self._known: set[tuple[int, str]] = set()
         self._changed = threading.Condition()
         self._stopped = False
-        self.last_tick_at: int | None = None
-        """The newest boundary for which a tick was written, milliseconds."""
 
     def ask(self, topic: str, at: int) -> None:
         """Asks for an evaluation of one topic at `at`, milliseconds; asking again for the same is harmless."""
         with self._changed:
             if (at, topic) not in self._known:
                 self._known.add((at, topic))
-                heapq.heappush(self._asked, (at, topic))
+                heapq.heappush(self._asked, (steady_ms() + at - self._wall(), at, topic))
                 self._changed.notify()
 
     def stop(self) -> None:
@@ -56,49 +104,38 @@ class TickWriter(threading.Thread):
 
     def run(self) -> None:
         """The thread's body."""
-        boundary = self._boundary_after(_now())
+        cadence = Cadence(self._tick_ms, self._wall)
         while True:
             with self._changed:
-                wake_at = min(boundary, self._asked[0][0]) if self._asked else boundary
+                wake_at = min(cadence.due, self._asked[0][0]) if self._asked else cadence.due
                 self._changed.wait_for(
                     lambda at=wake_at: self._stopped or (self._asked and self._asked[0][0] < at),
-                    timeout=max(0, wake_at - _now()) / 1000,
+                    timeout=max(0, wake_at - steady_ms()) / 1000,
                 )
                 if self._stopped:
                     return
-                due = self._take_due(_now())
+                due = self._take_due()
             for at, topic in due:
                 self._write(TickEvent(v=VERSION, type="tick", topic=topic, at=at))
-            if _now() >= boundary:
+            boundary = cadence.take()
+            if boundary is not None:
                 self._write(TickEvent(v=VERSION, type="tick", at=boundary))
-                self.last_tick_at = boundary
-                boundary = self._boundary_after(_now())
-            self._producer.poll(0)
+            self._producer.poll()
 
-    def _take_due(self, now: int) -> list[tuple[int, str]]:
-        due = []
+    def _take_due(self) -> list[tuple[int, str]]:
+        due, now = [], steady_ms()
         while self._asked and self._asked[0][0] <= now:
-            due.append(heapq.heappop(self._asked))
+            due.append(heapq.heappop(self._asked)[1:])
         self._known.difference_update(due)
         return due
 
     def _write(self, tick: TickEvent) -> None:
         try:
-            self._producer.produce(
-                CONTROL_EVENTS.name, tick.to_json().encode(), key_of(tick).encode(), on_delivery=_delivered
-            )
-            self._producer.poll(0)
+            self._producer.produce(CONTROL_EVENTS.name, tick.to_json().encode(), key_of(tick).encode(), _delivered)
         except (BufferError, KafkaException) as error:
             log.warning("a tick was not written: %s; the next one evaluates everything", error)
-
-    def _boundary_after(self, now: int) -> int:
-        return (now // self._tick_ms + 1) * self._tick_ms
 
 
 def _delivered(error: object, _message: object) -> None:
     if error is not None:
         log.warning("a tick did not reach Kafka: %s; the next one evaluates everything", error)
-
-
-def _now() -> int:
-    return time.time_ns() // 1_000_000

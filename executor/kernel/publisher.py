@@ -11,8 +11,9 @@ import logging
 import time
 from typing import Protocol
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message
 
+from messaging.producer import LastingProducer
 from schemas.kafka import CONTROL_EVENTS
 from schemas.kafka_connection import KafkaConnection
 from schemas.messages import OutcomeEvent, key_of
@@ -54,11 +55,10 @@ class KafkaPublisher:
 
     def __init__(self, kafka: KafkaConnection) -> None:
         self._kafka = kafka
-        self._producer: Producer | None = None
+        self._producer = LastingProducer(kafka.librdkafka({**_PRODUCER_CONFIG, "error_cb": self._on_error}))
         self._unconfirmed: dict[tuple[str, str], OutcomeEvent] = {}
         self._unsent: dict[tuple[str, str], OutcomeEvent] = {}
         self._send_at = 0.0
-        self._broken = False
         self._trouble: str | None = None
 
     def publish(self, event: OutcomeEvent) -> None:
@@ -69,21 +69,18 @@ class KafkaPublisher:
 
     def poll(self) -> None:
         """Send what is not sent and take in confirmations; a failed delivery is sent again after a delay."""
-        if self._broken:
-            self._renew()
         if self._unsent and time.monotonic() >= self._send_at:
             for subject, event in list(self._unsent.items()):
                 if not self._send(event):
                     break
                 del self._unsent[subject]
-        if self._producer is not None:
-            self._producer.poll(0)
+        self._producer.poll()
 
     def close(self) -> None:
         """Wait for confirmations, at most `CLOSE_SECONDS`."""
         self._send_at = 0.0
         self.poll()
-        if self._producer is not None and self._producer.flush(CLOSE_SECONDS):
+        if self._producer.flush(CLOSE_SECONDS):
             log.warning("%d outcome events are not confirmed: the next start repeats them", len(self._unconfirmed))
 
     def _send(self, event: OutcomeEvent) -> bool:
@@ -97,33 +94,18 @@ class KafkaPublisher:
             if current:
                 self._unsent[_subject(event)] = event
             self._again_later(f"outcome events do not reach Kafka at {self._kafka.bootstrap}: {error.str()}")
-            self._broken |= error.fatal()
 
-        if self._producer is None:
-            self._producer = Producer(self._kafka.librdkafka({**_PRODUCER_CONFIG, "error_cb": self._on_error}))
         try:
-            self._producer.produce(CONTROL_EVENTS.name, key=key_of(event), value=event.to_json(), on_delivery=delivered)
+            self._producer.produce(CONTROL_EVENTS.name, event.to_json(), key_of(event), delivered)
         except BufferError:
             return False
         except KafkaException as error:
             self._again_later(f"outcome events cannot be sent to Kafka at {self._kafka.bootstrap}: {error}")
-            self._broken = True
             return False
         return True
 
-    def _renew(self) -> None:
-        """A producer with a fatal error never sends again: a new one takes over all that is unconfirmed."""
-        self._broken = False
-        if self._producer is not None:
-            self._producer.purge()
-            self._producer.poll(0)
-            self._producer = None
-        self._unsent = dict(self._unconfirmed)
-
     def _on_error(self, error: KafkaError) -> None:
-        if error.fatal():
-            self._broken = True
-        elif error.code() == KafkaError._ALL_BROKERS_DOWN and self._unconfirmed:
+        if error.code() == KafkaError._ALL_BROKERS_DOWN and self._unconfirmed:
             self._note(f"no Kafka broker at {self._kafka.bootstrap} can be reached; outcome events wait")
 
     def _again_later(self, trouble: str) -> None:

@@ -15,6 +15,7 @@ from schemas.kafka_connection import KafkaConnection
 from schemas.messages import OutcomeEvent
 from tests.controller.listening import Listener
 from tests.executor.conftest import House
+from tests.messaging.fatal import fail_for_good
 from tests.waiting import wait_until
 
 
@@ -45,7 +46,7 @@ def test_events_arrive_in_order_and_survive_a_producer_that_broke(broker: Embedd
     publisher = KafkaPublisher(broker.connection)
     publisher.publish(event(prefix + "one", "d1"))
     publisher.publish(event(prefix + "one", "d2", "failed"))
-    publisher._broken = True
+    fail_for_good(publisher._producer._producer)
     publisher.publish(event(prefix + "two", "d3"))
     publisher.close()
     assert not publisher._unconfirmed

@@ -7,13 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
+from controller.publishing import publisher
 from controller.publishing.snapshots import SnapshotPage, Snapshots
 from lab.broker import EmbeddedBroker, create_topics
 from lab.setup import Jars
 from schemas.messages import ConsumerEvent, LayoutEvent
 from tests.controller.conftest import NOWHERE, RunningController, run_controller
 from tests.controller.listening import Listener
+from tests.messaging.fatal import fail_for_good
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.broker
@@ -52,6 +55,26 @@ def test_every_change_is_announced_once_in_order_and_leaves_the_outbox(
         listener.read_until(lambda: len(listener.messages) == 61)
         assert [event.layout.epoch for event in listener.layouts(topic)] == list(range(31))
         assert [event.consumers for event in listener.sessions(topic)] == list(range(1, 31))
+
+
+def test_a_producer_that_has_failed_for_good_is_replaced_and_nothing_is_missing(
+    kafka: str, listener: Listener, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Producer] = []
+
+    def recorded(configuration: dict[str, object]) -> Producer:
+        made.append(Producer(configuration))
+        return made[-1]
+
+    monkeypatch.setattr(publisher, "Producer", recorded)
+    with run_controller(tmp_path / "layouts.db", kafka) as controller:
+        controller.client.put(path_of(topic))
+        listener.read_until(lambda: len(listener.messages) == 1)
+        fail_for_good(made[-1])
+        controller.client.post(f"{path_of(topic)}/split/0")
+        wait_until(lambda: outbox_of(controller) == 0)
+        listener.read_until(lambda: [event.layout.epoch for event in listener.layouts(topic)][-1] == 1)
+    assert len(made) > 1
 
 
 def test_snapshots_between_changes_never_tell_an_older_truth(

@@ -1,0 +1,105 @@
+"""Ticks come in their intervals, whatever the wall clock is set to and whatever becomes of the producer."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.kafka import CONTROL_EVENTS
+from schemas.kafka_connection import KafkaConnection
+from streaming.ticks import Cadence, TickWriter, wall_ms
+from tests.messaging.fatal import fail_for_good
+from tests.waiting import wait_until
+
+HOUR = 3_600_000
+NOON = 1_763_640_000_000
+
+
+class Clocks:
+    """A wall clock that can be set, and a steady one."""
+
+    def __init__(self, wall=NOON):
+        self.wall, self.steady = wall, 0
+
+    def pass_ms(self, ms):
+        self.wall += ms
+        self.steady += ms
+
+    def cadence(self, tick_ms=60_000):
+        return Cadence(tick_ms, lambda: self.wall, lambda: self.steady)
+
+
+def test_ticks_are_at_the_boundaries_of_the_wall_clock():
+    clocks = Clocks(NOON + 7)
+    cadence, taken = clocks.cadence(), []
+    for _ in range(12):
+        clocks.pass_ms(cadence.due - clocks.steady)
+        taken.append(cadence.take())
+    assert taken == [NOON + number * 60_000 for number in range(1, 13)]
+
+
+@pytest.mark.parametrize("set_by", [-HOUR, HOUR, -HOUR - 31_000, 86_400_000, -1_000, 20_000])
+def test_the_next_tick_comes_within_an_interval_after_the_clock_was_set(set_by):
+    clocks = Clocks(NOON + 7)
+    cadence = clocks.cadence()
+    clocks.pass_ms(1_000)
+    clocks.wall += set_by
+    for _ in range(3):
+        before = clocks.steady
+        clocks.pass_ms(cadence.due - clocks.steady)
+        at = cadence.take()
+        assert clocks.steady - before <= 90_000
+        assert abs(at - clocks.wall) <= 60_000
+    assert at == clocks.wall
+
+
+@given(st.lists(st.tuples(st.integers(1, 200_000), st.integers(-2 * HOUR, 2 * HOUR) | st.just(0)), max_size=20))
+def test_whatever_the_clock_is_set_to_no_interval_is_longer_than_one_and_a_half(steps):
+    clocks = Clocks()
+    cadence, last = clocks.cadence(), 0
+    for ms, set_by in steps:
+        while cadence.due - clocks.steady <= ms:
+            ms -= max(0, cadence.due - clocks.steady)
+            clocks.pass_ms(max(0, cadence.due - clocks.steady))
+            assert cadence.take() is not None
+            assert clocks.steady - last <= 90_000
+            last = clocks.steady
+        clocks.pass_ms(ms)
+        clocks.wall += set_by
+
+
+@pytest.mark.broker
+def test_ticks_go_on_when_the_clock_was_set_back_and_when_the_producer_has_failed_for_good(broker):
+    shift = [0]
+    topic = f"topic://acme/ticks/{wall_ms()}"
+    writer = TickWriter(KafkaConnection(broker.bootstrap), 0.2, lambda: wall_ms() + shift[0])
+    reader = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "ticks"})
+    places = [TopicPartition(CONTROL_EVENTS.name, number) for number in range(CONTROL_EVENTS.partitions)]
+    for place in places:
+        place.offset = reader.get_watermark_offsets(place, timeout=10)[1]
+    reader.assign(places)
+    read = []
+
+    def has_come(wanted):
+        message = reader.poll(0.1)
+        if message is not None and message.error() is None:
+            read.append(json.loads(message.value()))
+        return any(wanted(body) for body in read if body["type"] == "tick")
+
+    writer.start()
+    try:
+        wait_until(lambda: has_come(lambda tick: "topic" not in tick), 20)
+        writer.ask(topic, wall_ms() + 600)
+        shift[0] = -HOUR
+        wait_until(lambda: has_come(lambda tick: tick["at"] < wall_ms() - HOUR + 60_000), 20)
+        wait_until(lambda: has_come(lambda tick: tick.get("topic") == topic), 20)
+        fail_for_good(writer._producer._producer)
+        failed_at = wall_ms() - HOUR
+        wait_until(lambda: has_come(lambda tick: failed_at + 200 < tick["at"] < failed_at + 60_000), 20)
+    finally:
+        writer.stop()
+        reader.close()
