@@ -1,11 +1,28 @@
-"""Redirects, followed by hand: an HTTP library would drop the token that the topic's leader on another host asks for.
+"""Redirects, followed by hand; and to which addresses a token goes along.
 
-Stage: under `transport`; pure. `next_hop` is the one place that decides where a call goes and what it takes along.
+Stage: under `transport`; pure. A redirect leads to the leader of a topic, which wants the token, but anybody who can
+make a server send a `Location`, or who speaks in its place over plain HTTP, could have it sent anywhere. So:
+
+| a call goes on to | if |
+| --- | --- |
+| any address, `http` or `https` | it carries no token; never from https to http, and to no address that names a user |
+| a configured one | with the token: scheme, host and port are those of the base URL or of one of `controller.nodes` |
+| https at a configured host | with the token, from http: the certificate says who it is |
+| an announced one, by https | with the token: the configured server has listed it, and was known by its certificate |
+| another port of this machine, by http | with the token: the base URL, too, leads to this machine |
+| any other | never with the token, so it is not followed |
+
+Hosts are compared as they are written, small and large letters alike, in the form that is connected to: no name is
+looked up, and `host` and `host.` are two.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import ipaddress
+import json
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import NamedTuple
 
 import httpx
 
@@ -13,27 +30,75 @@ MAX_REDIRECTS = 5
 """A call that is sent on more often than this goes round in circles."""
 REDIRECTS = frozenset({307, 308})
 """The statuses that keep method and body; the interface uses no other."""
+MAX_ANNOUNCED = 1_000
+"""Announced addresses that are believed; what comes after them is not."""
+_PORTS = {"http": 80, "https": 443}
+_THIS_MACHINE = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
-@dataclass(frozen=True)
-class Hop:
-    """One address that a call goes to."""
-
-    url: str
-    with_token: bool
+class _Address(NamedTuple):
+    scheme: str
+    host: str
+    port: int
 
 
-def next_hop(asked: Hop, location: str) -> Hop | None:
-    """Where a server at `asked` sends a call by the header Location; None when it is not followed.
-
-    Never from https to http. The token goes along to every address, as the leader of a topic may be on any host.
-    """
-    came_from = httpx.URL(asked.url)
+def next_hop(asked: httpx.URL, location: str) -> httpx.URL | None:
+    """Where a server at `asked` sends a call by the header Location; None when nothing goes there."""
     try:
-        target = came_from.join(location)
+        target = asked.join(location)
     except (httpx.InvalidURL, ValueError):
         return None
-    allowed = ("https",) if came_from.scheme == "https" else ("http", "https")
-    if target.scheme not in allowed or not target.host:
+    address = _address(target)
+    if address is None or (asked.scheme == "https" and address.scheme != "https"):
         return None
-    return Hop(str(target), asked.with_token)
+    return target
+
+
+class TokenAddresses:
+    """The addresses that the token of one client may go to."""
+
+    def __init__(self, base: str, nodes: Iterable[str] = ()) -> None:
+        """`base` is where calls go first, `nodes` are the base URLs of other servers of the same cluster."""
+        first = _read(base)
+        self._configured = frozenset(address for address in (first, *map(_read, nodes)) if address is not None)
+        self._announced: frozenset[_Address] = frozenset()
+        self._is_local = first is not None and first.host in _THIS_MACHINE
+
+    def admit(self, url: httpx.URL) -> bool:
+        """Whether the token may go there."""
+        address = _address(url)
+        if address is None:
+            return False
+        if address in self._configured or address in self._announced:
+            return True
+        if address.scheme == "http":
+            return self._is_local and address.host in _THIS_MACHINE
+        plain = {known.host for known in self._configured if known.scheme == "http"}
+        return address.host in plain
+
+    def learn(self, listed: bytes) -> None:
+        """Believe the list of servers that a configured one has answered over https: JSON, `["host:port", …]`."""
+        try:
+            names = json.loads(listed)
+        except (ValueError, RecursionError):
+            return
+        if isinstance(names, list):
+            found = [_read(f"https://{name}") for name in names[:MAX_ANNOUNCED] if isinstance(name, str)]
+            self._announced = frozenset(address for address in found if address is not None)
+
+
+def _read(base: str) -> _Address | None:
+    try:
+        return _address(httpx.URL(base))
+    except (httpx.InvalidURL, ValueError):
+        return None
+
+
+def _address(url: httpx.URL) -> _Address | None:
+    """What a connection is made to; None when the URL is no plain http address."""
+    host = url.raw_host.decode("ascii", "replace").lower()
+    if url.scheme not in _PORTS or not host or url.userinfo:
+        return None
+    with suppress(ValueError):
+        host = str(ipaddress.ip_address(host))
+    return _Address(url.scheme, host, url.port or _PORTS[url.scheme])

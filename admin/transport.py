@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import ssl
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 
 import httpcore
@@ -15,10 +17,15 @@ import httpx
 
 from admin.answers import Lost, Misdirected, NotConnected, Response, Unanswered
 from admin.connections import Closed, Connections, deadline_in
-from admin.redirects import MAX_REDIRECTS, REDIRECTS, Hop, next_hop
+from admin.redirects import MAX_REDIRECTS, REDIRECTS, TokenAddresses, next_hop
 
 MAX_BODY_BYTES = 128 * 1_048_576
 """A larger answer is not read to its end: the largest layout that is accepted has 131,072 segments."""
+
+ANNOUNCED_PATH = "/admin/v2/brokers"
+"""The list of a cluster's servers, Pulsar's and ours."""
+ASK_AGAIN_SECONDS = 10.0
+"""Time between two looks at that list."""
 
 _SHOWN = 500
 
@@ -83,8 +90,9 @@ class Transport:
         timeout_seconds: float,
         deadline_seconds: float | None = None,
         tls: ssl.SSLContext | None = None,
+        nodes: Sequence[str] = (),
     ) -> None:
-        """`url` is the base, without `/admin/v2`.
+        """`url` is the base, without `/admin/v2`; `nodes` are those of other servers that may have the token.
 
         `timeout_seconds` bounds every silence and `deadline_seconds` an exchange as a whole, redirects included; left
         out: the same. `tls` says which certificates are believed; left out: what the system believes.
@@ -94,6 +102,10 @@ class Transport:
         self._timeout = httpx.Timeout(timeout_seconds)
         self._headers = {"Accept": "application/json", "Accept-Encoding": "gzip", "User-Agent": user_agent}
         self._token = {"Authorization": f"Bearer {token}", "X-Pulsar-Auth-Method-Name": "token"} if token else {}
+        self._token_addresses = TokenAddresses(self.url, nodes)
+        self._asking = threading.Lock()
+        self._ask_at = float("-inf")
+        """When the servers may be asked for again."""
         self._connections = Connections(tls or ssl.create_default_context())
 
     def exchange(
@@ -140,22 +152,53 @@ class Transport:
         Raises `NETWORK_FAULTS`; only silences are bounded, here by `silence_seconds` instead of the usual.
         """
         timeout = self._timeout if silence_seconds is None else httpx.Timeout(silence_seconds)
-        hop = Hop(str(httpx.URL(self.url + path, params=query or None)), with_token=True)
+        hop = httpx.URL(self.url + path, params=query or None)
         for _ in range(MAX_REDIRECTS + 1):
-            sent = {**self._headers, **(headers or {}), **(self._token if hop.with_token else {})}
-            extensions = {"timeout": timeout.as_dict()}
-            request = httpx.Request(method, hop.url, content=body, headers=sent, extensions=extensions)
-            with contextlib.closing(self._connections.handle_request(request)) as answer:
+            sent = {**self._headers, **(headers or {}), **self._token}
+            with self._send(method, hop, body, sent, timeout) as answer:
                 if answer.status_code not in REDIRECTS:
                     yield answer
                     return
                 location = answer.headers.get("location", "")
             following = next_hop(hop, location)
             if following is None:
-                yield Misdirected(f"{hop.url} redirects to {location[:200]!r}, which is not followed")
+                yield Misdirected(f"{hop} redirects to {location[:200]!r}, which is not followed")
+                return
+            if self._token and not self._may_have_token(following):
+                where = f"{following.scheme}://{following.netloc.decode('ascii', 'replace')[:200]}"
+                yield Misdirected(
+                    f"{hop} redirects to {where}, which the token is not sent to: if it belongs to the same cluster, "
+                    "add it to controller.nodes"
+                )
                 return
             hop = following
         yield Misdirected(f"{self.url}: more than {MAX_REDIRECTS} redirects")
+
+    def _send(
+        self, method: str, url: httpx.URL, body: str | None, headers: Mapping[str, str], timeout: httpx.Timeout
+    ) -> contextlib.closing[httpx.Response]:
+        extensions = {"timeout": timeout.as_dict()}
+        request = httpx.Request(method, url, content=body, headers=headers, extensions=extensions)
+        return contextlib.closing(self._connections.handle_request(request))
+
+    def _may_have_token(self, url: httpx.URL) -> bool:
+        """Whether it is configured, or announced by the server at the base URL if that has a certificate."""
+        if self._token_addresses.admit(url):
+            return True
+        base = httpx.URL(self.url + ANNOUNCED_PATH)
+        if base.scheme != "https" or url.scheme != "https":
+            return False
+        with self._asking:
+            if time.monotonic() > self._ask_at:
+                self._ask_at = time.monotonic() + ASK_AGAIN_SECONDS
+                # Without the list the call is not sent on; that is all its caller has to know.
+                with (
+                    contextlib.suppress(*NETWORK_FAULTS),
+                    self._send("GET", base, None, {**self._headers, **self._token}, self._timeout) as answer,
+                ):
+                    if answer.status_code == 200:
+                        self._token_addresses.learn(_whole_body(answer))
+        return self._token_addresses.admit(url)
 
     def close(self) -> None:
         """Drops all connections; calls that wait for an answer end with `Lost`, later ones are not sent."""

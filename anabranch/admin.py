@@ -6,7 +6,7 @@ Stage: under `anabranch.commands.topics`, over the package `admin`. Exit codes: 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 import click
@@ -45,8 +45,13 @@ class WatchUnsupported(Exception):
 class AdminInterface:
     """One admin interface; `topics` has the calls; `expect` gives the result of one, or its message and exit code."""
 
-    def __init__(self, url: str, token: str | None, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
-        """`url` is the base, without `/admin/v2`. Raises `click.UsageError` for any other text."""
+    def __init__(
+        self, url: str, token: str | None, timeout_seconds: float = TIMEOUT_SECONDS, nodes: Sequence[str] = ()
+    ) -> None:
+        """`url` is the base, without `/admin/v2`; `nodes`: other servers that may have the token.
+
+        Raises `click.UsageError` for any other text.
+        """
         try:
             check_address(url)
         except PasswordInAddress:
@@ -61,6 +66,7 @@ class AdminInterface:
             user_agent="anabranch-topics",
             timeout_seconds=timeout_seconds,
             deadline_seconds=DEADLINE_SECONDS,
+            nodes=nodes,
         )
         self.url = transport.url
         self.topics = ScalableTopics(transport)

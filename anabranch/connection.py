@@ -68,7 +68,7 @@ def connected(function: Callable[..., None]) -> Callable[..., None]:
         settings = context.settings.controller
         token = None if settings.token is None else settings.token.get_secret_value()
         url = arguments.pop("url") or settings.url
-        function(admin=AdminInterface(url, token), **arguments)
+        function(admin=AdminInterface(url, token, nodes=settings.nodes), **arguments)
 
     output = click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
     url = click.option("--url", metavar="URL", help="Admin interface, instead of the settings' [controller] url.")

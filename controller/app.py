@@ -22,7 +22,7 @@ from controller.access.roles import include_guarded
 from controller.housekeeping.housekeeper import PRUNE_SECONDS
 from controller.metadata.base import StoreError
 from controller.node import Node
-from controller.rest import policies, segments, subscriptions, topics, watch
+from controller.rest import nodes, policies, segments, subscriptions, topics, watch
 from controller.rest.refusals import REFUSED, answer_errors
 from controller.sessions.connections import ConsumerConnections
 from controller.watch.layout_watcher import LayoutWatcher
@@ -34,6 +34,7 @@ ROUTES = (
     policies.topic_routes,
     policies.namespace_routes,
     segments.routes,
+    nodes.routes,
 )
 
 
@@ -46,7 +47,7 @@ def create_app(
     prune_seconds: float = PRUNE_SECONDS,
 ) -> FastAPI:
     """The ASGI application of a node; starting it starts the publisher, the watch and the housekeeping."""
-    watcher = LayoutWatcher(node.nodes, node.url)
+    watcher = LayoutWatcher(node.nodes, node.url, node.known.believe)
     connections = ConsumerConnections(node.registry, grace_seconds)
     grants = Grants(access)
     sessions, publisher = connections.sessions, node.publisher
@@ -81,6 +82,7 @@ def create_app(
     app.state.watcher = watcher
     app.state.connections = connections
     app.state.grants = grants
+    app.state.alive = lambda: node.known.alive(node.nodes)
 
     def end_sessions() -> None:
         watcher.stop()

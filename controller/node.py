@@ -12,6 +12,7 @@ from controller.housekeeping.failover import TopicFailover
 from controller.housekeeping.housekeeper import Housekeeper
 from controller.layouts.reader import LayoutReader
 from controller.layouts.store import LayoutStore
+from controller.leadership.known_nodes import KnownNodes
 from controller.leadership.leaders import Leaders
 from controller.leadership.node_registry import NodeRegistration
 from controller.metadata.base import MetadataStore
@@ -39,6 +40,8 @@ class NodeSettings:
     sealed_retention_seconds: float
     snapshot_seconds: float
     session_seconds: float
+    known: KnownNodes | None = None
+    """Other nodes that clients may be sent to; left out: those of this machine, if this node is on loopback."""
 
 
 class Node:
@@ -48,7 +51,8 @@ class Node:
         self, nodes: MetadataStore, segments: SegmentStore, settings: NodeSettings, now_ms: Callable[[], int]
     ) -> None:
         self.nodes, self.segments, self.url = nodes, segments, settings.url
-        self.leaders = Leaders(nodes, settings.url)
+        self.known = settings.known or KnownNodes(settings.url)
+        self.leaders = Leaders(nodes, settings.url, self.known)
         self.store = LayoutStore(nodes)
         operations = OperationRunner(self.store, self.leaders, segments, now_ms)
         self.pruning = Pruning(

@@ -11,6 +11,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
+from urllib.parse import urlsplit
 
 import uvicorn
 
@@ -19,6 +20,7 @@ from controller.access.names import NodeNames
 from controller.access.tokens import TokensError
 from controller.app import create_app
 from controller.errors import StartError
+from controller.leadership.known_nodes import KnownNodes
 from controller.metadata.factory import open_metadata
 from controller.node import Node, NodeSettings
 from controller.segments.base import SegmentStore, SegmentStoreError
@@ -48,6 +50,7 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> None:
     access = _access(settings)
     with _listen(chosen, access) as listening:
         url = _url(chosen, listening)
+        known = _known_nodes(settings, url)
         nodes = open_metadata(settings)
         try:
             about = NodeSettings(
@@ -57,6 +60,7 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> None:
                 sealed_retention_seconds=chosen.sealed_retention_seconds,
                 snapshot_seconds=chosen.snapshot_seconds,
                 session_seconds=chosen.session_seconds,
+                known=known,
             )
             node = Node(nodes, _segments(settings), about, wall_clock_ms)
             node.registration.claim()
@@ -182,6 +186,24 @@ def _listen(chosen: ControllerSettings, access: Access) -> socket.socket:
         # The kernel cuts off a client that reads nothing, and its write buffer goes with it.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, MAX_UNREAD_SECONDS * 1000)
     return listening
+
+
+def _known_nodes(settings: Settings, url: str) -> KnownNodes:
+    chosen = settings.controller
+    known = KnownNodes(url, chosen.nodes, store_is_closed=chosen.metadata_auth is not None)
+    if chosen.nodes and not known.is_configured(url):
+        raise StartError(f"this controller is {url}, and controller.nodes does not name it: add it on every node")
+    if (
+        chosen.zookeeper.address
+        and not chosen.nodes
+        and chosen.metadata_auth is None
+        and not is_loopback(urlsplit(url).hostname or "")
+    ):
+        raise StartError(
+            "anybody can write into this ZooKeeper, so the addresses of other controllers there are not believed: name "
+            "all of them in controller.nodes, or let the controllers log in with ANABRANCH_CONTROLLER_METADATA_AUTH"
+        )
+    return known
 
 
 def _url(chosen: ControllerSettings, listening: socket.socket) -> str:

@@ -42,6 +42,7 @@ def run_executor(settings: Settings, ready: Callable[[str], None]) -> None:
             token.get_secret_value() if token else None,
             user_agent="anabranch-executor",
             timeout_seconds=chosen.request_timeout_seconds,
+            nodes=settings.controller.nodes,
         )
     )
     announcer = Announcer(KafkaPublisher(settings.kafka_connection()), follow_outcomes(settings.lake_path))

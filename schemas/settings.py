@@ -62,6 +62,7 @@ Credentials = Annotated[SecretStr, AfterValidator(_names_a_user)]
 Token = Annotated[SecretStr, AfterValidator(_fits_a_header)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(gt=0, le=86_400 * 365)]
+NodeUrl = Annotated[str, Field(pattern=r"^https?://[^/?#@\s]+/?$", max_length=512)]
 HostName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=253)]
 Heap = Annotated[str, Field(pattern=r"^[1-9][0-9]*[mg]$")]
 
@@ -199,6 +200,8 @@ class ControllerSettings(_Section):
     """Port that our own controller binds; 0 = a free one."""
     node_url: Annotated[str, Field(pattern=r"^(https?://[^/?#\s]+/?)?$", max_length=512)]
     """URL of this controller for clients and other controllers; empty: the address that it is bound to."""
+    nodes: tuple[NodeUrl, ...]
+    """URLs of all controllers of the cluster: tokens are sent to them, and clients are redirected to them."""
     names: tuple[HostName, ...]
     """Further names by which clients reach this controller, of a proxy or a service; others are refused."""
     metadata: Annotated[str, Field(pattern=r"^(sqlite|zk://[^/\s]+(/[\w.-]+)*/?)$", max_length=2048)]

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from controller.errors import NotLeader, Unavailable
 from controller.leadership.election import Election, LeaderElectionState, Leadership
+from controller.leadership.known_nodes import KnownNodes
 from controller.locks import NamedLocks
 from controller.metadata.base import Check, Delete, MetadataStore, StoreError, VersionConflict
 from controller.metadata.store_paths import attended_path, leader_path, topic_path
@@ -53,8 +54,10 @@ class _Controller:
 class Leaders:
     """All controllers of the node at `url`. Any number of threads."""
 
-    def __init__(self, nodes: MetadataStore, url: str) -> None:
+    def __init__(self, nodes: MetadataStore, url: str, known: KnownNodes | None = None) -> None:
+        """`known`: where clients may be sent; left out: wherever the store says."""
         self.url = url
+        self.known = known or KnownNodes(url, store_is_closed=True)
         self.stopping = threading.Event()
         """Set when the node is about to end: rounds over all topics break off, which would hold it up for minutes."""
         self.on_begun: list[TopicCallback] = []
@@ -75,7 +78,7 @@ class Leaders:
         with self._alone.locked(topic):
             controller = self._controllers.get(topic)
             if controller is None:
-                self._follow(self.leader(topic), topic)
+                self._follow(self._stored_leader(topic), topic)
                 controller = self._begin(topic)
             assert controller.election is not None
             controller.used_at = time.monotonic()
@@ -87,19 +90,19 @@ class Leaders:
                 return Term(topic, leadership.version)
             if leadership.state is LeaderElectionState.FOLLOWING:
                 self._end(topic, controller)
-            self._follow(self.leader(topic), topic)
+            self._follow(self._stored_leader(topic), topic)
             reason = controller.election.failure or "a session of its leader is about to end"
         raise Unavailable(f"nobody leads {topic} at this moment, ask again: {reason}")
 
     def leader(self, topic: str) -> str | None:
-        """The address of the leader as the store has it; None: there is none."""
-        found = self._nodes.get(leader_path(topic))
-        return found.value.decode() if found else None
+        """The address of the leader, for clients; None: there is none, or none that is known."""
+        url = self._stored_leader(topic)
+        return url if url is not None and self.known.believe(url) else None
 
     def redirect(self, topic: str) -> None:
         """Raises `NotLeader` when another node leads the topic."""
         if topic not in self._controllers:
-            self._follow(self.leader(topic), topic)
+            self._follow(self._stored_leader(topic), topic)
 
     def term(self, topic: str) -> Term | None:
         """The present term, None when this node does not lead; asks nobody."""
@@ -212,6 +215,16 @@ class Leaders:
             log.info("%s is led by %s now", topic, leadership.leader.decode() if leadership.leader else "another node")
             self._end(topic, controller)
 
+    def _stored_leader(self, topic: str) -> str | None:
+        found = self._nodes.get(leader_path(topic))
+        return found.value.decode("utf-8", "replace") if found else None
+
     def _follow(self, url: str | None, topic: str) -> None:
-        if url is not None and url != self.url:
-            raise NotLeader(topic, url)
+        if url is None or url == self.url:
+            return
+        if not self.known.believe(url):
+            raise Unavailable(
+                f"the metadata store names a leader of {topic} whose address, {url[:200]!a}, is not one of "
+                "controller.nodes: clients are not sent there"
+            )
+        raise NotLeader(topic, url)

@@ -5,8 +5,9 @@ what: so any node serves any session. Each update is whole:
 
 `{"topic": "topic://…", "epoch": 3, "controllerBrokerUrl": "http://…", "segmentBrokers": {"4": "http:…"}, "layout": …}`
 
-`controllerBrokerUrl` is the leader, where consumers register; while there is none, the node that answers, which takes
-over when it is asked. `segmentBrokers` names the node that answers for every active segment: the leader too.
+`controllerBrokerUrl` is the leader, where consumers register; while there is none that is known, the node that
+answers, which takes over when it is asked. `segmentBrokers` names the node that answers for every active segment: the
+leader too.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import contextlib
 import json
 import logging
 import sys
+from collections.abc import Callable
 
 from controller.errors import NotFound
 from controller.metadata import store_paths
@@ -44,7 +46,9 @@ def watch_update(topic: str, layout: str, url: str) -> LayoutUpdate:
 class LayoutWatcher:
     """The hub of the node at `url`, fed with what is in `nodes` for as long as somebody watches it."""
 
-    def __init__(self, nodes: MetadataStore, url: str) -> None:
+    def __init__(self, nodes: MetadataStore, url: str, known: Callable[[str], bool] = lambda url: True) -> None:
+        """`known`: whether clients may be sent to an address that the store has."""
+        self._known = known
         self.hub = WatchHub(self._load, self._unwatch)
         self._nodes = nodes
         self._url = url
@@ -140,7 +144,9 @@ class LayoutWatcher:
         layout, leader = self._nodes.get_all(_paths(topic))
         if layout is None or not layout.value:
             return (layout.version if layout else sys.maxsize), None
-        url = leader.value.decode() if leader else self._url
+        url = leader.value.decode("utf-8", "replace") if leader else self._url
+        if not self._known(url):
+            url = self._url
         return layout.version, watch_update(topic, layout.value.decode(), url)
 
 

@@ -52,11 +52,11 @@ class Server:
 
 
 @contextmanager
-def serving(*scripts: Script, tls: bool = False) -> Iterator[Server]:
+def serving(*scripts: Script, tls: bool = False, host: str = "127.0.0.1") -> Iterator[Server]:
     """A server that gives these answers in turn, one a connection, and repeats the last one."""
-    listening = socket.create_server(("127.0.0.1", 0), backlog=50)
+    listening = socket.create_server((host, 0), backlog=50)
     port = listening.getsockname()[1]
-    server = Server(f"https://localhost:{port}" if tls else f"http://127.0.0.1:{port}")
+    server = Server(f"https://localhost:{port}" if tls else f"http://{host}:{port}")
     left = list(scripts)
 
     def answer(connection: socket.socket) -> None:

@@ -165,6 +165,19 @@ def test_a_redirect_goes_with_method_body_and_token_and_the_answer_says_from_whe
     assert leader.asked[0].startswith("PUT /y ")
 
 
+def test_a_token_stays_away_from_where_a_location_leads():
+    with serving(http(200), host="127.0.0.2") as thief, serving(http(307, Location=f"{thief.url}/x")) as server:
+        answer = transport(server.url, "s3cret").exchange("POST", "/x", body="{}")
+        configured = transport(server.url, "s3cret", nodes=[thief.url]).exchange("GET", "/x")
+        nobody = transport(server.url).exchange("GET", "/x")
+    assert isinstance(answer, Misdirected)
+    assert thief.url in answer.why
+    assert "controller.nodes" in answer.why
+    assert isinstance(configured, Response)
+    assert isinstance(nobody, Response)
+    assert ["s3cret" in head for head in thief.asked] == [True, False]
+
+
 @pytest.mark.parametrize("host", ["a" * 100, "127.0.0.1:999999", "x..y", "xn--ü"])
 def test_a_redirect_to_a_host_that_cannot_be_is_not_followed_far(host):
     with serving(http(307, Location=f"http://{host}/")) as server:
@@ -225,6 +238,23 @@ def test_a_redirect_from_https_to_http_is_not_followed():
     assert isinstance(answer, Misdirected)
     assert plain.url in answer.why
     assert plain.asked == []
+
+
+def test_an_address_that_the_server_announces_by_tls_gets_the_token():
+    with serving(http(200, b"done"), tls=True) as leader:
+        moved = http(307, Location=f"{leader.url}/x")
+        own = leader.url.removeprefix("https://").encode()
+        with serving(moved, http(200, b'["' + own + b'"]'), moved, tls=True) as server:
+            one = transport(server.url, "s3cret", tls=believing(), timeout_seconds=10)
+            answers = [one.exchange("GET", "/x") for _ in range(2)]
+        assert all(isinstance(answer, Response) and answer.body == b"done" for answer in answers)
+        assert [head.split()[1] for head in server.asked] == ["/x", "/admin/v2/brokers", "/x"]
+        with serving(moved, http(403), moved, tls=True) as server:
+            one = transport(server.url, "s3cret", tls=believing(), timeout_seconds=10)
+            answers = [one.exchange("GET", "/x") for _ in range(2)]
+        assert all(isinstance(answer, Misdirected) for answer in answers)
+        assert len(leader.asked) == 2
+        assert len(server.asked) == 3
 
 
 def test_a_handshake_that_never_ends_is_not_connected_in_time():

@@ -32,6 +32,7 @@ CALLS: dict[Role, set[tuple[str, str]]] = {
         ("GET", "/admin/v2/scalable/{tenant}/{namespace}"), ("GET", TOPIC), ("GET", f"{TOPIC}/stats"),
         ("GET", f"{TOPIC}/operations"), ("GET", f"{TOPIC}/autoScalePolicy"), ("GET", POLICY), ("GET", CONSUMER),
         ("GET", f"{TOPIC}/watch"), ("WebSocket", f"{TOPIC}/watch"), ("GET", f"{SUBSCRIPTION_OF}/backlog"),
+        ("GET", "/admin/v2/brokers"),
     },
     "operate": {
         ("POST", f"{TOPIC}/split/{{segment}}"), ("POST", f"{TOPIC}/merge/{{first}}/{{second}}"),

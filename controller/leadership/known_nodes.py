@@ -1,0 +1,65 @@
+"""Which addresses of other nodes are believed: clients are sent there, and their tokens go along.
+
+Stage: between the metadata store, where leaders write their addresses, and everything that tells a client of one. In a
+ZooKeeper without a login anybody can write there. Then only configured addresses are believed; and on loopback those of
+this machine, where several nodes are a trial.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+from controller.metadata.base import MetadataStore
+from controller.metadata.store_paths import COPIER, NODES, decode
+from schemas.addresses import DEFAULT_PORTS, Authority, is_loopback, read_authority
+
+Address = tuple[str, Authority]
+
+
+class KnownNodes:
+    """What the node at `own` believes."""
+
+    def __init__(self, own: str, configured: Iterable[str] = (), store_is_closed: bool = False) -> None:
+        """`configured`: URLs of nodes. `store_is_closed`: nobody but nodes can write into the metadata store."""
+        self._own = _address(own)
+        self._configured = {address for url in configured if (address := _address(url)) is not None}
+        self._store_is_closed = store_is_closed
+
+    def believe(self, url: str) -> bool:
+        """Whether a client may be sent to the node that calls itself `url`: never from https to http."""
+        address = _address(url)
+        if address is None or self._own is None or address == self._own:
+            return address is not None and address == self._own
+        if self._own[0] == "https" and address[0] != "https":
+            return False
+        if self._store_is_closed or address in self._configured:
+            return True
+        return is_loopback(self._own[1].host) and is_loopback(address[1].host)
+
+    def is_configured(self, url: str) -> bool:
+        """Whether the settings name this node."""
+        return _address(url) in self._configured
+
+    def alive(self, nodes: MetadataStore) -> list[str]:
+        """`host:port` of the nodes that have registered and speak as this one does, sorted; this one is among them."""
+        urls = [decode(name) for name in nodes.children(NODES) if name != COPIER.rpartition("/")[2]]
+        found = {_address(url) for url in urls if self.believe(url)} | {self._own}
+        return sorted(_text(address) for address in found if address and self._own and address[0] == self._own[0])
+
+
+def _address(url: str) -> Address | None:
+    """What decides, with the port; None for what is no base URL."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return None
+    authority = read_authority(parts.netloc)
+    if parts.scheme not in DEFAULT_PORTS or authority is None or parts.path not in ("", "/") or parts.query:
+        return None
+    return parts.scheme, authority._replace(port=authority.port or DEFAULT_PORTS[parts.scheme])
+
+
+def _text(address: Address) -> str:
+    _, (host, port, _) = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
