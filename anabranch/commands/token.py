@@ -9,7 +9,9 @@ from typing import Any
 
 import click
 
+from anabranch.connection import namespace_name
 from anabranch.context import Context
+from anabranch.printable import printable
 
 
 @click.group("token")
@@ -20,6 +22,8 @@ def command() -> None:
     read     layouts, stats, policies, watch sessions
     operate  that, and split, merge, subscriptions, consumers (the executor)
     admin    that, and to create and delete topics, and to set policies
+
+    A token can be bound to tenants and namespaces: elsewhere it opens nothing, and lists do not show what is there.
     """
 
 
@@ -45,31 +49,48 @@ def _editing(function: Callable[..., None]) -> Callable[..., None]:
 @command.command("new")
 @click.argument("name")
 @click.option("--role", type=click.Choice(["read", "operate", "admin"]), required=True)
+@click.option(
+    "--tenant", "tenants", multiple=True, metavar="TENANT", help="Bind it to a tenant; several times: to all."
+)
+@click.option(
+    "--namespace", "namespaces", multiple=True, type=namespace_name, metavar="TENANT/NAMESPACE",
+    help="Bind it to a namespace; several times: to all.",
+)  # fmt: skip
 @_editing
-def new(file: Path, name: str, role: Any) -> None:
+def new(file: Path, name: str, role: Any, tenants: tuple[str, ...], namespaces: tuple[str, ...]) -> None:
     """Make a token and print it, once: only its digest is kept, under NAME."""
     from controller.access.tokens import add_token
 
-    token = add_token(file, name, role)
-    click.echo(f"{name} ({role}) is in {file}. Its token follows, and is not shown again:", err=True)
+    wrong = next((tenant for tenant in tenants if not tenant or "/" in tenant), None)
+    if wrong is not None:
+        raise click.BadParameter(f"{wrong!r} is no tenant; for a namespace give --namespace", param_hint="--tenant")
+    places = (*tenants, *namespaces)
+    token = add_token(file, name, role, places)
+    bound = f", bound to {', '.join(map(printable, places))}" if places else ""
+    click.echo(f"{name} ({role}{bound}) is in {file}. Its token follows, and is not shown again:", err=True)
     click.echo(token)
 
 
 @command.command("list")
 @_editing
 def list_tokens(file: Path) -> None:
-    """Show the names and the roles."""
+    """Show the names, the roles, and what each token is bound to."""
     from controller.access.tokens import read_tokens
 
     for entry in read_tokens(file):
-        click.echo(f"{entry.role:8} {entry.name}")
+        click.echo(" ".join([f"{entry.role:8} {entry.name}", *sorted(entry.scope)]))
 
 
 @command.command("remove")
 @click.argument("name")
 @_editing
 def remove(file: Path, name: str) -> None:
-    """Remove a token: it is refused from the next request on, and its open sessions end."""
+    """Remove a token: it is refused from the next request on, and what it has open is closed within a second or two.
+
+    Its consumers stay registered and keep their segments for the grace period (consumer_grace_seconds): within it they
+    can come back with another token. Registrations without a connection, layouts and policies that were made with the
+    token stay.
+    """
     from controller.access.tokens import remove_token
 
     remove_token(file, name)

@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from controller.access.scopes import EVERYWHERE, Scope, covers
 from controller.access.tokens import Role, TokenEntry, TokensError, digest_of, read_tokens, suffices
 
 log = logging.getLogger(__name__)
@@ -18,7 +19,15 @@ log = logging.getLogger(__name__)
 CALLER = "anabranch.caller"
 """Key of the ASGI scope under which the gate notes the `Caller`."""
 NEEDED = "anabranch.needed"
-"""Key of the ASGI scope under which a route notes the role that it needs."""
+"""Key of the ASGI scope under which a route notes what it `Need`s."""
+
+
+class Need(NamedTuple):
+    """What a token must have for a request."""
+
+    role: Role
+    place: str
+    """`tenant/namespace` of what is asked for."""
 
 
 class Caller(NamedTuple):
@@ -28,6 +37,8 @@ class Caller(NamedTuple):
     role: Role
     digest: bytes = b""
     """Of the token: another one may have been made under the same name."""
+    scope: Scope = EVERYWHERE
+    """The tenants and namespaces that the token is bound to."""
 
 
 ANYBODY: Final = Caller("anybody", "admin")
@@ -71,11 +82,14 @@ class Access:
                 found = entry
         return None if found is None else Caller(*found)
 
-    def opens(self, caller: Caller, needed: Role) -> bool:
-        """Whether the token of a caller still has the role that is needed, as the file was read last."""
+    def opens(self, caller: Caller, needed: Need) -> bool:
+        """Whether the token of a caller still does for what is needed, as the file was read last."""
         if not self.is_guarded:
             return True
-        return any(entry.digest == caller.digest and suffices(entry.role, needed) for entry in self._entries)
+        return any(
+            entry.digest == caller.digest and suffices(entry.role, needed.role) and covers(entry.scope, needed.place)
+            for entry in self._entries
+        )
 
     def follow_file(self) -> None:
         """Read the file again if it has changed."""

@@ -1,7 +1,7 @@
 """What every request passes before it is routed: who is called, whose token it carries, the size of its body.
 
 Stage: around the app. Routing goes by the raw path, so that an encoded slash stays inside its segment;
-`controller.rest.topic_names` decodes the segments. The whole body is read here, up to a bound, so that no endpoint
+`controller.topic_names` decodes the segments. The whole body is read here, up to a bound, so that no endpoint
 waits for a sender.
 """
 

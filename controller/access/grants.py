@@ -2,7 +2,7 @@
 
 Stage: beside `controller.access.callers`, which checks a request once, at its beginning. A session lives longer, so
 what carries it holds a grant: the session is checked again when the file of tokens has changed, and ended when its
-token is gone or has a lesser role. Lives in the event loop of the app.
+token is gone, has a lesser role, or is bound to other namespaces. Lives in the event loop of the app.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from typing import Annotated, NamedTuple
 from fastapi import Depends
 from starlette.requests import HTTPConnection
 
-from controller.access.callers import CALLER, NEEDED, Access, Caller
-from controller.access.tokens import Role
+from controller.access.callers import CALLER, NEEDED, Access, Caller, Need
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +29,7 @@ REVOKED_REASON = "the token was removed or its role was narrowed; come again wit
 
 class _Held(NamedTuple):
     caller: Caller
-    needed: Role
+    needed: Need
     end: Callable[[], None]
 
 
@@ -43,7 +42,7 @@ class Grants:
         self._changes = access.changes
 
     @contextlib.contextmanager
-    def held(self, caller: Caller, needed: Role, end: Callable[[], None]) -> Iterator[None]:
+    def held(self, caller: Caller, needed: Need, end: Callable[[], None]) -> Iterator[None]:
         """Within the block `end` is called, once, when the token of `caller` does not open `needed` any more."""
         key = object()
         self._held[key] = _Held(caller, needed, end)
@@ -79,7 +78,7 @@ class Grant:
         scope = connection.scope
         self._grants: Grants = connection.app.state.grants
         self._caller: Caller = scope[CALLER]
-        self._needed: Role = scope[NEEDED]
+        self._needed: Need = scope[NEEDED]
 
     def held(self, end: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
         """Within the block, `end` is called when the session must end."""

@@ -1,7 +1,8 @@
 """What a token may do: each route names the role that it needs (PIP-468 "Security Considerations").
 
 Stage: the routes of `controller.rest` take `dependencies=READ`, `OPERATE` or `ADMIN`; a token of a lesser role is
-refused with 403.
+refused with 403, and so is one that is bound to other tenants and namespaces than that in the path. A list of what a
+tenant has shows only what the caller may see (`Viewer`).
 
 | role | opens | in Pulsar's words |
 | --- | --- | --- |
@@ -12,16 +13,18 @@ refused with 403.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Annotated, Any, Final, cast
 
-from fastapi import APIRouter, FastAPI, Security, params
+from fastapi import APIRouter, Depends, FastAPI, Security, params
 from fastapi.openapi.models import HTTPBearer
 from fastapi.security.base import SecurityBase
 from starlette.requests import HTTPConnection
 
-from controller.access.callers import CALLER, NEEDED, Caller
+from controller.access.callers import CALLER, NEEDED, Caller, Need
+from controller.access.scopes import Scope, covers, described, touches
 from controller.access.tokens import ROLES, Role, suffices
 from controller.errors import Forbidden
+from controller.topic_names import canonical_segment
 
 
 class Needs(SecurityBase):
@@ -36,9 +39,15 @@ class Needs(SecurityBase):
 
     async def __call__(self, connection: HTTPConnection) -> None:
         caller: Caller = connection.scope[CALLER]
-        connection.scope[NEEDED] = self.role
         if not suffices(caller.role, self.role):
             raise Forbidden(f"this needs a token of role {self.role}; the token {caller.name} has role {caller.role}")
+        # Routes without a tenant in their path are for tokens that count everywhere.
+        names = connection.path_params
+        tenant = canonical_segment(names.get("tenant", ""))
+        place = f"{tenant}/{canonical_segment(names['namespace'])}" if "namespace" in names else tenant
+        if not (touches if place == tenant else covers)(caller.scope, place):
+            raise Forbidden(f"the token {caller.name} is bound to {described(caller.scope)}; this is of {place}")
+        connection.scope[NEEDED] = Need(self.role, place)
 
 
 def _needs(role: Role) -> list[params.Depends]:
@@ -48,6 +57,14 @@ def _needs(role: Role) -> list[params.Depends]:
 READ: Final = _needs("read")
 OPERATE: Final = _needs("operate")
 ADMIN: Final = _needs("admin")
+
+
+async def _viewer(connection: HTTPConnection) -> Scope:
+    return cast(Caller, connection.scope[CALLER]).scope
+
+
+Viewer = Annotated[Scope, Depends(_viewer)]
+"""Where the caller may look, for a list."""
 
 
 def include_guarded(app: FastAPI, router: APIRouter) -> None:

@@ -4,6 +4,7 @@ Stage: read for `controller.access.callers`, edited by `anabranch token`. A line
 
 `executor operate 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08`
 
+and may go on with the tenants and namespaces that the token is bound to: `… acme/shop acme/billing globex`.
 Empty lines and lines that begin with `#` are left alone. A plain digest is enough because the tokens are 256 random
 bits, which nobody finds by trying: they are made here, not chosen.
 """
@@ -16,10 +17,12 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
+
+from controller.access.scopes import EVERYWHERE, Scope, ScopeError, read_scope
 
 Role = Literal["read", "operate", "admin"]
 """What a token opens; each role opens all that those before it do."""
@@ -43,6 +46,7 @@ class TokenEntry(NamedTuple):
     role: Role
     digest: bytes
     """SHA-256 of the token, as hexadecimal digits."""
+    scope: Scope = EVERYWHERE
 
 
 def digest_of(token: bytes) -> bytes:
@@ -60,13 +64,24 @@ def read_tokens(file: Path) -> list[TokenEntry]:
     return parse_tokens(file, _text(file))
 
 
-def add_token(file: Path, name: str, role: Role) -> str:
-    """Make a token, put it into the file, which is made when it is missing, and answer it; it is nowhere else."""
+def add_token(file: Path, name: str, role: Role, scope: Iterable[str] = EVERYWHERE) -> str:
+    """Make a token, put it into the file, which is made when it is missing, and answer it; it is nowhere else.
+
+    `scope`: the tenants and namespaces that it is bound to, none for everywhere.
+    """
     if not _NAME.fullmatch(name):
         raise TokensError(f"{name!r} is not a name for a token: letters, digits and . _ @ -, at most 64")
+    places = set()
+    for place in scope:
+        try:
+            places.add(read_scope(place))
+        except ScopeError as error:
+            raise TokensError(f"{place[:64]!r} {error}") from None
     with _alone(file):
         text = (
-            _text(file) if file.exists() else f"# Tokens of the controller: name, role ({', '.join(ROLES)}), SHA-256.\n"
+            _text(file)
+            if file.exists()
+            else f"# Tokens of the controller: name, role ({', '.join(ROLES)}), SHA-256, tenants and namespaces.\n"
         )
         known = parse_tokens(file, text)
         if any(entry.name == name for entry in known):
@@ -75,7 +90,7 @@ def add_token(file: Path, name: str, role: Role) -> str:
             raise TokensError(f"{file} has {MAX_TOKENS} tokens, and more are not possible; remove one first")
         token = secrets.token_urlsafe(32)
         end = "" if text.endswith("\n") or not text else "\n"
-        _replace(file, f"{text}{end}{name} {role} {digest_of(token.encode()).decode()}\n")
+        _replace(file, f"{text}{end}{' '.join([name, role, digest_of(token.encode()).decode(), *sorted(places)])}\n")
     return token
 
 
@@ -96,9 +111,9 @@ def parse_tokens(file: Path, text: str) -> list[TokenEntry]:
         if not words or words[0].startswith("#"):
             continue
         where = f"{file}, line {number}"
-        if len(words) != 3:
-            raise TokensError(f"{where}: {len(words)} words, expected three: name, role, SHA-256 of the token")
-        name, role, digest = words
+        if len(words) < 3:
+            raise TokensError(f"{where}: {len(words)} words, expected name, role, SHA-256 of the token")
+        name, role, digest, *places = words
         if not _NAME.fullmatch(name) or name in entries:
             problem = "is there twice" if name in entries else "is not a name for a token"
             raise TokensError(f"{where}: {name[:64]!r} {problem}")
@@ -107,10 +122,22 @@ def parse_tokens(file: Path, text: str) -> list[TokenEntry]:
         if not _DIGEST.fullmatch(digest):
             # Without the word itself: it may be a token that was put there by mistake.
             raise TokensError(f"{where}: the third word of {name} is not a SHA-256 (64 digits 0-9 a-f)")
-        entries[name] = TokenEntry(name, role, digest.encode())
+        entries[name] = TokenEntry(name, role, digest.encode(), _scope(places, f"{where}: the scope of {name}"))
     if len(entries) > MAX_TOKENS:
         raise TokensError(f"{file} has {len(entries)} tokens; at most {MAX_TOKENS} are possible")
     return list(entries.values())
+
+
+def _scope(places: list[str], where: str) -> Scope:
+    for number, place in enumerate(places, 4):
+        # Without the word itself, as above.
+        try:
+            read = read_scope(place)
+        except ScopeError as error:
+            raise TokensError(f"{where}, word {number}, {error}") from None
+        if read != place:
+            raise TokensError(f"{where}, word {number}, is not spelt as in the names of topics")
+    return frozenset(places)
 
 
 def _text(file: Path) -> str:

@@ -1,5 +1,5 @@
 """The REST interface: verbs, paths, bodies and status codes of Pulsar 5, and what is ours beside them.
 
 Routes are in `topics`, `policies`, `subscriptions`, `segments` and `watch`; what they share is in `parameters`,
-`topic_names`, `responses` and `refusals`.
+`responses` and `refusals`.
 """

@@ -12,11 +12,11 @@ from fastapi import Depends, Query, Request
 from starlette.requests import HTTPConnection
 
 from controller.errors import PreconditionFailed
-from controller.rest.topic_names import namespace_of_path, plain_name, topic_of_path
 from controller.service import ScalableTopicService
 from controller.sessions.connections import ConsumerConnections
 from controller.sessions.manager import SessionManager
 from controller.sessions.registry import SubscriptionRegistry
+from controller.topic_names import namespace_of_path, plain_name, topic_of_path
 from controller.watch.layout_watcher import LayoutWatcher
 from schemas.messages import SubscriptionType
 

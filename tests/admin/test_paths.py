@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from admin.paths import consumer_path, namespace_path, policy_path, subscription_path, topic_path
 from controller.errors import ControllerError
-from controller.rest.topic_names import canonical_segment, namespace_of_path, plain_name, topic_of_path
+from controller.topic_names import canonical_segment, namespace_of_path, plain_name, topic_of_path
 from schemas.base import MAX_NAME_BYTES
 from schemas.ids import topic_name
 

@@ -45,6 +45,14 @@ def test_the_token_alone_is_on_standard_output(conf: Path, tmp_path: Path) -> No
     assert made.stdout.strip() not in (tmp_path / "tokens").read_text()
 
 
+def test_a_token_is_bound_to_tenants_and_namespaces(conf: Path) -> None:
+    made = token(conf, "new", "shop", "--role", "read", "--tenant", "globex", "--namespace", "acme/shop")
+    assert "shop (read, bound to globex, acme/shop) is in" in made.stderr
+    assert token(conf, "list").stdout == "read     shop acme/shop globex\n"
+    for wrong in (("--tenant", "a/b"), ("--namespace", "acme"), ("--tenant", "")):
+        assert token(conf, "new", "other", "--role", "read", *wrong).exit_code == 2
+
+
 def test_what_is_wrong_is_one_line(conf: Path, tmp_path: Path) -> None:
     missing = token(conf, "list")
     assert (missing.exit_code, missing.stderr) == (

@@ -27,6 +27,7 @@ CONSUMER = f"{SUBSCRIPTION}/consumers/{{consumer}}"
 SEGMENT = "/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}"
 SUBSCRIPTION_OF = f"{SEGMENT}/subscription/{{subscription}}"
 POLICY = "/admin/v2/namespaces/{tenant}/{namespace}/scalableTopicAutoScalePolicy"
+NAMESPACES = "/admin/v2/namespaces/{tenant}"
 CALLS: dict[Role, set[tuple[str, str]]] = {
     "read": {
         ("GET", "/admin/v2/scalable/{tenant}/{namespace}"), ("GET", TOPIC), ("GET", f"{TOPIC}/stats"),
@@ -133,6 +134,27 @@ def test_a_token_opens_what_its_role_and_the_lesser_ones_open(guarded: Guarded, 
     guarded.call(
         guarded.tokens["admin"], "DELETE", TOPIC.format(tenant="tenant", namespace="namespace", topic="absent")
     )
+
+
+def test_a_token_that_is_bound_opens_its_tenants_and_namespaces_and_no_others(guarded: Guarded) -> None:
+    def status(token: str, verb: str, template: str) -> int:
+        path = re.sub(r"{(segment|first|second)}", "0", template).replace("{descriptor}", "0000-ffff-0")
+        path = re.sub(r"{(\w+)}", r"\1", path.replace("{topic}", "absent")).replace("/tenant", "/t%65nant")
+        return guarded.connect(token, path) if verb == "WebSocket" else guarded.call(token, verb, path).status_code
+
+    scopes = {
+        "in its namespace": ["else", "tenant/namespace"],
+        "in its tenant": ["tenant"],
+        "elsewhere": ["tenant/else"],
+    }
+    tokens = {name: add_token(guarded.file, name.replace(" ", "-"), "admin", scope) for name, scope in scopes.items()}
+    calls = {call for calls in CALLS.values() for call in calls if call != ("GET", NAMESPACES)}
+    allowed = {name: {status(token, *call) != 403 for call in calls} for name, token in tokens.items()}
+    assert allowed == {"in its namespace": {True}, "in its tenant": {True}, "elsewhere": {False}}
+    said = guarded.call(tokens["elsewhere"], "GET", "/admin/v2/scalable/tenant/namespace").json()
+    assert said == {"reason": "the token elsewhere is bound to tenant/else; this is of tenant/namespace"}
+    for name in tokens:
+        remove_token(guarded.file, name.replace(" ", "-"))
 
 
 def test_a_refusal_comes_before_the_request_is_looked_at(guarded: Guarded) -> None:

@@ -10,7 +10,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection
 
-from controller.access.callers import Access, Caller
+from controller.access.callers import Access, Caller, Need
 from controller.access.grants import Grants
 from controller.access.tokens import add_token, remove_token
 from controller.watch.hub import CloseReason
@@ -19,6 +19,7 @@ from tests.controller.sessions.test_connections import client
 from tests.controller.watch.test_watch import events, socket_at
 
 PATH = "/admin/v2/scalable/acme/grants/t"
+READ_IT = Need("read", "acme/grants")
 CONSUMERS_PATH = "/admin/v2/scalable/acme/sessions/t"
 
 
@@ -105,21 +106,35 @@ def test_a_token_made_anew_under_the_same_name_does_not_carry_the_sessions_of_th
     access = Access(file)
     caller = access.caller(f"Bearer {token}".encode())
     assert caller is not None
-    assert access.opens(caller, "read")
+    assert access.opens(caller, READ_IT)
     remove_token(file, "worker")
     add_token(file, "worker", "admin")
     access.follow_file()
-    assert not access.opens(caller, "read")
+    assert not access.opens(caller, READ_IT)
+
+
+@pytest.mark.parametrize(
+    ("scope", "opens"),
+    [("", True), ("acme", True), ("x acme/grants", True), ("acme/grant", False), ("acme/grants2 grants", False)],
+)
+def test_a_session_goes_on_while_its_token_is_bound_to_where_it_is(file: Path, scope: str, opens: bool) -> None:
+    token = add_token(file, "worker", "read")
+    access = Access(file)
+    caller = access.caller(f"Bearer {token}".encode())
+    assert caller is not None
+    file.write_text(f"{file.read_text().rstrip()} {scope}\n")
+    access.follow_file()
+    assert access.opens(caller, READ_IT) == opens
 
 
 def test_a_session_whose_token_went_while_it_was_let_in_is_ended_at_once(file: Path) -> None:
     add_token(file, "other", "read")
     grants, ended = Grants(Access(file)), []
-    with grants.held(Caller("gone", "read", b"0" * 64), "read", lambda: ended.append(True)):
+    with grants.held(Caller("gone", "read", b"0" * 64), READ_IT, lambda: ended.append(True)):
         assert ended == [True]
 
 
 def test_without_tokens_nothing_is_ended() -> None:
     ended: list[bool] = []
-    with Grants(Access()).held(Caller("anybody", "admin"), "admin", lambda: ended.append(True)):
+    with Grants(Access()).held(Caller("anybody", "admin"), READ_IT, lambda: ended.append(True)):
         assert not ended

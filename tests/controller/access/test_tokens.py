@@ -51,7 +51,10 @@ def test_what_a_person_wrote_into_the_file_stays(file: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (f"one read {DIGEST} more", "line 2: 4 words"),
+        (f"one read {DIGEST} a/b/c", "line 2: the scope of one, word 4, is neither a tenant nor tenant/namespace"),
+        (f"one read {DIGEST} a b/ s3cret", "line 2: the scope of one, word 5, is neither"),
+        (f"one read {DIGEST} a%62", "line 2: the scope of one, word 4, is not spelt as in the names of topics"),
+        (f"one read {DIGEST} #s3cret", "line 2: the scope of one, word 4, is not spelt"),
         ("s3cret", "line 2: 1 words"),
         (f"one reed {DIGEST}", "line 2: the role of one must be one of read, operate, admin, not 'reed'"),
         ("one read s3cret", "line 2: the third word of one is not a SHA-256"),
@@ -65,6 +68,15 @@ def test_a_line_that_is_wrong_is_named_and_what_may_be_a_token_is_not_shown(file
         parse_tokens(file, f"zero admin {DIGEST}\n{line}\n")
     assert said in str(refused.value)
     assert "s3cret" not in str(refused.value)
+
+
+def test_a_token_is_bound_to_tenants_and_namespaces(file: Path) -> None:
+    add_token(file, "one", "admin", ["globex", "acme/odd name", "acme%2Fx"])
+    add_token(file, "two", "read")
+    assert [entry.scope for entry in read_tokens(file)] == [{"globex", "acme/odd%20name", "acme%2Fx"}, frozenset()]
+    for wrong in ("", "/", "a/", "/b", "a/b/c", "%ff"):
+        with pytest.raises(TokensError, match="is neither a tenant nor tenant/namespace"):
+            add_token(file, "three", "read", [wrong])
 
 
 @given(st.text())

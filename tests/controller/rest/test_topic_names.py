@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.errors import BadRequest, PreconditionFailed
-from controller.rest.topic_names import canonical_segment, namespace_of_path, plain_name, topic_of_path
+from controller.topic_names import canonical_segment, namespace_of_path, plain_name, topic_of_path
 from schemas.base import TOPIC_PATTERN
 
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=40)

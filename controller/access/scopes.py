@@ -1,0 +1,48 @@
+"""Where a token counts: everywhere, or in some tenants and namespaces (PIP-468 "Security Considerations").
+
+Stage: written into the file of tokens (`controller.access.tokens`), checked for every route by
+`controller.access.roles`. A scope is a set of `tenant` and `tenant/namespace`; the empty one is everywhere. Names are
+compared as topics have them, whatever their spelling in a URL (`controller.topic_names`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from controller.errors import ControllerError
+from controller.topic_names import canonical_segment
+from schemas.base import MAX_NAME_BYTES
+
+Scope = frozenset[str]
+EVERYWHERE: Final[Scope] = frozenset()
+
+
+class ScopeError(ValueError):
+    """What is written is neither a tenant nor a namespace."""
+
+
+def read_scope(word: str) -> str:
+    """`tenant` or `tenant/namespace` as they are compared; `ScopeError` for anything else."""
+    parts = word.split("/")
+    try:
+        if 1 <= len(parts) <= 2 and all(parts) and len(word) <= MAX_NAME_BYTES:
+            return "/".join(map(canonical_segment, parts))
+    except ControllerError:
+        pass
+    raise ScopeError("is neither a tenant nor tenant/namespace")
+
+
+def covers(scope: Scope, place: str) -> bool:
+    """Whether what is in `place`, a `tenant/namespace` or a whole `tenant`, is in the scope."""
+    return not scope or place in scope or place.partition("/")[0] in scope
+
+
+def touches(scope: Scope, tenant: str) -> bool:
+    """Whether anything of a tenant is in the scope."""
+    return covers(scope, tenant) or any(one.startswith(f"{tenant}/") for one in scope)
+
+
+def described(scope: Iterable[str]) -> str:
+    """The scope in words, empty for everywhere."""
+    return ", ".join(sorted(scope))
