@@ -15,8 +15,8 @@ from admin.answers import Answered, Denied, Fault, Lost, Misdirected, Nonsense, 
 from admin.topics import ScalableTopics
 from admin.transport import BadAddress, PasswordInAddress, Transport, check_address
 from admin.watch import NoWatch
-from anabranch.printable import printable
 from decisions.topic.layout import SegmentLayout
+from schemas.printable import printable
 
 TIMEOUT_SECONDS = 30.0
 """Longest silence of the server; a split on a busy Pulsar takes about a second."""

@@ -15,8 +15,8 @@ import click
 
 from anabranch.admin import AdminInterface
 from anabranch.context import Context
-from anabranch.printable import printable
 from schemas.ids import topic_parts
+from schemas.printable import printable
 
 _UNPAIRED = re.compile("[\ud800-\udfff]")
 """What Python makes of bytes on a command line that are not UTF-8."""

@@ -13,9 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from anabranch.explanation import instant
-from anabranch.printable import printable
 from decisions.topic.layout import HASH_SPACE, SegmentLayout
 from decisions.topic.segment import Segment
+from schemas.printable import printable
 
 NARROWEST = 17
 """The key space has at least this many columns, even on a narrower terminal."""

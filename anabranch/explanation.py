@@ -8,6 +8,7 @@ from decisions.autoscale.answers import Answer, Hold, Merge, Split, next_due
 from decisions.autoscale.gates import DESCRIPTIONS, Gate
 from decisions.autoscale.snapshot import TopicSnapshot
 from decisions.kernel.readings import Reading
+from schemas.printable import printable
 
 _HEADINGS = ("gate", "measured", "limit", "margin", "could pass at", "segment")
 
@@ -22,7 +23,7 @@ def explained(snapshot: TopicSnapshot, answer: Answer) -> str:
         for mark, row in zip(marks, rows, strict=True)
     ]
     active = len(snapshot.layout.active)
-    heading = f"{snapshot.topic} at {instant(snapshot.now)}, by {snapshot.trigger}, {active} active segments"
+    heading = f"{printable(snapshot.topic)} at {instant(snapshot.now)}, by {snapshot.trigger}, {active} active segments"
     return "\n".join([heading, f"  {headline(answer)}", *table, *_due_line(answer, snapshot.now), ""])
 
 
@@ -32,7 +33,7 @@ def headline(answer: Answer) -> str:
         return f"split segment {answer.segment}, because of {answer.reason}"
     if isinstance(answer, Merge):
         return f"merge segments {answer.segments[0]} and {answer.segments[1]}, because both are {answer.reason}"
-    detail = f" ({answer.binding.detail})" if answer.binding.detail else ""
+    detail = f" ({printable(answer.binding.detail)})" if answer.binding.detail else ""
     return f"hold, {answer.gate.value}: {DESCRIPTIONS[answer.gate].sentence}{detail}"
 
 

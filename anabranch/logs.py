@@ -5,9 +5,33 @@ from __future__ import annotations
 import json
 import logging
 from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from schemas.printable import printable
 
 NOISY = ("py4j", "httpx", "httpcore", "uvicorn.access")
 """Loggers that say too much below warnings."""
+
+
+class TextLines(logging.Formatter):
+    """One line for each record; what strangers sent cannot end it, nor colour or turn what follows.
+
+    The lines of a traceback begin with `  | `, as a text inside it may look like a line of the log.
+    """
+
+    def __init__(self, part: str) -> None:
+        super().__init__(f"%(asctime)s %(levelname)s {part} %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S%z")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = printable(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:
+        return self.formatStack(super().formatException(ei))
+
+    def formatStack(self, stack_info: str) -> str:
+        return "\n".join(f"  | {printable(line)}" for line in stack_info.split("\n"))
 
 
 class JsonLines(logging.Formatter):
@@ -28,17 +52,18 @@ class JsonLines(logging.Formatter):
             line["batch_id"] = record.batch_id
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
+        text = json.dumps(line, ensure_ascii=False)
+        # JSON may have directions of writing and much else as it is; a terminal that shows the log may not.
+        return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
-def start_logging(part: str, level: str, log_format: str) -> None:
-    """Begins the log of `part` on stderr; `log_format` is `text` or `json`."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(
-        JsonLines(part)
-        if log_format == "json"
-        else logging.Formatter(f"%(asctime)s %(levelname)s {part} %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S%z")
-    )
-    logging.basicConfig(level=level.upper(), handlers=[handler])
+def start_logging(part: str, level: str, log_format: str, file: Path | None = None) -> None:
+    """Begins the log of `part` on stderr, or in a file instead of what was begun before.
+
+    `log_format` is `text` or `json`.
+    """
+    handler = logging.StreamHandler() if file is None else logging.FileHandler(file, encoding="utf-8")
+    handler.setFormatter(JsonLines(part) if log_format == "json" else TextLines(part))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=file is not None)
     for noisy in NOISY:
         logging.getLogger(noisy).setLevel(logging.WARNING)

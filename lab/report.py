@@ -17,6 +17,7 @@ from lab.traffic import COUNTERS_FILE
 from lake.integrity import check_integrity
 from lake.rows import WholeTables
 from ledger.summary import summarize
+from schemas.printable import printable
 from schemas.settings import Settings
 from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, OUTCOMES
 from schemas.version import ENGINE_VERSION
@@ -112,7 +113,7 @@ def report_text(report: Mapping[str, Any]) -> str:
         ),
         "",
         *(
-            f"{name}: epoch {found['epoch']}, {len(found['segments'])} segments"
+            f"{printable(name)}: epoch {found['epoch']}, {len(found['segments'])} segments"
             for name, found in report["layouts"].items()
         ),
         "",
@@ -131,7 +132,7 @@ def _integrity_line(checks: Mapping[str, Any]) -> str:
 
 
 def _listed(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {name}" for name, count in counts.items()) or "none"
+    return ", ".join(f"{count} {printable(name)}" for name, count in counts.items()) or "none"
 
 
 def _figure(value: float | None) -> str:

@@ -22,6 +22,7 @@ from decisions.autoscale.snapshot import snapshot_from_wire
 from decisions.kernel.readings import reading_fields
 from decisions.topic.layout import LayoutError
 from schemas.metadata import AutoScalePolicyOverride
+from schemas.printable import printable
 from schemas.snapshot import Snapshot
 
 CHUNK_BYTES = 1 << 18
@@ -58,7 +59,9 @@ def command(ctx: click.Context, profile: str, policy_file: Path | None, explain:
             except (ValidationError, LayoutError) as error:
                 failed = True
                 problem = _in_one_line(error)
-                answers.append(f"line {number}: {problem}\n".encode() if explain else to_json({"error": problem}))
+                answers.append(
+                    f"line {number}: {printable(problem)}\n".encode() if explain else to_json({"error": problem})
+                )
                 continue
             answer = decide(snapshot)
             answers.append(explained(snapshot, answer).encode() if explain else _as_json(answer))

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from anabranch.context import Context
+from schemas.printable import printable
 from schemas.settings import Settings
 from schemas.tables import TABLES
 
@@ -220,7 +221,7 @@ def _show_rows(lake: str, name: str, output: str, limit: int) -> None:
         for column, value in row.items():
             # Text, not str: what a stranger sent may look like markup.
             shown = value[:_SHOWN_BYTES] if isinstance(value, bytes) else _plain(value)
-            grid.add_row(Text(column, "dim"), Text(str(shown)))
+            grid.add_row(Text(column, "dim"), Text(printable(str(shown))))
         _print(grid)
 
 

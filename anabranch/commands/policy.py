@@ -22,6 +22,7 @@ from decisions.autoscale.policy import (
 )
 from schemas.ids import topic_parts
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
+from schemas.printable import printable
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _PROFILE = click.Choice(sorted(PROFILES))
@@ -65,7 +66,7 @@ def show(
         None if namespace is None else _read_override(namespace),
         None if metadata is None else _read_own(metadata),
     )
-    click.echo(f"# {topic}: profile {chosen}, digest {policy_digest(resolved.policy)}")
+    click.echo(f"# {printable(topic)}: profile {chosen}, digest {policy_digest(resolved.policy)}")
     for line in _lines(resolved, {scope: file for scope, file in files.items() if file}, explain):
         click.echo(line)
     if resolved.broken is not None:
@@ -106,14 +107,14 @@ def _read_override(file: Path) -> AutoScalePolicyOverride:
             return AutoScalePolicyOverride.model_validate_json(text)
         return read_policy(text)
     except (PolicyError, ValidationError, OSError, UnicodeDecodeError) as error:
-        raise click.ClickException(f"{file}: {_first(error)}") from error
+        raise click.ClickException(f"{file}: {printable(_first(error))}") from error
 
 
 def _read_own(file: Path) -> AutoScalePolicyOverride | None:
     try:
         return ScalableTopicMetadata.model_validate_json(file.read_text()).auto_scale_policy
     except (ValidationError, OSError, UnicodeDecodeError) as error:
-        raise click.ClickException(f"{file}: not a layout record: {_first(error)}") from error
+        raise click.ClickException(f"{file}: not a layout record: {printable(_first(error))}") from error
 
 
 def _first(error: Exception) -> str:

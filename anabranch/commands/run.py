@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import signal
 import sys
 import threading
@@ -14,6 +13,7 @@ import click
 
 from anabranch.context import DEMONSTRATION, Context
 from anabranch.duration import DURATION
+from anabranch.logs import start_logging
 
 
 @click.command("run")
@@ -57,7 +57,7 @@ def command(
     if report_file is not None and not report_file.absolute().parent.is_dir():
         raise click.UsageError(f"--report {report_file}: there is no folder {report_file.absolute().parent}; make it")
     screen = sys.stdout.isatty() and not no_screen and seconds is None
-    logging.basicConfig(level="WARNING", format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    start_logging("run", "warning", "text")
     run = LocalRun(
         settings, context.files, without, context.log_level, context.log_format, lambda line: click.echo(line, err=True)
     )
@@ -98,8 +98,7 @@ def _watch_with_screen(run: Any) -> None:
     """The screen draws in a thread of its own: parts die with the thread that started them, which is this one."""
     from lab.screen import run_screen
 
-    logging.getLogger().handlers.clear()
-    logging.basicConfig(filename=run.folder / "log" / "run.log", level="INFO", force=True)
+    start_logging("run", "info", "text", run.folder / "log" / "run.log")
     drawer = threading.Thread(target=run_screen, args=(run.settings, run.states, run.stop), name="screen", daemon=True)
     drawer.start()
     run.watch()

@@ -14,7 +14,7 @@ import click
 from anabranch.connection import topic_name
 from anabranch.context import Context
 from anabranch.explanation import instant
-from anabranch.printable import printable
+from schemas.printable import printable
 
 _CHECKPOINT = click.option(
     "--checkpoint", metavar="FOLDER", help="Checkpoint of the job, instead of the settings' [stream] checkpoint."

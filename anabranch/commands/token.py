@@ -11,7 +11,7 @@ import click
 
 from anabranch.connection import namespace_name
 from anabranch.context import Context
-from anabranch.printable import printable
+from schemas.printable import printable
 
 
 @click.group("token")

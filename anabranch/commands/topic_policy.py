@@ -18,9 +18,9 @@ from pydantic_core import from_json
 
 from anabranch.admin import AdminInterface, RefusedByServer
 from anabranch.connection import connected, policy_subject, say
-from anabranch.printable import printable
 from decisions.autoscale.policy import POLICY_FIELDS, PolicyError, policy_violations, read_policy, resolve_policy
 from schemas.metadata import AutoScalePolicyOverride
+from schemas.printable import printable
 
 _FIELD = re.compile(rf"\b(?:{'|'.join(POLICY_FIELDS)})\b")
 

@@ -16,8 +16,8 @@ from anabranch.admin import AdminInterface, Unreachable, WatchUnsupported
 from anabranch.commands.topic_policy import policy
 from anabranch.connection import connected, encodable, namespace_name, say, subscription_name, topic_name
 from anabranch.duration import DURATION
-from anabranch.printable import printable
 from decisions.topic.layout import SegmentLayout
+from schemas.printable import printable
 
 _SEGMENT = click.IntRange(min=0)
 

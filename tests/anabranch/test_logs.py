@@ -8,10 +8,11 @@ import subprocess
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from anabranch.logs import JsonLines
+from anabranch.logs import JsonLines, TextLines
 
 ROOT = Path(__file__).parents[2]
 AT = 1_763_660_000.25
@@ -46,6 +47,32 @@ def test_a_line_about_a_batch_has_its_number_and_one_about_an_error_its_tracebac
         line = line_of("not written", error=error)
     assert line["error"].startswith("Traceback")
     assert line["error"].endswith("ValueError: broken")
+
+
+NASTY = "a\nb\r\x1b[31mred\x9b2J\u202egnol\u2066\u2028\x00\x7f\ud800\ufeffü"
+"""A line of its own, colours, a cleared screen, text that runs to the left, separators, and half a character."""
+
+
+@pytest.mark.parametrize("formatter", [TextLines("executor"), JsonLines("executor")], ids=["text", "json"])
+def test_a_strangers_text_can_neither_end_a_line_nor_steer_a_terminal(formatter):
+    def written(message: str, *arguments: object, **more: Any) -> str:
+        line = formatter.format(
+            logging.LogRecord("one", logging.INFO, "one.py", 1, message, arguments, more.get("error"))
+        )
+        assert all(char.isprintable() or char == "\n" for char in line)
+        line.encode()
+        return line
+
+    for line in (written("topic %s", NASTY), written(NASTY)):
+        assert "\n" not in line
+        assert line.endswith(("ü", 'ü"}'))
+    assert r"a\nb\r" in line
+    try:
+        raise ValueError(f"{NASTY}\n2026-01-01T00:00:00+0000 INFO executor one: forged")
+    except ValueError:
+        lines = written("failed", error=sys.exc_info()).split("\n")
+    assert all(line.startswith("  | ") for line in lines[1:])
+    assert (len(lines) > 1) == isinstance(formatter, TextLines)
 
 
 def logged(*log_format: str) -> str:

@@ -47,6 +47,13 @@ def test_answers_come_in_the_order_of_the_lines():
     assert answers(result)[1]["gate"] == "merge-consumers"
 
 
+def test_an_explanation_obeys_no_escape_sequence_in_a_name_or_a_field():
+    steering = [line(snapshot(), topic=f"{TOPIC}\x1b[2J\u202e"), json.dumps({"layout": {"\x1b[2J": 1}, "\u202e": 2})]
+    shown = run("decide", "--explain", text="\n".join(steering) + "\n").stdout
+    assert "\\x1b[2J\\u202e at " in shown
+    assert shown.replace("\n", "").isprintable()
+
+
 def test_the_profile_is_chosen_on_the_command_line():
     (answer,) = answers(run("decide", "--profile", "pip-483", text=IDLE))
     assert (answer["action"], answer["segments"], answer["reason"]) == ("merge", [0, 1], "cold")

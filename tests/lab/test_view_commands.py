@@ -49,8 +49,10 @@ def test_lake_show_table_prints_its_newest_rows_as_json_lines(home):
 
 
 def test_lake_show_prints_what_strangers_sent_as_it_is_and_not_as_markup(home):
-    write(str(home / "var" / "lake"), dead_letter("[bold]not-json[/]", 1))
-    assert "[bold]not-json[/]" in run(home, "lake", "show", "dead_letters").output
+    write(str(home / "var" / "lake"), dead_letter("[bold]not-json[/]\x1b[2J\u202e", 1))
+    shown = run(home, "lake", "show", "dead_letters").output
+    assert "[bold]not-json[/]" in shown
+    assert shown.replace("\n", "").isprintable()
 
 
 def test_lake_show_of_a_table_that_does_not_exist_says_what_to_do(home):
