@@ -173,6 +173,7 @@ class RejectReason(str, Enum):
     FROM_THE_FUTURE = "from-the-future"
     BAD_LAYOUT = "bad-layout"
     UNKNOWN_TOPIC = "unknown-topic"
+    TOO_MANY = "too-many"
 
 
 @dataclass(frozen=True)

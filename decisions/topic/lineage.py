@@ -18,6 +18,18 @@ def lineage(segments: Mapping[int, Segment], segment_id: int) -> frozenset[int]:
     return _reach(segments, [segment_id], "parent_ids") | _reach(segments, [segment_id], "child_ids")
 
 
+def compare_lives(known: Mapping[int, Segment], other: Mapping[int, Segment]) -> int:
+    """Whether `other` are segments of the same topic as `known` (0), or of one of the same name that was created later
+    (1) or earlier (-1): then an id that both have names another segment. A created instant of 0 is an unknown one."""
+    for number in known.keys() & other.keys():
+        one, two = known[number], other[number]
+        if one.created_at_ms > 0 and two.created_at_ms > 0 and one.created_at_ms != two.created_at_ms:
+            return 1 if two.created_at_ms > one.created_at_ms else -1
+        if (one.start, one.end) != (two.start, two.end):
+            return 1
+    return 0
+
+
 def count_merges(segments: Mapping[int, Segment], segment_id: int) -> int:
     """Merge depth as a layout shows it: segments with two or more parents among a segment and its ancestors
     (PIP-483 "Caps", `maxDagDepth`).

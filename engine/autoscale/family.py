@@ -17,6 +17,7 @@ from engine.autoscale.filtering import (
     news_of_layout,
     news_of_policy,
     refuse_consumers,
+    refuse_policy,
     thresholds_of,
 )
 from engine.autoscale.fleet_view import FleetView
@@ -41,7 +42,7 @@ from engine.kernel.packed import Part, StoredPart
 from engine.kernel.records import Output
 from engine.kernel.settings import EngineSettings
 from schemas.kafka import CONSUMER_EVENTS
-from schemas.messages import ConsumerEvent, PolicyEvent, Rejected
+from schemas.messages import ConsumerEvent, PolicyEvent, Rejected, RejectReason
 
 TOPICS, LOADS = "topics", "loads"
 
@@ -86,6 +87,8 @@ class AutoscaleBatch:
     def __init__(self, of: AutoscaleState, now: int, output: Output) -> None:
         self._of, self._state, self._loads = of, of.topics, of.loads
         self._now, self._output = now, output
+        self._has_made_room = False
+        """Whether topics whose layouts have not come for too long were forgotten."""
         self._due_by_consumer: set[str] = set()
         """Topics whose consumers, layout or open decision changed."""
         self._due_by_tick: set[str] = set()
@@ -93,23 +96,32 @@ class AutoscaleBatch:
 
     def refuse(self, taken: Taken) -> Rejected | None:
         """Why a parsed message is not accepted as things stand."""
-        return refuse_consumers(self._state, taken) if isinstance(taken, ConsumerEvent) else None
+        if isinstance(taken, PolicyEvent):
+            return refuse_policy(self._state, taken)
+        if not isinstance(taken, ConsumerEvent):
+            return None
+        refused = refuse_consumers(self._state, taken, self._now)
+        if refused is not None and refused.reason is RejectReason.UNKNOWN_TOPIC and not self._has_made_room:
+            self._has_made_room = True
+            self._state.forget_waiting(self._now)
+            refused = refuse_consumers(self._state, taken, self._now)
+        return refused
 
     def take(self, taken: Taken) -> None:
         """Filters and stores a parsed message."""
         state, loads, policies, now = self._state, self._loads, self._of.policies, self._now
         if isinstance(taken, NewLayout):
             topic = taken.event.topic
-            is_due = store_layout(state, loads, policies, taken, news_of_layout(state, taken), now)
+            is_due = store_layout(state, loads, policies, taken, news_of_layout(state, taken, now), now)
         elif isinstance(taken, TopicDeleted):
             topic = taken.event.topic
-            is_due = store_deletion(state, loads, taken, news_of_deletion(state, taken))
+            is_due = store_deletion(state, loads, taken, news_of_deletion(state, taken, now), now)
         elif isinstance(taken, ConsumerEvent):
             topic = taken.topic
-            is_due = store_consumers(state, taken, news_of_consumers(state, taken))
+            is_due = store_consumers(state, loads, taken, news_of_consumers(state, taken, now), now)
         elif isinstance(taken, PolicyEvent):
             topic = ""
-            is_due = store_policy(state, loads, policies, taken, news_of_policy(state, taken))
+            is_due = store_policy(state, loads, policies, taken, news_of_policy(state, taken), now)
         else:
             topic = taken.topic
             is_due = store_outcome(state, taken, decision_of(state, taken), now)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from decisions.autoscale.clocks import NEVER, OpenDecision
 from decisions.autoscale.significance import accept_causes
+from engine.autoscale.lives import Life, life_of_consumers, life_of_deletion, life_of_layout
 from engine.autoscale.loads import STALE, LoadTable
 from engine.autoscale.parsing import NewLayout, TopicDeleted
 from engine.autoscale.policies import EffectivePolicy
@@ -22,6 +23,10 @@ from schemas.messages import ConsumerEvent, OutcomeEvent, PolicyEvent, Rejected,
 
 MAX_TOPICS_WITHOUT_LAYOUT = 10_000
 """Topics whose consumers a bucket knows before their layouts: anybody could name ever more of them."""
+MAX_SUBSCRIPTIONS = 10_000
+"""Of one topic; those without consumers count until they are deleted."""
+MAX_NAMESPACES = 10_000
+"""With a policy of their own."""
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -31,51 +36,73 @@ Codes = npt.NDArray[np.int8]
 class News(Enum):
     """What an announcement adds to what is known."""
 
-    NOTHING = "it is late, or older than what is known"
+    NOTHING = "it is late, of an earlier life of its topic, or older than what is known"
     ITS_SENDER = "it says what is known, and who says it now"
     ALL = "it is taken over"
+    BEGINS = "it is taken over, and a life of its topic begins with it"
 
 
-def refuse_consumers(state: BucketState, event: ConsumerEvent) -> Rejected | None:
-    """Consumers of an unknown topic are refused while too many topics wait for their layouts."""
-    if event.topic in state.topics or state.without_layout < MAX_TOPICS_WITHOUT_LAYOUT:
+def refuse_consumers(state: BucketState, event: ConsumerEvent, now: int) -> Rejected | None:
+    """Consumers of an unknown topic are refused while too many topics wait for their layouts, and those of ever more
+    subscriptions of one topic are."""
+    known = state.topics.get(event.topic)
+    if known is not None:
+        if event.subscription in known.consumers or len(known.consumers) < MAX_SUBSCRIPTIONS:
+            return None
+        return Rejected(RejectReason.TOO_MANY, f"{event.topic} has {MAX_SUBSCRIPTIONS} subscriptions already")
+    if state.without_layout < MAX_TOPICS_WITHOUT_LAYOUT or life_of_consumers(state, event, now) is Life.EARLIER:
         return None
     told = f"no layout of {event.topic} has come, nor of {MAX_TOPICS_WITHOUT_LAYOUT} others of this bucket"
     return Rejected(RejectReason.UNKNOWN_TOPIC, told)
 
 
-def news_of_layout(state: BucketState, new: NewLayout) -> News:
-    """A layout is news unless its epoch or its sender is older than the known one's, or it is the same."""
+def refuse_policy(state: BucketState, event: PolicyEvent) -> Rejected | None:
+    """Overrides of ever more namespaces are refused: all of them are in every bucket."""
+    if event.name is None or event.policy is None or event.name in state.namespace_policies:
+        return None
+    if len(state.namespace_policies) < MAX_NAMESPACES:
+        return None
+    return Rejected(RejectReason.TOO_MANY, f"{MAX_NAMESPACES} namespaces have a policy already")
+
+
+def news_of_layout(state: BucketState, new: NewLayout, now: int) -> News:
+    """A layout is news unless its life, its epoch or its sender is older than the known one's, or it is the same."""
     event, known = new.event, state.topics.get(new.event.topic)
-    if _is_late(state, event.sender, known.layout_sender if known else 0, event.topic):
+    life = life_of_layout(state, new, now)
+    newest = known.layout_sender if known else 0
+    if life is Life.EARLIER or _is_late(state, event.sender, newest, event.topic, now):
         return News.NOTHING
-    if known is None:
-        return News.ALL
+    if known is None or life is Life.LATER:
+        return News.BEGINS
     if known.layout and known.layout.epoch > event.layout.epoch:
         return News.NOTHING
     return News.ITS_SENDER if known.metadata_json == new.metadata_json else News.ALL
 
 
-def news_of_deletion(state: BucketState, gone: TopicDeleted) -> News:
-    """A deletion is news unless somebody else has announced the topic since."""
+def news_of_deletion(state: BucketState, gone: TopicDeleted, now: int) -> News:
+    """A deletion is news unless it is of an earlier life, or somebody else has announced the topic since."""
     known = state.topics.get(gone.event.topic)
-    late = _is_late(state, gone.event.sender, known.layout_sender if known else 0, gone.event.topic)
-    return News.NOTHING if late else News.ALL
+    late = _is_late(state, gone.event.sender, known.layout_sender if known else 0, gone.event.topic, now)
+    return News.NOTHING if late or life_of_deletion(state, gone, now) is Life.EARLIER else News.ALL
 
 
-def news_of_consumers(state: BucketState, event: ConsumerEvent) -> News:
-    """A count of consumers is news unless its sender is an older one, or it is the same."""
-    known = state.topics.get(event.topic)
-    if _is_late(state, event.sender, known.consumers_sender if known else 0, event.topic):
+def news_of_consumers(state: BucketState, event: ConsumerEvent, now: int) -> News:
+    """A count of consumers is news unless its life is an earlier one, or its sender, or it is the same."""
+    known, life = state.topics.get(event.topic), life_of_consumers(state, event, now)
+    newest = known.consumers_sender if known else 0
+    if life is Life.EARLIER or _is_late(state, event.sender, newest, event.topic, now):
         return News.NOTHING
+    if known is None or life is Life.LATER:
+        return News.BEGINS
     same = known and known.consumers.get(event.subscription) == (event.type, event.consumers)
     return News.ITS_SENDER if same and event.event != "deleted" else News.ALL
 
 
 def news_of_policy(state: BucketState, event: PolicyEvent) -> News:
     """A policy is news unless its sender is an older one."""
-    newest = state.policy_senders.get(event.name or "", 0)
-    return News.NOTHING if event.sender is not None and event.sender < newest else News.ALL
+    newest = state.policy_senders.get(event.name or "")
+    is_late = newest is not None and event.sender is not None and event.sender < newest.sender
+    return News.NOTHING if is_late else News.ALL
 
 
 def decision_of(state: BucketState, event: OutcomeEvent) -> OpenDecision | None:
@@ -85,9 +112,10 @@ def decision_of(state: BucketState, event: OutcomeEvent) -> OpenDecision | None:
     return decision if decision is not None and decision.decision_id == event.decision_id else None
 
 
-def _is_late(state: BucketState, sender: int | None, newest: int, topic: str) -> bool:
+def _is_late(state: BucketState, sender: int | None, newest: int, topic: str, now: int) -> bool:
     """Whether somebody else has announced a newer truth about the topic since, or that it is gone."""
-    return sender is not None and sender < max(newest, state.deleted_by.get(topic, 0))
+    ended = state.end_of(topic, now)
+    return sender is not None and sender < max(newest, ended.sender if ended else 0)
 
 
 def significant_samples(

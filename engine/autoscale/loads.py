@@ -97,6 +97,10 @@ class LoadTable:
         """Forgets the loads of a topic's other segments; all of them when `kept` is empty."""
         self.index.keep_segments(topic, kept)
 
+    def forget_before(self, topic: str, since: int) -> None:
+        """Forgets the loads of a topic that were last modified before an instant: they are of an earlier life of it."""
+        self.index.remove([row for row in self.index.of_topic(topic).values() if self.modified_at[row] < since])
+
     def loads_of(self, topic: str) -> dict[int, Load]:
         """The accepted loads of a topic by segment id."""
         loads = {}

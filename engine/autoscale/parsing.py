@@ -36,6 +36,8 @@ class TopicDeleted:
     """The announcement that a topic is gone."""
 
     event: LayoutEvent
+    layout: SegmentLayout | None
+    """Its last layout; None where that is none."""
 
 
 Taken = NewLayout | TopicDeleted | ConsumerEvent | PolicyEvent | OutcomeEvent
@@ -44,13 +46,13 @@ Taken = NewLayout | TopicDeleted | ConsumerEvent | PolicyEvent | OutcomeEvent
 
 def read_layout(event: LayoutEvent, now: int) -> NewLayout | TopicDeleted | Rejected:
     """The layout of an event, unless its active segments do not tile the hash space."""
-    if event.cause == "deleted":
-        return TopicDeleted(event)
     try:
         layout = SegmentLayout.from_metadata(event.layout)
     except LayoutError as error:
+        if event.cause == "deleted":
+            return TopicDeleted(event, None)
         return Rejected(RejectReason.BAD_LAYOUT, str(error)[:500])
-    return NewLayout(event, layout, event.layout.to_json())
+    return TopicDeleted(event, layout) if event.cause == "deleted" else NewLayout(event, layout, event.layout.to_json())
 
 
 def read_sample(stats: SegmentStats, now: int) -> SegmentStats | Rejected:

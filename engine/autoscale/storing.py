@@ -19,10 +19,11 @@ from decisions.autoscale.clocks import (
 from decisions.topic.layout import SegmentLayout
 from decisions.topic.lineage import merge_depths_after_layout
 from engine.autoscale.filtering import Codes, Floats, Ints, News, rounds, significant_samples
+from engine.autoscale.lives import began_with
 from engine.autoscale.loads import LoadTable
 from engine.autoscale.parsing import NewLayout, TopicDeleted
 from engine.autoscale.policies import Policies
-from engine.autoscale.topics import BucketState, ConfiguredPolicy, TopicState
+from engine.autoscale.topics import BucketState, ConfiguredPolicy, Ended, Said, TopicState
 from schemas.messages import ConsumerEvent, OutcomeEvent, PolicyEvent
 
 
@@ -31,16 +32,24 @@ def store_layout(
 ) -> bool:  # fmt: skip
     """A newer layout: clocks and merge depths follow its new segments, loads of segments that are sealed are forgotten,
     and it may close the open decision."""
-    name, sender = new.event.topic, new.event.sender or 0
-    if news is not News.ALL:
-        if news is News.ITS_SENDER and sender > state.topics[name].layout_sender:
-            state.touch(name).layout_sender = sender
+    name, sender, layout = new.event.topic, new.event.sender or 0, new.layout
+    if news is News.NOTHING:
         return False
-    topic, layout = state.touch(name), new.layout
+    if news is News.BEGINS:
+        is_other = name in state.topics
+        topic = state.begin(name, new.event.topic_created_at, began_with(layout) if is_other else None, now)
+        loads.forget_before(name, topic.since)
+    topic = state.topics[name]
+    if topic.created_at is None and new.event.topic_created_at is not None:
+        state.touch(name).created_at = new.event.topic_created_at
+    if sender > topic.layout_sender:
+        state.touch(name).layout_sender = sender
+    if news is News.ITS_SENDER:
+        return False
+    state.touch(name)
     override_before = topic.override
     follow_lineage(topic, layout, now)
     state.set_layout(topic, new.metadata_json, layout)
-    topic.layout_sender = sender or topic.layout_sender
     known = loads.index.segments_of(name)
     loads.keep_segments(name, [i for i in known if i in topic.active_ids or i >= layout.next_segment_id])
     if override_before != topic.override:
@@ -56,39 +65,46 @@ def follow_lineage(topic: TopicState, layout: SegmentLayout, now: int) -> None:
     topic.merge_depths = merge_depths_after_layout(topic.merge_depths, known, layout.segments)
 
 
-def store_deletion(state: BucketState, loads: LoadTable, gone: TopicDeleted, news: News) -> bool:
-    """A topic that is gone takes everything with it but the number of who said so."""
+def store_deletion(state: BucketState, loads: LoadTable, gone: TopicDeleted, news: News, now: int) -> bool:
+    """A topic that is gone takes everything with it; that it is gone, and who said so, is remembered."""
+    event = gone.event
     if news is News.ALL:
-        state.remove(gone.event.topic, gone.event.sender)
-        loads.keep_segments(gone.event.topic, ())
+        state.end(event.topic, Ended(min(event.at, now), event.topic_created_at, event.sender or 0, now))
+        loads.keep_segments(event.topic, ())
     return False
 
 
-def store_consumers(state: BucketState, event: ConsumerEvent, news: News) -> bool:
+def store_consumers(state: BucketState, loads: LoadTable, event: ConsumerEvent, news: News, now: int) -> bool:
     """The sessions of a subscription as they are now."""
-    known, sender = state.topics.get(event.topic), event.sender or 0
-    if news is not News.ALL:
-        if news is News.ITS_SENDER and known and sender > known.consumers_sender:
-            state.touch(event.topic).consumers_sender = sender
+    name, known, sender = event.topic, state.topics.get(event.topic), event.sender or 0
+    if news is News.NOTHING or (known is None and event.event == "deleted"):
+        return False
+    if news is News.BEGINS:
+        known = state.begin(name, event.topic_created_at, None, now)
+        loads.forget_before(name, known.since)
+    assert known is not None
+    if known.metadata_json is None:
+        state.touch(name).heard_at = now
+    if sender > known.consumers_sender:
+        state.touch(name).consumers_sender = sender
+    if news is News.ITS_SENDER:
         return False
     if event.event != "deleted":
-        state.touch(event.topic).consumers[event.subscription] = (event.type, event.consumers)
-    elif known and event.subscription in known.consumers:
-        del state.touch(event.topic).consumers[event.subscription]
-    if event.sender is not None and event.topic in state.topics:
-        state.touch(event.topic).consumers_sender = event.sender
+        state.touch(name).consumers[event.subscription] = (event.type, event.consumers)
+    elif event.subscription in known.consumers:
+        del state.touch(name).consumers[event.subscription]
     return True
 
 
-def store_policy(state: BucketState, loads: LoadTable, policies: Policies, event: PolicyEvent, news: News) -> bool:
+def store_policy(
+    state: BucketState, loads: LoadTable, policies: Policies, event: PolicyEvent, news: News, now: int
+) -> bool:  # fmt: skip
     """The override of the cluster or of a namespace, or what the job is configured with: what is cold of the topics
     under it is judged again."""
     if news is News.NOTHING:
         return False
     key, sender = event.name or "", event.sender or 0
-    if sender > state.policy_senders.get(key, 0):
-        state.policy_senders[key] = sender
-        state.header_changed = True
+    known = state.policy_senders.get(key)
     override = event.policy.to_json() if event.policy else None
     if event.profile is not None:
         # A job says its policy at every start: when its thresholds are the same, the windows of cold segments go on.
@@ -97,6 +113,8 @@ def store_policy(state: BucketState, loads: LoadTable, policies: Policies, event
         changed = not np.array_equal(before, policies.of_cluster(state).merge_thresholds)
     else:
         changed = state.set_policy(event.name, override)
+    if event.sender is not None and (known is None or sender > known.sender or changed):
+        state.set_policy_sender(key, Said(sender, now))
     if changed:
         for topic in state.topics.values():
             if event.name is None or topic.name.startswith(f"topic://{event.name}/"):

@@ -6,9 +6,10 @@ Stage: the state of the family, without its loads (`engine.autoscale.loads`). It
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from decisions.autoscale.clocks import Cooldowns, Failures, OpenDecision
 from decisions.topic.layout import SegmentLayout
@@ -18,6 +19,30 @@ from schemas.metadata import AutoScalePolicyOverride, Profile, ScalableTopicMeta
 
 MAX_DELETED = 1_000
 """Deleted topics of a bucket that are remembered, so that announcements that come late do not bring them back."""
+REMEMBERED_MS = 7 * 86_400_000
+"""For how long: as long as Kafka keeps the announcements."""
+MAX_WAIT_FOR_LAYOUT_MS = 3_600_000
+"""A topic of which nothing is known but its consumers is forgotten when its layout has not come for so long."""
+
+
+class Ended(NamedTuple):
+    """The end of a topic's last life."""
+
+    at: int
+    """When it was deleted; no later than the batch that has heard of it."""
+    created_at: int | None
+    """When that life began, as its announcement says; None: it does not."""
+    sender: int
+    """Who said so."""
+    noted_at: int | None
+    """Time of the batch that has heard of it; None: an older release did not keep it."""
+
+
+class Said(NamedTuple):
+    """Whose announcement something is, and the time of the batch that took it."""
+
+    sender: int
+    at: int
 
 
 @dataclass
@@ -25,6 +50,12 @@ class TopicState:
     """What is known of one topic; instants are milliseconds since 1970."""
 
     name: str
+    created_at: int | None = None
+    """When this life of the topic began, as announcements say (`schemas.messages.LayoutEvent`); None: none did."""
+    since: int = 0
+    """The same by the job's clock: no load that was seen before is its. 0: it is not known."""
+    heard_at: int = 0
+    """Time of the batch with the newest announcement of consumers, as long as no layout has come."""
     metadata_json: str | None = None
     """The layout's record; as JSON, because ten segments are 3 kB so and 30 kB as models."""
     consumers: dict[str, tuple[str, int]] = field(default_factory=dict)
@@ -103,10 +134,11 @@ class BucketState:
     """An override of the cluster, as JSON, that replaces the configured one; None: there is none."""
     namespace_policies: dict[str, str] = field(default_factory=dict)
     """`tenant/namespace` to its override as JSON."""
-    policy_senders: dict[str, int] = field(default_factory=dict)
-    """Whose announcement the override of a namespace is, or of the cluster (empty name), gone ones included."""
-    deleted_by: dict[str, int] = field(default_factory=dict)
-    """Topics that are gone and who said so, the newest `MAX_DELETED`: what comes late does not bring them back."""
+    policy_senders: dict[str, Said] = field(default_factory=dict)
+    """Whose announcement the override of a namespace is, or of the cluster (empty name); of those that are removed the
+    newest `MAX_DELETED`."""
+    ended: dict[str, Ended] = field(default_factory=dict)
+    """Topics that are gone, the newest `MAX_DELETED`: what comes late of them does not bring them back."""
     changed: set[str] = field(default_factory=set)
     """Topics that differ from what was packed."""
     header_changed: bool = False
@@ -142,14 +174,44 @@ class BucketState:
         topic.__dict__["layout"] = layout
         self.layouts.change(topic.name)
 
-    def remove(self, name: str, sender: int | None = None) -> None:
-        """Forgets a topic, as `sender` has said."""
-        if sender is not None:
-            self.deleted_by.pop(name, None)
-            self.deleted_by[name] = sender
-            while len(self.deleted_by) > MAX_DELETED:
-                del self.deleted_by[next(iter(self.deleted_by))]
-            self.header_changed = True
+    def end_of(self, name: str, now: int) -> Ended | None:
+        """How the last life of a topic ended; None: it has not, or is forgotten. `now`: the batch's time."""
+        ended = self.ended.get(name)
+        is_old = ended is not None and ended.noted_at is not None and now - ended.noted_at > REMEMBERED_MS
+        return None if is_old else ended
+
+    def end(self, name: str, ended: Ended) -> None:
+        """Forgets a topic that was deleted, and remembers that."""
+        self.ended.pop(name, None)
+        self.ended[name] = ended
+        _forget_old(self.ended, {gone: one.noted_at for gone, one in self.ended.items()}, ended.noted_at or 0)
+        self.header_changed = True
+        self.remove(name)
+
+    def begin(self, name: str, created_at: int | None, began: int | None, now: int) -> TopicState:
+        """A life of a topic begins: whatever is known of an earlier one is forgotten.
+
+        `began`: when, where announcements do not say it (`created_at` is None) and something else does.
+        """
+        self.remove(name)
+        self.layouts.change(name)
+        topic, ended = self.touch(name), self.end_of(name, now)
+        topic.created_at = created_at
+        known = [at for at in (created_at, began, ended.at if ended else None) if at is not None]
+        topic.since = min(now, known[0]) if known else 0
+        return topic
+
+    def waits_in_vain(self, topic: TopicState, now: int) -> bool:
+        """Whether the layout of a topic has not come for too long."""
+        return topic.metadata_json is None and now - topic.heard_at > MAX_WAIT_FOR_LAYOUT_MS
+
+    def forget_waiting(self, now: int) -> None:
+        """Forgets topics whose layouts have not come for too long."""
+        for name in [name for name, topic in self.topics.items() if self.waits_in_vain(topic, now)]:
+            self.remove(name)
+
+    def remove(self, name: str) -> None:
+        """Forgets a topic."""
         topic = self.topics.pop(name, None)
         if topic is not None:
             self.without_layout -= topic.metadata_json is None
@@ -171,6 +233,16 @@ class BucketState:
             self.policy_generation += 1
         return changed
 
+    def set_policy_sender(self, namespace: str, said: Said) -> None:
+        """Notes whose the newest announcement about a policy is; empty name: about that of the cluster."""
+        self.policy_senders.pop(namespace, None)
+        self.policy_senders[namespace] = said
+        removed = {
+            name: one.at for name, one in self.policy_senders.items() if name and name not in self.namespace_policies
+        }
+        _forget_old(self.policy_senders, removed, said.at)
+        self.header_changed = True
+
     def set_configured(self, configured: ConfiguredPolicy) -> bool:
         """Takes over what the job is configured with; answers whether it is another than before."""
         changed, self.configured = self.configured != configured, configured
@@ -183,3 +255,11 @@ class BucketState:
         """All of it is packed."""
         self.changed.clear()
         self.header_changed = False
+
+
+def _forget_old(remembered: dict[str, Any], noted_at: Mapping[str, int | None], now: int) -> None:
+    """Of what may be forgotten (`noted_at`, oldest first) only the newest is kept, and for a time only."""
+    surplus = len(noted_at) - MAX_DELETED
+    for place, (name, at) in enumerate(noted_at.items()):
+        if place < surplus or (at is not None and now - at > REMEMBERED_MS):
+            del remembered[name]

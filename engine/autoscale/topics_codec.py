@@ -15,10 +15,10 @@ from typing import Any
 import pydantic_core
 
 from decisions.autoscale.clocks import Cooldowns, Failures, OpenDecision
-from engine.autoscale.topics import BucketState, ConfiguredPolicy, TopicState
+from engine.autoscale.topics import BucketState, ConfiguredPolicy, Ended, Said, TopicState
 from engine.kernel.packed import StateError, StoredPart
 
-STATE_VERSION = 3
+STATE_VERSION = 4
 _LENGTH = struct.Struct(">I")
 
 
@@ -67,7 +67,10 @@ def unpack_topics(part: StoredPart) -> BucketState:
         state.cluster_policy, state.namespace_policies = fields["cluster"], fields["namespaces"]
         configured = fields.get("configured")
         state.configured = None if configured is None else ConfiguredPolicy(*configured)
-        state.policy_senders, state.deleted_by = fields.get("policySenders", {}), fields.get("deletedBy", {})
+        state.policy_senders = {name: _said(said) for name, said in fields.get("policySenders", {}).items()}
+        state.ended = {name: Ended(*ended) for name, ended in fields.get("ended", {}).items()}
+        for name, sender in fields.get("deletedBy", {}).items():
+            state.ended.setdefault(name, Ended(0, None, sender, None))
         for name in fields.get("gone", ()):
             state.topics.pop(name, None)
         for topic in map(unpack_topic, records):
@@ -81,6 +84,9 @@ def pack_topic(topic: TopicState) -> bytes:
     decision = topic.open_decision
     return pydantic_core.to_json({
         "name": topic.name,
+        "created_at": topic.created_at,
+        "since": topic.since,
+        "heard_at": topic.heard_at,
         "consumers": topic.consumers,
         "last_split_at": topic.cooldowns.last_split_at,
         "last_merge_at": topic.cooldowns.last_merge_at,
@@ -124,13 +130,18 @@ def unpack_topic(packed: bytes) -> TopicState:
     )
 
 
+def _said(stored: int | list[int]) -> Said:
+    """Up to version 3 it was not kept when."""
+    return Said(stored, 0) if isinstance(stored, int) else Said(*stored)
+
+
 def _entry(state: BucketState, gone: list[str], topics: Iterable[TopicState]) -> bytes:
     header = {
         "cluster": state.cluster_policy,
         "namespaces": state.namespace_policies,
         "gone": gone,
         "policySenders": state.policy_senders,
-        "deletedBy": state.deleted_by,
+        "ended": state.ended,
         **({} if state.configured is None else {"configured": state.configured}),
     }
     parts: list[bytes] = []

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from decisions.topic.layout import SegmentLayout
+from decisions.topic.lineage import compare_lives
 from decisions.topic.segment import Segment
 from executor.autoscale.decision import SegmentDecision
 from executor.kernel.family import Act, Applied, Superseded, Verdict
@@ -64,16 +65,8 @@ def describe(decision: SegmentDecision, layout: SegmentLayout | None) -> dict[st
 
 
 def _is_same_topic(decided: SegmentLayout, live: SegmentLayout) -> bool:
-    """False when ids went backwards, or an id names another segment now. A created instant of 0 is an unknown one."""
-    if live.next_segment_id < decided.next_segment_id:
-        return False
-    for number in live.segments.keys() & decided.segments.keys():
-        then, now = decided.segments[number], live.segments[number]
-        if (then.start, then.end) != (now.start, now.end):
-            return False
-        if then.created_at_ms > 0 and now.created_at_ms > 0 and then.created_at_ms != now.created_at_ms:
-            return False
-    return True
+    """False when ids went backwards, or an id names another segment now."""
+    return live.next_segment_id >= decided.next_segment_id and not compare_lives(decided.segments, live.segments)
 
 
 def _effect(decision: SegmentDecision, layout: SegmentLayout) -> tuple[int, ...]:

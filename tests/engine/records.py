@@ -76,6 +76,14 @@ def sent_by(sender: int, announced: RawRecord) -> RawRecord:
     return record(announced.source, announced.key.decode(), json.loads(announced.value or b"") | {"sender": sender})
 
 
+def of_life(created_at: int, announced: RawRecord, at: int | None = None) -> RawRecord:
+    """The same announcement of the life of its topic that began then, at the end of what was recorded so far; `at`:
+    when it was made, if another instant."""
+    assert announced.key is not None
+    body = json.loads(announced.value or b"") | {"topicCreatedAt": created_at} | ({} if at is None else {"at": at})
+    return record(announced.source, announced.key.decode(), body)
+
+
 def tick(at: int, topic: str | None = None, *, home: bool = True) -> RawRecord:
     """A tick for every topic, or for one."""
     body = {"v": 1, "type": "tick", "at": at} | ({} if topic is None else {"topic": topic})

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from decisions.topic.layout import SegmentLayout
 from engine.autoscale import evaluation, topics
 from engine.autoscale.family import LOADS, TOPICS
-from engine.autoscale.topics_codec import pack_topics, unpack_topics
+from engine.autoscale.loads_codec import LOADS_VERSION
+from engine.autoscale.topics_codec import STATE_VERSION, pack_topics, unpack_topics
 from engine.kernel.packed import Packed, StateError, StoredPart
 from schemas.snapshot import Snapshot
 from tests.engine.buckets import SETTINGS, Bucket, topics_of
@@ -262,9 +263,9 @@ def test_who_says_again_what_is_known_is_the_newest_sender_too():
 def test_of_deleted_topics_the_newest_are_remembered(monkeypatch):
     monkeypatch.setattr(topics, "MAX_DELETED", 2)
     known = topics.BucketState()
-    for name in ("a", "b", "a", "c"):
-        known.remove(name, NEW)
-    assert list(unpack_topics(StoredPart(pack_topics(known))).deleted_by) == ["a", "c"]
+    for number, name in enumerate(("a", "b", "a", "c")):
+        known.end(name, topics.Ended(NOW, None, NEW, NOW + number))
+    assert list(unpack_topics(StoredPart(pack_topics(known))).ended) == ["a", "c"]
 
 
 def test_a_layout_that_does_not_tile_is_a_dead_letter_and_the_old_one_stays():
@@ -452,7 +453,7 @@ def test_state_of_the_first_version_is_read_and_stored_anew():
     assert inputs["loads"]["0"]["msgRateIn"] == 50_000.0
     assert inputs["loads"]["0"]["seenAt"] == NOW + 3 * SECOND
     parts = bucket.packed.parts
-    assert (parts[TOPICS].base[0], parts[LOADS].base[0]) == (3, 2)
+    assert (parts[TOPICS].base[0], parts[LOADS].base[0]) == (STATE_VERSION, LOADS_VERSION)
     assert not parts[TOPICS].log
     bucket.restart()
     assert not bucket.batch(NOW + 4 * SECOND, tick(3)).holds

@@ -1,0 +1,85 @@
+"""Lives of a topic: one that is deleted and created again is another topic of the same name.
+
+Nothing passes from one life to the next: no consumers, loads, clocks or open decision. What is announced late, or once
+more, of an earlier life is ignored. Announcements say which life they are of (`topicCreatedAt`); where they do not, as
+those of Pulsar, they are judged by when they were made, and layouts by their segments.
+
+Stage: under filtering. A bucket remembers the ends of lives for as long as Kafka keeps the announcements.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from decisions.topic.layout import SegmentLayout
+from decisions.topic.lineage import compare_lives
+from engine.autoscale.parsing import NewLayout, TopicDeleted
+from engine.autoscale.topics import BucketState, Ended, TopicState
+from schemas.messages import ConsumerEvent
+
+
+def began_with(layout: SegmentLayout) -> int | None:
+    """When the life of a layout began, by its oldest segment, if no older one is pruned; None: it does not say."""
+    return min((one.created_at_ms for one in layout.segments.values() if one.created_at_ms > 0), default=None)
+
+
+class Life(Enum):
+    """The life that an announcement is of, beside that which is known."""
+
+    EARLIER = "one that has ended"
+    THIS = "the one that is known, or the first"
+    LATER = "one that begins with it"
+
+
+def life_of_layout(state: BucketState, new: NewLayout, now: int) -> Life:
+    """The life that a layout is of."""
+    event, known = new.event, state.topics.get(new.event.topic)
+    ended = state.end_of(event.topic, now)
+    life = _life(known, ended, event.topic_created_at, event.at, ended is not None and event.at < ended.at)
+    if life is not Life.THIS or known is None:
+        return life
+    if known.layout is None:
+        return Life.LATER if _is_of_nobody(state, known, event.topic_created_at, now) else Life.THIS
+    if event.topic_created_at is None or known.created_at is None:
+        return (Life.THIS, Life.LATER, Life.EARLIER)[compare_lives(known.layout.segments, new.layout.segments)]
+    return Life.THIS
+
+
+def life_of_deletion(state: BucketState, gone: TopicDeleted, now: int) -> Life:
+    """The life that has ended, as a deletion says."""
+    event, known = gone.event, state.topics.get(gone.event.topic)
+    ended = state.end_of(event.topic, now)
+    life = _life(known, ended, event.topic_created_at, event.at, ended is not None and event.at <= ended.at)
+    if life is Life.THIS and known is not None and known.layout and gone.layout and event.topic_created_at is None:
+        return Life.EARLIER if compare_lives(known.layout.segments, gone.layout.segments) < 0 else Life.THIS
+    return life
+
+
+def life_of_consumers(state: BucketState, event: ConsumerEvent, now: int) -> Life:
+    """The life that a count of consumers is of."""
+    known, ended = state.topics.get(event.topic), state.end_of(event.topic, now)
+    life = _life(known, ended, event.topic_created_at, event.at, ended is not None and event.at <= ended.at)
+    if life is Life.THIS and known is not None and _is_of_nobody(state, known, event.topic_created_at, now):
+        return Life.LATER
+    return life
+
+
+def _life(known: TopicState | None, ended: Ended | None, created_at: int | None, at: int, is_before_end: bool) -> Life:
+    """By the instants alone; `is_before_end` counts for an announcement that does not say its life."""
+    if created_at is None:
+        is_before_this = known is not None and known.created_at is not None and at < known.created_at
+        return Life.EARLIER if is_before_end or is_before_this else Life.THIS
+    if ended is not None and created_at <= (ended.at if ended.created_at is None else ended.created_at):
+        return Life.EARLIER
+    if known is None or known.created_at is None or created_at == known.created_at:
+        return Life.THIS
+    return Life.LATER if created_at > known.created_at else Life.EARLIER
+
+
+def _is_of_nobody(state: BucketState, known: TopicState, created_at: int | None, now: int) -> bool:
+    """Whether a topic without a layout is one whose layout will never come: of an unknown life before this one."""
+    if known.metadata_json is not None or (created_at is not None and known.created_at == created_at):
+        return False
+    return state.waits_in_vain(known, now) or (
+        created_at is not None and known.created_at is None and known.heard_at < created_at
+    )
