@@ -48,7 +48,7 @@ def create_app(
 ) -> FastAPI:
     """The ASGI application of a node; starting it starts the publisher, the watch and the housekeeping."""
     watcher = LayoutWatcher(node.nodes, node.url, node.known.believe)
-    connections = ConsumerConnections(node.registry, grace_seconds)
+    connections = ConsumerConnections(node.registry, node.reach, grace_seconds)
     grants = Grants(access)
     sessions, publisher = connections.sessions, node.publisher
 
@@ -66,6 +66,7 @@ def create_app(
         app.state.end_sessions()
         await sessions.stop()
         await node.housekeeper.stop()
+        await node.reach.stop()
         await asyncio.to_thread(publisher.stop)
 
     app = FastAPI(

@@ -21,6 +21,7 @@ from controller.operations.runner import OperationRunner
 from controller.publishing.publisher import Publisher
 from controller.publishing.snapshots import Snapshots
 from controller.segments.base import SegmentStore
+from controller.segments.reach import SegmentReach
 from controller.service import ScalableTopicService
 from controller.sessions.registry import SubscriptionRegistry
 from decisions.autoscale.policy import ClusterPolicy
@@ -54,6 +55,7 @@ class Node:
         self.known = settings.known or KnownNodes(settings.url)
         self.leaders = Leaders(nodes, settings.url, self.known)
         self.store = LayoutStore(nodes)
+        self.reach = SegmentReach(segments.answers)
         operations = OperationRunner(self.store, self.leaders, segments, now_ms)
         self.pruning = Pruning(
             self.store, self.leaders, operations, segments, settings.sealed_retention_seconds, now_ms
@@ -63,7 +65,14 @@ class Node:
         self.failover = TopicFailover(self.store, self.leaders, operations, self.pruning)
         self.registration = NodeRegistration(nodes, settings.url, settings.session_seconds)
         self.housekeeper = Housekeeper(
-            nodes, self.registration, self.leaders, operations, self.pruning, self.failover, settings.session_seconds
+            nodes,
+            self.registration,
+            self.leaders,
+            operations,
+            self.pruning,
+            self.failover,
+            self.reach,
+            settings.session_seconds,
         )
         snapshots = Snapshots(LayoutReader(nodes), settings.snapshot_seconds, now_ms)
         self.publisher = Publisher(nodes, settings.kafka, snapshots, self.housekeeper.election)

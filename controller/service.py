@@ -12,17 +12,18 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from controller.errors import Conflict, NotFound, PreconditionFailed
-from controller.layouts.reader import no_topic
+from controller.layouts.reader import life_of, no_topic
 from controller.layouts.store import LayoutStore
-from controller.leadership.leaders import Leaders
+from controller.leadership.leaders import Leaders, Term
 from controller.operations.journal import Operation, list_operations
 from controller.operations.runner import OperationRunner
-from controller.outbox.announcements import consumer_announcement, layout_announcement, policy_announcement
+from controller.outbox.announcements import layout_announcement, policy_announcement
 from controller.policies import check_override
-from controller.segments.base import SegmentStore
+from controller.segments.base import SegmentStore, SegmentStoreError
 from controller.segments.no_segments import NoSegments
 from decisions.autoscale.policy import ClusterPolicy
 from decisions.topic.layout import HASH_SPACE, SegmentLayout
@@ -66,23 +67,24 @@ class ScalableTopicService:
         if sum(len(key.encode()) + len(value.encode()) for key, value in properties.items()) > MAX_PROPERTIES_BYTES:
             raise PreconditionFailed(f"the properties are above {MAX_PROPERTIES_BYTES} bytes")
         now = self._now_ms()
-        layout = SegmentLayout.create(initial_segments, now, properties)
-        metadata = layout.to_metadata()
-        announcement = layout_announcement(topic, "created", metadata, now)
-        self._segments.check_topic(topic)
+        self._segments.of_life(now).check_topic(topic)
         with self._operations.locked(topic) as term:
             if self._store.has_topic(topic):
                 raise Conflict(f"Scalable topic already exists: {topic}")
-            # What was begun for an earlier topic of that name must not go on for this one.
-            self._operations.finish_open(term)
-            self._store.clear(term)
+            self._end_earlier_life(term)
+            layout = replace(
+                SegmentLayout.create(initial_segments, now, properties), created_at_ms=self._store.new_life(now)
+            )
+            metadata = layout.to_metadata()
+            announcement = layout_announcement(topic, "created", metadata, now)
             if not isinstance(self._segments, NoSegments):
                 # If this is killed or refused from here on, the next leader removes the segments.
                 with self._store.write(term) as transaction:
                     transaction.begin_creation(topic, metadata)
                 self._operations.mark_unsettled(topic)
+                segments = self._segments.of_life(layout.created_at_ms)
                 for segment in layout.segments.values():
-                    self._segments.create(topic, segment.segment_id, HashRange(start=segment.start, end=segment.end))
+                    segments.create(topic, segment.segment_id, HashRange(start=segment.start, end=segment.end))
             with self._store.write(term) as transaction:
                 transaction.end_creation(topic)
                 if not transaction.insert_topic(topic, metadata):
@@ -91,23 +93,16 @@ class ScalableTopicService:
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic with its subscriptions; the last announcement has the layout that it had."""
-        now = self._now_ms()
-        self._store.check_topic(topic)
-        with self._operations.locked(topic) as term:
-            stored = self._store.existing_topic(topic)
-            # The layout is removed last, so that a deletion that was interrupted can be repeated.
-            for segment in SegmentLayout.from_metadata(stored.metadata).segments.values():
-                self._segments.delete(segment_topic(topic, segment))
-            with self._store.write(term) as transaction:
-                stored = transaction.existing_topic(topic)
-                subscriptions = transaction.subscriptions(topic)
-                transaction.delete_topic(topic)
-                for name, type, _ in subscriptions:
-                    transaction.announce(consumer_announcement(topic, name, type, "deleted", 0, now))
-                transaction.announce(layout_announcement(topic, "deleted", stored.metadata, now))
-            self._operations.finish_open(term)
-            self._store.clear(term)
+        self._operations.delete(topic)
         self._leaders.release(topic)
+
+    def _end_earlier_life(self, term: Term) -> None:
+        """What was begun for an earlier topic of that name must not go on for the next one."""
+        try:
+            self._operations.finish_open(term)
+        except SegmentStoreError as error:
+            raise SegmentStoreError(f"what was begun for an earlier {term.topic} has not ended yet: {error}") from error
+        self._store.clear(term)
 
     def migrate_topic(self, topic: str) -> NoReturn:
         """There is nothing that could be migrated: `Conflict`, or `NotFound` without the topic."""
@@ -148,6 +143,11 @@ class ScalableTopicService:
             "subscriptions": {name: {"consumerCount": consumers} for name, _, consumers in subscriptions},
         }
 
+    def life(self, topic: str) -> int | None:
+        """Which life of its name a topic is; None without the topic, or where that is not known."""
+        layout = self._store.layout_json(topic)
+        return None if layout is None else life_of(layout)
+
     def has_segment(self, topic: str, descriptor: str) -> bool:
         """Whether the layout of a topic has a segment; False without the topic."""
         stored = self._store.topic(topic)
@@ -163,7 +163,7 @@ class ScalableTopicService:
         self._operations.run(topic, "merge", [first, second], decision_id)
 
     def operations(self, topic: str) -> list[Operation]:
-        """The newest splits and merges of a topic with how far each is, the newest first."""
+        """The newest splits, merges and prunings of a topic with how far each is, the newest first."""
         self._store.check_topic(topic)
         return list_operations(self._store, topic)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from pydantic import ConfigDict, Field, RootModel, model_validator
 from pydantic.alias_generators import to_camel
 
-from schemas.base import Count, Epoch, Hash, SegmentId, Wire
+from schemas.base import Count, Epoch, Hash, Millis, SegmentId, Wire
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -150,6 +150,9 @@ class ScalableTopicMetadata(Kept):
     segments: dict[SegmentId, SegmentInfo] = Field(max_length=MAX_SEGMENTS_IN_METADATA)
     properties: dict[str, str] = Field(default_factory=dict)
     auto_scale_policy: AutoScalePolicyOverride | None = None
+    created_at_ms: Millis | None = None
+    """Which life of its name the topic is: when it was created, greater at each creation after a deletion. Ours; absent
+    in a real Pulsar, and for topics that an older controller made."""
 
     @model_validator(mode="after")
     def _keys_are_ids(self) -> ScalableTopicMetadata:

@@ -8,6 +8,7 @@ leader has left with sessions or with an open operation: perhaps nobody ever ask
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Collection
 
@@ -20,6 +21,9 @@ from controller.metadata import store_paths
 from controller.metadata.base import CallbackHandle, MetadataStore, StoreError
 from controller.operations.pruning import Pruning
 from controller.operations.runner import OperationRunner
+from controller.segments.base import SegmentStoreError
+from controller.segments.reach import SegmentReach
+from controller.segments.waiting import by_itself
 
 log = logging.getLogger(__name__)
 
@@ -44,16 +48,18 @@ class Housekeeper:
         operations: OperationRunner,
         pruning: Pruning,
         failover: TopicFailover,
+        reach: SegmentReach,
         session_seconds: float,
     ) -> None:
         """`session_seconds`: after so long without the store, the leaderships of this node may have ended."""
         self._nodes, self._registration, self._leaders = nodes, registration, leaders
         self._operations, self._pruning, self._failover = operations, pruning, failover
+        self._reach = reach
         self._session_seconds = session_seconds
         self.election = Election(nodes, store_paths.HOUSEKEEPER, registration.url.encode(), self._elected)
         self._watch: CallbackHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._due = asyncio.Event()
+        self._due, self._resuming_due = asyncio.Event(), asyncio.Event()
         self._failover_due = True
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -63,8 +69,10 @@ class Housekeeper:
         await asyncio.to_thread(self._stand)
         self._tasks = [
             asyncio.create_task(self._keep_house(with_sessions)),
+            asyncio.create_task(self._resume()),
             asyncio.create_task(self._prune(prune_seconds)),
         ]
+        self._reach.on_back += [self._resuming_due.set, self._pruning.look_again]
 
     async def stop(self) -> None:
         """End the loops; the candidacies end with the session of the store."""
@@ -90,6 +98,7 @@ class Housekeeper:
         def wake() -> None:
             self._failover_due = True
             self._due.set()
+            self._resuming_due.set()
 
         if loop is not None:
             try:
@@ -106,8 +115,8 @@ class Housekeeper:
                 if self.election.leadership.is_leading and (self._failover_due or number % FAILOVER_ROUNDS == 0):
                     self._failover_due = False
                     await asyncio.to_thread(self._failover.take_over)
+                    self._resuming_due.set()
                 await asyncio.to_thread(self._leaders.end_unconfirmed, self._session_seconds)
-                await asyncio.to_thread(self._operations.resume_open)
                 await asyncio.to_thread(self._failover.release_idle, IDLE_SECONDS, with_sessions)
             except (ControllerError, StoreError) as error:
                 self._failover_due = True
@@ -120,13 +129,31 @@ class Housekeeper:
             except asyncio.TimeoutError:
                 continue
 
+    async def _resume(self) -> None:
+        """Beside the rest: an operation waits for Kafka, and the rest must not wait with it."""
+        while True:
+            self._resuming_due.clear()
+            try:
+                if not self._reach.is_away:
+                    await by_itself(self._operations.resume_open)
+            except SegmentStoreError:
+                self._reach.failed()
+            except Exception:
+                log.exception("operations cannot be resumed; trying again in %.0f s", ROUND_SECONDS)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._resuming_due.wait(), ROUND_SECONDS)
+
     async def _prune(self, every_seconds: float) -> None:
         while True:
             await asyncio.sleep(every_seconds)
+            if self._reach.is_away:
+                continue
             try:
-                pruned = await asyncio.to_thread(self._pruning.prune)
+                pruned = await by_itself(self._pruning.prune)
             except (ControllerError, StoreError) as error:
                 log.warning("pruning cannot be done now, trying again in %.0f s: %s", every_seconds, error)
+                if isinstance(error, SegmentStoreError):
+                    self._reach.failed()
             except Exception:
                 log.exception("pruning failed; trying again in %.0f s", every_seconds)
             else:

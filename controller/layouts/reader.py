@@ -13,6 +13,7 @@ from controller.errors import NotFound
 from controller.metadata import store_paths
 from controller.metadata.base import MetadataStore, Stored
 from controller.metadata.records import ConsumerRegistration, SubscriptionRecord
+from schemas.base import Millis, Wire
 from schemas.messages import SubscriptionType
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 
@@ -43,6 +44,12 @@ class StoredMembers(NamedTuple):
     """Ids of the sealed segments that it has read to the end."""
     consumers: dict[str, bool]
     """Its consumers by name; True: a session, which needs a connection to stay."""
+
+
+class _Life(Wire):
+    """What of a layout says which life of its topic it is; the rest is not looked at."""
+
+    created_at_ms: Millis | None = None
 
 
 class LayoutReader:
@@ -106,9 +113,15 @@ class LayoutReader:
         found = [self.subscription(topic, name) for name in names]
         return [one for one in found if one is not None]
 
+    def subscription_records(self, topic: str) -> dict[str, SubscriptionRecord]:
+        """The subscriptions of a topic by name, without their sessions."""
+        names = sorted(store_paths.decode(name) for name in self.children(store_paths.subscriptions_path(topic)))
+        found = {name: self.subscription_record(topic, name) for name in names}
+        return {name: record for name, record in found.items() if record is not None}
+
     def subscription(self, topic: str, name: str) -> StoredSubscription | None:
         """One subscription with the number of its sessions, or None."""
-        record = self._record(topic, name)
+        record = self.subscription_record(topic, name)
         if record is None:
             return None
         return StoredSubscription(name, record.type, len(self.children(store_paths.consumers_path(topic, name))))
@@ -123,7 +136,7 @@ class LayoutReader:
 
     def members(self, topic: str, name: str) -> StoredMembers | None:
         """Who reads a subscription and what it has drained, or None."""
-        record = self._record(topic, name)
+        record = self.subscription_record(topic, name)
         if record is None:
             return None
         found = [
@@ -153,6 +166,18 @@ class LayoutReader:
         found = self.get(store_paths.creation_path(topic))
         return ScalableTopicMetadata.model_validate_json(found.value) if found else None
 
+    def open_deletion(self, topic: str) -> ScalableTopicMetadata | None:
+        """The layout that a topic had whose deletion has begun and not ended; or None."""
+        found = self.get(store_paths.deletion_path(topic))
+        return ScalableTopicMetadata.model_validate_json(found.value) if found else None
+
+    def created_at(self, topic: str) -> int | None:
+        """Which life of its name a topic is, `created_at_ms` of its layout; `NotFound`."""
+        layout = self.layout_json(topic)
+        if layout is None:
+            raise no_topic(topic)
+        return life_of(layout)
+
     def topics_needing_leader(self) -> list[str]:
         """Topics that have sessions or operations, or had: they need a leader even if nobody asks for anything."""
         return [store_paths.decode(name) for name in self._nodes.children(store_paths.ATTENDED)]
@@ -162,7 +187,8 @@ class LayoutReader:
         found = self._nodes.get_all([store_paths.leader_path(topic) for topic in topics])
         return [topic for topic, node in zip(topics, found, strict=True) if node is None]
 
-    def _record(self, topic: str, subscription: str) -> SubscriptionRecord | None:
+    def subscription_record(self, topic: str, subscription: str) -> SubscriptionRecord | None:
+        """What is stored of a subscription itself, or None."""
         found = self.get(store_paths.subscription_path(topic, subscription))
         return SubscriptionRecord.model_validate_json(found.value) if found else None
 
@@ -177,6 +203,11 @@ class LayoutReader:
     def values(self, path: str) -> list[bytes]:
         """The values below a path, sorted by name."""
         return [node.value for _, node in self._nodes.values(path)]
+
+
+def life_of(layout: str | bytes) -> int | None:
+    """Which life of its name a topic is that has this layout record."""
+    return _Life.model_validate_json(layout).created_at_ms
 
 
 def no_topic(topic: str) -> NotFound:

@@ -8,6 +8,7 @@ leader; its write is compared with the version that was read.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -17,7 +18,9 @@ from controller.layouts.transaction import Transaction
 from controller.leadership.leaders import Term
 from controller.locks import NamedLocks
 from controller.metadata import store_paths
-from controller.metadata.base import Delete, InvalidTreeChange, MetadataStore, Op, VersionConflict
+from controller.metadata.base import ABSENT, Delete, InvalidTreeChange, MetadataStore, Op, VersionConflict
+
+log = logging.getLogger(__name__)
 
 _MAX_DELETES = 500
 
@@ -62,10 +65,33 @@ class LayoutStore(LayoutReader):
         except VersionConflict:
             raise Conflict("somebody else changed it at the same moment; try again") from None
 
+    def new_life(self, now_ms: int) -> int:
+        """When a topic that is made now is created (ms): by the clock, and after all that were ever deleted.
+
+        So no topic is of the same life as an earlier one of its name, also when the clock was set back.
+        """
+        found = self._nodes.get(store_paths.LIVES)
+        return max(now_ms, int(found.value) + 1 if found else 0)
+
+    def end_life(self, created_at: int | None) -> None:
+        """From now on every new life is later than this one; None, a topic of unknown life, changes nothing."""
+        while created_at is not None:
+            found = self._nodes.get(store_paths.LIVES)
+            if found is not None and int(found.value) >= created_at:
+                return
+            try:
+                self._nodes.put(store_paths.LIVES, str(created_at).encode(), found.version if found else ABSENT)
+            except VersionConflict:
+                log.debug("another topic was deleted at the same moment")
+
     def clear(self, term: Term) -> None:
-        """Remove what is left of a topic that was deleted; some of it at a time, as it may be much."""
+        """Remove what is left of a topic that was deleted; some of it at a time, as it may be much.
+
+        The journal goes last, so that it says to the end that this is to be done.
+        """
         top = store_paths.topic_path(term.topic)
-        found = [path for name in self._nodes.children(top) if name != "controller" for path in self._below(top, name)]
+        names = sorted(set(self._nodes.children(top)) - {"controller"}, key=lambda name: (name == "operations", name))
+        found = [path for name in names for path in self._below(top, name)]
         with self._alone.locked(term.topic):
             for start in range(0, len(found), _MAX_DELETES):
                 self._commit(term, [Delete(path) for path in found[start : start + _MAX_DELETES]])

@@ -6,7 +6,7 @@ Stage: made by `controller.layouts.store`, which commits it under the leader's t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from controller.layouts.reader import LayoutReader
 from controller.metadata import store_paths
@@ -16,6 +16,9 @@ from controller.outbox.announcements import Announcement
 from controller.outbox.entries import append_entry
 from schemas.messages import SubscriptionType
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
+
+MAX_PART_BYTES, MAX_PART_NODES = 262_144, 500
+"""Of one of several commits that remove what does not fit into one: ZooKeeper takes a megabyte."""
 
 
 class Transaction(LayoutReader):
@@ -57,9 +60,30 @@ class Transaction(LayoutReader):
         self._put_layout(topic, metadata.to_json().encode())
         return True
 
-    def delete_topic(self, topic: str) -> None:
-        """Remove the layout; what else there was of the topic is `LayoutStore.clear`ed after it."""
+    def begin_deletion(self, topic: str, metadata: ScalableTopicMetadata) -> None:
+        """Remove the layout, so that nobody finds the topic any more, and keep it for what is still to be done."""
         self._put_layout(topic, b"")
+        self.put(store_paths.deletion_path(topic), metadata.to_json().encode())
+
+    def delete_some_subscriptions(self, topic: str, announced: Callable[[str, SubscriptionType], Announcement]) -> bool:
+        """Remove subscriptions with their sessions, as much as one commit takes; True: something is left.
+
+        Each is announced in the commit that removes it.
+        """
+        for name in sorted(store_paths.decode(name) for name in self.children(store_paths.subscriptions_path(topic))):
+            consumers = store_paths.consumers_path(topic, name)
+            for consumer in self.children(consumers):
+                if self._is_full:
+                    return True
+                # Known to be there: nobody else writes in this term.
+                self._after[f"{consumers}/{consumer}"] = None
+            if self._is_full:
+                return True
+            record = self.subscription_record(topic, name)
+            self.delete_subscription(topic, name)
+            if record is not None:
+                self.announce(announced(name, record.type))
+        return False
 
     def insert_subscription(self, topic: str, name: str, type: SubscriptionType) -> None:
         """Add a subscription to an existing topic."""
@@ -76,7 +100,7 @@ class Transaction(LayoutReader):
 
     def save_drained(self, topic: str, name: str, drained: Iterable[int]) -> None:
         """Store which sealed segments a subscription has read to the end; none of that name is fine."""
-        record = self._record(topic, name)
+        record = self.subscription_record(topic, name)
         if record is not None:
             after = SubscriptionRecord(type=record.type, drained=tuple(sorted(drained)))
             self.put(store_paths.subscription_path(topic, name), after.to_json().encode())
@@ -119,6 +143,17 @@ class Transaction(LayoutReader):
             if value is not None:
                 ops.append(Put(path, value, self._seen.get(path)))
         return [*ops, append_entry(self._announcements)] if self._announcements else ops
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is changed so far."""
+        return not self._after
+
+    @property
+    def _is_full(self) -> bool:
+        size = sum(len(path) + len(value or b"") for path, value in self._after.items())
+        size += sum(len(announcement.value) for announcement in self._announcements)
+        return len(self._after) >= MAX_PART_NODES or size >= MAX_PART_BYTES
 
     def _put_layout(self, topic: str, value: bytes) -> None:
         self.put(store_paths.topic_path(topic), value)

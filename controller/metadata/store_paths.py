@@ -6,11 +6,13 @@
     …/subscriptions/{subscription}/consumers/{consumer}             ConsumerRegistration
     …/operations/{number}                                           Operation: the journal, the newest has the highest
     …/creation                                                      ScalableTopicMetadata of a topic that is being made
+    …/deletion                                                      ScalableTopicMetadata of one that is being deleted
     /admin/policies/{tenant}/{namespace}/scalableTopicAutoScalePolicy   AutoScalePolicyOverride
 
 and what the PIP does not need:
 
     /format                 the format of all this; controllers that read another one refuse to start
+    /lives                  when the topic was created that was deleted and had been created last (ms)
     /outbox/{number}        announcements of one commit that wait for Kafka
     /sender                 number of the node that announced last (`schemas.messages.Sender`)
     /attended/{topic}       the topic needs a leader even if nobody asks for anything: it has sessions or operations
@@ -31,7 +33,7 @@ from schemas.ids import topic_name, topic_parts
 TOPICS, POLICIES = "/topics", "/admin/policies"
 FORMAT_PATH, FORMAT = "/format", b"1"
 OUTBOX, ATTENDED, NODES, HOUSEKEEPER = "/outbox", "/attended", "/nodes", "/housekeeper"
-SENDER = "/sender"
+SENDER, LIVES = "/sender", "/lives"
 COPIER, COPYING = f"{NODES}/copier", "/copying"
 _POLICY = "scalableTopicAutoScalePolicy"
 
@@ -96,6 +98,11 @@ def operations_path(topic: str) -> str:
 def creation_path(topic: str) -> str:
     """The node that is there while the segments of a new topic are made."""
     return f"{topic_path(topic)}/creation"
+
+
+def deletion_path(topic: str) -> str:
+    """The node that is there while a topic is deleted."""
+    return f"{topic_path(topic)}/deletion"
 
 
 def attended_path(topic: str) -> str:

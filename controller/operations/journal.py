@@ -1,7 +1,8 @@
-"""The journal of a topic: its splits and merges, each with the step that is next (PIP-468 "Split Protocol").
+"""The journal of a topic: what is done to its segments, each with the step that is next (PIP-468 "Split Protocol").
 
-Stage: an operation is planned and carried out by `controller.operations.protocol`, and saved here before its first step
-and after each one. At most one operation of a topic is open, and it is the newest.
+Stage: splits and merges are planned and carried out by `controller.operations.protocol`, prunings and deletions by
+`controller.operations.removal`. An operation is saved here before its first step and after each one. At most one
+operation of a topic is open, and it is the newest.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ OperationStep = Literal[
     "terminate-parents",
     "update-layout",
     "notify-consumers",
+    "delete-subscriptions",
+    "delete-segments",
+    "clear",
     "done",
     "superseded",
 ]
@@ -47,15 +51,24 @@ STEPS_MERGE: tuple[OperationStep, ...] = (
 )
 
 
+STEPS_PRUNE: tuple[OperationStep, ...] = ("delete-segments", "done")
+"""The layout is without the segments when it begins."""
+STEPS_DELETE: tuple[OperationStep, ...] = ("delete-subscriptions", "delete-segments", "clear", "done")
+"""Nobody finds the topic any more when it begins; its layout is kept beside the journal."""
+_STEPS = {"split": STEPS_SPLIT, "merge": STEPS_MERGE, "prune": STEPS_PRUNE, "delete": STEPS_DELETE}
+MAX_PRUNED = 500
+"""Segments of one pruning."""
+
+
 class Operation(Wire):
-    """A split or merge and how far it is; JSON in the journal."""
+    """A split, merge, pruning or deletion and how far it is; JSON in the journal."""
 
     id: Name
     topic: TopicName
-    kind: Literal["split", "merge"]
-    segments: tuple[str, ...] = Field(min_length=1, max_length=2)
-    """The parents' descriptors (`0000-ffff-0`), in the order of the call."""
-    children: tuple[str, ...] = Field(min_length=1, max_length=2)
+    kind: Literal["split", "merge", "prune", "delete"]
+    segments: tuple[str, ...] = Field(default=(), max_length=MAX_PRUNED + 2)
+    """Descriptors (`0000-ffff-0`): the parents in the order of the call, or what is removed beside the layout's."""
+    children: tuple[str, ...] = Field(default=(), max_length=2)
     """The descriptors of the segments that take the parents' place."""
     step: OperationStep
     """The step that is to be done next, or how it ended."""
@@ -71,12 +84,14 @@ class Operation(Wire):
     def _step_is_of_its_kind(self) -> Operation:
         if self.step != "superseded" and self.step not in self.steps:
             raise ValueError(f"a {self.kind} has no step {self.step}")
+        if (self.kind in ("split", "merge")) != bool(self.segments and self.children):
+            raise ValueError(f"a {self.kind} with the segments {self.segments} and the children {self.children}")
         return self
 
     @property
     def steps(self) -> tuple[OperationStep, ...]:
         """All steps of its kind, in order."""
-        return STEPS_SPLIT if self.kind == "split" else STEPS_MERGE
+        return _STEPS[self.kind]
 
     @property
     def has_ended(self) -> bool:
@@ -85,7 +100,7 @@ class Operation(Wire):
 
     @property
     def parent_topics(self) -> tuple[str, ...]:
-        """The parents' names, `segment://…`."""
+        """The names, `segment://…`, of the parents, or of what is removed."""
         return tuple(segment_topic_name(self.topic, descriptor) for descriptor in self.segments)
 
     @property
@@ -95,7 +110,7 @@ class Operation(Wire):
 
 
 def open_operation(layouts: LayoutReader, topic: str) -> Operation | None:
-    """The operation of a topic that has not ended, or None."""
+    """The operation of a topic that has not ended, or None; also of one that is being deleted."""
     _, newest = _newest(layouts, topic)
     return newest if newest and not newest.has_ended else None
 

@@ -101,6 +101,8 @@ def run_step(operation: Operation, segments: SegmentStore, layouts: Layouts) -> 
             return _notify_consumers(operation, segments, layouts)
         case "done" | "superseded":
             return operation
+        case _:
+            raise ValueError(f"the {operation.kind} {operation.id} is not carried out by steps of splits and merges")
 
 
 def _planned(

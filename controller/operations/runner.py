@@ -1,10 +1,10 @@
-"""Splits and merges carried out: planned, written into the journal, run step by step, resumed after any failure.
+"""Operations on segments carried out: planned, written into the journal, run step by step, resumed after any failure.
 
-Stage: between the service and `controller.operations.protocol`, whose order of steps is the guarantee. An operation is
-in the journal before its first step and saved after each one. What a crash or a store without an answer leaves open is
-resumed by the next leader when its term begins, by the housekeeper in its rounds, and by the next caller who wants to
-change segments of the same topic. One operation of a topic is open at a time. A term that has ended saves nothing, so
-its node stops after one step.
+Stage: between the service and `controller.operations.protocol` (splits, merges) and `removal` (prunings, deletions),
+whose order of steps is the guarantee. An operation is in the journal before its first step and saved after each one.
+What a crash or a store without an answer leaves open is resumed by the next leader when its term begins, by the
+housekeeper in its rounds, and by the next caller who wants to change segments of the same topic. One operation of a
+topic is open at a time. A term that has ended saves nothing, so its node stops after one step.
 """
 
 from __future__ import annotations
@@ -23,21 +23,24 @@ from controller.locks import NamedLocks
 from controller.metadata.base import StoreError
 from controller.operations.journal import Operation, open_operation, save_operation
 from controller.operations.protocol import StoredLayout, plan_merge, plan_split, resume
+from controller.operations.removal import Removal
 from controller.outbox.announcements import layout_announcement
-from controller.segments.base import SegmentStore
+from controller.segments.base import SegmentStore, SegmentStoreError
 from decisions.topic.layout import LayoutError, SegmentLayout
 from decisions.topic.segment import segment_topic
+from schemas.messages import LayoutCause
 
 log = logging.getLogger(__name__)
 
 
 class OperationRunner:
-    """The splits and merges of the topics that `leaders` leads. Any number of threads."""
+    """The operations on the topics that `leaders` leads. Any number of threads."""
 
     def __init__(self, store: LayoutStore, leaders: Leaders, segments: SegmentStore, now_ms: Callable[[], int]) -> None:
         self._store = store
         self._leaders = leaders
         self._segments = segments
+        self.removal = Removal(store, segments, now_ms)
         self._now_ms = now_ms
         self._locks = NamedLocks()
         self._unsettled: set[str] = set()
@@ -69,14 +72,32 @@ class OperationRunner:
             if stored is None:
                 raise no_topic(topic)
             planned = self._plan(topic, kind, segments, stored.layout, decision_id)
-            self._segments.check_topic(topic)
+            self._segments.of_life(stored.layout.created_at_ms).check_topic(topic)
             self._unsettled.add(topic)
             self.save(term, planned)
             _must_be_done(self._resume(term, planned))
             self._unsettled.discard(topic)
 
+    def delete(self, topic: str) -> None:
+        """Delete a topic, or go on with its deletion; `NotFound`.
+
+        `SegmentStoreError` when the segments cannot be reached: the topic is gone, and the rest is resumed later.
+        """
+        if not self._store.has_topic(topic) and self._store.open_deletion(topic) is None:
+            raise no_topic(topic)
+        with self.locked(topic) as term:
+            if self._store.open_deletion(topic) is None:
+                self._unsettled.add(topic)
+                self.removal.begin_deletion(term)
+            self.finish_open(term)
+            # What an older controller has left of it.
+            self._store.clear(term)
+
     def resume_open(self) -> None:
-        """Carry on with every operation of this node that is open, each as far as it comes; failures are logged."""
+        """Carry on with every operation of this node that is open, each as far as it comes; failures are logged.
+
+        `SegmentStoreError` when the segments cannot be reached at all: the rest is not tried.
+        """
         for topic in tuple(self._unsettled):
             if self._leaders.stopping.is_set():
                 return
@@ -90,6 +111,8 @@ class OperationRunner:
                     resumed = self.finish_open(term)
             except (ControllerError, StoreError) as error:
                 log.warning("an operation on %s stays open: %s", topic, error)
+                if isinstance(error, SegmentStoreError) and not self._segments.answers():
+                    raise
             else:
                 if resumed is not None:
                     log.info("resumed the %s %s of %s: %s", resumed.kind, resumed.id, topic, resumed.step)
@@ -141,15 +164,21 @@ class OperationRunner:
         begun = self._store.open_creation(term.topic)
         if begun is None:
             return
+        segments = self._segments.of_life(begun.created_at_ms)
         for segment in SegmentLayout.from_metadata(begun).segments.values():
-            self._segments.delete(segment_topic(term.topic, segment))
+            segments.delete(segment_topic(term.topic, segment))
+        self._store.end_life(begun.created_at_ms)
         with self._store.write(term) as transaction:
             transaction.end_creation(term.topic)
         log.info("undid the creation of %s, which was interrupted", term.topic)
 
     def _resume(self, term: Term, operation: Operation) -> Operation:
+        if operation.kind in ("prune", "delete"):
+            return self.removal.resume(term, operation, lambda after: self.save(term, after))
         layouts = StoredLayouts(self._store, term, self._now_ms)
-        return resume(operation, self._segments, layouts, lambda after: self.save(term, after))
+        stored = layouts.read(term.topic)
+        segments = self._segments.of_life(stored.layout.created_at_ms if stored else None)
+        return resume(operation, segments, layouts, lambda after: self.save(term, after))
 
 
 class StoredLayouts:
@@ -168,7 +197,8 @@ class StoredLayouts:
     def replace(self, operation: Operation, version: int, layout: SegmentLayout) -> bool:
         """See `Layouts`; watchers are told by the store."""
         metadata = layout.to_metadata()
-        record = layout_announcement(operation.topic, operation.kind, metadata, self._now_ms(), operation.decision_id)
+        cause: LayoutCause = "split" if operation.kind == "split" else "merge"
+        record = layout_announcement(operation.topic, cause, metadata, self._now_ms(), operation.decision_id)
         with self._store.write(self._term) as transaction:
             if not transaction.replace_layout(operation.topic, version, metadata):
                 return False

@@ -45,7 +45,16 @@ def layout_announcement(
     """
     shorter = _without_sealed(layout)
     for shown in (layout, shorter) if len(shorter.segments) < len(layout.segments) else (layout,):
-        event = LayoutEvent(v=1, type="layout", topic=topic, cause=cause, decision_id=decision_id, layout=shown, at=at)
+        event = LayoutEvent(
+            v=1,
+            type="layout",
+            topic=topic,
+            cause=cause,
+            decision_id=decision_id,
+            layout=shown,
+            at=at,
+            topic_created_at=layout.created_at_ms,
+        )
         record = Announcement("control-events", key_of(event), event.to_json().encode())
         if len(record.value) <= MAX_VALUE_BYTES - STAMP_BYTES:
             return record
@@ -61,8 +70,10 @@ def consumer_announcement(
     consumers: int,
     at: int,
     consumer: str | None = None,
+    *,
+    life: int | None,
 ) -> Announcement:
-    """`consumers` sessions are left in the subscription after the event at `at` (ms)."""
+    """`consumers` sessions are left in the subscription after the event at `at` (ms); `life`: of the topic."""
     message = ConsumerEvent(
         v=1,
         topic=topic,
@@ -72,6 +83,7 @@ def consumer_announcement(
         consumer=consumer,
         consumers=consumers,
         at=at,
+        topic_created_at=life,
     )
     return Announcement("consumer-events", key_of(message), message.to_json().encode())
 

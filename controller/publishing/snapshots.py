@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Set
 from typing import NamedTuple
 
-from controller.layouts.reader import LayoutReader, StoredSubscription
+from controller.layouts.reader import LayoutReader, StoredSubscription, life_of
 from controller.outbox.announcements import (
     Announcement,
     consumer_announcement,
@@ -29,7 +29,8 @@ class SnapshotPage(NamedTuple):
     at: int
     policies: dict[str, AutoScalePolicyOverride]
     layouts: list[tuple[str, bytes]]
-    subscriptions: list[tuple[str, StoredSubscription]]
+    subscriptions: list[tuple[str, int | None, StoredSubscription]]
+    """Topic, the life of it, and the subscription."""
 
     told: Set[tuple[Source, str]] = frozenset()
     """Keys that the page is silent about."""
@@ -49,8 +50,8 @@ class SnapshotPage(NamedTuple):
             metadata = ScalableTopicMetadata.model_validate_json(layout)
             if record := layout_announcement(topic, "snapshot", metadata, self.at):
                 yield record
-        for topic, (name, type, consumers) in self.subscriptions:
-            yield consumer_announcement(topic, name, type, "snapshot", consumers, self.at)
+        for topic, life, (name, type, consumers) in self.subscriptions:
+            yield consumer_announcement(topic, name, type, "snapshot", consumers, self.at, life=life)
 
 
 class Snapshots:
@@ -83,6 +84,8 @@ class Snapshots:
             policies = self._layouts.namespace_policies()
             self._left = self._layouts.all_topics()
         layouts = list(self._layouts.layouts(self._left[:MAX_PAGE_TOPICS]))
-        subscriptions = [(topic, found) for topic, _ in layouts for found in self._layouts.subscriptions(topic)]
+        subscriptions = [
+            (topic, life_of(layout), found) for topic, layout in layouts for found in self._layouts.subscriptions(topic)
+        ]
         self._left = self._left[MAX_PAGE_TOPICS:]
         return SnapshotPage(self._now_ms(), policies, layouts, subscriptions)

@@ -1,7 +1,7 @@
 """The admin REST interface of segment topics (PIP-468 "Segment Topic Management via Admin API").
 
-Stage: works on the segment store itself. For people and tools that repair: splits, merges and deletions need none of
-it. A controller without segment topics (`controller.segments = "none"`) answers 404.
+Stage: works on the segment store itself, in the present life of the topic. For people and tools that repair: splits,
+merges and deletions need none of it. A controller without segment topics (`controller.segments = "none"`) answers 404.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from controller.rest.parameters import Body, Service, SubscriptionName, Timestam
 from controller.rest.responses import ADMINISTERS, takes
 from controller.segments.base import SegmentStore
 from controller.segments.no_segments import NoSegments
+from controller.segments.waiting import waits_for_segments
 from decisions.topic.names import parse_segment_descriptor, segment_topic_name
 from schemas.base import MAX_NAME_BYTES
 from schemas.metadata import HashRange
@@ -27,11 +28,11 @@ MAX_SUBSCRIPTIONS = 1_000
 """Of one request to create a segment."""
 
 
-async def _segments(request: Request) -> SegmentStore:
+def _segments(request: Request, service: Service, topic: Topic) -> SegmentStore:
     found = cast(SegmentStore, request.app.state.segments)
     if isinstance(found, NoSegments):
         raise HTTPException(404)
-    return found
+    return found.of_life(service.life(topic))
 
 
 async def _descriptor(descriptor: str) -> str:
@@ -50,6 +51,7 @@ _NAMES = {"type": "array", "items": {"type": "string"}}
 
 
 @routes.put("", **takes(_NAMES))
+@waits_for_segments
 def create_segment(segments: Segments, service: Service, topic: Topic, descriptor: Descriptor, body: Body) -> None:
     """Make the topic of a segment with subscriptions at its beginning; one that exists stays as it is."""
     subscriptions = parse_json(body) or []
@@ -66,12 +68,14 @@ def create_segment(segments: Segments, service: Service, topic: Topic, descripto
 
 
 @routes.post("/terminate", **ADMINISTERS)
+@waits_for_segments
 def terminate_segment(segments: Segments, topic: Topic, descriptor: Descriptor) -> None:
     """Have a segment refuse all writes; again is fine. The layout is not changed: a split or merge does both."""
     segments.terminate(segment_topic_name(topic, descriptor))
 
 
 @routes.delete("", **ADMINISTERS)
+@waits_for_segments
 def delete_segment(
     segments: Segments, service: Service, topic: Topic, descriptor: Descriptor, force: str = "false"
 ) -> None:
@@ -82,6 +86,7 @@ def delete_segment(
 
 
 @routes.put("/subscription/{subscription}", **ADMINISTERS)
+@waits_for_segments
 def create_subscription(
     segments: Segments, topic: Topic, descriptor: Descriptor, subscription: SubscriptionName
 ) -> None:
@@ -90,6 +95,7 @@ def create_subscription(
 
 
 @routes.delete("/subscription/{subscription}", **ADMINISTERS)
+@waits_for_segments
 def delete_subscription(
     segments: Segments, topic: Topic, descriptor: Descriptor, subscription: SubscriptionName
 ) -> None:
@@ -98,6 +104,7 @@ def delete_subscription(
 
 
 @routes.get("/subscription/{subscription}/backlog", dependencies=READ, responses={200: {"model": int}})
+@waits_for_segments
 def get_backlog(
     segments: Segments, topic: Topic, descriptor: Descriptor, subscription: SubscriptionName
 ) -> JSONResponse:
@@ -106,6 +113,7 @@ def get_backlog(
 
 
 @routes.post("/subscription/{subscription}/seek", **ADMINISTERS)
+@waits_for_segments
 def seek_subscription(
     segments: Segments, topic: Topic, descriptor: Descriptor, subscription: SubscriptionName, timestamp: Timestamp
 ) -> None:
@@ -114,6 +122,7 @@ def seek_subscription(
 
 
 @routes.post("/subscription/{subscription}/skip-all", **ADMINISTERS)
+@waits_for_segments
 def clear_backlog(segments: Segments, topic: Topic, descriptor: Descriptor, subscription: SubscriptionName) -> None:
     """Move a subscription behind the last message of one segment."""
     segments.seek(segment_topic_name(topic, descriptor), subscription, "latest")

@@ -21,17 +21,19 @@ from controller.rest.parameters import (
     Type,
 )
 from controller.rest.responses import OPERATES
+from controller.segments.waiting import waits_for_segments
 
 routes = APIRouter(prefix="/admin/v2/scalable/{tenant}/{namespace}", tags=["consumers"])
 
 
 @routes.put("/{topic}/subscriptions/{subscription}", **OPERATES)
-def create_subscription(registry: Registry, topic: Topic, subscription: SubscriptionName, type: Type) -> None:
+async def create_subscription(sessions: Sessions, topic: Topic, subscription: SubscriptionName, type: Type) -> None:
     """Create a subscription; nothing happens when it exists with this type."""
-    registry.create_subscription(topic, subscription, type)
+    await sessions.subscribe((topic, subscription), type)
 
 
 @routes.delete("/{topic}/subscriptions/{subscription}", **OPERATES)
+@waits_for_segments
 def delete_subscription(registry: Registry, topic: Topic, subscription: SubscriptionName) -> None:
     """Delete a subscription with its sessions."""
     registry.delete_subscription(topic, subscription)
@@ -52,11 +54,11 @@ async def clear_backlog(sessions: Sessions, topic: Topic, subscription: Subscrip
 
 
 @routes.put("/{topic}/subscriptions/{subscription}/consumers/{consumer}", **OPERATES)
-def register_consumer(
-    registry: Registry, topic: Topic, subscription: SubscriptionName, consumer: Consumer, type: Type
+async def register_consumer(
+    sessions: Sessions, topic: Topic, subscription: SubscriptionName, consumer: Consumer, type: Type
 ) -> None:
     """Register a consumer session (not in Pulsar's REST); a known name changes nothing."""
-    registry.register_consumer(topic, subscription, consumer, type)
+    await sessions.register_without_session((topic, subscription), consumer, type)
 
 
 @routes.delete("/{topic}/subscriptions/{subscription}/consumers/{consumer}", **OPERATES)

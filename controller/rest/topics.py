@@ -17,6 +17,7 @@ from controller.errors import BadRequest, NotFound, PreconditionFailed
 from controller.policies import parse_json
 from controller.rest.parameters import Body, Namespace, Service, Topic
 from controller.rest.responses import ADMINISTERS, OPERATES, takes
+from controller.segments.waiting import waits_for_segments
 from schemas.metadata import ScalableTopicMetadata
 
 _INTEGER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
@@ -45,6 +46,7 @@ def list_topics(
 
 
 @routes.put("/{topic}", **takes(_PROPERTIES))
+@waits_for_segments
 def create_topic(service: Service, topic: Topic, body: Body, numInitialSegments: str = "1") -> None:
     """Create a topic; the body is empty or an object of string properties."""
     properties = parse_json(body)
@@ -64,6 +66,7 @@ def get_layout(service: Service, topic: Topic) -> Response:
 
 
 @routes.delete("/{topic}", **ADMINISTERS)
+@waits_for_segments
 def delete_topic(service: Service, topic: Topic) -> None:
     """Delete a topic; `force` is accepted and makes no difference."""
     service.delete_topic(topic)
@@ -82,12 +85,14 @@ def get_stats(service: Service, topic: Topic) -> JSONResponse:
 
 
 @routes.post("/{topic}/split/{segment}", **OPERATES)
+@waits_for_segments
 def split_segment(service: Service, topic: Topic, segment: str, decision: Decision = None) -> None:
     """Split an active segment at the middle of its hash range."""
     service.split_segment(topic, _segment_id(segment), decision or None)
 
 
 @routes.post("/{topic}/merge/{first}/{second}", **OPERATES)
+@waits_for_segments
 def merge_segments(service: Service, topic: Topic, first: str, second: str, decision: Decision = None) -> None:
     """Merge two adjacent active segments."""
     service.merge_segments(topic, _segment_id(first), _segment_id(second), decision or None)
@@ -95,7 +100,7 @@ def merge_segments(service: Service, topic: Topic, first: str, second: str, deci
 
 @routes.get("/{topic}/operations", dependencies=READ)
 def list_operations(service: Service, topic: Topic) -> JSONResponse:
-    """The newest splits and merges with the step that each is at, the newest first (not in Pulsar's REST)."""
+    """The newest splits, merges and prunings with the step that each is at, the newest first (not in Pulsar's REST)."""
     return JSONResponse([operation.model_dump(mode="json", by_alias=True) for operation in service.operations(topic)])
 
 

@@ -70,10 +70,21 @@ def segment_name(topic: str, segment_id: int, hash_range: HashRange) -> str:
 
 
 class SegmentStore(ABC):
-    """Segment topics by their `segment://` names.
+    """Segment topics by their `segment://` names, in one life of their topic.
 
     Any operation raises `SegmentStoreError` when the store does not answer in time.
     """
+
+    @abstractmethod
+    def of_life(self, created_at: int | None) -> SegmentStore:
+        """The segments of that life of a topic, `created_at_ms` of its layout; no other life's are touched through it.
+
+        None: of a topic that an older controller made, and nothing else is.
+        """
+
+    @abstractmethod
+    def answers(self) -> bool:
+        """Whether the store answers at this moment; known within some seconds, and raises nothing."""
 
     @abstractmethod
     def check_topic(self, topic: str) -> None:
@@ -88,7 +99,10 @@ class SegmentStore(ABC):
 
     @abstractmethod
     def create_subscription(self, segment: str, subscription: str, position: Position = "earliest") -> None:
-        """Make a subscription; one that exists stays where it is. `SegmentNotFound` without the segment."""
+        """Make a subscription; one that exists stays where it is. `SegmentNotFound` without the segment.
+
+        One whose consumers came before it was made begins where they do.
+        """
 
     @abstractmethod
     def delete_subscription(self, segment: str, subscription: str) -> None:
@@ -128,6 +142,14 @@ class SegmentStore(ABC):
     @abstractmethod
     def backlog(self, segment: str, subscription: str) -> int:
         """Messages that a subscription has not acknowledged; `SegmentNotFound`, `SubscriptionNotFound`."""
+
+    @abstractmethod
+    def unread(self, segment: str, subscriptions: Iterable[str]) -> Mapping[str, int | None]:
+        """Messages that each subscription of a segment, and each of those, has not acknowledged.
+
+        None: it has no position there, because it was never made there or because that was lost; so nobody can say.
+        `SegmentNotFound` without the segment.
+        """
 
     @abstractmethod
     def stats(self, segment: str) -> SegmentStats:

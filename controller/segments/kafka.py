@@ -22,8 +22,9 @@ unless set). Brokers for segments should have it at its largest value, 214748364
 
 from __future__ import annotations
 
+import copy
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
@@ -62,6 +63,8 @@ from schemas.metadata import HashRange
 
 TIMEOUT_SECONDS = 10.0
 """Longest wait for an answer of the brokers."""
+PROBE_SECONDS = 3.0
+"""Longest wait for the answer whether the brokers are there."""
 SETTLE_SECONDS = 0.5
 """With replicas, the end is final when it has not moved for this long: what the leader has taken may still spread."""
 
@@ -91,13 +94,27 @@ class KafkaSegments(SegmentStore):
         self._admin = self._kafka.admin
         self._positions = Positions(self._kafka)
         self._replication_factor = replication_factor
+        self._life: int | None = None
+
+    def of_life(self, created_at: int | None) -> KafkaSegments:
+        other = copy.copy(self)
+        other._life, other._positions = created_at, Positions(self._kafka, created_at)
+        return other
+
+    def answers(self) -> bool:
+        limit = {"request_timeout": min(self._kafka.timeout, PROBE_SECONDS)}
+        try:
+            self._admin.describe_cluster(**limit).result(limit["request_timeout"] + 1)
+        except (KafkaException, TimeoutError):
+            return False
+        return True
 
     def check_topic(self, topic: str) -> None:
-        check_fits(topic)
+        check_fits(topic, self._life)
 
     def create(self, topic: str, segment_id: int, hash_range: HashRange, subscriptions: Iterable[str] = ()) -> str:
         segment = segment_name(topic, segment_id, hash_range)
-        new = NewTopic(kafka_topic(segment), 1, replication_factor=self._replication_factor, config=_OPEN)
+        new = NewTopic(self._name(segment), 1, replication_factor=self._replication_factor, config=_OPEN)
         with self._kafka.to(f"create {segment}"):
             try:
                 self._kafka.answers(
@@ -155,18 +172,18 @@ class KafkaSegments(SegmentStore):
             if not self._is_marked(segment):
                 self._wait_for_transactions(segment)
                 self._kafka.again(lambda: self._mark(segment))
-            probe = _Probe(self._kafka, segment)
+            probe = _Probe(self._kafka, self._name(segment))
             self._kafka.until(lambda: self._kafka.again(probe.is_refused))
             return self._settled_end(segment) if replicas > 1 else self._positions.bounds(segment)[1]
 
     def is_terminated(self, segment: str) -> bool:
         with self._kafka.to(f"ask whether {segment} is terminated"):
             self._must_exist(segment)
-            return self._is_marked(segment) and self._kafka.again(_Probe(self._kafka, segment).is_refused)
+            return self._is_marked(segment) and self._kafka.again(_Probe(self._kafka, self._name(segment)).is_refused)
 
     def delete(self, segment: str) -> None:
         with self._kafka.to(f"delete {segment}"):
-            name, limit = kafka_topic(segment), self._kafka.limit
+            name, limit = self._name(segment), self._kafka.limit
             try:
                 self._kafka.answers(self._admin.delete_topics([name], operation_timeout=self._kafka.timeout, **limit))
             except KafkaException as error:
@@ -182,6 +199,13 @@ class KafkaSegments(SegmentStore):
         if subscription not in found:
             raise SubscriptionNotFound(segment, subscription, self._kafka.where)
         return found[subscription]
+
+    def unread(self, segment: str, subscriptions: Iterable[str]) -> Mapping[str, int | None]:
+        registered = set(subscriptions)
+        with self._kafka.to(f"read what is left of {segment}"):
+            self._must_exist(segment)
+            found = self._positions.backlog(segment, registered.union(self._positions.named(segment)))
+        return {name: found.get(name) for name in sorted(registered | found.keys())}
 
     def stats(self, segment: str) -> SegmentStats:
         terminated = self.is_terminated(segment)
@@ -210,13 +234,31 @@ class KafkaSegments(SegmentStore):
             )
         return found
 
+    def _name(self, segment: str) -> str:
+        return kafka_topic(segment, self._life)
+
     def _must_exist(self, segment: str) -> int:
         """The number of replicas; `SegmentNotFound` without the topic."""
         found = self._topic(segment)
         if found is None:
-            raise SegmentNotFound(segment, self._kafka.where)
+            # The broker that was asked may not have heard of it, and what is missing counts as read.
+            if not self._is_known_to_the_cluster(segment):
+                raise SegmentNotFound(segment, self._kafka.where)
+            self._kafka.until(lambda: self._has_leader(segment))
+            return self._must_exist(segment)
         partition = found.partitions.get(PARTITION)
         return len(partition.replicas) if partition else 1
+
+    def _is_known_to_the_cluster(self, segment: str) -> bool:
+        """Asks the one that makes topics whether it could make this one; it does not."""
+        new = NewTopic(self._name(segment), 1, replication_factor=self._replication_factor)
+        try:
+            self._kafka.answers(self._admin.create_topics([new], validate_only=True, **self._kafka.limit))
+        except KafkaException as error:
+            if code_of(error) != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+            return True
+        return False
 
     def _has_leader(self, segment: str) -> bool:
         found = self._topic(segment)
@@ -224,13 +266,13 @@ class KafkaSegments(SegmentStore):
 
     def _topic(self, segment: str) -> TopicMetadata | None:
         """What the brokers say of a segment's topic now; None when there is none."""
-        name = kafka_topic(segment)
+        name = self._name(segment)
         found = self._admin.list_topics(name, timeout=self._kafka.timeout).topics.get(name)
         return None if found is None or (found.error is not None and found.error.code() in NO_TOPIC) else found
 
     def _is_marked(self, segment: str) -> bool:
         """Whether the configuration says terminated; the leader may not have taken it up yet."""
-        topic = ConfigResource(ResourceType.TOPIC, kafka_topic(segment))
+        topic = ConfigResource(ResourceType.TOPIC, self._name(segment))
         (config,) = self._kafka.again(
             lambda: self._kafka.answers(self._admin.describe_configs([topic], **self._kafka.limit))
         )
@@ -250,7 +292,7 @@ class KafkaSegments(SegmentStore):
         changes = [
             ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in _SEALED.items()
         ]
-        topic = ConfigResource(ResourceType.TOPIC, kafka_topic(segment), incremental_configs=changes)
+        topic = ConfigResource(ResourceType.TOPIC, self._name(segment), incremental_configs=changes)
         self._kafka.answers(self._admin.incremental_alter_configs([topic], **self._kafka.limit))
 
     def _settled_end(self, segment: str) -> int:
@@ -264,10 +306,10 @@ class KafkaSegments(SegmentStore):
 
 
 class _Probe:
-    """A question for the leader of a segment: whether it refuses all writes. Nothing is ever written."""
+    """A question for the leader of a Kafka topic: whether it refuses all writes. Nothing is ever written."""
 
-    def __init__(self, kafka: KafkaAdmin, segment: str) -> None:
-        self._topic = kafka_topic(segment)
+    def __init__(self, kafka: KafkaAdmin, topic: str) -> None:
+        self._topic = topic
         self._timeout = kafka.timeout
         self._told: list[KafkaError | None] = []
         self._producer = Producer(

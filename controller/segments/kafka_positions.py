@@ -14,7 +14,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaE
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
 from controller.segments.base import Position
-from controller.segments.kafka_admin import FOR_A_MOMENT, NO_GROUP, NO_TOPIC, KafkaAdmin, code_of
+from controller.segments.kafka_admin import FOR_A_MOMENT, GROUP_HAS_MEMBERS, NO_GROUP, NO_TOPIC, KafkaAdmin, code_of
 from controller.segments.kafka_names import group_id, kafka_topic, subscription_of
 
 PARTITION = 0
@@ -24,11 +24,12 @@ _LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
 class Positions:
-    """The positions of subscriptions, read and set through `kafka`."""
+    """The positions of subscriptions in the segments of one life of a topic, read and set through `kafka`."""
 
-    def __init__(self, kafka: KafkaAdmin) -> None:
+    def __init__(self, kafka: KafkaAdmin, life: int | None = None) -> None:
         self._kafka = kafka
         self._admin = kafka.admin
+        self._life = life
 
     def bounds(self, segment: str) -> tuple[int, int]:
         """The first position that is kept, and the end."""
@@ -37,7 +38,7 @@ class Positions:
     def named(self, segment: str) -> list[str]:
         """Subscriptions of which there is a group."""
         groups = self._kafka.again(self._groups)
-        found = (subscription_of(group, segment) for group in groups)
+        found = (subscription_of(group, segment, self._life) for group in groups)
         return sorted(subscription for subscription in found if subscription is not None)
 
     def of(self, segment: str, subscriptions: Iterable[str]) -> dict[str, int]:
@@ -51,7 +52,10 @@ class Positions:
         return {name: max(end - max(at, first), 0) for name, at in self.of(segment, subscriptions).items()}
 
     def start(self, segment: str, subscriptions: Iterable[str], position: Position, patient: bool = False) -> None:
-        """Give a position to those that have none yet; `patient` with brokers that have not heard of the topic."""
+        """Give a position to those that have none yet; `patient` with brokers that have not heard of the topic.
+
+        Groups that have members get theirs from them.
+        """
         names = list(subscriptions)
         existing = self.of(segment, names)
         missing = [name for name in names if name not in existing]
@@ -61,7 +65,7 @@ class Positions:
         offset = self._kafka.again(
             lambda: self._offset(segment, _EARLIEST if position == "earliest" else _LATEST), passing
         )
-        self._kafka.again(lambda: self._commit(segment, missing, offset), passing)
+        self._kafka.again(lambda: self._commit(segment, missing, offset, fine=GROUP_HAS_MEMBERS), passing)
 
     def move(self, segment: str, subscription: str, timestamp_ms: int | None) -> bool:
         """To the first message of that time or later, without one or without a time to the end.
@@ -80,7 +84,7 @@ class Positions:
 
     def has_members(self, segment: str, subscription: str) -> bool:
         """Whether consumers have joined the group of a subscription; not when there is no such group."""
-        group = group_id(segment, subscription)
+        group = group_id(segment, subscription, self._life)
         try:
             (found,) = self._kafka.again(
                 lambda: self._kafka.answers(self._admin.describe_consumer_groups([group], **self._kafka.limit))
@@ -93,7 +97,7 @@ class Positions:
 
     def delete(self, segment: str, subscriptions: Iterable[str], passing: frozenset[int] = NO_GROUP) -> None:
         """Delete the groups; errors of the kinds in `passing` are fine."""
-        for group in [group_id(segment, name) for name in subscriptions]:
+        for group in [group_id(segment, name, self._life) for name in subscriptions]:
             try:
                 self._kafka.again(partial(self._delete, group))
             except KafkaException as error:
@@ -109,7 +113,7 @@ class Positions:
     def _offset(
         self, segment: str, spec: OffsetSpec, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
     ) -> int:
-        partition = TopicPartition(kafka_topic(segment), PARTITION)
+        partition = TopicPartition(kafka_topic(segment, self._life), PARTITION)
         (found,) = self._kafka.again(
             lambda: self._kafka.answers(
                 self._admin.list_offsets({partition: spec}, isolation_level=isolation, **self._kafka.limit)
@@ -124,10 +128,10 @@ class Positions:
         return [group.group_id for group in listed.valid or []]
 
     def _of(self, segment: str, names: list[str]) -> dict[str, int]:
-        partition = TopicPartition(kafka_topic(segment), PARTITION)
+        partition = TopicPartition(kafka_topic(segment, self._life), PARTITION)
         asked = {
             name: self._admin.list_consumer_group_offsets(
-                [ConsumerGroupTopicPartitions(group_id(segment, name), [partition])], **self._kafka.limit
+                [ConsumerGroupTopicPartitions(group_id(segment, name, self._life), [partition])], **self._kafka.limit
             )
             for name in names
         }
@@ -143,16 +147,20 @@ class Positions:
                 found[name] = position.offset
         return found
 
-    def _commit(self, segment: str, names: list[str], offset: int) -> None:
-        start = TopicPartition(kafka_topic(segment), PARTITION, offset)
+    def _commit(self, segment: str, names: list[str], offset: int, fine: frozenset[int] = frozenset()) -> None:
+        start = TopicPartition(kafka_topic(segment, self._life), PARTITION, offset)
         asked: list[dict[str, Future[ConsumerGroupTopicPartitions]]] = [
             self._admin.alter_consumer_group_offsets(
-                [ConsumerGroupTopicPartitions(group_id(segment, name), [start])], **self._kafka.limit
+                [ConsumerGroupTopicPartitions(group_id(segment, name, self._life), [start])], **self._kafka.limit
             )
             for name in names
         ]
         for futures in asked:
-            _only(self._kafka.answers(futures))
+            try:
+                _only(self._kafka.answers(futures))
+            except KafkaException as error:
+                if code_of(error) not in fine:
+                    raise
 
     def _delete(self, group: str) -> None:
         self._kafka.answers(self._admin.delete_consumer_groups([group], **self._kafka.limit))

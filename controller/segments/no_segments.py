@@ -5,7 +5,7 @@ Everything is taken as done; nothing is remembered.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from controller.segments.base import Position, SegmentStats, SegmentStore, Target, segment_name
 from schemas.metadata import HashRange
@@ -13,6 +13,12 @@ from schemas.metadata import HashRange
 
 class NoSegments(SegmentStore):
     """Segments without messages: never terminated, without subscriptions, without a backlog."""
+
+    def of_life(self, created_at: int | None) -> SegmentStore:
+        return self
+
+    def answers(self) -> bool:
+        return True
 
     def check_topic(self, topic: str) -> None:
         pass
@@ -46,6 +52,9 @@ class NoSegments(SegmentStore):
 
     def backlog(self, segment: str, subscription: str) -> int:
         return 0
+
+    def unread(self, segment: str, subscriptions: Iterable[str]) -> Mapping[str, int | None]:
+        return {}
 
     def stats(self, segment: str) -> SegmentStats:
         return SegmentStats(False, 0, 0, {})

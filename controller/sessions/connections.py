@@ -35,6 +35,7 @@ from starlette.websockets import WebSocketDisconnect
 from controller.access.grants import REVOKED, REVOKED_REASON, Grant
 from controller.errors import ControllerError, NotLeader
 from controller.metadata.base import StoreError
+from controller.segments.reach import SegmentReach
 from controller.sessions.coordinator import Link, Push
 from controller.sessions.manager import SessionManager
 from controller.sessions.messages import ConsumerAssignment
@@ -108,8 +109,8 @@ class _Connection:
 class ConsumerConnections:
     """All connections of a controller, and the subscriptions that they take part in."""
 
-    def __init__(self, registry: SubscriptionRegistry, grace_seconds: float) -> None:
-        self.sessions = SessionManager(registry, grace_seconds, self._tell)
+    def __init__(self, registry: SubscriptionRegistry, reach: SegmentReach, grace_seconds: float) -> None:
+        self.sessions = SessionManager(registry, reach, grace_seconds, self._tell)
         self._leaders = registry.leaders
         self._connections: dict[int, _Connection] = {}
         self._numbers = 0

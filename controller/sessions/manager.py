@@ -16,6 +16,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -23,16 +24,18 @@ from controller.errors import ControllerError, NotFound
 from controller.metadata.base import StoreError
 from controller.retries import with_jitter
 from controller.segments.base import SegmentStoreError, Target
+from controller.segments.reach import SegmentReach
+from controller.segments.waiting import by_itself, on_request
 from controller.sessions.coordinator import Effects, Link, Push, SubscriptionCoordinator
+from controller.sessions.draining import DrainLooks
 from controller.sessions.messages import ConsumerAssignment
+from controller.sessions.positioning import PATIENCE_SECONDS, Positioning
 from controller.sessions.registry import SubscriptionRegistry
-from controller.sessions.stored import NO_CONNECTION, StoredSessions, SubscriptionKey
+from controller.sessions.stored import NO_CONNECTION, DrainLook, StoredSessions, SubscriptionKey
 from schemas.messages import SubscriptionType
 
 log = logging.getLogger(__name__)
 
-DRAIN_SECONDS = 1.0
-"""Time between two looks at the backlog of sealed segments that are being read."""
 RETRY_DELAY_SECONDS, RETRY_JITTER_SECONDS = 1.0, 0.5
 """Time before a step that failed is tried again."""
 MIN_WAIT_SECONDS = 0.05
@@ -45,9 +48,9 @@ Tell = Callable[[Link, Push | str], None]
 class SessionManager:
     """All coordinators with sessions; the others are made when they are asked for."""
 
-    def __init__(self, registry: SubscriptionRegistry, grace_seconds: float, tell: Tell) -> None:
+    def __init__(self, registry: SubscriptionRegistry, reach: SegmentReach, grace_seconds: float, tell: Tell) -> None:
         """`tell` is called in the event loop, after what it tells was stored."""
-        self._registry = registry
+        self._registry, self._reach = registry, reach
         self._stored = StoredSessions(registry, int(grace_seconds * 1000))
         self._tell = tell
         self._locks: WeakValueDictionary[SubscriptionKey, asyncio.Lock] = WeakValueDictionary()
@@ -56,7 +59,10 @@ class SessionManager:
         """Those that are to be refreshed and are not yet looked up."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._timers: dict[SubscriptionKey, asyncio.TimerHandle] = {}
-        self._looks: dict[SubscriptionKey, asyncio.TimerHandle] = {}
+        self._looks = DrainLooks(self._look, self._spawn, reach)
+        self._positioning = Positioning(registry, reach, self._spawn)
+        self._seeks = 0
+        """How often a subscription was moved: what was seen before says nothing of what was read after it."""
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def start(self) -> None:
@@ -66,7 +72,8 @@ class SessionManager:
     async def stop(self) -> None:
         """Ends all waiting; what is stored stays."""
         self._loop = None
-        for timer in (*self._timers.values(), *self._looks.values()):
+        self._looks.stop()
+        for timer in self._timers.values():
             timer.cancel()
         for task in self._tasks:
             task.cancel()
@@ -82,14 +89,23 @@ class SessionManager:
                 coordinator = await asyncio.to_thread(self._stored.load, key, type, _now_ms())
             after, change = coordinator.register(consumer, link, type)
             try:
-                await asyncio.to_thread(self._registry.register_consumer, *key, consumer, type, session=True)
+                is_new = await asyncio.to_thread(self._registry.add_consumer, *key, consumer, type, session=True)
+                await self._positioning.make(key, is_new)
             except (SegmentStoreError, StoreError):
                 # It may be registered, and then has the grace period to connect again.
                 self._spawn(self._refresh(key, load=True))
                 raise
             self._take(key, after, change)
         # A subscription that is new may find segments that are sealed and empty.
-        self._spawn(self._drain(key))
+        self._looks.changed(key)
+
+    async def register_without_session(self, key: SubscriptionKey, consumer: str, type: SubscriptionType) -> None:
+        """A consumer registers by REST: it needs no connection, and is sent nothing. `NotFound`, `Conflict`."""
+        await self._positioning.make(key, await asyncio.to_thread(self._registry.add_consumer, *key, consumer, type))
+
+    async def subscribe(self, key: SubscriptionKey, type: SubscriptionType) -> None:
+        """Create a subscription without consumers; nothing happens to one of this type. `NotFound`, `Conflict`."""
+        await self._positioning.make(key, await asyncio.to_thread(self._registry.add_subscription, *key, type))
 
     async def leave(self, key: SubscriptionKey, consumer: str, link: Link) -> None:
         """A consumer leaves; nothing happens when `link` is not its link any more."""
@@ -112,10 +128,12 @@ class SessionManager:
         """Move a subscription on all segments (`SubscriptionRegistry.seek`), and tell its consumers what follows."""
         # Locked until the backlog was read again: nothing that was drained before may count as drained in between.
         async with self._lock(key):
+            self._seeks += 1
             try:
-                await asyncio.to_thread(self._registry.seek, *key, target)
+                await on_request(partial(self._registry.seek, *key, target))
             finally:
-                await self._look_and_take(key, after_seek=True)
+                await self._look_after_seek(key)
+        self._looks.changed(key)
 
     async def assignment(self, key: SubscriptionKey, consumer: str) -> ConsumerAssignment:
         """What a registered consumer has to read, for those who ask instead of being told. `NotFound`."""
@@ -123,9 +141,11 @@ class SessionManager:
             coordinator = self._led.get(key)
             if coordinator is None:
                 coordinator = await asyncio.to_thread(self._stored.load, key, None, _now_ms())
-                if coordinator.type == "STREAM":
-                    found, _ = await asyncio.to_thread(self._stored.find_drained, key, coordinator)
-                    coordinator, _ = coordinator.drain(found)
+        if key not in self._led and coordinator.type == "STREAM":
+            asking = asyncio.ensure_future(on_request(partial(self._stored.find_drained, key, coordinator)))
+            done, _ = await asyncio.wait({asking}, timeout=0 if self._reach.is_away else PATIENCE_SECONDS)
+            if done:
+                coordinator, _ = coordinator.drain(asking.result().drained)
         segments = coordinator.assignment.get(consumer)
         if segments is None:
             raise NotFound(f"Consumer not found: {consumer} of {key[1]} on {key[0]}")
@@ -170,9 +190,10 @@ class SessionManager:
         # Under the lock, so that a step that is under way does not bring it back.
         async with self._lock(key):
             self._led.pop(key, None)
-            for waiting in (self._timers, self._looks):
-                if key in waiting:
-                    waiting.pop(key).cancel()
+            self._positioning.forget(key)
+            self._looks.forget(key)
+            if key in self._timers:
+                self._timers.pop(key).cancel()
 
     async def _load_sessions(self, topic: str) -> None:
         try:
@@ -202,6 +223,9 @@ class SessionManager:
             except NotFound as gone:
                 self._drop(key, gone.reason)
                 return
+            if before is not None and before.layout.created_at_ms != stored.layout.created_at_ms:
+                self._drop(key, f"the topic was deleted and made again: {key[0]}")
+                before = None
             if before is None:
                 self._take(key, stored, Effects())
             else:
@@ -215,36 +239,47 @@ class SessionManager:
                     self._lost(before, name, "the consumer was unregistered")
                 pushes = (*first.pushes, *second.pushes, *third.pushes)
                 self._take(key, after, Effects(pushes=_last(push for push in pushes if push.consumer not in left)))
-        await self._drain(key)
+        self._looks.changed(key)
 
-    async def _drain(self, key: SubscriptionKey) -> None:
-        """Find the sealed segments that were read to the end; look again later while others are left."""
+    async def _look(self, key: SubscriptionKey) -> DrainLook | None:
+        """Find the sealed segments that were read to the end.
+
+        Kafka is asked without the lock: nothing else of the subscription waits for that.
+        """
+        seen, seeks = self._led.get(key), self._seeks
+        if seen is None or seen.type != "STREAM":
+            return None
+        look = await by_itself(partial(self._stored.find_drained, key, seen))
         async with self._lock(key):
-            await self._look_and_take(key)
+            coordinator = self._led.get(key)
+            if coordinator is None or coordinator.layout.created_at_ms != seen.layout.created_at_ms:
+                return None
+            if look.drained and self._seeks == seeks:
+                after, change = coordinator.drain(look.drained)
+                if not await self._save_drained(key, after):
+                    return look._replace(is_reading=True, answered=False)
+                self._take(key, after, change)
+        return look
 
-    async def _look_and_take(self, key: SubscriptionKey, after_seek: bool = False) -> None:
-        """One look, within `_lock`; `after_seek`: what was drained before does not count."""
+    async def _look_after_seek(self, key: SubscriptionKey) -> None:
+        """Within `_lock`: what was drained before the subscription was moved does not count."""
         coordinator = self._led.get(key)
         if coordinator is None or coordinator.type != "STREAM":
             return
-        start = coordinator.reset_drained(())[0] if after_seek else coordinator
-        found, reading = await asyncio.to_thread(self._stored.find_drained, key, start)
-        if found or after_seek:
-            after, change = coordinator.reset_drained(start.drained | found)
-            try:
-                await asyncio.to_thread(self._registry.save_drained, *key, sorted(after.drained))
-            except (ControllerError, StoreError) as error:
-                log.warning("what %s of %s has read is not stored yet: %s", key[1], key[0], error)
-                reading = True
-            else:
-                after_seek = True
-            # After a seek also when it was not stored: what is stored then has fewer drained segments, never more.
-            if after_seek:
-                self._take(key, after, change)
-        if key in self._looks:
-            self._looks.pop(key).cancel()
-        if reading and self._loop is not None:
-            self._looks[key] = self._loop.call_later(DRAIN_SECONDS, lambda: self._spawn(self._drain(key)))
+        start, _ = coordinator.reset_drained(())
+        look = await on_request(partial(self._stored.find_drained, key, start))
+        after, change = coordinator.reset_drained(look.drained)
+        # Also when it was not stored: what is stored then has fewer drained segments, never more.
+        await self._save_drained(key, after)
+        self._take(key, after, change)
+
+    async def _save_drained(self, key: SubscriptionKey, after: SubscriptionCoordinator) -> bool:
+        try:
+            await asyncio.to_thread(self._registry.save_drained, *key, sorted(after.drained))
+        except (ControllerError, StoreError) as error:
+            log.warning("what %s of %s has read is not stored yet: %s", key[1], key[0], error)
+            return False
+        return True
 
     async def _expire(self, key: SubscriptionKey) -> None:
         async with self._lock(key):
@@ -301,13 +336,14 @@ class SessionManager:
         if self._loop is not None and topic in self._registry.leaders.topics():
             self._loop.call_later(_retry_delay(), lambda: self._spawn(work()))
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
         if self._loop is None:
             work.close()
-            return
+            return None
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

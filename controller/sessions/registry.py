@@ -21,11 +21,11 @@ from controller.outbox.announcements import consumer_announcement
 from controller.segments.base import SegmentNotFound, SegmentStore, SubscriptionNotFound, Target
 from controller.segments.no_segments import NoSegments
 from decisions.topic.layout import SegmentLayout
-from decisions.topic.segment import segment_topic
+from decisions.topic.segment import Segment, segment_topic
 from schemas.messages import SubscriptionType
 
-MAX_CONCURRENT_SEEKS = 8
-"""Segments on which a subscription is moved at the same time: most of the time is spent waiting."""
+MAX_CONCURRENT_MOVES = 8
+"""Segments on which a subscription is made or moved at the same time: most of the time is spent waiting."""
 
 
 class SubscriptionRegistry:
@@ -53,30 +53,43 @@ class SubscriptionRegistry:
         return self.leaders.term(topic) is not None
 
     def create_subscription(self, topic: str, subscription: str, type: SubscriptionType) -> None:
-        """Create a subscription at the beginning of every segment; one of the same type stays where it is."""
+        """As `add_subscription`, and then `position`."""
+        self.add_subscription(topic, subscription, type)
+        self.position(topic, subscription)
+
+    def add_subscription(self, topic: str, subscription: str, type: SubscriptionType) -> bool:
+        """Register a subscription; one of the same type stays as it is. True: it is new."""
         with self._writing(topic) as transaction:
             transaction.check_topic(topic)
             found = transaction.subscription(topic, subscription)
             if found is None:
+                life = transaction.created_at(topic)
                 transaction.insert_subscription(topic, subscription, type)
-                transaction.announce(consumer_announcement(topic, subscription, type, "snapshot", 0, self._now_ms()))
+                transaction.announce(
+                    consumer_announcement(topic, subscription, type, "snapshot", 0, self._now_ms(), life=life)
+                )
             else:
                 _same_type(found, type)
-        self._subscribe_segments(topic, subscription, type)
+            return found is None
 
     def delete_subscription(self, topic: str, subscription: str) -> None:
         """Delete a subscription with its sessions; `SubscriptionInUse` while clients read a segment with it."""
         self._store.check_topic(topic)
         with self._operations.locked(topic) as term:
+            # Segments that a split was about to publish would keep the subscription.
+            self._operations.finish_open(term)
             self._store.existing_subscription(topic, subscription)
             layout = SegmentLayout.from_metadata(self._store.existing_topic(topic).metadata)
+            segments = self._segments.of_life(layout.created_at_ms)
             for segment in layout.segments.values():
-                self._segments.delete_subscription(segment_topic(topic, segment), subscription)
+                segments.delete_subscription(segment_topic(topic, segment), subscription)
             with self._store.write(term) as transaction:
                 found = transaction.existing_subscription(topic, subscription)
                 transaction.delete_subscription(topic, subscription)
                 transaction.announce(
-                    consumer_announcement(topic, subscription, found.type, "deleted", 0, self._now_ms())
+                    consumer_announcement(
+                        topic, subscription, found.type, "deleted", 0, self._now_ms(), life=layout.created_at_ms
+                    )
                 )
 
     def seek(self, topic: str, subscription: str, target: Target) -> None:
@@ -99,34 +112,42 @@ class SubscriptionRegistry:
                     f"move {subscription} where the messages are"
                 )
             layout = SegmentLayout.from_metadata(self._store.existing_topic(topic).metadata)
-            segments = [segment_topic(topic, segment) for segment in layout.segments.values()]
-            with ThreadPoolExecutor(MAX_CONCURRENT_SEEKS) as pool:
-                list(pool.map(lambda segment: self._segments.check_unused(segment, subscription), segments))
+            segments = self._segments.of_life(layout.created_at_ms)
+            names = [segment_topic(topic, segment) for segment in layout.segments.values()]
+            with ThreadPoolExecutor(MAX_CONCURRENT_MOVES) as pool:
+                list(pool.map(lambda segment: segments.check_unused(segment, subscription), names))
                 # Before the first is moved: the next leader must not believe that it was read.
                 with self._store.write(term) as transaction:
                     transaction.save_drained(topic, subscription, ())
-                list(pool.map(lambda segment: self._seek_segment(segment, subscription, target), segments))
+                list(pool.map(lambda segment: _seek_segment(segments, segment, subscription, target), names))
 
     def register_consumer(
         self, topic: str, subscription: str, consumer: str, type: SubscriptionType, session: bool = False
     ) -> None:
-        """Register a consumer, with its subscription when that is missing; a known name stays registered.
+        """As `add_consumer`, and then `position`."""
+        self.add_consumer(topic, subscription, consumer, type, session)
+        self.position(topic, subscription)
+
+    def add_consumer(
+        self, topic: str, subscription: str, consumer: str, type: SubscriptionType, session: bool = False
+    ) -> bool:
+        """Register a consumer; a known name stays registered. True: its subscription is new.
 
         `session`: it is unregistered when it has no connection for too long.
         """
         with self._writing(topic) as transaction:
             transaction.check_topic(topic)
-            found = transaction.subscription(topic, subscription)
-            if found is None:
+            known = transaction.subscription(topic, subscription)
+            if known is None:
                 transaction.insert_subscription(topic, subscription, type)
-                found = StoredSubscription(subscription, type, 0)
+            found = known or StoredSubscription(subscription, type, 0)
             _same_type(found, type)
             if transaction.insert_consumer(topic, subscription, consumer, session):
-                count = found.consumers + 1
+                count, now, life = found.consumers + 1, self._now_ms(), transaction.created_at(topic)
                 transaction.announce(
-                    consumer_announcement(topic, subscription, type, "registered", count, self._now_ms(), consumer)
+                    consumer_announcement(topic, subscription, type, "registered", count, now, consumer, life=life)
                 )
-        self._subscribe_segments(topic, subscription, type)
+        return known is None
 
     def unregister_consumer(self, topic: str, subscription: str, consumer: str) -> None:
         """Remove a consumer session; its subscription stays."""
@@ -134,9 +155,9 @@ class SubscriptionRegistry:
             found = transaction.existing_subscription(topic, subscription)
             if not transaction.delete_consumer(topic, subscription, consumer):
                 raise NotFound(f"Consumer not found: {consumer} of {subscription} on {topic}")
-            count = found.consumers - 1
+            count, now, life = found.consumers - 1, self._now_ms(), transaction.created_at(topic)
             transaction.announce(
-                consumer_announcement(topic, subscription, found.type, "unregistered", count, self._now_ms(), consumer)
+                consumer_announcement(topic, subscription, found.type, "unregistered", count, now, consumer, life=life)
             )
 
     def unregister_consumers(self, topic: str, subscription: str, consumers: Iterable[str]) -> None:
@@ -147,12 +168,14 @@ class SubscriptionRegistry:
             found = transaction.subscription(topic, subscription)
             if found is None:
                 return
-            count, now = found.consumers, self._now_ms()
+            count, now, life = found.consumers, self._now_ms(), transaction.created_at(topic)
             for consumer in consumers:
                 if transaction.delete_consumer(topic, subscription, consumer):
                     count -= 1
                     transaction.announce(
-                        consumer_announcement(topic, subscription, found.type, "unregistered", count, now, consumer)
+                        consumer_announcement(
+                            topic, subscription, found.type, "unregistered", count, now, consumer, life=life
+                        )
                     )
 
     def membership(self, topic: str, subscription: str) -> tuple[SegmentLayout, StoredMembers | None]:
@@ -171,36 +194,42 @@ class SubscriptionRegistry:
         with self._writing(topic) as transaction:
             transaction.save_drained(topic, subscription, drained)
 
-    def drained_of(self, subscription: str, segments: Mapping[int, str]) -> set[int]:
-        """Which of these sealed segments, names by id, the subscription has read to the end; `SegmentStoreError`."""
-        return {id for id, segment in segments.items() if self._has_read(subscription, segment)}
+    @property
+    def has_positions(self) -> bool:
+        """Whether subscriptions have positions in segments: not where the controller keeps no messages."""
+        return not isinstance(self._segments, NoSegments)
 
-    def _has_read(self, subscription: str, segment: str) -> bool:
-        try:
-            return self._segments.backlog(segment, subscription) == 0
-        except SegmentNotFound:
-            return True
-        except SubscriptionNotFound:
-            return False
+    def backlogs(self, subscription: str, segments: Mapping[int, str], life: int | None) -> dict[int, int]:
+        """What a subscription has left to read of these segments, names by id; `SegmentStoreError`.
 
-    def _seek_segment(self, segment: str, subscription: str, target: Target) -> None:
-        """Move it on one segment; a pruned or lost one is passed over."""
-        with contextlib.suppress(SegmentNotFound):
-            try:
-                self._segments.seek(segment, subscription, target)
-            except SubscriptionNotFound:
-                # Its creation was interrupted.
-                self._segments.create_subscription(segment, subscription)
-                self._segments.seek(segment, subscription, target)
+        A segment that is gone has nothing. One where the subscription has no position is not in the answer, and gets
+        one at its beginning.
+        """
+        store = self._segments.of_life(life)
+        found = {id: _backlog(store, segment, subscription) for id, segment in segments.items()}
+        return {id: left for id, left in found.items() if left is not None}
 
-    def _subscribe_segments(self, topic: str, subscription: str, type: SubscriptionType) -> None:
-        """The subscription was registered first, so a split that does not see it here creates it on the children."""
-        if type == "CHECKPOINT" or isinstance(self._segments, NoSegments):
+    def position(self, topic: str, subscription: str) -> None:
+        """Give a registered subscription a position in every segment where it has none.
+
+        That is the beginning, or the end of what it is known to have read. It was registered before, so a split that is
+        not seen here sees it, and makes it on the children.
+        """
+        record = self._store.subscription_record(topic, subscription) if self.has_positions else None
+        if record is None or record.type == "CHECKPOINT":
             return
         layout = SegmentLayout.from_metadata(self._store.existing_topic(topic).metadata)
-        for segment in layout.segments.values():
+        segments, drained = self._segments.of_life(layout.created_at_ms), set(record.drained)
+
+        def start(segment: Segment) -> None:
+            is_read = segment.segment_id in drained and not segment.is_active
             with contextlib.suppress(SegmentNotFound):
-                self._segments.create_subscription(segment_topic(topic, segment), subscription, "earliest")
+                segments.create_subscription(
+                    segment_topic(topic, segment), subscription, "latest" if is_read else "earliest"
+                )
+
+        with ThreadPoolExecutor(MAX_CONCURRENT_MOVES) as pool:
+            list(pool.map(start, layout.segments.values()))
 
     @contextmanager
     def _writing(self, topic: str) -> Iterator[Transaction]:
@@ -208,6 +237,29 @@ class SubscriptionRegistry:
         self._store.check_topic(topic)
         with self._store.write(self.leaders.lead(topic)) as transaction:
             yield transaction
+
+
+def _backlog(segments: SegmentStore, segment: str, subscription: str) -> int | None:
+    try:
+        return segments.backlog(segment, subscription)
+    except SegmentNotFound:
+        return 0
+    except SubscriptionNotFound:
+        # Its creation was interrupted, or Kafka has forgotten it: what it has read is not known.
+        with contextlib.suppress(SegmentNotFound):
+            segments.create_subscription(segment, subscription)
+        return None
+
+
+def _seek_segment(segments: SegmentStore, segment: str, subscription: str, target: Target) -> None:
+    """Move it on one segment; a pruned or lost one is passed over."""
+    with contextlib.suppress(SegmentNotFound):
+        try:
+            segments.seek(segment, subscription, target)
+        except SubscriptionNotFound:
+            # Its creation was interrupted.
+            segments.create_subscription(segment, subscription)
+            segments.seek(segment, subscription, target)
 
 
 def _same_type(found: StoredSubscription, type: SubscriptionType) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from typing import NamedTuple
 
 from controller.errors import ControllerError, NotFound
 from controller.metadata.base import StoreError
@@ -24,6 +25,19 @@ NO_CONNECTION = Away(2**62)
 
 SubscriptionKey = tuple[str, str]
 """A topic and one of its subscriptions."""
+
+
+class DrainLook(NamedTuple):
+    """What one look at the sealed segments of a subscription has found."""
+
+    drained: frozenset[int]
+    """Those that it has read to the end, beside those that were known."""
+    is_reading: bool
+    """Whether others are left."""
+    unread: int
+    """Messages that it has left in those where it has a position."""
+    answered: bool
+    """False: the segments could not be asked, or not all."""
 
 
 class StoredSessions:
@@ -56,8 +70,8 @@ class StoredSessions:
         }
         return replace(restored, sessions=sessions)
 
-    def find_drained(self, key: SubscriptionKey, coordinator: SubscriptionCoordinator) -> tuple[set[int], bool]:
-        """The sealed segments that were read to the end since, and whether others are left; children after parents."""
+    def find_drained(self, key: SubscriptionKey, coordinator: SubscriptionCoordinator) -> DrainLook:
+        """The sealed segments that were read to the end since; children after parents."""
         found: set[int] = set()
         while True:
             known = coordinator.drained | found
@@ -67,10 +81,11 @@ class StoredSessions:
                 if not segment.is_active
             }
             try:
-                read = self._registry.drained_of(key[1], reading)
+                unread = self._registry.backlogs(key[1], reading, coordinator.layout.created_at_ms)
             except (ControllerError, StoreError) as error:
                 log.warning("cannot tell what %s of %s has read: %s", key[1], key[0], error)
-                return found, True
+                return DrainLook(frozenset(found), True, 0, False)
+            read = {id for id, left in unread.items() if left == 0}
             if not read:
-                return found, bool(reading)
+                return DrainLook(frozenset(found), bool(reading), sum(unread.values()), True)
             found |= read

@@ -45,6 +45,8 @@ class SegmentLayout:
     segments: Mapping[int, Segment]
     properties: Mapping[str, str] = field(default_factory=dict)
     auto_scale_policy: AutoScalePolicyOverride | None = None
+    created_at_ms: int | None = None
+    """Which life of its name the topic is; None where lives are not told apart."""
     unknown: tuple[tuple[str, Any], ...] = ()
 
     @classmethod
@@ -71,6 +73,7 @@ class SegmentLayout:
             segments=MappingProxyType(segments),
             properties=MappingProxyType(dict(metadata.properties)),
             auto_scale_policy=metadata.auto_scale_policy,
+            created_at_ms=metadata.created_at_ms,
             unknown=tuple((metadata.model_extra or {}).items()),
         )
         layout.check()
@@ -86,6 +89,7 @@ class SegmentLayout:
             "segments": {number: _info(segment) for number, segment in self.segments.items()},
             "properties": dict(self.properties),
             "autoScalePolicy": self.auto_scale_policy,
+            "createdAtMs": self.created_at_ms,
         })  # fmt: skip
 
     @cached_property

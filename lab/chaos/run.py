@@ -21,7 +21,7 @@ from controller.layouts.store import LayoutStore
 from controller.metadata.zookeeper import ZooKeeperStore
 from controller.operations.journal import list_operations
 from controller.segments.kafka import KafkaSegments
-from controller.segments.kafka_names import segment_of
+from controller.segments.kafka_names import kafka_topic, segment_of
 from decisions.topic.layout import SegmentLayout
 from decisions.topic.segment import segment_topic
 from lab.chaos.announced import Announcements, FromKafka, FromOutbox
@@ -263,19 +263,23 @@ class Chaos:
             layout=seen_layout(topic.name, record, "the store", now, now),
             open_operations=tuple(f"{one.kind} {one.id}" for one in unfinished),
             consumers=consumers,
-            segment_topics=_segment_topics(self._kafka, topic.name) if self._kafka else None,
+            segment_topics=_segment_topics(self._kafka, topic.name, layout.created_at_ms) if self._kafka else None,
             segments={segment_topic(topic.name, one): not one.is_active for one in layout.segments.values()},
         )
 
 
-def _segment_topics(bootstrap: str, topic: str) -> Mapping[str, bool]:
-    """The segments of a topic in Kafka, and whether each is terminated."""
+def _segment_topics(bootstrap: str, topic: str, life: int | None) -> Mapping[str, bool]:
+    """The segments of a topic in Kafka, and whether each is terminated; those of earlier lives by their Kafka names."""
     kafka = KafkaConnection(bootstrap)
-    segments = KafkaSegments(KafkaConnection(kafka))
+    segments = KafkaSegments(kafka)
     prefix = f"segment{topic.removeprefix('topic')}/"
     names = AdminClient(kafka.librdkafka({"log_level": 0})).list_topics(timeout=10).topics
     found = [segment_of(name) for name in names if name.startswith("segment..")]
-    return {segment: segments.is_terminated(segment) for segment in found if segment.startswith(prefix)}
+    return {
+        one.segment if one.life == life else kafka_topic(*one): segments.of_life(one.life).is_terminated(one.segment)
+        for one in found
+        if one.segment.startswith(prefix)
+    }
 
 
 def _has_its_topics(end: End) -> bool:

@@ -52,6 +52,10 @@ class Clock:
         return self.now
 
 
+LIFE = Clock.now
+"""The life of a topic that is the first of its name at a controller whose clock was not moved."""
+
+
 @dataclass
 class RunningController:
     """The parts of a controller that answers at `url`, and a client for it."""
@@ -71,6 +75,14 @@ class RunningController:
     def new_namespace(self) -> str:
         """A `tenant/namespace` that no other test uses."""
         return f"acme/n{next(self.namespaces)}"
+
+    def life(self, topic: str) -> int | None:
+        """Which life of its name a topic is."""
+        return self.store.created_at(topic)
+
+    def segments(self, topic: str) -> SegmentStore:
+        """The segments of the present life of a topic."""
+        return self.node.segments.of_life(self.life(topic))
 
     def stop(self) -> None:
         """Begin a clean stop."""

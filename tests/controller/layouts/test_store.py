@@ -62,7 +62,7 @@ def test_a_version_is_not_used_again_by_a_topic_created_again(store: OwnedStore)
         transaction.insert_topic(TOPIC, layout(1))
     old = version_of(store)
     with store.writing(TOPIC) as transaction:
-        transaction.delete_topic(TOPIC)
+        transaction.begin_deletion(TOPIC, layout())
     assert store.topic(TOPIC) is None
     with store.writing(TOPIC) as transaction:
         transaction.insert_topic(TOPIC, layout(2))
@@ -74,7 +74,7 @@ def test_what_raises_leaves_neither_the_change_nor_its_announcement(store: Owned
     def fail_half_way() -> None:
         with store.writing(TOPIC) as transaction:
             transaction.insert_topic(TOPIC, layout())
-            transaction.announce(consumer_announcement(TOPIC, "s", "STREAM", "snapshot", 0, 1))
+            transaction.announce(consumer_announcement(TOPIC, "s", "STREAM", "snapshot", 0, 1, life=None))
             raise RuntimeError("half way")
 
     with pytest.raises(RuntimeError, match="half way"):
@@ -84,7 +84,9 @@ def test_what_raises_leaves_neither_the_change_nor_its_announcement(store: Owned
 
 
 def test_announcements_keep_the_order_of_the_commits_and_go_with_the_fence_only(store: OwnedStore) -> None:
-    records = [consumer_announcement(TOPIC, f"s{number}", "STREAM", "snapshot", 0, 1) for number in range(12)]
+    records = [
+        consumer_announcement(TOPIC, f"s{number}", "STREAM", "snapshot", 0, 1, life=None) for number in range(12)
+    ]
     for number in range(0, 12, 2):
         with store.writing(f"{TOPIC}{number % 3}") as transaction:
             transaction.announce(records[number])
@@ -106,7 +108,7 @@ def test_deleting_a_topic_takes_its_subscriptions_and_sessions_along(store: Owne
         transaction.insert_consumer(TOPIC, "s", "c")
         assert transaction.subscription(TOPIC, "s") == ("s", "STREAM", 1)
     with store.writing(TOPIC) as transaction:
-        transaction.delete_topic(TOPIC)
+        transaction.begin_deletion(TOPIC, layout())
     store.clear(store.leaders.lead(TOPIC))
     with store.writing(TOPIC) as transaction:
         transaction.insert_topic(TOPIC, layout())
@@ -125,7 +127,7 @@ def test_nothing_is_left_of_a_deleted_topic_that_is_released(store: OwnedStore) 
         save_operation(transaction, operation("op", "done"))
     assert store.topics_needing_leader() == [TOPIC]
     with store.writing(TOPIC) as transaction:
-        transaction.delete_topic(TOPIC)
+        transaction.begin_deletion(TOPIC, layout())
     store.clear(store.leaders.lead(TOPIC))
     assert store.leaders.release(TOPIC)
     assert store.all_topics() == store.topics_needing_leader() == store.leaders.topics() == []

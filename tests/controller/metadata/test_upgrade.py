@@ -66,7 +66,7 @@ SESSIONS = """
 ALTER TABLE consumers ADD COLUMN session INTEGER NOT NULL DEFAULT 0;
 CREATE INDEX consumers_with_session ON consumers (topic, subscription) WHERE session = 1;
 """
-RECORDS = [consumer_announcement(TOPIC, "s", "STREAM", "snapshot", number, 1) for number in range(3)]
+RECORDS = [consumer_announcement(TOPIC, "s", "STREAM", "snapshot", number, 1, life=None) for number in range(3)]
 """What older controllers wrote."""
 
 
@@ -131,7 +131,7 @@ def test_a_file_of_an_older_format_is_brought_up_once_with_all_that_it_holds(for
 def test_what_is_written_after_the_upgrade_is_announced_after_what_waited(tmp_path: Path) -> None:
     write_old(tmp_path / "controller.db", 3)
     store = OwnedStore(SqliteStore(tmp_path / "controller.db", UPGRADES))
-    last = consumer_announcement(TOPIC, "s", "STREAM", "snapshot", 9, 1)
+    last = consumer_announcement(TOPIC, "s", "STREAM", "snapshot", 9, 1, life=None)
     with store.writing(TOPIC) as transaction:
         transaction.announce(last)
     assert store.announced() == [*RECORDS, last]

@@ -11,19 +11,20 @@ from pathlib import Path
 import httpx
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 
 from controller.metadata.sqlite import SqliteStore
 from controller.node import Node, NodeSettings
 from controller.segments.base import SegmentNotFound, SegmentStore, SegmentStoreError
 from controller.segments.kafka import KafkaSegments
-from controller.segments.kafka_names import kafka_topic
+from controller.segments.kafka_names import SegmentOfLife, kafka_topic, segment_of
 from controller.segments.no_segments import NoSegments
 from decisions.topic.layout import SegmentLayout
 from decisions.topic.segment import segment_topic
 from schemas.kafka_connection import KafkaConnection
 from schemas.messages import LayoutEvent
 from schemas.metadata import ScalableTopicMetadata
-from tests.controller.conftest import NOWHERE, Clock, RunningController, run_controller
+from tests.controller.conftest import LIFE, NOWHERE, Clock, RunningController, run_controller
 from tests.controller.layout_strategies import assert_tiles
 from tests.controller.operations.crash_points import MERGE_POINTS, SPLIT_POINTS, Crash, crash_at
 from tests.controller.processes import ControllerProcess
@@ -112,11 +113,11 @@ def test_killed_between_two_steps_an_operation_ends_after_the_start_and_is_annou
     check_ended_once(tmp_path / "layouts.db", call, kind)
 
 
-def fill(kafka: str, segment: str) -> None:
+def fill(kafka: str, segment: str, life: int | None) -> None:
     """Five messages."""
     producer = Producer({"bootstrap.servers": kafka})
     for number in range(5):
-        producer.produce(kafka_topic(segment), str(number).encode())
+        producer.produce(kafka_topic(segment, life), str(number).encode())
     assert producer.flush(30) == 0
 
 
@@ -124,6 +125,7 @@ def check_nothing_lost(client: httpx.Client, segments: KafkaSegments, parent: st
     """The split ends; all messages and the subscription are there; a deletion leaves no segment."""
     wait_until(lambda: newest(client)["step"] == "done", 60)
     layout = SegmentLayout.from_metadata(layout_of(client))
+    segments = segments.of_life(layout.created_at_ms)
     assert segments.is_terminated(parent)
     assert segments.backlog(parent, "billing") == 5
     for child in layout.active:
@@ -145,7 +147,7 @@ def test_stopped_in_a_split_on_kafka_no_message_and_no_subscription_is_lost(
         node.service.create_topic(TOPIC, 1, {})
         node.registry.create_subscription(TOPIC, "billing", "STREAM")
         parent = f"segment://{TOPIC.removeprefix('topic://')}/0000-ffff-0"
-        fill(kafka, parent)
+        fill(kafka, parent, LIFE)
         crash(node, "split/0", point, tmp_path / "before.db", tmp_path / "layouts.db")
     with run_controller(tmp_path / "layouts.db", segments=segments) as second:
         check_nothing_lost(second.client, segments, parent)
@@ -158,8 +160,9 @@ def test_killed_in_a_split_on_kafka_no_message_and_no_subscription_is_lost(kafka
     with service.life() as (client, _):
         assert client.put(PATH).status_code == 204
         assert client.put(f"{PATH}/subscriptions/billing").status_code == 204
-        (parent,) = [segment_topic(TOPIC, one) for one in SegmentLayout.from_metadata(layout_of(client)).active]
-    fill(kafka, parent)
+        layout = SegmentLayout.from_metadata(layout_of(client))
+        (parent,) = [segment_topic(TOPIC, one) for one in layout.active]
+    fill(kafka, parent, layout.created_at_ms)
     call_deadly(service, "update-layout", "split/0")
     with service.life() as (client, _):
         check_nothing_lost(client, segments, parent)
@@ -170,31 +173,30 @@ def test_a_creation_that_was_killed_half_way_leaves_no_segment_and_can_be_asked_
     kafka: str, tmp_path: Path
 ) -> None:
     service = ControllerProcess(tmp_path, "kafka", kafka)
-    segments = KafkaSegments(KafkaConnection(kafka))
-    first, second = (
-        segment_topic("topic://acme/ops/made", one) for one in SegmentLayout.create(2, 0).segments.values()
-    )
+    first, second = (f"segment://acme/ops/made/{descriptor}" for descriptor in ("0000-7fff-0", "8000-ffff-1"))
     path = "/admin/v2/scalable/acme/ops/made"
     with service.life("created") as (client, process):
         with pytest.raises(httpx.TransportError):
             client.put(f"{path}?numInitialSegments=2")
         assert process.wait(30) == -signal.SIGKILL
-    assert segments.subscriptions(first) == []
+    ((made, undone),) = in_kafka(kafka, "acme/ops/made")
+    assert made == first
     with service.life() as (client, _):
-        wait_until(lambda: not exists(segments, first), 30)
+        wait_until(lambda: in_kafka(kafka, "acme/ops/made") == [], 30)
         assert client.get(path).status_code == 404
         assert client.put(f"{path}?numInitialSegments=2").status_code == 204
-        assert exists(segments, first)
-        assert exists(segments, second)
+        (_, life), _ = in_kafka(kafka, "acme/ops/made")
+        assert in_kafka(kafka, "acme/ops/made") == [(first, life), (second, life)]
+        assert (life or 0) > (undone or 0) > 0
         assert client.delete(path).status_code == 204
+    assert in_kafka(kafka, "acme/ops/made") == []
 
 
-def exists(segments: KafkaSegments, segment: str) -> bool:
-    try:
-        segments.subscriptions(segment)
-    except SegmentNotFound:
-        return False
-    return True
+def in_kafka(kafka: str, topic: str) -> list[SegmentOfLife]:
+    """The segments of a scalable topic that there are in Kafka, in all of its lives."""
+    names = AdminClient({"bootstrap.servers": kafka}).list_topics(timeout=10).topics
+    found = [segment_of(name) for name in names if name.startswith("segment..")]
+    return sorted(one for one in found if one.segment.startswith(f"segment://{topic}/"))
 
 
 class Unreachable(NoSegments):

@@ -243,7 +243,7 @@ def test_parents_that_somebody_else_replaced_supersede_it_before_anything_is_ter
 def test_a_topic_deleted_meanwhile_leaves_no_children(step: OperationStep, scene: Scene) -> None:
     operation = scene.run_until(step, scene.plan("split"))
     with scene.store.writing(scene.topic) as transaction:
-        transaction.delete_topic(scene.topic)
+        transaction.begin_deletion(scene.topic, scene.layout.to_metadata())
     for parent in operation.parent_topics:
         scene.segments.delete(parent)
     assert scene.resume().has_ended

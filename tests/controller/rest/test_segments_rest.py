@@ -12,7 +12,7 @@ from controller.segments.kafka_names import kafka_topic
 from lab.setup import ensure_admin_client
 from schemas.kafka_connection import KafkaConnection
 from schemas.settings import load_settings
-from tests.controller.conftest import NOWHERE, RunningController, run_controller
+from tests.controller.conftest import LIFE, NOWHERE, RunningController, run_controller
 from tests.controller.rest.java_admin import JavaAdmin
 from tests.controller.segments.test_segments_kafka import write
 
@@ -22,7 +22,7 @@ NEW = "/admin/v2/segments/acme/segrest/t/8000-ffff-7"
 
 @pytest.fixture(scope="module")
 def segments(kafka: str) -> KafkaSegments:
-    return KafkaSegments(KafkaConnection(kafka))
+    return KafkaSegments(KafkaConnection(kafka)).of_life(LIFE)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def test_a_segment_is_made_with_its_subscriptions_filled_terminated_and_deleted(
     assert segments.subscriptions(name) == ["a", "b/ü"]
     producer = Producer({"bootstrap.servers": kafka})
     for _ in range(3):
-        producer.produce(kafka_topic(name), b"x")
+        producer.produce(kafka_topic(name, LIFE), b"x")
     producer.flush(20)
     assert client.get(f"{NEW}/subscription/b%2F%C3%BC/backlog").json() == 3
     for move, left in [("seek?timestamp=1", 3), ("skip-all", 0), ("seek?timestamp=0", 3)]:
@@ -117,7 +117,7 @@ def test_pulsars_client_moves_a_subscription_of_a_topic(
     assert client.topics("createScalableTopic", topic, 1) is None
     assert client.topics("createSubscription", topic, "s", java.subscription_type("STREAM")) is None
     parent = "segment://acme/segrest/moved/0000-ffff-0"
-    write(kafka, parent, [b"a", b"b", b"c"], [1_000, 2_000, 3_000])
+    write(kafka, parent, [b"a", b"b", b"c"], [1_000, 2_000, 3_000], LIFE)
     assert client.topics("splitSegment", topic, 0) is None
     assert client.topics("seekSubscription", topic, "s", 2_000) is None
     assert segments.backlog(parent, "s") == 2
@@ -135,7 +135,7 @@ def test_pulsars_client_makes_terminates_and_deletes_a_segment(
     client, name = java.client(running.url), "segment://acme/segrest/t/0000-7fff-9"
     assert client.topics("createSegment", name, ["s"]) is None
     assert segments.subscriptions(name) == ["s"]
-    write(kafka, name, [b"a", b"b"])
+    write(kafka, name, [b"a", b"b"], life=LIFE)
     assert client.topics("terminateSegment", name) is None
     assert segments.is_terminated(name)
     for call, left in [

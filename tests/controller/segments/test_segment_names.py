@@ -18,7 +18,7 @@ from controller.segments.kafka_names import (
     subscription_of,
 )
 from decisions.topic.names import segment_descriptor
-from schemas.base import MAX_SEGMENT_ID
+from schemas.base import MAX_MILLIS, MAX_SEGMENT_ID
 
 part = st.text(st.characters(exclude_characters="/", exclude_categories=["Cs"]), min_size=1, max_size=12)
 rest = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("./_-#%2"), min_size=1, max_size=12)
@@ -31,33 +31,38 @@ descriptor = st.builds(
 segment = st.builds("segment://{}/{}/{}/{}".format, part, part, rest, descriptor)
 
 
-@given(segment)
-def test_a_name_comes_back_from_kafka_or_is_refused_for_its_length(name: str) -> None:
+lives = st.none() | st.integers(0, MAX_MILLIS)
+
+
+@given(segment, lives)
+def test_a_name_comes_back_from_kafka_or_is_refused_for_its_length(name: str, life: int | None) -> None:
     try:
-        there = kafka_topic(name)
+        there = kafka_topic(name, life)
     except NameTooLong:
-        assert 3 * len(name.encode()) > MAX_KAFKA_NAME
+        assert 3 * len(name.encode()) + 20 > MAX_KAFKA_NAME
         return
     assert re.fullmatch(r"[a-zA-Z0-9.-]{1,249}", there)
-    assert segment_of(there) == name
+    assert segment_of(there) == (name, life)
 
 
 @given(st.text("segmntac-.5f0/1", max_size=40).map("segment..".__add__))
 def test_a_kafka_topic_is_a_segment_only_if_the_segment_leads_to_it(there: str) -> None:
     try:
-        name = segment_of(there)
+        name, life = segment_of(there)
     except ValueError:
         return
-    assert kafka_topic(name) == there
+    assert kafka_topic(name, life) == there
 
 
-@given(segment, st.text(max_size=8), segment, st.text(max_size=8))
-def test_a_group_belongs_to_one_subscription_of_one_segment(one: str, sub: str, other: str, other_sub: str) -> None:
+@given(st.tuples(segment, lives), st.text(max_size=8), st.tuples(segment, lives), st.text(max_size=8))
+def test_a_group_belongs_to_one_subscription_of_one_segment_in_one_life(
+    one: tuple[str, int | None], sub: str, other: tuple[str, int | None], other_sub: str
+) -> None:
     try:
-        group = group_id(one, sub)
-        assert subscription_of(group, one) == sub
-        assert (group_id(other, other_sub) == group) == ((one, sub) == (other, other_sub))
-        assert one == other or subscription_of(group, other) is None
+        group = group_id(one[0], sub, one[1])
+        assert subscription_of(group, *one) == sub
+        assert (group_id(other[0], other_sub, other[1]) == group) == ((one, sub) == (other, other_sub))
+        assert one == other or subscription_of(group, *other) is None
     except NameTooLong:
         return
 
@@ -68,7 +73,9 @@ def test_names_that_kafka_takes_for_the_same_stay_apart() -> None:
     ]
     there = {kafka_topic(name).replace(".", "_") for name in names}
     assert len(there) == len(names)
-    assert kafka_topic("segment://acme/shop/new_orders/0000-7fff-1") == "segment..acme..shop..new.5forders..0000-7fff-1"
+    name = "segment://acme/shop/new_orders/0000-7fff-1"
+    assert kafka_topic(name) == "segment..acme..shop..new.5forders..0000-7fff-1"
+    assert kafka_topic(name, 1763660000000) == "segment..acme..shop..new.5forders..0000-7fff-1..1763660000000"
 
 
 def test_a_topic_fits_only_if_its_last_segment_would() -> None:
@@ -76,6 +83,9 @@ def test_a_topic_fits_only_if_its_last_segment_would() -> None:
     check_fits(f"topic://acme/shop/{'x' * longest}")
     with pytest.raises(NameTooLong, match="choose a shorter name"):
         check_fits(f"topic://acme/shop/{'x' * (longest + 1)}")
+    check_fits(f"topic://acme/shop/{'x' * (longest - 17)}", 1)
+    with pytest.raises(NameTooLong, match="choose a shorter name"):
+        check_fits(f"topic://acme/shop/{'x' * (longest - 16)}", 1)
 
 
 @pytest.mark.parametrize(
@@ -85,6 +95,8 @@ def test_a_topic_fits_only_if_its_last_segment_would() -> None:
         "segment..a..b..0000-ffff-0",
         "segment..a..b..c..ffff-0000-0",
         "segment..a..b..c.2d..0000-ffff-0",
+        "segment..a..b..c..0000-ffff-0..01",
+        "segment..a..b..c..0000-ffff-0..1..1",
     ],
 )
 def test_another_kafka_topic_is_no_segment(there: str) -> None:

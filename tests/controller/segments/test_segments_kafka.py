@@ -53,13 +53,13 @@ def segment_of(topic: str) -> str:
     return f"segment://{topic.removeprefix('topic://')}/0000-ffff-0"
 
 
-def write(kafka: str, segment: str, values: list[bytes], times: Sequence[int] = ()) -> None:
+def write(kafka: str, segment: str, values: list[bytes], times: Sequence[int] = (), life: int | None = None) -> None:
     """Writes, at the given times (ms) or now, and waits for every acknowledgement."""
     producer = Producer({"bootstrap.servers": kafka, "linger.ms": 0})
     failures: list[KafkaError] = []
     for value, time_ms in zip_longest(values, times, fillvalue=0):
         producer.produce(
-            kafka_topic(segment),
+            kafka_topic(segment, life),
             value,
             timestamp=time_ms,
             on_delivery=lambda error, _: failures.append(error) if error else None,
@@ -81,10 +81,10 @@ def read(kafka: str, segment: str, end: int) -> list[bytes]:
     return [value for message in found if (value := message.value()) is not None]
 
 
-def acknowledge(kafka: str, segment: str, subscription: str, position: int) -> None:
+def acknowledge(kafka: str, segment: str, subscription: str, position: int, life: int | None = None) -> None:
     """What a client of the subscription does."""
-    consumer = Consumer({"bootstrap.servers": kafka, "group.id": group_id(segment, subscription)})
-    consumer.commit(offsets=[TopicPartition(kafka_topic(segment), 0, position)], asynchronous=False)
+    consumer = Consumer({"bootstrap.servers": kafka, "group.id": group_id(segment, subscription, life)})
+    consumer.commit(offsets=[TopicPartition(kafka_topic(segment, life), 0, position)], asynchronous=False)
     consumer.close()
 
 
@@ -210,7 +210,7 @@ def test_a_probe_leaves_nothing_in_an_open_segment(segments: KafkaSegments, topi
     from controller.segments.kafka import _Probe
 
     segment = segments.create(topic, 0, WHOLE)
-    assert [_Probe(segments._kafka, segment).is_refused() for _ in range(3)] == [False] * 3
+    assert [_Probe(segments._kafka, kafka_topic(segment)).is_refused() for _ in range(3)] == [False] * 3
     assert segments.stats(segment) == SegmentStats(False, 0, 0, {})
     write(kafka, segment, [b"x" * 500_000])
 

@@ -18,7 +18,7 @@ from controller.segments.kafka_names import group_id, kafka_topic
 from controller.segments.no_segments import NoSegments
 from schemas.kafka_connection import KafkaConnection
 from schemas.messages import ConsumerEvent
-from tests.controller.conftest import RunningController, run_controller
+from tests.controller.conftest import LIFE, RunningController, run_controller
 from tests.controller.processes import ControllerProcess
 from tests.waiting import wait_until
 
@@ -238,13 +238,13 @@ def test_on_kafka_children_are_handed_out_when_the_group_has_committed_the_end_o
         parent = "segment://acme/sessions/t/0000-ffff-0"
         producer = Producer({"bootstrap.servers": kafka})
         for number in range(3):
-            producer.produce(kafka_topic(parent), str(number).encode())
+            producer.produce(kafka_topic(parent, LIFE), str(number).encode())
         assert producer.flush(30) == 0
         assert running.client.post(f"{PATH}/split/0").status_code == 204
         one.register(1, "a")
         assert one.assigned() == (1, [0])
-        reader = Consumer({"bootstrap.servers": kafka, "group.id": group_id(parent, "s")})
-        reader.commit(offsets=[TopicPartition(kafka_topic(parent), 0, 3)], asynchronous=False)
+        reader = Consumer({"bootstrap.servers": kafka, "group.id": group_id(parent, "s", LIFE)})
+        reader.commit(offsets=[TopicPartition(kafka_topic(parent, LIFE), 0, 3)], asynchronous=False)
         reader.close()
         one.assigned_until([1, 2])
         assert running.client.delete(PATH).status_code == 204

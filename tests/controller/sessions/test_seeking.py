@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -14,11 +15,11 @@ from confluent_kafka import Consumer, Message
 from controller.segments.base import SegmentStoreError, SubscriptionInUse, SubscriptionNotFound, Target
 from controller.segments.kafka import KafkaSegments
 from controller.segments.kafka_names import group_id, kafka_topic
-from controller.sessions import manager
+from controller.sessions import draining
 from schemas.kafka_connection import KafkaConnection
-from tests.controller.conftest import RunningController
+from tests.controller.conftest import LIFE, RunningController
+from tests.controller.segments import test_segments_kafka
 from tests.controller.segments.killed_at import WHOLE
-from tests.controller.segments.test_segments_kafka import acknowledge, write
 from tests.controller.sessions.test_connections import client, controller
 from tests.waiting import wait_until
 
@@ -29,13 +30,15 @@ PATH = f"/admin/v2/scalable/{NAME}"
 WHOLE_SEGMENT, LOWER_CHILD, UPPER_CHILD = (
     f"segment://{NAME}/{descriptor}" for descriptor in ("0000-ffff-0", "0000-7fff-1", "8000-ffff-2")
 )
+write = partial(test_segments_kafka.write, life=LIFE)
+acknowledge = partial(test_segments_kafka.acknowledge, life=LIFE)
 TIMES = [1_000, 2_000, 1_500, 3_000]
 VALUES = [b"a", b"b", b"c", b"d"]
 
 
 @pytest.fixture(scope="module")
 def segments(kafka: str) -> KafkaSegments:
-    return KafkaSegments(KafkaConnection(kafka))
+    return KafkaSegments(KafkaConnection(kafka)).of_life(LIFE)
 
 
 @pytest.fixture
@@ -76,8 +79,8 @@ def split(running: RunningController) -> None:
 
 def resumed(kafka: str, segment: str, subscription: str, count: int) -> list[bytes]:
     """The next `count` values that a consumer of the subscription is given."""
-    consumer = Consumer({"bootstrap.servers": kafka, "group.id": group_id(segment, subscription)})
-    consumer.subscribe([kafka_topic(segment)])
+    consumer = Consumer({"bootstrap.servers": kafka, "group.id": group_id(segment, subscription, LIFE)})
+    consumer.subscribe([kafka_topic(segment, LIFE)])
     found: list[Message] = []
     wait_until(lambda: found.extend(consumer.consume(count - len(found), 0.1)) or len(found) >= count, 30)
     consumer.close()
@@ -127,13 +130,13 @@ def test_a_subscription_with_a_consumer_stays_where_it_is_until_that_is_closed(
     consumer = Consumer(
         {
             "bootstrap.servers": kafka,
-            "group.id": group_id(segment, "billing"),
+            "group.id": group_id(segment, "billing", LIFE),
             "group.protocol": protocol,
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
         }
     )
-    consumer.subscribe([kafka_topic(segment)])
+    consumer.subscribe([kafka_topic(segment, LIFE)])
     wait_until(lambda: consumer.poll(0.1), 30)
     for ask in (
         lambda: segments.check_unused(segment, "billing"),
@@ -192,7 +195,7 @@ def test_consumers_are_told_at_once_what_a_seek_gives_them_to_read_and_it_outliv
     kafka: str, segments: KafkaSegments, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Nobody looks by itself what was drained: only the seek can have been noticed.
-    monkeypatch.setattr(manager, "DRAIN_SECONDS", 3600.0)
+    monkeypatch.setattr(draining, "DELAY_SECONDS", 3600.0)
     with life(segments, tmp_path) as running, client(running, PATH) as one:
         one.register(1, "a")
         assert one.assigned() == (1, [0])
@@ -221,8 +224,8 @@ def test_while_one_segment_is_read_by_a_client_none_is_moved(
 ) -> None:
     split(running)
     write(kafka, UPPER_CHILD, [b"e"])
-    consumer = Consumer({"bootstrap.servers": kafka, "group.id": group_id(UPPER_CHILD, "s")})
-    consumer.subscribe([kafka_topic(UPPER_CHILD)])
+    consumer = Consumer({"bootstrap.servers": kafka, "group.id": group_id(UPPER_CHILD, "s", LIFE)})
+    consumer.subscribe([kafka_topic(UPPER_CHILD, LIFE)])
     wait_until(lambda: consumer.poll(0.1), 30)
     for answer in (seek(running, 3_000), skip_all(running)):
         assert answer.status_code == 412
@@ -259,7 +262,7 @@ class Broken(KafkaSegments):
 def test_a_seek_that_stops_half_way_is_a_503_leaves_nothing_drained_and_is_repeated(
     kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(manager, "DRAIN_SECONDS", 3600.0)
+    monkeypatch.setattr(draining, "DELAY_SECONDS", 3600.0)
     segments = Broken(KafkaConnection(kafka))
     with life(segments, tmp_path) as running, client(running, PATH) as one:
         one.register(1, "a")
@@ -269,7 +272,7 @@ def test_a_seek_that_stops_half_way_is_a_503_leaves_nothing_drained_and_is_repea
         assert one.assigned() == (1, [1, 2])
         segments.unreachable = (UPPER_CHILD,)
         assert seek(running, 0).status_code == 503
-        assert segments.backlog(WHOLE_SEGMENT, "s") == 4
+        assert segments.of_life(LIFE).backlog(WHOLE_SEGMENT, "s") == 4
         assert one.assigned() == (1, [0])
         segments.unreachable = ()
         assert seek(running, 9_000).status_code == 204
@@ -301,7 +304,8 @@ def test_during_a_split_a_seek_waits_for_it_and_reaches_parent_and_children(kafk
         segments.may_go_on.set()
         for call in calls:
             call.join()
-        assert [segments.backlog(one, "s") for one in (WHOLE_SEGMENT, LOWER_CHILD, UPPER_CHILD)] == [0, 0, 0]
+        living = segments.of_life(LIFE)
+        assert [living.backlog(one, "s") for one in (WHOLE_SEGMENT, LOWER_CHILD, UPPER_CHILD)] == [0, 0, 0]
         write(kafka, LOWER_CHILD, [b"new"])
         assert resumed(kafka, LOWER_CHILD, "s", 1) == [b"new"]
         running.client.delete(PATH)

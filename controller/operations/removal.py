@@ -1,0 +1,116 @@
+"""Segments and whole topics removed, in steps that can be repeated (PIP-468 "Deletion", "SegmentLayout").
+
+Stage: beside `controller.operations.protocol`, carried out and resumed by `controller.operations.runner`. First one
+commit takes what goes out of the layout, and puts the rest of the work into the journal. So whoever has lost the topic
+by then removes nothing, and what is removed after it is what nobody can find, subscribe to or be assigned any more.
+
+A deletion begins with the topic gone for everybody: 404. Then go its subscriptions, each announced in the commit that
+removes it, and with the last of them the topic is announced as deleted; then the segments; then what is left of it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+
+from controller.errors import Conflict
+from controller.layouts.reader import StoredTopic
+from controller.layouts.store import LayoutStore
+from controller.layouts.transaction import MAX_PART_BYTES, Transaction
+from controller.leadership.leaders import Term
+from controller.operations.journal import STEPS_DELETE, STEPS_PRUNE, Operation, open_operation, save_operation
+from controller.outbox.announcements import consumer_announcement, layout_announcement
+from controller.segments.base import SegmentStore
+from decisions.topic.layout import SegmentLayout
+from decisions.topic.names import segment_topic_name
+from schemas.metadata import ScalableTopicMetadata
+
+
+class Removal:
+    """What is removed of the topics that this node leads."""
+
+    def __init__(self, store: LayoutStore, segments: SegmentStore, now_ms: Callable[[], int]) -> None:
+        self._store, self._segments, self._now_ms = store, segments, now_ms
+
+    def begin_deletion(self, term: Term) -> None:
+        """From now on the topic is gone, and its deletion is open; `NotFound`.
+
+        An operation that is open ends with it, whatever it has made so far.
+        """
+        topic = term.topic
+        self._store.end_life(self._store.created_at(topic))
+        with self._store.write(term) as transaction:
+            metadata = transaction.existing_topic(topic).metadata
+            before = open_operation(transaction, topic)
+            if before is not None:
+                save_operation(transaction, before.model_copy(update={"step": "superseded"}))
+            made = before.segments + before.children if before is not None else ()
+            transaction.begin_deletion(topic, metadata)
+            save_operation(transaction, self._planned(topic, "delete", made, metadata))
+
+    def begin_pruning(self, transaction: Transaction, stored: StoredTopic, descriptors: Sequence[str]) -> None:
+        """Put the removal of sealed segments into the journal, in the commit that takes them out of the layout."""
+        save_operation(transaction, self._planned(stored.topic, "prune", tuple(descriptors), stored.metadata))
+
+    def resume(self, term: Term, operation: Operation, save: Callable[[Operation], None]) -> Operation:
+        """Carry out what is left of a pruning or deletion, and answer it as it ended; errors come through."""
+        if operation.kind == "prune":
+            self._delete_segments(operation, self._store.created_at(term.topic))
+            ended = operation.model_copy(update={"step": "done"})
+            save(ended)
+            return ended
+        while operation.step == "delete-subscriptions":
+            operation = self._delete_subscriptions(term, operation)
+        if operation.step == "delete-segments":
+            metadata = self._deleted(term.topic)
+            layout = SegmentLayout.from_metadata(metadata)
+            descriptors = (segment.descriptor for segment in layout.segments.values())
+            self._delete_segments(operation, metadata.created_at_ms, tuple(descriptors))
+            operation = operation.model_copy(update={"step": "clear"})
+            save(operation)
+        self._store.clear(term)
+        return operation.model_copy(update={"step": "done"})
+
+    def _planned(
+        self, topic: str, kind: str, descriptors: tuple[str, ...], metadata: ScalableTopicMetadata
+    ) -> Operation:
+        return Operation.model_validate(
+            {
+                "id": uuid.uuid4().hex,
+                "topic": topic,
+                "kind": kind,
+                "segments": descriptors,
+                "step": (STEPS_PRUNE if kind == "prune" else STEPS_DELETE)[0],
+                "epoch": metadata.epoch,
+                "started_at": self._now_ms(),
+            }
+        )
+
+    def _delete_subscriptions(self, term: Term, operation: Operation) -> Operation:
+        """A part of them in one commit; the last one announces the deletion of the topic."""
+        topic, now = term.topic, self._now_ms()
+        metadata = self._deleted(topic)
+        life = metadata.created_at_ms
+        last = layout_announcement(topic, "deleted", metadata, now)
+        with self._store.write(term) as transaction:
+            if transaction.delete_some_subscriptions(
+                topic, lambda name, type: consumer_announcement(topic, name, type, "deleted", 0, now, life=life)
+            ):
+                return operation
+            if last is not None and len(last.value) > MAX_PART_BYTES and not transaction.is_empty:
+                return operation
+            transaction.announce(last)
+            operation = operation.model_copy(update={"step": "delete-segments"})
+            save_operation(transaction, operation)
+        return operation
+
+    def _deleted(self, topic: str) -> ScalableTopicMetadata:
+        metadata = self._store.open_deletion(topic)
+        if metadata is None:
+            raise Conflict(f"the deletion of {topic} is in the journal, and the layout that it had is not in the store")
+        return metadata
+
+    def _delete_segments(self, operation: Operation, life: int | None, descriptors: Sequence[str] = ()) -> None:
+        segments = self._segments.of_life(life)
+        for descriptor in dict.fromkeys((*descriptors, *operation.segments)):
+            segments.delete(segment_topic_name(operation.topic, descriptor))

@@ -1,0 +1,104 @@
+"""When to look what the subscriptions of a node have read of sealed segments (PIP-468 "drain").
+
+Stage: below the session manager, in its event loop. A subscription is looked at again after a second, and less and less
+often, up to a quarter of an hour, as long as nothing happens to it: nothing is read, no consumer comes, no layout
+changes (Pulsar 5 does the same). One look at a time; a look that nobody answered is repeated when Kafka is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from controller.retries import Backoff
+from controller.segments.reach import SegmentReach
+from controller.sessions.stored import DrainLook, SubscriptionKey
+
+DELAY_SECONDS, MAX_DELAY_SECONDS, JITTER_SECONDS = 1.0, 900.0, 0.5
+"""Between two looks at a subscription that has sealed segments to read."""
+
+
+@dataclass
+class _Plan:
+    """What is known of a subscription that is looked at."""
+
+    backoff: Backoff
+    timer: asyncio.TimerHandle | None = None
+    task: asyncio.Task[None] | None = None
+    again: bool = False
+    """Something has happened since the look that is under way began."""
+    unread: int | None = None
+    """What it had left at the last look."""
+    failed: bool = False
+
+
+class DrainLooks:
+    """The looks of all subscriptions; `look` answers one, or None when there is nothing to look at any more."""
+
+    def __init__(
+        self,
+        look: Callable[[SubscriptionKey], Coroutine[Any, Any, DrainLook | None]],
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None] | None],
+        reach: SegmentReach,
+    ) -> None:
+        self._look, self._spawn, self._reach = look, spawn, reach
+        self._plans: dict[SubscriptionKey, _Plan] = {}
+        reach.on_back.append(self._look_at_what_failed)
+
+    def changed(self, key: SubscriptionKey) -> None:
+        """Something has happened to a subscription: look now, and then often again."""
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._plans[key] = _Plan(
+                Backoff(DELAY_SECONDS, max(DELAY_SECONDS, MAX_DELAY_SECONDS), JITTER_SECONDS)
+            )
+        plan.backoff.reset()
+        self._begin(key, plan)
+
+    def forget(self, key: SubscriptionKey) -> None:
+        """The subscription is no longer this node's, or has no sessions."""
+        plan = self._plans.pop(key, None)
+        if plan is not None and plan.timer is not None:
+            plan.timer.cancel()
+
+    def stop(self) -> None:
+        """No more looks."""
+        for key in list(self._plans):
+            self.forget(key)
+
+    def _begin(self, key: SubscriptionKey, plan: _Plan) -> None:
+        if plan.timer is not None:
+            plan.timer.cancel()
+            plan.timer = None
+        if plan.task is not None and not plan.task.done():
+            plan.again = True
+        else:
+            plan.again = False
+            plan.task = self._spawn(self._run(key, plan))
+
+    async def _run(self, key: SubscriptionKey, plan: _Plan) -> None:
+        while True:
+            plan.again = False
+            found = await self._look(key)
+            if not plan.again:
+                break
+        if self._plans.get(key) is not plan:
+            return
+        if found is None or not found.is_reading:
+            self.forget(key)
+            return
+        plan.failed = not found.answered
+        if plan.failed:
+            self._reach.failed()
+        elif plan.unread is not None and found.unread < plan.unread:
+            plan.backoff.reset()
+        if found.answered:
+            plan.unread = found.unread
+        plan.timer = asyncio.get_running_loop().call_later(plan.backoff.delay(), self._begin, key, plan)
+
+    def _look_at_what_failed(self) -> None:
+        for key, plan in tuple(self._plans.items()):
+            if plan.failed:
+                self.changed(key)
