@@ -1,4 +1,4 @@
-"""When to look what the subscriptions of a node have read of sealed segments (PIP-468 "drain").
+"""When to look what the subscriptions of a node have read of sealed segments (PIP-468 "SubscriptionCoordinator").
 
 Stage: below the session manager, in its event loop. A subscription is looked at again after a second, and less and less
 often, up to a quarter of an hour, as long as nothing happens to it: nothing is read, no consumer comes, no layout

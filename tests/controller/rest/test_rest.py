@@ -91,7 +91,7 @@ def test_create_list_and_get_as_pulsar(topics: Topics) -> None:
             for id, start, end in ((0, 0, 32767), (1, 32768, 65535))
         },
         "properties": {"owner": "me"},
-        "createdAtMs": topics.controller.clock.now,
+        "createdAtMs": topics.controller.life(f"{name}/t1"),
     }
     assert topics.active("t3") == {0: (0, 0xFFFF)}
 
