@@ -24,6 +24,16 @@ def namespace_path(namespace: str) -> str:
     return f"{_ROOT}/scalable/{_namespace(namespace)}"
 
 
+def tenant_path(tenant: str) -> str:
+    """Of the list of a tenant's namespaces."""
+    return f"{_ROOT}/namespaces/{_part(tenant)}"
+
+
+def namespace_record_path(namespace: str) -> str:
+    """Of `tenant/namespace` itself."""
+    return f"{_ROOT}/namespaces/{_namespace(namespace)}"
+
+
 def subscription_path(topic: str, subscription: str) -> str:
     """Of a subscription of a topic."""
     return f"{topic_path(topic)}/subscriptions/{_plain(subscription)}"
@@ -38,7 +48,7 @@ def policy_path(subject: str) -> str:
     """Of the auto-scale override of a topic or of `tenant/namespace`."""
     if "://" in subject:
         return f"{topic_path(subject)}/autoScalePolicy"
-    return f"{_ROOT}/namespaces/{_namespace(subject)}/scalableTopicAutoScalePolicy"
+    return f"{namespace_record_path(subject)}/scalableTopicAutoScalePolicy"
 
 
 def _namespace(namespace: str) -> str:

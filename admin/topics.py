@@ -11,7 +11,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from admin.answers import Answered, Fault, Nonsense, Reply, Response, Unanswered, judge_response
-from admin.paths import consumer_path, namespace_path, policy_path, subscription_path, topic_path
+from admin.paths import (
+    consumer_path,
+    namespace_path,
+    namespace_record_path,
+    policy_path,
+    subscription_path,
+    tenant_path,
+    topic_path,
+)
 from admin.transport import Query, Transport
 from admin.watch import Pushed, watch_layouts
 from decisions.topic.layout import SegmentLayout
@@ -37,6 +45,18 @@ class ScalableTopics:
     def list_topics(self, namespace: str, properties: Sequence[str] = ()) -> Reply[list[str]]:
         """The topics of a namespace that have all `properties`, each `key=value`."""
         return self._read(namespace_path(namespace), _names, {"property": list(properties)})
+
+    def create_namespace(self, namespace: str) -> Reply[None]:
+        """PUT /namespaces/T/N: a namespace that exists without topics."""
+        return self._do("PUT", namespace_record_path(namespace))
+
+    def delete_namespace(self, namespace: str) -> Reply[None]:
+        """DELETE /namespaces/T/N: a namespace without topics, with its policy."""
+        return self._do("DELETE", namespace_record_path(namespace))
+
+    def list_namespaces(self, tenant: str) -> Reply[list[str]]:
+        """The namespaces of a tenant, each `tenant/namespace`."""
+        return self._read(tenant_path(tenant), _names)
 
     def layout(self, topic: str) -> Reply[SegmentLayout]:
         """The layout of a topic as it is now."""

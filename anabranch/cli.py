@@ -22,6 +22,7 @@ COMMANDS = {
     "traffic": "the load generator of the local run",
     "decide": "decide snapshots from a file or standard input, one JSON object a line",
     "topics": "scalable topics at the controller: create, show, split, merge, delete, watch, policy",
+    "namespaces": "namespaces at the controller: create, list, delete",
     "token": "the tokens of the controller and their roles: make, list, remove",
     "policy": "show, explain and check policies",
     "lake": "create the Delta tables and show what is in them",

@@ -40,6 +40,13 @@ def topic_name(value: str) -> str:
     return name
 
 
+def tenant_name(value: str) -> str:
+    """Reads the name of a tenant."""
+    if not value or "/" in value:
+        raise click.BadParameter(f"{value!r} is no tenant")
+    return encodable(value)
+
+
 def namespace_name(value: str) -> str:
     """Reads `tenant/namespace`."""
     tenant, _, namespace = value.partition("/")

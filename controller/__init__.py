@@ -6,6 +6,7 @@ The way of a request, and the rooms that it passes:
 - `access`: who calls, and what the token may do;
 - `rest`: paths, bodies and status codes; nothing is decided there;
 - `service`: operations on topics and policies (PIP-468 "ScalableTopicService"); `policies` reads and checks overrides;
+- `namespaces`: which there are, and their overrides;
 - `sessions`: subscriptions, consumers and which segments each of them reads ("SubscriptionCoordinator");
 - `watch`: layouts pushed to clients ("DAG Watch Sessions");
 - `operations`: split, merge and pruning, step by step, with a journal;

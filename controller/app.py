@@ -22,7 +22,7 @@ from controller.access.roles import include_guarded
 from controller.housekeeping.housekeeper import PRUNE_SECONDS
 from controller.metadata.base import StoreError
 from controller.node import Node
-from controller.rest import nodes, policies, segments, subscriptions, topics, watch
+from controller.rest import namespaces, nodes, policies, segments, subscriptions, topics, watch
 from controller.rest.refusals import REFUSED, answer_errors
 from controller.sessions.connections import ConsumerConnections
 from controller.watch.layout_watcher import LayoutWatcher
@@ -33,6 +33,7 @@ ROUTES = (
     topics.routes,
     policies.topic_routes,
     policies.namespace_routes,
+    namespaces.routes,
     segments.routes,
     nodes.routes,
 )
@@ -78,6 +79,7 @@ def create_app(
         responses=REFUSED,
     )
     app.state.service = node.service
+    app.state.namespaces = node.namespaces
     app.state.segments = node.segments
     app.state.registry = node.registry
     app.state.watcher = watcher

@@ -5,7 +5,7 @@ Stage: made by `controller.server` and by tests; `controller.app` serves it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from controller.housekeeping.failover import TopicFailover
@@ -16,6 +16,7 @@ from controller.leadership.known_nodes import KnownNodes
 from controller.leadership.leaders import Leaders
 from controller.leadership.node_registry import NodeRegistration
 from controller.metadata.base import MetadataStore
+from controller.namespaces import Namespaces
 from controller.operations.pruning import Pruning
 from controller.operations.runner import OperationRunner
 from controller.publishing.publisher import Publisher
@@ -41,6 +42,8 @@ class NodeSettings:
     sealed_retention_seconds: float
     snapshot_seconds: float
     session_seconds: float
+    namespaces: Collection[str] = ()
+    """`tenant/namespace` of those that exist without topics."""
     known: KnownNodes | None = None
     """Other nodes that clients may be sent to; left out: those of this machine, if this node is on loopback."""
 
@@ -62,6 +65,7 @@ class Node:
         )
         self.registry = SubscriptionRegistry(self.store, self.leaders, operations, segments, now_ms)
         self.service = ScalableTopicService(self.store, self.leaders, operations, segments, settings.policy, now_ms)
+        self.namespaces = Namespaces(self.store, settings.namespaces, settings.policy, now_ms)
         self.failover = TopicFailover(self.store, self.leaders, operations, self.pruning)
         self.registration = NodeRegistration(nodes, settings.url, settings.session_seconds)
         self.housekeeper = Housekeeper(

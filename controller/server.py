@@ -27,6 +27,7 @@ from controller.segments.base import SegmentStore, SegmentStoreError
 from controller.segments.kafka import KafkaSegments
 from controller.segments.no_segments import NoSegments
 from controller.service import wall_clock_ms
+from controller.topic_names import namespace_of_path
 from decisions.autoscale.policy import ClusterPolicy, PolicyError, read_cluster_policy
 from schemas.addresses import is_loopback
 from schemas.settings import ControllerSettings, Settings
@@ -60,6 +61,7 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> None:
                 sealed_retention_seconds=chosen.sealed_retention_seconds,
                 snapshot_seconds=chosen.snapshot_seconds,
                 session_seconds=chosen.session_seconds,
+                namespaces=[namespace_of_path(*name.split("/")) for name in chosen.namespaces],
                 known=known,
             )
             node = Node(nodes, _segments(settings), about, wall_clock_ms)

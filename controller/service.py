@@ -21,7 +21,7 @@ from controller.layouts.store import LayoutStore
 from controller.leadership.leaders import Leaders, Term
 from controller.operations.journal import Operation, list_operations
 from controller.operations.runner import OperationRunner
-from controller.outbox.announcements import layout_announcement, policy_announcement
+from controller.outbox.announcements import layout_announcement
 from controller.policies import check_override
 from controller.segments.base import SegmentStore, SegmentStoreError
 from controller.segments.no_segments import NoSegments
@@ -180,21 +180,6 @@ class ScalableTopicService:
         elif self.policy(topic) is None:
             return
         self._change_policy(topic, policy)
-
-    def namespace_policy(self, namespace: str) -> AutoScalePolicyOverride | None:
-        """The override of a namespace as it was set, None when there is none."""
-        return self._store.namespace_policy(namespace)
-
-    def set_namespace_policy(self, namespace: str, policy: AutoScalePolicyOverride | None) -> None:
-        """Replace the override of a namespace; None removes it. Overrides of its topics are not checked again."""
-        if policy is not None:
-            check_override(self._policy, policy, None)
-        with self._store.write_policy() as transaction:
-            if policy is not None:
-                transaction.set_namespace_policy(namespace, policy)
-            elif not transaction.remove_namespace_policy(namespace):
-                return
-            transaction.announce(policy_announcement(namespace, policy, self._now_ms()))
 
     def _change_policy(self, topic: str, policy: AutoScalePolicyOverride | None) -> None:
         """Compare-and-set: change the layout as it is now, and read it again when somebody else was faster."""

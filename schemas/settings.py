@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 
+from schemas.base import Namespace
 from schemas.kafka_connection import (
     KEY_PASSWORD_VARIABLE,
     PASSWORD_VARIABLE,
@@ -223,6 +224,8 @@ class ControllerSettings(_Section):
     consumer_grace_seconds: Seconds
     """Time for which a consumer that lost its connection keeps its segments, seconds (PIP-468); with ZooKeeper not
     less than `session_seconds`."""
+    namespaces: list[Namespace]
+    """`tenant/namespace` of namespaces that exist without being created and without topics."""
     segments: Literal["none", "kafka"]
     """Where the topics behind segments are: nowhere (clients look after them), or in the Kafka of [kafka]."""
     max_body_bytes: Annotated[int, Field(ge=1024)]

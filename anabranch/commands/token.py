@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from anabranch.connection import namespace_name
+from anabranch.connection import namespace_name, tenant_name
 from anabranch.context import Context
 from schemas.printable import printable
 
@@ -50,7 +50,12 @@ def _editing(function: Callable[..., None]) -> Callable[..., None]:
 @click.argument("name")
 @click.option("--role", type=click.Choice(["read", "operate", "admin"]), required=True)
 @click.option(
-    "--tenant", "tenants", multiple=True, metavar="TENANT", help="Bind it to a tenant; several times: to all."
+    "--tenant",
+    "tenants",
+    multiple=True,
+    type=tenant_name,
+    metavar="TENANT",
+    help="Bind it to a tenant; several times: to all.",
 )
 @click.option(
     "--namespace", "namespaces", multiple=True, type=namespace_name, metavar="TENANT/NAMESPACE",
@@ -61,9 +66,6 @@ def new(file: Path, name: str, role: Any, tenants: tuple[str, ...], namespaces: 
     """Make a token and print it, once: only its digest is kept, under NAME."""
     from controller.access.tokens import add_token
 
-    wrong = next((tenant for tenant in tenants if not tenant or "/" in tenant), None)
-    if wrong is not None:
-        raise click.BadParameter(f"{wrong!r} is no tenant; for a namespace give --namespace", param_hint="--tenant")
     places = (*tenants, *namespaces)
     token = add_token(file, name, role, places)
     bound = f", bound to {', '.join(map(printable, places))}" if places else ""

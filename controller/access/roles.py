@@ -28,10 +28,14 @@ from controller.topic_names import canonical_segment
 
 
 class Needs(SecurityBase):
-    """The dependency of a route on a role: 403 for a token of a lesser one."""
+    """The dependency of a route on a role: 403 for a token of a lesser one, or one that does not count there.
 
-    def __init__(self, role: Role) -> None:
+    `anywhere`: for tokens that are bound to whatever tenants and namespaces.
+    """
+
+    def __init__(self, role: Role, anywhere: bool = False) -> None:
         self.role = role
+        self.anywhere = anywhere
         self.scheme_name = "token"
         self.model = HTTPBearer(
             description=f"A token of the role that is named, or of a later one: {', '.join(ROLES)}."
@@ -41,7 +45,10 @@ class Needs(SecurityBase):
         caller: Caller = connection.scope[CALLER]
         if not suffices(caller.role, self.role):
             raise Forbidden(f"this needs a token of role {self.role}; the token {caller.name} has role {caller.role}")
-        # Routes without a tenant in their path are for tokens that count everywhere.
+        if self.anywhere:
+            connection.scope[NEEDED] = Need(self.role, "")
+            return
+        # A route without a tenant in its path is for tokens that count everywhere.
         names = connection.path_params
         tenant = canonical_segment(names.get("tenant", ""))
         place = f"{tenant}/{canonical_segment(names['namespace'])}" if "namespace" in names else tenant
@@ -50,13 +57,15 @@ class Needs(SecurityBase):
         connection.scope[NEEDED] = Need(self.role, place)
 
 
-def _needs(role: Role) -> list[params.Depends]:
-    return [Security(Needs(role), scopes=[role])]
+def _needs(role: Role, anywhere: bool = False) -> list[params.Depends]:
+    return [Security(Needs(role, anywhere), scopes=[role])]
 
 
 READ: Final = _needs("read")
 OPERATE: Final = _needs("operate")
 ADMIN: Final = _needs("admin")
+READ_ANYWHERE: Final = _needs("read", anywhere=True)
+"""For what is no tenant's: also for tokens that are bound to some."""
 
 
 async def _viewer(connection: HTTPConnection) -> Scope:

@@ -146,6 +146,20 @@ class LayoutReader:
         consumers = {one.consumer_name: one.session for one in found}
         return StoredMembers(record.type, record.drained, dict(sorted(consumers.items())))
 
+    def has_namespace(self, namespace: str) -> bool:
+        """Whether a namespace was created, has a policy, or has topics."""
+        kept = (store_paths.namespace_record_path(namespace), store_paths.policy_path(namespace))
+        return any(self._nodes.get_all(kept)) or self.has_topics(namespace)
+
+    def has_topics(self, namespace: str) -> bool:
+        """Whether there is a topic in a namespace."""
+        return next(self.topics_of(namespace), None) is not None
+
+    def namespace_names(self, tenant: str) -> list[str]:
+        """The names of a tenant's namespaces, and of some that do not exist any more, sorted."""
+        found = {name for path in store_paths.tenant_paths(tenant) for name in self._nodes.children(path)}
+        return sorted(map(store_paths.decode, found))
+
     def namespace_policy(self, namespace: str) -> AutoScalePolicyOverride | None:
         """The override of a namespace, or None."""
         found = self.get(store_paths.policy_path(namespace))

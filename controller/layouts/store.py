@@ -57,7 +57,7 @@ class LayoutStore(LayoutReader):
 
     @contextmanager
     def write_policy(self) -> Iterator[Transaction]:
-        """A change of a namespace, by any node: `Conflict` when somebody else has made one at the same moment."""
+        """A change of a namespace or of its policy, by any node; `Conflict` when somebody else makes one just then."""
         transaction = Transaction(self._nodes)
         yield transaction
         try:

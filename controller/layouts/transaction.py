@@ -121,6 +121,16 @@ class Transaction(LayoutReader):
         self.members_of.add((topic, subscription))
         return self.delete(store_paths.consumer_path(topic, subscription, name))
 
+    def insert_namespace(self, namespace: str) -> None:
+        """Have a namespace exist, also without topics and policy."""
+        path = store_paths.namespace_record_path(namespace)
+        self.get(path)
+        self.put(path, b"")
+
+    def delete_namespace(self, namespace: str) -> bool:
+        """Undo `insert_namespace`; False when there is nothing to undo."""
+        return self.delete(store_paths.namespace_record_path(namespace))
+
     def set_namespace_policy(self, namespace: str, policy: AutoScalePolicyOverride) -> None:
         """Store the override of a namespace in place of the one before."""
         self.get(store_paths.policy_path(namespace))

@@ -15,6 +15,7 @@ and what the PIP does not need:
     /lives                  when the topic was created that was deleted and had been created last (ms)
     /outbox/{number}        announcements of one commit that wait for Kafka
     /sender                 number of the node that announced last (`schemas.messages.Sender`)
+    /namespaces/{tenant}/{namespace}    a namespace that was created; others exist by having topics or a policy
     /attended/{topic}       the topic needs a leader even if nobody asks for anything: it has sessions or operations
     /nodes/{url}            a node that is alive, and which process it is; ephemeral
     /nodes/copier           the store is being copied: no controller starts; ephemeral
@@ -33,7 +34,7 @@ from schemas.ids import topic_name, topic_parts
 TOPICS, POLICIES = "/topics", "/admin/policies"
 FORMAT_PATH, FORMAT = "/format", b"1"
 OUTBOX, ATTENDED, NODES, HOUSEKEEPER = "/outbox", "/attended", "/nodes", "/housekeeper"
-SENDER, LIVES = "/sender", "/lives"
+SENDER, LIVES, NAMESPACES = "/sender", "/lives", "/namespaces"
 COPIER, COPYING = f"{NODES}/copier", "/copying"
 _POLICY = "scalableTopicAutoScalePolicy"
 
@@ -114,6 +115,17 @@ def policy_path(namespace: str) -> str:
     """The node of a namespace's override."""
     tenant, _, name = namespace.partition("/")
     return f"{POLICIES}/{encode(tenant)}/{encode(name)}/{_POLICY}"
+
+
+def namespace_record_path(namespace: str) -> str:
+    """The node of a namespace that was created."""
+    tenant, _, name = namespace.partition("/")
+    return f"{NAMESPACES}/{encode(tenant)}/{encode(name)}"
+
+
+def tenant_paths(tenant: str) -> list[str]:
+    """The nodes that have nodes of a tenant's namespaces below them."""
+    return [f"{top}/{encode(tenant)}" for top in (NAMESPACES, POLICIES, TOPICS)]
 
 
 def node_path(url: str) -> str:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request
 
-from controller.access.roles import READ
+from controller.access.roles import READ_ANYWHERE
 
 routes = APIRouter(prefix="/admin/v2/brokers", tags=["nodes"])
 
 
-@routes.get("", dependencies=READ)
+@routes.get("", dependencies=READ_ANYWHERE)
 def list_nodes(request: Request) -> list[str]:
     """`host:port` of every node that runs and is known."""
     found: list[str] = request.app.state.alive()

@@ -11,12 +11,13 @@ from typing import Annotated, cast
 from fastapi import Depends, Query, Request
 from starlette.requests import HTTPConnection
 
+from controller import namespaces
 from controller.errors import PreconditionFailed
 from controller.service import ScalableTopicService
 from controller.sessions.connections import ConsumerConnections
 from controller.sessions.manager import SessionManager
 from controller.sessions.registry import SubscriptionRegistry
-from controller.topic_names import namespace_of_path, plain_name, topic_of_path
+from controller.topic_names import canonical_segment, namespace_of_path, plain_name, topic_of_path
 from controller.watch.layout_watcher import LayoutWatcher
 from schemas.messages import SubscriptionType
 
@@ -31,6 +32,10 @@ async def _body(request: Request) -> bytes:
 
 async def _service(request: Request) -> ScalableTopicService:
     return cast(ScalableTopicService, request.app.state.service)
+
+
+async def _namespaces(request: Request) -> namespaces.Namespaces:
+    return cast(namespaces.Namespaces, request.app.state.namespaces)
 
 
 async def _registry(request: Request) -> SubscriptionRegistry:
@@ -51,6 +56,10 @@ async def _watcher(connection: HTTPConnection) -> LayoutWatcher:
 
 async def _namespace(tenant: str, namespace: str) -> str:
     return namespace_of_path(tenant, namespace)
+
+
+async def _tenant(tenant: str) -> str:
+    return canonical_segment(tenant)
 
 
 async def _topic(tenant: str, namespace: str, topic: str) -> str:
@@ -80,10 +89,12 @@ async def _timestamp(timestamp: Annotated[str, Query(description=f"In ms since 1
 
 Body = Annotated[bytes, Depends(_body)]
 Service = Annotated[ScalableTopicService, Depends(_service)]
+Namespaces = Annotated[namespaces.Namespaces, Depends(_namespaces)]
 Registry = Annotated[SubscriptionRegistry, Depends(_registry)]
 Connections = Annotated[ConsumerConnections, Depends(_connections)]
 Sessions = Annotated[SessionManager, Depends(_sessions)]
 Watcher = Annotated[LayoutWatcher, Depends(_watcher)]
+Tenant = Annotated[str, Depends(_tenant)]
 Namespace = Annotated[str, Depends(_namespace)]
 Topic = Annotated[str, Depends(_topic)]
 SubscriptionName = Annotated[str, Depends(_subscription)]

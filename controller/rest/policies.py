@@ -1,6 +1,7 @@
 """Overrides of the auto split/merge policy over REST, of topics and of namespaces, as in Pulsar 5.
 
-Stage: `controller.policies` reads an override strictly, `controller.service` checks and stores it.
+Stage: `controller.policies` reads an override strictly; `controller.service`, for a namespace `controller.namespaces`,
+checks and stores it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from fastapi import APIRouter, Response
 
 from controller.access.roles import READ
 from controller.policies import parse_override
-from controller.rest.parameters import Body, Namespace, Service, Topic
+from controller.rest.parameters import Body, Namespace, Namespaces, Service, Topic
 from controller.rest.responses import ADMINISTERS, takes
 from schemas.metadata import AutoScalePolicyOverride
 
@@ -41,21 +42,21 @@ def remove_policy(service: Service, topic: Topic) -> None:
 
 
 @namespace_routes.get("", dependencies=READ, responses=_POLICY_READ)
-def get_namespace_policy(service: Service, namespace: Namespace) -> Response:
+def get_namespace_policy(namespaces: Namespaces, namespace: Namespace) -> Response:
     """The override of a namespace as it was set; 200 without a body when there is none, as Pulsar."""
-    return _policy_answer(service.namespace_policy(namespace))
+    return _policy_answer(namespaces.policy(namespace))
 
 
 @namespace_routes.post("", **takes(_POLICY))
-def set_namespace_policy(service: Service, namespace: Namespace, body: Body) -> None:
+def set_namespace_policy(namespaces: Namespaces, namespace: Namespace, body: Body) -> None:
     """Replace the override of a namespace; an empty body removes it."""
-    service.set_namespace_policy(namespace, parse_override(body))
+    namespaces.set_policy(namespace, parse_override(body))
 
 
 @namespace_routes.delete("", **ADMINISTERS)
-def remove_namespace_policy(service: Service, namespace: Namespace) -> None:
+def remove_namespace_policy(namespaces: Namespaces, namespace: Namespace) -> None:
     """Remove the override of a namespace."""
-    service.set_namespace_policy(namespace, None)
+    namespaces.set_policy(namespace, None)
 
 
 def _policy_answer(policy: AutoScalePolicyOverride | None) -> Response:

@@ -30,8 +30,13 @@ def namespace(controller: RunningController) -> str:
 
 def run(url: str, *arguments: str, environment: dict[str, str] | None = None, stdin: str | None = None) -> Result:
     """`anabranch topics ARGUMENTS` against `url`, in this process, in 100 columns."""
+    return run_any(url, "topics", *arguments, environment=environment, stdin=stdin)
+
+
+def run_any(url: str, *arguments: str, environment: dict[str, str] | None = None, stdin: str | None = None) -> Result:
+    """`anabranch ARGUMENTS`, the same way."""
     given = {"ANABRANCH_CONTROLLER_URL": url, "ANABRANCH_CONTROLLER_TOKEN": None, "COLUMNS": "100", "FORCE_COLOR": None}
-    return CliRunner().invoke(cli, ["topics", *arguments], input=stdin, env={**given, **(environment or {})})
+    return CliRunner().invoke(cli, list(arguments), input=stdin, env={**given, **(environment or {})})
 
 
 class Topics:

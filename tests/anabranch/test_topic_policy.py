@@ -14,9 +14,10 @@ CLOSED = f"http://{NOWHERE}"
 
 
 @pytest.fixture(params=["topic", "namespace"])
-def subject(request, topics, namespace):
+def subject(request, topics, controller, namespace):
     """A topic, then a namespace, without a policy."""
     if request.param == "namespace":
+        controller.node.namespaces.create(namespace)
         return namespace
     topics("create", f"{namespace}/orders")
     return f"topic://{namespace}/orders"
@@ -61,7 +62,8 @@ def test_options_take_units_and_go_before_json(topics, subject):
     }  # fmt: skip
 
 
-def test_every_field_has_an_option(topics, namespace):
+def test_every_field_has_an_option(topics, namespace, controller):
+    controller.node.namespaces.create(namespace)
     for wire, value in policy_override(Policy()).model_dump(by_alias=True).items():
         option = f"--{POLICY_FIELDS[wire].attribute.replace('_', '-')}"
         topics("policy", "set", namespace, option, str(value).lower())

@@ -41,6 +41,20 @@ def test_an_override_that_contradicts_the_clusters_policy_is_refused(strict, pat
     assert not strict.client.get(path).content
 
 
+def test_a_changed_policy_of_the_cluster_counts_for_the_next_override_of_topics_and_namespaces(tmp_path):
+    topic, namespace = (
+        "/admin/v2/scalable/a/b/t/autoScalePolicy",
+        "/admin/v2/namespaces/a/b/scalableTopicAutoScalePolicy",
+    )
+    for policy, status in ((ClusterPolicy("pip-483"), 204), (CLUSTER, 412)):
+        with run_controller(tmp_path / "layouts.db", policy=policy) as running:
+            running.client.put("/admin/v2/scalable/a/b/t")
+            found = [running.client.post(path, json={"minSegments": 9}).status_code for path in (namespace, topic)]
+            assert found == [status, status]
+            # What was set before stays, as in Pulsar; scaling is off where the whole contradicts itself.
+            assert running.client.get(topic).json() == {"minSegments": 9}
+
+
 def test_an_override_that_fits_the_clusters_policy_is_taken(strict):
     path = "/admin/v2/scalable/acme/strict/t/autoScalePolicy"
     assert strict.client.post(path, json={"minSegments": 8}).status_code == 204

@@ -28,12 +28,14 @@ SEGMENT = "/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}"
 SUBSCRIPTION_OF = f"{SEGMENT}/subscription/{{subscription}}"
 POLICY = "/admin/v2/namespaces/{tenant}/{namespace}/scalableTopicAutoScalePolicy"
 NAMESPACES = "/admin/v2/namespaces/{tenant}"
+OF_ALL = {("GET", "/admin/v2/brokers")}
+"""Calls for tokens that are bound to whatever."""
 CALLS: dict[Role, set[tuple[str, str]]] = {
     "read": {
         ("GET", "/admin/v2/scalable/{tenant}/{namespace}"), ("GET", TOPIC), ("GET", f"{TOPIC}/stats"),
         ("GET", f"{TOPIC}/operations"), ("GET", f"{TOPIC}/autoScalePolicy"), ("GET", POLICY), ("GET", CONSUMER),
         ("GET", f"{TOPIC}/watch"), ("WebSocket", f"{TOPIC}/watch"), ("GET", f"{SUBSCRIPTION_OF}/backlog"),
-        ("GET", "/admin/v2/brokers"),
+        ("GET", "/admin/v2/brokers"), ("GET", NAMESPACES),
     },
     "operate": {
         ("POST", f"{TOPIC}/split/{{segment}}"), ("POST", f"{TOPIC}/merge/{{first}}/{{second}}"),
@@ -42,6 +44,7 @@ CALLS: dict[Role, set[tuple[str, str]]] = {
         ("WebSocket", f"{TOPIC}/consumers"),
     },
     "admin": {
+        ("PUT", f"{NAMESPACES}/{{namespace}}"), ("DELETE", f"{NAMESPACES}/{{namespace}}"),
         ("PUT", TOPIC), ("DELETE", TOPIC), ("POST", f"{TOPIC}/autoScalePolicy"), ("DELETE", f"{TOPIC}/autoScalePolicy"),
         ("POST", POLICY), ("DELETE", POLICY), ("PUT", SEGMENT), ("POST", f"{SEGMENT}/terminate"), ("DELETE", SEGMENT),
         ("PUT", SUBSCRIPTION_OF), ("DELETE", SUBSCRIPTION_OF), ("POST", f"{SUBSCRIPTION_OF}/seek"),
@@ -148,9 +151,10 @@ def test_a_token_that_is_bound_opens_its_tenants_and_namespaces_and_no_others(gu
         "elsewhere": ["tenant/else"],
     }
     tokens = {name: add_token(guarded.file, name.replace(" ", "-"), "admin", scope) for name, scope in scopes.items()}
-    calls = {call for calls in CALLS.values() for call in calls if call != ("GET", NAMESPACES)}
+    calls = {call for calls in CALLS.values() for call in calls if call not in OF_ALL | {("GET", NAMESPACES)}}
     allowed = {name: {status(token, *call) != 403 for call in calls} for name, token in tokens.items()}
     assert allowed == {"in its namespace": {True}, "in its tenant": {True}, "elsewhere": {False}}
+    assert {status(token, *call) for token in tokens.values() for call in OF_ALL} == {200}
     said = guarded.call(tokens["elsewhere"], "GET", "/admin/v2/scalable/tenant/namespace").json()
     assert said == {"reason": "the token elsewhere is bound to tenant/else; this is of tenant/namespace"}
     for name in tokens:

@@ -159,6 +159,15 @@ def test_a_policy_of_a_namespace_is_set_read_and_binds_its_topics(
     java: JavaAdmin, admin: JavaAdminClient, space: str
 ) -> None:
     topic = f"topic://{space}/t"
+    unknown = missing(f"Namespace does not exist: {space}; create it, or a topic in it")
+    assert admin.namespaces("getScalableTopicAutoScalePolicy", space) == unknown
+    assert admin.namespaces("removeScalableTopicAutoScalePolicy", space) == unknown
+    assert admin.namespaces("deleteNamespace", space) == unknown
+    assert admin.namespaces("createNamespace", space) is None
+    assert admin.namespaces("createNamespace", space) == conflict(f"Namespace already exists: {space}")
+    assert space in admin.namespaces("getNamespaces", space.partition("/")[0])
+    assert admin.namespaces("getScalableTopicAutoScalePolicy", space) is None
+    assert admin.namespaces("deleteNamespace", space) is None
     admin.topics("createScalableTopic", topic, 1)
     assert admin.namespaces("getScalableTopicAutoScalePolicy", space) is None
     policy = java.policy(mergeMsgRateInThreshold=5000.0)
