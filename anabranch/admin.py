@@ -6,6 +6,7 @@ Stage: under `anabranch.commands.topics`, over the package `admin`. Exit codes: 
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
@@ -46,7 +47,12 @@ class AdminInterface:
     """One admin interface; `topics` has the calls; `expect` gives the result of one, or its message and exit code."""
 
     def __init__(
-        self, url: str, token: str | None, timeout_seconds: float = TIMEOUT_SECONDS, nodes: Sequence[str] = ()
+        self,
+        url: str,
+        token: str | None,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        nodes: Sequence[str] = (),
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         """`url` is the base, without `/admin/v2`; `nodes`: other servers that may have the token.
 
@@ -67,6 +73,7 @@ class AdminInterface:
             timeout_seconds=timeout_seconds,
             deadline_seconds=DEADLINE_SECONDS,
             nodes=nodes,
+            tls=tls,
         )
         self.url = transport.url
         self.topics = ScalableTopics(transport)

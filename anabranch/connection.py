@@ -15,6 +15,7 @@ import click
 
 from anabranch.admin import AdminInterface
 from anabranch.context import Context
+from schemas.exposure import url_exposures
 from schemas.ids import topic_parts
 from schemas.printable import printable
 
@@ -75,7 +76,10 @@ def connected(function: Callable[..., None]) -> Callable[..., None]:
         settings = context.settings.controller
         token = None if settings.token is None else settings.token.get_secret_value()
         url = arguments.pop("url") or settings.url
-        function(admin=AdminInterface(url, token, nodes=settings.nodes), **arguments)
+        for said in url_exposures(url) if token else ():
+            click.echo(f"Warning: {printable(said)}", err=True)
+        tls = context.settings.url_context()
+        function(admin=AdminInterface(url, token, nodes=settings.nodes, tls=tls), **arguments)
 
     output = click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
     url = click.option("--url", metavar="URL", help="Admin interface, instead of the settings' [controller] url.")

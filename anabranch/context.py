@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 from anabranch.logs import start_logging
+from schemas.exposure import exposures
 from schemas.settings import OWN_FILE, Settings, default_home, find_settings, load_settings
+
+log = logging.getLogger(__name__)
 
 DEMONSTRATION = Path("conf/demonstration.toml")
 """Laid over `conf/anabranch.toml` by a local run that is given no settings of its own."""
@@ -42,5 +46,10 @@ class Context:
         return load_settings(self.files, self.home)
 
     def start_logging(self, part: str) -> None:
-        """Log lines of a long-running part to stderr, as `[log] format` or the option says; raises `SettingsError`."""
+        """Log lines of a long-running part to stderr, as `[log] format` or the option says; raises `SettingsError`.
+
+        The first ones warn of what goes over a network in clear text.
+        """
         start_logging(part, self.log_level, self.log_format or self.settings.log.format)
+        for said in exposures(self.settings, part):
+            log.warning("%s", said)

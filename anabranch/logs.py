@@ -12,6 +12,8 @@ from schemas.printable import printable
 
 NOISY = ("py4j", "httpx", "httpcore", "uvicorn.access")
 """Loggers that say too much below warnings."""
+TALKATIVE = ("kazoo",)
+"""Loggers that say secrets below information: kazoo writes down its requests, the password of a log-in among them."""
 
 
 class TextLines(logging.Formatter):
@@ -65,5 +67,5 @@ def start_logging(part: str, level: str, log_format: str, file: Path | None = No
     handler = logging.StreamHandler() if file is None else logging.FileHandler(file, encoding="utf-8")
     handler.setFormatter(JsonLines(part) if log_format == "json" else TextLines(part))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=file is not None)
-    for noisy in NOISY:
-        logging.getLogger(noisy).setLevel(logging.WARNING)
+    for name, least in (*((name, logging.WARNING) for name in NOISY), *((name, logging.INFO) for name in TALKATIVE)):
+        logging.getLogger(name).setLevel(max(least, logging.getLogger().level))

@@ -45,10 +45,11 @@ MAX_SHUTDOWN_SECONDS = 5
 def serve(settings: Settings, ready: Callable[[str], None]) -> None:
     """Run the controller until SIGTERM or SIGINT; `ready` is called with its URL once it answers.
 
-    Raises `StartError` before anything runs.
+    Raises `StartError` or `SettingsError` before anything runs.
     """
     chosen = settings.controller
     access = _access(settings)
+    tls = settings.listener_context()
     with _listen(chosen, access) as listening:
         url = _url(chosen, listening)
         known = _known_nodes(settings, url)
@@ -82,6 +83,9 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> None:
                 server_header=False,
                 timeout_graceful_shutdown=MAX_SHUTDOWN_SECONDS,
             )
+            # The context follows its files; one that uvicorn makes would not.
+            config.load()
+            config.ssl = tls
 
             def started() -> None:
                 _avoid_long_collections()
@@ -217,4 +221,5 @@ def _url(chosen: ControllerSettings, listening: socket.socket) -> str:
         raise StartError(
             f"controller.host {host} is not an address by which others reach this node: set controller.node_url"
         )
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "https" if chosen.certificate else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

@@ -42,6 +42,7 @@ def run_executor(settings: Settings, ready: Callable[[str], None]) -> None:
             token.get_secret_value() if token else None,
             user_agent="anabranch-executor",
             timeout_seconds=chosen.request_timeout_seconds,
+            tls=settings.url_context(),
             nodes=settings.controller.nodes,
         )
     )

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import time
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 from confluent_kafka import KafkaError, KafkaException
@@ -20,7 +21,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from lab.java_home import SetupError, find_java
 from lab.processes import tethered
 from schemas.kafka import KAFKA_TOPICS
-from schemas.kafka_connection import KafkaConnection
+from schemas.kafka_connection import KafkaConnection, SecurityProtocol
 
 _FLAGS = [
     "-Xms64m",
@@ -69,6 +70,15 @@ class EmbeddedBroker:
         self.port, self._controller_port = port or found[0], found[1]
         self.process: subprocess.Popen[bytes] | None = None
 
+    protocol: SecurityProtocol = "PLAINTEXT"
+    """Of its listener."""
+    format_options: Sequence[str] = ()
+    """Of the tool that formats its folder."""
+
+    def more_properties(self) -> str:
+        """Lines of the configuration that a secured broker needs; a line break after each."""
+        return ""
+
     @property
     def bootstrap(self) -> str:
         """`host:port` of the broker."""
@@ -83,12 +93,13 @@ class EmbeddedBroker:
         """Writes the configuration, formats the folder if it is new, and answers the command that runs the broker."""
         self.folder.mkdir(parents=True, exist_ok=True)
         properties = self.folder / "server.properties"
-        properties.write_text(
-            _PROPERTIES.format(port=self.port, controller=self._controller_port, data=self.folder / "data")
-        )
+        ports = _PORTS.format(port=self.port, controller=self._controller_port, protocol=self.protocol)
+        properties.write_text(f"{ports}log.dirs={self.folder / 'data'}\n{_PROPERTIES}{self.more_properties()}")
+        properties.chmod(0o600)
         if not (self.folder / "data" / "meta.properties").is_file():
+            options = ["-t", _cluster_id(), "-c", str(properties), *self.format_options]
             run = subprocess.run(
-                self._java("kafka.tools.StorageTool", "format", "-t", _cluster_id(), "-c", str(properties)),
+                self._java("kafka.tools.StorageTool", "format", *options),
                 capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False,
             )  # fmt: skip
             if run.returncode:
@@ -168,16 +179,17 @@ def _cluster_id() -> str:
             return identity
 
 
-_PROPERTIES = """\
+_PORTS = """\
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+listeners={protocol}://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners={protocol}://127.0.0.1:{port}
+listener.security.protocol.map={protocol}:{protocol},CONTROLLER:PLAINTEXT
 controller.listener.names=CONTROLLER
-inter.broker.listener.name=PLAINTEXT
-log.dirs={data}
+inter.broker.listener.name={protocol}
+"""
+_PROPERTIES = """\
 num.partitions=1
 auto.create.topics.enable=false
 default.replication.factor=1

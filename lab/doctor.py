@@ -23,6 +23,7 @@ from lab.java_home import SetupError, find_java, java_version
 from lab.setup import LOCALFS_JAR, localfs_is_current, read_checksums, wrong_jars
 from lab.supervisor import leftovers, lock_owner
 from lake.tables import open_table
+from schemas.exposure import PARTS, exposures
 from schemas.settings import Settings, SettingsError, load_settings
 from schemas.tables import TABLES
 
@@ -50,7 +51,7 @@ def examine(home: Path | None, files: list[Path]) -> list[Finding]:
             Finding("settings", False, str(error), "correct the file; conf/anabranch.toml describes every key"),
         ]
     findings.append(Finding("settings", True, ", ".join(map(str, [settings.path("conf/anabranch.toml"), *files]))))
-    for check in (_policy, _tokens, _spark_conf, _jars, _disk, _memory, _ports, _local_run, _kafka, _lake):
+    for check in (_policy, _tokens, _spark_conf, _jars, _disk, _memory, _ports, _local_run, _transport, _kafka, _lake):
         findings += _guarded(check, settings)
     return findings
 
@@ -207,6 +208,18 @@ def _local_run(settings: Settings) -> Iterator[Finding]:
     yield Finding(
         "local run", not left, found, "the next local run ends them, and so does `anabranch reset` (make reset)"
     )
+
+
+def _transport(settings: Settings) -> Iterator[Finding]:
+    try:
+        for files in (settings.listener_context, settings.url_context, settings.metadata_context):
+            files()
+        settings.kafka_connection()
+    except SettingsError as error:
+        yield Finding("transport", False, str(error), "correct the file, or the setting that names it")
+        return
+    said = dict.fromkeys(line for part in PARTS for line in exposures(settings, part))
+    yield Finding("transport", True, "; ".join(said) or "encrypted, or on loopback")
 
 
 def _kafka(settings: Settings) -> Iterator[Finding]:

@@ -46,8 +46,11 @@ _OTHER_SPARK = re.compile(r"(SPARK|PYSPARK)_\w+|HADOOP_(HOME|CONF_DIR)")
 """Variables of a shell that is set up for another Spark than the one in this virtual environment."""
 
 
-_UNSECURED = 'security_protocol = "PLAINTEXT"\nusername = ""\npassword_file = ""\nca = ""\ncertificate = ""\nkey = ""\n'
-"""The broker of a local run is on loopback and its own, whatever the settings say of another."""
+_PLAIN_KAFKA = (
+    'security_protocol = "PLAINTEXT"\nusername = ""\npassword_file = ""\nca = ""\ncertificate = ""\nkey = ""\n'
+)
+_PLAIN_CONTROLLER = 'certificate = ""\nkey = ""\nclient_ca = ""\n'
+"""Broker and controller of a local run are its own and on loopback, whatever the settings say of others."""
 
 
 @dataclass
@@ -166,7 +169,8 @@ class LocalRun:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(
             "# Written by every local run: where its parts find one another.\n"
-            f'[kafka]\nbootstrap = "{bootstrap}"\n{_UNSECURED}[controller]\nport = {port}\nurl = "{url}"\n'
+            f'[kafka]\nbootstrap = "{bootstrap}"\n{_PLAIN_KAFKA}'
+            f'[controller]\nport = {port}\nurl = "{url}"\n{_PLAIN_CONTROLLER}'
         )
         return file
 

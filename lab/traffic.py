@@ -284,6 +284,7 @@ def controller_topics(settings: Settings) -> ScalableTopics:
             token.get_secret_value() if token else None,
             user_agent="anabranch-traffic",
             timeout_seconds=settings.executor.request_timeout_seconds,
+            tls=settings.url_context(),
             nodes=settings.controller.nodes,
         )
     )

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import re
+import ssl
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -26,6 +27,7 @@ from schemas.kafka_connection import (
     check_credential,
 )
 from schemas.metadata import Profile
+from schemas.tls import TlsError, TlsFiles, client_context, listener_context
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -190,23 +192,45 @@ class ZooKeeperAddress(NamedTuple):
     address: str
     """`host:port[,host:port…]`; empty: it is not on ZooKeeper."""
     chroot: str
+    is_encrypted: bool
 
 
 class ControllerSettings(_Section):
     url: str
     """Base URL of the admin REST interface that decisions are applied through."""
+    url_ca: str
+    """PEM file of the authorities that certificates at `url` are believed by; empty: those of the system."""
+    url_certificate: str
+    """PEM file of the certificate, with its chain, that clients show there (see `client_ca`); empty: none."""
+    url_key: str
+    """PEM file of that certificate's key, without a password."""
     host: str
     """Address that our own controller binds."""
     port: Port
     """Port that our own controller binds; 0 = a free one."""
+    certificate: str
+    """PEM file of the listener's certificate with its chain: it speaks TLS only. Empty: no TLS."""
+    key: str
+    """PEM file of that certificate's key, without a password."""
+    client_ca: str
+    """PEM file of the authorities of clients' certificates, which all have to show one then; empty: none is wanted."""
     node_url: Annotated[str, Field(pattern=r"^(https?://[^/?#\s]+/?)?$", max_length=512)]
     """URL of this controller for clients and other controllers; empty: the address that it is bound to."""
     nodes: tuple[NodeUrl, ...]
     """URLs of all controllers of the cluster: tokens are sent to them, and clients are redirected to them."""
     names: tuple[HostName, ...]
     """Further names by which clients reach this controller, of a proxy or a service; others are refused."""
-    metadata: Annotated[str, Field(pattern=r"^(sqlite|zk://[^/\s]+(/[\w.-]+)*/?)$", max_length=2048)]
-    """Where layouts and sessions are: `sqlite` (one controller) or `zk://host:port[,host:port…][/chroot]` (several)."""
+    metadata: Annotated[str, Field(pattern=r"^(sqlite|zks?://[^/\s]+(/[\w.-]+)*/?)$", max_length=2048)]
+    """Where layouts and sessions are: `sqlite` (one controller) or `zk://host:port[,host:port…][/chroot]` (several).
+
+    With `zks://` ZooKeeper is spoken to by TLS.
+    """
+    metadata_ca: str
+    """PEM file of the authorities that ZooKeeper's certificates are believed by; empty: those of the system."""
+    metadata_certificate: str
+    """PEM file of the certificate that ZooKeeper is shown; empty: none."""
+    metadata_key: str
+    """PEM file of that certificate's key, without a password."""
     metadata_auth: Credentials | None = None
     """`user:password` of ZooKeeper's digest authentication; by the environment only."""
     session_seconds: Annotated[float, Field(ge=1, le=3600)]
@@ -246,10 +270,26 @@ class ControllerSettings(_Section):
     @property
     def zookeeper(self) -> ZooKeeperAddress:
         """The address in `metadata`."""
-        if not self.metadata.startswith("zk://"):
-            return ZooKeeperAddress("", "")
-        address, _, chroot = self.metadata.removeprefix("zk://").partition("/")
-        return ZooKeeperAddress(address, f"/{chroot.strip('/') or 'anabranch'}")
+        scheme, _, place = self.metadata.partition("://")
+        address, _, chroot = place.partition("/")
+        if not address:
+            return ZooKeeperAddress("", "", False)
+        return ZooKeeperAddress(address, f"/{chroot.strip('/') or 'anabranch'}", scheme == "zks")
+
+    @model_validator(mode="after")
+    def _tls_fits_together(self) -> ControllerSettings:
+        for certificate, key in (
+            ("certificate", "key"), ("url_certificate", "url_key"), ("metadata_certificate", "metadata_key"),
+        ):  # fmt: skip
+            if bool(getattr(self, certificate)) != bool(getattr(self, key)):
+                raise ValueError(f"{certificate} and {key} belong together: give both or none")
+        if self.client_ca and not self.certificate:
+            raise ValueError("client_ca needs TLS: give certificate and key")
+        if self.certificate and self.node_url.startswith("http:"):
+            raise ValueError("node_url begins with http:, and with a certificate the controller speaks https only")
+        if (self.metadata_ca or self.metadata_certificate) and not self.metadata.startswith("zks:"):
+            raise ValueError('metadata_ca and metadata_certificate need metadata = "zks://…"')
+        return self
 
 
 class LocalSettings(_Section):
@@ -347,6 +387,31 @@ class Settings(_Section):
             key_password=chosen.key_password,
             **files,
         )
+
+    def listener_context(self) -> ssl.SSLContext | None:
+        """TLS of the controller's listener; None: it has none. Raises `SettingsError` when its files cannot be used."""
+        chosen = self.controller
+        if not chosen.certificate:
+            return None
+        return self._context(listener_context, chosen.certificate, chosen.key, chosen.client_ca)
+
+    def url_context(self) -> ssl.SSLContext:
+        """TLS of clients of the admin interface; raises `SettingsError` when its files cannot be used."""
+        chosen = self.controller
+        return self._context(client_context, chosen.url_certificate, chosen.url_key, chosen.url_ca)
+
+    def metadata_context(self) -> ssl.SSLContext | None:
+        """TLS towards ZooKeeper; None: it has none. Raises `SettingsError` when its files cannot be used."""
+        chosen = self.controller
+        if not chosen.zookeeper.is_encrypted:
+            return None
+        return self._context(client_context, chosen.metadata_certificate, chosen.metadata_key, chosen.metadata_ca)
+
+    def _context(self, make: Callable[[TlsFiles], ssl.SSLContext], *files: str) -> ssl.SSLContext:
+        try:
+            return make(TlsFiles(*(self.path(file) if file else None for file in files)))
+        except TlsError as error:
+            raise SettingsError(f"[controller] TLS: {error}") from error
 
     def _readable(self, key: str, value: str) -> Path | None:
         """The file that `key` names, None when it names none; `SettingsError` when it cannot be read."""

@@ -8,7 +8,7 @@ import click
 
 from anabranch.context import Context
 
-_PLACE = re.compile(r"sqlite|zk://[^/\s]+(/[\w.-]+)*/?")
+_PLACE = re.compile(r"sqlite|zks?://[^/\s]+(/[\w.-]+)*/?")
 
 
 @click.group("controller", invoke_without_command=True)

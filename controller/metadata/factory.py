@@ -16,11 +16,13 @@ from schemas.settings import Settings
 def open_metadata(settings: Settings) -> MetadataStore:
     """The metadata store of the settings; `StartError` when it cannot be used."""
     chosen = settings.controller
-    address, chroot = chosen.zookeeper
+    address, chroot, _ = chosen.zookeeper
     if not address:
         return SqliteStore(settings.path(chosen.database), UPGRADES)
     credentials = chosen.metadata_auth.get_secret_value() if chosen.metadata_auth else None
-    nodes = ZooKeeperStore(address, chroot, session_s=chosen.session_seconds, credentials=credentials)
+    nodes = ZooKeeperStore(
+        address, chroot, session_s=chosen.session_seconds, credentials=credentials, tls=settings.metadata_context()
+    )
     try:
         _check_format(nodes)
     except StoreError as error:

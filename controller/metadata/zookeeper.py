@@ -14,6 +14,8 @@ Stage: a `MetadataStore`. How the promises of the interface are kept with what Z
 
 from __future__ import annotations
 
+import logging
+import ssl
 import threading
 import zlib
 from collections.abc import Callable, Sequence
@@ -33,9 +35,9 @@ from kazoo.exceptions import (
     RuntimeInconsistency,
     SessionExpiredError,
 )
-from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.protocol.states import KazooState, ZnodeStat
-from kazoo.security import make_digest_acl
+from kazoo.security import Permissions, make_digest_acl
 
 from controller.errors import StartError
 from controller.metadata.base import (
@@ -60,7 +62,10 @@ from controller.metadata.callbacks import Callbacks, SessionListeners
 from controller.metadata.commit_plan import Action, PlanStep, paths_to_read, plan
 from controller.metadata.path_syntax import ROOT, check_path
 from controller.metadata.zookeeper_answers import PendingAnswers
+from controller.metadata.zookeeper_tls import TlsHandler
 from controller.metadata.zookeeper_watch import TreeWatch
+
+log = logging.getLogger(__name__)
 
 _COUNTERS = 256
 """Two commits disturb each other when one makes a node whose counter the other checks: rare, and harmless."""
@@ -97,13 +102,15 @@ class ZooKeeperStore(MetadataStore):
         session_s: float = 10.0,
         wait_s: float = 15.0,
         credentials: str | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         """Connect to `address` (`host:port,host:port`) and use the tree under `root`.
 
         `session_s`: the server drops the ephemerals of a client that it has not heard for that long, seconds (it has
         its own limits, and the last word); `wait_s`: the longest wait for an answer. `credentials`: `user:password` of
-        ZooKeeper's digest authentication; what this store makes then belongs to that user alone. Raises `StartError`
-        when no server answers in `wait_s`.
+        ZooKeeper's digest authentication; what this store makes then belongs to that user alone. `tls`: the servers
+        are spoken to by TLS, and believed by their certificates. Raises `StartError` when no server answers in
+        `wait_s`.
         """
         self._address, self._wait_s = address, wait_s
         self._tree, self._made = check_path(root) + "/tree", root + "/made"
@@ -119,15 +126,21 @@ class ZooKeeperStore(MetadataStore):
                 "auth_data": [("digest", credentials)],
                 "default_acl": [make_digest_acl(user, password, all=True)],
             }
-        self._client = KazooClient(hosts=address, timeout=session_s, connection_retry=_RECONNECT, **secured)
+        handler = SequentialThreadingHandler() if tls is None else TlsHandler(tls)
+        self._client = KazooClient(
+            hosts=address, timeout=session_s, handler=handler, connection_retry=_RECONNECT, **secured
+        )
         self._client.add_listener(self._on_state)
         try:
             self._client.start(wait_s)
             self._connected.wait(wait_s)
             self._make_roots()
+            if credentials is not None:
+                self._warn_of_open_nodes()
         except (KazooTimeoutError, KazooException) as error:
             self.close()
-            raise StartError(f"no ZooKeeper can be used at {address}: {_words(error)}") from error
+            reason = handler.refused if isinstance(handler, TlsHandler) and handler.refused else _words(error)
+            raise StartError(f"no ZooKeeper can be used at {address}: {reason}") from error
 
     def get(self, path: str) -> Stored | None:
         """See `MetadataStore`."""
@@ -311,6 +324,17 @@ class ZooKeeperStore(MetadataStore):
                 multi.create(f"{self._made}/{number}")
             # All of it or nothing; when another controller was faster, nothing.
             multi.commit()
+
+    def _warn_of_open_nodes(self) -> None:
+        """What was made before anybody logged in stays everybody's: ZooKeeper knows rights by node, not by tree."""
+        for node in (self._tree, self._made):
+            acls, _ = self._client.get_acls(node)
+            if any(acl.id.scheme == "world" and acl.perms & ~Permissions.READ for acl in acls):
+                log.warning(
+                    "%s in ZooKeeper was made without a log-in, and everybody who reaches it can change it: `anabranch "
+                    "controller copy` to another root makes all of it anew, for this user alone", node
+                )  # fmt: skip
+                return
 
     def _ask(self, *requests: Callable[[], Any]) -> list[Any]:
         """The answers, asked for at once. Raises `StoreUnavailable`, and kazoo's errors that concern a node."""

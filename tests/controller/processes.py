@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,8 +19,16 @@ ROOT = Path(__file__).resolve().parents[2]
 class ControllerProcess:
     """A controller on one database through all its restarts."""
 
-    def __init__(self, folder: Path, segments: str = "none", bootstrap: str = NOWHERE, more: str = "") -> None:
-        """`more`: further lines of `[controller]`."""
+    def __init__(
+        self,
+        folder: Path,
+        segments: str = "none",
+        bootstrap: str = NOWHERE,
+        more: str = "",
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """`more`: further lines of `[controller]`; `tls` is the client's."""
+        self._tls = tls
         self._folder, self._segments, self._bootstrap, self._more = folder, segments, bootstrap, more
         self.url = ""
         """Of the present life."""
@@ -48,9 +57,11 @@ class ControllerProcess:
             try:
                 assert process.stdout is not None
                 line = process.stdout.readline()
-                assert line.startswith("controller ready at http://127.0.0.1:"), Path(log.name).read_text()
+                assert line.startswith(f"controller ready at {'https' if self._tls else 'http'}://127.0.0.1:"), Path(
+                    log.name
+                ).read_text()
                 self.url = line.split()[-1]
-                with httpx.Client(base_url=self.url, timeout=60) as client:
+                with httpx.Client(base_url=self.url, timeout=60, verify=self._tls or True) as client:
                     yield client, process
             finally:
                 process.kill()

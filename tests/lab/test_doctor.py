@@ -92,6 +92,17 @@ def test_kafka_must_answer_unless_it_is_this_machines_own(tmp_path, jars, bootst
     assert bootstrap in kafka.found
 
 
+def test_certificates_that_cannot_be_used_are_named_and_clear_text_is_told_of(tmp_path, jars):
+    file = home_with(tmp_path)
+    common = file.read_text()
+    file.write_text(f'{common}[controller]\ncertificate = "nowhere.pem"\nkey = "nowhere.key"\n')
+    assert "nowhere.pem" in wrong(file)["transport"].found
+    file.write_text(f'{common}[controller]\nurl = "http://c.invalid:8080"\n')
+    (transport,) = (finding for finding in examine(HOME, [file]) if finding.check == "transport")
+    assert transport.ok
+    assert "without TLS" in transport.found
+
+
 @pytest.mark.broker
 def test_a_kafka_that_answers_is_well(tmp_path, jars, broker):
     file = home_with(tmp_path)

@@ -117,17 +117,18 @@ def test_a_topic_name_may_hold_slashes():
 
 
 @pytest.mark.parametrize(
-    ("metadata", "address", "chroot"),
+    ("metadata", "address"),
     [
-        ("sqlite", "", ""),
-        ("zk://a:2181", "a:2181", "/anabranch"),
-        ("zk://a:2181,b:2181/x/y/", "a:2181,b:2181", "/x/y"),
+        ("sqlite", ("", "", False)),
+        ("zk://a:2181", ("a:2181", "/anabranch", False)),
+        ("zk://a:2181,b:2181/x/y/", ("a:2181,b:2181", "/x/y", False)),
+        ("zks://a:2281,b:2281/x", ("a:2281,b:2281", "/x", True)),
     ],
 )
-def test_the_metadata_store_is_named_by_one_address(tmp_path, metadata, address, chroot):
+def test_the_metadata_store_is_named_by_one_address(tmp_path, metadata, address):
     environment = {"ANABRANCH_CONTROLLER_METADATA": metadata, "ANABRANCH_CONTROLLER_METADATA_AUTH": "me:s3cret"}
     settings = load(tmp_path, "", environment)
-    assert settings.controller.zookeeper == (address, chroot)
+    assert settings.controller.zookeeper == address
     assert "s3cret" not in repr(settings)
 
 

@@ -17,9 +17,11 @@ from anabranch.cli import cli
 from lab.archive import ensure_archive
 from lab.broker import EmbeddedBroker, create_topics, is_serving
 from schemas.kafka import KAFKA_TOPICS
+from schemas.kafka_connection import PASSWORD_VARIABLE
 from schemas.settings import load_settings
 from streaming.session import start_session
 from streaming.sink import LakeSink
+from tests.secured_broker import password_of
 from tests.streaming.jobs import HOME, Job, SessionJob
 from tests.waiting import wait_until
 
@@ -30,7 +32,10 @@ def spark(jars, tmp_path_factory) -> Iterator[SparkSession]:
     warehouse = str(tmp_path_factory.mktemp("warehouse"))
     settings = load_settings(environment={})
     ensure_archive(settings, print)
-    session = start_session(settings, {"spark.sql.warehouse.dir": warehouse})
+    with pytest.MonkeyPatch.context() as environment:
+        # What the JVM has in its environment is settled when it starts.
+        environment.setenv(PASSWORD_VARIABLE, password_of("job"))
+        session = start_session(settings, {"spark.sql.warehouse.dir": warehouse})
     yield session
     session.stop()
 

@@ -189,3 +189,11 @@ def test_what_a_user_has_made_is_closed_to_everybody_else(zookeeper: EmbeddedZoo
             ZooKeeperStore(zookeeper.address, root, credentials=credentials)
     for store in (owner, again):
         store.close()
+
+
+def test_a_tree_from_before_anybody_logged_in_is_warned_of(
+    zookeeper: EmbeddedZooKeeper, root: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for credentials, lines in ((None, 0), ("anabranch:s3cret", 1)):
+        ZooKeeperStore(zookeeper.address, root, credentials=credentials).close()
+        assert len([line for line in caplog.messages if "made without a log-in" in line]) == lines

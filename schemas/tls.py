@@ -1,0 +1,125 @@
+"""TLS contexts that follow their files: a certificate that is renewed on disk is that of the next connection.
+
+Stage: made from the settings, by the controller for its listener and by every client of it and of ZooKeeper.
+Certificates live for days or weeks now, processes for longer. What was opened before keeps its certificate; files that
+do not fit together (a certificate that is written before its key) change nothing until they do.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+
+class TlsError(ValueError):
+    """The files cannot be used; the message says which and why."""
+
+
+@dataclass(frozen=True)
+class TlsFiles:
+    """PEM files of one end of a connection."""
+
+    certificate: Path | None = None
+    """Our certificate with its chain; None: we show none."""
+    key: Path | None = None
+    """Its key, without a password."""
+    ca: Path | None = None
+    """Authorities that the other end's certificate is believed by. None: the system's; no client has to show one."""
+
+    @property
+    def all(self) -> list[Path]:
+        """Those that there are."""
+        return [file for file in (self.certificate, self.key, self.ca) if file is not None]
+
+
+def listener_context(files: TlsFiles) -> ssl.SSLContext:
+    """For a server; with `ca` clients have to show a certificate. Raises `TlsError`."""
+    return _Following(ssl.PROTOCOL_TLS_SERVER, files)
+
+
+def client_context(files: TlsFiles) -> ssl.SSLContext:
+    """For a client that believes its server by certificate and name. Raises `TlsError`."""
+    return _Following(ssl.PROTOCOL_TLS_CLIENT, files)
+
+
+class _Following(ssl.SSLContext):
+    """Gives each connection to a context of the files as they are then; asyncio and httpcore take it for that one."""
+
+    _current: ssl.SSLContext
+
+    def __new__(cls, protocol: int, files: TlsFiles) -> _Following:
+        return super().__new__(cls, protocol)
+
+    def __init__(self, protocol: int, files: TlsFiles) -> None:
+        self._files, self._lock = files, threading.Lock()
+        self._stamps = _stamps(files)
+        self._current = _context(protocol, files)
+
+    def wrap_bio(self, *arguments: Any, **options: Any) -> ssl.SSLObject:
+        return self._fresh().wrap_bio(*arguments, **options)
+
+    def wrap_socket(self, *arguments: Any, **options: Any) -> ssl.SSLSocket:
+        return self._fresh().wrap_socket(*arguments, **options)
+
+    def _fresh(self) -> ssl.SSLContext:
+        with self._lock:
+            stamps = _stamps(self._files)
+            if stamps != self._stamps:
+                self._stamps = stamps
+                named = ", ".join(map(str, self._files.all))
+                try:
+                    self._current = _context(self.protocol, self._files)
+                except TlsError as error:
+                    log.warning("the certificate is not renewed, new connections get the one before: %s", error)
+                else:
+                    log.info("new connections get the certificate that is now in %s", named)
+            return self._current
+
+
+def _context(protocol: int, files: TlsFiles) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if files.certificate is not None:
+        key = files.key
+        what = f"{files.certificate} with the key {key}"
+        # A password would be asked for on the terminal.
+        _load(what, lambda: context.load_cert_chain(str(files.certificate), key, password=_no_password))
+    if files.ca is not None:
+        _load(str(files.ca), lambda: context.load_verify_locations(files.ca))
+        context.verify_mode = ssl.CERT_REQUIRED
+    elif protocol == ssl.PROTOCOL_TLS_CLIENT:
+        context.load_default_certs()
+    return context
+
+
+def _load(what: str, load: Callable[[], None]) -> None:
+    try:
+        load()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise TlsError(f"cannot use {what}: {reason}") from error
+
+
+def _no_password() -> str:
+    raise ValueError("the key has a password: give one without, that only this user can read")
+
+
+def _stamps(files: TlsFiles) -> list[tuple[int, int, int] | None]:
+    """What changes when a file does; None for one that is away."""
+    found: list[tuple[int, int, int] | None] = []
+    for file in files.all:
+        try:
+            about = os.stat(file)
+        except OSError:
+            found.append(None)
+        else:
+            found.append((about.st_mtime_ns, about.st_size, about.st_ino))
+    return found
