@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
-from uuid import NAMESPACE_URL, uuid5
+from uuid import NAMESPACE_URL, UUID, uuid5
 
 import numpy as np
 import pyarrow as pa
@@ -46,6 +46,14 @@ _MAX_REBUILDS = 100
 def rebuilt_generation(generation: str, number: int) -> str:
     """The id of the `number`-th checkpoint that is rebuilt from a generation: by it the next rebuild knows that."""
     return str(uuid5(NAMESPACE_URL, f"anabranch:rebuilt:{generation}:{number}"))
+
+
+def is_rebuilt_generation(generation: str) -> bool:
+    """Whether the id is of a checkpoint that was rebuilt; Spark's own ids are random."""
+    try:
+        return UUID(generation).version == 5
+    except ValueError:
+        return False
 
 
 def free_generation(generation: str, is_used: Callable[[str], bool]) -> str:

@@ -6,8 +6,9 @@ Never used in a forked child: delta-rs' runtime refuses that (it hangs there); p
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
@@ -49,8 +50,7 @@ def create_table(lake: str | Path, table: Table) -> DeltaTable:
     Raises `LakeError` when this release cannot write to the table as it is.
     """
     path = table_path(lake, table)
-    if "://" not in path:
-        Path(path).mkdir(parents=True, exist_ok=True)
+    make_folder(path)
     try:
         delta = DeltaTable.create(
             path,
@@ -67,6 +67,12 @@ def create_table(lake: str | Path, table: Table) -> DeltaTable:
         ) from error
     _check(delta, path, table)
     return _relaxed(delta, path, table)
+
+
+def make_folder(path: str) -> None:
+    """Makes a table's folder, where there are folders: an object store has none."""
+    if "://" not in path:
+        Path(path).mkdir(parents=True, exist_ok=True)
 
 
 def create_lake(lake: str | Path) -> dict[str, DeltaTable]:
@@ -113,8 +119,9 @@ class OpenTable:
             self._opened_at = self._table.version()
         return self._table
 
-    def append(self, rows: pa.Table, app: str, number: int) -> None:
-        """One commit with all rows, which leaves `number` as the newest transaction of `app` in the table.
+    def append(self, rows: pa.Table, app: str, number: int, more: Mapping[str, int] = MappingProxyType({})) -> None:
+        """One commit with all rows, which leaves `number` as the newest transaction of `app` in the table, and those of
+        `more` as well.
 
         Of two commits at once with the same `app` one fails with `CommitFailedError` (Delta's rule for transactions).
         Raises `DeltaError` or `OSError`.
@@ -123,7 +130,9 @@ class OpenTable:
             self._table,
             rows,
             mode="append",
-            commit_properties=CommitProperties(app_transactions=[Transaction(app, number)]),
+            commit_properties=CommitProperties(
+                app_transactions=[Transaction(*one) for one in {app: number, **more}.items()]
+            ),
         )
 
     def newest_transaction(self, app: str) -> int | None:

@@ -1,15 +1,16 @@
-"""The checkpoint folder of the query: one job at a time, and the one that the lake's newest rows came from.
+"""The checkpoint of the query: one job at a time, and the one that the lake's newest rows came from.
 
-Stage: start-up. The lock is the operating system's, held as long as the driver lives. The identity of a checkpoint is
-the query id that Spark writes into it. The sink's transactions carry it, so a new checkpoint is never mistaken for an
-old one. An old copy of a checkpoint can: its next batches would have numbers that the lake already holds, with other
-records in them.
+Stage: start-up. The lock on a local folder is the operating system's, held as long as the driver lives. The identity
+of a checkpoint is the query id that Spark writes into it. The sink's transactions carry it, so a new checkpoint is
+never mistaken for an old one. An old copy of a checkpoint can: its next batches would have numbers that the lake
+already holds, with other records in them.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import secrets
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
-from pyspark.sql import SparkSession
+
+from engine.history import is_rebuilt_generation
+from streaming.storage import IDENTITY, CheckpointFiles, is_local
+
+REBUILT = "rebuilt"
+"""Folder of what the first start on a rebuilt checkpoint begins with."""
 
 
 class CheckpointInUse(RuntimeError):
@@ -36,32 +42,27 @@ class Place:
     """Identity of the query, which `batches.generation` shows."""
     newest_batch: int
     """Number of the newest batch that was begun; -1: none."""
+    newest_ended: int = -1
+    """Number of the newest batch that was ended; -1: none."""
 
 
-def read_place(spark: SparkSession, checkpoint: str) -> Place | None:
-    """How far the checkpoint has come, on any storage; None: there is none yet."""
-    jvm = spark.sparkContext._gateway.jvm
-    folder = jvm.org.apache.hadoop.fs.Path(checkpoint)
-    files = folder.getFileSystem(spark._jsc.hadoopConfiguration())
-    metadata = jvm.org.apache.hadoop.fs.Path(folder, "metadata")
-    offsets = jvm.org.apache.hadoop.fs.Path(folder, "offsets")
-    listed = files.listStatus(offsets) if files.exists(offsets) else []
-    numbers = [int(name) for name in (status.getPath().getName() for status in listed) if name.isdigit()]
-    if not files.exists(metadata):
+def read_place(files: CheckpointFiles) -> Place | None:
+    """How far the checkpoint has come; None: there is none yet."""
+    begun, ended = (max(files.numbers(folder), default=-1) for folder in ("offsets", "commits"))
+    metadata = files.text(IDENTITY)
+    if metadata is None:
         # With a log and no identity it is damaged, which Spark finds and says.
-        return Place("", max(numbers)) if numbers else None
-    stream = files.open(metadata)
-    try:
-        query = json.loads(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))["id"]
-    finally:
-        stream.close()
-    return Place(query, max(numbers, default=-1))
+        return Place("", begun, ended) if begun >= 0 else None
+    return Place(json.loads(metadata)["id"], begun, ended)
 
 
-def check_place(checkpoint: str, place: Place | None, lake: str, newest_written: int | None) -> None:
+def check_place(
+    checkpoint: str, place: Place | None, lake: str, newest_written: int | None, has_first_start: bool = False
+) -> None:
     """Raises `CheckpointUnfit` unless a lake that holds rows can go on from this place.
 
     `newest_written` is the newest batch of the place's own query in the lake; None: the lake has none of it.
+    `has_first_start`: whether the state of a rebuilt checkpoint is there (`streaming.rebuild`).
     """
     if place is None:
         raise CheckpointUnfit(
@@ -71,6 +72,11 @@ def check_place(checkpoint: str, place: Place | None, lake: str, newest_written:
             "from its earliest record, the lake gets rows of the same records once more under a new generation, and "
             "cooldowns and the numbers of decisions start again"
         )
+    if place.newest_ended < 0 and is_rebuilt_generation(place.query) and not has_first_start:
+        raise CheckpointUnfit(
+            f"the checkpoint {checkpoint} was made by `anabranch state rebuild`, and what the first start on it begins "
+            f"with is missing: its folder {REBUILT}. Copy the checkpoint as a whole, or move it away and rebuild again"
+        )
     if newest_written is not None and newest_written > place.newest_batch:
         raise CheckpointUnfit(
             f"the checkpoint {checkpoint} is an old copy: it has come to batch {place.newest_batch}, and the lake "
@@ -79,23 +85,33 @@ def check_place(checkpoint: str, place: Place | None, lake: str, newest_written:
         )
 
 
+def holder_name() -> str:
+    """This process, for people, and unlike any other."""
+    return f"process {os.getpid()} on {socket.gethostname()}, {secrets.token_hex(4)}"
+
+
 @contextmanager
-def lock_checkpoint(checkpoint: str) -> Iterator[None]:
-    """Locks a local checkpoint folder; raises `CheckpointInUse` for a second job. A remote one is not locked."""
-    if "://" in checkpoint:
-        yield
+def lock_checkpoint(checkpoint: str, holder: str) -> Iterator[str | None]:
+    """Locks a local checkpoint folder; raises `CheckpointInUse` for a second job.
+
+    Answers who had the lock before, and is gone; None: nobody, or the checkpoint is on another storage, where no
+    process has a lock. There the lease on the lake alone keeps a second job away (`lake.job_lease`).
+    """
+    if not is_local(checkpoint):
+        yield None
         return
-    path = Path(checkpoint)
+    path = Path(checkpoint).resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     file = path.with_name(path.name + ".lock")
     lock = FileLock(file, timeout=0)
     try:
         lock.acquire()
     except Timeout as error:
-        holder = file.read_text().strip() or "unknown"
-        raise CheckpointInUse(f"the checkpoint {path} is in use by {holder}; stop that job first") from error
+        said = file.read_text().strip() or "unknown"
+        raise CheckpointInUse(f"the checkpoint {path} is in use by {said}; stop that job first") from error
     try:
-        file.write_text(f"process {os.getpid()} on {socket.gethostname()}")
-        yield
+        before = file.read_text().strip()
+        file.write_text(holder)
+        yield before or None
     finally:
         lock.release()

@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from datetime import datetime, timezone
 from pathlib import Path
 
 from py4j.protocol import Py4JNetworkError
@@ -20,8 +21,9 @@ from engine.families import bucket_packer
 from engine.kernel.packing import PACKED_DDL
 from engine.kernel.records import OUTPUT_DDL
 from engine.kernel.settings import EngineSettings
+from lake.job_lease import Claim, JobLease, hold_lake
 from schemas.settings import Settings, SettingsError
-from streaming.checkpoint import CheckpointUnfit, check_place, lock_checkpoint, read_place
+from streaming.checkpoint import CheckpointUnfit, check_place, holder_name, lock_checkpoint, read_place
 from streaming.policy import NotAnnounced, announce_policy, configured_policy
 from streaming.processor import BucketProcessor
 from streaming.rebuild import STATE_DDL, first_start
@@ -29,6 +31,7 @@ from streaming.scratch import scratch_folder
 from streaming.session import start_session
 from streaming.sink import LakeSink
 from streaming.sources import raw_rows
+from streaming.storage import checkpoint_of, files_of, spark_location
 from streaming.ticks import TickWriter
 from streaming.upgrade import adopt_operator
 from streaming.watch import JobWatch
@@ -67,7 +70,7 @@ def engine_settings(settings: Settings) -> EngineSettings:
 def operator_output(spark: SparkSession, settings: Settings) -> DataFrame:
     """The streaming frame from Kafka to the operator's output (`OUTPUT_DDL`)."""
     stream = settings.stream
-    start = first_start(checkpoint_of(settings))
+    start = first_start(files_of(spark, checkpoint_of(settings)))
     if start is not None and start.buckets != stream.buckets:
         raise SettingsError(f"the checkpoint was rebuilt with {start.buckets} buckets, [stream] has {stream.buckets}")
     rows = raw_rows(
@@ -111,18 +114,12 @@ def start_query(spark: SparkSession, settings: Settings, sink: LakeSink) -> Stre
     return (
         operator_output(spark, settings)
         .writeStream.queryName(QUERY_NAME)
-        .option("checkpointLocation", checkpoint_of(settings))
+        .option("checkpointLocation", spark_location(checkpoint_of(settings)))
         .outputMode("append")
         .trigger(processingTime="0 seconds")
         .foreachBatch(sink.write)
         .start()
     )
-
-
-def checkpoint_of(settings: Settings) -> str:
-    """The checkpoint: an absolute folder, or the URL as it stands."""
-    checkpoint = settings.stream.checkpoint
-    return checkpoint if "://" in checkpoint else str(settings.path(checkpoint))
 
 
 @contextmanager
@@ -141,20 +138,27 @@ def run_job(
     session: Callable[[Settings, Path], AbstractContextManager[SparkSession]] = own_session,
     sink_type: type[LakeSink] = LakeSink,
 ) -> None:  # fmt: skip
-    """Runs the job until `stop` is set. Raises `CheckpointInUse`, `JobFailed`, `MetricsError`, `SettingsError`.
+    """Runs the job until `stop` is set. Raises `CheckpointInUse`, `NoLease`, `JobFailed`, `MetricsError`,
+    `SettingsError`.
 
     `new_checkpoint`: a missing checkpoint is created, even though the lake has rows of another. `session`
     gives the session to run on; it is opened once nothing but Spark can refuse to start.
     """
     configured_policy(settings)
     own_files = scratch_folder(settings.path(settings.local.folder) / "scratch")
-    with lock_checkpoint(checkpoint_of(settings)), own_files as scratch, JobWatch(settings) as watch:
+    checkpoint = checkpoint_of(settings)
+    with ExitStack() as held:
+        lock = held.enter_context(lock_checkpoint(checkpoint, holder := holder_name()))
+        scratch, watch = held.enter_context(own_files), held.enter_context(JobWatch(settings))
         ticks = TickWriter(settings.kafka_connection(), settings.stream.tick_seconds)
         sink = sink_type(settings.lake_path, settings.stream.bulk_writer, ticks.ask, watch.observe_batch)
+        claim = Claim(holder, checkpoint, datetime.now(timezone.utc), gone=lock)
+        lease = held.enter_context(hold_lake(settings.lake_path, claim, stop))
+        sink.hold(lease)
         with session(settings, scratch) as spark:
             try:
                 _check_checkpoint(spark, settings, sink, new_checkpoint)
-                adopt_operator(spark, checkpoint_of(settings))
+                adopt_operator(spark, spark_location(checkpoint))
                 query = start_query(spark, settings, sink)
                 ticks.start()
                 watch.expect_evaluations()
@@ -162,9 +166,9 @@ def run_job(
                     "reading %s, writing %s, checkpoint %s",
                     settings.kafka.bootstrap,
                     settings.lake_path,
-                    checkpoint_of(settings),
+                    checkpoint,
                 )
-                _run_until(stop, query, watch)
+                _run_until(stop, query, watch, lease)
             except NotAnnounced as error:
                 raise JobFailed(str(error)) from error
             except PySparkException as error:
@@ -181,7 +185,8 @@ def run_job(
 def _check_checkpoint(spark: SparkSession, settings: Settings, sink: LakeSink, new_checkpoint: bool) -> None:
     """Raises `PersonNeeded` when the lake cannot go on from the checkpoint."""
     checkpoint, lake = checkpoint_of(settings), settings.lake_path
-    place = read_place(spark, checkpoint)
+    files = files_of(spark, checkpoint)
+    place = read_place(files)
     if not sink.has_batches():
         return
     if place is None and new_checkpoint:
@@ -191,15 +196,19 @@ def _check_checkpoint(spark: SparkSession, settings: Settings, sink: LakeSink, n
         )
         return
     try:
-        check_place(checkpoint, place, lake, sink.newest_batch(place.query) if place else None)
+        newest_written = sink.newest_batch(place.query) if place else None
+        check_place(checkpoint, place, lake, newest_written, has_first_start=first_start(files) is not None)
     except CheckpointUnfit as error:
         raise PersonNeeded(str(error)) from error
 
 
-def _run_until(stop: threading.Event, query: StreamingQuery, watch: JobWatch) -> None:
+def _run_until(stop: threading.Event, query: StreamingQuery, watch: JobWatch, lease: JobLease) -> None:
     try:
         while not stop.is_set() and not query.awaitTermination(1):
             watch.look(query)
+            if lease.lost is not None:
+                query.stop()
+                raise JobFailed(str(lease.lost)) from lease.lost
         if stop.is_set():
             _end_between_batches(query, MAX_STOP_SECONDS)
     except StreamingQueryException as error:
@@ -233,6 +242,7 @@ _REMEDIES = {
         "the checkpoint is damaged: put its newest copy in its place, or move it away: `anabranch state rebuild` makes "
         "one from the lake, and `anabranch stream --new-checkpoint` starts over"
     ),
+    "LeaseLost": "another job has taken over this lake while this one was silent; this one has written nothing since",
     "No space left on device": "the disk is full: make room; the next start goes on where this one stopped",
     "UnknownTopicOrPartition": "a Kafka topic is missing: the three of schemas/kafka.py have to be there first",
     "StateError": "the stored state was written by another release: run that one, or a newer one",

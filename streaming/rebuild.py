@@ -7,12 +7,9 @@ state of every bucket and where to read Kafka on. Spark is given them as long as
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,13 +24,15 @@ from lake.tables import open_table, read_columns
 from schemas.kafka import KAFKA_TOPICS
 from schemas.kafka_connection import KafkaConnection
 from schemas.tables import TABLES
+from streaming.checkpoint import REBUILT
 from streaming.processor import FINGERPRINT
 from streaming.sink import APP
+from streaming.storage import IDENTITY, CheckpointFiles, spark_location
 
 STATE_DDL = ", ".join(["bucket INT", *(f"{name} BINARY" for name in (FINGERPRINT, *PARTS))])
 """A bucket's packed state, as its state variables have it."""
 _STATE = pa.schema([("bucket", pa.int32()), *((name, pa.binary()) for name in (FINGERPRINT, *PARTS))])
-_FOLDER = "rebuilt"
+_START, _STATE_FILE = f"{REBUILT}/start.json", f"{REBUILT}/state.parquet"
 _EARLIEST = -2
 """Spark's word for the earliest record of a partition."""
 
@@ -69,36 +68,32 @@ class Rebuilt:
     """What Kafka has dropped of which nothing is on record; a line each."""
 
 
-def first_start(checkpoint: str) -> FirstStart | None:
+def first_start(files: CheckpointFiles) -> FirstStart | None:
     """What the next start has to begin with; None when the checkpoint was not rebuilt, or has already run."""
-    path = Path(checkpoint)
-    file = path / _FOLDER / "start.json"
-    if "://" in checkpoint or not file.exists() or any((path / "commits").glob("[0-9]*")):
+    said = files.text(_START)
+    if said is None or files.numbers("commits"):
         return None
-    start = json.loads(file.read_text())
+    start = json.loads(said)
     offsets = {
         topic: {int(partition): offset for partition, offset in of_topic.items()}
         for topic, of_topic in start["startingOffsets"].items()
     }
-    return FirstStart(start["buckets"], offsets, str(file.with_name("state.parquet")))
+    return FirstStart(start["buckets"], offsets, f"{spark_location(files.checkpoint)}/{_STATE_FILE}")
 
 
 def rebuild_checkpoint(
-    lake: str, checkpoint: str, settings: EngineSettings, configured: ConfiguredPolicy, buckets: int,
+    lake: str, files: CheckpointFiles, settings: EngineSettings, configured: ConfiguredPolicy, buckets: int,
     bucket_of: Callable[[list[str]], Mapping[str, int]], bounds: Mapping[str, Mapping[int, tuple[int, int]]],
 ) -> Rebuilt:  # fmt: skip
-    """Makes the checkpoint folder, which must not exist yet; the caller has its lock.
+    """Makes the checkpoint, which must not exist yet, on any storage; the caller has its lock and the lake's lease.
 
     `bucket_of` says where topics belong; `bounds` are Kafka's first and next offset of every partition. Raises
-    `RebuildError`, and what Delta and the file system raise.
+    `RebuildError`, and what Delta, the file system and Hadoop raise.
     """
-    path = Path(checkpoint)
-    if "://" in checkpoint:
+    if not files.is_empty():
         raise RebuildError(
-            f"a checkpoint is rebuilt in a local folder, and {checkpoint} is none: rebuild, then copy it"
+            f"there is a checkpoint in {files.checkpoint}: move it away first, if it is of no use any more"
         )
-    if path.exists() and any(path.iterdir()):
-        raise RebuildError(f"there is a checkpoint in {path}: move it away first, if it is of no use any more")
     history = read_history(partial(read_columns, lake))
     if history.generation is None:
         raise RebuildError(f"no batch is on record in {lake}: a job that starts with nothing needs no state")
@@ -108,24 +103,22 @@ def rebuild_checkpoint(
     for name, bucket in bucket_of(history.topics()).items():
         names[bucket].append(name)
     rebuilt = Rebuilt(identity, history.generation, 0, 0, history.times[-1][0], gone)
-    folder = path.with_name(f"{path.name}.rebuilding")
-    shutil.rmtree(folder, ignore_errors=True)
-    (folder / _FOLDER).mkdir(parents=True)
-    with pq.ParquetWriter(folder / _FOLDER / "state.parquet", _STATE) as file:
-        for bucket, topics in names.items():
-            replay = BucketReplay(settings, configured)
-            for batch in history.of_bucket(topics):
-                replay.take(batch)
-            rebuilt.topics += len(replay.state.topics)
-            rebuilt.open_decisions += sum(topic.open_decision is not None for topic in replay.state.topics.values())
-            packed = replay.packed()
-            bases = {name: part.base for name, part in packed.parts.items()}
-            row = {"bucket": bucket, FINGERPRINT: packed.fingerprint, **bases}
-            file.write_table(pa.Table.from_pylist([row], _STATE))
-    start = {"buckets": buckets, "startingOffsets": offsets, "rebuiltFrom": history.generation}
-    (folder / _FOLDER / "start.json").write_text(json.dumps(start, indent=1))
-    (folder / "metadata").write_text(json.dumps({"id": identity}))
-    os.replace(folder, path)
+    with files.make() as folder:
+        (folder / REBUILT).mkdir()
+        with pq.ParquetWriter(folder / _STATE_FILE, _STATE) as file:
+            for bucket, topics in names.items():
+                replay = BucketReplay(settings, configured)
+                for batch in history.of_bucket(topics):
+                    replay.take(batch)
+                rebuilt.topics += len(replay.state.topics)
+                rebuilt.open_decisions += sum(topic.open_decision is not None for topic in replay.state.topics.values())
+                packed = replay.packed()
+                bases = {name: part.base for name, part in packed.parts.items()}
+                row = {"bucket": bucket, FINGERPRINT: packed.fingerprint, **bases}
+                file.write_table(pa.Table.from_pylist([row], _STATE))
+        start = {"buckets": buckets, "startingOffsets": offsets, "rebuiltFrom": history.generation}
+        (folder / _START).write_text(json.dumps(start, indent=1))
+        (folder / IDENTITY).write_text(json.dumps({"id": identity}))
     return rebuilt
 
 

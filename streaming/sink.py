@@ -23,14 +23,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from engine.kernel.records import COUNTS, DUE, LOAD
+from lake.job_lease import LEASE, JobLease, check_lease
 from lake.tables import OpenTable, create_lake, table_path
 from schemas.ids import EVERY_TOPIC
-from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD, Table
+from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD, TABLES, Table
 from streaming.rows import LOAD_DDL, bulk_rows, rare_rows, unpack_loads
 
 log = logging.getLogger(__name__)
 
 APP = "anabranch-stream"
+_WRITTEN = frozenset(table.name for table in TABLES.values() if table.written_by == "streaming")
 
 
 @dataclass
@@ -75,6 +77,13 @@ class LakeSink:
         self._lake, self._bulk_writer, self._ask_for_tick, self._report = lake, bulk_writer, ask_for_tick, report
         self._tables = {name: OpenTable(table) for name, table in create_lake(lake).items()}
         self._commit_seconds: dict[str, float] = {}
+        self._lease: JobLease | None = None
+
+    def hold(self, lease: JobLease) -> None:
+        """From here on every commit stands under the lease, and no other job's does. Raises `LeaseLost`, or what Delta
+        raises."""
+        lease.shut_out_others({name: table for name, table in self._tables.items() if name in _WRITTEN})
+        self._lease = lease
 
     def has_batches(self) -> bool:
         """Whether the lake has rows of any batch."""
@@ -88,6 +97,7 @@ class LakeSink:
     def write(self, frame: DataFrame, batch_id: int) -> None:
         """One micro-batch; safe to repeat. Raises what Delta raises when a table cannot be written."""
         query = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        self._check_lease(DECISIONS)
         self._commit_seconds = {}
         began = time.perf_counter()
         if self._bulk_writer == "delta-spark":
@@ -161,7 +171,14 @@ class LakeSink:
             log.info("%s already holds batch %d: a replay", table.name, batch_id, extra={"batch_id": batch_id})
             return
         with self._timed(table):
-            opened.append(rows, app, batch_id)
+            opened.append(rows, app, batch_id, self._check_lease(table))
+
+    def _check_lease(self, table: Table) -> dict[str, int]:
+        """The lease as a commit to the table carries it. Raises `LeaseLost` when another job has it."""
+        if self._lease is None:
+            return {}
+        check_lease(self._tables[table.name], self._lease.token)
+        return {LEASE: self._lease.token}
 
     def _write_bulk_by_spark(self, frame: DataFrame, query: str, batch_id: int) -> None:
         loads = frame.where(F.col("kind") == LOAD).mapInArrow(unpack_loads, LOAD_DDL)
@@ -172,6 +189,8 @@ class LakeSink:
             F.to_date(F.timestamp_millis("now")).alias("day"),
         )  # fmt: skip
         path = table_path(self._lake, SEGMENT_LOAD)
+        # Spark's writer carries one transaction only: the lease is looked at right before.
+        self._check_lease(SEGMENT_LOAD)
         rows.coalesce(1).write.format("delta").mode("append").option("txnAppId", f"{APP}:{query}").option(
             "txnVersion", batch_id
         ).save(path if "://" in path else Path(path).as_uri())

@@ -6,7 +6,8 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from datetime import datetime, timezone
+from functools import partial
 from typing import Any
 
 import click
@@ -17,7 +18,7 @@ from anabranch.explanation import instant
 from schemas.printable import printable
 
 _CHECKPOINT = click.option(
-    "--checkpoint", metavar="FOLDER", help="Checkpoint of the job, instead of the settings' [stream] checkpoint."
+    "--checkpoint", metavar="PLACE", help="Checkpoint of the job, a folder or URL, instead of [stream] checkpoint."
 )
 
 
@@ -40,14 +41,18 @@ def show(context: Context, topic: str, checkpoint: str | None, output: str) -> N
     from engine.kernel.packed import StateError
     from streaming.sources import buckets_of
     from streaming.stateview import stored_bucket, topic_view
+    from streaming.storage import LocalFiles, checkpoint_of, files_of, is_local, spark_location
 
     settings = context.settings
-    name, place = topic_name(topic), _checkpoint(context, checkpoint)
-    if "://" not in place and not any((Path(place) / "commits").glob("[0-9]*")):
-        raise click.ClickException(f"{place} holds no state yet: no batch was committed there")
+    name, place = topic_name(topic), checkpoint_of(settings, checkpoint)
+    empty = f"{place} holds no state yet: no batch was committed there"
+    if is_local(place) and not LocalFiles(place).numbers("commits"):
+        raise click.ClickException(empty)
     with _session(context, "anabranch-state") as spark:
+        if not files_of(spark, place).numbers("commits"):
+            raise click.ClickException(empty)
         bucket = buckets_of(spark, [name], settings.stream.buckets)[name]
-        stored = stored_bucket(spark, place, bucket)
+        stored = stored_bucket(spark, spark_location(place), bucket)
     try:
         view = topic_view(stored.packed, name)
     except StateError as error:
@@ -66,35 +71,35 @@ def rebuild(context: Context, checkpoint: str | None) -> None:
     """Make a new checkpoint out of the lake and Kafka's offsets, for when the old one is lost or damaged.
 
     \b
-    Stop the job and move the old folder away first. Accepted events and loads are replayed; decisions and holds are
-    taken over, and refused when they do not fit. Not in the lake, so learnt again: when a suppressed sample was
-    last seen. [stream] buckets may be another number than before.
+    Stop the job and move the old one away first. The new one is made in its place, a folder or a URL. Accepted
+    events and loads are replayed; decisions and holds are taken over, and refused when they do not fit. Not in the
+    lake, so learnt again: when a suppressed sample was last seen. [stream] buckets may be another number than before.
     """
     from deltalake.exceptions import DeltaError
 
     from engine.replay import RebuildError
-    from streaming.checkpoint import CheckpointInUse, lock_checkpoint
+    from lake.job_lease import Claim, NoLease, hold_lake
+    from streaming.checkpoint import CheckpointInUse, holder_name, lock_checkpoint
     from streaming.job import engine_settings
     from streaming.policy import configured_policy, stored_policy
     from streaming.rebuild import kafka_bounds, rebuild_checkpoint
     from streaming.sources import buckets_of
+    from streaming.storage import checkpoint_of, files_of
 
     settings = context.settings
-    place = _checkpoint(context, checkpoint)
+    place = checkpoint_of(settings, checkpoint)
     engine, buckets = engine_settings(settings), settings.stream.buckets
     configured = stored_policy(configured_policy(settings))
 
-    def buckets_by_spark(names: list[str]) -> dict[str, int]:
-        with _session(context, "anabranch-rebuild") as spark:
-            return buckets_of(spark, names, buckets)
-
     try:
-        with lock_checkpoint(place):
-            bounds = kafka_bounds(settings.kafka_connection())
-            rebuilt = rebuild_checkpoint(
-                settings.lake_path, place, engine, configured, buckets, buckets_by_spark, bounds
-            )
-    except (CheckpointInUse, RebuildError) as error:
+        with lock_checkpoint(place, holder := holder_name()) as before:
+            claim = Claim(holder, place, datetime.now(timezone.utc), gone=before)
+            with hold_lake(settings.lake_path, claim), _session(context, "anabranch-rebuild") as spark:
+                bounds = kafka_bounds(settings.kafka_connection())
+                bucket_of = partial(buckets_of, spark, buckets=buckets)
+                files = files_of(spark, place)
+                rebuilt = rebuild_checkpoint(settings.lake_path, files, engine, configured, buckets, bucket_of, bounds)
+    except (CheckpointInUse, NoLease, RebuildError) as error:
         raise click.ClickException(str(error)) from error
     except (DeltaError, OSError) as error:
         raise click.ClickException(f"{place} was not rebuilt: {error}") from error
@@ -104,12 +109,6 @@ def rebuild(context: Context, checkpoint: str | None) -> None:
         f"{place}: {rebuilt.topics} topics, {rebuilt.open_decisions} open decisions, as of {instant(rebuilt.until)}\n"
         f"generation {rebuilt.generation}, rebuilt from {rebuilt.rebuilt_from}; start it with: anabranch stream"
     )
-
-
-def _checkpoint(context: Context, checkpoint: str | None) -> str:
-    from streaming.job import checkpoint_of
-
-    return checkpoint_of(context.settings) if checkpoint is None else str(context.settings.path(checkpoint))
 
 
 @contextmanager

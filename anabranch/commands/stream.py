@@ -30,6 +30,7 @@ def command(context: Context, new_checkpoint: bool) -> None:
     """
     context.start_logging("stream")
     settings = context.settings
+    from lake.job_lease import NoLease
     from streaming.checkpoint import CheckpointInUse
     from streaming.job import JobFailed, JvmLost, PersonNeeded, run_job
     from streaming.meter import MetricsError
@@ -50,5 +51,7 @@ def command(context: Context, new_checkpoint: bool) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(1)
-    except (CheckpointInUse, JobFailed, MetricsError) as error:
+    except (CheckpointInUse, NoLease, JobFailed, MetricsError) as error:
+        if isinstance(error, NoLease) and stop.is_set():
+            return
         raise click.ClickException(str(error)) from error

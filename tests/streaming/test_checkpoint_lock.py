@@ -1,25 +1,49 @@
-"""One job at a time has a checkpoint."""
+"""One job at a time has a checkpoint, however it is spelt."""
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
-from streaming.checkpoint import CheckpointInUse, lock_checkpoint
+from schemas.settings import load_settings
+from streaming.checkpoint import CheckpointInUse, holder_name, lock_checkpoint
+from streaming.storage import checkpoint_of, is_local
 
 
-def test_a_second_holder_is_told_who_has_it_and_a_later_one_gets_it(tmp_path):
-    checkpoint = str(tmp_path / "checkpoints" / "stream")
-    with lock_checkpoint(checkpoint):
-        with pytest.raises(CheckpointInUse, match=f"in use by process {os.getpid()} on "), lock_checkpoint(checkpoint):
-            pass
-        with pytest.raises(CheckpointInUse, match=f"in use by process {os.getpid()} on "), lock_checkpoint(checkpoint):
-            pass
-    with lock_checkpoint(checkpoint):
+def of(checkpoint: object) -> str:
+    return checkpoint_of(load_settings(environment={}), str(checkpoint))
+
+
+@pytest.mark.parametrize(
+    "spelt", ["{}", "file:{}", "file://{}", "file://localhost{}", "{}/", "file://{}/", "{}/../stream"]
+)
+def test_a_second_holder_is_told_who_has_it_and_a_later_one_gets_it(tmp_path, spelt):
+    checkpoint = tmp_path / "checkpoints" / "stream"
+    first, second = holder_name(), holder_name()
+    with lock_checkpoint(of(checkpoint), first) as before:
+        assert before is None
+        for _ in range(2):
+            with (
+                pytest.raises(CheckpointInUse, match=f"in use by {first}"),
+                lock_checkpoint(of(spelt.format(checkpoint)), second),
+            ):
+                pass
+    with lock_checkpoint(of(spelt.format(checkpoint)), second) as before:
+        assert before == first
+
+
+def test_a_link_to_a_checkpoint_has_its_lock(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    with (
+        lock_checkpoint(of(tmp_path / "link"), "one"),
+        pytest.raises(CheckpointInUse, match="in use by one"),
+        lock_checkpoint(of(tmp_path / "real"), "two"),
+    ):
         pass
 
 
-def test_a_remote_checkpoint_is_not_locked():
-    with lock_checkpoint("s3a://bucket/stream"), lock_checkpoint("s3a://bucket/stream"):
-        pass
+@pytest.mark.parametrize("url", ["s3a://bucket/stream", "hdfs:/stream", "abfss://c@a.dfs.core.windows.net/stream"])
+def test_a_url_of_another_storage_stays_as_it_is_and_has_no_lock_of_this_machine(url):
+    assert (of(url), is_local(of(url))) == (url, False)
+    with lock_checkpoint(of(url), "one") as before, lock_checkpoint(of(url), "two"):
+        assert before is None

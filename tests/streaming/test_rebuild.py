@@ -16,6 +16,7 @@ from lake.tables import create_lake
 from streaming.rebuild import first_start, rebuild_checkpoint, start_offsets
 from streaming.sink import APP
 from streaming.stateview import topic_view
+from streaming.storage import LocalFiles
 from tests.engine.buckets import CONFIGURED, SETTINGS
 from tests.engine.records import policy, tick
 from tests.engine.test_engine import NOW, SECOND
@@ -38,7 +39,7 @@ def lake(tmp_path):
 
 def rebuilt(lake, checkpoint, buckets=2):
     return rebuild_checkpoint(
-        lake, str(checkpoint), SETTINGS, CONFIGURED, buckets, lambda names: dict.fromkeys(names, 1), BOUNDS
+        lake, LocalFiles(str(checkpoint)), SETTINGS, CONFIGURED, buckets, lambda names: dict.fromkeys(names, 1), BOUNDS
     )
 
 
@@ -47,11 +48,11 @@ def test_a_rebuilt_checkpoint_holds_every_bucket_and_a_generation_of_its_own(lak
     assert (done.topics, done.open_decisions, done.until, done.gone) == (1, 1, NOW + 3 * SECOND, [])
     identity = json.loads((tmp_path / "checkpoint" / "metadata").read_text())["id"]
     assert identity == done.generation == rebuilt_generation("first", 0)
-    start = first_start(str(tmp_path / "checkpoint"))
+    start = first_start(LocalFiles(str(tmp_path / "checkpoint")))
     assert start.buckets == 2
     assert json.loads(start.offsets_json("segment-stats"))["segment-stats"]["0"] > 0
     assert json.loads(start.offsets_json("consumer-events")) == {"consumer-events": {"0": -2}}
-    for row in pq.read_table(start.state).to_pylist():
+    for row in pq.read_table(start.state.removeprefix("file://")).to_pylist():
         packed = Packed(row["fence"], {name: StoredPart(row[name]) for name in PARTS})
         _, output = bucket_engine(SETTINGS).run(row["bucket"], packed, [tick(9)], NOW + 4 * SECOND)
         assert output.counts.evaluations == row["bucket"]
@@ -60,9 +61,9 @@ def test_a_rebuilt_checkpoint_holds_every_bucket_and_a_generation_of_its_own(lak
 def test_a_checkpoint_that_has_begun_to_run_is_not_started_anew(lake, tmp_path):
     rebuilt(lake, tmp_path / "checkpoint")
     (tmp_path / "checkpoint" / "commits").mkdir()
-    assert first_start(str(tmp_path / "checkpoint")) is not None
+    assert first_start(LocalFiles(str(tmp_path / "checkpoint"))) is not None
     (tmp_path / "checkpoint" / "commits" / "0").write_text("v1\n{}")
-    assert first_start(str(tmp_path / "checkpoint")) is None
+    assert first_start(LocalFiles(str(tmp_path / "checkpoint"))) is None
 
 
 def test_a_checkpoint_that_is_there_is_left_alone(lake, tmp_path):
@@ -74,8 +75,10 @@ def test_a_checkpoint_that_is_there_is_left_alone(lake, tmp_path):
 
 def test_a_rebuild_that_is_refused_leaves_no_checkpoint_behind(lake, tmp_path):
     with pytest.raises(KeyError):
-        rebuild_checkpoint(lake, str(tmp_path / "c"), SETTINGS, CONFIGURED, 2, lambda names: {NAMES[0]: 5}, BOUNDS)
-    assert first_start(str(tmp_path / "c")) is None
+        rebuild_checkpoint(
+            lake, LocalFiles(str(tmp_path / "c")), SETTINGS, CONFIGURED, 2, lambda _: {NAMES[0]: 5}, BOUNDS
+        )
+    assert first_start(LocalFiles(str(tmp_path / "c"))) is None
     assert not (tmp_path / "c").exists()
 
 
@@ -100,7 +103,9 @@ def test_another_kafka_than_that_of_the_lake_is_refused(bounds, said):
 
 def test_a_topic_is_shown_as_the_bucket_has_it_and_one_that_it_does_not_know_is_nothing(lake, tmp_path):
     rebuilt(lake, tmp_path / "checkpoint")
-    row = pq.read_table(first_start(str(tmp_path / "checkpoint")).state).to_pylist()[1]
+    row = pq.read_table(
+        first_start(LocalFiles(str(tmp_path / "checkpoint"))).state.removeprefix("file://")
+    ).to_pylist()[1]
     packed = Packed(row["fence"], {name: StoredPart(row[name]) for name in PARTS})
     view = topic_view(packed, NAMES[0])
     assert (view["hold"], view["decisions"], view["policy"]["maxSegments"]) == ("in-flight", 1, 7)

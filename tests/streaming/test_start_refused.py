@@ -10,10 +10,12 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
+from engine.history import rebuilt_generation
 from schemas.arrow import arrow_schema
 from schemas.tables import BATCHES, DECISIONS, HOLDS
 from streaming.checkpoint import CheckpointUnfit, Place, check_place, read_place
 from streaming.sink import APP, LakeSink
+from streaming.storage import files_of
 from tests.streaming.jobs import HOME
 
 
@@ -63,17 +65,27 @@ def test_the_newest_batch_of_a_query_is_that_of_any_table_and_of_no_other_query(
     assert (again.newest_batch("mine"), again.newest_batch("other"), again.newest_batch("none")) == (7, 9, None)
 
 
+def test_a_rebuilt_checkpoint_that_was_copied_without_its_state_is_refused():
+    rebuilt = Place(rebuilt_generation("q", 0), -1)
+    with pytest.raises(
+        CheckpointUnfit, match=r"was made by `anabranch state rebuild`.* Copy the checkpoint as a whole"
+    ):
+        check_place("/c", rebuilt, "/lake", None)
+    check_place("/c", rebuilt, "/lake", None, has_first_start=True)
+    check_place("/c", Place(rebuilt.query, 3, 3), "/lake", 3)
+
+
 @pytest.mark.spark
 def test_the_place_of_a_checkpoint_is_its_identity_and_its_newest_batch(spark, tmp_path):
     checkpoint = tmp_path / "stream"
     for name in (str(checkpoint), checkpoint.as_uri()):
-        assert read_place(spark, name) is None
+        assert read_place(files_of(spark, name)) is None
     (checkpoint / "offsets").mkdir(parents=True)
     (checkpoint / "metadata").write_text(json.dumps({"id": "a-b-c"}))
-    assert read_place(spark, str(checkpoint)) == Place("a-b-c", -1)
+    assert read_place(files_of(spark, str(checkpoint))) == Place("a-b-c", -1)
     for name in ("8", "9", "10", ".11.tmp"):
         (checkpoint / "offsets" / name).touch()
     for name in (str(checkpoint), checkpoint.as_uri()):
-        assert read_place(spark, name) == Place("a-b-c", 10)
+        assert read_place(files_of(spark, name)) == Place("a-b-c", 10)
     (checkpoint / "metadata").unlink()
-    assert read_place(spark, str(checkpoint)) == Place("", 10)
+    assert read_place(files_of(spark, str(checkpoint))) == Place("", 10)

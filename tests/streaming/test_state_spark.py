@@ -13,9 +13,9 @@ import pytest
 from decisions.topic.layout import SegmentLayout
 from schemas.settings import load_settings
 from schemas.tables import BATCHES, DECISIONS
-from streaming.job import checkpoint_of
 from streaming.sources import buckets_of
 from streaming.stateview import stored_bucket, topic_view
+from streaming.storage import checkpoint_of
 from tests.engine.records import consumers, layout, outcome, policy, stats, tick
 from tests.streaming.jobs import HOME, TOPICS, Feed, check_nothing_lost_and_nothing_twice, now_ms, read, rows
 from tests.waiting import wait_until

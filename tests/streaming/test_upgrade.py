@@ -22,9 +22,9 @@ from engine.autoscale.topics_codec import STATE_VERSION
 from schemas.kafka import KAFKA_TOPICS
 from schemas.settings import load_settings
 from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
-from streaming.job import checkpoint_of
 from streaming.sources import buckets_of
 from streaming.stateview import stored_bucket, topic_view
+from streaming.storage import checkpoint_of
 from streaming.upgrade import described_here
 from tests.engine.records import consumers, layout, outcome, record, stats, tick
 from tests.streaming.jobs import Feed, check_nothing_lost_and_nothing_twice, now_ms, read, rows

@@ -1,0 +1,232 @@
+"""One job at a time writes a lake: it holds a lease in the lake itself, wherever that is, and renews it.
+
+Stage: under `streaming.job`, and under what rebuilds a job's state. The lease is a number in a small Delta table of its
+own, with who has it in a row; renewals are numbers as well (Delta app transactions). A newcomer compares no clocks: a
+holder that renews while it looks is alive, and is left alone; one that does not renew for as long as it promised to is
+taken for dead. Whoever takes the lease leaves its number in every table that the job writes. A commit that carries an
+older number finds it there, or conflicts with it (Delta's rule for app transactions): a job that was frozen meanwhile
+writes nothing more. The number of a holder that gave the lease back is taken at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from lake.lease import LeaseLost
+from lake.tables import MAX_RACES, OpenTable, make_folder
+from schemas.arrow import arrow_schema
+from schemas.tables import TABLES
+
+log = logging.getLogger(__name__)
+
+LEASE = "anabranch-job"
+"""Names the lease in every table's log; the newest number is the holder's."""
+_RENEWED, _RELEASED = f"{LEASE}:renewed", f"{LEASE}:released"
+FOLDER = "job_lease"
+"""The lease's own table in the lake; no table of rows that count."""
+SECONDS = 30.0
+"""How long a holder may be silent; it renews three times as often. What it promised stands in its row."""
+_SCHEMA = pa.schema([
+    ("token", pa.int64()), ("holder", pa.string()), ("checkpoint", pa.string()),
+    ("since", pa.timestamp("us", tz="UTC")), ("seconds", pa.float64()),
+])  # fmt: skip
+_PROPERTIES = {"delta.logRetentionDuration": "interval 1 hours", "delta.checkpointInterval": "50"}
+
+
+class NoLease(RuntimeError):
+    """The lease cannot be had now; the message says who has it, since when, and what to do."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Who wants the lease."""
+
+    holder: str
+    """For people, and unique: no two processes ever have the same."""
+    checkpoint: str
+    since: object
+    """An aware UTC datetime."""
+    gone: str | None = None
+    """A holder that is known to be dead."""
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """The lease at one look."""
+
+    token: int
+    renewed: int
+    released: int
+
+
+class JobLease:
+    """The lease, taken; from `take`. `renew` is for one thread, `is_lost` for all."""
+
+    def __init__(self, table: OpenTable, token: int, seconds: float) -> None:
+        self._table, self.token, self._seconds = table, token, seconds
+        self._lost: LeaseLost | None = None
+
+    @property
+    def lost(self) -> LeaseLost | None:
+        """That another job has taken over; None: it has not, as far as is known."""
+        return self._lost
+
+    def shut_out_others(self, tables: Mapping[str, OpenTable]) -> None:
+        """Leaves the lease's number in the tables, by name: no commit with an older one succeeds from here on.
+
+        Raises `LeaseLost`, or what Delta raises.
+        """
+        for name, table in tables.items():
+            nothing = arrow_schema(TABLES[name].row).empty_table()
+            for _ in range(MAX_RACES):
+                check_lease(table, self.token)
+                try:
+                    table.append(nothing, LEASE, self.token)
+                    break
+                except CommitFailedError as error:
+                    log.info("the lease is put into %s while others commit: %s", name, error)
+
+    def renew(self) -> None:
+        """Says that the holder is alive. Raises `LeaseLost`, or what Delta raises."""
+        seen = _look(self._table)
+        if seen.token != self.token:
+            raise overtaken(self.token, seen.token)
+        _say(self._table.table, {LEASE: self.token, _RENEWED: seen.renewed + 1})
+
+    def keep_renewing(self, end: threading.Event) -> None:
+        """Renews until the end, or until the lease is lost; for a thread."""
+        while not end.wait(self._seconds / 3):
+            try:
+                self.renew()
+            except LeaseLost as lost:
+                self._lost = lost
+                return
+            except (DeltaError, OSError) as error:
+                log.warning("the lease on the lake could not be renewed, trying again: %s", error)
+
+    def release(self) -> None:
+        """Gives the lease back, so that the next one need not wait; never raises: without, it runs out."""
+        try:
+            if _look(self._table).token == self.token:
+                _say(self._table.table, {LEASE: self.token, _RELEASED: self.token})
+        except (DeltaError, OSError) as error:
+            log.warning("the lease on the lake could not be given back, so it runs out: %s", error)
+
+
+@contextmanager
+def hold_lake(
+    lake: str, claim: Claim, stop: threading.Event | None = None, seconds: float | None = None
+) -> Iterator[JobLease]:
+    """Holds the lake's lease meanwhile, renewed by a thread. Raises `NoLease`.
+
+    Waits for at most the time that a dead holder promised. `stop` ends the wait with `NoLease`. `seconds`: `SECONDS`,
+    unless given.
+    """
+    try:
+        lease = take(lake, claim, stop or threading.Event(), seconds or SECONDS)
+    except (DeltaError, OSError) as error:
+        raise NoLease(f"the lease on the lake {lake} cannot be taken: {error}") from error
+    end = threading.Event()
+    renewing = threading.Thread(target=lease.keep_renewing, args=(end,), name="job-lease", daemon=True)
+    renewing.start()
+    try:
+        yield lease
+    finally:
+        end.set()
+        renewing.join()
+        lease.release()
+
+
+def take(lake: str, claim: Claim, stop: threading.Event, seconds: float = SECONDS) -> JobLease:
+    """Takes the lease as soon as nobody has it. Raises `NoLease`, or what Delta raises."""
+    table = OpenTable(_table(lake))
+    for _ in range(MAX_RACES):
+        seen = _look(table)
+        if seen.token > seen.released:
+            _wait_until_dead(table, seen, claim, lake, stop)
+            seen = _look(table)
+        token = seen.token + 1
+        row = pa.Table.from_pylist([{
+            "token": token, "holder": claim.holder, "checkpoint": claim.checkpoint, "since": claim.since,
+            "seconds": seconds,
+        }], _SCHEMA)  # fmt: skip
+        try:
+            _say(table.table, {LEASE: token}, row)
+        except CommitFailedError as error:
+            log.info("the lease on %s was taken or renewed meanwhile, looking again: %s", lake, error)
+            continue
+        with suppress(DeltaError, OSError):
+            # Rows of holders before the last ones.
+            table.table.vacuum(retention_hours=1, dry_run=False, enforce_retention_duration=False)
+        return JobLease(table, token, seconds)
+    raise NoLease(f"no lease on the lake {lake} in {MAX_RACES} attempts: too many jobs start at once")
+
+
+def check_lease(table: OpenTable, token: int) -> None:
+    """Raises `LeaseLost` when a newer holder has left its number in the table."""
+    newest = table.newest_transaction(LEASE)
+    if newest is not None and newest > token:
+        raise overtaken(token, newest)
+
+
+def overtaken(token: int, newest: int) -> LeaseLost:
+    """What a job is told that was overtaken."""
+    return LeaseLost(
+        f"another job has taken over this lake: it holds lease {newest}, this one had {token} and did not renew it in "
+        "time. Nothing more was written; only one job writes a lake, so stop the other one if this one is meant"
+    )
+
+
+def _wait_until_dead(table: OpenTable, first: _Seen, claim: Claim, lake: str, stop: threading.Event) -> None:
+    """Returns when the holder has given the lease back or has not renewed it for as long as it promised."""
+    [row] = table.table.to_pyarrow_table().to_pylist()
+    holder, seconds = row["holder"], row["seconds"]
+    if holder == claim.gone:
+        return
+    log.warning("the lake %s is held by %s: waiting up to %.0f s for a sign of life", lake, holder, seconds)
+    quiet, step = 0.0, min(1.0, seconds / 20)
+    while quiet < seconds:
+        if stop.wait(step):
+            raise NoLease(f"told to stop while the lake {lake} was held by {holder}")
+        quiet += step
+        seen = _look(table)
+        if seen.released >= seen.token:
+            return
+        if seen != first:
+            raise NoLease(
+                f"the lake {lake} is in use by the job of {holder} with the checkpoint {row['checkpoint']}, since "
+                f"{row['since']:%F %T} UTC: only one job writes a lake. Stop that one first, or give this one a lake "
+                "of its own ([lake] path)"
+            )
+    log.warning("%s has not renewed its lease on the lake %s for %.0f s: taking over", holder, lake, seconds)
+
+
+def _table(lake: str) -> DeltaTable:
+    path = f"{lake.rstrip('/')}/{FOLDER}"
+    make_folder(path)
+    return DeltaTable.create(path, schema=_SCHEMA, mode="ignore", configuration=_PROPERTIES)
+
+
+def _look(table: OpenTable) -> _Seen:
+    newest = table.newest()
+    token, renewed, released = (newest.transaction_version(app) or 0 for app in (LEASE, _RENEWED, _RELEASED))
+    return _Seen(token, renewed, released)
+
+
+def _say(table: DeltaTable, numbers: dict[str, int], rows: pa.Table | None = None) -> None:
+    """One commit with the numbers; `rows` replace those that are there."""
+    transactions = [Transaction(app, number) for app, number in numbers.items()]
+    write_deltalake(
+        table,
+        _SCHEMA.empty_table() if rows is None else rows,
+        mode="append" if rows is None else "overwrite",
+        commit_properties=CommitProperties(app_transactions=transactions),
+    )
