@@ -10,22 +10,24 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from controller.access.callers import Access
+from controller.access.callers import CALLER, STRANGER, Access
 from controller.access.gate import RequestGate
 from controller.access.grants import Grants
 from controller.access.names import NodeNames
 from controller.access.roles import include_guarded
+from controller.health import Health
 from controller.housekeeping.housekeeper import PRUNE_SECONDS
-from controller.metadata.base import StoreError
+from controller.limits.clients import ClientLimits, Clients
 from controller.node import Node
 from controller.rest import namespaces, nodes, policies, segments, subscriptions, topics, watch
 from controller.rest.refusals import REFUSED, answer_errors
 from controller.sessions.connections import ConsumerConnections
 from controller.watch.layout_watcher import LayoutWatcher
+from schemas.settings import LimitSettings
 
 ROUTES = (
     watch.routes,
@@ -43,6 +45,7 @@ def create_app(
     node: Node,
     access: Access,
     names: NodeNames,
+    limits: LimitSettings,
     max_body_bytes: int,
     grace_seconds: float,
     prune_seconds: float = PRUNE_SECONDS,
@@ -51,6 +54,10 @@ def create_app(
     watcher = LayoutWatcher(node.nodes, node.url, node.known.believe)
     connections = ConsumerConnections(node.registry, node.reach, grace_seconds)
     grants = Grants(access)
+    clients = Clients(
+        ClientLimits(limits.waiting_calls, limits.sessions, limits.unsent_bytes, limits.registrations_per_second)
+    )
+    health = Health(node.publisher.waiting, lambda: node.registration.rival or node.publisher.status().error)
     sessions, publisher = connections.sessions, node.publisher
 
     @asynccontextmanager
@@ -69,6 +76,7 @@ def create_app(
         await node.housekeeper.stop()
         await node.reach.stop()
         await asyncio.to_thread(publisher.stop)
+        health.stop()
 
     app = FastAPI(
         title="Anabranch scalable-topic controller",
@@ -85,6 +93,7 @@ def create_app(
     app.state.watcher = watcher
     app.state.connections = connections
     app.state.grants = grants
+    app.state.clients = clients
     app.state.alive = lambda: node.known.alive(node.nodes)
 
     def end_sessions() -> None:
@@ -96,20 +105,22 @@ def create_app(
         include_guarded(app, routes)
 
     @app.get("/healthz", tags=["health"], responses={503: {"description": "Failing."}})
-    def health() -> JSONResponse:
-        """200 when the store answers and announcements reach Kafka, 503 with the reason otherwise."""
-        status = publisher.status()
-        waiting, reason = None, node.registration.rival or status.error
-        try:
-            waiting = publisher.waiting()
-        except StoreError as error:
-            reason = f"the metadata store cannot be used now: {error}"
-        body = {"status": "failing" if reason else "ok", "outbox": waiting, "reason": reason}
-        return JSONResponse(body, 503 if reason else 200)
+    async def answer_probe(request: Request) -> JSONResponse:
+        """200 when the store answers and announcements reach Kafka, else 503; with a token, with the reason."""
+        report = await health.report()
+        in_full = request.scope[CALLER] is not STRANGER
+        return JSONResponse(report.body(in_full), 503 if report.reason else 200)
 
     app.router.default = _no_route
     answer_errors(app)
-    app.add_middleware(RequestGate, access=access, names=names, max_body_bytes=max_body_bytes)
+    app.add_middleware(
+        RequestGate,
+        access=access,
+        names=names,
+        turns=clients.turns,
+        max_head_bytes=limits.head_bytes,
+        max_body_bytes=max_body_bytes,
+    )
     return app
 
 

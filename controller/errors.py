@@ -47,6 +47,16 @@ class PreconditionFailed(ControllerError):
     status = 412
 
 
+class TooMany(ControllerError):
+    """More than one client may have. Asking again helps when some of it is done; `retry_seconds` says when to."""
+
+    status = 429
+
+    def __init__(self, reason: str, retry_seconds: int = 1) -> None:
+        super().__init__(reason)
+        self.retry_seconds = retry_seconds
+
+
 class Unavailable(ControllerError):
     """Not now: the store is away, or nobody leads the topic at this moment. Asking again helps."""
 

@@ -24,7 +24,7 @@ from controller.publishing.snapshots import Snapshots
 from controller.segments.base import SegmentStore
 from controller.segments.reach import SegmentReach
 from controller.service import ScalableTopicService
-from controller.sessions.registry import SubscriptionRegistry
+from controller.sessions.registry import MAX_SUBSCRIPTIONS, SubscriptionRegistry
 from decisions.autoscale.policy import ClusterPolicy
 from schemas.kafka_connection import KafkaConnection
 
@@ -44,6 +44,8 @@ class NodeSettings:
     session_seconds: float
     namespaces: Collection[str] = ()
     """`tenant/namespace` of those that exist without topics."""
+    max_subscriptions: int = MAX_SUBSCRIPTIONS
+    """Of one topic."""
     known: KnownNodes | None = None
     """Other nodes that clients may be sent to; left out: those of this machine, if this node is on loopback."""
 
@@ -63,7 +65,9 @@ class Node:
         self.pruning = Pruning(
             self.store, self.leaders, operations, segments, settings.sealed_retention_seconds, now_ms
         )
-        self.registry = SubscriptionRegistry(self.store, self.leaders, operations, segments, now_ms)
+        self.registry = SubscriptionRegistry(
+            self.store, self.leaders, operations, segments, now_ms, settings.max_subscriptions
+        )
         self.service = ScalableTopicService(self.store, self.leaders, operations, segments, settings.policy, now_ms)
         self.namespaces = Namespaces(self.store, settings.namespaces, settings.policy, now_ms)
         self.failover = TopicFailover(self.store, self.leaders, operations, self.pruning)

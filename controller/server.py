@@ -14,6 +14,7 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 import uvicorn
+from fastapi import FastAPI
 
 from controller.access.callers import Access
 from controller.access.names import NodeNames
@@ -21,6 +22,8 @@ from controller.access.tokens import TokensError
 from controller.app import create_app
 from controller.errors import StartError
 from controller.leadership.known_nodes import KnownNodes
+from controller.limits.connections import ConnectionCounts, CountedListener, allow_files
+from controller.limits.protocol import BoundedWebSocket, ConnectionLimits, bounded_http
 from controller.metadata.factory import open_metadata
 from controller.node import Node, NodeSettings
 from controller.segments.base import SegmentStore, SegmentStoreError
@@ -30,13 +33,16 @@ from controller.service import wall_clock_ms
 from controller.topic_names import namespace_of_path
 from decisions.autoscale.policy import ClusterPolicy, PolicyError, read_cluster_policy
 from schemas.addresses import is_loopback
-from schemas.settings import ControllerSettings, Settings
+from schemas.settings import ControllerSettings, LimitSettings, Settings
 
 log = logging.getLogger(__name__)
 
 MAX_UNREAD_SECONDS = 60
 """Time after which a connection ends when its client reads nothing (Linux)."""
-_NO_ERRORS = ("without completing handshake", "Invalid UTF-8 sequence received")
+_NO_ERRORS = (
+    "without completing handshake", "Invalid UTF-8 sequence received", "Invalid HTTP request received",
+    "Unsupported upgrade request",
+)  # fmt: skip
 """What uvicorn logs as errors of ours: a WebSocket that was refused or redirected, and a client's wrong bytes."""
 MAX_SHUTDOWN_SECONDS = 5
 """Longest wait at a clean stop for requests that are being answered."""
@@ -50,7 +56,8 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> None:
     chosen = settings.controller
     access = _access(settings)
     tls = settings.listener_context()
-    with _listen(chosen, access) as listening:
+    counts = connection_counts(chosen.limits)
+    with CountedListener(_listen(chosen, access), counts) as listening:
         url = _url(chosen, listening)
         known = _known_nodes(settings, url)
         nodes = open_metadata(settings)
@@ -63,26 +70,14 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> None:
                 snapshot_seconds=chosen.snapshot_seconds,
                 session_seconds=chosen.session_seconds,
                 namespaces=[namespace_of_path(*name.split("/")) for name in chosen.namespaces],
+                max_subscriptions=chosen.limits.subscriptions,
                 known=known,
             )
             node = Node(nodes, _segments(settings), about, wall_clock_ms)
             node.registration.claim()
             names = NodeNames(chosen.host, [url, chosen.url], [socket.gethostname(), *chosen.names])
-            app = create_app(node, access, names, chosen.max_body_bytes, chosen.consumer_grace_seconds)
-            config = uvicorn.Config(
-                app,
-                http="h11",
-                ws="websockets-sansio",
-                ws_max_size=chosen.max_body_bytes,
-                # Deflating one layout for a thousand sessions would be done a thousand times.
-                ws_per_message_deflate=False,
-                lifespan="on",
-                log_config=None,
-                log_level="warning",
-                access_log=False,
-                server_header=False,
-                timeout_graceful_shutdown=MAX_SHUTDOWN_SECONDS,
-            )
+            app = create_app(node, access, names, chosen.limits, chosen.max_body_bytes, chosen.consumer_grace_seconds)
+            config = http_config(app, chosen.limits, chosen.max_body_bytes, counts)
             # The context follows its files; one that uvicorn makes would not.
             config.load()
             config.ssl = tls
@@ -101,6 +96,32 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> None:
             server.run(sockets=[listening])
         finally:
             nodes.close()
+
+
+def connection_counts(limits: LimitSettings) -> ConnectionCounts:
+    """The connections of a server, none yet; as many as the system allows files."""
+    return ConnectionCounts(allow_files(limits.connections), limits.connections_per_address, limits.head_seconds)
+
+
+def http_config(app: FastAPI, limits: LimitSettings, max_body_bytes: int, counts: ConnectionCounts) -> uvicorn.Config:
+    """How uvicorn serves the app, with everything bounded that a stranger can send."""
+    return uvicorn.Config(
+        app,
+        http=bounded_http(ConnectionLimits(limits.head_seconds, limits.body_seconds, limits.head_bytes), counts),
+        ws=BoundedWebSocket,
+        h11_max_incomplete_event_size=limits.head_bytes,
+        ws_max_size=max_body_bytes,
+        # Deflating one layout for a thousand sessions would be done a thousand times.
+        ws_per_message_deflate=False,
+        lifespan="on",
+        # A header could say that a request came from another address.
+        proxy_headers=False,
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=MAX_SHUTDOWN_SECONDS,
+    )
 
 
 class ControllerServer(uvicorn.Server):

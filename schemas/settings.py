@@ -195,6 +195,31 @@ class ZooKeeperAddress(NamedTuple):
     is_encrypted: bool
 
 
+class LimitSettings(_Section):
+    """What clients can take of one controller: anybody by connections, and one token, or all without tokens."""
+
+    connections: Annotated[int, Field(ge=1)]
+    """Connections at the same time; one more is closed without an answer."""
+    connections_per_address: Annotated[int, Field(ge=1)]
+    """Of these from one address; of IPv6 from one /64."""
+    head_seconds: Seconds
+    """Longest time for a TLS handshake, and for the head of a request, seconds."""
+    body_seconds: Seconds
+    """Longest time for the body of a request, seconds."""
+    head_bytes: Annotated[int, Field(ge=1024, le=65_536)]
+    """Largest head of a request: its first line and its headers."""
+    waiting_calls: Annotated[int, Field(ge=1)]
+    """Calls of one token that wait for their turn; one more is answered with 429."""
+    sessions: Annotated[int, Field(ge=1)]
+    """Watch sessions and consumer connections of one token; one more is answered with 429."""
+    unsent_bytes: Annotated[int, Field(ge=65_536)]
+    """Bytes that wait to be sent to the consumers of one token; a connection that adds more is ended as slow."""
+    registrations_per_second: Annotated[float, Field(gt=0)]
+    """Subscriptions and consumers that one token registers, and sessions that it begins; ten seconds' worth at once."""
+    subscriptions: Annotated[int, Field(ge=1)]
+    """Subscriptions of one topic."""
+
+
 class ControllerSettings(_Section):
     url: str
     """Base URL of the admin REST interface that decisions are applied through."""
@@ -254,6 +279,7 @@ class ControllerSettings(_Section):
     """Where the topics behind segments are: nowhere (clients look after them), or in the Kafka of [kafka]."""
     max_body_bytes: Annotated[int, Field(ge=1024)]
     """Largest request body that is read."""
+    limits: LimitSettings
 
     @model_validator(mode="after")
     def _grace_covers_the_session(self) -> ControllerSettings:

@@ -42,6 +42,9 @@ class Caller(NamedTuple):
 
 
 ANYBODY: Final = Caller("anybody", "admin")
+"""Without tokens."""
+STRANGER: Final = Caller("stranger", "read")
+"""With tokens, and without one, on a path that is open."""
 
 
 class Access:

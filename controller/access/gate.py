@@ -13,13 +13,16 @@ from urllib.parse import quote
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from controller.access.callers import ANYBODY, CALLER, Access, Caller
+from controller.access.callers import CALLER, STRANGER, Access, Caller
 from controller.access.names import NodeNames, is_form
+from controller.errors import TooMany
+from controller.limits.protocol import TOO_LARGE_HEAD, is_large_head
+from controller.limits.turns import Turns
 
 log = logging.getLogger(__name__)
 
 OPEN_PATHS = frozenset({"/healthz"})
-"""Paths that need no token."""
+"""Paths that need no token, no body and no turn."""
 
 
 class _BrokenOff(Exception):
@@ -32,23 +35,33 @@ class RequestGate:
     Every request that is more than a read is logged: who asked for what, and what was answered.
     """
 
-    def __init__(self, app: ASGIApp, access: Access, names: NodeNames, max_body_bytes: int) -> None:
+    def __init__(
+        self, app: ASGIApp, access: Access, names: NodeNames, turns: Turns, max_head_bytes: int, max_body_bytes: int
+    ) -> None:
         self._app = app
         self._access = access
         self._names = names
-        self._max_body_bytes = max_body_bytes
+        self._turns = turns
+        self._max_head_bytes, self._max_body_bytes = max_head_bytes, max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
         path = _raw_path(scope)
+        if is_large_head(path, scope["headers"], self._max_head_bytes):
+            await JSONResponse({"reason": TOO_LARGE_HEAD}, 431)(scope, receive, send)
+            return
         refusal = self._names.refusal(scope["headers"])
         if refusal is not None:
             await JSONResponse({"reason": refusal}, 403)(scope, receive, send)
             return
         headers = dict(scope["headers"])
-        caller = self._access.caller(headers.get(b"authorization", b"")) if path not in OPEN_PATHS else ANYBODY
+        caller = self._access.caller(headers.get(b"authorization", b""))
+        if path in OPEN_PATHS:
+            # At once, whatever waits for its turn.
+            await self._app({**scope, CALLER: caller or STRANGER}, receive, send)
+            return
         if caller is None:
             unknown = JSONResponse({"reason": "this needs the header Authorization: Bearer <token>"}, 401)
             unknown.headers["WWW-Authenticate"] = "Bearer"
@@ -58,7 +71,7 @@ class RequestGate:
         if self._access.is_guarded and scope.get("method") not in ("GET", "HEAD"):
             send = _logged(send, f"{scope.get('method', 'WebSocket')} {path[:500]}", caller)
         if scope["type"] == "websocket":
-            await self._app(scope, receive, send)
+            await self._in_turn(caller, scope, receive, send)
             return
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > self._max_body_bytes:
@@ -83,7 +96,21 @@ class RequestGate:
                 return {"type": "http.request", "body": pending.pop(), "more_body": False}
             return await receive()
 
-        await self._app(scope, replay, send)
+        await self._in_turn(caller, scope, replay, send)
+
+    async def _in_turn(self, caller: Caller, scope: Scope, receive: Receive, send: Send) -> None:
+        """Have the request answered; it has its turn until the answer begins, which a session outlives."""
+        try:
+            async with self._turns.turn(caller.name) as turn:
+
+                async def first(message: Message) -> None:
+                    turn.end()
+                    await send(message)
+
+                await self._app(scope, receive, first)
+        except TooMany as error:
+            refusal = JSONResponse({"reason": error.reason}, error.status, {"Retry-After": str(error.retry_seconds)})
+            await refusal(scope, receive, send)
 
     async def _body(self, receive: Receive) -> bytes | None:
         """The whole body; None when it is too large. Raises `_BrokenOff` when its sender has left before the end."""

@@ -17,6 +17,8 @@ from fastapi import Depends
 from starlette.requests import HTTPConnection
 
 from controller.access.callers import CALLER, NEEDED, Access, Caller, Need
+from controller.limits.clients import Clients
+from controller.limits.turns import Turn
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +81,12 @@ class Grant:
         self._grants: Grants = connection.app.state.grants
         self._caller: Caller = scope[CALLER]
         self._needed: Need = scope[NEEDED]
+        self._clients: Clients = connection.app.state.clients
+        self.client = self._clients.client(self._caller.name)
+
+    def turn(self) -> contextlib.AbstractAsyncContextManager[Turn]:
+        """A turn for something that the session is to do. `TooMany`."""
+        return self._clients.turns.turn(self._caller.name)
 
     def held(self, end: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
         """Within the block, `end` is called when the session must end."""

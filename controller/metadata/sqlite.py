@@ -70,6 +70,8 @@ class SqliteStore(MetadataStore):
         self.file = file
         self._upgrades = upgrades or {}
         self._lock, self._read_lock = threading.RLock(), threading.RLock()
+        # Of its own: whoever watches or stops watching does not wait for the disk of a commit.
+        self._watch_lock = threading.Lock()
         self._watches: dict[str, dict[object, tuple[WatchCallback, bool]]] = {}
         self._closed = False
         try:
@@ -138,7 +140,9 @@ class SqliteStore(MetadataStore):
         if path != ROOT:
             check_path(path)
         key = object()
-        with self._using(self._db, self._lock):
+        with self._watch_lock:
+            if self._closed:
+                raise SessionLost(f"the metadata store of {self.file} is closed")
             self._watches.setdefault(path, {})[key] = (callback, below)
         return CallbackHandle(lambda: self._forget(path, key))
 
@@ -237,20 +241,21 @@ class SqliteStore(MetadataStore):
             finally:
                 if not durable:
                     db.execute("PRAGMA synchronous = FULL")
-            for path, kind in changes:
-                for top in {path, ROOT, *ancestors(path)} & self._watches.keys():
-                    for key, (_, below) in self._watches[top].items():
-                        if below or path == top:
-                            self._callbacks.enqueue(partial(self._tell, top, key, path, kind))
+            with self._watch_lock:
+                for path, kind in changes:
+                    for top in {path, ROOT, *ancestors(path)} & self._watches.keys():
+                        for key, (_, below) in self._watches[top].items():
+                            if below or path == top:
+                                self._callbacks.enqueue(partial(self._tell, top, key, path, kind))
 
     def _tell(self, top: str, key: object, path: str, kind: Kind) -> None:
-        with self._lock:
+        with self._watch_lock:
             watch = self._watches.get(top, {}).get(key)
         if watch:
             watch[0](path, kind)
 
     def _forget(self, top: str, key: object) -> None:
-        with self._lock:
+        with self._watch_lock:
             watches = self._watches.get(top, {})
             watches.pop(key, None)
             if not watches:

@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from controller.errors import ControllerError, NotLeader
+from controller.errors import ControllerError, NotLeader, TooMany
 from controller.metadata.base import StoreError
 
 log = logging.getLogger(__name__)
@@ -35,6 +35,10 @@ def answer_errors(app: FastAPI) -> None:
     @app.exception_handler(NotLeader)
     async def _(request: Request, error: NotLeader) -> JSONResponse:
         return reason(error.status, error.reason, {"Location": _at(error.url, request)})
+
+    @app.exception_handler(TooMany)
+    async def _(request: Request, error: TooMany) -> JSONResponse:
+        return reason(error.status, error.reason, {"Retry-After": str(error.retry_seconds)})
 
     @app.exception_handler(ControllerError)
     async def _(request: Request, error: ControllerError) -> JSONResponse:

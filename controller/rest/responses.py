@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from fastapi import Response
+from fastapi import Depends, Response
+from starlette.requests import HTTPConnection
 
+from controller.access.callers import CALLER
 from controller.access.roles import ADMIN, OPERATE
+from controller.limits.clients import Clients
 
 _DONE: Final[dict[str, Any]] = {"status_code": 204, "response_class": Response}
 OPERATES: Final[dict[str, Any]] = {**_DONE, "dependencies": OPERATE}
 ADMINISTERS: Final[dict[str, Any]] = {**_DONE, "dependencies": ADMIN}
+
+
+async def _count_registration(connection: HTTPConnection) -> None:
+    """429 when the client registers too often."""
+    clients: Clients = connection.app.state.clients
+    clients.client(connection.scope[CALLER].name).register()
+
+
+REGISTERS: Final[dict[str, Any]] = {**_DONE, "dependencies": [*OPERATE, Depends(_count_registration)]}
 
 
 def takes(schema: dict[str, Any]) -> dict[str, Any]:

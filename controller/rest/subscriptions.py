@@ -20,13 +20,13 @@ from controller.rest.parameters import (
     Topic,
     Type,
 )
-from controller.rest.responses import OPERATES
+from controller.rest.responses import OPERATES, REGISTERS
 from controller.segments.waiting import waits_for_segments
 
 routes = APIRouter(prefix="/admin/v2/scalable/{tenant}/{namespace}", tags=["consumers"])
 
 
-@routes.put("/{topic}/subscriptions/{subscription}", **OPERATES)
+@routes.put("/{topic}/subscriptions/{subscription}", **REGISTERS)
 async def create_subscription(sessions: Sessions, topic: Topic, subscription: SubscriptionName, type: Type) -> None:
     """Create a subscription; nothing happens when it exists with this type."""
     await sessions.subscribe((topic, subscription), type)
@@ -53,7 +53,7 @@ async def clear_backlog(sessions: Sessions, topic: Topic, subscription: Subscrip
     await sessions.seek((topic, subscription), "latest")
 
 
-@routes.put("/{topic}/subscriptions/{subscription}/consumers/{consumer}", **OPERATES)
+@routes.put("/{topic}/subscriptions/{subscription}/consumers/{consumer}", **REGISTERS)
 async def register_consumer(
     sessions: Sessions, topic: Topic, subscription: SubscriptionName, consumer: Consumer, type: Type
 ) -> None:
@@ -81,5 +81,6 @@ async def get_assignment(
 async def consume(socket: WebSocket, connections: Connections, topic: Topic, grant: Granted) -> None:
     """Sessions of consumers of a topic; see `controller.sessions.connections`."""
     await connections.check_leader(topic)
-    await socket.accept()
-    await connections.serve(socket, topic, grant)
+    with grant.client.session():
+        await socket.accept()
+        await connections.serve(socket, topic, grant)

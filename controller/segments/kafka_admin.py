@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 from tenacity import Retrying, retry_if_exception, retry_if_result, stop_after_delay, wait_fixed, wait_random
 from tenacity.wait import wait_base
 
+from controller.limits.turns import let_others_go_on
 from controller.segments.base import SegmentStoreError
 from schemas.kafka_connection import KafkaConnection
 
@@ -77,7 +78,8 @@ class KafkaAdmin:
 
     @contextmanager
     def to(self, what: str) -> Iterator[None]:
-        """Turns what Kafka says within the block into a `SegmentStoreError`."""
+        """Turns what Kafka says within the block into a `SegmentStoreError`; other calls go on meanwhile."""
+        let_others_go_on()
         try:
             yield
         except KafkaException as error:

@@ -11,24 +11,44 @@ import functools
 import inspect
 from collections.abc import Awaitable, Callable
 from typing import ParamSpec, TypeVar
+from weakref import WeakValueDictionary
 
 from anyio import CapacityLimiter
 from anyio.lowlevel import RunVar
 from anyio.to_thread import run_sync
+
+from controller.limits.turns import current_turn
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 MAX_ASKED, MAX_BY_ITSELF = 16, 6
 """Threads at the same time: for what somebody waits for, and for what nobody has asked for."""
+MAX_OF_ONE_CLIENT = 12
+"""Of the former, for one client: the others are left to other clients."""
 
 _asked: RunVar[CapacityLimiter] = RunVar("asked")
+_of_clients: RunVar[WeakValueDictionary[str, CapacityLimiter]] = RunVar("of_clients")
 _by_itself: RunVar[CapacityLimiter] = RunVar("by_itself")
 
 
 async def on_request(call: Callable[[], T]) -> T:
     """What `call` answers, which a caller waits for. A caller that gives up leaves it to its end."""
-    return await run_sync(call, limiter=_limiter(_asked, MAX_ASKED), abandon_on_cancel=True)
+    turn = current_turn()
+    if turn is None:
+        return await run_sync(call, limiter=_limiter(_asked, MAX_ASKED), abandon_on_cancel=True)
+    try:
+        limiters = _of_clients.get()
+    except LookupError:
+        _of_clients.set(limiters := WeakValueDictionary())
+    own = limiters.get(turn.who)
+    if own is None:
+        own = limiters[turn.who] = CapacityLimiter(MAX_OF_ONE_CLIENT)
+    if not own.available_tokens:
+        # The threads may all wait for Kafka; other calls of this client need not wait with them.
+        turn.end()
+    async with own:
+        return await run_sync(call, limiter=_limiter(_asked, MAX_ASKED), abandon_on_cancel=True)
 
 
 async def by_itself(call: Callable[[], T]) -> T:

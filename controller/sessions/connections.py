@@ -34,6 +34,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from controller.access.grants import REVOKED, REVOKED_REASON, Grant
 from controller.errors import ControllerError, NotLeader
+from controller.limits.clients import Client
 from controller.metadata.base import StoreError
 from controller.segments.reach import SegmentReach
 from controller.sessions.coordinator import Link, Push
@@ -75,10 +76,11 @@ _COMMANDS: TypeAdapter[Register | Leave] = TypeAdapter(Annotated[Register | Leav
 
 
 class _Connection:
-    """What waits to be sent to one client, and its consumers by id."""
+    """What waits to be sent over one connection, and its consumers by id."""
 
-    def __init__(self, topic: str) -> None:
+    def __init__(self, topic: str, client: Client) -> None:
         self.topic = topic
+        self.client = client
         self.consumers: dict[int, tuple[SubscriptionKey, str]] = {}
         self.unsent: asyncio.Queue[str | None] = asyncio.Queue(MAX_UNSENT)
         """None: nothing comes after it."""
@@ -86,10 +88,29 @@ class _Connection:
         """The close code and the reason."""
 
     def send(self, **message: Any) -> None:
+        text = json.dumps(message)
+        if not self.client.queue(len(text)):
+            self.end(SLOW, "too much waits to be sent to the consumers of this token")
+            return
         try:
-            self.unsent.put_nowait(json.dumps(message))
+            self.unsent.put_nowait(text)
         except asyncio.QueueFull:
+            self.client.unqueue(len(text))
             self.end(SLOW)
+
+    async def send_all(self, socket: WebSocket) -> None:
+        """Send what waits and what is still to come, until `finish`."""
+        while (text := await self.unsent.get()) is not None:
+            try:
+                await socket.send_text(text)
+            finally:
+                self.client.unqueue(len(text))
+        self.end(STOPPING)
+
+    def drop(self) -> None:
+        """Forget what waits."""
+        while not self.unsent.empty():
+            self.client.unqueue(len(self.unsent.get_nowait() or ""))
 
     def refuse(self, consumer_id: int, status: int, reason: str, **more: str) -> None:
         self.send(command="error", consumerId=consumer_id, status=status, reason=reason, **more)
@@ -154,10 +175,10 @@ class ConsumerConnections:
         """Carry one connection to its end."""
         self._numbers += 1
         number = self._numbers
-        connection = self._connections[number] = _Connection(topic)
+        connection = self._connections[number] = _Connection(topic, grant.client)
         tasks: list[asyncio.Future[Any]] = [
-            asyncio.create_task(self._receive(socket, connection, number)),
-            asyncio.create_task(_send(socket, connection)),
+            asyncio.create_task(self._receive(socket, connection, number, grant)),
+            asyncio.create_task(connection.send_all(socket)),
         ]
         try:
             with grant.held(lambda: connection.end(REVOKED, REVOKED_REASON)):
@@ -169,12 +190,13 @@ class ConsumerConnections:
             for ended in await asyncio.gather(*tasks, return_exceptions=True):
                 if not isinstance(ended, (WebSocketDisconnect, asyncio.CancelledError)):
                     log.error("a connection of consumers of %s failed: %r", topic, ended)
+            connection.drop()
             await self.sessions.disconnect({key for key, _ in connection.consumers.values()}, number)
         if connection.ended.done():
             with contextlib.suppress(asyncio.TimeoutError, WebSocketDisconnect, RuntimeError):
                 await asyncio.wait_for(socket.close(*connection.ended.result()), 1)
 
-    async def _receive(self, socket: WebSocket, connection: _Connection, number: int) -> None:
+    async def _receive(self, socket: WebSocket, connection: _Connection, number: int, grant: Grant) -> None:
         while True:
             message = await socket.receive()
             if message["type"] == "websocket.disconnect":
@@ -197,16 +219,22 @@ class ConsumerConnections:
             link = Link(number, command.consumer_id)
             try:
                 if isinstance(command, Register):
-                    await self._register(connection, link, command)
-                elif command.consumer_id in connection.consumers:
-                    await self.sessions.leave(*connection.consumers[command.consumer_id], link)
-                    connection.consumers.pop(command.consumer_id, None)
+                    await grant.client.wait_to_register()
+                async with grant.turn():
+                    await self._obey(connection, link, command)
             except NotLeader as error:
                 connection.refuse(command.consumer_id, error.status, error.reason, controllerBrokerUrl=error.url)
             except ControllerError as error:
                 connection.refuse(command.consumer_id, error.status, error.reason)
             except StoreError as error:
                 connection.refuse(command.consumer_id, 503, f"the metadata store cannot be used now: {error}")
+
+    async def _obey(self, connection: _Connection, link: Link, command: Register | Leave) -> None:
+        if isinstance(command, Register):
+            await self._register(connection, link, command)
+        elif command.consumer_id in connection.consumers:
+            await self.sessions.leave(*connection.consumers[command.consumer_id], link)
+            connection.consumers.pop(command.consumer_id, None)
 
     async def _register(self, connection: _Connection, link: Link, command: Register) -> None:
         key = connection.topic, command.subscription
@@ -233,9 +261,3 @@ class ConsumerConnections:
         else:
             assignment = ConsumerAssignment.of(connection.topic, what).model_dump(mode="json", by_alias=True)
             connection.send(command="assignment", consumerId=link.consumer_id, assignment=assignment)
-
-
-async def _send(socket: WebSocket, connection: _Connection) -> None:
-    while (text := await connection.unsent.get()) is not None:
-        await socket.send_text(text)
-    connection.end(STOPPING)

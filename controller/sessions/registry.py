@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-from controller.errors import Conflict, NotFound
+from controller.errors import Conflict, NotFound, TooMany
 from controller.layouts.reader import StoredMembers, StoredSubscription
 from controller.layouts.store import LayoutStore
 from controller.layouts.transaction import Transaction
 from controller.leadership.leaders import Leaders
+from controller.metadata.store_paths import subscriptions_path
 from controller.operations.runner import OperationRunner
 from controller.outbox.announcements import consumer_announcement
 from controller.segments.base import SegmentNotFound, SegmentStore, SubscriptionNotFound, Target
@@ -24,6 +25,8 @@ from decisions.topic.layout import SegmentLayout
 from decisions.topic.segment import Segment, segment_topic
 from schemas.messages import SubscriptionType
 
+MAX_SUBSCRIPTIONS = 1_000
+"""Of one topic, unless the settings say otherwise."""
 MAX_CONCURRENT_MOVES = 8
 """Segments on which a subscription is made or moved at the same time: most of the time is spent waiting."""
 
@@ -38,8 +41,11 @@ class SubscriptionRegistry:
         operations: OperationRunner,
         segments: SegmentStore,
         now_ms: Callable[[], int],
+        max_subscriptions: int = MAX_SUBSCRIPTIONS,
     ) -> None:
+        """`max_subscriptions`: of one topic."""
         self.leaders = leaders
+        self._max_subscriptions = max_subscriptions
         self._store, self._operations, self._segments = store, operations, segments
         self._now_ms = now_ms
 
@@ -63,6 +69,7 @@ class SubscriptionRegistry:
             transaction.check_topic(topic)
             found = transaction.subscription(topic, subscription)
             if found is None:
+                self._check_room(transaction, topic)
                 life = transaction.created_at(topic)
                 transaction.insert_subscription(topic, subscription, type)
                 transaction.announce(
@@ -139,6 +146,7 @@ class SubscriptionRegistry:
             transaction.check_topic(topic)
             known = transaction.subscription(topic, subscription)
             if known is None:
+                self._check_room(transaction, topic)
                 transaction.insert_subscription(topic, subscription, type)
             found = known or StoredSubscription(subscription, type, 0)
             _same_type(found, type)
@@ -230,6 +238,10 @@ class SubscriptionRegistry:
 
         with ThreadPoolExecutor(MAX_CONCURRENT_MOVES) as pool:
             list(pool.map(start, layout.segments.values()))
+
+    def _check_room(self, transaction: Transaction, topic: str) -> None:
+        if len(transaction.children(subscriptions_path(topic))) >= self._max_subscriptions:
+            raise TooMany(f"{topic} has {self._max_subscriptions} subscriptions already: delete one first", 60)
 
     @contextmanager
     def _writing(self, topic: str) -> Iterator[Transaction]:

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 from fastapi import Response
 from starlette.types import Message, Receive, Scope, Send
@@ -72,9 +72,11 @@ class EventStream(Response):
                 await write(f"event: closed\ndata: {json.dumps({'reason': reason.value})}\n\n", False)
 
 
-def held(grant: Grant, session: WatchSession) -> contextlib.AbstractContextManager[None]:
-    """Within the block the session ends when its token does not open it any more."""
-    return grant.held(lambda: session.close(CloseReason.REVOKED))
+@contextlib.contextmanager
+def held(grant: Grant, session: WatchSession) -> Iterator[None]:
+    """Within the block the session counts, and ends when its token does not open it any more. `TooMany`."""
+    with grant.client.session(), grant.held(lambda: session.close(CloseReason.REVOKED)):
+        yield
 
 
 async def carry(session: WatchSession, sending: Awaitable[None], gone: Awaitable[None]) -> CloseReason:

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import httpx
 import pytest
-import uvicorn
 
 from controller.access.callers import Access
 from controller.access.names import NodeNames
 from controller.app import create_app
 from controller.layouts.store import LayoutStore
+from controller.limits.connections import CountedListener
 from controller.metadata.base import MetadataStore
 from controller.metadata.sqlite import SqliteStore
 from controller.metadata.upgrade import UPGRADES
@@ -25,7 +25,7 @@ from controller.outbox.entries import Outbox
 from controller.publishing.publisher import Publisher
 from controller.segments.base import SegmentStore
 from controller.segments.no_segments import NoSegments
-from controller.server import ControllerServer
+from controller.server import ControllerServer, connection_counts, http_config
 from controller.service import ScalableTopicService
 from controller.watch.layout_watcher import LayoutWatcher
 from decisions.autoscale.policy import ClusterPolicy
@@ -35,9 +35,12 @@ from lab.zookeeper import EmbeddedZooKeeper
 from schemas.ids import EVERY_TOPIC
 from schemas.kafka_connection import KafkaConnection
 from schemas.messages import Message, Rejected, parse_message
+from schemas.settings import LimitSettings, load_settings
 from tests.controller.places import Place
 from tests.waiting import wait_until
 
+LIMITS = load_settings(environment={}).controller.limits
+MAX_BODY_BYTES = 1_048_576
 NOWHERE = "127.0.0.1:1"
 """No broker listens here: everything stays in the outbox, where a test can read it."""
 
@@ -110,6 +113,7 @@ def run_controller(
     segments: SegmentStore | None = None,
     grace_seconds: float = 60,
     policy: ClusterPolicy = ClusterPolicy("default"),  # noqa: B008
+    limits: LimitSettings = LIMITS,
 ) -> Iterator[RunningController]:
     """A controller in this process, on a free port, with a fixed clock."""
     clock = Clock()
@@ -118,13 +122,22 @@ def run_controller(
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
     nodes = SqliteStore(database, UPGRADES) if isinstance(database, Path) else database
     settings = NodeSettings(
-        url, KafkaConnection(bootstrap), policy, retention_seconds, snapshot_seconds, session_seconds=5
+        url,
+        KafkaConnection(bootstrap),
+        policy,
+        retention_seconds,
+        snapshot_seconds,
+        session_seconds=5,
+        max_subscriptions=limits.subscriptions,
     )
     node = Node(nodes, segments or NoSegments(), settings, clock)
-    app = create_app(node, Access(tokens_file, token), NodeNames("127.0.0.1"), 1_048_576, grace_seconds, prune_seconds)
-    config = uvicorn.Config(app, http="h11", ws="websockets-sansio", log_config=None, log_level="warning")
+    app = create_app(
+        node, Access(tokens_file, token), NodeNames("127.0.0.1"), limits, MAX_BODY_BYTES, grace_seconds, prune_seconds
+    )
+    counts = connection_counts(limits)
+    config = http_config(app, limits, MAX_BODY_BYTES, counts)
     server = ControllerServer(config, app.state.end_sessions)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [CountedListener(listening, counts)]})
     thread.start()
     wait_until(lambda: server.started)
     try:

@@ -1,0 +1,154 @@
+"""What uvicorn leaves unbounded on a connection: the time for a request to arrive, its headers, answers nobody reads.
+
+Stage: between `controller.server`, which gives these classes to uvicorn, and the sockets of `connections`. uvicorn
+bounds the silence after an answer only, and h11 the bytes of a head only while it is incomplete.
+
+| state | bound |
+| --- | --- |
+| connected, or answered, and no whole head has come | `head_seconds`, then 408; silence after an answer: uvicorn's |
+| a head has come, and not the whole body | `body_seconds`, then 408, or the end when the answer has begun |
+| the request is there | none: how long an answer takes is the node's own doing |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+from controller.limits.connections import ConnectionCounts
+
+MAX_HEADERS = 100
+MAX_FRAMES = 1_000
+"""Frames that one message of a WebSocket may come in; empty ones add nothing to its size."""
+
+
+@dataclass(frozen=True)
+class ConnectionLimits:
+    """What one connection may take."""
+
+    head_seconds: float
+    """For the head of a request to arrive, from the connection or from the answer before it."""
+    body_seconds: float
+    """For its body."""
+    head_bytes: int
+    """Of its first line and its headers."""
+
+
+class BoundedHttp(H11Protocol):
+    """uvicorn's connection with deadlines; subclasses, one a server, have the two that are set here."""
+
+    limits: ConnectionLimits
+    counts: ConnectionCounts
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._waits_for: object = None
+        """The state of the client that the deadline belongs to."""
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """See `asyncio.Protocol`."""
+        super().connection_made(transport)
+        self.counts.greet(transport.get_extra_info("socket").fileno())
+        self._follow()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        super().connection_lost(exc)
+        self._drop_deadline()
+
+    def handle_events(self) -> None:
+        """Take what has come; called for new bytes, and for those that waited for an answer."""
+        super().handle_events()
+        self._follow()
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        """Hand the connection over to `BoundedWebSocket`."""
+        self._drop_deadline()
+        # The library of WebSockets fails without an answer at a line above 8 KiB.
+        if is_large_head(event.target.decode("latin-1"), self.headers, min(self.limits.head_bytes, 8_000)):
+            self._refuse(431)
+        else:
+            super().handle_websocket_upgrade(event)
+
+    def _follow(self) -> None:
+        """Keep the deadline of the state that the client is in."""
+        state = self.conn.their_state
+        if state is self._waits_for:
+            return
+        self._drop_deadline()
+        seconds = {h11.IDLE: self.limits.head_seconds, h11.SEND_BODY: self.limits.body_seconds}.get(state)
+        if seconds is not None and not self.transport.is_closing():
+            self._waits_for = state
+            self._deadline = self.loop.call_later(seconds, self._too_late)
+
+    def _drop_deadline(self) -> None:
+        self._waits_for = None
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _too_late(self) -> None:
+        has_begun = self.conn.trailing_data[0] or self.conn.their_state is h11.SEND_BODY
+        if has_begun and self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            self._refuse(408)
+        elif not self.transport.is_closing():
+            self.transport.close()
+
+    def _refuse(self, status: int) -> None:
+        """Answer in place of the app, and close."""
+        if self.transport.is_closing():
+            return
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        body = json.dumps({"reason": _REASONS[status]}).encode()
+        headers = [
+            ("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close"),
+        ]  # fmt: skip
+        answer = h11.Response(status_code=status, headers=headers, reason=HTTPStatus(status).phrase)
+        for event in (answer, h11.Data(data=body), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+
+TOO_LARGE_HEAD = f"the headers are too large, or more than {MAX_HEADERS}"
+_REASONS = {408: "the request did not arrive in time", 431: TOO_LARGE_HEAD}
+
+
+class BoundedWebSocket(WebSocketsSansIOProtocol):
+    """uvicorn's WebSocket, without what a client could have it pile up."""
+
+    def handle_ping(self) -> None:
+        """A client that asks and does not read gets no answers."""
+        if self.writable.is_set():
+            super().handle_ping()
+        else:
+            self.conn.data_to_send()
+
+    def handle_cont(self, event: Any) -> None:
+        """One more frame of a message."""
+        if len(self.frames) < MAX_FRAMES:
+            super().handle_cont(event)
+        else:
+            self.frames = []
+            self.conn.fail(1009, f"a message of more than {MAX_FRAMES} frames")
+            self.handle_parser_exception()
+
+
+def is_large_head(target: str, headers: list[tuple[bytes, bytes]], max_bytes: int) -> bool:
+    """Whether the head of a request is larger than it may be."""
+    size = len(target) + sum(len(name) + len(value) + 4 for name, value in headers)
+    return len(headers) > MAX_HEADERS or size > max_bytes
+
+
+def bounded_http(limits: ConnectionLimits, counts: ConnectionCounts) -> type[BoundedHttp]:
+    """The class that uvicorn makes connections of, for one server."""
+    return type("BoundedHttp", (BoundedHttp,), {"limits": limits, "counts": counts})

@@ -1,0 +1,156 @@
+"""Turns: who calls at full speed does not slow down the others by more than they slow each other down.
+
+Stage: taken by `controller.access.gate` for every call, until its answer begins. All calls share one interpreter and
+one store, so a call takes as long as there are calls beside it. While a client is alone it may have a few calls at
+work; as soon as another one is around, each has one at a time, and the others of its calls wait in its own queue. When
+there are more clients than calls that can be at work, they take turns.
+
+Lives in one event loop. A call that waits for Kafka, and so takes nothing of what is shared, lets the next one go on
+(`let_others_go_on`, from any thread).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+from controller.errors import TooMany
+
+MAX_AT_WORK = 32
+"""Calls of all clients that are at work; the threads that do them are a few more."""
+MAX_AT_WORK_ALONE = 4
+"""Calls of one client that are at work while nobody else calls; more do not get more done."""
+AROUND_SECONDS = 10.0
+"""Time after its last call for which a client counts as being around."""
+
+_turn: ContextVar[Turn | None] = ContextVar("turn", default=None)
+
+
+@dataclass
+class _Client:
+    at_work: int = 0
+    waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
+
+
+class Turn:
+    """The permission of one call to be at work."""
+
+    def __init__(self, who: str, give_back: Callable[[], None]) -> None:
+        self.who = who
+        """The client."""
+        self._give_back = give_back
+        self._loop = asyncio.get_running_loop()
+        self._is_held = True
+
+    def end(self) -> None:
+        """The call is done, or goes on without taking anything; harmless when it has ended. In the event loop."""
+        if self._is_held:
+            self._is_held = False
+            self._give_back()
+
+
+def current_turn() -> Turn | None:
+    """That of the call which is being answered, ended or not; None: nobody has called."""
+    return _turn.get()
+
+
+def let_others_go_on() -> None:
+    """End the turn of the call that this thread works for: it waits for another system."""
+    turn = _turn.get()
+    if turn is not None and turn._is_held:
+        turn._loop.call_soon_threadsafe(turn.end)
+
+
+class Turns:
+    """The calls of all clients of a node; a client is known by any text."""
+
+    def __init__(self, max_waiting: int, clock: Callable[[], float] = time.monotonic) -> None:
+        """`max_waiting`: calls of one client that wait for their turns."""
+        self._max_waiting = max_waiting
+        self._clock = clock
+        self._clients: dict[str, _Client] = {}
+        """Those with calls."""
+        self._queue: OrderedDict[str, None] = OrderedDict()
+        """Those whose calls wait, the next one first."""
+        self._seen: OrderedDict[str, float] = OrderedDict()
+        """When each client has called or was answered last, the last one at the end."""
+        self._at_work = 0
+
+    @asynccontextmanager
+    async def turn(self, who: str) -> AsyncIterator[Turn]:
+        """A turn for a call of a client; raises `TooMany` when too many of its calls wait already."""
+        client = self._clients.setdefault(who, _Client())
+        if len(client.waiting) >= self._max_waiting:
+            raise TooMany(f"{self._max_waiting} calls of this client wait already: call again when some are answered")
+        self._see(who)
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        client.waiting.append(ready)
+        self._queue.setdefault(who)
+        self._go_on()
+        try:
+            await ready
+        except asyncio.CancelledError:
+            if not ready.cancelled():
+                self._give_back(who)
+            else:
+                with contextlib.suppress(ValueError):
+                    client.waiting.remove(ready)
+                self._forget(who)
+            raise
+        turn = Turn(who, lambda: self._give_back(who))
+        before = _turn.set(turn)
+        try:
+            yield turn
+        finally:
+            _turn.reset(before)
+            turn.end()
+
+    def _go_on(self) -> None:
+        """Begin what can begin; a client whose call has begun goes to the end of the queue."""
+        for who in tuple(self._queue):
+            client = self._clients[who]
+            limit = 1 if self._has_company(who) else MAX_AT_WORK_ALONE
+            while client.waiting and client.at_work < limit and self._at_work < MAX_AT_WORK:
+                ready = client.waiting.popleft()
+                if ready.cancelled():
+                    continue
+                ready.set_result(None)
+                client.at_work += 1
+                self._at_work += 1
+                self._queue.move_to_end(who)
+            if not client.waiting:
+                del self._queue[who]
+            if self._at_work >= MAX_AT_WORK:
+                return
+
+    def _give_back(self, who: str) -> None:
+        self._clients[who].at_work -= 1
+        self._at_work -= 1
+        self._see(who)
+        self._forget(who)
+        self._go_on()
+
+    def _forget(self, who: str) -> None:
+        client = self._clients.get(who)
+        if client is not None and not client.waiting:
+            self._queue.pop(who, None)
+            if not client.at_work:
+                del self._clients[who]
+
+    def _see(self, who: str) -> None:
+        now = self._clock()
+        self._seen[who] = now
+        self._seen.move_to_end(who)
+        while next(iter(self._seen.values())) < now - AROUND_SECONDS:
+            self._seen.popitem(last=False)
+
+    def _has_company(self, who: str) -> bool:
+        """Whether another client was seen in the last seconds."""
+        last = next((other for other in reversed(self._seen) if other != who), None)
+        return last is not None and self._seen[last] >= self._clock() - AROUND_SECONDS

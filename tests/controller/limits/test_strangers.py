@@ -1,0 +1,149 @@
+"""What somebody without a token can take of a controller: raw connections, slow ones, large ones, many."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import select
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import httpx
+import pytest
+
+from tests.controller.conftest import LIMITS, RunningController, run_controller
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.process
+
+HEAD_S, BODY_S, LATE_S = 0.4, 0.6, 5.0
+FEW = LIMITS.model_copy(
+    update={"head_seconds": HEAD_S, "body_seconds": BODY_S, "connections": 40, "connections_per_address": 30}
+)
+POST = b"POST /admin/v2/scalable/a/b/t/split/0 HTTP/1.1\r\nHost: localhost\r\n"
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningController]:
+    with run_controller(tmp_path_factory.mktemp("strict") / "layouts.db", token="s3cret", limits=FEW) as running:
+        yield running
+
+
+def opened(running: RunningController, source: str = "127.0.0.1") -> socket.socket:
+    address = running.client.base_url.host, running.client.base_url.port
+    return socket.create_connection(address, timeout=LATE_S, source_address=(source, 0))
+
+
+def said(connection: socket.socket, every_s: float | None = None, byte: bytes = b"x") -> tuple[bytes, float]:
+    """What comes until the end, and the seconds until then, while a byte is sent now and then."""
+    began, found = time.monotonic(), b""
+    with connection:
+        while time.monotonic() - began < LATE_S:
+            readable, _, _ = select.select([connection], [], [], every_s or LATE_S)
+            if readable:
+                try:
+                    data = connection.recv(65_536)
+                except ConnectionResetError:
+                    data = b""
+                if not data:
+                    return found, time.monotonic() - began
+                found += data
+            elif every_s:
+                with contextlib.suppress(OSError):
+                    connection.sendall(byte)
+    raise AssertionError(f"still open after {LATE_S} s: {found!r}")
+
+
+def test_a_connection_that_says_nothing_is_closed(strict: RunningController) -> None:
+    answer, seconds = said(opened(strict))
+    assert answer == b""
+    assert seconds > HEAD_S * 0.9
+
+
+@pytest.mark.parametrize("start", [b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: ", b"P", b"\r\n"])
+def test_a_head_that_dribbles_has_an_end(strict: RunningController, start: bytes) -> None:
+    connection = opened(strict)
+    connection.sendall(start)
+    answer, seconds = said(connection, HEAD_S / 8)
+    assert answer == b"" or answer.startswith((b"HTTP/1.1 408 Request Timeout\r\n", b"HTTP/1.1 400 "))
+    assert seconds < LATE_S
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"Content-Length: 1000\r\nAuthorization: Bearer s3cret\r\n\r\n", b"408"),
+        (b"Transfer-Encoding: chunked\r\nAuthorization: Bearer s3cret\r\n\r\n9999\r\n", b"408"),
+        (b"Content-Length: 1000\r\n\r\n", b"401"),
+        (b"Transfer-Encoding: chunked\r\n\r\n9999\r\n", b"401"),
+        (b"Content-Length: 1000\r\nExpect: 100-continue\r\nAuthorization: Bearer s3cret\r\n\r\n", b"100"),
+    ],
+)
+def test_a_body_that_dribbles_has_an_end_whether_it_was_answered_or_not(
+    strict: RunningController, head: bytes, status: bytes
+) -> None:
+    connection = opened(strict)
+    connection.sendall(POST + head)
+    answer, seconds = said(connection, BODY_S / 8)
+    assert answer.startswith(b"HTTP/1.1 " + status)
+    if status == b"408":
+        assert json.loads(answer.partition(b"\r\n\r\n")[2])["reason"] == "the request did not arrive in time"
+    assert seconds < LATE_S
+
+
+def test_a_connection_that_was_answered_and_then_dribbles_has_an_end(strict: RunningController) -> None:
+    connection = opened(strict)
+    connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET /hea")
+    answer, seconds = said(connection, HEAD_S / 8)
+    assert answer.count(b"HTTP/1.1 ") == 2
+    assert b"HTTP/1.1 408" in answer
+    assert seconds < LATE_S
+
+
+@pytest.mark.parametrize(
+    "upgrade", [b"", b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"]
+)
+@pytest.mark.parametrize(
+    "headers",
+    [b"X: " + b"a" * 200_000, b"a: b\r\n" * 101, b"X: " + b"a" * (FEW.head_bytes + 1), b"a:\r\n" * 40_000],
+)
+def test_a_head_that_is_too_large_is_refused(
+    strict: RunningController, headers: bytes, upgrade: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    connection = opened(strict)
+    with contextlib.suppress(OSError):
+        connection.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n" + upgrade + headers + b"\r\n\r\n")
+    answer, _ = said(connection)
+    assert answer == b"" or answer.startswith((b"HTTP/1.1 431 ", b"HTTP/1.1 400 "))
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+def test_connections_are_free_again_when_they_were_closed_in_whatever_way(strict: RunningController) -> None:
+    url = f"{strict.url}/admin/v2/scalable/a/b"
+    for _ in range(3):
+        with contextlib.ExitStack() as held:
+            many = [held.enter_context(opened(strict)) for _ in range(FEW.connections_per_address + 10)]
+            many[0].sendall(POST)
+            wait_until(partial(_are_closed, many, 10))
+        wait_until(lambda: _status(url) == 401)
+
+
+def _are_closed(connections: Sequence[socket.socket], at_least: int) -> bool:
+    return sum(map(_is_closed, connections)) >= at_least
+
+
+def _is_closed(connection: socket.socket) -> bool:
+    readable, _, _ = select.select([connection], [], [], 0)
+    try:
+        return bool(readable) and connection.recv(1, socket.MSG_PEEK) == b""
+    except OSError:
+        return True
+
+
+def _status(url: str) -> int:
+    with contextlib.suppress(httpx.TransportError):
+        return httpx.get(url).status_code
+    return 0
