@@ -192,6 +192,14 @@ class LayoutReader:
             raise no_topic(topic)
         return life_of(layout)
 
+    def leftovers(self, topic: str) -> list[str]:
+        """The subscriptions of a topic that were deleted while clients read its segments, and are still in those."""
+        return sorted(map(store_paths.decode, self.children(store_paths.leftovers_path(topic))))
+
+    def is_leftover(self, topic: str, subscription: str) -> bool:
+        """Whether a subscription of that name is one of them."""
+        return self.get(store_paths.leftover_path(topic, subscription)) is not None
+
     def topics_needing_leader(self) -> list[str]:
         """Topics that have sessions or operations, or had: they need a leader even if nobody asks for anything."""
         return [store_paths.decode(name) for name in self._nodes.children(store_paths.ATTENDED)]

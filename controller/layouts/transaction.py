@@ -98,6 +98,15 @@ class Transaction(LayoutReader):
         self.delete(store_paths.subscription_path(topic, name))
         self.members_of.add((topic, name))
 
+    def begin_leftover(self, topic: str, name: str) -> None:
+        """Note that a deleted subscription is to go from the segments too."""
+        self.put(store_paths.leftover_path(topic, name), b"")
+        self.need_leader(topic)
+
+    def end_leftover(self, topic: str, name: str) -> None:
+        """It is in no segment any more."""
+        self.delete(store_paths.leftover_path(topic, name))
+
     def save_drained(self, topic: str, name: str, drained: Iterable[int]) -> None:
         """Store which sealed segments a subscription has read to the end; none of that name is fine."""
         record = self.subscription_record(topic, name)

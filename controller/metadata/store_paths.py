@@ -7,6 +7,7 @@
     …/operations/{number}                                           Operation: the journal, the newest has the highest
     …/creation                                                      ScalableTopicMetadata of a topic that is being made
     …/deletion                                                      ScalableTopicMetadata of one that is being deleted
+    …/leftovers/{subscription}                                      deleted, and still in segments that clients read
     /admin/policies/{tenant}/{namespace}/scalableTopicAutoScalePolicy   AutoScalePolicyOverride
 
 and what the PIP does not need:
@@ -104,6 +105,16 @@ def creation_path(topic: str) -> str:
 def deletion_path(topic: str) -> str:
     """The node that is there while a topic is deleted."""
     return f"{topic_path(topic)}/deletion"
+
+
+def leftovers_path(topic: str) -> str:
+    """The node that has below it the deleted subscriptions that are still in segments."""
+    return f"{topic_path(topic)}/leftovers"
+
+
+def leftover_path(topic: str, subscription: str) -> str:
+    """The node of one of them."""
+    return f"{leftovers_path(topic)}/{encode(subscription)}"
 
 
 def attended_path(topic: str) -> str:

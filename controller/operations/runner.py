@@ -22,6 +22,7 @@ from controller.leadership.leaders import Leaders, Term
 from controller.locks import NamedLocks
 from controller.metadata.base import StoreError
 from controller.operations.journal import Operation, open_operation, save_operation
+from controller.operations.leftovers import Leftovers
 from controller.operations.protocol import StoredLayout, plan_merge, plan_split, resume
 from controller.operations.removal import Removal
 from controller.outbox.announcements import layout_announcement
@@ -42,10 +43,13 @@ class OperationRunner:
         self._segments = segments
         self.removal = Removal(store, segments, now_ms)
         self._now_ms = now_ms
+        self._leftovers = Leftovers(store, segments)
         self._locks = NamedLocks()
         self._unsettled: set[str] = set()
         """Topics of this node that may have an operation that is open."""
-        leaders.on_begun.append(self._unsettled.add)
+        self._littered: set[str] = set()
+        """Topics of this node that may have leftovers of subscriptions."""
+        leaders.on_begun += [self._unsettled.add, self._littered.add]
 
     @contextmanager
     def locked(self, topic: str) -> Iterator[Term]:
@@ -98,17 +102,19 @@ class OperationRunner:
 
         `SegmentStoreError` when the segments cannot be reached at all: the rest is not tried.
         """
-        for topic in tuple(self._unsettled):
+        for topic in self._unsettled | self._littered:
             if self._leaders.stopping.is_set():
                 return
             if self._leaders.term(topic) is None:
                 # Another node leads it by now, or this one will again when the store is back.
                 if topic not in self._leaders.topics():
                     self._unsettled.discard(topic)
+                    self._littered.discard(topic)
                 continue
             try:
                 with self.locked(topic) as term:
                     resumed = self.finish_open(term)
+                    self.remove_leftovers(term)
             except (ControllerError, StoreError) as error:
                 log.warning("an operation on %s stays open: %s", topic, error)
                 if isinstance(error, SegmentStoreError) and not self._segments.answers():
@@ -117,13 +123,19 @@ class OperationRunner:
                 if resumed is not None:
                     log.info("resumed the %s %s of %s: %s", resumed.kind, resumed.id, topic, resumed.step)
 
+    def remove_leftovers(self, term: Term) -> None:
+        """Remove deleted subscriptions from the segments, within `locked`; what is left, `resume_open` goes on with."""
+        self._littered.add(term.topic)
+        if self._leftovers.remove(term):
+            self._littered.discard(term.topic)
+
     def mark_unsettled(self, topic: str) -> None:
         """Something of a topic of this node was begun that `resume_open` has to look at unless it ends."""
         self._unsettled.add(topic)
 
     def is_settled(self, topic: str) -> bool:
-        """Whether no operation of a topic of this node is open."""
-        return topic not in self._unsettled
+        """Whether no operation of a topic of this node is open, and nothing left over."""
+        return topic not in self._unsettled and topic not in self._littered
 
     def save(self, term: Term, operation: Operation) -> None:
         """Put an operation into the journal in place of what is there under its id."""

@@ -7,11 +7,12 @@ told to the sessions by the store; `controller.sessions.manager` runs them.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-from controller.errors import Conflict, NotFound, TooMany
+from controller.errors import Conflict, NotFound, PreconditionFailed, TooMany
 from controller.layouts.reader import StoredMembers, StoredSubscription
 from controller.layouts.store import LayoutStore
 from controller.layouts.transaction import Transaction
@@ -19,11 +20,13 @@ from controller.leadership.leaders import Leaders
 from controller.metadata.store_paths import subscriptions_path
 from controller.operations.runner import OperationRunner
 from controller.outbox.announcements import consumer_announcement
-from controller.segments.base import SegmentNotFound, SegmentStore, SubscriptionNotFound, Target
+from controller.segments.base import SegmentNotFound, SegmentStore, SegmentStoreError, SubscriptionNotFound, Target
 from controller.segments.no_segments import NoSegments
 from decisions.topic.layout import SegmentLayout
 from decisions.topic.segment import Segment, segment_topic
 from schemas.messages import SubscriptionType
+
+log = logging.getLogger(__name__)
 
 MAX_SUBSCRIPTIONS = 1_000
 """Of one topic, unless the settings say otherwise."""
@@ -65,13 +68,14 @@ class SubscriptionRegistry:
 
     def add_subscription(self, topic: str, subscription: str, type: SubscriptionType) -> bool:
         """Register a subscription; one of the same type stays as it is. True: it is new."""
+        self._clear_name(topic, subscription)
         with self._writing(topic) as transaction:
             transaction.check_topic(topic)
             found = transaction.subscription(topic, subscription)
             if found is None:
                 self._check_room(transaction, topic)
                 life = transaction.created_at(topic)
-                transaction.insert_subscription(topic, subscription, type)
+                _insert(transaction, topic, subscription, type)
                 transaction.announce(
                     consumer_announcement(topic, subscription, type, "snapshot", 0, self._now_ms(), life=life)
                 )
@@ -80,24 +84,28 @@ class SubscriptionRegistry:
             return found is None
 
     def delete_subscription(self, topic: str, subscription: str) -> None:
-        """Delete a subscription with its sessions; `SubscriptionInUse` while clients read a segment with it."""
+        """Delete a subscription with its sessions (PIP-468 "Admin API"): its consumers are unregistered.
+
+        From segments that clients still read it goes when they have left.
+        """
         self._store.check_topic(topic)
         with self._operations.locked(topic) as term:
             # Segments that a split was about to publish would keep the subscription.
             self._operations.finish_open(term)
             self._store.existing_subscription(topic, subscription)
-            layout = SegmentLayout.from_metadata(self._store.existing_topic(topic).metadata)
-            segments = self._segments.of_life(layout.created_at_ms)
-            for segment in layout.segments.values():
-                segments.delete_subscription(segment_topic(topic, segment), subscription)
             with self._store.write(term) as transaction:
                 found = transaction.existing_subscription(topic, subscription)
                 transaction.delete_subscription(topic, subscription)
+                if found.type != "CHECKPOINT" and not isinstance(self._segments, NoSegments):
+                    transaction.begin_leftover(topic, subscription)
+                life = transaction.created_at(topic)
                 transaction.announce(
-                    consumer_announcement(
-                        topic, subscription, found.type, "deleted", 0, self._now_ms(), life=layout.created_at_ms
-                    )
+                    consumer_announcement(topic, subscription, found.type, "deleted", 0, self._now_ms(), life=life)
                 )
+            try:
+                self._operations.remove_leftovers(term)
+            except SegmentStoreError as error:
+                log.warning("%s of %s was deleted, and goes from the segments later: %s", subscription, topic, error)
 
     def seek(self, topic: str, subscription: str, target: Target) -> None:
         """Move a subscription on every segment, sealed ones too; nothing counts as drained after it.
@@ -142,12 +150,13 @@ class SubscriptionRegistry:
 
         `session`: it is unregistered when it has no connection for too long.
         """
+        self._clear_name(topic, subscription)
         with self._writing(topic) as transaction:
             transaction.check_topic(topic)
             known = transaction.subscription(topic, subscription)
             if known is None:
                 self._check_room(transaction, topic)
-                transaction.insert_subscription(topic, subscription, type)
+                _insert(transaction, topic, subscription, type)
             found = known or StoredSubscription(subscription, type, 0)
             _same_type(found, type)
             if transaction.insert_consumer(topic, subscription, consumer, session):
@@ -243,12 +252,27 @@ class SubscriptionRegistry:
         if len(transaction.children(subscriptions_path(topic))) >= self._max_subscriptions:
             raise TooMany(f"{topic} has {self._max_subscriptions} subscriptions already: delete one first", 60)
 
+    def _clear_name(self, topic: str, subscription: str) -> None:
+        """What a deleted subscription of that name has left in segments goes first."""
+        if not isinstance(self._segments, NoSegments) and self._store.is_leftover(topic, subscription):
+            with self._operations.locked(topic) as term:
+                self._operations.remove_leftovers(term)
+
     @contextmanager
     def _writing(self, topic: str) -> Iterator[Transaction]:
         """A change of an existing topic, as its leader."""
         self._store.check_topic(topic)
         with self._store.write(self.leaders.lead(topic)) as transaction:
             yield transaction
+
+
+def _insert(transaction: Transaction, topic: str, subscription: str, type: SubscriptionType) -> None:
+    """Add a subscription; `PreconditionFailed` while an earlier one of that name is still read with."""
+    if transaction.is_leftover(topic, subscription):
+        raise PreconditionFailed(
+            f"Subscription {subscription} of {topic} was deleted, and consumers still read with it; close them first"
+        )
+    transaction.insert_subscription(topic, subscription, type)
 
 
 def _backlog(segments: SegmentStore, segment: str, subscription: str) -> int | None:

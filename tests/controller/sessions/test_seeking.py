@@ -309,3 +309,31 @@ def test_during_a_split_a_seek_waits_for_it_and_reaches_parent_and_children(kafk
         write(kafka, LOWER_CHILD, [b"new"])
         assert resumed(kafka, LOWER_CHILD, "s", 1) == [b"new"]
         running.client.delete(PATH)
+
+
+def test_a_subscription_is_deleted_with_its_consumers_and_its_name_is_free_when_they_have_left(
+    kafka: str, running: RunningController, segments: KafkaSegments
+) -> None:
+    """PIP-468 "Admin API": the controller unregisters all consumers and deletes the subscription from every segment."""
+    settings = {"bootstrap.servers": kafka, "auto.offset.reset": "earliest"}
+    reader = Consumer({**settings, "group.id": group_id(WHOLE_SEGMENT, "s", LIFE)})
+    reader.subscribe([kafka_topic(WHOLE_SEGMENT, LIFE)])
+    wait_until(lambda: reader.poll(0.1), 30)
+    of_subscription, operations = f"{PATH}/subscriptions/s", running.node.registry._operations
+    with client(running, PATH) as one:
+        one.register(1, "a")
+        one.assigned()
+        assert running.client.delete(of_subscription).status_code == 204
+        assert one.next()["command"] == "closed"
+        assert running.client.get(f"{PATH}/stats").json()["subscriptions"] == {}
+        # Its positions are those of consumers that have not left: nothing new may begin there.
+        one.register(1, "a")
+        assert (one.next()["status"], running.client.put(of_subscription).status_code) == (412, 412)
+        operations.resume_open()
+        assert segments.of_life(LIFE).subscriptions(WHOLE_SEGMENT) == ["s"]
+        split(running)
+        reader.close()
+        operations.resume_open()
+        assert segments.of_life(LIFE).subscriptions(WHOLE_SEGMENT) == []
+        assert running.client.put(of_subscription).status_code == 204
+    assert resumed(kafka, WHOLE_SEGMENT, "s", 4) == VALUES
