@@ -6,13 +6,11 @@ A family that is added goes to the end, so that the state of those before it is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from engine.autoscale.family import AUTOSCALE
 from engine.kernel.bucket import BucketEngine
 from engine.kernel.family import Family, part_names
-from engine.kernel.packing import BucketPacker, unpack_bucket
-from engine.kernel.records import RawRecord
+from engine.kernel.packing import BucketPacker, Unpacked, unpack_bucket
 from engine.kernel.settings import EngineSettings
 from schemas.kafka import CONTROL_EVENTS
 
@@ -34,6 +32,6 @@ def bucket_packer(buckets: int) -> BucketPacker:
     return BucketPacker(buckets, FAMILIES)
 
 
-def unpack_rows(kinds: Sequence[str], bodies: Sequence[bytes]) -> tuple[list[RawRecord], dict[str, Any]]:
-    """What the packer has packed of a bucket: its raw records, and by kind the samples in columns."""
+def unpack_rows(kinds: Sequence[str], bodies: Sequence[bytes]) -> Unpacked:
+    """What the packer has packed of a bucket."""
     return unpack_bucket(kinds, bodies, FAMILIES)

@@ -6,12 +6,13 @@ Never used in a forked child: delta-rs' runtime refuses that (it hangs there); p
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from schemas.arrow import arrow_schema
@@ -46,7 +47,8 @@ def table_path(lake: str | Path, table: Table) -> str:
 def create_table(lake: str | Path, table: Table) -> DeltaTable:
     """The table, made if it is not there, with its properties. Safe to race: an existing table is left as it is.
 
-    For those who write. Columns that an older release made NOT NULL and that this one writes null to are relaxed.
+    For those who write. Optional columns that an older release did not have are added, and those are relaxed that it
+    made NOT NULL and this one writes null to.
     Raises `LakeError` when this release cannot write to the table as it is.
     """
     path = table_path(lake, table)
@@ -65,6 +67,7 @@ def create_table(lake: str | Path, table: Table) -> DeltaTable:
             f"the table {path} cannot be opened: {str(error).splitlines()[0]}. If a newer Delta made it, use that; if "
             "its log is damaged, put a backup in its place, or move the folder away: a new table is made"
         ) from error
+    delta = _with_new_columns(delta, path, table)
     _check(delta, path, table)
     return _relaxed(delta, path, table)
 
@@ -119,16 +122,20 @@ class OpenTable:
             self._opened_at = self._table.version()
         return self._table
 
-    def append(self, rows: pa.Table, app: str, number: int, more: Mapping[str, int] = MappingProxyType({})) -> None:
-        """One commit with all rows, which leaves `number` as the newest transaction of `app` in the table, and those of
-        `more` as well.
+    def append(
+        self, rows: pa.Table, app: str, number: int, more: Mapping[str, int] = MappingProxyType({}),
+        chunks: Iterable[pa.Table] = (),
+    ) -> None:  # fmt: skip
+        """One commit with all rows, and those of `chunks` one after the other.
+
+        It leaves `number` as the newest transaction of `app` in the table, and those of `more` as well.
 
         Of two commits at once with the same `app` one fails with `CommitFailedError` (Delta's rule for transactions).
         Raises `DeltaError` or `OSError`.
         """
         write_deltalake(
             self._table,
-            rows,
+            _streamed(rows, iter(chunks)),
             mode="append",
             commit_properties=CommitProperties(
                 app_transactions=[Transaction(*one) for one in {app: number, **more}.items()]
@@ -139,6 +146,14 @@ class OpenTable:
         """The newest transaction of `app`; None: there is none. Raises `DeltaError` or `OSError`."""
         number: int | None = self.newest().transaction_version(app)
         return number
+
+
+def _streamed(rows: pa.Table, chunks: Iterator[pa.Table]) -> pa.Table | pa.RecordBatchReader:
+    second = next(chunks, None)
+    if second is None:
+        return rows
+    batches = (batch for chunk in chain((rows, second), chunks) for batch in chunk.to_batches())
+    return pa.RecordBatchReader.from_batches(rows.schema, batches)
 
 
 def _check(delta: DeltaTable, path: str, table: Table) -> None:
@@ -170,6 +185,25 @@ def _check(delta: DeltaTable, path: str, table: Table) -> None:
                 f"the table {path} has the column {field.name} as {_described(there)}, this release writes "
                 f"{_described(field)}: run the release that made it, or move the folder away: a new table is made"
             )
+
+
+def _with_new_columns(delta: DeltaTable, path: str, table: Table) -> DeltaTable:
+    """The table with every optional column of this release; rows that are there have null in it.
+
+    A table that has a column which this release does not know is a newer one's, and stays as it is.
+    """
+    expected = arrow_schema(table.row)
+    for _ in range(MAX_RACES):
+        stored = pa.schema(delta.schema().to_arrow()).names
+        missing = [field for field in expected if field.nullable and field.name not in stored]
+        if not missing or not set(stored) <= set(expected.names):
+            break
+        try:
+            delta.alter.add_columns(list(Schema.from_arrow(pa.schema(missing)).fields))
+        except DeltaError as error:
+            log.info("the columns of %s are changed while others commit, trying again: %s", path, error)
+            delta = DeltaTable(path)
+    return delta
 
 
 def _relaxed(delta: DeltaTable, path: str, table: Table) -> DeltaTable:

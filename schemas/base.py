@@ -9,9 +9,13 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
+from pydantic_core import to_json
 
 MAX_NAME_BYTES = 1024
 """Longest topic, subscription, consumer or reporter name that is accepted (characters)."""
+
+MAX_KEY_BYTES = 4 * MAX_NAME_BYTES
+"""Longest Kafka key of a valid message, bytes: a name in UTF-8."""
 
 MAX_SEGMENT_ID = 2**63 - 1
 
@@ -49,3 +53,16 @@ class Wire(BaseModel):
     def to_json(self) -> str:
         """The object as compact JSON with its wire names; unset optional fields are left out."""
         return self.model_dump_json(by_alias=True, exclude_none=True)
+
+    def known_json(self) -> str:
+        """The same without fields that are not in the model, where those are kept; bounded if the model is."""
+        return to_json(_known(self)).decode()
+
+
+def _known(model: BaseModel) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name, field in type(model).model_fields.items():
+        value = getattr(model, name)
+        if value is not None:
+            found[field.alias or name] = _known(value) if isinstance(value, BaseModel) else value
+    return found

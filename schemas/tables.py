@@ -142,9 +142,11 @@ class DeadLetterRow(TableRow):
     key: bytes | None
     """The Kafka key, cut at 4 KiB."""
     raw: bytes | None
-    """The Kafka value, cut at 64 KiB."""
+    """The Kafka value, cut at 4 KiB (releases before: at 64 KiB)."""
     raw_size: int
     """Length of the whole value in bytes; -1 when there was none."""
+    raw_sha256: str | None
+    """SHA-256 of the whole value, hex; None: there was none, or an older release wrote the row."""
     kafka_topic: str
     kafka_partition: int
     kafka_offset: int

@@ -31,6 +31,7 @@ from streaming.scratch import scratch_folder
 from streaming.session import start_session
 from streaming.sink import LakeSink
 from streaming.sources import raw_rows
+from streaming.spool import empty_spool, spool_folder
 from streaming.storage import checkpoint_of, files_of, spark_location
 from streaming.ticks import TickWriter
 from streaming.upgrade import adopt_operator
@@ -86,7 +87,7 @@ def operator_output(spark: SparkSession, settings: Settings) -> DataFrame:
     state = None if start is None else spark.read.schema(STATE_DDL).parquet(start.state).groupBy("bucket")
     with _workers_of_their_own(spark, "state"):
         return packed.groupBy("bucket").transformWithState(
-            BucketProcessor(engine_settings(settings)), OUTPUT_DDL, "Append", "None", state
+            BucketProcessor(engine_settings(settings), spool_of(settings)), OUTPUT_DDL, "Append", "None", state
         )
 
 
@@ -122,6 +123,11 @@ def start_query(spark: SparkSession, settings: Settings, sink: LakeSink) -> Stre
     )
 
 
+def spool_of(settings: Settings) -> str:
+    """The folder of output on its way to the sink."""
+    return spool_folder(settings.lake_path, checkpoint_of(settings))
+
+
 @contextmanager
 def own_session(settings: Settings, scratch: Path) -> Iterator[SparkSession]:
     """A session for one run of the job, stopped at its end."""
@@ -155,6 +161,7 @@ def run_job(
         claim = Claim(holder, checkpoint, datetime.now(timezone.utc), gone=lock)
         lease = held.enter_context(hold_lake(settings.lake_path, claim, stop))
         sink.hold(lease)
+        empty_spool(spool_of(settings))
         with session(settings, scratch) as spark:
             try:
                 _check_checkpoint(spark, settings, sink, new_checkpoint)

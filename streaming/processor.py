@@ -12,6 +12,7 @@ import gc
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 from pyspark.sql import Row
@@ -22,6 +23,8 @@ from engine.families import PARTS, bucket_engine, unpack_rows
 from engine.kernel.bucket import BucketEngine
 from engine.kernel.packed import Packed, StoredPart
 from engine.kernel.settings import EngineSettings
+from streaming.arrivals import in_parts
+from streaming.spool import Outbox
 
 FINGERPRINT = "fence"
 """The state variable of the fingerprint, as the first release called it."""
@@ -33,15 +36,16 @@ _PACKED = StructType([StructField("packed", BinaryType())])
 class BucketProcessor(StatefulProcessor):
     """One instance per task; the engine's cache lives as long as the Python worker."""
 
-    def __init__(self, settings: EngineSettings) -> None:
-        self._settings = settings
+    def __init__(self, settings: EngineSettings, spool: str) -> None:
+        """`spool`: the folder for output that is too much for Spark's driver."""
+        self._settings, self._spool = settings, spool
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declares the state variables: the fingerprint, and of each stored part its base and its log."""
         self._fingerprint = handle.getValueState(FINGERPRINT, _PACKED)
         self._bases = {name: handle.getValueState(name, _PACKED) for name in PARTS}
         self._logs = {name: handle.getListState(f"{name}_log", _PACKED) for name in PARTS}
-        self._engine = _engine(self._settings)
+        self._engine, self._outbox = _engine(self._settings), Outbox(self._spool)
 
     def handleInitialState(self, key: Any, initialState: Row, timerValues: Any) -> None:
         """Takes over a bucket of a rebuilt checkpoint, a row of `streaming.rebuild.STATE_DDL`."""
@@ -51,18 +55,21 @@ class BucketProcessor(StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         """One batch of one bucket."""
-        received = list(rows)
-        if not received:
+        first = next(rows, None)
+        if first is None:
             return
-        now = received[0].now
-        records, samples = unpack_rows([row.kind for row in received], [row.body for row in received])
-        bucket, fingerprint = int(key[0]), _bytes(self._fingerprint.get())
+        now, bucket, fingerprint = first.now, int(key[0]), _bytes(self._fingerprint.get())
         is_decoded = self._engine.has_decoded(bucket, fingerprint)
         before = Packed(fingerprint, {} if is_decoded else self._stored())
-        started = time.perf_counter()
         with _cycles_uncollected():
-            written, output = self._engine.run(bucket, before, records, now, samples)
-        output.counts.operator_ms = (time.perf_counter() - started) * 1000
+            batch, spent = self._engine.begin(bucket, before, now, self._outbox.give), 0.0
+            for kinds, bodies in in_parts(chain([first], rows)):
+                part, started = unpack_rows(kinds, bodies), time.perf_counter()
+                batch.take(part.records, part.samples, part.letters)
+                spent += time.perf_counter() - started
+            started = time.perf_counter()
+            written = batch.end()
+        batch.output.counts.operator_ms = (spent + time.perf_counter() - started) * 1000
         for name, part in written.parts.items():
             if part.base is not None:
                 self._bases[name].update((part.base,))
@@ -71,7 +78,8 @@ class BucketProcessor(StatefulProcessor):
                 self._logs[name].appendValue((part.entry,))
         if written.fingerprint != fingerprint:
             self._fingerprint.update((written.fingerprint,))
-        yield from (Row(kind=kind, body=body, now=now) for kind, body in output.bodies().items())
+        self._outbox.give(batch.output.bodies())
+        yield from (Row(kind=kind, body=body, now=now) for kind, body in self._outbox.fetch())
 
     def close(self) -> None:
         """Nothing to close."""

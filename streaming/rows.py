@@ -17,6 +17,7 @@ import pydantic_core
 from engine.kernel.records import LOAD_SCHEMA
 from schemas.arrow import arrow_schema, column_types
 from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD, Table
+from streaming.spool import read_chunk
 
 DAY_MS = 86_400_000
 
@@ -84,7 +85,8 @@ LOAD_DDL = (
 def unpack_loads(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """For `mapInArrow`: rows of kind `load` of the operator's output to rows of `LOAD_DDL`."""
     for batch in batches:
-        for body, now in zip(batch.column("body").to_pylist(), batch.column("now").to_pylist(), strict=True):
+        for row in batch.to_pylist():
+            now, body = row["now"], read_chunk(row["kind"], row["body"])
             loads = pa.ipc.read_record_batch(pa.py_buffer(body), LOAD_SCHEMA)
             yield loads.append_column("now", pa.repeat(pa.scalar(now, pa.int64()), loads.num_rows))
 

@@ -17,6 +17,9 @@ from pyspark.sql import SparkSession
 
 from schemas.settings import Settings, SettingsError
 
+MAX_ARROW_BYTES = 8 * 1024 * 1024
+"""What goes to a Python worker at once; one row may be larger. Without it 10,000 rows go, 1 MiB each or not."""
+
 
 def read_spark_conf(file: Path) -> dict[str, str]:
     """The settings of a file in spark-defaults format: `key value` a line, `#` begins a comment line."""
@@ -55,6 +58,7 @@ def start_session(settings: Settings, extra: dict[str, str] | None = None, scrat
     conf.setdefault("spark.executor.extraClassPath", class_path)
     options = conf.get("spark.driver.extraJavaOptions", "")
     conf["spark.driver.extraJavaOptions"] = absolute_options(options, settings) + _with_archive(settings, options)
+    conf.setdefault("spark.sql.execution.arrow.maxBytesPerBatch", str(MAX_ARROW_BYTES))
     if scratch is not None:
         conf.setdefault("spark.local.dir", str(scratch))
         if "java.io.tmpdir" not in options:

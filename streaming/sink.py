@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,12 +22,14 @@ import pydantic_core
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from engine.kernel.records import COUNTS, DUE, LOAD
+from engine.kernel.records import DUE, LOAD
 from lake.job_lease import LEASE, JobLease, check_lease
 from lake.tables import OpenTable, create_lake, table_path
 from schemas.ids import EVERY_TOPIC
 from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD, TABLES, Table
-from streaming.rows import LOAD_DDL, bulk_rows, rare_rows, unpack_loads
+from streaming.output import BatchOutput, Chunks
+from streaming.rows import LOAD_DDL, rare_rows, unpack_loads
+from streaming.spool import SPOOLED
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +43,8 @@ class WrittenBatch:
 
     row: dict[str, Any]
     """Its row in `batches`; instants are milliseconds."""
-    rare: dict[str, pa.Table]
-    """The rows of decisions, holds, events and dead letters, by table."""
+    rare: Mapping[str, Iterable[pa.Table]]
+    """The rows of decisions, holds, events and dead letters, by table, in chunks."""
     operator_seconds: float
     """From the start of the batch's plan until the sink had the operator's output."""
     commit_seconds: dict[str, float]
@@ -50,15 +52,17 @@ class WrittenBatch:
 
     def columns(self, table: Table, *names: str) -> Iterator[tuple[Any, ...]]:
         """The rows of a rare table, cut to some of its columns."""
-        rows = self.rare[table.name]
-        return zip(*(rows[name].to_pylist() for name in names), strict=True)
+        for rows in self.rare[table.name]:
+            yield from zip(*(rows[name].to_pylist() for name in names), strict=True)
 
     @property
     def newest_tick(self) -> float | None:
         """The instant of the newest tick for every topic, Unix time in seconds; None: the batch had none."""
-        rows = self.rare[EVENTS.name]
-        ticks = rows.filter(pc.and_(pc.equal(rows["type"], "tick"), pc.equal(rows["subject"], EVERY_TOPIC)))
-        newest = pc.max(ticks["at"]).as_py()
+        ticks = (
+            pc.max(rows.filter(pc.and_(pc.equal(rows["type"], "tick"), pc.equal(rows["subject"], EVERY_TOPIC)))["at"])
+            for rows in self.rare[EVENTS.name]
+        )
+        newest = max((tick.as_py() for tick in ticks if tick.is_valid), default=None)
         return None if newest is None else newest.timestamp()
 
 
@@ -104,10 +108,10 @@ class LakeSink:
             frame = frame.persist()
             try:
                 with _shown_as(frame, batch_id, "read Kafka, evaluate"):
-                    output = frame.where(F.col("kind") != LOAD).toArrow()
+                    output = BatchOutput(frame.where(F.col("kind") != LOAD).toArrow(), batch_id)
                 operator_seconds = time.perf_counter() - began
                 rare = self._write_rare(output, query, batch_id)
-                if _counts(output)["samples_accepted"]:
+                if output.counts()["samples_accepted"]:
                     with self._timed(SEGMENT_LOAD), _shown_as(frame, batch_id, "write segment_load"):
                         self._write_bulk_by_spark(frame, query, batch_id)
                 row = self._write_batch_row(output, query, batch_id)
@@ -115,13 +119,14 @@ class LakeSink:
                 frame.unpersist()
         else:
             with _shown_as(frame, batch_id, "read Kafka, evaluate"):
-                output = frame.toArrow()
+                output = BatchOutput(frame.toArrow(), batch_id)
             operator_seconds = time.perf_counter() - began
             rare = self._write_rare(output, query, batch_id)
-            self._commit(SEGMENT_LOAD, _bulk_of(output, batch_id), query, batch_id)
+            self._commit(SEGMENT_LOAD, output.chunks(SEGMENT_LOAD), query, batch_id)
             row = self._write_batch_row(output, query, batch_id)
         if row is not None:
             self._tell(WrittenBatch(row, rare, operator_seconds, self._commit_seconds), batch_id)
+        output.remove_files()
 
     def _tell(self, batch: WrittenBatch, batch_id: int) -> None:
         try:
@@ -129,28 +134,27 @@ class LakeSink:
         except Exception:
             log.exception("batch %d is written, but its metrics are not", batch_id, extra={"batch_id": batch_id})
 
-    def _write_rare(self, output: pa.Table, query: str, batch_id: int) -> dict[str, pa.Table]:
+    def _write_rare(self, output: BatchOutput, query: str, batch_id: int) -> dict[str, Chunks]:
         rare = {}
         for table in (DECISIONS, HOLDS, EVENTS, DEAD_LETTERS):
-            rare[table.name] = rare_rows(table, _bodies(output, table.name), batch_id)
+            rare[table.name] = output.chunks(table)
             self._commit(table, rare[table.name], query, batch_id)
-        for body in _bodies(output, DUE):
-            for topic, at in pydantic_core.from_json(body):
-                self._ask_for_tick(topic, at)
+        for topic, at in output.said(DUE):
+            self._ask_for_tick(topic, at)
         return rare
 
-    def _write_batch_row(self, output: pa.Table, query: str, batch_id: int) -> dict[str, Any] | None:
-        if not output.num_rows:
+    def _write_batch_row(self, output: BatchOutput, query: str, batch_id: int) -> dict[str, Any] | None:
+        if output.now is None:
             return None
         row = {
-            **_counts(output),
+            **output.counts(),
             "generation": query,
-            "batch_at": output["now"][0].as_py(),
+            "batch_at": output.now,
             "committed_at": time.time_ns() // 1_000_000,
         }
         self._commit(
             BATCHES,
-            rare_rows(BATCHES, [pydantic_core.to_json([row])], batch_id),
+            [rare_rows(BATCHES, [pydantic_core.to_json([row])], batch_id)],
             query,
             batch_id,
         )
@@ -162,8 +166,11 @@ class LakeSink:
         yield
         self._commit_seconds[table.name] = time.perf_counter() - began
 
-    def _commit(self, table: Table, rows: pa.Table, query: str, batch_id: int) -> None:
-        if not rows.num_rows:
+    def _commit(self, table: Table, chunks: Iterable[pa.Table], query: str, batch_id: int) -> None:
+        """One commit, however many chunks there are."""
+        waiting = iter(chunks)
+        first = next(waiting, None)
+        if first is None:
             return
         opened, app = self._tables[table.name], f"{APP}:{query}"
         written = opened.newest_transaction(app)
@@ -171,7 +178,7 @@ class LakeSink:
             log.info("%s already holds batch %d: a replay", table.name, batch_id, extra={"batch_id": batch_id})
             return
         with self._timed(table):
-            opened.append(rows, app, batch_id, self._check_lease(table))
+            opened.append(first, app, batch_id, self._check_lease(table), waiting)
 
     def _check_lease(self, table: Table) -> dict[str, int]:
         """The lease as a commit to the table carries it. Raises `LeaseLost` when another job has it."""
@@ -181,7 +188,7 @@ class LakeSink:
         return {LEASE: self._lease.token}
 
     def _write_bulk_by_spark(self, frame: DataFrame, query: str, batch_id: int) -> None:
-        loads = frame.where(F.col("kind") == LOAD).mapInArrow(unpack_loads, LOAD_DDL)
+        loads = frame.where(F.col("kind").isin(LOAD, SPOOLED + LOAD)).mapInArrow(unpack_loads, LOAD_DDL)
         rows = loads.select(
             "topic", "segment_id", "msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out", "reporter",
             F.timestamp_millis("sampled_at").alias("sampled_at"), F.timestamp_millis("now").alias("accepted_at"),
@@ -196,16 +203,6 @@ class LakeSink:
         ).save(path if "://" in path else Path(path).as_uri())
 
 
-def _bodies(output: pa.Table, kind: str) -> list[bytes]:
-    found: list[bytes] = output.filter(pc.equal(output["kind"], kind))["body"].to_pylist()
-    return found
-
-
-def _bulk_of(output: pa.Table, batch_id: int) -> pa.Table:
-    now = output["now"][0].as_py() if output.num_rows else 0
-    return bulk_rows(_bodies(output, LOAD), now, batch_id)
-
-
 @contextmanager
 def _shown_as(frame: DataFrame, batch_id: int, what: str) -> Iterator[None]:
     """Spark jobs begun meanwhile are described so in the Spark UI."""
@@ -216,13 +213,3 @@ def _shown_as(frame: DataFrame, batch_id: int, what: str) -> Iterator[None]:
         yield
     finally:
         context.setJobDescription(before)
-
-
-def _counts(output: pa.Table) -> dict[str, float]:
-    """The sum over all buckets of what became of their messages and samples."""
-    total: dict[str, float] = {"samples_accepted": 0}
-    for body in _bodies(output, COUNTS):
-        for counts in pydantic_core.from_json(body):
-            for name, value in counts.items():
-                total[name] = total.get(name, 0) + value
-    return total

@@ -10,6 +10,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from engine.families import EVENT_SOURCES, SAMPLE_SOURCES
+from engine.kernel.recording import MAX_PIECE_BYTES
+from schemas.base import MAX_KEY_BYTES
 from schemas.kafka_connection import KafkaConnection
 from schemas.messages import MAX_VALUE_BYTES
 from streaming.rebuild import FirstStart
@@ -66,11 +68,15 @@ def _source(spark: SparkSession, kafka: KafkaConnection, topics: str, most: int,
 
 def with_bucket(source: DataFrame, buckets: int) -> DataFrame:
     """Kafka records, streaming or not, as the raw rows that the first stage decodes."""
+    value = F.col("value")
+    is_oversized = F.octet_length(value) > MAX_VALUE_BYTES
     columns = {
         "source": F.col("topic"),
-        "key": F.col("key"),
-        "value": F.substring(F.col("value"), 1, MAX_VALUE_BYTES + 1),
-        "size": F.coalesce(F.octet_length(F.col("value")).cast("long"), F.lit(-1).cast("long")),
+        # A longer one is of no valid message.
+        "key": F.substring(F.col("key"), 1, MAX_KEY_BYTES + 1),
+        "value": F.when(is_oversized, F.substring(value, 1, MAX_PIECE_BYTES)).otherwise(value),
+        "size": F.coalesce(F.octet_length(value).cast("long"), F.lit(-1).cast("long")),
+        "sha256": F.when(is_oversized, F.sha2(value, 256)),
         "partition": F.col("partition"),
         "offset": F.col("offset"),
         "timestamp": F.unix_millis(F.col("timestamp")),

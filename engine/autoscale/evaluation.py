@@ -84,7 +84,7 @@ class Evaluation:
         topic.hold_at(hold.gate.value)
         reading = hold.binding
         self.output.counts.holds += 1
-        self.output.holds.append({
+        self.output.add("holds", {
             **_identity(topic, snapshot, policy),
             "gate": hold.gate.value,
             "measured": reading.measured,
@@ -104,7 +104,7 @@ class Evaluation:
         self.state.touch(topic.name)
         identity = topic.decided(snapshot.layout.epoch, action, segments, snapshot.now)
         self.output.counts.decisions += 1
-        self.output.decisions.append({
+        self.output.add("decisions", {
             **_identity(topic, snapshot, policy),
             "decision_id": identity,
             "action": action,

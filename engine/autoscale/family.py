@@ -146,7 +146,8 @@ class AutoscaleBatch:
             crossing, merge, distinct=len(set(samples.topics)) == len(samples),
         )  # fmt: skip
         count_samples(self._output.counts, samples, owners, codes)
-        self._output.loads = load_records(samples, owners, places, codes)
+        if (loads := load_records(samples, owners, places, codes)) is not None:
+            self._output.add_loads(loads)
 
     def evaluate(self, is_tick: bool) -> None:
         """Evaluates what is due, or at a tick every topic."""

@@ -49,7 +49,7 @@ class Policies:
         namespace = (
             state.namespace_policies.get(topic_parts(topic.name).full_namespace) if state.namespace_policies else None
         )
-        own = topic.override.to_json() if topic.override else None
+        own = topic.override.known_json() if topic.override else None
         return self._of(state, namespace, own)
 
     def of_cluster(self, state: BucketState) -> EffectivePolicy:

@@ -105,7 +105,7 @@ def store_policy(
         return False
     key, sender = event.name or "", event.sender or 0
     known = state.policy_senders.get(key)
-    override = event.policy.to_json() if event.policy else None
+    override = event.policy.known_json() if event.policy else None
     if event.profile is not None:
         # A job says its policy at every start: when its thresholds are the same, the windows of cold segments go on.
         before = policies.of_cluster(state).merge_thresholds

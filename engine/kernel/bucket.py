@@ -7,7 +7,7 @@ decodes it again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,7 +46,7 @@ class BucketEngine:
 
     def __init__(self, settings: EngineSettings, families: Sequence[Family]) -> None:
         """`families`, in an order that stays: their stored parts and their turns follow it."""
-        self._intake = Intake(families)
+        self.intake = Intake(families)
         self._parts = part_names(families)
         self._open = [family.opener(settings) for family in families]
         self._decoded: dict[int, _Decoded] = {}
@@ -58,23 +58,28 @@ class BucketEngine:
 
     def run(
         self, bucket: int, packed: Packed, records: Sequence[RawRecord], now: int,
-        samples: Mapping[str, Any] | None = None,
+        samples: Mapping[str, Any] | None = None, letters: Sequence[dict[str, Any]] = (),
     ) -> tuple[Written, Output]:  # fmt: skip
         """One batch of one bucket: what has to be stored, and the output.
 
-        `samples` are those that came in columns, by their kind; `now` is the batch's time in milliseconds; equal
-        arguments give equal answers. Raises `StateError` when the stored state cannot be read, and for nothing else
-        that data can cause.
+        `samples` are those that came in columns, by their kind, `letters` what was refused before the shuffle; `now` is
+        the batch's time in milliseconds; equal arguments give equal answers. Raises `StateError` when the stored state
+        cannot be read, and for nothing else that data can cause.
         """
-        decoded = self._take(bucket, packed)
-        output = Output()
-        batches = [state.begin(now, output) for state in decoded.states]
-        is_tick = self._intake.take(batches, records, samples or {}, now, output)
-        for batch in batches:
-            batch.evaluate(is_tick)
-        written = _write(decoded, bucket)
+        batch = self.begin(bucket, packed, now)
+        batch.take(records, samples, letters)
+        return batch.end(), batch.output
+
+    def begin(
+        self, bucket: int, packed: Packed, now: int, give: Callable[[dict[str, bytes]], None] | None = None
+    ) -> BucketBatch:  # fmt: skip
+        """A batch of a bucket that is taken in part by part, in the order of arrival, and gives its output away in
+        chunks (`Output.give`). Raises as `run` does."""
+        return BucketBatch(self, bucket, self._take(bucket, packed), now, Output(give))
+
+    def keep(self, bucket: int, decoded: _Decoded) -> None:
+        """Keeps the decoded state for the next batch."""
         self._decoded[bucket] = decoded
-        return written, output
 
     def _take(self, bucket: int, packed: Packed) -> _Decoded:
         """The decoded state, taken out: a batch that fails on the way leaves none behind that could be stale."""
@@ -85,6 +90,35 @@ class BucketEngine:
         chains = {name: Chain.of(packed.parts.get(name, StoredPart())) for name in self._parts}
         is_old = _check(bucket, packed, list(chains.values()))
         return _Decoded(packed.fingerprint, [open_bucket(packed.parts) for open_bucket in self._open], chains, is_old)
+
+
+class BucketBatch:
+    """One batch of one bucket, part by part."""
+
+    def __init__(self, engine: BucketEngine, bucket: int, decoded: _Decoded, now: int, output: Output) -> None:
+        self._engine, self._bucket, self._decoded, self._now, self.output = engine, bucket, decoded, now, output
+        self._batches = [state.begin(now, output) for state in decoded.states]
+        self._is_tick = False
+
+    def take(
+        self, records: Sequence[RawRecord], samples: Mapping[str, Any] | None = None,
+        letters: Sequence[dict[str, Any]] = (),
+    ) -> None:  # fmt: skip
+        """Takes a part in; no record of it arrived before one of an earlier part."""
+        for letter in letters:
+            self.output.counts.messages += 1
+            self.output.counts.dead_letters += 1
+            self.output.add("dead_letters", letter)
+        intake = self._engine.intake
+        self._is_tick |= intake.take(self._batches, records, samples or {}, self._now, self.output)
+
+    def end(self) -> Written:
+        """Evaluates what is due; what has to be stored."""
+        for batch in self._batches:
+            batch.evaluate(self._is_tick)
+        written = _write(self._decoded, self._bucket)
+        self._engine.keep(self._bucket, self._decoded)
+        return written
 
 
 class Intake:

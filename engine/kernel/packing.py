@@ -1,30 +1,50 @@
 """The stateless first stage in Python: raw Kafka rows in, a few packed rows per bucket out.
 
 Stage: before the shuffle (`mapInArrow`). Plain samples of a family that has columns for them are decoded here, a third
-of the size of their JSON; everything else travels as it came and is parsed after the shuffle. The stateful operator of
-Spark handles each of its input rows as a Python object, so few rows with much in them are what makes it fast.
+of the size of their JSON. What is large or no plain sample is parsed here: what is refused goes on as the row of its
+dead letter, with a bounded piece of its bytes, so that garbage is small before it is shuffled. Events travel as they
+came and are parsed again after the shuffle. The stateful operator of Spark handles each of its input rows as a Python
+object, so few rows with much in them are what makes it fast.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+import pydantic_core
 
 from engine.kernel.family import Columns, Family
-from engine.kernel.records import RAW_SCHEMA, RawRecord
+from engine.kernel.parsing import Accepted, parse_record, readers_of
+from engine.kernel.recording import MAX_PIECE_BYTES, dead_letter
+from engine.kernel.records import RAW_SCHEMA, RawRecord, source_rank
 from schemas.ids import EVERY_TOPIC
 from schemas.kafka import CONTROL_EVENTS
 
-PACKED_DDL = "bucket INT, now BIGINT, kind STRING, body BINARY"
-"""One row is many messages of one bucket; `now` is the batch's time, milliseconds."""
+PACKED_DDL = "bucket INT, now BIGINT, place BINARY, kind STRING, body BINARY"
+"""One row is many messages of one bucket and one Kafka partition; `now` is the batch's time, milliseconds. Rows by
+`place` are in the order of arrival; rows of one place have to be taken together."""
 _PACKED = pa.schema([
-    ("bucket", pa.int32()), ("now", pa.int64()), ("kind", pa.string()), ("body", pa.binary())
+    ("bucket", pa.int32()), ("now", pa.int64()), ("place", pa.binary()), ("kind", pa.string()), ("body", pa.binary())
 ])  # fmt: skip
-_RAW = "raw"
+_RAW, _LETTERS = "raw", "letters"
+_PLACE = struct.Struct(">iq")
+_MAX_BATCH_BYTES = 1024 * 1024
+_Cells = tuple[int, int, bytes, str, bytes]
+
+
+class Unpacked(NamedTuple):
+    """What the packer has packed of a bucket, or a part of it."""
+
+    records: list[RawRecord]
+    """In no order."""
+    samples: dict[str, Any]
+    """By the kind of their columns, in the order of partition and offset."""
+    letters: list[dict[str, Any]]
+    """Rows of dead letters, as `engine.kernel.recording` makes them, bytes in base64."""
 
 
 class BucketPacker:
@@ -34,86 +54,161 @@ class BucketPacker:
         """`buckets`: how many there are; what concerns every topic goes to all of them."""
         self._buckets = buckets
         self._columns = [family.columns for family in families if family.columns]
+        self._readers = readers_of(families)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Packs each batch by itself."""
+        """Packs each batch by itself; a batch that comes of it has at most `_MAX_BATCH_BYTES`, or one row."""
         for batch in batches:
-            if batch.num_rows:
-                yield self.pack(batch)
+            packed: list[_Cells] = []
+            size = 0
+            for rows in _by_partition(batch):
+                for cells in self._pack(rows):
+                    if packed and size + len(cells[-1]) > _MAX_BATCH_BYTES:
+                        yield _batch_of(packed)
+                        packed, size = [], 0
+                    packed.append(cells)
+                    size += len(cells[-1])
+            if packed:
+                yield _batch_of(packed)
 
-    def pack(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """One batch of raw rows, packed."""
-        batch = batch.take(np.argsort(batch.column("bucket").to_numpy(), kind="stable"))
-        now = batch.column("now")[0].as_py()
-        packed: list[tuple[int, int, str, bytes]] = []
-        is_raw = np.ones(batch.num_rows, np.bool_)
-        for columns in self._columns:
-            decoded = _decoded(batch, columns, now)
-            plain = np.fromiter((message is not None for message in decoded), np.bool_, len(decoded))
-            is_raw &= ~plain
-            if plain.any():
-                chosen = batch.filter(plain)
-                messages = [message for message in decoded if message is not None]
-                samples = columns.to_arrow(
-                    messages, chosen.column("partition").to_numpy(), chosen.column("offset").to_numpy()
-                )
-                packed += [(bucket, now, columns.kind, body) for bucket, body in _by_bucket(chosen, samples)]
-        if is_raw.any():
-            rest = self._with_home(batch.filter(is_raw))
-            packed += [(bucket, now, _RAW, body) for bucket, body in _by_bucket(rest, rest.select(RAW_SCHEMA.names))]
-        cells = zip(*packed, strict=True)
-        return pa.RecordBatch.from_arrays(
-            [pa.array(column, field.type) for column, field in zip(cells, _PACKED, strict=True)], schema=_PACKED
-        )
+    def _pack(self, batch: pa.RecordBatch) -> Iterator[_Cells]:
+        """Rows of one Kafka partition, in the order of their offsets."""
+        now, place = batch.column("now")[0].as_py(), _place_of(batch)
+        source: str = batch.column("source")[0].as_py()
+        columns = next((one for one in self._columns if one.source == source), None)
+        found: list[Any] = _decoded(batch, columns, now) if columns else [None] * batch.num_rows
+        records: dict[int, RawRecord] = {}
+        letters: dict[int, dict[str, Any]] = {}
+        shorter: dict[int, bytes] = {}
+        rest = [row for row, message in enumerate(found) if message is None]
+        for row, (record, sha256) in zip(rest, _records(batch, rest), strict=True):
+            if columns or len(record.value or b"") > MAX_PIECE_BYTES:
+                parsed = parse_record(record, self._readers, now)
+                if not isinstance(parsed, Accepted):
+                    letters[row] = dead_letter(record, parsed, now, sha256)
+                    continue
+                if columns and isinstance(parsed.message, columns.message):
+                    found[row] = parsed.message
+                    continue
+                if _is_for_all(record):
+                    shorter[row] = parsed.message.known_json().encode()
+            records[row] = record
+        buckets = batch.column("bucket").to_numpy()
+        if columns:
+            plain = np.flatnonzero([message is not None for message in found])
+            partitions, offsets = (batch.column(name).to_numpy() for name in ("partition", "offset"))
+            for bucket, chosen in _by_bucket(buckets, plain):
+                messages = [found[row] for row in chosen.tolist()]
+                samples = columns.to_arrow(messages, partitions[chosen], offsets[chosen])
+                yield bucket, now, place, columns.kind, samples.serialize().to_pybytes()
+        for bucket, chosen in _by_bucket(buckets, np.array(sorted(letters), np.int64)):
+            body = pydantic_core.to_json([letters[row] for row in chosen.tolist()], bytes_mode="base64")
+            yield bucket, now, place, _LETTERS, body
+        for bucket, chosen in _by_bucket(buckets, np.array(sorted(records), np.int64)):
+            yield bucket, now, place, _RAW, _packed_records([records[row] for row in chosen.tolist()])
+        yield from self._for_all(records, shorter, buckets, now, place)
 
-    def _with_home(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """What concerns every topic once for each bucket; it is at home in the bucket of its key, and counted there."""
-        everywhere = pc.and_(
-            pc.equal(rows.column("source"), CONTROL_EVENTS.name),
-            pc.fill_null(pc.equal(rows.column("key"), EVERY_TOPIC.encode()), False),
-        ).to_numpy(zero_copy_only=False)
-        copies = np.repeat(np.arange(rows.num_rows), np.where(everywhere, self._buckets, 1))
-        homes = rows.column("bucket").to_numpy()[copies]
-        buckets = homes.copy()
-        buckets[everywhere[copies]] = np.tile(np.arange(self._buckets), int(everywhere.sum()))
-        order = np.argsort(buckets, kind="stable")
-        spread = rows.drop_columns(["bucket"]).take(copies[order])
-        spread = spread.append_column("home", pa.array(homes[order] == buckets[order]))
-        return spread.append_column("bucket", pa.array(buckets[order], pa.int32()))
+    def _for_all(
+        self, records: dict[int, RawRecord], shorter: dict[int, bytes], buckets: Any, now: int, place: bytes
+    ) -> Iterator[_Cells]:  # fmt: skip
+        """What concerns every topic, once more for each bucket but that of its key, where it is at home and counted.
+
+        Of what is large, only the fields that we know: it is copied as often as there are buckets.
+        """
+        rows = [row for row, record in records.items() if _is_for_all(record)]
+        if not rows:
+            return
+        home = int(buckets[rows[0]])
+        copies = []
+        for row in rows:
+            value = shorter.get(row, records[row].value) or b""
+            copies.append(records[row]._replace(value=value, size=len(value), home=False))
+        body = _packed_records(copies)
+        for bucket in range(self._buckets):
+            if bucket != home:
+                yield bucket, now, place, _RAW, body
+
+
+def _by_partition(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The rows of each Kafka partition, in the order of their offsets; a task of Spark mostly has those of one."""
+    sources = batch.column("source").to_pylist()
+    partitions, offsets = batch.column("partition").to_pylist(), batch.column("offset").to_pylist()
+    if len(set(partitions)) > 1 or len(set(sources)) > 1 or offsets != sorted(offsets):
+        order = sorted(range(batch.num_rows), key=lambda row: (sources[row], partitions[row], offsets[row]))
+        batch = batch.take(pa.array(order, pa.int64()))
+    of = list(zip(batch.column("source").to_pylist(), batch.column("partition").to_pylist(), strict=True))
+    starts = [row for row in range(batch.num_rows) if row == 0 or of[row] != of[row - 1]]
+    for start, end in zip(starts, [*starts[1:], batch.num_rows], strict=False):
+        yield batch.slice(start, end - start)
+
+
+def _place_of(batch: pa.RecordBatch) -> bytes:
+    """Sorts as `engine.kernel.records.arrival` does, by the first record."""
+    source: str = batch.column("source")[0].as_py()
+    coordinates = (batch.column(name)[0].as_py() for name in ("partition", "offset"))
+    return bytes([source_rank(source)]) + source.encode() + b"\0" + _PLACE.pack(*coordinates)
 
 
 def _decoded(batch: pa.RecordBatch, columns: Columns, now: int) -> list[Any | None]:
     """Row by row the plain message, or None."""
-    source, decode = columns.source, columns.decode
-    names = ("source", "key", "value", "size")
-    return [
-        decode(key, value, size, now) if of == source else None
-        for of, key, value, size in zip(*(batch.column(name).to_pylist() for name in names), strict=True)
-    ]
+    decode = columns.decode
+    cells = (batch.column(name).to_pylist() for name in ("key", "value", "size"))
+    return [decode(key, value, size, now) for key, value, size in zip(*cells, strict=True)]
 
 
-def _by_bucket(rows: pa.RecordBatch, body: pa.RecordBatch) -> Iterator[tuple[int, bytes]]:
-    """`body` cut where the bucket of `rows`, which is sorted by it, changes."""
-    buckets = rows.column("bucket").to_numpy()
-    starts = np.flatnonzero(np.r_[True, buckets[1:] != buckets[:-1]]).tolist()
-    for start, end in zip(starts, [*starts[1:], len(buckets)], strict=True):
-        yield int(buckets[start]), body.slice(start, end - start).serialize().to_pybytes()
+def _records(batch: pa.RecordBatch, rows: list[int]) -> Iterator[tuple[RawRecord, str | None]]:
+    """Some rows as records, each with the digest of its value if that came cut."""
+    batch = batch if len(rows) == batch.num_rows else batch.take(pa.array(rows, pa.int64()))
+    sha256s = batch.column("sha256").to_pylist() if "sha256" in batch.schema.names else [None] * len(rows)
+    cells = (batch.column(name).to_pylist() for name in RAW_SCHEMA.names if name != "home")
+    homes = [True] * len(rows)
+    for values, sha256 in zip(zip(*cells, homes, strict=True), sha256s, strict=True):
+        yield RawRecord(*values), sha256
 
 
-def unpack_bucket(
-    kinds: Sequence[str], bodies: Sequence[bytes], families: Sequence[Family]
-) -> tuple[list[RawRecord], dict[str, Any]]:
-    """All rows of a bucket: its raw records in no order, and by kind the samples in that of partition and offset."""
-    raw: list[RawRecord] = []
+def _is_for_all(record: RawRecord) -> bool:
+    return record.source == CONTROL_EVENTS.name and record.key == EVERY_TOPIC.encode()
+
+
+def _by_bucket(buckets: Any, rows: Any) -> Iterator[tuple[int, Any]]:
+    """Some rows by their bucket, in order."""
+    if not len(rows):
+        return
+    rows = rows[np.argsort(buckets[rows], kind="stable")]
+    of = buckets[rows]
+    for chosen in np.split(rows, np.flatnonzero(of[1:] != of[:-1]) + 1):
+        yield int(buckets[chosen[0]]), chosen
+
+
+def _packed_records(records: Sequence[RawRecord]) -> bytes:
+    cells = zip(*records, strict=True)
+    arrays = [pa.array(column, field.type) for column, field in zip(cells, RAW_SCHEMA, strict=True)]
+    packed: bytes = pa.RecordBatch.from_arrays(arrays, schema=RAW_SCHEMA).serialize().to_pybytes()
+    return packed
+
+
+def _batch_of(packed: Sequence[_Cells]) -> pa.RecordBatch:
+    columns = zip(*packed, strict=True)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(column, field.type) for column, field in zip(columns, _PACKED, strict=True)], schema=_PACKED
+    )
+
+
+def unpack_bucket(kinds: Sequence[str], bodies: Sequence[bytes], families: Sequence[Family]) -> Unpacked:
+    """All rows of a bucket, or those of some places."""
+    found = Unpacked([], {}, [])
     samples: dict[str, list[pa.RecordBatch]] = {}
     columns_of = {family.columns.kind: family.columns for family in families if family.columns}
     for kind, body in zip(kinds, bodies, strict=True):
         if kind == _RAW:
             batch = pa.ipc.read_record_batch(pa.py_buffer(body), RAW_SCHEMA)
             cells: list[list[Any]] = [column.to_pylist() for column in batch.columns]
-            raw += [RawRecord(*values) for values in zip(*cells, strict=True)]
+            found.records.extend(RawRecord(*values) for values in zip(*cells, strict=True))
+        elif kind == _LETTERS:
+            found.letters.extend(pydantic_core.from_json(body))
         else:
             samples.setdefault(kind, []).append(
                 pa.ipc.read_record_batch(pa.py_buffer(body), columns_of[kind].schema)
             )  # fmt: skip
-    return raw, {kind: columns_of[kind].from_arrow(batches) for kind, batches in samples.items()}
+    found.samples.update({kind: columns_of[kind].from_arrow(batches) for kind, batches in samples.items()})
+    return found

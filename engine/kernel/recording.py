@@ -6,11 +6,15 @@ them, its home.
 
 from __future__ import annotations
 
+import hashlib
+from typing import Any
+
 from engine.kernel.records import Output, RawRecord
 from schemas.messages import ConsumerEvent, Message, Rejected, key_of
 
-_MAX_KEY_BYTES = 4096
-_MAX_RAW_BYTES = 65_536
+MAX_PIECE_BYTES = 4096
+"""What a dead letter keeps of a key and of a value, bytes: most messages of well-behaved reporters are shorter, and
+60,000 dead letters, a whole batch, stay under 600 MB."""
 
 
 def record_event(output: Output, record: RawRecord, message: Message, now: int) -> None:
@@ -19,7 +23,7 @@ def record_event(output: Output, record: RawRecord, message: Message, now: int) 
     output.counts.events += 1
     kind = "consumer" if isinstance(message, ConsumerEvent) else message.type  # type: ignore[union-attr]
     cause = getattr(message, "cause", None) or getattr(message, "event", None) or getattr(message, "status", None)
-    output.events.append({
+    output.add("events", {
         "subject": key_of(message),
         "type": kind,
         "cause": cause,
@@ -36,15 +40,24 @@ def record_event(output: Output, record: RawRecord, message: Message, now: int) 
 def record_dead_letter(output: Output, record: RawRecord, rejected: Rejected, now: int) -> None:
     """Counts and records a message that was refused."""
     output.counts.dead_letters += 1
-    output.dead_letters.append({
+    output.add("dead_letters", dead_letter(record, rejected, now))
+
+
+def dead_letter(record: RawRecord, rejected: Rejected, now: int, sha256: str | None = None) -> dict[str, Any]:
+    """The row of a message that was refused, with a piece of its bytes; `sha256` is that of a value that came cut."""
+    value = record.value
+    if value is not None and len(value) == record.size:
+        sha256 = hashlib.sha256(value).hexdigest()
+    return {
         "reason": rejected.reason.value,
         "detail": rejected.detail,
-        "key": None if record.key is None else record.key[:_MAX_KEY_BYTES],
-        "raw": None if record.value is None else record.value[:_MAX_RAW_BYTES],
+        "key": None if record.key is None else record.key[:MAX_PIECE_BYTES],
+        "raw": None if value is None else value[:MAX_PIECE_BYTES],
         "raw_size": record.size,
+        "raw_sha256": sha256,
         "kafka_topic": record.source,
         "kafka_partition": record.partition,
         "kafka_offset": record.offset,
         "kafka_timestamp": record.timestamp,
         "rejected_at": now,
-    })  # fmt: skip
+    }

@@ -6,11 +6,15 @@ output, `streaming.sink` reads it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pydantic_core
+
+MAX_CHUNK_BYTES = 4 * 1024 * 1024
+"""How much a bucket gathers of its output before it gives it away; one row may be larger."""
 
 
 class RawRecord(NamedTuple):
@@ -20,7 +24,7 @@ class RawRecord(NamedTuple):
     """Kafka topic."""
     key: bytes | None
     value: bytes | None
-    """Cut just above the size limit, so that an oversized value costs no more than that."""
+    """Of an oversized value only a piece."""
     size: int
     """Length of the whole value, bytes; -1 when there is none."""
     partition: int
@@ -40,9 +44,14 @@ SOURCE_ORDER = {"control-events": 0, "consumer-events": 1, "segment-stats": 2}
 """Within a batch, what is true comes before what is measured: layouts, then consumers, then loads; then the others."""
 
 
+def source_rank(source: str) -> int:
+    """The turn of a Kafka topic within a batch."""
+    return SOURCE_ORDER.get(source, len(SOURCE_ORDER))
+
+
 def arrival(record: RawRecord) -> tuple[int, str, int, int]:
     """Sort key: the order in which a bucket takes its records, the same in every replay."""
-    return (SOURCE_ORDER.get(record.source, len(SOURCE_ORDER)), record.source, record.partition, record.offset)
+    return (source_rank(record.source), record.source, record.partition, record.offset)
 
 
 LOAD_SCHEMA = pa.schema([
@@ -75,33 +84,69 @@ class Counts:
 
 @dataclass
 class Output:
-    """Everything that one bucket says in one batch. Rows are columns by name; instants are milliseconds."""
+    """Everything that one bucket says in one batch. Rows are columns by name; instants are milliseconds.
 
+    Where `give` is set, what has been gathered is given away whenever it is more than `MAX_CHUNK_BYTES`, and is then
+    no longer here: rows enter by `add` and `add_loads` only.
+    """
+
+    give: Callable[[dict[str, bytes]], None] | None = None
     decisions: list[dict[str, Any]] = field(default_factory=list)
     holds: list[dict[str, Any]] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
     dead_letters: list[dict[str, Any]] = field(default_factory=list)
-    loads: pa.RecordBatch | None = None
-    """Accepted load records, `LOAD_SCHEMA`."""
     due: list[tuple[str, int]] = field(default_factory=list)
     """Subjects that ask for an evaluation before the next tick, and when."""
     counts: Counts = field(default_factory=Counts)
+    _loads: list[pa.RecordBatch] = field(default_factory=list)
+    _gathered: int = 0
+    """Bytes, about."""
+
+    def add(self, kind: str, row: dict[str, Any]) -> None:
+        """One more row of a kind of `RARE`."""
+        getattr(self, kind).append(row)
+        self._grow(sum(len(value) for value in row.values() if isinstance(value, str | bytes)))
+
+    def add_loads(self, loads: pa.RecordBatch) -> None:
+        """More accepted load records, `LOAD_SCHEMA`."""
+        self._loads.append(loads)
+        self._grow(loads.nbytes)
+
+    @property
+    def loads(self) -> pa.RecordBatch | None:
+        """The accepted load records that are here."""
+        if not self._loads:
+            return None
+        return pa.Table.from_batches(self._loads, LOAD_SCHEMA).combine_chunks().to_batches()[0]
 
     def bodies(self) -> dict[str, bytes]:
-        """The rows of `OUTPUT_DDL`: a body for each kind that has something to say."""
-        bodies = {COUNTS: pydantic_core.to_json([asdict(self.counts)])}
+        """The rows of `OUTPUT_DDL`: a body for each kind that has something to say, and the counts."""
+        bodies = {COUNTS: pydantic_core.to_json([asdict(self.counts)]), **self._rows()}
+        if self.due:
+            bodies[DUE] = pydantic_core.to_json(self.due)
+        return bodies
+
+    def _rows(self) -> dict[str, bytes]:
+        bodies = {}
         for kind in RARE:
             if rows := getattr(self, kind):
                 bodies[kind] = pydantic_core.to_json(rows, bytes_mode="base64")
-        if self.due:
-            bodies[DUE] = pydantic_core.to_json(self.due)
-        if self.loads is not None:
-            bodies[LOAD] = self.loads.serialize().to_pybytes()
+        if (loads := self.loads) is not None:
+            bodies[LOAD] = loads.serialize().to_pybytes()
         return bodies
+
+    def _grow(self, by: int) -> None:
+        self._gathered += by
+        if self.give is not None and self._gathered > MAX_CHUNK_BYTES:
+            self.give(self._rows())
+            for rows in (*(getattr(self, kind) for kind in RARE), self._loads):
+                rows.clear()
+            self._gathered = 0
 
 
 OUTPUT_DDL = "kind STRING, body BINARY, now BIGINT"
-"""One row is all of one kind that a bucket says: rare kinds are JSON arrays, loads a record batch of `LOAD_SCHEMA`."""
+"""One row is a chunk of one kind of what a bucket says: rare kinds are JSON arrays, loads record batches of
+`LOAD_SCHEMA`."""
 LOAD = "load"
 COUNTS = "counts"
 DUE = "due"

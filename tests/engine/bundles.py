@@ -123,7 +123,7 @@ class BundlesBatch:
         bundle.decisions += 1
         bundle.gate, bundle.open_decision = None, digest([name, "move", bundle.decisions])
         self.output.counts.decisions += 1
-        self.output.decisions.append({
+        self.output.add("decisions", {
             **self._identity(name, bundle), "decision_id": bundle.open_decision, "action": "move",
             "arguments": canonical_json({"from": bundle.broker, "to": TARGET}), "reason": "rate",
             "decided_at": self.now, "gates": "[]", "seq": bundle.decisions,
@@ -134,7 +134,7 @@ class BundlesBatch:
         bundle.gate = gate
         bundle.holds += 1
         self.output.counts.holds += 1
-        self.output.holds.append({
+        self.output.add("holds", {
             **self._identity(name, bundle), "gate": gate, "measured": bundle.rate, "limit": LIMIT,
             "margin": bundle.rate - LIMIT, "eligible_at": None, "since": self.now, "gates": "[]", "seq": bundle.holds,
         })  # fmt: skip

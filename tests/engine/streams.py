@@ -132,9 +132,9 @@ class Runner:
             self.engine = self.tree.engine()
         outputs = []
         for bucket, kinds, bodies in _packed(self.tree, batch):
-            records, samples = self.tree.unpack(kinds, bodies)
+            records, *others = self.tree.unpack(kinds, bodies)
             before = self.stored.get(bucket) or self.tree.nothing()
-            written, output = self.engine.run(bucket, before, records, batch.now, samples)
+            written, output = self.engine.run(bucket, before, records, batch.now, *others)
             output.counts.operator_ms = 0.0
             self._add(written, output)
             if bucket in self.stored:
@@ -146,7 +146,8 @@ class Runner:
 
     def _add(self, written: Any, output: Any) -> None:
         rows = [] if output.loads is None else output.loads.to_pylist()
-        for kind in (output.decisions, output.holds, output.events, output.dead_letters, output.due, rows):
+        letters = sorted(output.dead_letters, key=_place)
+        for kind in (output.decisions, output.holds, output.events, letters, output.due, rows):
             self.said.update(repr([_told(row) for row in kind]).encode())
         self.said.update(repr(output.counts).encode())
         for kind, body in sorted(output.bodies().items()):
@@ -155,13 +156,23 @@ class Runner:
             self.digest.update(b"none" if part is None else b"some" + part)
 
 
+_SOURCES = ("control-events", "consumer-events", "segment-stats")
+
+
+def _place(letter: Any) -> Any:
+    source = letter["kafka_topic"]
+    return (_SOURCES.index(source), letter["kafka_partition"], letter["kafka_offset"])
+
+
 def _told(row: Any) -> Any:
     """A row without what a library or the release words."""
-    return (
-        sorted((k, v) for k, v in row.items() if k not in ("detail", "engine_version"))
-        if hasattr(row, "items")
-        else row
-    )
+    if not hasattr(row, "items"):
+        return row
+    told = {k: v for k, v in row.items() if k not in ("detail", "engine_version", "raw_sha256")}
+    for name in ("key", "raw"):
+        if isinstance(told.get(name), str):  # a dead letter that the packer made
+            told[name] = base64.urlsafe_b64decode(told[name])
+    return sorted(told.items())
 
 
 def _packed(tree: Tree, batch: Batch) -> list[tuple[int, list[str], list[bytes]]]:

@@ -53,11 +53,12 @@ def test_each_record_reaches_the_bucket_of_its_key_once_and_what_concerns_every_
     records = [one._replace(offset=offset, partition=offset % 2) for offset, one in enumerate(records)]
     found = packed(records)
     seen, home = [], []
-    for bucket, (raw, in_columns) in found.items():
+    for bucket, (raw, in_columns, letters) in found.items():
         samples = in_columns.get("samples")
         for one in raw:
             original = records[one.offset]
             assert one[:7] == original[:7]
+            assert one.source != "segment-stats"
             assert one.home == (bucket == bucket_of(original.key))
             seen.append((one.offset, bucket))
             home += [one.offset] * one.home
@@ -66,6 +67,7 @@ def test_each_record_reaches_the_bucket_of_its_key_once_and_what_concerns_every_
             assert order == sorted(order)
             assert all(bucket == bucket_of(topic.encode()) for topic in samples.topics)
             home += samples.offsets.tolist()
+        home += [letter["kafka_offset"] for letter in letters]
     assert sorted(home) == list(range(len(records)))
     for offset, one in enumerate(records):
         if one.source == "control-events" and one.key == b"*":
@@ -73,7 +75,7 @@ def test_each_record_reaches_the_bucket_of_its_key_once_and_what_concerns_every_
 
 
 def test_plain_samples_travel_as_columns_with_their_values():
-    ((raw, in_columns),) = packed([stats({3: 1.5, 7: 2.5}, NOW, topic="topic://acme/shop/t1")]).values()
+    ((raw, in_columns, _),) = packed([stats({3: 1.5, 7: 2.5}, NOW, topic="topic://acme/shop/t1")]).values()
     samples = in_columns["samples"]
     assert raw == []
     assert samples.topics == ["topic://acme/shop/t1"]

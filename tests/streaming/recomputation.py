@@ -20,7 +20,6 @@ from engine.families import bucket_engine
 from engine.kernel.packed import Packed
 from engine.kernel.records import RawRecord
 from schemas.kafka import KAFKA_TOPICS
-from schemas.messages import MAX_VALUE_BYTES
 from schemas.settings import Settings
 from schemas.tables import DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
 from streaming.job import engine_settings
@@ -77,7 +76,7 @@ def kafka_records(bootstrap: str) -> Iterator[RawRecord]:
                     assert message.error() is None
                     value, following = message.value(), message.offset() + 1
                     yield RawRecord(
-                        topic.name, message.key(), None if value is None else value[: MAX_VALUE_BYTES + 1],
+                        topic.name, message.key(), value,
                         -1 if value is None else len(value), partition, message.offset(), message.timestamp()[1], True,
                     )  # fmt: skip
     finally:

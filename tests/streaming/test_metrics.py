@@ -79,7 +79,7 @@ def batch(written_at: float = NOW, rows: dict[str, list[tuple]] | None = None, *
         found = (rows or {}).get(table, [])
         kinds = [pa.timestamp("us", tz="UTC") if name == "at" else pa.string() for name in columns]
         arrays = [pa.array([row[i] for row in found], kind) for i, kind in enumerate(kinds)]
-        rare[table] = pa.table(arrays, names=columns)
+        rare[table] = [pa.table(arrays, names=columns)]
     row = {**dict.fromkeys(names, 0), **counts, "committed_at": int(written_at * 1000)}
     return WrittenBatch(row, rare, operator_seconds=0.2, commit_seconds={"events": 0.03})
 

@@ -62,7 +62,7 @@ class Handle:
 
 def test_the_state_variables_are_those_of_the_first_release():
     handle = Handle()
-    processor.BucketProcessor(SETTINGS).init(handle)
+    processor.BucketProcessor(SETTINGS, "spool").init(handle)
     assert sorted(handle.variables) == ["fence", "loads", "loads_log", "topics", "topics_log"]
 
 
@@ -88,9 +88,11 @@ def test_a_second_family_has_state_variables_of_its_own_and_outlives_its_worker(
     handle = Handle()
 
     def batch(now, *records):
-        operator = processor.BucketProcessor(SETTINGS)
+        operator = processor.BucketProcessor(SETTINGS, "spool")
         operator.init(handle)
-        return {row.kind: row.body for row in operator.handleInputRows((0,), packed_rows(both, records, now), None)}
+        return {
+            row.kind: row.body for row in operator.handleInputRows((0,), iter(packed_rows(both, records, now)), None)
+        }
 
     assert b'"family":"bundles"' in batch(NOW, configured(), *topic_and_bundles())["decisions"]
     assert handle.variables[f"{PART}_log"].rows

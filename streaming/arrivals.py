@@ -1,0 +1,70 @@
+"""The packed rows of a bucket in the order of arrival, in parts that fit in memory, however many there are.
+
+Stage: in the operator, before the engine. Spark brings a bucket's rows in no order. Those that do not fit in memory
+wait in a temporary file until all have come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from itertools import groupby
+from tempfile import TemporaryFile
+from typing import IO, Any, NamedTuple
+
+MAX_PART_BYTES = 8 * 1024 * 1024
+"""Of a part; what is of one place is never parted, and has at most as much."""
+MAX_WAITING_BYTES = 64 * 1024 * 1024
+"""Rows that wait in memory; the others wait in a file."""
+
+
+class _Waiting(NamedTuple):
+    place: bytes
+    number: int
+    kind: str
+    body: bytes | None
+    """None: in the file."""
+    start: int
+    length: int
+
+
+def in_parts(
+    rows: Iterable[Any], part_bytes: int = MAX_PART_BYTES, waiting_bytes: int = MAX_WAITING_BYTES
+) -> Iterator[tuple[list[str], list[bytes]]]:
+    """The kinds and bodies of `rows` (`engine.kernel.packing.PACKED_DDL`), by place, part after part."""
+    with ExitStack() as opened:
+        file: IO[bytes] | None = None
+        waiting: list[_Waiting] = []
+        in_memory = in_file = 0
+        for number, row in enumerate(rows):
+            place, kind, body = bytes(row.place), row.kind, bytes(row.body)
+            if in_memory + len(body) <= waiting_bytes:
+                waiting.append(_Waiting(place, number, kind, body, 0, len(body)))
+                in_memory += len(body)
+                continue
+            file = file or opened.enter_context(TemporaryFile(prefix="anabranch-arrivals-"))
+            file.write(body)
+            waiting.append(_Waiting(place, number, kind, None, in_file, len(body)))
+            in_file += len(body)
+        waiting.sort(key=lambda one: (one.place, one.number))
+        part: list[_Waiting] = []
+        for _, of_place in groupby(waiting, lambda one: one.place):
+            more = list(of_place)
+            if part and sum(one.length for one in (*part, *more)) > part_bytes:
+                yield _read(part, file)
+                part = []
+            part += more
+        if part:
+            yield _read(part, file)
+
+
+def _read(part: list[_Waiting], file: IO[bytes] | None) -> tuple[list[str], list[bytes]]:
+    bodies = []
+    for one in part:
+        if one.body is None:
+            assert file is not None
+            file.seek(one.start)
+            bodies.append(file.read(one.length))
+        else:
+            bodies.append(one.body)
+    return [one.kind for one in part], bodies
