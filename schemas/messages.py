@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Any, Literal, TypeAlias, Union, get_args
 
-from pydantic import Field, TypeAdapter, ValidationError, model_validator
+from pydantic import FailFast, Field, TypeAdapter, ValidationError, model_validator
 
 from schemas.base import TOPIC_PATTERN, Count, Millis, Name, Namespace, Rate, SegmentId, TopicName, Wire
 from schemas.ids import EVERY_TOPIC
@@ -57,7 +57,7 @@ class SegmentStats(Wire):
     reporter: Name
     """Name of the broker or collector that measured."""
     sampled_at: Millis
-    segments: Annotated[list[SegmentSample], Field(max_length=MAX_SEGMENTS_PER_SAMPLE)]
+    segments: Annotated[list[SegmentSample], FailFast(), Field(max_length=MAX_SEGMENTS_PER_SAMPLE)]
 
     @model_validator(mode="after")
     def _each_segment_once(self) -> SegmentStats:
@@ -238,7 +238,13 @@ def parse_message(source: str, key: bytes | None, value: bytes | None, size: int
     return message
 
 
+_MAX_FAULTS = 1000
+"""More than so many are counted and not listed: a list of a hundred thousand takes a second."""
+
+
 def _rejected(error: ValidationError) -> Rejected:
+    if error.error_count() > _MAX_FAULTS:
+        return Rejected(RejectReason.INVALID, f"{error.error_count()} faults")
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     where = ".".join(str(part) for part in first["loc"])
     detail = f"{where}: {first['msg']}"[:500] if where else first["msg"][:500]

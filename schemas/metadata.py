@@ -7,9 +7,9 @@ round trip. What a layout *means* (tiling, lineage, split, merge) lives in `deci
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import ConfigDict, Field, RootModel, model_validator
+from pydantic import ConfigDict, FailFast, Field, RootModel, model_validator
 from pydantic.alias_generators import to_camel
 
 from schemas.base import Count, Epoch, Hash, Millis, SegmentId, Wire
@@ -69,8 +69,8 @@ class SegmentInfo(Kept):
     segment_id: SegmentId
     hash_range: HashRange
     state: SegmentState
-    parent_ids: list[SegmentId] = Field(default_factory=list)
-    child_ids: list[SegmentId] = Field(default_factory=list)
+    parent_ids: Annotated[list[SegmentId], FailFast()] = Field(default_factory=list)
+    child_ids: Annotated[list[SegmentId], FailFast()] = Field(default_factory=list)
     created_at_epoch: Epoch = 0
     sealed_at_epoch: int = -1
     """Layout epoch in which the segment was sealed; -1 (Pulsar 5) or 0 (PIP text) while it is active."""

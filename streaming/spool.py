@@ -97,8 +97,12 @@ def _write(path: str, body: bytes) -> None:
         local.write_bytes(body)
         return
     folder, _, name = path.rpartition("/")
-    with _storage(folder).open_output_stream(name) as stream:
-        stream.write(body)
+    from deltalake.fs import DeltaStorageHandler
+
+    # Its stream takes bytes only, and pyarrow would give it buffers of its own.
+    stream = DeltaStorageHandler(folder)._handler.open_output_stream(name, None)
+    stream.write(body)
+    stream.close()
 
 
 def _local(path: str) -> Path | None:

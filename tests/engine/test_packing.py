@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from base64 import urlsafe_b64decode
+from hashlib import sha256
+
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.families import bucket_packer, unpack_rows
+from engine.kernel.recording import MAX_PIECE_BYTES
 from engine.kernel.records import RAW_SCHEMA
-from schemas.messages import MAX_CLOCK_AHEAD_MS
+from schemas.messages import MAX_CLOCK_AHEAD_MS, parse_message
 from tests.engine.records import consumers, policy, record, stats, tick
 
 NOW = 1_763_660_000_000
@@ -82,3 +87,28 @@ def test_plain_samples_travel_as_columns_with_their_values():
     assert samples.segments.tolist() == [3, 7]
     assert samples.rates[:, 0].tolist() == [1.5, 2.5]
     assert samples.counts.tolist() == [2]
+
+
+def test_garbage_is_small_before_it_is_shuffled_and_known_by_its_size_and_digest():
+    noise = [record("segment-stats", "k", b"\xff" + bytes([number]) * 65_535) for number in range(9)]
+    noise += [record(source, "k", b" " * 1_048_576) for source in ("control-events", "consumer-events")]
+    found = packed([*noise, stats({0: 1.0}, NOW, topic="topic://acme/shop/t1")])
+    letters = {letter["kafka_offset"]: letter for _, _, letters in found.values() for letter in letters}
+    assert [len(raw) for raw, _, _ in found.values()] == [0] * len(found)
+    assert len(letters) == len(noise)
+    for one in noise:
+        letter = letters[one.offset]
+        assert urlsafe_b64decode(letter["raw"]) == one.value[:MAX_PIECE_BYTES]
+        assert (letter["raw_size"], letter["raw_sha256"]) == (len(one.value), sha256(one.value).hexdigest())
+
+
+def test_of_a_large_policy_every_bucket_gets_what_it_knows_and_its_own_the_whole():
+    body = {**json.loads(policy({"maxSegments": 7, "padding": "x" * 90_000}, "acme/shop").value), "more": "y" * 90_000}
+    large = record("control-events", "*", body)
+    found = packed([large, tick(1)])
+    assert set(found) == set(range(BUCKETS))
+    for bucket, (raw, _, _) in found.items():
+        (one,) = (one for one in raw if one.offset == large.offset)
+        assert one.value == large.value if bucket == bucket_of(b"*") else len(one.value) < 200
+        event = parse_message("control-events", one.key, one.value, one.size)
+        assert (event.name, event.policy.max_segments, event.at) == ("acme/shop", 7, 1)

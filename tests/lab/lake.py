@@ -140,8 +140,9 @@ def outcome(decision_id: str, status: str, seconds: float, **changed: Any) -> Ou
 
 def dead_letter(reason: str, seconds: float) -> DeadLetterRow:
     return DeadLetterRow(
-        reason=reason, detail="what was wrong", key=b"k", raw=b"{", raw_size=1, raw_sha256=None, kafka_topic="segment-stats",
-        kafka_partition=0, kafka_offset=int(seconds * 1000), kafka_timestamp=at(seconds), rejected_at=at(seconds),
+        reason=reason, detail="what was wrong", key=b"k", raw=b"{", raw_size=1, raw_sha256=None,
+        kafka_topic="segment-stats", kafka_partition=0,
+        kafka_offset=int(seconds * 1000), kafka_timestamp=at(seconds), rejected_at=at(seconds),
         batch_id=int(seconds), day=at(seconds).date(),
     )  # fmt: skip
 

@@ -38,7 +38,8 @@ def anabranch(file: Path, *arguments: str) -> str:
 def dead_letter(reason: str, number: int = 0) -> DeadLetterRow:
     at = datetime.now(timezone.utc)
     return DeadLetterRow(
-        reason=reason, detail="", key=None, raw=None, raw_size=-1, raw_sha256=None, kafka_topic="segment-stats", kafka_partition=0,
+        reason=reason, detail="", key=None, raw=None, raw_size=-1, raw_sha256=None,
+        kafka_topic="segment-stats", kafka_partition=0,
         kafka_offset=number, kafka_timestamp=at, rejected_at=at, batch_id=number, day=at.date(),
     )  # fmt: skip
 

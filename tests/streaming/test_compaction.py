@@ -102,7 +102,8 @@ def test_no_commit_of_the_job_or_of_an_executor_is_lost_while_both_engines_compa
 def dead_letter(number: int, day: date) -> DeadLetterRow:
     at = datetime(day.year, day.month, day.day, tzinfo=timezone.utc)
     return DeadLetterRow(
-        reason="not-json", detail="", key=None, raw=None, raw_size=-1, raw_sha256=None, kafka_topic="segment-stats", kafka_partition=0,
+        reason="not-json", detail="", key=None, raw=None, raw_size=-1, raw_sha256=None,
+        kafka_topic="segment-stats", kafka_partition=0,
         kafka_offset=number, kafka_timestamp=at, rejected_at=at, batch_id=number, day=day,
     )  # fmt: skip
 

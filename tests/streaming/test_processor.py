@@ -8,14 +8,20 @@ import pyarrow as pa
 import pytest
 
 from engine import families
+from engine.kernel import records
 from engine.kernel.bucket import BucketEngine
 from engine.kernel.packing import BucketPacker, unpack_bucket
-from streaming import processor
+from schemas.tables import DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
+from streaming import arrivals, output, processor, spool
+from streaming.output import BatchOutput
 from tests.engine.buckets import SETTINGS
 from tests.engine.bundles import BUNDLES, PART
 from tests.engine.records import configured, tick
+from tests.engine.streams import Batch, recorded
 from tests.engine.test_families import HOT, report, topic_and_bundles
 from tests.engine.test_packing import INPUT, NOW
+
+OUTPUT = pa.schema([("kind", pa.string()), ("body", pa.binary()), ("now", pa.int64())])
 
 
 class Value:
@@ -100,3 +106,49 @@ def test_a_second_family_has_state_variables_of_its_own_and_outlives_its_worker(
     said = batch(NOW + 1, report(HOT, 600.0), tick(2))
     assert "decisions" not in said
     assert said["holds"].count(b'"gate":"in-flight"') == 2
+
+
+def rows_of(said):
+    """The rows of the tables that a task's output becomes, and its counts."""
+    rows = pa.Table.from_pylist([row.asDict() for row in said], OUTPUT)
+    batch = BatchOutput(rows, 1)
+    counts = {name: value for name, value in batch.counts().items() if name != "operator_ms"}
+    tables = {
+        table.name: sorted((row for chunk in batch.chunks(table) for row in chunk.to_pylist()), key=repr)
+        for table in (DECISIONS, HOLDS, EVENTS, DEAD_LETTERS, SEGMENT_LOAD)
+    }
+    return tables, counts
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_batch_that_fits_nowhere_at_once_leads_to_the_same_rows_and_the_same_state(seed, tmp_path, monkeypatch):
+    batches = recorded(seed).batches
+    found = []
+    for is_tight in (False, True):
+        if is_tight:
+            monkeypatch.setattr(arrivals.in_parts, "__defaults__", (1, 1))
+            monkeypatch.setattr(records, "MAX_CHUNK_BYTES", 2_000)
+            monkeypatch.setattr(spool, "MAX_INLINE_BYTES", 1_000)
+            monkeypatch.setattr(output, "MAX_CHUNK_BYTES", 3_000)
+        monkeypatch.setattr(processor, "_ENGINES", {})
+        handle, said, packer = Handle(), [], families.bucket_packer(1)
+        for batch in [Batch(NOW, [("control-events", b"*", configured().value, 0, 0)], False), *batches[:25]]:
+            rows = [
+                dict(zip(INPUT.names, (source, key, value, len(value or b"\0"), partition, offset, 0, batch.now, 0),
+                         strict=True))
+                for source, key, value, partition, offset in batch.records
+            ]  # fmt: skip
+            operator = processor.BucketProcessor(SETTINGS, str(tmp_path))
+            operator.init(handle)
+            raw = (
+                [pa.RecordBatch.from_pylist([row], INPUT) for row in rows]
+                if is_tight
+                else [pa.RecordBatch.from_pylist(rows, INPUT)]
+            )
+            packed = [SimpleNamespace(**row) for part in packer(iter(raw)) for row in part.to_pylist()]
+            said.append(rows_of(operator.handleInputRows((0,), reversed(packed), None)))
+        found.append((said, handle.variables["fence"].row))
+        assert any(tables["decisions"] for tables, _ in said)
+    assert found[0][0] == found[1][0]
+    assert found[0][1] == found[1][1]
+    assert list(tmp_path.iterdir())
