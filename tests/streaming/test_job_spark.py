@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from hashlib import sha256
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -13,7 +15,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from decisions.topic.layout import SegmentLayout
 from lab.garbage import KINDS, make_garbage
 from schemas.settings import Settings, load_settings
-from schemas.tables import DEAD_LETTERS, DECISIONS, HOLDS, SEGMENT_LOAD
+from schemas.tables import DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
 from streaming.job import PersonNeeded
 from tests.engine.records import consumers, layout, record, stats, tick
 from tests.streaming.jobs import (
@@ -64,6 +66,7 @@ def test_events_samples_and_garbage_become_decisions_loads_and_dead_letters(star
     assert reasons == ["no-value", "not-json", "too-large", "unknown-type", "unknown-version", "unknown-version"]
     assert {row["gate"] for row in rows(settings, HOLDS)} == {"in-flight"}
     takes_what_is_good_out_of_a_flood_of_garbage(settings, feed)
+    gets_through_what_is_too_much_for_one_batch_of_output(settings, feed)
     check_nothing_lost_and_nothing_twice(settings, feed)
     job.stop()
 
@@ -88,6 +91,29 @@ def takes_what_is_good_out_of_a_flood_of_garbage(settings: Settings, feed: Feed)
         row["topic"] for row in rows(settings, SEGMENT_LOAD) if round(row["sampled_at"].timestamp() * 1000) >= began
     )
     assert {topic: taken[topic] for topic in TOPICS} == dict.fromkeys(TOPICS, 60)
+
+
+def gets_through_what_is_too_much_for_one_batch_of_output(settings: Settings, feed: Feed) -> None:
+    """40 MB of output or more, of garbage and of good messages: it waits in files, and all of it is on record."""
+    random = Random(1)
+    noise = [
+        record("segment-stats", f"noise-{number % 50}", b"\xff" + random.randbytes(8_000)) for number in range(3000)
+    ]
+    noise.append(record("segment-stats", "noise", b"\xff" * 5_000_000))
+    padded = layout(SegmentLayout.create(2, now_ms()), topic="topic://acme/shop/padded")
+    value = padded.value[:-1] + b',"padding":"' + b"x" * 1_000_000 + b'"}'
+    large = [record(padded.source, padded.key.decode(), value) for _ in range(20)]
+    feed.send(*noise, *large)
+    wait_until(lambda: read(settings) == feed.end_offsets(), 120, 0.2)
+    letters = {row["raw_sha256"]: row for row in rows(settings, DEAD_LETTERS)}
+    for one in noise:
+        letter = letters[sha256(one.value).hexdigest()]
+        assert (letter["raw"], letter["raw_size"]) == (one.value[:4096], len(one.value))
+    taken = [row["body"] for row in rows(settings, EVENTS) if row["subject"] == "topic://acme/shop/padded"]
+    assert taken == [value.decode()] * len(large)
+    spool = Path(settings.lake_path, "_spool")
+    assert spool.is_dir()
+    wait_until(lambda: not [file for file in spool.rglob("*") if file.is_file()], 20)
 
 
 def test_a_checkpoint_is_refused_while_another_job_holds_it_and_once_kafka_s_retention_has_passed_it(
