@@ -16,8 +16,8 @@ from uuid import uuid4
 
 from schemas.ids import digest
 
-MAX_INLINE_BYTES = 16 * 1024 * 1024
-"""What one task of the operator sends through Spark."""
+MAX_INLINE_BYTES = 8 * 1024 * 1024
+"""What one task of the operator sends through Spark; with 128 of them that is all of `spark.driver.maxResultSize`."""
 SPOOLED = "spooled:"
 """Before the kind of a chunk whose body is the path of its file."""
 

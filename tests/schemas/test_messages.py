@@ -138,6 +138,14 @@ def test_a_bad_sample_is_refused_with_its_reason(value, reason):
     assert rejected.detail
 
 
+def test_a_message_of_very_many_faults_is_refused_without_a_list_of_them():
+    of_a_list = parse("segment-stats", {**STATS, "segments": [{}] * 60_000})
+    assert (of_a_list.reason, of_a_list.detail) == (RejectReason.INVALID, "segments.0.id: Field required")
+    faults = {"epoch": 1, "nextSegmentId": 1, "segments": {}, "properties": dict.fromkeys(map(str, range(2000)), 1)}
+    event = {"v": 1, "type": "layout", "topic": TOPIC, "cause": "created", "at": 1, "layout": faults}
+    assert parse("control-events", event) == Rejected(RejectReason.INVALID, "2000 faults")
+
+
 def test_the_last_of_a_repeated_json_key_counts():
     twice = json.dumps(STATS).replace('"reporter"', '"reporter": "other", "reporter"').encode()
     assert parse("segment-stats", twice).reporter == "broker-3"

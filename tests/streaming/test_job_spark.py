@@ -94,7 +94,7 @@ def takes_what_is_good_out_of_a_flood_of_garbage(settings: Settings, feed: Feed)
 
 
 def gets_through_what_is_too_much_for_one_batch_of_output(settings: Settings, feed: Feed) -> None:
-    """40 MB of output or more, of garbage and of good messages: it waits in files, and all of it is on record."""
+    """40 MB of output, of garbage and of good messages: it waits in files, and all of it is on record."""
     random = Random(1)
     noise = [
         record("segment-stats", f"noise-{number % 50}", b"\xff" + random.randbytes(8_000)) for number in range(3000)
