@@ -145,8 +145,6 @@ class DeadLetterRow(TableRow):
     """The Kafka value, cut at 4 KiB (releases before: at 64 KiB)."""
     raw_size: int
     """Length of the whole value in bytes; -1 when there was none."""
-    raw_sha256: str | None
-    """SHA-256 of the whole value, hex; None: there was none, or an older release wrote the row."""
     kafka_topic: str
     kafka_partition: int
     kafka_offset: int
@@ -154,6 +152,8 @@ class DeadLetterRow(TableRow):
     rejected_at: datetime
     batch_id: int
     day: date
+    raw_sha256: str | None
+    """SHA-256 of the whole value, hex; None: there was none, or an older release wrote the row."""
 
 
 class BatchRow(TableRow):

@@ -15,7 +15,8 @@ from lake import tables
 from lake.tables import create_lake, create_table, table_path
 from lake.tail import Tail
 from schemas.arrow import arrow_schema, to_arrow
-from schemas.tables import DECISIONS, TABLES, DecisionRow
+from schemas.tables import DEAD_LETTERS, DECISIONS, TABLES, DecisionRow
+from tests.lab.lake import dead_letter
 
 AT = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 STRICT = pa.schema([
@@ -77,6 +78,26 @@ def test_a_tail_goes_on_over_the_change(tmp_path, older):
     assert [one["decision_id"] for one in tail.read()] == ["old"]
     write_deltalake(create_table(tmp_path, DECISIONS), to_arrow(DECISIONS, [row("new", None)]), mode="append")
     assert [(one["decision_id"], one["layout_epoch"]) for one in tail.read()] == [("new", None)]
+
+
+def test_a_column_that_is_new_is_added_and_is_null_in_old_rows(tmp_path):
+    new = arrow_schema(DEAD_LETTERS.row)
+    without = pa.schema([field for field in new if field.name != "raw_sha256"])
+    row = dead_letter("old", 1).model_dump(exclude={"raw_sha256"})
+    made = DeltaTable.create(
+        table_path(tmp_path, DEAD_LETTERS), schema=without, partition_by=["day"], configuration=DEAD_LETTERS.properties
+    )
+    write_deltalake(made, pa.Table.from_pylist([row], schema=without), mode="append")
+    tail = Tail(str(tmp_path), DEAD_LETTERS)
+    assert [one["reason"] for one in tail.read()] == ["old"]
+    table = create_table(tmp_path, DEAD_LETTERS)
+    version = table.version()
+    sent = dead_letter("new", 2).model_copy(update={"raw_sha256": "ab"})
+    write_deltalake(table, to_arrow(DEAD_LETTERS, [sent]), mode="append")
+    found = DeltaTable(table_path(tmp_path, DEAD_LETTERS)).to_pyarrow_table().to_pylist()
+    assert {one["reason"]: one["raw_sha256"] for one in found} == {"old": None, "new": "ab"}
+    assert [one["reason"] for one in tail.read()] == ["new"]
+    assert (create_table(tmp_path, DEAD_LETTERS).version(), table.protocol()) == (version + 1, made.protocol())
 
 
 def test_a_writer_that_commits_meanwhile_is_no_obstacle(tmp_path, older, monkeypatch):
