@@ -152,7 +152,9 @@ def _read_cdf(
         ["_change_type"]
     )
     if columns:
-        found = found.select([*columns, "_commit_version", COMMITTED_AT])
+        # A lake that no newer job has opened yet lacks the columns that are new.
+        there = [name for name in columns if name in found.column_names]
+        found = found.select([*there, "_commit_version", COMMITTED_AT])
     rows: list[StoredRow] = found.to_pylist()
     rows.sort(key=lambda row: [row[column] for column in ("_commit_version", *order)])
     for row in rows:
@@ -183,5 +185,6 @@ def _scan(table: DeltaTable, columns: Sequence[str], order: Sequence[str], known
         return []
     # By partition too: names say nothing about files, and all columns of all past rows are large.
     here = [("day", "in", sorted(set(wanted.values()))), (identity, "in", list(wanted))]
-    rows: list[StoredRow] = table.to_pyarrow_table(columns=list(columns), filters=here).to_pylist()
+    there = [field.name for field in table.schema().fields if field.name in columns]
+    rows: list[StoredRow] = table.to_pyarrow_table(columns=there, filters=here).to_pylist()
     return sorted(rows, key=lambda row: [row[column] for column in order])
