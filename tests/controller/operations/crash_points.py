@@ -1,7 +1,8 @@
-"""The named points of a split, a merge or a creation at which a controller dies.
+"""The named points of what is done to topics at which a controller dies.
 
 A point is a step: it dies when the journal was just told that this step is next; or `published`: after the layout,
-before the journal; or `created`: after the first segment of a new topic. Dying is done once: by kill -9 in a process of
+before the journal; or `created` and `removed`: after the first segment is; or `subscribed`: a subscription is
+registered, and its positions are not made. Dying is done once: by kill -9 in a process of
 its own (`dying_controller`), or by an exception in the process of the test (`crash_at`).
 """
 
@@ -13,12 +14,18 @@ from typing import Any
 
 import pytest
 
+from controller.layouts.store import LayoutStore
+from controller.layouts.transaction import Transaction
 from controller.leadership.leaders import Term
+from controller.operations import removal, runner
 from controller.operations.journal import STEPS_MERGE, STEPS_SPLIT, Operation
-from controller.operations.runner import OperationRunner, StoredLayouts
+from controller.operations.runner import StoredLayouts
 from controller.segments.kafka import KafkaSegments
+from controller.sessions.registry import SubscriptionRegistry
 
 SPLIT_POINTS = (*STEPS_SPLIT[:4], "published", *STEPS_SPLIT[4:])
+DELETE_POINTS = ("delete-subscriptions", "delete-segments", "removed", "clear")
+PRUNE_POINTS = ("delete-segments", "removed")
 MERGE_POINTS = (*STEPS_MERGE[:4], "published", *STEPS_MERGE[4:])
 
 
@@ -26,9 +33,12 @@ class Crash(Exception):
     """The end of a process, as a test in the same process sees it."""
 
 
-def arm(point: str, die: Callable[[], None], set_attribute: Callable[[type, str, Any], None] = setattr) -> None:
+def arm(point: str, die: Callable[[], None], set_attribute: Callable[[Any, str, Any], None] = setattr) -> None:
     """Has `die` called when the point is reached for the first time."""
-    save, replace, create = OperationRunner.save, StoredLayouts.replace, KafkaSegments.create
+    save, replace, create = removal.save_operation, StoredLayouts.replace, KafkaSegments.create
+    write, delete = LayoutStore.write, KafkaSegments.delete
+    position = SubscriptionRegistry.position
+    saved: dict[Transaction, str] = {}
     left = [point]
 
     def reached(one: str) -> None:
@@ -36,9 +46,15 @@ def arm(point: str, die: Callable[[], None], set_attribute: Callable[[type, str,
             left.clear()
             die()
 
-    def deadly_save(self: OperationRunner, term: Term, operation: Operation) -> None:
-        save(self, term, operation)
-        reached(operation.step)
+    def noted(transaction: Transaction, operation: Operation) -> None:
+        save(transaction, operation)
+        saved[transaction] = operation.step
+
+    @contextmanager
+    def deadly_write(self: LayoutStore, term: Term) -> Iterator[Transaction]:
+        with write(self, term) as transaction:
+            yield transaction
+        reached(saved.pop(transaction, ""))
 
     def deadly_replace(self: StoredLayouts, *arguments: Any) -> bool:
         done = replace(self, *arguments)
@@ -51,7 +67,19 @@ def arm(point: str, die: Callable[[], None], set_attribute: Callable[[type, str,
         reached("created")
         return segment
 
-    set_attribute(OperationRunner, "save", deadly_save)
+    def deadly_delete(self: KafkaSegments, segment: str) -> None:
+        delete(self, segment)
+        reached("removed")
+
+    def dead_before(self: SubscriptionRegistry, topic: str, subscription: str) -> None:
+        reached("subscribed")
+        position(self, topic, subscription)
+
+    set_attribute(runner, "save_operation", noted)
+    set_attribute(removal, "save_operation", noted)
+    set_attribute(LayoutStore, "write", deadly_write)
+    set_attribute(KafkaSegments, "delete", deadly_delete)
+    set_attribute(SubscriptionRegistry, "position", dead_before)
     set_attribute(StoredLayouts, "replace", deadly_replace)
     set_attribute(KafkaSegments, "create", deadly_create)
 

@@ -55,10 +55,10 @@ def call_deadly(service: ControllerProcess, point: str, call: str) -> None:
 
 
 @contextmanager
-def node_on(database: Path, segments: SegmentStore) -> Iterator[Node]:
+def node_on(database: Path, segments: SegmentStore, retention_seconds: float = 3600) -> Iterator[Node]:
     """The parts of a controller, without a server around them."""
     nodes = SqliteStore(database)
-    settings = NodeSettings("http://one", KafkaConnection(NOWHERE), "default", -1, 3600, session_seconds=5)
+    settings = NodeSettings("http://one", KafkaConnection(NOWHERE), "default", retention_seconds, 3600, 5)
     try:
         yield Node(nodes, segments, settings, Clock())
     finally:
