@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from controller.errors import Conflict, NotFound, PreconditionFailed
+from controller.errors import Conflict, NotFound, PreconditionFailed, Unavailable
 from controller.layouts.reader import life_of, no_topic
 from controller.layouts.store import LayoutStore
 from controller.leadership.leaders import Leaders, Term
@@ -85,11 +85,17 @@ class ScalableTopicService:
                 segments = self._segments.of_life(layout.created_at_ms)
                 for segment in layout.segments.values():
                     segments.create(topic, segment.segment_id, HashRange(start=segment.start, end=segment.end))
-            with self._store.write(term) as transaction:
-                transaction.end_creation(topic)
-                if not transaction.insert_topic(topic, metadata):
-                    raise Conflict(f"Scalable topic already exists: {topic}")
-                transaction.announce(announcement)
+            try:
+                with self._store.write(term) as transaction:
+                    transaction.end_creation(topic)
+                    if not transaction.insert_topic(topic, metadata):
+                        raise Conflict(f"Scalable topic already exists: {topic}")
+                    transaction.announce(announcement)
+            except (Conflict, Unavailable):
+                # Another leader has undone what it found of this creation, or will.
+                for segment in layout.segments.values():
+                    self._segments.of_life(layout.created_at_ms).delete(segment_topic(topic, segment))
+                raise
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic with its subscriptions; the last announcement has the layout that it had."""

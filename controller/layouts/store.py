@@ -65,6 +65,15 @@ class LayoutStore(LayoutReader):
         except VersionConflict:
             raise Conflict("somebody else changed it at the same moment; try again") from None
 
+    def confirm(self, term: Term) -> None:
+        """Raises `Unavailable` when the term has ended: for what is done outside of this store, and so is not fenced.
+
+        A node that was frozen stops there; nothing keeps it from being frozen right after.
+        """
+        found = self._nodes.get(term.check.path)
+        if found is None or found.version != term.version:
+            raise _not_leading(term)
+
     def new_life(self, now_ms: int) -> int:
         """When a topic that is made now is created (ms): by the clock, and after all that were ever deleted.
 
@@ -106,7 +115,11 @@ class LayoutStore(LayoutReader):
             self._nodes.commit(term.check, *ops)
         except VersionConflict as conflict:
             if conflict.path == term.check.path:
-                raise Unavailable(f"this node does not lead {term.topic} any more; ask again") from None
+                raise _not_leading(term) from None
             raise Conflict(f"somebody else changed {term.topic} at the same moment; try again") from None
         except InvalidTreeChange as refused:
             raise PreconditionFailed(f"{term.topic}: {refused}") from None
+
+
+def _not_leading(term: Term) -> Unavailable:
+    return Unavailable(f"this node does not lead {term.topic} any more; ask again")

@@ -37,6 +37,7 @@ class Leftovers:
             segments = self._segments.of_life(layout.created_at_ms)
             try:
                 for segment in layout.segments.values():
+                    self._store.confirm(term)
                     segments.delete_subscription(segment_topic(term.topic, segment), subscription)
             except SubscriptionInUse as error:
                 log.info("%s of %s was deleted, and goes from the segments later: %s", subscription, term.topic, error)

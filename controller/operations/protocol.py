@@ -42,7 +42,7 @@ class Layouts(Protocol):
     """What the protocol needs of the store of layouts and of the sessions."""
 
     def read(self, topic: str) -> StoredLayout | None:
-        """The layout as it was committed last; None without the topic."""
+        """The layout as it was committed last; None without the topic. Raises when another node leads the topic."""
 
     def replace(self, operation: Operation, version: int, layout: SegmentLayout) -> bool:
         """Compare-and-set with its announcement, in one transaction; False when `version` is not the newest."""
@@ -92,7 +92,7 @@ def run_step(operation: Operation, segments: SegmentStore, layouts: Layouts) -> 
         case "discover-subscriptions":
             return _discover_subscriptions(operation, segments, layouts)
         case "create-children" | "create-merged":
-            return _create_children(operation, segments)
+            return _create_children(operation, segments, layouts)
         case "terminate-parent" | "terminate-parents":
             return _terminate_parents(operation, segments, layouts)
         case "update-layout":
@@ -140,9 +140,11 @@ def _discover_subscriptions(operation: Operation, segments: SegmentStore, layout
     return _next(operation, subscriptions=tuple(sorted(found)))
 
 
-def _create_children(operation: Operation, segments: SegmentStore) -> Operation:
+def _create_children(operation: Operation, segments: SegmentStore, layouts: Layouts) -> Operation:
     """Step 2: the children with all subscriptions at earliest."""
     for child in operation.children:
+        # A node that was replaced would make what nobody removes.
+        layouts.read(operation.topic)
         _create(operation, child, segments)
     return _next(operation)
 
@@ -164,6 +166,7 @@ def _terminate_parents(operation: Operation, segments: SegmentStore, layouts: La
             segments.terminate(parent)
         except SegmentNotFound:
             # An active segment whose topic was never made or is lost: as an empty one it takes part like any other.
+            layouts.read(operation.topic)
             _create(operation, descriptor, segments)
             segments.terminate(parent)
     return _next(operation)

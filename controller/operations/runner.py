@@ -203,6 +203,7 @@ class StoredLayouts:
 
     def read(self, topic: str) -> StoredLayout | None:
         """See `Layouts`."""
+        self._store.confirm(self._term)
         stored = self._store.topic(topic)
         return StoredLayout(stored.version, SegmentLayout.from_metadata(stored.metadata)) if stored else None
 

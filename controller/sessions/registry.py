@@ -134,7 +134,12 @@ class SubscriptionRegistry:
                 # Before the first is moved: the next leader must not believe that it was read.
                 with self._store.write(term) as transaction:
                     transaction.save_drained(topic, subscription, ())
-                list(pool.map(lambda segment: _seek_segment(segments, segment, subscription, target), names))
+
+                def move(segment: str) -> None:
+                    self._store.confirm(term)
+                    _seek_segment(segments, segment, subscription, target)
+
+                list(pool.map(move, names))
 
     def register_consumer(
         self, topic: str, subscription: str, consumer: str, type: SubscriptionType, session: bool = False

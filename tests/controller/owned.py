@@ -26,8 +26,13 @@ class OwnedStore(LayoutStore):
 
     def announced(self) -> list[Announcement]:
         """What waits in the outbox, in order."""
-        outbox = Outbox(self.nodes)
-        return [record for entry in outbox.read(outbox.names()) for record in entry.records]
+        return announced(self.nodes)
 
     def close(self) -> None:
         self.nodes.close()
+
+
+def announced(nodes: MetadataStore) -> list[Announcement]:
+    """What waits in the outbox of a store, in order."""
+    outbox = Outbox(nodes)
+    return [record for entry in outbox.read(outbox.names()) for record in entry.records]

@@ -1,0 +1,173 @@
+"""Pruning never takes what is unread: with a backlog on Kafka and without retention, whatever becomes of positions."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+
+import httpx
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from controller.node import Node
+from controller.operations import pruning
+from controller.segments.kafka import KafkaSegments
+from controller.segments.kafka_names import group_id
+from controller.segments.no_segments import NoSegments
+from schemas.kafka_connection import KafkaConnection
+from tests.controller.conftest import LIFE, run_controller
+from tests.controller.operations.test_operations import in_kafka, node_on
+from tests.controller.processes import ControllerProcess
+from tests.controller.segments.test_segments_kafka import acknowledge, write
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """A topic that no other test uses."""
+    return f"acme/pruning/{request.node.name[:60]}"
+
+
+@pytest.fixture
+def node(kafka: str, name: str, tmp_path: Path) -> Iterator[Node]:
+    """A topic whose first segment is sealed, with three messages for the subscription `billing`; no retention."""
+    with node_on(tmp_path / "layouts.db", KafkaSegments(KafkaConnection(kafka)), retention_seconds=0) as one:
+        one.service.create_topic(f"topic://{name}", 1, {})
+        one.registry.create_subscription(f"topic://{name}", "billing", "STREAM")
+        write(kafka, f"segment://{name}/0000-ffff-0", [b"a", b"b", b"c"], life=LIFE)
+        one.service.split_segment(f"topic://{name}", 0)
+        yield one
+        one.service.delete_topic(f"topic://{name}")
+
+
+def lose_position(kafka: str, segment: str) -> None:
+    """What a stranger does who deletes the group, and Kafka when it has forgotten an idle one."""
+    admin = AdminClient({"bootstrap.servers": kafka})
+    (done,) = admin.delete_consumer_groups([group_id(segment, "billing", LIFE)]).values()
+    done.result(10)
+
+
+def prune(node: Node) -> int:
+    """Without waiting because the last look was in vain."""
+    node.pruning.look_again()
+    return node.pruning.prune()
+
+
+@pytest.mark.broker
+def test_a_subscription_whose_position_was_lost_has_read_nothing_and_begins_again(
+    kafka: str, name: str, node: Node
+) -> None:
+    segment, segments = f"segment://{name}/0000-ffff-0", node.segments.of_life(LIFE)
+    assert prune(node) == 0
+    lose_position(kafka, segment)
+    assert segments.unread(segment, ["billing"]) == {"billing": None}
+    assert [prune(node), prune(node)] == [0, 0]
+    assert segments.backlog(segment, "billing") == 3
+    lose_position(kafka, segment)
+    sealed = {0: segment}
+    assert [node.registry.backlogs("billing", sealed, LIFE) for _ in range(2)] == [{}, {0: 3}]
+    acknowledge(kafka, segment, "billing", 3, LIFE)
+    assert prune(node) == 1
+    assert len(in_kafka(kafka, name)) == 2
+
+
+@pytest.mark.broker
+def test_what_a_subscription_is_known_to_have_read_it_does_not_get_again(kafka: str, name: str, node: Node) -> None:
+    segment, topic = f"segment://{name}/0000-ffff-0", f"topic://{name}"
+    node.registry.save_drained(topic, "billing", [0])
+    lose_position(kafka, segment)
+    node.registry.position(topic, "billing")
+    assert node.segments.of_life(LIFE).backlog(segment, "billing") == 0
+    lose_position(kafka, segment)
+    assert prune(node) == 1
+
+
+@pytest.mark.broker
+def test_killed_between_a_registration_and_its_positions_no_unread_message_is_pruned(
+    kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pruning, "DELAY_SECONDS", 0.05)
+    path, segment = "/admin/v2/scalable/acme/pruning/killed", "segment://acme/pruning/killed/0000-ffff-0"
+    with ControllerProcess(tmp_path, "kafka", kafka).life("subscribed") as (client, process):
+        assert client.put(path).status_code == 204
+        life = client.get(path).json()["createdAtMs"]
+        write(kafka, segment, [b"a", b"b", b"c"], life=life)
+        with pytest.raises(httpx.TransportError):
+            client.put(f"{path}/subscriptions/billing")
+        assert process.wait(30) == -signal.SIGKILL
+    root = KafkaSegments(KafkaConnection(kafka))
+    segments = root.of_life(life)
+    assert segments.subscriptions(segment) == []
+    with run_controller(tmp_path / "layouts.db", segments=root, retention_seconds=0, prune_seconds=0.05) as running:
+        running.clock.now = life
+        assert running.client.post(f"{path}/split/0").status_code == 204
+        wait_until(lambda: segments.subscriptions(segment) == ["billing"], 30)
+        assert segments.backlog(segment, "billing") == 3
+        assert "0" in running.client.get(path).json()["segments"]
+        acknowledge(kafka, segment, "billing", 3, life)
+        wait_until(lambda: "0" not in running.client.get(path).json()["segments"], 30)
+        assert running.client.delete(path).status_code == 204
+
+
+@pytest.mark.broker
+def test_a_segment_that_one_broker_has_not_heard_of_is_not_gone(
+    kafka: str, name: str, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic_of, silent = KafkaSegments._topic, ["silent"]
+    monkeypatch.setattr(KafkaSegments, "_topic", lambda *asked: None if silent and silent.pop() else topic_of(*asked))
+    segment = f"segment://{name}/0000-ffff-0"
+    assert node.segments.of_life(LIFE).unread(segment, ["billing"]) == {"billing": 3}
+    assert not silent
+
+
+class Subscribing(NoSegments):
+    """Segments that somebody subscribes to while they are looked at."""
+
+    node: Node | None = None
+
+    def unread(self, segment: str, subscriptions: object) -> Mapping[str, int | None]:
+        if self.node is not None:
+            self.node.registry.create_subscription("topic://acme/pruning/late", "late", "STREAM")
+        return {}
+
+
+def test_who_subscribes_while_segments_are_looked_at_finds_all_of_them(tmp_path: Path) -> None:
+    topic, segments = "topic://acme/pruning/late", Subscribing()
+    with node_on(tmp_path / "layouts.db", segments, retention_seconds=0) as node:
+        node.service.create_topic(topic, 1, {})
+        node.service.split_segment(topic, 0)
+        segments.node = node
+        assert prune(node) == 0
+        assert len(node.store.existing_topic(topic).metadata.segments) == 3
+        assert prune(node) == 1
+
+
+class Counting(NoSegments):
+    """Segments with a backlog, whose looks are counted."""
+
+    looks = 0
+
+    def unread(self, segment: str, subscriptions: object) -> Mapping[str, int | None]:
+        self.looks += 1
+        return {"s": 1}
+
+
+def test_a_topic_with_a_backlog_is_looked_at_less_and_less_often_until_something_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, topic, segments = [0.0], "topic://acme/pruning/seldom", Counting()
+    monkeypatch.setattr(pruning, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    with node_on(tmp_path / "layouts.db", segments, retention_seconds=0) as node:
+        node.service.create_topic(topic, 1, {})
+        node.service.split_segment(topic, 0)
+        for second in range(0, 7200, 5):
+            now[0] = float(second)
+            node.pruning.prune()
+        assert 10 <= segments.looks <= 20
+        node.registry.register_consumer(topic, "s", "c", "STREAM")
+        node.pruning.prune()
+        assert segments.looks <= 21
