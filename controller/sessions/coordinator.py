@@ -56,6 +56,8 @@ class Push(NamedTuple):
     link: Link
     epoch: int
     segments: tuple[Segment, ...]
+    topic_created_at: int | None = None
+    """Which life of its name the topic is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +195,7 @@ class SubscriptionCoordinator:
         return tuple(pushes)
 
     def _push(self, consumer: str, link: Link) -> Push:
-        return Push(consumer, link, self.layout.epoch, self.assignment[consumer])
+        return Push(consumer, link, self.layout.epoch, self.assignment[consumer], self.layout.created_at_ms)
 
 
 def restore(

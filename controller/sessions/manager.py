@@ -149,7 +149,8 @@ class SessionManager:
         segments = coordinator.assignment.get(consumer)
         if segments is None:
             raise NotFound(f"Consumer not found: {consumer} of {key[1]} on {key[0]}")
-        return ConsumerAssignment.of(key[0], Push(consumer, Link(0, 0), coordinator.layout.epoch, segments))
+        layout = coordinator.layout
+        return ConsumerAssignment.of(key[0], Push(consumer, Link(0, 0), layout.epoch, segments, layout.created_at_ms))
 
     def term_begun(self, topic: str) -> None:
         """From any thread: all that were connected to the leader before have a whole grace period from now on."""

@@ -5,9 +5,13 @@ Stage: made from a `Push` of the coordinator, sent by `controller.sessions.conne
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from pydantic import Field
+
 from controller.sessions.coordinator import Push
 from decisions.topic.segment import segment_topic
-from schemas.base import Epoch, SegmentId, TopicName, Wire
+from schemas.base import Epoch, Millis, SegmentId, TopicName, Wire
 from schemas.metadata import HashRange
 
 
@@ -25,6 +29,8 @@ class ConsumerAssignment(Wire):
 
     layout_epoch: Epoch
     assigned_segments: tuple[AssignedSegment, ...]
+    topic_created_at: Annotated[Millis | None, Field(exclude_if=lambda value: value is None)] = None
+    """Which life of its name the topic is: part of the names that its segments have in Kafka. Not in the PIP."""
 
     @classmethod
     def of(cls, topic: TopicName, push: Push) -> ConsumerAssignment:
@@ -37,4 +43,4 @@ class ConsumerAssignment(Wire):
             )
             for segment in push.segments
         )
-        return cls(layout_epoch=push.epoch, assigned_segments=segments)
+        return cls(layout_epoch=push.epoch, assigned_segments=segments, topic_created_at=push.topic_created_at)

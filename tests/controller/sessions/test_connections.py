@@ -116,6 +116,7 @@ def test_an_assignment_names_epoch_ranges_and_topics(tmp_path: Path) -> None:
                         "underlyingTopicName": "segment://acme/sessions/t/8000-ffff-1",
                     },
                 ],
+                "topicCreatedAt": LIFE,
             },
         }
         asked = running.client.get(f"{PATH}/subscriptions/s/consumers/a").json()
