@@ -8,6 +8,7 @@ changes (Pulsar 5 does the same). One look at a time; a look that nobody answere
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,8 @@ from typing import Any
 from controller.retries import Backoff
 from controller.segments.reach import SegmentReach
 from controller.sessions.stored import DrainLook, SubscriptionKey
+
+log = logging.getLogger(__name__)
 
 DELAY_SECONDS, MAX_DELAY_SECONDS, JITTER_SECONDS = 1.0, 900.0, 0.5
 """Between two looks at a subscription that has sealed segments to read."""
@@ -81,7 +84,11 @@ class DrainLooks:
     async def _run(self, key: SubscriptionKey, plan: _Plan) -> None:
         while True:
             plan.again = False
-            found = await self._look(key)
+            try:
+                found = await self._look(key)
+            except Exception:
+                log.exception("what %s of %s has read was not found out; it is looked at again later", key[1], key[0])
+                found = DrainLook(frozenset(), True, 0, False)
             if not plan.again:
                 break
         if self._plans.get(key) is not plan:

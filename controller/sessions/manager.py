@@ -141,9 +141,9 @@ class SessionManager:
             coordinator = self._led.get(key)
             if coordinator is None:
                 coordinator = await asyncio.to_thread(self._stored.load, key, None, _now_ms())
-        if key not in self._led and coordinator.type == "STREAM":
+        if key not in self._led and coordinator.type == "STREAM" and not self._reach.is_away:
             asking = asyncio.ensure_future(on_request(partial(self._stored.find_drained, key, coordinator)))
-            done, _ = await asyncio.wait({asking}, timeout=0 if self._reach.is_away else PATIENCE_SECONDS)
+            done, _ = await asyncio.wait({asking}, timeout=PATIENCE_SECONDS)
             if done:
                 coordinator, _ = coordinator.drain(asking.result().drained)
         segments = coordinator.assignment.get(consumer)
