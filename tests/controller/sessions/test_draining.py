@@ -1,4 +1,4 @@
-"""When sealed segments are looked at: often while something happens, seldom while nothing does, soon after an outage."""
+"""When sealed segments are looked at: often while something happens, seldom while nothing does, soon with Kafka."""
 
 from __future__ import annotations
 
