@@ -19,10 +19,11 @@ from controller.layouts.store import LayoutStore
 from controller.layouts.transaction import MAX_PART_BYTES, Transaction
 from controller.leadership.leaders import Term
 from controller.operations.journal import STEPS_DELETE, STEPS_PRUNE, Operation, open_operation, save_operation
-from controller.outbox.announcements import consumer_announcement, layout_announcement
+from controller.outbox.announcements import Announcement, consumer_announcement, layout_announcement
 from controller.segments.base import SegmentStore
 from decisions.topic.layout import SegmentLayout
 from decisions.topic.names import segment_topic_name
+from schemas.messages import SubscriptionType
 from schemas.metadata import ScalableTopicMetadata
 
 
@@ -59,10 +60,10 @@ class Removal:
             ended = operation.model_copy(update={"step": "done"})
             save(ended)
             return ended
-        while operation.step == "delete-subscriptions":
-            operation = self._delete_subscriptions(term, operation)
-        if operation.step == "delete-segments":
+        if operation.step != "clear":
             metadata = self._deleted(term.topic)
+            if operation.step == "delete-subscriptions":
+                operation = self._delete_subscriptions(term, operation, metadata)
             layout = SegmentLayout.from_metadata(metadata)
             descriptors = (segment.descriptor for segment in layout.segments.values())
             self._delete_segments(operation, metadata.created_at_ms, tuple(descriptors))
@@ -86,23 +87,24 @@ class Removal:
             }
         )
 
-    def _delete_subscriptions(self, term: Term, operation: Operation) -> Operation:
-        """A part of them in one commit; the last one announces the deletion of the topic."""
-        topic, now = term.topic, self._now_ms()
-        metadata = self._deleted(topic)
-        life = metadata.created_at_ms
+    def _delete_subscriptions(self, term: Term, operation: Operation, metadata: ScalableTopicMetadata) -> Operation:
+        """A part of them in one commit after the other; the last one announces the deletion of the topic."""
+        topic, life, now = term.topic, metadata.created_at_ms, self._now_ms()
         last = layout_announcement(topic, "deleted", metadata, now)
-        with self._store.write(term) as transaction:
-            if transaction.delete_some_subscriptions(
-                topic, lambda name, type: consumer_announcement(topic, name, type, "deleted", 0, now, life=life)
-            ):
-                return operation
-            if last is not None and len(last.value) > MAX_PART_BYTES and not transaction.is_empty:
-                return operation
-            transaction.announce(last)
-            operation = operation.model_copy(update={"step": "delete-segments"})
-            save_operation(transaction, operation)
-        return operation
+
+        def announced(name: str, type: SubscriptionType) -> Announcement:
+            return consumer_announcement(topic, name, type, "deleted", 0, now, life=life)
+
+        while True:
+            with self._store.write(term) as transaction:
+                if transaction.delete_some_subscriptions(topic, announced):
+                    continue
+                if last is not None and len(last.value) > MAX_PART_BYTES and not transaction.is_empty:
+                    continue
+                transaction.announce(last)
+                after = operation.model_copy(update={"step": "delete-segments"})
+                save_operation(transaction, after)
+            return after
 
     def _deleted(self, topic: str) -> ScalableTopicMetadata:
         metadata = self._store.open_deletion(topic)
