@@ -22,7 +22,8 @@ from controller.access.tokens import add_token
 
 CONNECTIONS = 16
 """Of the client at full speed."""
-KINDS = ("reads", "changes", "registrations", "watching")
+KINDS = ("reads", "changes", "registrations", "watching", "refused")
+"""What the client at full speed does; `refused`: it has no token."""
 ROUNDS = 6
 SPLITS = 12
 """Splits that are timed in each half of a round."""
@@ -91,14 +92,14 @@ async def call_for_ever(url: str, token: str, kind: str, name: str) -> None:
     """Calls over all connections until the process is ended; says so when it is under way."""
     address = httpx.URL(url)
     calls = _calls(kind, name)
+    authorization = "" if kind == "refused" else f"Authorization: Bearer {token}\r\n"
     under_way = asyncio.Event()
 
     async def call() -> None:
         reader, writer = await asyncio.open_connection(address.host, address.port)
         for number, (verb, path) in enumerate(calls):
             writer.write(
-                f"{verb} {path} HTTP/1.1\r\nHost: {address.host}\r\nAuthorization: Bearer {token}\r\n"
-                "Content-Length: 0\r\n\r\n".encode()
+                f"{verb} {path} HTTP/1.1\r\nHost: {address.host}\r\nContent-Length: 0\r\n{authorization}\r\n".encode()
             )
             head = await reader.readuntil(b"\r\n\r\n")
             if kind == "watching":
@@ -121,7 +122,7 @@ async def call_for_ever(url: str, token: str, kind: str, name: str) -> None:
 def _calls(kind: str, name: str) -> Iterator[tuple[str, str]]:
     for number in itertools.count():
         topic = f"{NAMESPACE}/{name}-{number}"
-        if kind == "reads":
+        if kind in ("reads", "refused"):
             yield "GET", f"{NAMESPACE}/crowded"
         elif kind == "watching":
             yield "GET", f"{NAMESPACE}/crowded/watch"

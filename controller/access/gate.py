@@ -104,7 +104,8 @@ class RequestGate:
             async with self._turns.turn(caller.name) as turn:
 
                 async def first(message: Message) -> None:
-                    turn.end()
+                    if message["type"] != "http.response.start":
+                        turn.end()
                     await send(message)
 
                 await self._app(scope, receive, first)
