@@ -22,6 +22,7 @@ from controller.access.roles import include_guarded
 from controller.health import Health
 from controller.housekeeping.housekeeper import PRUNE_SECONDS
 from controller.limits.clients import ClientLimits, Clients
+from controller.limits.turns import Turns
 from controller.node import Node
 from controller.rest import namespaces, nodes, policies, segments, subscriptions, topics, watch
 from controller.rest.refusals import REFUSED, answer_errors
@@ -55,7 +56,7 @@ def create_app(
     connections = ConsumerConnections(node.registry, node.reach, grace_seconds)
     grants = Grants(access)
     clients = Clients(
-        ClientLimits(limits.waiting_calls, limits.sessions, limits.unsent_bytes, limits.registrations_per_second)
+        ClientLimits(limits.waiting_calls, limits.sessions, limits.waiting_bytes, limits.registrations_per_second)
     )
     health = Health(node.publisher.waiting, lambda: node.registration.rival or node.publisher.status().error)
     sessions, publisher = connections.sessions, node.publisher
@@ -117,7 +118,8 @@ def create_app(
         RequestGate,
         access=access,
         names=names,
-        turns=clients.turns,
+        clients=clients,
+        strangers=Turns(limits.connections_per_address),
         max_head_bytes=limits.head_bytes,
         max_body_bytes=max_body_bytes,
     )

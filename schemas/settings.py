@@ -212,10 +212,10 @@ class LimitSettings(_Section):
     """Calls of one token that wait for their turn; one more is answered with 429."""
     sessions: Annotated[int, Field(ge=1)]
     """Watch sessions and consumer connections of one token; one more is answered with 429."""
-    unsent_bytes: Annotated[int, Field(ge=65_536)]
-    """Bytes that wait to be sent to the consumers of one token; a connection that adds more is ended as slow."""
+    waiting_bytes: Annotated[int, Field(ge=65_536)]
+    """Bytes that wait for one token: bodies of its calls (more: 429), messages to its consumers (more: cut off)."""
     registrations_per_second: Annotated[float, Field(gt=0)]
-    """Subscriptions and consumers that one token registers, and sessions that it begins; ten seconds' worth at once."""
+    """Subscriptions and consumers that one token registers, and sessions that it begins; 10 s worth at once."""
     subscriptions: Annotated[int, Field(ge=1)]
     """Subscriptions of one topic."""
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 import logging
 from urllib.parse import quote
 
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from controller.access.callers import CALLER, STRANGER, Access, Caller
 from controller.access.names import NodeNames, is_form
 from controller.errors import TooMany
+from controller.limits.clients import Clients
 from controller.limits.protocol import TOO_LARGE_HEAD, is_large_head
 from controller.limits.turns import Turns
 
@@ -36,12 +37,19 @@ class RequestGate:
     """
 
     def __init__(
-        self, app: ASGIApp, access: Access, names: NodeNames, turns: Turns, max_head_bytes: int, max_body_bytes: int
+        self,
+        app: ASGIApp,
+        access: Access,
+        names: NodeNames,
+        clients: Clients,
+        strangers: Turns,
+        max_head_bytes: int,
+        max_body_bytes: int,
     ) -> None:
+        """`strangers`: the turns of what is answered without a token, by address."""
         self._app = app
-        self._access = access
-        self._names = names
-        self._turns = turns
+        self._access, self._names = access, names
+        self._clients, self._strangers = clients, strangers
         self._max_head_bytes, self._max_body_bytes = max_head_bytes, max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -49,69 +57,71 @@ class RequestGate:
             await self._app(scope, receive, send)
             return
         path = _raw_path(scope)
-        if is_large_head(path, scope["headers"], self._max_head_bytes):
-            await JSONResponse({"reason": TOO_LARGE_HEAD}, 431)(scope, receive, send)
-            return
-        refusal = self._names.refusal(scope["headers"])
-        if refusal is not None:
-            await JSONResponse({"reason": refusal}, 403)(scope, receive, send)
-            return
         headers = dict(scope["headers"])
         caller = self._access.caller(headers.get(b"authorization", b""))
-        if path in OPEN_PATHS:
-            # At once, whatever waits for its turn.
-            await self._app({**scope, CALLER: caller or STRANGER}, receive, send)
+        answer: ASGIApp | None = self._refusal(scope, path)
+        if answer is None and path in OPEN_PATHS:
+            answer, scope = self._app, {**scope, CALLER: caller or STRANGER}
+        elif answer is None and caller is None:
+            answer = _refused(
+                401, "this needs the header Authorization: Bearer <token>", **{"WWW-Authenticate": "Bearer"}
+            )
+        try:
+            if answer is not None:
+                async with self._strangers.turn(str((scope.get("client") or [""])[0])):
+                    await answer(scope, receive, send)
+            elif caller is not None:
+                scope = {**scope, "path": path, CALLER: caller}
+                if self._access.is_guarded and scope.get("method") not in ("GET", "HEAD"):
+                    send = _logged(send, f"{scope.get('method', 'WebSocket')} {path[:500]}", caller)
+                await self._let_in(caller, headers, scope, receive, send)
+        except TooMany as error:
+            await _refused(error.status, error.reason, **{"Retry-After": str(error.retry_seconds)})(
+                scope, receive, send
+            )
+        except _BrokenOff:
             return
-        if caller is None:
-            unknown = JSONResponse({"reason": "this needs the header Authorization: Bearer <token>"}, 401)
-            unknown.headers["WWW-Authenticate"] = "Bearer"
-            await unknown(scope, receive, send)
-            return
-        scope = {**scope, "path": path, CALLER: caller}
-        if self._access.is_guarded and scope.get("method") not in ("GET", "HEAD"):
-            send = _logged(send, f"{scope.get('method', 'WebSocket')} {path[:500]}", caller)
-        if scope["type"] == "websocket":
-            await self._in_turn(caller, scope, receive, send)
-            return
-        length = headers.get(b"content-length", b"0")
-        if length.isdigit() and int(length) > self._max_body_bytes:
-            body = None
-        else:
-            try:
-                body = await self._body(receive)
-            except _BrokenOff:
-                return
+
+    def _refusal(self, scope: Scope, path: str) -> Response | None:
+        """What no token would change."""
+        if is_large_head(path + scope["query_string"].decode("latin-1"), scope["headers"], self._max_head_bytes):
+            return _refused(431, TOO_LARGE_HEAD)
+        reason = self._names.refusal(scope["headers"])
+        return None if reason is None else _refused(403, reason)
+
+    async def _let_in(
+        self, caller: Caller, headers: dict[bytes, bytes], scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Have a caller's request answered, once its body is there and it has its turn. `TooMany`, `_BrokenOff`."""
+        client = self._clients.client(caller.name)
+        body: bytes | None = b""
+        if scope["type"] == "http":
+            length = headers.get(b"content-length", b"0")
+            too_long = length.isdigit() and int(length) > self._max_body_bytes
+            body = None if too_long else await self._body(receive)
         if body is None:
-            reason = f"the body is larger than {self._max_body_bytes} bytes"
-            await JSONResponse({"reason": reason}, 413)(scope, receive, send)
+            await _refused(413, f"the body is larger than {self._max_body_bytes} bytes")(scope, receive, send)
             return
         if body and is_form(headers.get(b"content-type", b"")):
-            reason = "a body is JSON: send it with Content-Type: application/json"
-            await JSONResponse({"reason": reason}, 415)(scope, receive, send)
+            await _refused(415, "a body is JSON: send it with Content-Type: application/json")(scope, receive, send)
             return
-        pending = [body]
+        pending = [body] if scope["type"] == "http" else []
 
         async def replay() -> Message:
             if pending:
                 return {"type": "http.request", "body": pending.pop(), "more_body": False}
             return await receive()
 
-        await self._in_turn(caller, scope, replay, send)
-
-    async def _in_turn(self, caller: Caller, scope: Scope, receive: Receive, send: Send) -> None:
-        """Have the request answered; it has its turn until the answer begins, which a session outlives."""
-        try:
-            async with self._turns.turn(caller.name) as turn:
+        with client.waiting(len(body)):
+            async with self._clients.turns.turn(caller.name) as turn:
 
                 async def first(message: Message) -> None:
+                    # A session outlives the turn.
                     if message["type"] != "http.response.start":
                         turn.end()
                     await send(message)
 
-                await self._app(scope, receive, first)
-        except TooMany as error:
-            refusal = JSONResponse({"reason": error.reason}, error.status, {"Retry-After": str(error.retry_seconds)})
-            await refusal(scope, receive, send)
+                await self._app(scope, replay, first)
 
     async def _body(self, receive: Receive) -> bytes | None:
         """The whole body; None when it is too large. Raises `_BrokenOff` when its sender has left before the end."""
@@ -128,6 +138,10 @@ class RequestGate:
             chunks.append(chunk)
             if not message.get("more_body", False):
                 return b"".join(chunks)
+
+
+def _refused(status: int, reason: str, **headers: str) -> Response:
+    return JSONResponse({"reason": reason}, status, headers)
 
 
 def _logged(send: Send, what: str, caller: Caller) -> Send:

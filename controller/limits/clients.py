@@ -29,8 +29,8 @@ class ClientLimits:
     waiting_calls: int
     sessions: int
     """Watch sessions, and connections of consumers."""
-    unsent_bytes: int
-    """That wait in all of its consumers' connections."""
+    waiting_bytes: int
+    """Bodies of calls that wait for their turns, and messages that wait to be sent to its consumers."""
     registrations_per_second: float
     """Subscriptions and consumers that register, and sessions that begin."""
 
@@ -41,7 +41,7 @@ class Client:
     def __init__(self, name: str, limits: ClientLimits, clock: Callable[[], float]) -> None:
         self.name = name
         self._limits, self._clock = limits, clock
-        self._sessions = self._unsent = 0
+        self._sessions = self._bytes = 0
         self._may_register, self._counted_at = limits.registrations_per_second * BURST_SECONDS, clock()
 
     @contextlib.contextmanager
@@ -72,16 +72,28 @@ class Client:
             await asyncio.sleep(wait)
         self._may_register -= 1
 
+    @contextlib.contextmanager
+    def waiting(self, size: int) -> Iterator[None]:
+        """Bytes that wait within the block. `TooMany`."""
+        if not self.queue(size):
+            raise TooMany(
+                f"calls of {self.name} with {self._bytes} bytes wait already: call again when some are answered"
+            )
+        try:
+            yield
+        finally:
+            self.unqueue(size)
+
     def queue(self, size: int) -> bool:
-        """Count bytes that wait to be sent; False: they would be too many."""
-        if self._unsent + size > self._limits.unsent_bytes:
+        """Count bytes that wait; False: they would be too many."""
+        if self._bytes + size > self._limits.waiting_bytes:
             return False
-        self._unsent += size
+        self._bytes += size
         return True
 
     def unqueue(self, size: int) -> None:
         """Bytes wait no more."""
-        self._unsent -= size
+        self._bytes -= size
 
     def _wait(self) -> float:
         """Seconds until the next registration."""

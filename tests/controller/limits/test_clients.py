@@ -148,7 +148,7 @@ def test_health_answers_when_the_store_does_not_and_tells_strangers_nothing_of_i
     assert httpx.get(f"{limited.running.url}/healthz").json() == {"status": "failing"}
 
 
-LIMITS_OF_ONE = ClientLimits(waiting_calls=9, sessions=2, unsent_bytes=1000, registrations_per_second=2)
+LIMITS_OF_ONE = ClientLimits(waiting_calls=9, sessions=2, waiting_bytes=1000, registrations_per_second=2)
 
 
 def test_bytes_that_wait_count_over_all_connections_of_a_token_until_they_are_sent_or_dropped() -> None:

@@ -14,6 +14,7 @@ from functools import partial
 import httpx
 import pytest
 
+from controller.limits.protocol import MAX_FRAMES
 from tests.controller.conftest import LIMITS, RunningController, run_controller
 from tests.waiting import wait_until
 
@@ -29,6 +30,7 @@ POST = b"POST /admin/v2/scalable/a/b/t/split/0 HTTP/1.1\r\nHost: localhost\r\n"
 @pytest.fixture(scope="module")
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningController]:
     with run_controller(tmp_path_factory.mktemp("strict") / "layouts.db", token="s3cret", limits=FEW) as running:
+        running.service.create_topic("topic://a/b/t", 1, {})
         yield running
 
 
@@ -119,6 +121,44 @@ def test_a_head_that_is_too_large_is_refused(
     answer, _ = said(connection)
     assert answer == b"" or answer.startswith((b"HTTP/1.1 431 ", b"HTTP/1.1 400 "))
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+def websocket(running: RunningController) -> socket.socket:
+    """An open WebSocket of consumers."""
+    connection = opened(running)
+    connection.sendall(
+        b"GET /admin/v2/scalable/a/b/t/consumers HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer s3cret\r\n"
+        b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    )
+    assert connection.recv(65_536).startswith(b"HTTP/1.1 101")
+    return connection
+
+
+def frame(first: int, payload: bytes = b"") -> bytes:
+    return bytes([first, 0x80 | len(payload), 0, 0, 0, 0]) + payload
+
+
+def test_a_message_of_more_frames_than_anybody_needs_ends_its_connection(strict: RunningController) -> None:
+    with websocket(strict) as connection:
+        connection.sendall(frame(0x01) + frame(0x00) * (MAX_FRAMES + 10))
+        answer = connection.recv(65_536)
+        assert answer[0] == 0x88
+        assert int.from_bytes(answer[2:4], "big") == 1009
+
+
+def test_who_asks_by_pings_and_reads_nothing_has_no_answers_piled_up(strict: RunningController) -> None:
+    pings = frame(0x89, b"x" * 125) * 500
+    with websocket(strict) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.setblocking(False)
+        sent, end = 0, time.monotonic() + 10
+        while sent <= 8_000_000 and time.monotonic() < end:
+            with contextlib.suppress(BlockingIOError):
+                sent += connection.send(pings[sent % len(pings) :])
+        assert sent > 8_000_000
+        piled = max(one.transport.get_write_buffer_size() for one in strict.server.server_state.connections)
+        assert piled < 1_000_000
 
 
 def test_connections_are_free_again_when_they_were_closed_in_whatever_way(strict: RunningController) -> None:
