@@ -1,7 +1,8 @@
 """What the controller carries on one node: topics, changes a second, and clients that see a split, against floors.
 
-Run as `python -m benchmarks.controller [--quick] [topics] [watching] [nodes]`; with parts named, the figures of the
-others stay. The controller is a process of its own, with SQLite, a real broker behind its outbox, and real sockets:
+Run as `python -m benchmarks.controller [--quick] [topics] [watching] [nodes] [neighbours]`; with parts named, the
+figures of the others stay. The controller is a process of its own, with SQLite, a real broker behind its outbox, and
+real sockets:
 
 - *topics*: at 100, 1,000 and 10,000 topics: creations and splits a second over REST, one after the other and four at a
   time; the start of the process with so many topics; its memory. The floor is a bare SQLite commit with the same
@@ -9,6 +10,7 @@ others stay. The controller is a process of its own, with SQLite, a real broker 
 - *watching*: 10, 100 and 1,000 sessions on one topic, half of them server-sent events and half WebSocket, in this
   process: from the call of a split until each has the whole new layout. The floor is one broadcast of as many bytes to
   as many clients by a bare asyncio server.
+- *neighbours*: a split of one client while another one calls at full speed, against the same split alone, in turns.
 
 Prints a table and writes benchmarks/controller.json.
 """
@@ -27,6 +29,7 @@ from typing import Any
 
 import httpx
 
+from benchmarks.neighbours import measure_neighbours, show_neighbours
 from benchmarks.nodes import measure_nodes, show_nodes
 from benchmarks.processes import process_seconds, resident_kb
 from benchmarks.serving import NAMESPACE, SqliteFloor, call_all, controller, machine_now, process_of, rates
@@ -40,7 +43,7 @@ SESSIONS = (10, 100, 1_000)
 SPLITS = 20
 """Splits that are watched in a round."""
 ROUNDS = 3
-PARTS = {"topics", "watching", "nodes"}
+PARTS = {"topics", "watching", "nodes", "neighbours"}
 SHARES = {"p50": 0.5, "p99": 0.99, "most": 1.0}
 MEASURED = 1_000
 """Topics whose creation and split are measured, the last ones of each size."""
@@ -73,6 +76,8 @@ def main(quick: bool, parts: set[str]) -> None:
                     "machine": machine_now(),
                     "sizes": measure_nodes(work, jars, broker.bootstrap, topics),
                 }
+            if "neighbours" in parts:
+                report["neighbours"] = {"machine": machine_now(), "kinds": measure_neighbours(work, settings)}
         finally:
             broker.stop()
     _show(report)
@@ -233,6 +238,8 @@ def _show(report: dict[str, Any]) -> None:
         _show_watching(report["watching"])
     if "nodes" in report:
         show_nodes(report["nodes"])
+    if "neighbours" in report:
+        show_neighbours(report["neighbours"])
 
 
 def _show_topics(found: dict[str, Any]) -> None:
