@@ -6,9 +6,10 @@ with each. Only generations count that led to the state of the last one: it, and
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Any
 from uuid import NAMESPACE_URL, UUID, uuid5
 
@@ -16,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from decisions.autoscale.clocks import NEVER
 from engine.autoscale.samples import Samples
 from engine.kernel.records import RawRecord
 from engine.replay import RecordedBatch
@@ -38,7 +40,7 @@ _COLUMNS = {
     EVENTS.name: ("subject", "type", "body", "kafka_topic", "kafka_partition", "kafka_offset"),
     DEAD_LETTERS.name: ("kafka_topic", "kafka_partition", "kafka_offset"),
     SEGMENT_LOAD.name: ("topic", "segment_id", "msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out",
-                        "reporter", "sampled_at", "kafka_partition", "kafka_offset"),
+                        "reporter", "sampled_at", "kafka_partition", "kafka_offset", "kafka_timestamp"),
 }  # fmt: skip
 _MAX_REBUILDS = 100
 
@@ -81,6 +83,10 @@ class Batches:
         self._known: dict[tuple[int, int], Place] = {
             (number, at): (began[generation], number) for generation, number, at in rows
         }
+        times = sorted((place, at) for (_, at), place in self._known.items())
+        self._order = [place for place, _ in times]
+        self._newest = list(accumulate((at for _, at in times), max))
+        """Of each batch and those before it, the latest time."""
         self._began = sorted(began.values())
         self._last = {began[generation]: 0 for generation in began}
         for generation, number, _ in rows:
@@ -97,6 +103,12 @@ class Batches:
             began = max((start for start in self._began if start <= at), default=at)
             place = (began, number) if number > self._last.get(began, -1) else (at, number)
         return place if place[0] >= self._first else None
+
+    def is_set_back(self, number: int, at: int) -> bool:
+        """Whether a batch before that one had a later time."""
+        place = self.place(number, at)
+        before = 0 if place is None else bisect_left(self._order, place)
+        return before > 0 and self._newest[before - 1] > at
 
     def is_complete(self, number: int, at: int) -> bool:
         """Whether the batch's own row is there, which is written last."""
@@ -184,7 +196,7 @@ def history_of(batches: pa.Table, tables: Mapping[str, pa.Table]) -> History:
         found[name] = kept.sort_by(order)
     return History(
         generation=known.generations[-1] if known.generations else None,
-        tables={**found, EVENTS.name: _without_ticks(found[EVENTS.name])},
+        tables={**found, EVENTS.name: _without_ticks(found[EVENTS.name], [known.is_set_back(*key) for key in ordered])},
         times=[(at, known.is_complete(batch_id, at)) for batch_id, at in ordered],
         next_offsets=_next_offsets(found),
     )
@@ -193,9 +205,11 @@ def history_of(batches: pa.Table, tables: Mapping[str, pa.Table]) -> History:
 _ORDER = {SEGMENT_LOAD.name: ("kafka_partition", "kafka_offset", "segment_id")}
 
 
-def _without_ticks(events: pa.Table) -> pa.Table:
-    """A tick changes nothing but by the decisions and holds that come of it, and those are on record."""
-    return events.filter(pc.not_equal(events["type"], "tick"))
+def _without_ticks(events: pa.Table, is_set_back: Sequence[bool]) -> pa.Table:
+    """A tick changes nothing but by the decisions and holds that come of it, and those are on record; unless the job's
+    clock was set back before it."""
+    places = pa.array([place for place, is_needed in enumerate(is_set_back) if is_needed], pa.int64())
+    return events.filter(pc.or_(pc.not_equal(events["type"], "tick"), pc.is_in(events["place"], places)))
 
 
 def _next_offsets(tables: Mapping[str, pa.Table]) -> dict[str, dict[int, int]]:
@@ -239,6 +253,7 @@ def _messages(loads: pa.Table) -> Samples:
         sampled_at=np.array(_millis(heads["sampled_at"]), np.int64),
         partitions=partitions[first],
         offsets=offsets[first],
+        timestamps=np.array([NEVER if at is None else at for at in _millis(heads["kafka_timestamp"])], np.int64),
         counts=np.diff(np.r_[first, len(loads)]),
         segments=loads["segment_id"].to_numpy(),
         rates=np.column_stack(rates),

@@ -66,7 +66,9 @@ class BucketReplay:
         """Takes a batch in; raises `RebuildError`."""
         output = Output()
         samples = {} if batch.samples is None else {AUTOSCALE.columns.kind: batch.samples}
-        self._intake.take([self._known.begin(batch.now, output)], batch.events, samples, batch.now, output)
+        begun = [self._known.begin(batch.now, output)]
+        if self._intake.take(begun, batch.events, samples, batch.now, output):
+            self._known.set_back(batch.now)
         for letter in output.dead_letters:
             place = "{kafka_topic}-{kafka_partition} at offset {kafka_offset}".format_map(letter)
             raise RebuildError(f"an event that was accepted then is not now: {place}: {letter['detail']}")

@@ -20,7 +20,13 @@ class KafkaTopic:
     config: dict[str, str] = field(default_factory=dict)
 
 
-_COMMON = {"cleanup.policy": "delete", "max.message.bytes": str(MAX_VALUE_BYTES + 65_536)}
+TIMESTAMP_TYPE = "LogAppendTime"
+"""Each record is dated by the broker when it takes it. With `CreateTime` the clock of whoever produces would date it,
+and nothing were left to tell a wrong clock by."""
+_COMMON = {
+    "cleanup.policy": "delete", "max.message.bytes": str(MAX_VALUE_BYTES + 65_536),
+    "message.timestamp.type": TIMESTAMP_TYPE,
+}  # fmt: skip
 _DAY_MS = 86_400_000
 
 SEGMENT_STATS = KafkaTopic("segment-stats", 4, {**_COMMON, "retention.ms": str(_DAY_MS)})

@@ -105,6 +105,9 @@ class SegmentLoadRow(TableRow):
     """`first`, `changed` (moved by more than the band) or `crossed` (crossed a policy threshold)."""
     kafka_partition: int
     kafka_offset: int
+    kafka_timestamp: datetime | None
+    """When Kafka took the message, which bounds what its reporter's clock is believed; None: Kafka did not say, or an
+    older release wrote the row."""
     batch_id: int
     day: date
 

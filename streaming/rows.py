@@ -66,6 +66,7 @@ def bulk_rows(bodies: Iterable[bytes], now: int, batch_id: int) -> pa.Table:
     columns = {
         **{name: output[name] for name in output.column_names},
         "sampled_at": _from_millis(output["sampled_at"]),
+        "kafka_timestamp": _from_millis(output["kafka_timestamp"]),
         "accepted_at": _from_millis(pa.repeat(pa.scalar(now, pa.int64()), count)),
         "batch_id": pa.repeat(pa.scalar(batch_id, pa.int64()), count),
         "day": pa.repeat(pa.scalar(now // DAY_MS, pa.int32()), count).cast(pa.date32()),
@@ -77,7 +78,7 @@ def bulk_rows(bodies: Iterable[bytes], now: int, batch_id: int) -> pa.Table:
 LOAD_DDL = (
     "topic STRING, segment_id BIGINT, msg_rate_in DOUBLE, bytes_rate_in DOUBLE, msg_rate_out DOUBLE, "
     "bytes_rate_out DOUBLE, reporter STRING, sampled_at BIGINT, cause STRING, kafka_partition BIGINT, "
-    "kafka_offset BIGINT, now BIGINT"
+    "kafka_offset BIGINT, kafka_timestamp BIGINT, now BIGINT"
 )
 """`LOAD_SCHEMA` and the batch's time, as Spark says it."""
 

@@ -192,7 +192,8 @@ class LakeSink:
         rows = loads.select(
             "topic", "segment_id", "msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out", "reporter",
             F.timestamp_millis("sampled_at").alias("sampled_at"), F.timestamp_millis("now").alias("accepted_at"),
-            "cause", "kafka_partition", "kafka_offset", F.lit(batch_id).cast("long").alias("batch_id"),
+            "cause", "kafka_partition", "kafka_offset", F.timestamp_millis("kafka_timestamp").alias("kafka_timestamp"),
+            F.lit(batch_id).cast("long").alias("batch_id"),
             F.to_date(F.timestamp_millis("now")).alias("day"),
         )  # fmt: skip
         path = table_path(self._lake, SEGMENT_LOAD)

@@ -5,9 +5,11 @@ the model check) changes them here. What is committed sets a clock, never what w
 `now` is the batch's time, and no clock is set later than that.
 
     a layout change       cooldowns_after_layout, open_after_layout    (merge depth: `decisions.topic.lineage`)
-    a sample              seen_after_sample, modified_after_sample, cold_since_after_sample
+    a sample              instant_of_sample, claim_of_sample, is_stale_sample, then
+                          seen_after_sample, modified_after_sample, cold_since_after_sample
     changed thresholds    cold_since_after_thresholds
     an outcome            open_after_outcome, failures_after_outcome
+    a clock that is set back   not_after
 
 The rules of samples come twice: for one, and for columns of them (`…_all`), equal by a property test.
 """
@@ -93,6 +95,65 @@ def open_after_layout(decision: OpenDecision | None, epoch: int) -> OpenDecision
 # A sample
 
 
+MAX_CLOCK_SKEW_MS = 5_000
+"""How far the clock of a reporter is believed against Kafka's. What is further off is a wrong clock, or was long under
+way, and Kafka's counts."""
+MAX_DELIVERY_MS = 60_000
+"""A sample that was longer under way than this, by its reporter's clock, does not count while another one reports."""
+
+
+def instant_of_sample(sampled_at: int, kafka_at: int | None, now: int) -> int:
+    """When a sample is taken to have been measured: when its reporter says, within seconds of when Kafka took it
+    (`kafka_at`; None: it is not known), and no later than now."""
+    if kafka_at is None:
+        return min(sampled_at, now)
+    return min(max(sampled_at, kafka_at - MAX_CLOCK_SKEW_MS), kafka_at + MAX_CLOCK_SKEW_MS, now)
+
+
+def claim_of_sample(sampled_at: int, kafka_at: int | None, now: int) -> int:
+    """The instant up to which no older sample of the same reporter counts: when it says that it measured, and no more
+    than seconds after Kafka took it, so that a reporter whose clock is set right is heard."""
+    return min(sampled_at, (now if kafka_at is None else kafka_at) + MAX_CLOCK_SKEW_MS)
+
+
+def is_stale_sample(
+    sampled_at: int, kafka_at: int | None, now: int, is_same_reporter: bool, claimed: int, seen_at: int
+) -> bool:
+    """Whether a sample of a segment is repeated or late, after one with the claim `claimed` that was seen at `seen_at`.
+
+    Reporters are told apart, for their clocks are: of the same one an older sample is stale, of another one what was
+    long under way while the first has spoken.
+    """
+    if is_same_reporter:
+        return sampled_at <= claimed
+    took_at = now if kafka_at is None else kafka_at
+    return took_at - sampled_at > MAX_DELIVERY_MS and took_at - seen_at < MAX_DELIVERY_MS
+
+
+def instants_of_samples(sampled_at: Ints, kafka_at: Ints, now: int) -> Ints:
+    """`instant_of_sample` over columns; `NEVER` in `kafka_at`: it is not known."""
+    is_known = kafka_at != NEVER
+    least = np.where(is_known, kafka_at - MAX_CLOCK_SKEW_MS, sampled_at)
+    most = np.minimum(np.where(is_known, kafka_at + MAX_CLOCK_SKEW_MS, now), now)
+    at: Ints = np.minimum(np.maximum(sampled_at, least), most)
+    return at
+
+
+def claims_of_samples(sampled_at: Ints, kafka_at: Ints, now: int) -> Ints:
+    """`claim_of_sample` over columns."""
+    claims: Ints = np.minimum(sampled_at, np.where(kafka_at == NEVER, now, kafka_at) + MAX_CLOCK_SKEW_MS)
+    return claims
+
+
+def are_stale_samples(
+    sampled_at: Ints, kafka_at: Ints, now: int, is_same_reporter: Bools, claimed: Ints, seen_at: Ints
+) -> Bools:
+    """`is_stale_sample` over columns."""
+    took_at = np.where(kafka_at == NEVER, now, kafka_at)
+    is_late = (took_at - sampled_at > MAX_DELIVERY_MS) & (took_at - seen_at < MAX_DELIVERY_MS)
+    return np.where(is_same_reporter, sampled_at <= claimed, is_late)
+
+
 def seen_after_sample(seen_at: int | None, at: int) -> int:
     """When the load of a segment was last seen, after a sample of the instant `at` (guard `maxLoadAgeSeconds`).
 
@@ -159,8 +220,19 @@ def open_after_outcome(decision: OpenDecision, status: OutcomeStatus, epoch: int
 
 
 def failures_after_outcome(failures: Failures, action: str, status: OutcomeStatus, now: int) -> Failures:
-    """The failures after a decision's outcome: an applied one ends them, any other end is one more (guard
-    `retryBackoffSeconds`)."""
+    """The failures after a decision's outcome: an applied one ends them, one that was observed is none, any other end
+    is one more (guard `retryBackoffSeconds`)."""
     if status == "applied":
         return Failures()
+    if status == "observed":
+        return failures
     return Failures(failures.in_a_row + 1, now, action)
+
+
+# The job's clock is set back
+
+
+def not_after(at: int | None, now: int) -> int | None:
+    """An instant of a clock, when the job's clock was set back behind it: it begins anew now. What is waited for comes
+    late by one wait at most, however far the clock was set back."""
+    return None if at is None else min(at, now)

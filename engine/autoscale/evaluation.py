@@ -101,6 +101,8 @@ class Evaluation:
     ) -> None:  # fmt: skip
         action = "split" if isinstance(answer, Split) else "merge"
         segments = [answer.segment] if isinstance(answer, Split) else list(answer.segments)
+        if topic.was_observed_lately(snapshot.layout.epoch, action, segments, snapshot.now):
+            return
         self.state.touch(topic.name)
         identity = topic.decided(snapshot.layout.epoch, action, segments, snapshot.now)
         self.output.counts.decisions += 1

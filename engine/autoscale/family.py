@@ -21,7 +21,7 @@ from engine.autoscale.filtering import (
     thresholds_of,
 )
 from engine.autoscale.fleet_view import FleetView
-from engine.autoscale.loads import LoadTable
+from engine.autoscale.loads import LoadTable, Origins, reporter_code
 from engine.autoscale.loads_codec import LoadsPart, unpack_loads
 from engine.autoscale.parsing import READINGS, NewLayout, Taken, TopicDeleted
 from engine.autoscale.policies import Policies
@@ -75,6 +75,15 @@ class AutoscaleState:
         self.parts: dict[str, Part] = {TOPICS: TopicsPart(state), LOADS: LoadsPart(loads)}
         self.routes = Routes(state, loads, policies)
         self.view = FleetView(state, loads, policies)
+
+    def set_back(self, now: int) -> None:
+        """No clock is ahead of `now` from here on: the job's own may have been set back.
+
+        Asked at every tick for all topics. Where time goes on it changes nothing, so a replay needs those ticks only at
+        which it did not.
+        """
+        self.loads.set_back(now)
+        self.topics.set_back(self.view.names_ahead(now), now)
 
     def begin(self, now: int, output: Output) -> AutoscaleBatch:
         """Begins a batch; `now` is its time in milliseconds."""
@@ -135,14 +144,17 @@ class AutoscaleBatch:
 
     def take_samples(self, samples: Samples) -> None:
         """Filters, stores, counts and records samples."""
-        routes, kept = self._of.routes.of(samples)
+        routes, kept = self._of.routes.of(samples, self._now)
         rows = np.concatenate([route.rows for route in routes])
         owners = np.repeat(np.arange(len(samples)), [len(route.rows) for route in routes])
         places = np.arange(len(rows)) if kept is None else np.flatnonzero(kept)
         rates = samples.rates if kept is None else samples.rates[places]
         crossing, merge = thresholds_of([route.policy for route in routes], owners)
+        reporters = np.fromiter(map(reporter_code, samples.reporters), np.int64, len(samples))
+        since = np.fromiter((route.since for route in routes), np.int64, len(routes))
+        origins = Origins(samples.sampled_at, samples.timestamps, reporters, since).of(owners)
         codes = store_samples(
-            self._loads, rows, rates, samples.sampled_at[owners], self._now, self._of.settings.change_threshold,
+            self._loads, rows, rates, origins, self._now, self._of.settings.change_threshold,
             crossing, merge, distinct=len(set(samples.topics)) == len(samples),
         )  # fmt: skip
         count_samples(self._output.counts, samples, owners, codes)
@@ -152,6 +164,8 @@ class AutoscaleBatch:
     def evaluate(self, is_tick: bool) -> None:
         """Evaluates what is due, or at a tick every topic."""
         of = self._of
+        if is_tick:
+            of.set_back(self._now)
         evaluation = Evaluation(
             self._state, self._loads, of.policies, of.view, of.settings.tick_ms, self._now, self._output
         )  # fmt: skip

@@ -12,10 +12,10 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
-from decisions.autoscale.clocks import NEVER, OpenDecision
+from decisions.autoscale.clocks import NEVER, OpenDecision, are_stale_samples
 from decisions.autoscale.significance import accept_causes
 from engine.autoscale.lives import Life, life_of_consumers, life_of_deletion, life_of_layout
-from engine.autoscale.loads import STALE, LoadTable
+from engine.autoscale.loads import STALE, LoadTable, Origins
 from engine.autoscale.parsing import NewLayout, TopicDeleted
 from engine.autoscale.policies import EffectivePolicy
 from engine.autoscale.topics import BucketState
@@ -119,16 +119,28 @@ def _is_late(state: BucketState, sender: int | None, newest: int, topic: str, no
 
 
 def significant_samples(
-    loads: LoadTable, rows: Ints, rates: Floats, sampled_at: Ints, change_threshold: float, crossing_thresholds: Floats
-) -> Codes:
+    loads: LoadTable, rows: Ints, rates: Floats, origins: Origins, now: int, change_threshold: float,
+    crossing_thresholds: Floats,
+) -> Codes:  # fmt: skip
     """A code for each of n samples: `STALE`, else as `accept_causes` (0: no significant change). No row occurs twice.
 
     `crossing_thresholds` (n x 8, or 1 x 8 for all; NaN where crossing does not count) are those of each sample's topic.
     """
     has_last = loads.modified_at[rows] != NEVER
     codes = accept_causes(loads.rates[rows], has_last, rates, change_threshold, crossing_thresholds)
-    codes[~(sampled_at > loads.sampled_at[rows])] = STALE
+    codes[_are_stale(loads, rows, origins, now)] = STALE
     return codes
+
+
+def _are_stale(loads: LoadTable, rows: Ints, origins: Origins, now: int) -> npt.NDArray[np.bool_]:
+    """Which samples are repeated, late, or of an earlier life of their topic."""
+    claimed = loads.sampled_at[rows]
+    late = are_stale_samples(
+        origins.sampled_at, origins.kafka_at, now, origins.reporter == loads.reporter[rows], claimed,
+        loads.seen_at[rows],
+    )  # fmt: skip
+    stale: npt.NDArray[np.bool_] = (late & (claimed != NEVER)) | (origins.instants(now) < origins.since)
+    return stale
 
 
 def rounds(rows: Ints) -> list[Ints]:

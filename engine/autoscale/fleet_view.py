@@ -56,6 +56,11 @@ class FleetView:
         self._seen = (-1, -1, -1)
         """The generations of topics, rows and policies of which the columns are."""
 
+    def names_ahead(self, now: int) -> list[str]:
+        """Topics with a clock that is ahead of `now`."""
+        columns = self._refreshed()
+        return [columns.names[place] for place in np.flatnonzero(columns.scalars[_NEWEST] > now).tolist()]
+
     def names_to_look_at(self, now: int, always: frozenset[Gate], max_holds: int) -> tuple[int, list[str]]:
         """Evaluates every topic with a layout: how many there are, and those, by name, that may act, whose binding
         gate is one of `always`, or is another than the one on record.
@@ -184,11 +189,12 @@ def _noteworthy(columns: _Columns, answers: FleetAnswers, always: frozenset[Gate
     return sorted([*(columns.names[place] for place in np.flatnonzero(chosen).tolist()), *(name for _, name in fewest)])
 
 
-_SCALARS, _HOLD_GATE, _HOLD_SEQ = 9, 7, 8
+_SCALARS, _HOLD_GATE, _HOLD_SEQ, _NEWEST = 10, 7, 8, 9
 
 
 def _scalars(topic: TopicState) -> tuple[int, ...]:
-    """required, last_split_at, last_merge_at, in_flight, failures, failed_at, failed_action, hold gate, hold seq."""
+    """required, last_split_at, last_merge_at, in_flight, failures, failed_at, failed_action, hold gate, hold seq,
+    newest instant."""
     return (
         max((count for kind, count in topic.consumers.values() if kind in MANAGED), default=0),
         NEVER if topic.cooldowns.last_split_at is None else topic.cooldowns.last_split_at,
@@ -199,4 +205,5 @@ def _scalars(topic: TopicState) -> tuple[int, ...]:
         _FAILED_ACTIONS[topic.failures.action],
         _NO_GATE if topic.hold_gate is None else _GATE_CODE.get(topic.hold_gate, _NO_GATE),
         topic.hold_seq,
+        topic.newest_instant,
     )

@@ -7,15 +7,20 @@ which instants change are `decisions.autoscale.clocks`.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from decisions.autoscale.clocks import (
+    MAX_CLOCK_SKEW_MS,
     NEVER,
+    claims_of_samples,
     cold_since_after_sample_all,
     cold_since_after_thresholds_all,
+    instants_of_samples,
     modified_after_sample_all,
     seen_after_sample_all,
 )
@@ -30,6 +35,33 @@ STALE = -1
 INSTANTS = ("modified_at", "cold_since", "sampled_at", "seen_at")
 
 
+def reporter_code(name: str) -> int:
+    """A number for a reporter, so that a row has room for it. Two that share one are taken for the same: then the older
+    sample of either is stale."""
+    return zlib.crc32(name.encode())
+
+
+class Origins(NamedTuple):
+    """Of n samples, when and by whom they were measured."""
+
+    sampled_at: Ints
+    """By the reporter's clock."""
+    kafka_at: Ints
+    """When Kafka took it; `NEVER`: it is not known."""
+    reporter: Ints
+    """As `reporter_code` has it."""
+    since: Ints
+    """When this life of the topic began."""
+
+    def of(self, chosen: Any) -> Origins:
+        """Some of them."""
+        return Origins(*(column[chosen] for column in self))
+
+    def instants(self, now: int) -> Ints:
+        """When each is taken to have been measured."""
+        return instants_of_samples(self.sampled_at, self.kafka_at, now)
+
+
 class LoadTable:
     """The last accepted load of every segment of a bucket; columns by row, which may be longer than there are rows."""
 
@@ -42,8 +74,10 @@ class LoadTable:
         """When that record was taken, milliseconds; `NEVER` for a row without one."""
         self.cold_since: Ints = np.full(size, NEVER, np.int64)
         self.sampled_at: Ints = np.full(size, NEVER, np.int64)
-        """Of the last sample that was not stale, by its reporter's clock."""
+        """Of the last sample that was not stale, what it claims (`decisions.autoscale.clocks.claim_of_sample`)."""
         self.seen_at: Ints = np.full(size, NEVER, np.int64)
+        self.reporter: Ints = np.zeros(size, np.int64)
+        """Whose that sample was, as `reporter_code` has it; 0: it is not known."""
         self.fresh: list[Ints] = []
         """Rows with a sample that was not stale since the last packing."""
         self.accepted: list[Ints] = []
@@ -61,7 +95,7 @@ class LoadTable:
         return rows
 
     def record(
-        self, rows: Ints, codes: npt.NDArray[np.int8], rates: Floats, sampled_at: Ints, now: int,
+        self, rows: Ints, codes: npt.NDArray[np.int8], rates: Floats, origins: Origins, now: int,
         merge_thresholds: Floats,
     ) -> None:  # fmt: skip
         """Lays n samples over their rows, each row at most once; `codes` say which are stale and which significant.
@@ -70,9 +104,10 @@ class LoadTable:
         for all) are those of each sample's topic.
         """
         fresh = codes != STALE
-        at = np.minimum(sampled_at, now)
+        at = origins.instants(now)
         seen = rows[fresh]
-        self.sampled_at[seen] = sampled_at[fresh]
+        self.sampled_at[seen] = claims_of_samples(origins.sampled_at, origins.kafka_at, now)[fresh]
+        self.reporter[seen] = origins.reporter[fresh]
         self.seen_at[seen] = seen_after_sample_all(self.seen_at[seen], at[fresh])
         accepted = np.flatnonzero(codes > 0)
         written, at = rows[accepted], at[accepted]
@@ -97,6 +132,16 @@ class LoadTable:
         """Forgets the loads of a topic's other segments; all of them when `kept` is empty."""
         self.index.keep_segments(topic, kept)
 
+    def set_back(self, now: int) -> None:
+        """The job's clock was set back: no instant is ahead of `now` from here on, but by what a claim may be."""
+        for name in INSTANTS:
+            column, limit = getattr(self, name), now + (MAX_CLOCK_SKEW_MS if name == "sampled_at" else 0)
+            rows = np.flatnonzero(column[: self.index.count] > limit)
+            if len(rows):
+                column[rows] = limit
+                self.fresh.append(rows)
+                self.accepted.append(rows)
+
     def forget_before(self, topic: str, since: int) -> None:
         """Forgets the loads of a topic that were last modified before an instant: they are of an earlier life of it."""
         self.index.remove([row for row in self.index.of_topic(topic).values() if self.modified_at[row] < since])
@@ -119,6 +164,7 @@ class LoadTable:
         more = len(self.index.topic) - len(self.modified_at)
         if more:
             self.rates = np.concatenate([self.rates, np.zeros((more, 4))])
+            self.reporter = np.concatenate([self.reporter, np.zeros(more, np.int64)])
             for name in INSTANTS:
                 setattr(self, name, np.concatenate([getattr(self, name), np.full(more, NEVER, np.int64)]))
 
@@ -128,7 +174,7 @@ class LoadTable:
         if compacted is not None:
             self.index, kept = compacted
             self.rates = self.rates[kept]
-            for name in INSTANTS:
+            for name in ("reporter", *INSTANTS):
                 setattr(self, name, getattr(self, name)[kept])
 
     def forget_changes(self) -> None:

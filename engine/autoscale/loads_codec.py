@@ -18,15 +18,17 @@ from engine.autoscale.rows import RowIndex
 from engine.kernel.arrays import DamagedArrays, pack_arrays, unpack_arrays, version_of
 from engine.kernel.packed import StateError, StoredPart
 
-LOADS_VERSION = 2
+LOADS_VERSION = 3
 
 Ints = npt.NDArray[np.int64]
-_I4, _I8, _F8 = np.dtype("<i4"), np.dtype("<i8"), np.dtype("<f8")
-_BASE: dict[str, np.dtype[Any]] = {"topic": _I4, "segment": _I8, "rates": _F8, **dict.fromkeys(INSTANTS, _I8)}
+_I4, _U4, _I8, _F8 = np.dtype("<i4"), np.dtype("<u4"), np.dtype("<i8"), np.dtype("<f8")
+_BASE: dict[str, np.dtype[Any]] = {
+    "topic": _I4, "segment": _I8, "rates": _F8, **dict.fromkeys(INSTANTS, _I8), "reporter": _U4
+}  # fmt: skip
 _LOG: dict[str, np.dtype[Any]] = {
     "new_topic": _I4, "new_segment": _I8, "removed": _I4,
     "accepted": _I4, "rates": _F8, "modified_at": _I8, "cold_since": _I8,
-    "run_start": _I4, "run_length": _I4, "sampled_at": _I8, "seen_at": _I8,
+    "run_start": _I4, "run_length": _I4, "sampled_at": _I8, "seen_at": _I8, "reporter": _U4,
 }  # fmt: skip
 
 
@@ -57,7 +59,7 @@ def pack_loads(table: LoadTable) -> bytes:
     rows = slice(index.count)
     arrays = {
         "topic": index.topic[rows], "segment": index.segment[rows], "rates": table.rates[rows].ravel(),
-        **{name: getattr(table, name)[rows] for name in INSTANTS},
+        **{name: getattr(table, name)[rows] for name in INSTANTS}, "reporter": table.reporter[rows].astype(_U4),
     }  # fmt: skip
     packed = pack_arrays(LOADS_VERSION, {"names": index.names}, arrays)
     table.forget_changes()
@@ -68,8 +70,8 @@ def pack_load_changes(table: LoadTable) -> bytes:
     """What has changed since the last call of this or of `pack_loads`, as an entry of the log."""
     index = table.index
     fresh, accepted = _once(table.fresh), _once(table.accepted)
-    sampled, seen = table.sampled_at[fresh], table.seen_at[fresh]
-    breaks = (np.diff(fresh) != 1) | (np.diff(sampled) != 0) | (np.diff(seen) != 0)
+    sampled, seen, reporter = table.sampled_at[fresh], table.seen_at[fresh], table.reporter[fresh]
+    breaks = (np.diff(fresh) != 1) | (np.diff(sampled) != 0) | (np.diff(seen) != 0) | (np.diff(reporter) != 0)
     starts = np.flatnonzero(np.r_[True, breaks]) if len(fresh) else fresh
     arrays = {
         "new_topic": np.array(index.new_topics, np.int32),
@@ -83,6 +85,7 @@ def pack_load_changes(table: LoadTable) -> bytes:
         "run_length": np.diff(np.r_[starts, len(fresh)]).astype(np.int32),
         "sampled_at": sampled[starts],
         "seen_at": seen[starts],
+        "reporter": reporter[starts].astype(_U4),
     }
     packed = pack_arrays(LOADS_VERSION, {"names": index.names[index.packed_names :]}, arrays)
     table.forget_changes()
@@ -105,19 +108,19 @@ def _unpack_base(packed: bytes) -> LoadTable:
     if version_of(packed) == 1:
         names, arrays = _unpack_v1(packed)
     else:
-        _check(packed)
-        fields, arrays = unpack_arrays(packed, _BASE)
+        fields, arrays = unpack_arrays(packed, _types(packed, _BASE))
         names = fields["names"]
     table = LoadTable(RowIndex(names, arrays["topic"], arrays["segment"]))
     table.rates = arrays["rates"].reshape(-1, 4).copy()
     for name in INSTANTS:
         setattr(table, name, arrays[name].copy())
+    if "reporter" in arrays:
+        table.reporter = arrays["reporter"].astype(np.int64)
     return table
 
 
 def _apply(table: LoadTable, entry: bytes) -> None:
-    _check(entry)
-    fields, arrays = unpack_arrays(entry, _LOG)
+    fields, arrays = unpack_arrays(entry, _types(entry, _LOG))
     for name in fields["names"]:
         table.index.add_name(name)
     for number, segment in zip(arrays["new_topic"].tolist(), arrays["new_segment"].tolist(), strict=True):
@@ -130,12 +133,18 @@ def _apply(table: LoadTable, entry: bytes) -> None:
     fresh = np.repeat(arrays["run_start"] - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
     table.sampled_at[fresh] = np.repeat(arrays["sampled_at"], lengths)
     table.seen_at[fresh] = np.repeat(arrays["seen_at"], lengths)
+    table.reporter[fresh] = np.repeat(arrays["reporter"], lengths) if "reporter" in arrays else 0
     table.index.remove(arrays["removed"].tolist())
 
 
-def _check(packed: bytes) -> None:
-    if version_of(packed) != LOADS_VERSION:
-        raise StateError(f"loads version {packed[0]}, this code reads {LOADS_VERSION}: run the release that wrote it")
+def _types(packed: bytes, types: dict[str, np.dtype[Any]]) -> dict[str, np.dtype[Any]]:
+    """Of which arrays the bytes are; version 2 did not have the reporters."""
+    version = version_of(packed)
+    if not 2 <= version <= LOADS_VERSION:
+        raise StateError(
+            f"loads version {version}, this code reads up to {LOADS_VERSION}: run the release that wrote it"
+        )
+    return types if version > 2 else {name: kind for name, kind in types.items() if name != "reporter"}
 
 
 def _once(rows: list[Ints]) -> Ints:

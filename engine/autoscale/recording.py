@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from decisions.autoscale.clocks import NEVER
 from decisions.autoscale.significance import CAUSES
 from engine.autoscale.loads import STALE
 from engine.autoscale.samples import Samples
@@ -52,6 +53,7 @@ def load_records(samples: Samples, owners: Ints, places: Ints, codes: Codes) -> 
             pa.array(_CAUSES[codes[accepted]], pa.string()),
             pa.array(samples.partitions[owners].astype(np.int64)),
             pa.array(samples.offsets[owners]),
+            pa.array((at := samples.timestamps[owners]), mask=at == NEVER),
         ],
         schema=LOAD_SCHEMA,
     )

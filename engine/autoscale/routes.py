@@ -17,7 +17,7 @@ from engine.autoscale.loads import LoadTable
 from engine.autoscale.policies import EffectivePolicy, Policies
 from engine.autoscale.rows import NO_ROW
 from engine.autoscale.samples import Samples
-from engine.autoscale.topics import BucketState, TopicState
+from engine.autoscale.topics import MAX_WAIT_FOR_LAYOUT_MS, BucketState, TopicState
 
 MAX_AHEAD = 64
 """How far a segment's id may be ahead of the layout that is known; more than a topic gets in many splits."""
@@ -34,6 +34,8 @@ class Route:
     rows: npt.NDArray[np.int64]
     """Their rows in the load table."""
     policy: EffectivePolicy
+    since: int
+    """When this life of the topic began: what was measured before is not its."""
 
 
 @dataclass
@@ -51,8 +53,9 @@ class Routes:
     _counted: tuple[int, int, int] | None = None
     """The generations in which they were counted."""
 
-    def of(self, samples: Samples) -> tuple[list[Route], npt.NDArray[np.bool_] | None]:
-        """Where each message's samples go, and which samples are kept (None: all)."""
+    def of(self, samples: Samples, now: int) -> tuple[list[Route], npt.NDArray[np.bool_] | None]:
+        """Where each message's samples go, and which samples are kept (None: all); `now`: the batch's time."""
+        has_made_room = False
         ends = (np.cumsum(samples.counts) * 8).tolist()
         ids = samples.segments.tobytes()
         known, routes, kept, start = self._still_valid(), [], None, 0
@@ -60,7 +63,10 @@ class Routes:
             route = known.get(topic)
             if route is None or route.segments != ids[start:end]:
                 segments = samples.segments[start // 8 : end // 8].tolist()
-                route, wanted = self._find(topic, ids[start:end], segments)
+                if not has_made_room and self._lacks_room(topic, segments):
+                    has_made_room = True
+                    self._forget_unnamed(now)
+                route, wanted = self._find(topic, ids[start:end], segments, now)
                 if wanted is None:
                     known[topic] = route
                 else:
@@ -86,14 +92,16 @@ class Routes:
                 self._known.pop(topic, None)
         return self._known
 
-    def _find(self, name: str, packed: bytes, segments: list[int]) -> tuple[Route, list[bool] | None]:
+    def _find(self, name: str, packed: bytes, segments: list[int], now: int) -> tuple[Route, list[bool] | None]:
         """The route of a message, and which of its samples are kept; None: all."""
         topic = self.state.topics.get(name)
         policy = self.policies.of(self.state, topic or TopicState(name))
-        wanted = self._wanted(name, topic, segments)
+        has_ended = topic is None and self.state.end_of(name, now) is not None
+        wanted = [False] * len(segments) if has_ended else self._wanted(name, topic, segments)
         chosen = [i for i, keep in zip(segments, wanted, strict=True) if keep]
         rows = self._rows_of(name, chosen, has_layout=topic is not None and topic.metadata_json is not None)
-        return Route(packed, rows, policy), None if len(chosen) == len(segments) else wanted
+        route = Route(packed, rows, policy, topic.since if topic else 0)
+        return route, None if len(chosen) == len(segments) and not has_ended else wanted
 
     def _rows_of(self, name: str, segments: Sequence[int], has_layout: bool) -> npt.NDArray[np.int64]:
         """Their rows; what is given to a topic without a layout is counted on, so that no new count is due."""
@@ -108,15 +116,28 @@ class Routes:
         if topic is not None and topic.layout is not None:
             active, newer = topic.active_ids, topic.layout.next_segment_id
             return [i in active or newer <= i < newer + MAX_AHEAD for i in segments]
-        if self._counted != self._generations():
-            self._without_layout, self._counted = self._count_without_layout(), self._generations()
-        room = MAX_ROWS_WITHOUT_LAYOUT - self._without_layout
         has_row = [row != NO_ROW for row in self.loads.index.known_rows(name, segments)]
-        if len(segments) - sum(has_row) <= room:
-            return [True] * len(segments)
-        return has_row
+        return [True] * len(segments) if len(segments) - sum(has_row) <= self._room() else has_row
 
-    def _count_without_layout(self) -> int:
+    def _room(self) -> int:
+        """Rows that are left for topics without a layout."""
+        if self._counted != self._generations():
+            rows_in = self.loads.index.rows_in
+            self._without_layout, self._counted = sum(map(rows_in, self._unnamed())), self._generations()
+        return MAX_ROWS_WITHOUT_LAYOUT - self._without_layout
+
+    def _lacks_room(self, name: str, segments: Sequence[int]) -> bool:
+        topic = self.state.topics.get(name)
+        if topic is not None and topic.layout is not None:
+            return False
+        return sum(row == NO_ROW for row in self.loads.index.known_rows(name, segments)) > self._room()
+
+    def _forget_unnamed(self, now: int) -> None:
+        """Forgets the loads of topics whose layouts have not come for too long."""
+        for name in self._unnamed():
+            self.loads.forget_before(name, now - MAX_WAIT_FOR_LAYOUT_MS)
+
+    def _unnamed(self) -> list[str]:
+        """Topics with loads and without a layout."""
         topics = self.state.topics
-        names = (name for name in self.loads.index.topics() if name not in topics or topics[name].metadata_json is None)
-        return sum(self.loads.index.rows_in(name) for name in names)
+        return [name for name in self.loads.index.topics() if name not in topics or topics[name].metadata_json is None]

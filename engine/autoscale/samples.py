@@ -13,6 +13,7 @@ from operator import attrgetter
 import numpy as np
 import pyarrow as pa
 
+from decisions.autoscale.clocks import NEVER
 from schemas.bulk import BulkStats, decode_stats
 from schemas.kafka import SEGMENT_STATS
 from schemas.messages import MAX_CLOCK_AHEAD_MS, SegmentStats
@@ -20,13 +21,14 @@ from schemas.messages import MAX_CLOCK_AHEAD_MS, SegmentStats
 _LIST_OF_RATES = pa.list_(pa.float64())
 SCHEMA = pa.schema([
     ("topic", pa.string()), ("reporter", pa.string()), ("sampled_at", pa.int64()),
-    ("partition", pa.int32()), ("offset", pa.int64()), ("segment", pa.list_(pa.int64())),
+    ("partition", pa.int32()), ("offset", pa.int64()), ("timestamp", pa.int64()), ("segment", pa.list_(pa.int64())),
     ("msg_rate_in", _LIST_OF_RATES), ("bytes_rate_in", _LIST_OF_RATES),
     ("msg_rate_out", _LIST_OF_RATES), ("bytes_rate_out", _LIST_OF_RATES),
 ])  # fmt: skip
 """Instants are milliseconds, rates per second."""
+_RATE_NAMES = SCHEMA.names[-4:]
 _ID = attrgetter("id")
-_RATES = tuple(attrgetter(name) for name in SCHEMA.names[6:])
+_RATES = tuple(attrgetter(name) for name in _RATE_NAMES)
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,8 @@ class Samples:
     sampled_at: np.ndarray
     partitions: np.ndarray
     offsets: np.ndarray
+    timestamps: np.ndarray
+    """Kafka's, milliseconds; `NEVER` where there is none."""
     counts: np.ndarray
     """Segments of each message."""
     segments: np.ndarray
@@ -57,7 +61,7 @@ class Samples:
         (batch,) = table.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], SCHEMA)]
         lists = batch.column("segment")
         rates = np.empty((len(lists.flatten()), 4))
-        for column, name in enumerate(SCHEMA.names[6:]):
+        for column, name in enumerate(_RATE_NAMES):
             rates[:, column] = batch.column(name).flatten().to_numpy()
         return cls(
             batch.column("topic").to_pylist(),
@@ -65,6 +69,7 @@ class Samples:
             batch.column("sampled_at").to_numpy(),
             batch.column("partition").to_numpy(),
             batch.column("offset").to_numpy(),
+            np.where((at := batch.column("timestamp").to_numpy()) > 0, at, NEVER),
             np.diff(lists.offsets.to_numpy()),
             lists.flatten().to_numpy(),
             rates,
@@ -78,7 +83,7 @@ class Samples:
             [
                 pa.array(self.topics, pa.string()),
                 pa.array(self.reporters, pa.string()),
-                *(pa.array(column) for column in (self.sampled_at, self.partitions, self.offsets)),
+                *(pa.array(one) for one in (self.sampled_at, self.partitions, self.offsets, self.timestamps)),
                 *(pa.ListArray.from_arrays(bounds, np.ascontiguousarray(column)) for column in columns),
             ],
             schema=SCHEMA,
@@ -86,8 +91,9 @@ class Samples:
 
 
 def to_arrow(
-    messages: Sequence[BulkStats | SegmentStats], partitions: Iterable[int], offsets: Iterable[int]
-) -> pa.RecordBatch:
+    messages: Sequence[BulkStats | SegmentStats], partitions: Iterable[int], offsets: Iterable[int],
+    timestamps: Iterable[int],
+) -> pa.RecordBatch:  # fmt: skip
     """The messages as one batch of `SCHEMA`."""
     counts = [len(message.segments) for message in messages]
     bounds = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
@@ -103,6 +109,7 @@ def to_arrow(
             pa.array([message.sampled_at for message in messages], pa.int64()),
             pa.array(partitions, pa.int32()),
             pa.array(offsets, pa.int64()),
+            pa.array(timestamps, pa.int64()),
             *lists,
         ],
         schema=SCHEMA,
@@ -123,10 +130,11 @@ class SampleColumns:
         return None if stats is None or stats.sampled_at > now + MAX_CLOCK_AHEAD_MS else stats
 
     def to_arrow(
-        self, messages: Sequence[BulkStats | SegmentStats], partitions: Iterable[int], offsets: Iterable[int]
+        self, messages: Sequence[BulkStats | SegmentStats], partitions: Iterable[int], offsets: Iterable[int],
+        timestamps: Iterable[int],
     ) -> pa.RecordBatch:  # fmt: skip
         """The messages as one batch of `schema`."""
-        return to_arrow(messages, partitions, offsets)
+        return to_arrow(messages, partitions, offsets, timestamps)
 
     def from_arrow(self, batches: Sequence[pa.RecordBatch]) -> Samples:
         """All messages of some batches, in the order of partition and offset."""

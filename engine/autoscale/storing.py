@@ -20,7 +20,7 @@ from decisions.topic.layout import SegmentLayout
 from decisions.topic.lineage import merge_depths_after_layout
 from engine.autoscale.filtering import Codes, Floats, Ints, News, rounds, significant_samples
 from engine.autoscale.lives import began_with
-from engine.autoscale.loads import LoadTable
+from engine.autoscale.loads import LoadTable, Origins
 from engine.autoscale.parsing import NewLayout, TopicDeleted
 from engine.autoscale.policies import Policies
 from engine.autoscale.topics import BucketState, ConfiguredPolicy, Ended, Said, TopicState
@@ -128,12 +128,13 @@ def store_outcome(state: BucketState, event: OutcomeEvent, decision: OpenDecisio
         return False
     topic = state.touch(event.topic)
     topic.failures = failures_after_outcome(topic.failures, decision.action, event.status, now)
+    topic.observed_at = now if event.status == "observed" else None
     topic.open_decision = open_after_outcome(decision, event.status, topic.layout.epoch if topic.layout else None)
     return True
 
 
 def store_samples(
-    loads: LoadTable, rows: Ints, rates: Floats, sampled_at: Ints, now: int, change_threshold: float,
+    loads: LoadTable, rows: Ints, rates: Floats, origins: Origins, now: int, change_threshold: float,
     crossing_thresholds: Floats, merge_thresholds: Floats, distinct: bool = False,
 ) -> Codes:  # fmt: skip
     """Filters n samples and lays those that are news over their rows; answers their codes (`significant_samples`).
@@ -146,9 +147,9 @@ def store_samples(
     for chosen in [slice(None)] if distinct else rounds(rows):
         of_all = slice(None) if len(crossing_thresholds) == 1 else chosen
         found = significant_samples(
-            loads, rows[chosen], rates[chosen], sampled_at[chosen], change_threshold, crossing_thresholds[of_all]
+            loads, rows[chosen], rates[chosen], origins.of(chosen), now, change_threshold, crossing_thresholds[of_all]
         )
         limits = slice(None) if len(merge_thresholds) == 1 else chosen
-        loads.record(rows[chosen], found, rates[chosen], sampled_at[chosen], now, merge_thresholds[limits])
+        loads.record(rows[chosen], found, rates[chosen], origins.of(chosen), now, merge_thresholds[limits])
         codes[chosen] = found
     return codes

@@ -6,12 +6,12 @@ Stage: the state of the family, without its loads (`engine.autoscale.loads`). It
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from decisions.autoscale.clocks import Cooldowns, Failures, OpenDecision
+from decisions.autoscale.clocks import Cooldowns, Failures, OpenDecision, not_after
 from decisions.topic.layout import SegmentLayout
 from engine.kernel.generations import Generations
 from schemas.ids import canonical_json, decision_id
@@ -21,6 +21,8 @@ MAX_DELETED = 1_000
 """Deleted topics of a bucket that are remembered, so that announcements that come late do not bring them back."""
 REMEMBERED_MS = 7 * 86_400_000
 """For how long: as long as Kafka keeps the announcements."""
+OBSERVED_AGAIN_MS = 900_000
+"""A decision that was only observed is taken again after this time, if the topic still wants it."""
 MAX_WAIT_FOR_LAYOUT_MS = 3_600_000
 """A topic of which nothing is known but its consumers is forgotten when its layout has not come for so long."""
 
@@ -77,6 +79,8 @@ class TopicState:
     """Whose the newest one about consumers is."""
     due: int | None = None
     """The instant for which an extra tick was last asked."""
+    observed_at: int | None = None
+    """When the last decision ended as observed, if it did and nothing was decided or held since."""
 
     @cached_property
     def layout(self) -> SegmentLayout | None:
@@ -104,14 +108,35 @@ class TopicState:
         created = [known[i].created_at_ms if i in known else 0 for i in segments]
         identity = decision_id(self.name, epoch, action, segments, self.attempts, created)
         self.open_decision = OpenDecision(identity, epoch, now, action)
-        self.hold_gate = None
+        self.hold_gate = self.observed_at = None
         self.decision_seq += 1
         return identity
 
     def hold_at(self, gate: str) -> None:
         """Another gate has become the binding one."""
-        self.hold_gate = gate
+        self.hold_gate, self.observed_at = gate, None
         self.hold_seq += 1
+
+    def was_observed_lately(self, epoch: int, action: str, segments: list[int], now: int) -> bool:
+        """Whether this very decision was the last one, and nobody was to act on it."""
+        is_same = self.attempt_of == canonical_json([epoch, action, segments])
+        return is_same and self.observed_at is not None and now - self.observed_at < OBSERVED_AGAIN_MS
+
+    @property
+    def newest_instant(self) -> int:
+        """The newest instant of all that its clocks hold."""
+        opened = self.open_decision.since if self.open_decision else None
+        found = (*self.cooldowns, self.failures.failed_at, opened, self.observed_at, self.since)
+        return max(at for at in found if at is not None)
+
+    def set_back(self, now: int) -> None:
+        """The job's clock was set back: no clock is ahead of `now` from here on."""
+        self.cooldowns = Cooldowns(*(not_after(at, now) for at in self.cooldowns))
+        self.failures = self.failures._replace(failed_at=not_after(self.failures.failed_at, now))
+        if self.open_decision is not None:
+            self.open_decision = replace(self.open_decision, since=min(self.open_decision.since, now))
+        self.observed_at = not_after(self.observed_at, now)
+        self.since = min(self.since, now)
 
 
 class ConfiguredPolicy(NamedTuple):
@@ -218,6 +243,16 @@ class BucketState:
             self.changed.add(name)
             self.changes.change(name)
             self.layouts.change(name)
+
+    def set_back(self, names: Iterable[str], now: int) -> None:
+        """The job's clock was set back, behind clocks of these topics."""
+        for name in names:
+            self.touch(name).set_back(now)
+            self.layouts.change(name)
+        for name, ended in self.ended.items():
+            if ended.at > now:
+                self.ended[name] = ended._replace(at=now)
+                self.header_changed = True
 
     def set_policy(self, namespace: str | None, override: str | None) -> bool:
         """Takes over the override of a namespace, or of the cluster; answers whether it is another than before."""

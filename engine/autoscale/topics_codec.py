@@ -102,6 +102,7 @@ def pack_topic(topic: TopicState) -> bytes:
         "layout_sender": topic.layout_sender,
         "consumers_sender": topic.consumers_sender,
         "due": topic.due,
+        "observed_at": topic.observed_at,
         "metadata": topic.metadata_json,
         "flight": None
         if decision is None

@@ -192,6 +192,7 @@ def _in_columns(columns: Columns, parsed: Sequence[tuple[RawRecord, Any]]) -> pa
         [message for _, message in parsed],
         [record.partition for record, _ in parsed],
         [record.offset for record, _ in parsed],
+        [record.timestamp for record, _ in parsed],
     )
 
 

@@ -47,8 +47,8 @@ class Columns(Protocol):
     def decode(self, key: bytes | None, value: bytes | None, size: int, now: int) -> Any | None:
         """A plain message, or None when it has to be parsed."""
 
-    def to_arrow(self, messages: Sequence[Any], partitions: Any, offsets: Any) -> pa.RecordBatch:
-        """Messages, plain or parsed, as a batch of `schema`."""
+    def to_arrow(self, messages: Sequence[Any], partitions: Any, offsets: Any, timestamps: Any) -> pa.RecordBatch:
+        """Messages, plain or parsed, with their Kafka coordinates and timestamps, as a batch of `schema`."""
 
     def from_arrow(self, batches: Sequence[pa.RecordBatch]) -> Any:
         """All messages of some batches, in the order of partition and offset."""

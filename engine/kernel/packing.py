@@ -96,10 +96,10 @@ class BucketPacker:
         buckets = batch.column("bucket").to_numpy()
         if columns:
             plain = np.flatnonzero([message is not None for message in found])
-            partitions, offsets = (batch.column(name).to_numpy() for name in ("partition", "offset"))
+            where = [batch.column(name).to_numpy() for name in ("partition", "offset", "timestamp")]
             for bucket, chosen in _by_bucket(buckets, plain):
                 messages = [found[row] for row in chosen.tolist()]
-                samples = columns.to_arrow(messages, partitions[chosen], offsets[chosen])
+                samples = columns.to_arrow(messages, *(column[chosen] for column in where))
                 yield bucket, now, place, columns.kind, samples.serialize().to_pybytes()
         for bucket, chosen in _by_bucket(buckets, np.array(sorted(letters), np.int64)):
             body = pydantic_core.to_json([letters[row] for row in chosen.tolist()], bytes_mode="base64")

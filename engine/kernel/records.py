@@ -30,7 +30,7 @@ class RawRecord(NamedTuple):
     partition: int
     offset: int
     timestamp: int
-    """Kafka's timestamp, milliseconds."""
+    """Kafka's timestamp, milliseconds; nothing above 0: it has none."""
     home: bool
     """Whether this bucket answers for the record: what concerns every topic reaches all buckets, one is its home."""
 
@@ -58,7 +58,7 @@ LOAD_SCHEMA = pa.schema([
     ("topic", pa.string()), ("segment_id", pa.int64()), ("msg_rate_in", pa.float64()),
     ("bytes_rate_in", pa.float64()), ("msg_rate_out", pa.float64()), ("bytes_rate_out", pa.float64()),
     ("reporter", pa.string()), ("sampled_at", pa.int64()), ("cause", pa.string()),
-    ("kafka_partition", pa.int64()), ("kafka_offset", pa.int64()),
+    ("kafka_partition", pa.int64()), ("kafka_offset", pa.int64()), ("kafka_timestamp", pa.int64()),
 ])  # fmt: skip
 """Accepted load records, the bulk of the output; instants are milliseconds."""
 

@@ -125,3 +125,50 @@ def test_clocks_in_columns_equal_clocks_one_by_one(rows):
         (clocks.modified_after_sample, clocks.modified_after_sample_all),
     ):
         assert all_of_them(columns[0], columns[2]).tolist() == column(map(one, before, at)).tolist()
+
+
+MINUTES = 60_000
+TOLD = clocks.MAX_CLOCK_SKEW_MS
+
+
+@pytest.mark.parametrize(("sampled_at", "kafka_at", "expected"), [
+    (9_000, 10_000, 9_000), (10_000 - TOLD, 10_000, 10_000 - TOLD), (10_000 - TOLD - 1, 10_000, 10_000 - TOLD),
+    (10_000 + TOLD + 1, 10_000, 10_000 + TOLD), (20_001, 20_000, 20_000), (3, None, 3), (90_000, None, 20_000),
+])  # fmt: skip
+def test_a_sample_is_dated_by_its_reporter_within_seconds_of_kafka_and_not_after_now(sampled_at, kafka_at, expected):
+    assert clocks.instant_of_sample(sampled_at, kafka_at, 20_000) == expected
+
+
+def test_a_clock_that_was_ahead_is_believed_for_seconds_only_and_one_that_is_behind_is_heard():
+    ahead = clocks.claim_of_sample(10_000 + 4 * MINUTES, 10_000, 10_000)
+    assert ahead == 10_000 + TOLD
+    assert clocks.is_stale_sample(ahead, 11_000, 11_000, True, ahead, 10_000)
+    assert not clocks.is_stale_sample(ahead + 1, 16_000, 16_000, True, ahead, 10_000)
+    assert not clocks.is_stale_sample(10_001, 10_001, 10_001, False, ahead, 10_000)
+    behind = 10_000_000 - 10 * MINUTES
+    assert clocks.is_stale_sample(behind, 10_000_000, 10_000_000, False, 9_999_000, 9_999_000)
+    assert not clocks.is_stale_sample(behind, 10_000_000, 10_000_000, False, 1, 10_000_000 - clocks.MAX_DELIVERY_MS)
+
+
+instants = st.integers(0, 20 * MINUTES)
+
+
+@given(st.lists(st.tuples(instants, instants | st.none(), st.booleans(), instants, instants), max_size=20), instants)
+def test_samples_in_columns_are_dated_and_judged_as_one_by_one(rows, now):
+    sampled, kafka, same, claimed, seen = zip(*rows, strict=True) if rows else ((),) * 5
+    taken = [clocks.NEVER if at is None else at for at in kafka]
+    columns = [np.array(column, np.int64) for column in (sampled, taken, claimed, seen)]
+    assert clocks.instants_of_samples(*columns[:2], now).tolist() == [
+        clocks.instant_of_sample(at, at_kafka, now) for at, at_kafka, *_ in rows
+    ]
+    assert clocks.claims_of_samples(*columns[:2], now).tolist() == [
+        clocks.claim_of_sample(at, at_kafka, now) for at, at_kafka, *_ in rows
+    ]
+    stale = clocks.are_stale_samples(*columns[:2], now, np.array(same, np.bool_), *columns[2:])
+    assert stale.tolist() == [clocks.is_stale_sample(at, at_kafka, now, *rest) for at, at_kafka, *rest in rows]
+
+
+def test_a_decision_that_was_only_observed_is_no_failure():
+    before = Failures(2, 300, "split")
+    assert clocks.failures_after_outcome(before, "split", "observed", NOW) == before
+    assert clocks.failures_after_outcome(Failures(), "split", "observed", NOW) == Failures()

@@ -178,7 +178,8 @@ def _told(row: Any) -> Any:
 def _packed(tree: Tree, batch: Batch) -> list[tuple[int, list[str], list[bytes]]]:
     columns: dict[str, list[Any]] = {name: [] for name in _RAW.names}
     for source, key, value, partition, offset in batch.records:
-        row = (source, key, value, -1 if value is None else len(value), partition, offset, 7, batch.now,
+        row = (source, key, value, -1 if value is None else len(value), partition, offset,
+               batch.now - 700, batch.now,
                sum(key or b"") % BUCKETS)  # fmt: skip
         for name, cell in zip(_RAW.names, row, strict=True):
             columns[name].append(cell)

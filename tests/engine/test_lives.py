@@ -177,8 +177,19 @@ def test_a_deletion_that_is_dated_ahead_does_not_keep_a_topic_from_being_made_ag
     assert topics_of(bucket.packed).topics[TOPIC].layout is not None
 
 
+@pytest.mark.parametrize("is_said", SAYS_ITS_LIFE)
+def test_a_sample_that_was_measured_in_the_earlier_life_is_stale_to_the_new_one(is_said):
+    bucket = lived(is_said)
+    late = stats({0: 60_000.0, 1: 1.0}, NOW + 2 * MINUTE - 30 * SECOND)
+    assert bucket.batch(NOW + 2 * MINUTE, late).counts.samples_accepted == 0
+    bucket.batch(NOW + 2 * MINUTE + SECOND, said(is_said, SECOND_LIFE, layout(again()), SECOND_LIFE))
+    now = NOW + 3 * MINUTE
+    assert bucket.batch(now, stats({0: 60_000.0}, SECOND_LIFE - 2 * SECOND)).counts.samples_stale == 1
+    assert bucket.batch(now, stats({0: 60_000.0}, now)).counts.samples_accepted == 1
+
+
 announced = st.lists(
-    st.tuples(st.sampled_from(["layout", "split", "deleted", "consumers", "none"]), st.integers(0, 2)),
+    st.tuples(st.sampled_from(["layout", "split", "deleted", "consumers", "none", "stats"]), st.integers(0, 2)),
     max_size=12,
 )
 
@@ -191,6 +202,8 @@ def test_however_the_announcements_of_earlier_lives_are_mixed_in_the_last_life_h
 
     def repeated(kind, life):
         at = lives[life]
+        if kind == "stats":
+            return stats({0: 7.0 + life}, at + SECOND)
         if kind == "consumers":
             return of_life(at, consumers(5 + life, sub=f"of-{life}"), at + SECOND)
         if kind == "none":
@@ -207,6 +220,7 @@ def test_however_the_announcements_of_earlier_lives_are_mixed_in_the_last_life_h
         bucket.batch(now + number, record)
     known = topics_of(bucket.packed).topics[TOPIC]
     assert (len(known.layout.active), known.consumers) == (4, {"of-2": ("STREAM", 2)})
+    assert not loads_of(bucket.packed).loads_of(TOPIC)
 
 
 def test_an_older_sender_does_not_bring_a_topic_back_although_it_says_nothing_of_its_life():

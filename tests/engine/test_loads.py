@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from decisions.autoscale.clocks import NEVER
 from decisions.autoscale.policy import PROFILES
 from decisions.autoscale.significance import accept_cause
-from engine.autoscale.loads import STALE, LoadTable
+from engine.autoscale.loads import STALE, LoadTable, Origins
 from engine.autoscale.loads_codec import pack_load_changes, pack_loads, unpack_loads
 from engine.autoscale.storing import store_samples
 from engine.kernel.packed import StateError, StoredPart
@@ -29,8 +30,15 @@ def absorb(table, rows, now=NOW, crossing=True):
     thresholds = np.tile(SPLIT + MERGE if crossing else [np.nan] * 8, (1 if count % 2 else count, 1))
     return store_samples(
         table, places, np.array([rates for _, _, rates, _ in rows], np.float64).reshape(-1, 4),
-        np.array([at for _, _, _, at in rows], np.int64), now, 0.25, thresholds, np.tile(MERGE, (count, 1)),
+        origins_of([at for _, _, _, at in rows]), now, 0.25, thresholds, np.tile(MERGE, (count, 1)),
     )  # fmt: skip
+
+
+def origins_of(sampled_at, kafka_at=(), reporters=()):
+    """Of samples whose time in Kafka is not known, if none is given, and which are of one reporter."""
+    count = len(sampled_at)
+    columns = (sampled_at, kafka_at or [NEVER] * count, reporters or [7] * count, [0] * count)
+    return Origins(*(np.array(column, np.int64) for column in columns))
 
 
 def samples_of(*rows):
