@@ -55,7 +55,8 @@ class Routes:
 
     def of(self, samples: Samples, now: int) -> tuple[list[Route], npt.NDArray[np.bool_] | None]:
         """Where each message's samples go, and which samples are kept (None: all); `now`: the batch's time."""
-        has_made_room = False
+        if self._room() < MAX_ROWS_WITHOUT_LAYOUT // 2:
+            self._forget_unnamed(now)
         ends = (np.cumsum(samples.counts) * 8).tolist()
         ids = samples.segments.tobytes()
         known, routes, kept, start = self._still_valid(), [], None, 0
@@ -63,9 +64,6 @@ class Routes:
             route = known.get(topic)
             if route is None or route.segments != ids[start:end]:
                 segments = samples.segments[start // 8 : end // 8].tolist()
-                if not has_made_room and self._lacks_room(topic, segments):
-                    has_made_room = True
-                    self._forget_unnamed(now)
                 route, wanted = self._find(topic, ids[start:end], segments, now)
                 if wanted is None:
                     known[topic] = route
@@ -125,12 +123,6 @@ class Routes:
             rows_in = self.loads.index.rows_in
             self._without_layout, self._counted = sum(map(rows_in, self._unnamed())), self._generations()
         return MAX_ROWS_WITHOUT_LAYOUT - self._without_layout
-
-    def _lacks_room(self, name: str, segments: Sequence[int]) -> bool:
-        topic = self.state.topics.get(name)
-        if topic is not None and topic.layout is not None:
-            return False
-        return sum(row == NO_ROW for row in self.loads.index.known_rows(name, segments)) > self._room()
 
     def _forget_unnamed(self, now: int) -> None:
         """Forgets the loads of topics whose layouts have not come for too long."""

@@ -23,7 +23,7 @@ from engine.autoscale.lives import began_with
 from engine.autoscale.loads import LoadTable, Origins
 from engine.autoscale.parsing import NewLayout, TopicDeleted
 from engine.autoscale.policies import Policies
-from engine.autoscale.topics import BucketState, ConfiguredPolicy, Ended, Said, TopicState
+from engine.autoscale.topics import MAX_WAIT_FOR_LAYOUT_MS, BucketState, ConfiguredPolicy, Ended, Said, TopicState
 from schemas.messages import ConsumerEvent, OutcomeEvent, PolicyEvent
 
 
@@ -37,9 +37,10 @@ def store_layout(
         return False
     if news is News.BEGINS:
         is_other = name in state.topics
-        topic = state.begin(name, new.event.topic_created_at, began_with(layout) if is_other else None, now)
-        loads.forget_before(name, topic.since)
+        state.begin(name, new.event.topic_created_at, began_with(layout) if is_other else None, now)
     topic = state.topics[name]
+    if topic.metadata_json is None:
+        loads.forget_before(name, max(topic.since, now - MAX_WAIT_FOR_LAYOUT_MS))
     if topic.created_at is None and new.event.topic_created_at is not None:
         state.touch(name).created_at = new.event.topic_created_at
     if sender > topic.layout_sender:

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decisions.topic.layout import SegmentLayout
-from engine.autoscale import filtering, routes
-from tests.engine.buckets import Bucket, loads_of
-from tests.engine.records import consumers, layout, stats, tick
+from engine.autoscale import filtering, routes, topics
+from tests.engine.buckets import Bucket, loads_of, topics_of
+from tests.engine.records import consumers, layout, policy, sent_by, stats, tick
 from tests.engine.test_engine import MINUTE, NOW, SECOND, started, two_segments
 
 OTHERS = [f"topic://acme/shop/stranger-{number}" for number in range(6)]
@@ -97,3 +97,43 @@ def test_whatever_is_reported_rows_stay_bounded_and_a_restart_changes_nothing(ba
             assert all(table.rows_in(topic) <= 2 + routes.MAX_AHEAD + 12 for topic in known)
     finally:
         routes.MAX_ROWS_WITHOUT_LAYOUT = with_limit
+
+
+def test_samples_whose_layout_has_not_come_for_long_make_room_for_others_and_are_no_load_of_what_comes(monkeypatch):
+    monkeypatch.setattr(routes, "MAX_ROWS_WITHOUT_LAYOUT", 2)
+    bucket = Bucket()
+    bucket.batch(NOW, stats({0: 5.0, 1: 5.0}, NOW, OTHERS[0]))
+    later = NOW + topics.MAX_WAIT_FOR_LAYOUT_MS
+    assert bucket.batch(later, stats({0: 1.0, 1: 1.0}, later, OTHERS[1])).counts.samples_accepted == 0
+    assert bucket.batch(later + 1, stats({0: 1.0, 1: 1.0}, later, OTHERS[1])).counts.samples_accepted == 2
+    much_later = later + topics.MAX_WAIT_FOR_LAYOUT_MS + 2
+    bucket.batch(much_later, layout(two_segments(), topic=OTHERS[1]))
+    assert not loads_of(bucket.packed).loads_of(OTHERS[1])
+
+
+def test_subscriptions_of_a_topic_and_policies_of_namespaces_are_bounded(monkeypatch):
+    monkeypatch.setattr(filtering, "MAX_SUBSCRIPTIONS", 2)
+    monkeypatch.setattr(filtering, "MAX_NAMESPACES", 2)
+    bucket = started()
+    output = bucket.batch(NOW, *[consumers(1, sub=f"s{number}") for number in (0, 1, 2, 0)])
+    assert [letter["reason"] for letter in output.dead_letters] == ["too-many"]
+    output = bucket.batch(NOW, consumers(0, sub="s0", event="deleted"), consumers(1, sub="s2"))
+    assert output.dead_letters == []
+    output = bucket.batch(NOW, *[policy({"maxSegments": 9}, f"acme/n{number}") for number in (0, 1, 2, 0)])
+    assert [letter["reason"] for letter in output.dead_letters] == ["too-many"]
+    output = bucket.batch(NOW, policy(None, "acme/n0"), policy({"maxSegments": 9}, "acme/n2"))
+    assert output.dead_letters == []
+
+
+def test_who_removed_a_policy_is_remembered_for_as_long_as_kafka_keeps_the_announcement(monkeypatch):
+    monkeypatch.setattr(topics, "MAX_DELETED", 2)
+    bucket = started()
+    names = [f"acme/n{number}" for number in range(4)]
+    for number, name in enumerate(names):
+        bucket.batch(NOW + number, sent_by(5, policy({"maxSegments": 9}, name)))
+        bucket.batch(NOW + number, sent_by(6, policy(None, name)))
+    bucket.restart()
+    assert list(topics_of(bucket.packed).policy_senders) == names[2:]
+    later = NOW + topics.REMEMBERED_MS + 10
+    bucket.batch(later, sent_by(6, policy({"maxSegments": 9}, "acme/other")), sent_by(6, policy({"maxSegments": 8})))
+    assert set(topics_of(bucket.packed).policy_senders) == {"acme/other", ""}
