@@ -35,8 +35,8 @@ _TIME_OF = {
 """The column that holds the batch's time."""
 _COLUMNS = {
     DECISIONS.name: ("subject", "decision_id", "action", "arguments", "trigger", "layout_epoch", "policy_digest",
-                     "inputs", "seq"),
-    HOLDS.name: ("subject", "gate", "trigger", "policy_digest", "inputs", "seq"),
+                     "inputs", "seq", "engine_version"),
+    HOLDS.name: ("subject", "gate", "trigger", "policy_digest", "inputs", "seq", "engine_version"),
     EVENTS.name: ("subject", "type", "body", "kafka_topic", "kafka_partition", "kafka_offset"),
     DEAD_LETTERS.name: ("kafka_topic", "kafka_partition", "kafka_offset"),
     SEGMENT_LOAD.name: ("topic", "segment_id", "msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out",

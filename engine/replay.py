@@ -26,6 +26,7 @@ from engine.kernel.records import Output, RawRecord
 from engine.kernel.settings import EngineSettings
 from schemas.ids import decision_id
 from schemas.snapshot import Snapshot
+from schemas.version import ENGINE_VERSION
 
 RecordedRow = Mapping[str, Any]
 _EVERY_CHANGE = -1.0
@@ -61,6 +62,8 @@ class BucketReplay:
         self._intake = Intake((AUTOSCALE,))
         self._known.topics.set_configured(configured)
         self.state, self.loads, self._policies = self._known.topics, self._known.loads, self._known.policies
+        self._of_older: set[str] = set()
+        """Topics that another version of the engine has decided on: what it led to is not held against this one's."""
 
     def take(self, batch: RecordedBatch) -> None:
         """Takes a batch in; raises `RebuildError`."""
@@ -75,15 +78,15 @@ class BucketReplay:
         for row in batch.holds:
             topic = self._evaluated(row, batch, "hold")
             topic.hold_at(row["gate"])
-            topic.hold_seq = _next("hold", row, topic.hold_seq, batch)
+            topic.hold_seq = self._next("hold", row, topic.hold_seq, batch)
         for row in batch.decisions:
             topic = self._evaluated(row, batch, "decision")
             segments = pydantic_core.from_json(row["arguments"])["segments"]
             identity = topic.decided(row["layout_epoch"], row["action"], segments, batch.now)
-            topic.decision_seq = _next("decision", row, topic.decision_seq, batch)
+            topic.decision_seq = self._next("decision", row, topic.decision_seq, batch)
             if identity != row["decision_id"]:
                 of_older = decision_id(topic.name, row["layout_epoch"], row["action"], segments, topic.attempts)
-                if batch.is_complete and row["decision_id"] != of_older:
+                if self._has_to_agree(row, batch) and row["decision_id"] != of_older:
                     raise RebuildError(
                         f"{_which('decision', row, batch)} has the id {row['decision_id']}, not {identity}"
                     )
@@ -97,7 +100,7 @@ class BucketReplay:
     def _evaluated(self, row: RecordedRow, batch: RecordedBatch, kind: str) -> TopicState:
         """The topic of a decision or hold, found to be as it was when that was taken."""
         name = row["subject"]
-        if batch.is_complete:
+        if self._has_to_agree(row, batch):
             topic = self.state.topics.get(name)
             if topic is None or topic.layout is None:
                 raise RebuildError(f"{_which(kind, row, batch)} is of a topic without a layout in `events`")
@@ -111,6 +114,18 @@ class BucketReplay:
                 raise RebuildError(f"{_which(kind, row, batch)} was taken on another state: {told}")
         return self.state.touch(name)
 
+    def _next(self, kind: str, row: RecordedRow, expected: int, batch: RecordedBatch) -> int:
+        if self._has_to_agree(row, batch) and row["seq"] != expected:
+            raise RebuildError(f"{_which(kind, row, batch)} should be number {expected}: one is missing or there twice")
+        seq: int = row["seq"]
+        return seq
+
+    def _has_to_agree(self, row: RecordedRow, batch: RecordedBatch) -> bool:
+        """Whether a row has to be what the replayed state leads to."""
+        if row["engine_version"] != ENGINE_VERSION:
+            self._of_older.add(row["subject"])
+        return batch.is_complete and row["subject"] not in self._of_older
+
 
 def _compared(snapshot: Snapshot, same_policy: bool) -> dict[str, Any]:
     """What of a snapshot has to agree: not the policy, which settings may have changed since and which is no state."""
@@ -122,13 +137,6 @@ def _compared(snapshot: Snapshot, same_policy: bool) -> dict[str, Any]:
     if not same_policy:
         del fields["mergeDepths"]
     return fields
-
-
-def _next(kind: str, row: RecordedRow, expected: int, batch: RecordedBatch) -> int:
-    if batch.is_complete and row["seq"] != expected:
-        raise RebuildError(f"{_which(kind, row, batch)} should be number {expected}: one is missing or there twice")
-    seq: int = row["seq"]
-    return seq
 
 
 def _which(kind: str, row: RecordedRow, batch: RecordedBatch) -> str:

@@ -92,11 +92,21 @@ def open_table(lake: str | Path, table: Table) -> DeltaTable | None:
 
 
 def read_columns(lake: str | Path, table: Table, columns: Sequence[str]) -> pa.Table:
-    """All rows of a table, cut to some columns; none when it is missing. Raises `DeltaError` when it cannot be read."""
-    delta = open_table(lake, table)
+    """All rows of a table, cut to some columns; none when it is missing. Raises `DeltaError` when it cannot be read.
+
+    Optional columns that an older release did not write are null.
+    """
+    delta, schema = open_table(lake, table), arrow_schema(table.row)
     if delta is None:
-        return arrow_schema(table.row).empty_table().select(columns)
-    return delta.to_pyarrow_table(columns=list(columns))
+        return schema.empty_table().select(columns)
+    stored = pa.schema(delta.schema().to_arrow()).names
+    rows = delta.to_pyarrow_table(
+        columns=[name for name in columns if name in stored or not schema.field(name).nullable]
+    )
+    for name in columns:
+        if name not in rows.column_names:
+            rows = rows.append_column(schema.field(name), pa.nulls(len(rows), schema.field(name).type))
+    return rows.select(columns)
 
 
 class OpenTable:

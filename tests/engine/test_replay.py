@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 
+from decisions.autoscale.clocks import Failures
 from decisions.topic.layout import SegmentLayout
-from engine.autoscale import topics
+from engine.autoscale import evaluation, storing, topics
 from engine.autoscale.topics import ConfiguredPolicy
 from engine.autoscale.topics_codec import pack_topic
 from engine.history import Batches, History, free_generation, history_of, rebuilt_generation
@@ -21,6 +22,7 @@ from engine.replay import BucketReplay, RebuildError
 from schemas.arrow import arrow_schema
 from schemas.ids import decision_id
 from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
+from schemas.version import ENGINE_VERSION
 from streaming.rows import bulk_rows, rare_rows
 from tests.engine.buckets import CONFIGURED, SETTINGS, Bucket, knowing, loads_of, topics_of
 from tests.engine.records import consumers, layout, outcome, policy, record, stats, tick
@@ -326,3 +328,17 @@ def test_a_generation_that_wrote_anything_is_not_used_for_another_checkpoint():
 def test_a_lake_without_a_row_leads_to_an_empty_state():
     history = RecordedBucket().history()
     assert (history.generation, history.topics(), list(history.of_bucket([]))) == (None, [], [])
+
+
+def test_what_an_older_engine_led_to_is_taken_over_and_not_held_against_todays(monkeypatch):
+    """As one that counted an observed decision as a failure."""
+    with monkeypatch.context() as older:
+        older.setattr(evaluation, "ENGINE_VERSION", "1")
+        older.setattr(storing, "failures_after_outcome", lambda failures, action, status, now: Failures(1, now, action))
+        bucket = hot()
+        bucket.batch(NOW + MINUTE, outcome(open_decision(bucket), "observed", topic=NAMES[0]), tick(1))
+    bucket.batch(NOW + 20 * MINUTE, stats({0: 70_000.0}, NOW + 20 * MINUTE, NAMES[0]), tick(3))
+    rows = bucket.table(DECISIONS).to_pylist()
+    assert [row["engine_version"] for row in rows] == ["1", ENGINE_VERSION]
+    state = replayed(bucket.history()).state.topics[NAMES[0]]
+    assert (state.open_decision.decision_id, state.decision_seq) == (rows[-1]["decision_id"], 2)
