@@ -104,8 +104,8 @@ def load(segment: int, rate: float, seconds: float, topic: str = ORDERS) -> Segm
     return SegmentLoadRow(
         topic=topic, segment_id=segment, msg_rate_in=rate, bytes_rate_in=rate * 100, msg_rate_out=rate * 2,
         bytes_rate_out=rate * 200, reporter="broker-1", sampled_at=at(seconds), accepted_at=at(seconds),
-        cause="changed", kafka_partition=0, kafka_offset=int(seconds * 1000), batch_id=int(seconds),
-        day=at(seconds).date(),
+        cause="changed", kafka_partition=0, kafka_offset=int(seconds * 1000),
+        kafka_timestamp=at(seconds), batch_id=int(seconds), day=at(seconds).date(),
     )  # fmt: skip
 
 

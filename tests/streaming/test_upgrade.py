@@ -39,11 +39,15 @@ def unpack_deployment(number: int, folder: Path, bootstrap: str) -> None:
     """Checkpoint and lake into the folder, and the messages to a new broker: same partitions, offsets and times."""
     with tarfile.open(Path(__file__).parent / f"deployment_v{number}.tar.gz") as archive:
         archive.extractall(folder, filter="data")
-    admin, for_ever = AdminClient({"bootstrap.servers": bootstrap}), ("retention.ms", "-1")
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    as_they_were = {"retention.ms": "-1", "message.timestamp.type": "CreateTime"}
     kept = [
         ConfigResource(
             ConfigResource.Type.TOPIC, topic.name,
-            incremental_configs=[ConfigEntry(*for_ever, incremental_operation=AlterConfigOpType.SET)],
+            incremental_configs=[
+                ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+                for name, value in as_they_were.items()
+            ],
         )
         for topic in KAFKA_TOPICS
     ]  # fmt: skip
