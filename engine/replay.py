@@ -77,7 +77,7 @@ class BucketReplay:
             raise RebuildError(f"an event that was accepted then is not now: {place}: {letter['detail']}")
         for row in batch.holds:
             topic = self._evaluated(row, batch, "hold")
-            topic.hold_at(row["gate"])
+            self.state.hold_at(topic, row["gate"])
             topic.hold_seq = self._next("hold", row, topic.hold_seq, batch)
         for row in batch.decisions:
             topic = self._evaluated(row, batch, "decision")
@@ -104,6 +104,8 @@ class BucketReplay:
             topic = self.state.topics.get(name)
             if topic is None or topic.layout is None:
                 raise RebuildError(f"{_which(kind, row, batch)} is of a topic without a layout in `events`")
+            if row["inputs"] is None:
+                return topic
             policy = self._policies.of(self.state, topic)
             replayed = snapshot_to_wire(snapshot_of(topic, self.loads, policy, batch.now, row["trigger"]))
             same_policy = policy.digest == row["policy_digest"]

@@ -192,7 +192,8 @@ class LakeReader:
 
     def _take_decision_or_hold(self, row: StoredRow) -> None:
         topic = self._topic(row["subject"])
-        topic.policy = json.loads(row["inputs"]).get("policy") or {}
+        if row["inputs"] is not None:
+            topic.policy = json.loads(row["inputs"]).get("policy") or {}
         if "decision_id" in row:
             topic.hold, topic.newest_decision = None, row["decision_id"]
             self._decisions[row["decision_id"]] = row

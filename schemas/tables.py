@@ -74,13 +74,13 @@ class HoldRow(TableRow):
     """When the gate could next pass by time alone."""
     trigger: str
     since: datetime
-    """The batch's time at which this gate became the binding one."""
+    """Time of the evaluation that found it: of its batch."""
     layout_epoch: int | None
     policy_digest: str | None
-    inputs: str
-    """The whole snapshot, JSON."""
-    gates: str
-    """JSON array of the gates that were looked at."""
+    inputs: str | None
+    """The whole snapshot, JSON; None: so many topics changed at once that only their gates are told."""
+    gates: str | None
+    """JSON array of the gates that were looked at; None as above."""
     engine_version: str
     batch_id: int
     seq: int

@@ -25,8 +25,8 @@ from schemas.version import ENGINE_VERSION
 
 FAMILY: Family = "autoscale"
 MAX_HOLDS_PER_TICK = 200
-"""Holds that a bucket puts on record at one tick, 4 kB each: what a whole fleet has to say at its first tick is said
-over several."""
+"""Holds that a bucket puts on record in full at one tick, 4 kB each. What more topics have to say, a whole fleet at its
+first tick for instance, is put on record at the same tick in short: the gate, without what was measured."""
 _WORTH_A_TICK = frozenset({Gate.SPLIT_COOLDOWN, Gate.RETRY_BACKOFF})
 """Splits are fast: an evaluation that only waits for these gets a tick of its own. Merges are lazy: they wait."""
 
@@ -53,9 +53,11 @@ class Evaluation:
             return
         counts = self.output.counts
         if is_tick:
-            evaluated, noteworthy = self.view.names_to_look_at(self.now, _WORTH_A_TICK, MAX_HOLDS_PER_TICK)
-            counts.evaluations += evaluated
-            by_tick, by_consumer = set(noteworthy), set()
+            found = self.view.look(self.now, _WORTH_A_TICK, MAX_HOLDS_PER_TICK)
+            counts.evaluations += found.evaluated
+            by_tick, by_consumer = set(found.in_full), set()
+            for name, gate in found.in_short:
+                self._hold_in_short(self.state.topics[name], gate)
         for name in sorted(by_tick | by_consumer):
             topic = self.state.topics.get(name)
             if topic is None or topic.layout is None:
@@ -80,8 +82,7 @@ class Evaluation:
             return
         if hold.gate.value == topic.hold_gate:
             return
-        self.state.touch(topic.name)
-        topic.hold_at(hold.gate.value)
+        self.state.hold_at(topic, hold.gate.value)
         reading = hold.binding
         self.output.counts.holds += 1
         self.output.add("holds", {
@@ -93,6 +94,23 @@ class Evaluation:
             "eligible_at": reading.eligible_at,
             "since": snapshot.now,
             "gates": gates_to_json(hold.gates),
+            "seq": topic.hold_seq,
+        })  # fmt: skip
+
+    def _hold_in_short(self, topic: TopicState, gate: str) -> None:
+        """Another gate has become the binding one; no more is told."""
+        assert topic.layout is not None
+        self.state.hold_at(topic, gate)
+        self.output.counts.holds += 1
+        self.output.holds.append({
+            "family": FAMILY,
+            "subject": topic.name,
+            "trigger": "tick",
+            "layout_epoch": topic.layout.epoch,
+            "policy_digest": self.policies.of(self.state, topic).digest,
+            "engine_version": ENGINE_VERSION,
+            "gate": gate,
+            "since": self.now,
             "seq": topic.hold_seq,
         })  # fmt: skip
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 
@@ -46,6 +47,17 @@ class _Topic:
     rows_generation: int
 
 
+class Noteworthy(NamedTuple):
+    """What an evaluation of all topics has to say."""
+
+    evaluated: int
+    """How many topics there are."""
+    in_full: list[str]
+    """Topics to look at one by one, by name."""
+    in_short: list[tuple[str, str]]
+    """The others whose binding gate has changed, by name, and that gate."""
+
+
 class FleetView:
     """The columns of one bucket."""
 
@@ -61,17 +73,17 @@ class FleetView:
         columns = self._refreshed()
         return [columns.names[place] for place in np.flatnonzero(columns.scalars[_NEWEST] > now).tolist()]
 
-    def names_to_look_at(self, now: int, always: frozenset[Gate], max_holds: int) -> tuple[int, list[str]]:
-        """Evaluates every topic with a layout: how many there are, and those, by name, that may act, whose binding
-        gate is one of `always`, or is another than the one on record.
+    def look(self, now: int, always: frozenset[Gate], max_holds: int) -> Noteworthy:
+        """Evaluates every topic with a layout.
 
-        Of the last kind at most `max_holds`, those with the fewest holds on record first; the next tick has the rest.
+        In full are told those that may act, those whose binding gate is one of `always`, and of those whose gate is
+        another than the one on record at most `max_holds`, with the fewest holds on record first; the others in short.
         """
         columns = self._refreshed()
         if not len(columns.names):
-            return 0, []
+            return Noteworthy(0, [], [])
         answers = decide_fleet(columns.fleet(now, self._loads))
-        return len(columns.names), _noteworthy(columns, answers, always, max_holds)
+        return _noteworthy(columns, answers, always, max_holds)
 
     def _refreshed(self) -> _Columns:
         """The columns as things stand: laid out again when a layout, a policy or a row has changed."""
@@ -180,13 +192,16 @@ class _Columns:
         )  # fmt: skip
 
 
-def _noteworthy(columns: _Columns, answers: FleetAnswers, always: frozenset[Gate], max_holds: int) -> list[str]:
+def _noteworthy(columns: _Columns, answers: FleetAnswers, always: frozenset[Gate], max_holds: int) -> Noteworthy:
     chosen = (answers.action != HOLD) | np.isin(answers.gate, [_GATE_CODE[gate.value] for gate in always])
     others = np.flatnonzero(~chosen & (answers.gate != columns.scalars[_HOLD_GATE]))
     explained = columns.scalars[_HOLD_SEQ, others].tolist()
-    names = [columns.names[place] for place in others.tolist()]
-    fewest = heapq.nsmallest(max_holds, zip(explained, names, strict=True))
-    return sorted([*(columns.names[place] for place in np.flatnonzero(chosen).tolist()), *(name for _, name in fewest)])
+    gates = {columns.names[place]: int(answers.gate[place]) for place in others.tolist()}
+    fewest = [name for _, name in heapq.nsmallest(max_holds, zip(explained, gates, strict=True))]
+    in_full = sorted([*(columns.names[place] for place in np.flatnonzero(chosen).tolist()), *fewest])
+    for name in fewest:
+        del gates[name]
+    return Noteworthy(len(columns.names), in_full, [(name, GATES[gate].value) for name, gate in sorted(gates.items())])
 
 
 _SCALARS, _HOLD_GATE, _HOLD_SEQ, _NEWEST = 10, 7, 8, 9

@@ -166,6 +166,8 @@ class BucketState:
     """Topics that are gone, the newest `MAX_DELETED`: what comes late of them does not bring them back."""
     changed: set[str] = field(default_factory=set)
     """Topics that differ from what was packed."""
+    held: set[str] = field(default_factory=set)
+    """Topics of which another gate has become the binding one since, and nothing else may have changed."""
     header_changed: bool = False
     without_layout: int = 0
     """Topics whose layout is not known."""
@@ -179,7 +181,7 @@ class BucketState:
     @property
     def is_changed(self) -> bool:
         """Whether the packed form does not hold everything yet."""
-        return bool(self.changed) or self.header_changed
+        return bool(self.changed or self.held) or self.header_changed
 
     def touch(self, name: str) -> TopicState:
         """The topic's state, made if it is new, and marked as changed."""
@@ -190,6 +192,12 @@ class BucketState:
             topic = self.topics[name] = TopicState(name)
             self.without_layout += 1
         return topic
+
+    def hold_at(self, topic: TopicState, gate: str) -> None:
+        """Another gate has become the binding one of a topic."""
+        topic.hold_at(gate)
+        self.held.add(topic.name)
+        self.changes.change(topic.name)
 
     def set_layout(self, topic: TopicState, metadata_json: str, layout: SegmentLayout) -> None:
         """Takes over a newer layout and the record that it was read off."""
@@ -289,6 +297,7 @@ class BucketState:
     def forget_changes(self) -> None:
         """All of it is packed."""
         self.changed.clear()
+        self.held.clear()
         self.header_changed = False
 
 

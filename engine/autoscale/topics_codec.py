@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pydantic_core
@@ -44,7 +44,7 @@ class TopicsPart:
 
 def pack_topics(state: BucketState) -> bytes:
     """All of it, as a base."""
-    packed = _entry(state, [], state.topics.values())
+    packed = _entry(state, [], state.topics.values(), {})
     state.forget_changes()
     return packed
 
@@ -53,7 +53,9 @@ def pack_topic_changes(state: BucketState) -> bytes:
     """What has changed since the last call of this or of `pack_topics`, as an entry of the log."""
     changed = sorted(state.changed)
     gone = [name for name in changed if name not in state.topics]
-    packed = _entry(state, gone, [state.topics[name] for name in changed if name in state.topics])
+    held = {name: state.topics[name] for name in sorted(state.held - state.changed)}
+    only_held = {name: (topic.hold_gate, topic.hold_seq) for name, topic in held.items()}
+    packed = _entry(state, gone, [state.topics[name] for name in changed if name in state.topics], only_held)
     state.forget_changes()
     return packed
 
@@ -71,6 +73,9 @@ def unpack_topics(part: StoredPart) -> BucketState:
         state.ended = {name: Ended(*ended) for name, ended in fields.get("ended", {}).items()}
         for name, sender in fields.get("deletedBy", {}).items():
             state.ended.setdefault(name, Ended(0, None, sender, None))
+        for name, (gate, seq) in fields.get("held", {}).items():
+            topic = state.topics[name]
+            topic.hold_gate, topic.hold_seq, topic.observed_at = gate, seq, None
         for name in fields.get("gone", ()):
             state.topics.pop(name, None)
         for topic in map(unpack_topic, records):
@@ -136,11 +141,14 @@ def _said(stored: int | list[int]) -> Said:
     return Said(stored, 0) if isinstance(stored, int) else Said(*stored)
 
 
-def _entry(state: BucketState, gone: list[str], topics: Iterable[TopicState]) -> bytes:
+def _entry(
+    state: BucketState, gone: list[str], topics: Iterable[TopicState], held: Mapping[str, tuple[str | None, int]]
+) -> bytes:  # fmt: skip
     header = {
         "cluster": state.cluster_policy,
         "namespaces": state.namespace_policies,
         "gone": gone,
+        **({"held": held} if held else {}),
         "policySenders": state.policy_senders,
         "ended": state.ended,
         **({} if state.configured is None else {"configured": state.configured}),

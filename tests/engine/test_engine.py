@@ -428,7 +428,7 @@ def test_a_batch_stores_what_it_changed_and_a_log_that_outgrows_its_base_becomes
     assert one.counts.evaluations == len(names)
 
 
-def test_what_a_whole_fleet_has_to_say_at_once_is_said_over_several_ticks(monkeypatch):
+def test_what_a_whole_fleet_has_to_say_is_said_at_the_tick_that_found_it_some_of_it_in_short(monkeypatch):
     monkeypatch.setattr(evaluation, "MAX_HOLDS_PER_TICK", 4)
     bucket = Bucket()
     names = [f"topic://acme/shop/t{number}" for number in range(10)]
@@ -436,8 +436,29 @@ def test_what_a_whole_fleet_has_to_say_at_once_is_said_over_several_ticks(monkey
     bucket.batch(NOW, *(layout(SegmentLayout.create(1, NOW - MINUTE), topic=name) for name in names), *hot)
     outputs = [bucket.batch(NOW + number, tick(number)) for number in range(1, 4)]
     assert [row["subject"] for row in outputs[0].decisions] == [names[1], names[8]]
-    assert [len(output.holds) for output in outputs] == [4, 4, 2]
-    assert {row["subject"] for output in outputs for row in output.holds} == set(names)
+    assert [len(output.holds) for output in outputs] == [8, 2, 0]
+    in_full = [row["subject"] for row in outputs[0].holds if "inputs" in row]
+    assert len(in_full) == 4
+    assert {(row["gate"], row["since"], row["seq"]) for row in outputs[0].holds} == {("load-missing", NOW + 1, 1)}
+    assert [row["gate"] for row in outputs[1].holds] == ["in-flight"] * 2
+    bucket.restart()
+    assert {topic.hold_gate for topic in topics_of(bucket.packed).topics.values()} == {"load-missing", "in-flight"}
+    assert not bucket.batch(NOW + 4, tick(4)).holds
+
+
+def test_a_reason_that_lasted_for_one_tick_only_is_on_record_with_its_time(monkeypatch):
+    monkeypatch.setattr(evaluation, "MAX_HOLDS_PER_TICK", 1)
+    bucket, names = Bucket(), [f"topic://acme/shop/t{number}" for number in range(6)]
+    bucket.batch(NOW, *(layout(SegmentLayout.create(1, NOW - MINUTE), topic=name) for name in names))
+    told = []
+    for number in range(1, 4):
+        at = NOW + number * MINUTE
+        told += bucket.batch(at, *(policy({"enabled": number != 2}, "acme/shop"), tick(number))).holds
+    for name in names:
+        of_topic = [(row["gate"], row["since"]) for row in told if row["subject"] == name]
+        assert of_topic == [
+            ("load-missing", NOW + MINUTE), ("disabled", NOW + 2 * MINUTE), ("load-missing", NOW + 3 * MINUTE)
+        ]  # fmt: skip
 
 
 def test_state_of_the_first_version_is_read_and_stored_anew():
