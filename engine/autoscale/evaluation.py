@@ -102,7 +102,7 @@ class Evaluation:
         assert topic.layout is not None
         self.state.hold_at(topic, gate)
         self.output.counts.holds += 1
-        self.output.holds.append({
+        self.output.add("holds", {
             "family": FAMILY,
             "subject": topic.name,
             "trigger": "tick",
