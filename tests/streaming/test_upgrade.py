@@ -61,6 +61,18 @@ def unpack_deployment(number: int, folder: Path, bootstrap: str) -> None:
     assert producer.flush(20) == 0
 
 
+def undated(row: dict) -> dict:
+    """A row without when its loads were measured, and what was worked out of that: older releases believed the clocks of
+    reporters."""
+    if not row.get("inputs"):
+        return row
+    inputs = json.loads(row["inputs"])
+    for load in inputs["loads"].values():
+        for name in ("modifiedAt", "seenAt", "coldSince"):
+            load.pop(name, None)
+    return {**row, "inputs": inputs, **dict.fromkeys(row.keys() & {"gates", "measured", "margin", "eligible_at"})}
+
+
 @pytest.mark.spark
 @pytest.mark.broker
 @pytest.mark.timeout(900)
@@ -101,7 +113,8 @@ def test_a_deployment_of_an_older_release_goes_on_at_another_place_with_nothing_
         new[table.name] = [row for row in found if row["batch_id"] > last]
         before = [{**dict.fromkeys(table.row.model_fields), **row} for row in old[table.name]]
         assert in_order([row for row in found if row["batch_id"] <= last]) == in_order(before)
-        assert in_order(new[table.name]) == [row for row in expected[table.name] if row["batch_id"] > last]
+        wanted = [row for row in expected[table.name] if row["batch_id"] > last]
+        assert in_order(map(undated, new[table.name])) == in_order(map(undated, wanted))
     assert [(row["subject"], row["seq"]) for row in new["decisions"]] == [(FAILED, 2)]
     assert {row["topic"] for row in new["segment_load"]} == {MERGED}
     assert "split" in state("show", SEEN)
