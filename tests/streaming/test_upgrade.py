@@ -62,8 +62,8 @@ def unpack_deployment(number: int, folder: Path, bootstrap: str) -> None:
 
 
 def undated(row: dict) -> dict:
-    """A row without when its loads were measured, and what was worked out of that: older releases believed the clocks of
-    reporters."""
+    """A row without when its loads were measured, and what was worked out of that: older releases believed the clocks
+    of reporters."""
     if not row.get("inputs"):
         return row
     inputs = json.loads(row["inputs"])
