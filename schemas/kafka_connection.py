@@ -22,7 +22,6 @@ SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 
 PASSWORD_VARIABLE = "ANABRANCH_KAFKA_PASSWORD"
-KEY_PASSWORD_VARIABLE = "ANABRANCH_KAFKA_KEY_PASSWORD"
 
 _LOGIN_MODULES = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
@@ -32,7 +31,7 @@ _LOGIN_MODULES = {
 _PROVIDERS = {
     "config.providers": "env,directory",
     "config.providers.env.class": "org.apache.kafka.common.config.provider.EnvVarConfigProvider",
-    "config.providers.env.param.allowlist.pattern": f"{PASSWORD_VARIABLE}|{KEY_PASSWORD_VARIABLE}",
+    "config.providers.env.param.allowlist.pattern": PASSWORD_VARIABLE,
     "config.providers.directory.class": "org.apache.kafka.common.config.provider.DirectoryConfigProvider",
 }
 _PLAIN_TEXT = re.compile(r'[^"\\\x00-\x1f\x7f]+')
@@ -61,7 +60,6 @@ class KafkaConnection:
     ca: Path | None = None
     certificate: Path | None = None
     key: Path | None = None
-    key_password: SecretStr | None = None
 
     def librdkafka(self, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The configuration of a client of confluent-kafka; `options` are the client's own."""
@@ -79,8 +77,6 @@ class KafkaConnection:
             found["ssl.ca.location"] = str(self.ca)
         if self.certificate is not None and self.key is not None:
             found |= {"ssl.certificate.location": str(self.certificate), "ssl.key.location": str(self.key)}
-        if self.key_password is not None:
-            found["ssl.key.password"] = self.key_password.get_secret_value()
         return found
 
     def jvm(self) -> dict[str, str]:
@@ -103,8 +99,6 @@ class KafkaConnection:
                 "ssl.keystore.certificate.chain": _content(self.certificate),
                 "ssl.keystore.key": _content(self.key),
             }
-        if self.key_password is not None:
-            found["ssl.key.password"] = f"${{env:{KEY_PASSWORD_VARIABLE}}}"
         return found
 
     def spark(self) -> dict[str, str]:

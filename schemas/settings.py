@@ -8,25 +8,20 @@ The environment is read for endpoints and secrets only, under the names of `_END
 from __future__ import annotations
 
 import os
-import re
 import ssl
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic import AfterValidator, Field, SecretStr, ValidationError, model_validator
 
 from schemas.base import Namespace
-from schemas.kafka_connection import (
-    KEY_PASSWORD_VARIABLE,
-    PASSWORD_VARIABLE,
-    KafkaConnection,
-    SaslMechanism,
-    SecurityProtocol,
-    check_credential,
-)
+from schemas.kafka_connection import PASSWORD_VARIABLE, KafkaConnection
+from schemas.kafka_settings import KafkaSettings
 from schemas.metadata import Profile
+from schemas.section import Section
+from schemas.section import SettingsError as SettingsError
 from schemas.tls import TlsError, TlsFiles, client_context, listener_context
 
 if sys.version_info >= (3, 11):
@@ -55,12 +50,6 @@ def _names_a_user(credentials: SecretStr) -> SecretStr:
     return credentials
 
 
-def _fits_a_line(text: SecretStr) -> SecretStr:
-    check_credential(text.get_secret_value())
-    return text
-
-
-Credential = Annotated[SecretStr, AfterValidator(_fits_a_line)]
 Credentials = Annotated[SecretStr, AfterValidator(_names_a_user)]
 Token = Annotated[SecretStr, AfterValidator(_fits_a_header)]
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -70,66 +59,12 @@ HostName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=253)]
 Heap = Annotated[str, Field(pattern=r"^[1-9][0-9]*[mg]$")]
 
 
-class SettingsError(ValueError):
-    """The settings are wrong; the message says which key of which file, and what it may be."""
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-
-class KafkaSettings(_Section):
-    """The brokers, and how every client of ours speaks to them; what the keys mean is the same for all."""
-
-    bootstrap: str
-    """host:port[,host:port…] of the brokers."""
-    security_protocol: SecurityProtocol
-    """`SSL` and `SASL_SSL` encrypt, `SASL_SSL` and `SASL_PLAINTEXT` log in with a user and a password."""
-    sasl_mechanism: SaslMechanism
-    """How a user logs in."""
-    username: str
-    """The user, with `SASL_…`."""
-    password: Credential | None = None
-    """The user's password; by the environment only."""
-    password_file: str
-    """File that holds the password and nothing else, not even a line break; empty: the environment has it."""
-    ca: str
-    """PEM file of the authorities that the brokers' certificates are believed by; empty: those of the system."""
-    certificate: str
-    """PEM file of our certificate with its chain, for brokers that ask for one; empty: none."""
-    key: str
-    """PEM file of the certificate's key (PKCS#8)."""
-    key_password: Credential | None = None
-    """Password of that key; by the environment only."""
-
-    @model_validator(mode="after")
-    def _fit_together(self) -> KafkaSettings:
-        given = [name for name in ("ca", "certificate", "key") if getattr(self, name)]
-        if given and not self.security_protocol.endswith("SSL"):
-            raise ValueError(f"{', '.join(given)} need security_protocol SSL or SASL_SSL")
-        if bool(self.certificate) != bool(self.key):
-            raise ValueError("certificate and key belong together: give both or none")
-        if not self.security_protocol.startswith("SASL"):
-            if self.username or self.password_file:
-                raise ValueError("username and password_file need security_protocol SASL_SSL or SASL_PLAINTEXT")
-            return self
-        if not self.username:
-            raise ValueError(f"security_protocol {self.security_protocol} needs a username")
-        check_credential(self.username)
-        if not self.password_file and self.password is None:
-            raise ValueError(
-                f"the password of {self.username} is missing: set {PASSWORD_VARIABLE}, or name a file of it in "
-                "password_file"
-            )
-        return self
-
-
-class LakeSettings(_Section):
+class LakeSettings(Section):
     path: str
     """Folder (or object-store URL) that holds one Delta table per folder."""
 
 
-class PolicySettings(_Section):
+class PolicySettings(Section):
     """The cluster's policy (PIP-483 "Policy resolution"), the same for the job and the controller.
 
     The job decides by it, the controller refuses overrides that contradict it.
@@ -141,7 +76,7 @@ class PolicySettings(_Section):
     """TOML file with the cluster's policy, laid over the profile's defaults."""
 
 
-class StreamSettings(_Section):
+class StreamSettings(Section):
     checkpoint: str
     """Folder of the query's checkpoint."""
     buckets: Annotated[int, Field(ge=1, le=65_536)]
@@ -164,12 +99,12 @@ class StreamSettings(_Section):
     """The job calls it an outage when there was no evaluation of every topic for this many ticks."""
 
 
-class LogSettings(_Section):
+class LogSettings(Section):
     format: Literal["text", "json"]
     """`text` for people, or `json`: one object a line (anabranch/logs.py). Of our own lines; the JVM's stay text."""
 
 
-class ExecutorSettings(_Section):
+class ExecutorSettings(Section):
     mode: Literal["act", "observe"]
     """`act` applies decisions, `observe` writes what it would do and touches nothing."""
     poll_ms: Annotated[int, Field(ge=10, le=60_000)]
@@ -195,7 +130,7 @@ class ZooKeeperAddress(NamedTuple):
     is_encrypted: bool
 
 
-class LimitSettings(_Section):
+class LimitSettings(Section):
     """What clients can take of one controller: anybody by connections, and one token, or all without tokens."""
 
     connections: Annotated[int, Field(ge=1)]
@@ -220,7 +155,7 @@ class LimitSettings(_Section):
     """Subscriptions of one topic."""
 
 
-class ControllerSettings(_Section):
+class ControllerSettings(Section):
     url: str
     """Base URL of the admin REST interface that decisions are applied through."""
     url_ca: str
@@ -318,7 +253,7 @@ class ControllerSettings(_Section):
         return self
 
 
-class LocalSettings(_Section):
+class LocalSettings(Section):
     """The local run: everything on one machine, in separate processes."""
 
     folder: str
@@ -336,7 +271,7 @@ class LocalSettings(_Section):
     """The local run refuses to start with less free disk, MB."""
 
 
-class TrafficSettings(_Section):
+class TrafficSettings(Section):
     """The generator: demand over the key space, from which each segment's rates follow at any layout."""
 
     seed: int
@@ -362,7 +297,7 @@ class TrafficSettings(_Section):
     """Mean time between two changes of a topic's consumers, seconds."""
 
 
-class Settings(_Section):
+class Settings(Section):
     """Everything that can be configured, one section per part."""
 
     kafka: KafkaSettings
@@ -391,28 +326,7 @@ class Settings(_Section):
 
     def kafka_connection(self) -> KafkaConnection:
         """How every client of ours reaches Kafka; raises `SettingsError` when a file that it needs cannot be used."""
-        chosen = self.kafka
-        secured = chosen.security_protocol.startswith("SASL")
-        password_file = self.path(chosen.password_file) if chosen.password_file and secured else None
-        files = {
-            name: self._readable(f"[kafka] {name}", getattr(chosen, name)) for name in ("ca", "certificate", "key")
-        }
-        key = files["key"]
-        if key is not None and not _is_pkcs8(key):
-            raise SettingsError(
-                f"[kafka] key: {key} is no PKCS#8 key in PEM, the form that Spark's client takes: "
-                "`openssl pkcs8 -topk8 -in OLD -out NEW` (with -nocrypt for a key without a password) makes one"
-            )
-        return KafkaConnection(
-            chosen.bootstrap,
-            chosen.security_protocol,
-            chosen.sasl_mechanism if secured else None,
-            chosen.username,
-            chosen.password if password_file is None else _password_in(password_file),
-            password_file,
-            key_password=chosen.key_password,
-            **files,
-        )
+        return self.kafka.connection(self.path)
 
     def listener_context(self) -> ssl.SSLContext | None:
         """TLS of the controller's listener; None: it has none. Raises `SettingsError` when its files cannot be used."""
@@ -439,17 +353,6 @@ class Settings(_Section):
         except TlsError as error:
             raise SettingsError(f"[controller] TLS: {error}") from error
 
-    def _readable(self, key: str, value: str) -> Path | None:
-        """The file that `key` names, None when it names none; `SettingsError` when it cannot be read."""
-        if not value:
-            return None
-        file = self.path(value)
-        try:
-            file.open("rb").close()
-        except OSError as error:
-            raise SettingsError(f"{key}: cannot read {file}: {error.strerror}") from error
-        return file
-
     @property
     def lake_path(self) -> str:
         """The lake: an absolute folder, or the URL as it stands."""
@@ -473,22 +376,6 @@ def default_home() -> Path:
 def find_settings(file: Path | str, home: Path) -> Path:
     """A settings file as an absolute path: of the working directory, else of the home, else of the packaged `conf/`."""
     return Path(file).resolve() if Path(file).is_file() else _find(home, Path(file))
-
-
-def _password_in(file: Path) -> SecretStr:
-    try:
-        return SecretStr(check_credential(file.read_text()))
-    except OSError as error:
-        raise SettingsError(f"[kafka] password_file: cannot read {file}: {error.strerror}") from error
-    except ValueError as error:
-        raise SettingsError(
-            f"[kafka] password_file: {file} is to hold the password and nothing else, but {error}; `printf %s` writes "
-            "no line break"
-        ) from error
-
-
-def _is_pkcs8(key: Path) -> bool:
-    return re.search(rb"-----BEGIN (ENCRYPTED )?PRIVATE KEY-----", key.read_bytes()) is not None
 
 
 def _find(home: Path, file: Path) -> Path:
@@ -550,7 +437,6 @@ _ENDPOINTS = (
 )
 _SECRETS = (
     (PASSWORD_VARIABLE, "kafka", "password"),
-    (KEY_PASSWORD_VARIABLE, "kafka", "key_password"),
     ("ANABRANCH_CONTROLLER_TOKEN", "controller", "token"),
     ("ANABRANCH_CONTROLLER_METADATA_AUTH", "controller", "metadata_auth"),
 )

@@ -1,4 +1,4 @@
-"""A real broker behind SASL_SSL that lets nobody in without a password, and nobody do what no ACL allows."""
+"""A real broker that lets nobody in without certificate and password, and nobody do what no ACL allows."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ class SecuredBroker(EmbeddedBroker):
         return (
             f"ssl.keystore.type=PEM\nssl.keystore.location={stores}\n"
             f"ssl.truststore.type=PEM\nssl.truststore.location={tls.CA}\n"
+            "listener.name.sasl_ssl.ssl.client.auth=required\n"
             f"sasl.enabled.mechanisms={MECHANISM}\nsasl.mechanism.inter.broker.protocol={MECHANISM}\n"
             f"listener.name.sasl_ssl.{MECHANISM.lower()}.sasl.jaas.config={login} "
             f'username="{ADMIN}" password="{password_of(ADMIN)}";\n'
@@ -57,4 +58,7 @@ class SecuredBroker(EmbeddedBroker):
 
     def connection_of(self, user: str) -> KafkaConnection:
         """How a user reaches it."""
-        return KafkaConnection(self.bootstrap, "SASL_SSL", MECHANISM, user, SecretStr(password_of(user)), ca=tls.CA)
+        return KafkaConnection(
+            self.bootstrap, "SASL_SSL", MECHANISM, user, SecretStr(password_of(user)), ca=tls.CA,
+            certificate=tls.certificate("client"), key=tls.key("client"),
+        )  # fmt: skip

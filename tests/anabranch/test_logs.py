@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.logs import JsonLines, TextLines
+from anabranch.logs import JsonLines, TextLines, start_logging
 
 ROOT = Path(__file__).parents[2]
 AT = 1_763_660_000.25
@@ -104,3 +104,11 @@ def test_the_option_wins_over_the_settings_and_no_address_that_was_called_is_in_
 def test_without_it_lines_are_text(options):
     (line,) = logged(*options).splitlines()
     assert line.endswith(" INFO executor one: hello")
+
+
+def test_kazoo_does_not_write_its_requests_down_even_for_debugging(monkeypatch):
+    # One of them is the log-in, with its password.
+    monkeypatch.setattr(logging.getLogger(), "level", logging.DEBUG)
+    monkeypatch.setattr(logging.getLogger("kazoo"), "level", logging.NOTSET)
+    start_logging("controller", "debug", "text")
+    assert logging.getLogger("kazoo.client").getEffectiveLevel() == logging.INFO

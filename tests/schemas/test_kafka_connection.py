@@ -8,11 +8,13 @@ import pytest
 
 from schemas.kafka_connection import KafkaConnection
 from schemas.settings import SettingsError, load_settings
+from tests import tls
 
 HOME = Path(__file__).parents[2]
 PASSWORD = {"ANABRANCH_KAFKA_PASSWORD": "s3cret"}
 SCRAM = '[kafka]\nsecurity_protocol = "SASL_SSL"\nusername = "job"\n'
-PKCS8 = "-----BEGIN PRIVATE KEY-----\n"
+OLD_FORM = (tls.FOLDER / "client-old-form.key").read_text()
+"""The key `client` in the form that OpenSSL made before PKCS#8."""
 
 
 def load(folder: Path, text: str, environment: dict[str, str] | None = None):
@@ -48,16 +50,14 @@ def test_librdkafka_is_given_the_password_and_the_jvm_where_it_finds_it(tmp_path
 
 
 def test_no_secret_is_in_what_spark_or_a_log_is_given(tmp_path):
-    secrets = {**PASSWORD, "ANABRANCH_KAFKA_KEY_PASSWORD": "k3y"}
-    (tmp_path / "key.pem").write_text(PKCS8 + "the-key")
-    (tmp_path / "chain.pem").write_text("chain")
     (tmp_path / "password").write_text("s3cret")
-    files = f'certificate = "{tmp_path}/chain.pem"\nkey = "{tmp_path}/key.pem"\n'
+    files = f'certificate = "{tls.certificate("client")}"\nkey = "{tls.key("client")}"\n'
+    the_key = tls.key("client").read_text().splitlines()[1]
     for text in (SCRAM + files, SCRAM + files + f'password_file = "{tmp_path}/password"\n'):
-        settings = load(tmp_path, text, secrets)
+        settings = load(tmp_path, text, PASSWORD)
         found = settings.kafka_connection()
         for shown in (str(found.spark()), repr(found), repr(settings), settings.model_dump_json()):
-            assert not [secret for secret in ("s3cret", "k3y", "the-key") if secret in shown]
+            assert not [secret for secret in ("s3cret", the_key) if secret in shown]
 
 
 def test_a_password_in_a_file_is_read_by_both_clients_from_there(tmp_path):
@@ -68,20 +68,17 @@ def test_a_password_in_a_file_is_read_by_both_clients_from_there(tmp_path):
 
 
 def test_certificates_are_files_for_both_clients(tmp_path):
-    for name, text in (("ca.pem", "ca"), ("chain.pem", "chain"), ("key.pem", PKCS8)):
-        (tmp_path / name).write_text(text)
+    ca, certificate, key = tls.CA, tls.certificate("client"), tls.key("client")
     found = connection(
-        tmp_path,
-        f'[kafka]\nsecurity_protocol = "SSL"\nca = "{tmp_path}/ca.pem"\n'
-        f'certificate = "{tmp_path}/chain.pem"\nkey = "{tmp_path}/key.pem"\n',
+        tmp_path, f'[kafka]\nsecurity_protocol = "SSL"\nca = "{ca}"\ncertificate = "{certificate}"\nkey = "{key}"\n'
     )
     assert found.is_encrypted
     ours = found.librdkafka()
     assert [ours[f"ssl.{what}.location"] for what in ("ca", "certificate", "key")] == [
-        f"{tmp_path}/{name}.pem" for name in ("ca", "chain", "key")
-    ]
-    assert found.jvm()["ssl.truststore.location"] == f"{tmp_path}/ca.pem"
-    assert found.jvm()["ssl.keystore.key"] == f"${{directory:{tmp_path}:key.pem}}"
+        str(ca), str(certificate), str(key),
+    ]  # fmt: skip
+    assert found.jvm()["ssl.truststore.location"] == str(ca)
+    assert found.jvm()["ssl.keystore.key"] == f"${{directory:{key.parent}:client.key}}"
 
 
 @pytest.mark.parametrize(
@@ -107,15 +104,20 @@ def test_what_does_not_fit_together_is_named(tmp_path, text, environment, said):
 
 
 def test_a_file_that_cannot_be_used_is_named_at_the_start(tmp_path):
-    with pytest.raises(SettingsError, match=r"\[kafka\] ca: cannot read .*nowhere.pem"):
+    with pytest.raises(SettingsError, match=r"\[kafka\] TLS: cannot use .*nowhere.pem: No such file"):
         connection(tmp_path, '[kafka]\nsecurity_protocol = "SSL"\nca = "nowhere.pem"\n')
+    (tmp_path / "ca.pem").write_text("no certificate")
+    with pytest.raises(SettingsError, match=r"cannot use .*ca.pem"):
+        connection(tmp_path, f'[kafka]\nsecurity_protocol = "SSL"\nca = "{tmp_path}/ca.pem"\n')
     (tmp_path / "password").write_text("with a line break\n")
     with pytest.raises(SettingsError, match="and nothing else"):
         connection(tmp_path, SCRAM + f'password_file = "{tmp_path}/password"\n')
-    (tmp_path / "key.pem").write_text("-----BEGIN RSA PRIVATE KEY-----\n")
-    both = f'certificate = "{tmp_path}/key.pem"\nkey = "{tmp_path}/key.pem"\n'
-    with pytest.raises(SettingsError, match="no PKCS#8 key"):
-        connection(tmp_path, f'[kafka]\nsecurity_protocol = "SSL"\n{both}')
+    key = tmp_path / "old.key"
+    both = f'certificate = "{tls.certificate("client")}"\nkey = "{key}"\n'
+    for text, said in ((OLD_FORM, "no PKCS#8 key"), (tls.key("client-locked").read_text(), "has a password")):
+        key.write_text(text)
+        with pytest.raises(SettingsError, match=said):
+            connection(tmp_path, f'[kafka]\nsecurity_protocol = "SSL"\n{both}')
 
 
 def test_only_the_connection_names_brokers_so_that_no_client_is_forgotten():

@@ -128,20 +128,6 @@ def test_files_that_cannot_be_used_are_named(wrong, said):
         listener_context(wrong)
 
 
-def test_a_key_with_a_password_is_refused_without_asking_for_it(tmp_path):
-    # A key with the password "word".
-    locked = tmp_path / "locked.key"
-    locked.write_text(LOCKED)
+def test_a_key_with_a_password_is_refused_without_asking_for_it():
     with pytest.raises(TlsError, match="has a password"):
-        listener_context(TlsFiles(tls.certificate("server"), locked))
-
-
-LOCKED = """\
------BEGIN ENCRYPTED PRIVATE KEY-----
-MIHsMFcGCSqGSIb3DQEFDTBKMCkGCSqGSIb3DQEFDDAcBAiBsA39tIoeAQICCAAw
-DAYIKoZIhvcNAgkFADAdBglghkgBZQMEASoEEEzHdEsByanF8cDMWNoLdJ8EgZBl
-4AGGI2a41E9qGjlpOkGZT13pTSc6w3CVJlArN2WtuLnnKL5xsMPRPQtYyuw3EKb2
-WgnnOltxjPVohSbH+x6btDzPKUzoIpu0bbUu8wjKfG8GkKzR1QDPNwnsp049ec9G
-HDE2BrotiTa9yjQLA3k8ozJ+/LOT2Pgt6nyAcByCD7xb3mMR3KfqREXPsMS30AQ=
------END ENCRYPTED PRIVATE KEY-----
-"""
+        listener_context(TlsFiles(tls.certificate("client"), tls.key("client-locked")))

@@ -27,4 +27,6 @@ certificate renewed ca DNS:localhost,IP:127.0.0.1
 certificate elsewhere ca DNS:elsewhere.example
 certificate client ca DNS:client.example
 certificate stranger other-ca DNS:client.example
+openssl pkcs8 -topk8 -in client.key -passout "pass:a word for the key" -out client-locked.key
+openssl ec -in client.key -out client-old-form.key
 rm other-ca.pem other-ca.key ca.key

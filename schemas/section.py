@@ -1,0 +1,15 @@
+"""What all sections of the settings have in common, and the one error of wrong settings."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+
+class SettingsError(ValueError):
+    """The settings are wrong; the message says which key of which file, and what it may be."""
+
+
+class Section(BaseModel):
+    """A section: unknown keys are errors, and the words under a key describe it in the JSON Schema."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
