@@ -7,14 +7,15 @@ Prometheus expects. `streaming.metrics` holds the names.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any, get_args
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, get_args
 from wsgiref.simple_server import WSGIServer
 
 import pydantic_core
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, start_http_server
 
 from decisions.autoscale.gates import BINDING_GATES, DESCRIPTIONS
+from schemas.addresses import is_loopback, read_authority
 from schemas.messages import OutcomeStatus, RejectReason
 from schemas.tables import DEAD_LETTERS, DECISIONS, EVENTS, HOLDS
 from streaming.metrics import (
@@ -46,7 +47,12 @@ from streaming.metrics import (
 )  # fmt: skip
 from streaming.sink import WrittenBatch
 
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+
 LOOPBACK = "127.0.0.1"
+MAX_REQUEST_SECONDS = 10
+"""Longest silence of who scrapes."""
 
 
 class MetricsError(RuntimeError):
@@ -204,4 +210,23 @@ def serve_metrics(meter: StreamMeter, port: int) -> WSGIServer:
             f"cannot serve metrics at {LOOPBACK}:{port}: {error.strerror}; "
             "choose another stream.metrics_port, or 0 for none"
         ) from error
+    server.set_app(not_for_pages(server.get_app()))
+    server.RequestHandlerClass = type("Handler", (server.RequestHandlerClass,), {"timeout": MAX_REQUEST_SECONDS})
     return server
+
+
+def not_for_pages(app: WSGIApplication) -> WSGIApplication:
+    """`app` on loopback, with 403 for what a page in a browser asks, also by a name of its own (DNS rebinding)."""
+
+    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        host = read_authority(environ.get("HTTP_HOST", LOOPBACK))
+        by_a_page = "HTTP_ORIGIN" in environ or environ.get("HTTP_SEC_FETCH_SITE", "none") not in (
+            "none",
+            "same-origin",
+        )
+        if by_a_page or host is None or not is_loopback(host.host):
+            start_response("403 Forbidden", [("Content-Type", "text/plain")])
+            return [b"this is for programs on this machine\n"]
+        return app(environ, start_response)
+
+    return answer

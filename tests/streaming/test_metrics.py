@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+from http.client import HTTPConnection
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -52,6 +53,22 @@ def scrape():
     for server in servers:
         server.shutdown()
         server.server_close()
+
+
+@pytest.mark.process
+def test_metrics_are_for_programs_on_this_machine_and_no_page():
+    server = serve_metrics(StreamMeter(60, NOW), free_port())
+    for headers, status in [
+        ({}, 200), ({"Host": "localhost:9"}, 200), ({"Host": "[::1]"}, 200), ({"Sec-Fetch-Site": "none"}, 200),
+        ({"Host": "rebound.example"}, 403), ({"Host": "10.0.0.1"}, 403), ({"Host": "localhost.evil.example"}, 403),
+        ({"Origin": "http://evil.example"}, 403), ({"Sec-Fetch-Site": "cross-site"}, 403),
+    ]:  # fmt: skip
+        connection = HTTPConnection("127.0.0.1", server.server_port, timeout=10)
+        connection.request("GET", "/metrics", headers=headers)
+        assert connection.getresponse().status == status, headers
+        connection.close()
+    server.shutdown()
+    server.server_close()
 
 
 def free_port() -> int:
