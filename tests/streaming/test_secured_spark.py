@@ -64,6 +64,8 @@ class House:
             f'key = "{tls.key("client")}"\n[lake]\npath = "{folder}/lake"\n'
             f'[local]\nfolder = "{folder}/var"\n[stream]\ncheckpoint = "{folder}/checkpoint"\nbuckets = 2\n'
             f'tick_seconds = 1\n[traffic]\ntopics = 1\nnamespace = "acme/shop"\nreport_seconds = 0.5\n'
+            # Hot at every time of the day.
+            "peak_msg_rate_in = 10000000\n"
             f'[controller]\nport = {self.port}\nurl = "https://localhost:{self.port}"\nurl_ca = "{tls.CA}"\n'
             f'certificate = "{tls.certificate("server")}"\nkey = "{tls.key("server")}"\nsegments = "kafka"\n'
             f'database = "{folder}/layouts.db"\nsnapshot_seconds = 1\n'
@@ -101,7 +103,7 @@ def test_a_split_comes_about_where_every_part_logs_in_and_no_password_is_left_an
     sending.start()
     try:
         applied = wait_until(
-            lambda: job.failure or [row for row in rows(traffic, OUTCOMES) if row["status"] == "applied"], 120, 0.2
+            lambda: job.failure or [row for row in rows(traffic, OUTCOMES) if row["status"] == "applied"], 200, 0.2
         )
         assert job.failure is None, job.failure
         told = {message["decisionId"] for message in control_events(secured, "outcome")}
