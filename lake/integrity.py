@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from lake.rows import active_ranges
@@ -33,6 +33,7 @@ def check_integrity(
     """
     generations = {row["generation"] for row in batches}
     counted = counted_messages(batches)
+    deleted = {row["subject"] for row in events if row["type"] == "layout" and row["cause"] == "deleted"}
     applied = Counter(row["decision_id"] for row in outcomes if row["status"] == "applied")
     # A new checkpoint reads Kafka again from the start: only within one may nothing be seen twice.
     records = Counter(
@@ -43,8 +44,8 @@ def check_integrity(
     found: dict[str, Any] = {
         "appliedTwice": sorted(identity for identity, times in applied.items() if times > 1),
         "sequenceGaps": [
-            *_sequence_gaps("decisions", decisions, "decided_at", len(generations) > 1),
-            *_sequence_gaps("holds", holds, "since", len(generations) > 1),
+            *_sequence_gaps("decisions", decisions, "decided_at", len(generations) > 1, deleted),
+            *_sequence_gaps("holds", holds, "since", len(generations) > 1, deleted),
         ],
         "tornLayouts": [
             {"topic": row["subject"], "at": row["at"].isoformat()}
@@ -74,13 +75,17 @@ def counted_messages(batches: Sequence[StoredRow]) -> int:
     return sum(row["messages"] for row in batches if row["generation"] == newest)
 
 
-def _sequence_gaps(table: str, rows: Iterable[StoredRow], time: str, restarts: bool) -> list[dict[str, Any]]:
-    """Where `seq` of a subject is not the next one; `restarts`: it may begin again at 1 (a new checkpoint)."""
+def _sequence_gaps(
+    table: str, rows: Iterable[StoredRow], time: str, restarts: bool, deleted: Set[str]
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Where `seq` of a subject is not the next one. It may begin again at 1 with a new checkpoint (`restarts`), and
+    with another life of a topic that was deleted."""
     gaps, before = [], Counter[tuple[str, str]]()
-    for row in sorted(rows, key=lambda row: (row[time], row["seq"])):
+    # Batches of one checkpoint are in the order of their numbers, also when the clock was set back.
+    for row in sorted(rows, key=lambda row: (row[time] if restarts else row["batch_id"], row["seq"])):
         subject = (row["family"], row["subject"])
         expected = before[subject] + 1
-        if row["seq"] != expected and not (restarts and row["seq"] == 1):
+        if row["seq"] != expected and not (row["seq"] == 1 and (restarts or row["subject"] in deleted)):
             gaps.append({"table": table, "subject": row["subject"], "expected": expected, "seq": row["seq"]})
         before[subject] = row["seq"]
     return gaps

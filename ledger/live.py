@@ -126,6 +126,8 @@ class LakeView:
 
 @dataclass
 class _Topic:
+    created_at: int = 0
+    """When this life of it began, as its events say; 0: they do not."""
     epoch: int = 0
     ranges: dict[int, tuple[int, int]] = field(default_factory=dict)
     loads: dict[int, tuple[float, float, float, float]] = field(default_factory=dict)
@@ -176,8 +178,15 @@ class LakeReader:
         if row["type"] not in ("layout", "consumer"):
             return
         body = json.loads(row["body"])
+        created_at, known = body.get("topicCreatedAt") or 0, self._topics.get(row["subject"])
+        if known is not None and created_at and created_at != known.created_at:
+            if created_at < known.created_at:
+                return
+            if known.created_at:
+                del self._topics[row["subject"]]
         if row["type"] == "consumer":
-            consumers = self._topic(row["subject"]).consumers
+            topic = self._topic(row["subject"])
+            topic.created_at, consumers = created_at or topic.created_at, topic.consumers
             if body["event"] == "deleted":
                 consumers.pop(body["subscription"], None)
             else:
@@ -187,6 +196,7 @@ class LakeReader:
         else:
             topic = self._topic(row["subject"])
             topic.epoch = body["layout"]["epoch"]
+            topic.created_at = created_at or topic.created_at
             topic.ranges = active_ranges(body["layout"])
             topic.loads = {segment: load for segment, load in topic.loads.items() if segment in topic.ranges}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from lake.tables import create_lake
@@ -154,3 +156,21 @@ def test_dead_letters_are_counted_by_reason(lake):
     reader.refresh(at(4))
     write(lake, dead_letter("invalid", 5))
     assert reader.refresh(at(6)).dead_letters == {"not-json": 2, "invalid": 2}
+
+
+def test_what_comes_late_of_an_earlier_life_is_not_shown_of_the_next(lake):
+    def of_life(event, created_at):
+        return event.model_copy(update={"body": json.dumps(json.loads(event.body) | {"topicCreatedAt": created_at})})
+
+    write(
+        lake,
+        of_life(layout_event(WHOLE, 0.0), 1),
+        of_life(consumer_event("billing", 2, 0.1), 1),
+        of_life(layout_event(WHOLE, 0.2, cause="deleted"), 1),
+        of_life(consumer_event("billing", 3, 0.3), 1),
+        of_life(layout_event(WHOLE, 0.4), 2),
+        of_life(consumer_event("audit", 1, 0.5), 2),
+        of_life(consumer_event("billing", 4, 0.6), 1),
+    )
+    (topic,) = LakeReader(lake).refresh(at(1.0)).topics
+    assert topic.consumers == (("audit", "STREAM", 1),)
