@@ -82,6 +82,8 @@ class LoadTable:
         """Rows with a sample that was not stale since the last packing."""
         self.accepted: list[Ints] = []
         """Rows with another record or another coldness since then."""
+        self.moved: list[Ints] = []
+        """Rows with another reporter since then."""
 
     @property
     def is_changed(self) -> bool:
@@ -107,7 +109,9 @@ class LoadTable:
         at = origins.instants(now)
         seen = rows[fresh]
         self.sampled_at[seen] = claims_of_samples(origins.sampled_at, origins.kafka_at, now)[fresh]
-        self.reporter[seen] = origins.reporter[fresh]
+        reporter = origins.reporter[fresh]
+        self.moved.append(seen[self.reporter[seen] != reporter])
+        self.reporter[seen] = reporter
         self.seen_at[seen] = seen_after_sample_all(self.seen_at[seen], at[fresh])
         accepted = np.flatnonzero(codes > 0)
         written, at = rows[accepted], at[accepted]
@@ -179,5 +183,5 @@ class LoadTable:
 
     def forget_changes(self) -> None:
         """All of it is packed."""
-        self.fresh, self.accepted = [], []
+        self.fresh, self.accepted, self.moved = [], [], []
         self.index.forget_changes()

@@ -28,7 +28,8 @@ _BASE: dict[str, np.dtype[Any]] = {
 _LOG: dict[str, np.dtype[Any]] = {
     "new_topic": _I4, "new_segment": _I8, "removed": _I4,
     "accepted": _I4, "rates": _F8, "modified_at": _I8, "cold_since": _I8,
-    "run_start": _I4, "run_length": _I4, "sampled_at": _I8, "seen_at": _I8, "reporter": _U4,
+    "run_start": _I4, "run_length": _I4, "sampled_at": _I8, "seen_at": _I8,
+    "moved": _I4, "reporter": _U4,
 }  # fmt: skip
 
 
@@ -70,8 +71,8 @@ def pack_load_changes(table: LoadTable) -> bytes:
     """What has changed since the last call of this or of `pack_loads`, as an entry of the log."""
     index = table.index
     fresh, accepted = _once(table.fresh), _once(table.accepted)
-    sampled, seen, reporter = table.sampled_at[fresh], table.seen_at[fresh], table.reporter[fresh]
-    breaks = (np.diff(fresh) != 1) | (np.diff(sampled) != 0) | (np.diff(seen) != 0) | (np.diff(reporter) != 0)
+    sampled, seen, moved = table.sampled_at[fresh], table.seen_at[fresh], _once(table.moved)
+    breaks = (np.diff(fresh) != 1) | (np.diff(sampled) != 0) | (np.diff(seen) != 0)
     starts = np.flatnonzero(np.r_[True, breaks]) if len(fresh) else fresh
     arrays = {
         "new_topic": np.array(index.new_topics, np.int32),
@@ -85,7 +86,8 @@ def pack_load_changes(table: LoadTable) -> bytes:
         "run_length": np.diff(np.r_[starts, len(fresh)]).astype(np.int32),
         "sampled_at": sampled[starts],
         "seen_at": seen[starts],
-        "reporter": reporter[starts].astype(_U4),
+        "moved": moved.astype(np.int32),
+        "reporter": table.reporter[moved].astype(_U4),
     }
     packed = pack_arrays(LOADS_VERSION, {"names": index.names[index.packed_names :]}, arrays)
     table.forget_changes()
@@ -133,7 +135,8 @@ def _apply(table: LoadTable, entry: bytes) -> None:
     fresh = np.repeat(arrays["run_start"] - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
     table.sampled_at[fresh] = np.repeat(arrays["sampled_at"], lengths)
     table.seen_at[fresh] = np.repeat(arrays["seen_at"], lengths)
-    table.reporter[fresh] = np.repeat(arrays["reporter"], lengths) if "reporter" in arrays else 0
+    if "moved" in arrays:
+        table.reporter[arrays["moved"]] = arrays["reporter"]
     table.index.remove(arrays["removed"].tolist())
 
 
@@ -144,7 +147,7 @@ def _types(packed: bytes, types: dict[str, np.dtype[Any]]) -> dict[str, np.dtype
         raise StateError(
             f"loads version {version}, this code reads up to {LOADS_VERSION}: run the release that wrote it"
         )
-    return types if version > 2 else {name: kind for name, kind in types.items() if name != "reporter"}
+    return types if version > 2 else {name: kind for name, kind in types.items() if name not in ("moved", "reporter")}
 
 
 def _once(rows: list[Ints]) -> Ints:
