@@ -107,6 +107,10 @@ class ScalableTopics:
         """The override of a topic or of a namespace as it was set; None when there is none."""
         return self._read(policy_path(subject), _policy)
 
+    def effective_policy(self, topic: str) -> Reply[Any]:
+        """The policy of a topic after resolution, JSON (our controller's alone)."""
+        return self._read(f"{policy_path(topic)}/effective", _json)
+
     def set_policy(self, subject: str, override: AutoScalePolicyOverride) -> Reply[None]:
         """Replaces the override of a topic or of a namespace."""
         return self._do("POST", policy_path(subject), body=override.to_json())

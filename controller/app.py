@@ -52,7 +52,7 @@ def create_app(
     prune_seconds: float = PRUNE_SECONDS,
 ) -> FastAPI:
     """The ASGI application of a node; starting it starts the publisher, the watch and the housekeeping."""
-    watcher = LayoutWatcher(node.nodes, node.url, node.known.believe)
+    watcher = LayoutWatcher(node.nodes, node.url, node.known.believe, node.owners)
     connections = ConsumerConnections(node.registry, node.reach, grace_seconds)
     grants = Grants(access)
     clients = Clients(

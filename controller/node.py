@@ -15,6 +15,7 @@ from controller.layouts.store import LayoutStore
 from controller.leadership.known_nodes import KnownNodes
 from controller.leadership.leaders import Leaders
 from controller.leadership.node_registry import NodeRegistration
+from controller.loads import ReportedLoads
 from controller.metadata.base import MetadataStore
 from controller.namespaces import Namespaces
 from controller.operations.pruning import Pruning
@@ -22,8 +23,10 @@ from controller.operations.runner import OperationRunner
 from controller.publishing.publisher import Publisher
 from controller.publishing.snapshots import Snapshots
 from controller.segments.base import SegmentStore
+from controller.segments.no_segments import NoSegments
+from controller.segments.owners import SegmentOwners
 from controller.segments.reach import SegmentReach
-from controller.service import ScalableTopicService
+from controller.service import Observed, ScalableTopicService
 from controller.sessions.registry import MAX_SUBSCRIPTIONS, SubscriptionRegistry
 from decisions.autoscale.policy import ClusterPolicy
 from schemas.kafka_connection import KafkaConnection
@@ -68,7 +71,11 @@ class Node:
         self.registry = SubscriptionRegistry(
             self.store, self.leaders, operations, segments, now_ms, settings.max_subscriptions
         )
-        self.service = ScalableTopicService(self.store, self.leaders, operations, segments, settings.policy, now_ms)
+        self.owners = None if isinstance(segments, NoSegments) else SegmentOwners(segments)
+        observed = Observed(ReportedLoads(settings.kafka), self.owners)
+        self.service = ScalableTopicService(
+            self.store, self.leaders, operations, segments, settings.policy, observed, now_ms
+        )
         self.namespaces = Namespaces(self.store, settings.namespaces, settings.policy, now_ms)
         self.failover = TopicFailover(self.store, self.leaders, operations, self.pruning)
         self.registration = NodeRegistration(nodes, settings.url, settings.session_seconds)
@@ -87,4 +94,6 @@ class Node:
 
     def close(self) -> None:
         """End the session in the metadata store: other nodes may lead the topics of this one at once."""
+        if self.owners is not None:
+            self.owners.close()
         self.nodes.close()

@@ -10,8 +10,9 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from controller.errors import BadRequest, PreconditionFailed
-from decisions.autoscale.policy import ClusterPolicy, resolve_policy
-from schemas.metadata import AutoScalePolicyOverride
+from decisions.autoscale.policy import ClusterPolicy, policy_digest, policy_override, resolve_policy
+from schemas.base import Wire
+from schemas.metadata import AutoScalePolicyOverride, Profile
 
 MAX_LONG = 2**63 - 1
 MAX_INT = 2**31 - 1
@@ -48,6 +49,34 @@ def check_override(
     broken = resolve_policy(*cluster, namespace, topic).broken
     if broken is not None:
         raise PreconditionFailed(f"Invalid auto split/merge configuration: {broken}")
+
+
+class EffectivePolicy(Wire):
+    """What a topic's policy is after PIP-483 "Policy resolution", and who set each value."""
+
+    profile: Profile
+    digest: str
+    """Equal policies have equal digests, also those of the job and of `anabranch policy show`."""
+    policy: AutoScalePolicyOverride
+    """Every field, guards too."""
+    origins: dict[str, str]
+    """Field to `profile NAME`, `cluster`, `namespace` or `topic`."""
+    broken: str | None = None
+    """The rule that the combination breaks; scaling is off then."""
+
+
+def effective_policy(
+    cluster: ClusterPolicy, namespace: AutoScalePolicyOverride | None, topic: AutoScalePolicyOverride | None
+) -> EffectivePolicy:
+    """The policy that overrides lead to, by the same function as in the job."""
+    resolved = resolve_policy(*cluster, namespace, topic)
+    return EffectivePolicy(
+        profile=cluster.profile,
+        digest=policy_digest(resolved.policy),
+        policy=policy_override(resolved.policy),
+        origins=dict(resolved.origins),
+        broken=resolved.broken,
+    )
 
 
 def parse_json(body: bytes) -> object:

@@ -13,18 +13,20 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from controller.errors import Conflict, NotFound, PreconditionFailed, Unavailable
 from controller.layouts.reader import life_of, no_topic
 from controller.layouts.store import LayoutStore
 from controller.leadership.leaders import Leaders, Term
+from controller.loads import ReportedLoads
 from controller.operations.journal import Operation, list_operations
 from controller.operations.runner import OperationRunner
 from controller.outbox.announcements import layout_announcement
-from controller.policies import check_override
+from controller.policies import EffectivePolicy, check_override, effective_policy
 from controller.segments.base import SegmentStore, SegmentStoreError
 from controller.segments.no_segments import NoSegments
+from controller.segments.owners import SegmentOwners
 from decisions.autoscale.policy import ClusterPolicy
 from decisions.topic.layout import HASH_SPACE, SegmentLayout
 from decisions.topic.segment import segment_topic
@@ -43,6 +45,13 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+class Observed(NamedTuple):
+    """What stats show of the world outside."""
+
+    loads: ReportedLoads
+    owners: SegmentOwners | None
+
+
 class ScalableTopicService:
     """All operations of the admin interface. Refusals are `ControllerError`s and change nothing."""
 
@@ -53,10 +62,11 @@ class ScalableTopicService:
         operations: OperationRunner,
         segments: SegmentStore,
         policy: ClusterPolicy,
+        observed: Observed,
         now_ms: Callable[[], int],
     ) -> None:
         self._store, self._leaders, self._operations, self._segments = store, leaders, operations, segments
-        self._policy = policy
+        self._policy, self._observed = policy, observed
         self._now_ms = now_ms
 
     def create_topic(self, topic: str, initial_segments: int, properties: dict[str, str]) -> None:
@@ -133,20 +143,36 @@ class ScalableTopicService:
         return layout
 
     def stats(self, topic: str) -> dict[str, Any]:
-        """Counts of segments, their names and states, and the number of sessions of each subscription."""
+        """Counts of segments; of each its name, state, owner and newest load; sessions; the effective policy.
+
+        Loads and the policy as PIP-483 "Observability" wants. What is not known is left out: a load when none was
+        reported lately, an owner without segment topics.
+        """
         stored = self._store.existing_topic(topic)
         subscriptions = self._store.subscriptions(topic)
         layout = SegmentLayout.from_metadata(stored.metadata)
+        loads, born = self._observed.loads.of(topic), layout.created_at_ms or 0
+        names = {id: segment_topic(topic, segment) for id, segment in layout.segments.items()}
+        owners = {}
+        if self._observed.owners is not None:
+            active = [names[segment.segment_id] for segment in layout.active]
+            owners = self._observed.owners.of(topic, layout.created_at_ms, active)
+        segments: dict[int, dict[str, Any]] = {}
+        for id, segment in layout.segments.items():
+            segments[id] = {"name": names[id], "state": segment.state.value}
+            if names[id] in owners:
+                segments[id]["ownerBroker"] = owners[names[id]]
+            # A load from before is that of a deleted topic of this name.
+            if id in loads and loads[id].at >= born:
+                segments[id]["load"] = loads[id].model_dump(mode="json", by_alias=True)
         return {
             "epoch": layout.epoch,
             "totalSegments": len(layout.segments),
             "activeSegments": len(layout.active),
             "sealedSegments": len(layout.segments) - len(layout.active),
-            "segments": {
-                id: {"name": segment_topic(topic, segment), "state": segment.state.value}
-                for id, segment in layout.segments.items()
-            },
+            "segments": segments,
             "subscriptions": {name: {"consumerCount": consumers} for name, _, consumers in subscriptions},
+            "effectivePolicy": self.effective_policy(topic).model_dump(mode="json", by_alias=True),
         }
 
     def life(self, topic: str) -> int | None:
@@ -176,6 +202,11 @@ class ScalableTopicService:
     def policy(self, topic: str) -> AutoScalePolicyOverride | None:
         """The override of a topic as it was set, None when there is none."""
         return self._store.existing_topic(topic).metadata.auto_scale_policy
+
+    def effective_policy(self, topic: str) -> EffectivePolicy:
+        """The policy of a topic after resolution, with the origin of each value."""
+        namespace = self._store.namespace_policy(topic_parts(topic).full_namespace)
+        return effective_policy(self._policy, namespace, self.policy(topic))
 
     def set_policy(self, topic: str, policy: AutoScalePolicyOverride | None) -> None:
         """Replace the override of a topic; None removes it. Checked against the override of its namespace."""

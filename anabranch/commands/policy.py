@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import click
 from pydantic import ValidationError
 
+from admin.answers import Answered, Refused
+from anabranch.admin import AdminInterface, RefusedByServer
+from anabranch.connection import connected, topic_name
 from anabranch.context import Context
 from decisions.autoscale.policy import (
     POLICY_FIELDS,
@@ -34,7 +39,7 @@ def command() -> None:
 
 
 @command.command("show")
-@click.argument("topic")
+@click.argument("topic", type=topic_name, metavar="TOPIC")
 @click.option("--profile", type=_PROFILE, help="Instead of the settings' [policy] profile.")
 @click.option(
     "--cluster", type=_FILE, metavar="FILE", help="Cluster policy, instead of the settings' [policy] cluster."
@@ -42,21 +47,23 @@ def command() -> None:
 @click.option("--namespace", type=_FILE, metavar="FILE", help="Policy of the topic's namespace.")
 @click.option("--metadata", type=_FILE, metavar="FILE", help="The topic's layout record (JSON), with its own policy.")
 @click.option("--explain", is_flag=True, help="Add who set each value.")
+@click.option("--offline", is_flag=True, help="Ask no controller: the files of the settings and of the options alone.")
+@connected
 @click.pass_obj
 def show(
-    context: Context, topic: str, profile: str | None, cluster: Path | None, namespace: Path | None,
-    metadata: Path | None, explain: bool,
+    context: Context, admin: AdminInterface, output: str, topic: str, profile: str | None, cluster: Path | None,
+    namespace: Path | None, metadata: Path | None, explain: bool, offline: bool,
 ) -> None:  # fmt: skip
     """Show the effective policy of TOPIC, field by field; the most specific source wins.
 
     \b
-    Sources, from the widest: the profile's defaults, the cluster's file, the namespace's file, the topic's own
-    autoScalePolicy in --metadata. Policy files are TOML, or JSON as the admin REST interface has them.
+    The controller is asked, unless --offline, a profile or a file is given. Then the sources are, from the widest:
+    the profile's defaults, the cluster's file, the namespace's file, the topic's own autoScalePolicy in --metadata.
+    Policy files are TOML, or JSON as the admin REST interface has them.
     """
-    try:
-        topic_parts(topic)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="TOPIC") from None
+    if not (offline or profile or cluster or namespace or metadata):
+        _show_of_server(context, admin, output, topic, explain)
+        return
     configured = context.settings.policy
     chosen = profile or configured.profile
     files = {"cluster": cluster or context.settings.path(configured.cluster), "namespace": namespace, "topic": metadata}
@@ -66,11 +73,53 @@ def show(
         None if namespace is None else _read_override(namespace),
         None if metadata is None else _read_own(metadata),
     )
-    click.echo(f"# {printable(topic)}: profile {chosen}, digest {policy_digest(resolved.policy)}")
-    for line in _lines(resolved, {scope: file for scope, file in files.items() if file}, explain):
-        click.echo(line)
+    _say(output, topic, chosen, resolved, {scope: str(file) for scope, file in files.items() if file}, explain)
+
+
+def _show_of_server(context: Context, admin: AdminInterface, output: str, topic: str, explain: bool) -> None:
+    """What the controller resolves; a Pulsar only has overrides, which are laid over the settings' own policy here."""
+    reply = admin.topics.effective_policy(topic)
+    try:
+        if isinstance(reply, Answered):
+            resolved, profile = _read_effective(reply.value), str(reply.value["profile"])
+            _say(output, topic, profile, resolved, {}, explain)
+            return
+    except (ValidationError, KeyError, TypeError) as error:
+        raise RefusedByServer(f"the policy of {printable(topic)} cannot be read: {printable(str(error))}") from error
+    if not isinstance(reply, Refused) or reply.status not in (404, 405):
+        admin.expect(reply)
+    own = admin.expect(admin.topics.policy(topic))
+    wider = admin.expect(admin.topics.policy(topic_parts(topic).full_namespace))
+    configured = context.settings.policy
+    file = context.settings.path(configured.cluster)
+    read = [
+        None if found is None else AutoScalePolicyOverride.model_validate_json(json.dumps(found))
+        for found in (wider, own)
+    ]
+    click.echo(f"{admin.url} does not resolve policies: its overrides are laid over {file} here", err=True)
+    resolved = resolve_policy(configured.profile, _read_override(file), *read)
+    _say(output, topic, configured.profile, resolved, {"cluster": str(file)}, explain)
+
+
+def _read_effective(found: Any) -> ResolvedPolicy:
+    stated = AutoScalePolicyOverride.model_validate_json(json.dumps(found["policy"]))
+    policy = resolve_policy(found["profile"], None, None, stated).policy
+    return ResolvedPolicy(policy, {wire: found["origins"][wire] for wire in POLICY_FIELDS}, found.get("broken"))
+
+
+def _say(output: str, topic: str, profile: str, resolved: ResolvedPolicy, files: dict[str, str], explain: bool) -> None:
+    """Prints a policy: for people, or as the controller's REST interface has it."""
+    digest = policy_digest(resolved.policy)
+    if output == "json":
+        policy = json.loads(policy_override(resolved.policy).to_json())
+        found = {"profile": profile, "digest": digest, "policy": policy, "origins": dict(resolved.origins)}
+        click.echo(json.dumps({**found, "broken": resolved.broken}))
+        return
+    click.echo(f"# {printable(topic)}: profile {profile}, digest {digest}")
+    for line in _lines(resolved, files, explain):
+        click.echo(printable(line))
     if resolved.broken is not None:
-        click.echo(f"# scaling is off for this topic: {resolved.broken}")
+        click.echo(f"# scaling is off for this topic: {printable(resolved.broken)}")
 
 
 @command.command("check")
@@ -124,7 +173,7 @@ def _first(error: Exception) -> str:
     return str(error)
 
 
-def _lines(resolved: ResolvedPolicy, files: dict[str, Path], explain: bool) -> list[str]:
+def _lines(resolved: ResolvedPolicy, files: dict[str, str], explain: bool) -> list[str]:
     effective = policy_override(resolved.policy)
     rows = []
     for wire, known in POLICY_FIELDS.items():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 
 from controller.access.roles import READ
-from controller.policies import parse_override
+from controller.policies import EffectivePolicy, parse_override
 from controller.rest.parameters import Body, Namespace, Namespaces, Service, Topic
 from controller.rest.responses import ADMINISTERS, takes
 from schemas.metadata import AutoScalePolicyOverride
@@ -27,6 +27,12 @@ namespace_routes = APIRouter(
 def get_policy(service: Service, topic: Topic) -> Response:
     """The override of a topic as it was set; 200 without a body when there is none, as Pulsar."""
     return _policy_answer(service.policy(topic))
+
+
+@topic_routes.get("/{topic}/autoScalePolicy/effective", dependencies=READ, responses={200: {"model": EffectivePolicy}})
+def get_effective_policy(service: Service, topic: Topic) -> Response:
+    """The policy of a topic after resolution, with who set each value (not in Pulsar's REST)."""
+    return Response(service.effective_policy(topic).to_json(), media_type="application/json")
 
 
 @topic_routes.post("/{topic}/autoScalePolicy", **takes(_POLICY))

@@ -7,7 +7,7 @@ Every operation can be repeated: what was done already is left as it is, so a ca
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -150,6 +150,10 @@ class SegmentStore(ABC):
         None: it has no position there, because it was never made there or because that was lost; so nobody can say.
         `SegmentNotFound` without the segment.
         """
+
+    @abstractmethod
+    def owners(self, segments: Sequence[str]) -> dict[str, str]:
+        """`host:port` of the broker that owns each segment, by its name; those that nobody owns now are left out."""
 
     @abstractmethod
     def stats(self, segment: str) -> SegmentStats:

@@ -24,9 +24,9 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicCollection
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AlterConfigOpType,
     ConfigEntry,
@@ -65,6 +65,8 @@ TIMEOUT_SECONDS = 10.0
 """Longest wait for an answer of the brokers."""
 PROBE_SECONDS = 3.0
 """Longest wait for the answer whether the brokers are there."""
+MAX_DESCRIBED = 1_000
+"""Segments that are asked for at once."""
 SETTLE_SECONDS = 0.5
 """With replicas, the end is final when it has not moved for this long: what the leader has taken may still spread."""
 
@@ -206,6 +208,25 @@ class KafkaSegments(SegmentStore):
             self._must_exist(segment)
             found = self._positions.backlog(segment, registered.union(self._positions.named(segment)))
         return {name: found.get(name) for name in sorted(registered | found.keys())}
+
+    def owners(self, segments: Sequence[str]) -> dict[str, str]:
+        found = {}
+        for start in range(0, len(segments), MAX_DESCRIBED):
+            some = {self._name(segment): segment for segment in segments[start : start + MAX_DESCRIBED]}
+            with self._kafka.to(f"find the owners of {len(some)} segments"):
+                asked = self._admin.describe_topics(TopicCollection(list(some)), **self._kafka.limit)
+                for name, answer in asked.items():
+                    try:
+                        topic = self._kafka.answer(answer)
+                    except KafkaException as error:
+                        if code_of(error) not in NO_TOPIC:
+                            raise
+                        continue
+                    leader = topic.partitions[PARTITION].leader if topic.partitions else None
+                    if leader is not None:
+                        host = f"[{leader.host}]" if ":" in leader.host else leader.host
+                        found[some[name]] = f"{host}:{leader.port}"
+        return found
 
     def stats(self, segment: str) -> SegmentStats:
         terminated = self.is_terminated(segment)

@@ -5,7 +5,7 @@ Everything is taken as done; nothing is remembered.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from controller.segments.base import Position, SegmentStats, SegmentStore, Target, segment_name
 from schemas.metadata import HashRange
@@ -54,6 +54,9 @@ class NoSegments(SegmentStore):
         return 0
 
     def unread(self, segment: str, subscriptions: Iterable[str]) -> Mapping[str, int | None]:
+        return {}
+
+    def owners(self, segments: Sequence[str]) -> dict[str, str]:
         return {}
 
     def stats(self, segment: str) -> SegmentStats:

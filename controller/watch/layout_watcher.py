@@ -6,8 +6,9 @@ what: so any node serves any session. Each update is whole:
 `{"topic": "topic://…", "epoch": 3, "controllerBrokerUrl": "http://…", "segmentBrokers": {"4": "http:…"}, "layout": …}`
 
 `controllerBrokerUrl` is the leader, where consumers register; while there is none that is known, the node that
-answers, which takes over when it is asked. `segmentBrokers` names the node that answers for every active segment: the
-leader too.
+answers, which takes over when it is asked. `segmentBrokers` names the owner of every active segment: with segments on
+Kafka the broker that leads its partition, `host:port`, where it is known; another update follows when it moves. Without
+segment topics it is the node that answers for the segment: the leader too.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from controller.errors import NotFound
 from controller.metadata import store_paths
 from controller.metadata.base import CallbackHandle, Kind, MetadataStore, StoreError
 from controller.retries import with_jitter
+from controller.segments.owners import FRESH_SECONDS, SegmentOwners
 from controller.watch.hub import CloseReason, LayoutUpdate, WatchHub, WatchSession
+from decisions.topic.names import segment_descriptor, segment_topic_name
 
 log = logging.getLogger(__name__)
 
@@ -31,23 +34,36 @@ RETRY_DELAY_SECONDS, RETRY_JITTER_SECONDS = 1.0, 0.5
 """Time before a failed look at the store is repeated."""
 
 
-def watch_update(topic: str, layout: str, url: str) -> LayoutUpdate:
-    """The message for those who watch `topic`, whose controller is at `url`."""
+def watch_update(topic: str, layout: str, url: str, owners: SegmentOwners | None = None) -> LayoutUpdate:
+    """The message for those who watch `topic`, whose controller is at `url`; without `owners` that owns all."""
     found = json.loads(layout)
-    about = {
-        "topic": topic,
-        "epoch": found["epoch"],
-        "controllerBrokerUrl": url,
-        "segmentBrokers": {id: url for id, segment in found["segments"].items() if segment["state"] == "ACTIVE"},
-    }
+    active = {id: segment["hashRange"] for id, segment in found["segments"].items() if segment["state"] == "ACTIVE"}
+    if owners is None:
+        brokers = dict.fromkeys(active, url)
+    else:
+        names = {
+            id: segment_topic_name(topic, segment_descriptor(hashes["start"], hashes["end"], int(id)))
+            for id, hashes in active.items()
+        }
+        known = owners.of(topic, found.get("createdAtMs"), list(names.values()))
+        brokers = {id: known[name] for id, name in names.items() if name in known}
+    about = {"topic": topic, "epoch": found["epoch"], "controllerBrokerUrl": url, "segmentBrokers": brokers}
     return LayoutUpdate(found["epoch"], f'{json.dumps(about)[:-1]}, "layout": {layout}}}')
 
 
 class LayoutWatcher:
     """The hub of the node at `url`, fed with what is in `nodes` for as long as somebody watches it."""
 
-    def __init__(self, nodes: MetadataStore, url: str, known: Callable[[str], bool] = lambda url: True) -> None:
-        """`known`: whether clients may be sent to an address that the store has."""
+    def __init__(
+        self,
+        nodes: MetadataStore,
+        url: str,
+        known: Callable[[str], bool] = lambda url: True,
+        owners: SegmentOwners | None = None,
+    ) -> None:
+        """`known`: whether clients may be sent to an address; `owners`: of segments that are topics."""
+        self._owners = owners
+        self._refresh: asyncio.TimerHandle | None = None
         self._known = known
         self.hub = WatchHub(self._load, self._unwatch)
         self._nodes = nodes
@@ -64,9 +80,14 @@ class LayoutWatcher:
     def start(self) -> None:
         """Called in the event loop that the sessions live in."""
         self._loop = asyncio.get_running_loop()
+        if self._owners is not None:
+            self._owners.on_change.append(self._look_soon)
+            self._look_at_all()
 
     def stop(self) -> None:
         """Ends all sessions; harmless when done before."""
+        if self._refresh is not None:
+            self._refresh.cancel()
         self.hub.stop()
 
     async def session(self, topic: str, since: int | None) -> WatchSession:
@@ -91,10 +112,8 @@ class LayoutWatcher:
         """Before the first read, so that no change after it is missed."""
 
         def changed(_: str, kind: Kind) -> None:
-            if kind is not Kind.CHILDREN and self._loop is not None:
-                # At the very end of the process the loop may be closed already; nobody watches any more then.
-                with contextlib.suppress(RuntimeError):
-                    self._loop.call_soon_threadsafe(self._look_again, topic)
+            if kind is not Kind.CHILDREN:
+                self._look_soon(topic)
 
         return [self._nodes.watch(path, changed, below=False) for path in _paths(topic)]
 
@@ -104,6 +123,20 @@ class LayoutWatcher:
         watch = self._watches.pop(topic, None)
         if watch is not None:
             watch.add_done_callback(_cancel)
+
+    def _look_soon(self, topic: str) -> None:
+        """From any thread."""
+        if self._loop is not None:
+            # At the very end of the process the loop may be closed already; nobody watches any more then.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._look_again, topic)
+
+    def _look_at_all(self) -> None:
+        """Owners change without a change in the store."""
+        assert self._loop is not None
+        for topic in tuple(self._watches):
+            self._look_again(topic)
+        self._refresh = self._loop.call_later(with_jitter(FRESH_SECONDS, FRESH_SECONDS / 10), self._look_at_all)
 
     def _look_again(self, topic: str) -> None:
         if self._loop is None or not self.hub.is_watched(topic):
@@ -147,7 +180,7 @@ class LayoutWatcher:
         url = leader.value.decode("utf-8", "replace") if leader else self._url
         if not self._known(url):
             url = self._url
-        return layout.version, watch_update(topic, layout.value.decode(), url)
+        return layout.version, watch_update(topic, layout.value.decode(), url, self._owners)
 
 
 def _paths(topic: str) -> list[str]:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from decisions.autoscale.policy import POLICY_FIELDS, Policy, policy_override
-from tests.anabranch.conftest import run, stranger
+from tests.anabranch.conftest import run, run_any, stranger
 from tests.controller.conftest import NOWHERE
 
 CLOSED = f"http://{NOWHERE}"
@@ -117,3 +117,49 @@ def test_a_server_that_keeps_another_policy_than_it_was_sent_is_told_on():
     assert done.exit_code == 1
     assert "the server has kept another policy of acme/shop: {}" in done.stderr
     assert [method for method, _, _ in forgetful.asked] == ["GET", "POST", "GET"]
+
+
+def shown_policy(url, *arguments):
+    done = run_any(url, "policy", "show", *arguments)
+    assert done.exit_code == 0, done.output
+    rows = (row.split(" = ") for row in done.stdout.splitlines() if " = " in row)
+    return {wire: tuple(rest.split(None, 1)) for wire, rest in rows}, done
+
+
+def test_policy_show_asks_the_controller_what_a_topics_policy_is_and_who_set_it(topics, controller, namespace):
+    topic = f"topic://{namespace}/orders"
+    topics("create", topic)
+    topics("policy", "set", namespace, "--merge-window-seconds", "30", "--max-segments", "5")
+    topics("policy", "set", topic, "--max-segments", "7")
+    rows, done = shown_policy(controller.url, topic, "--explain")
+    assert len(rows) == len(POLICY_FIELDS)
+    assert rows["maxSegments"] == ("7", "# topic")
+    assert rows["mergeWindowSeconds"] == ("30", "# namespace")
+    assert rows["enabled"] == ("true", "# profile default")
+    stats = controller.client.get(f"/admin/v2/scalable/{namespace}/orders/stats").json()["effectivePolicy"]
+    assert (stats["policy"]["maxSegments"], stats["origins"]["maxSegments"], stats["broken"]) == (7, "topic", None)
+    assert f"digest {stats['digest']}" in done.stdout
+    as_json = json.loads(run_any(controller.url, "policy", "show", topic, "--output", "json").stdout)
+    assert as_json == stats
+    assert shown_policy(CLOSED, topic, "--offline")[0]["maxSegments"] == ("64",)
+    for refused, code in (
+        (run_any(controller.url, "policy", "show", f"{topic}2"), 1),
+        (run_any(CLOSED, "policy", "show", topic), 3),
+    ):
+        assert (refused.exit_code, refused.stdout) == (code, "")
+
+
+@pytest.mark.process
+def test_policy_show_lays_the_overrides_of_a_pulsar_over_the_own_settings():
+    def answer(value, status=200):
+        return status, {"Content-Type": "application/json"}, json.dumps(value).encode()
+
+    overrides = [
+        answer({"reason": "HTTP 404 Not Found"}, 404),
+        answer({"maxSegments": 7}),
+        answer({"maxSegments": 5, "minSegments": 2}),
+    ]
+    with stranger(*overrides) as pulsar:
+        rows, done = shown_policy(pulsar.url, "topic://a/b/c", "--explain")
+    assert (rows["maxSegments"], rows["minSegments"]) == (("7", "# topic"), ("2", "# namespace"))
+    assert "does not resolve policies" in done.stderr

@@ -170,7 +170,12 @@ def test_split_and_merge_as_pulsar(topics: Topics) -> None:
     assert layout.segments[4].parent_ids == [3, 2]
     assert (layout.epoch, layout.next_segment_id, layout.properties) == (2, 5, {"owner": "me"})
     base = f"segment://{topics.namespace}/t1"
-    assert topics.call("GET", "/t1/stats").json() == {
+    stats = topics.call("GET", "/t1/stats").json()
+    assert (stats["effectivePolicy"]["profile"], stats.pop("effectivePolicy")["policy"]["maxSegments"]) == (
+        "default",
+        64,
+    )
+    assert stats == {
         "epoch": 2,
         "totalSegments": 5,
         "activeSegments": 2,

@@ -1,0 +1,152 @@
+"""The newest load of a topic's segments, as reporters said it on Kafka, for people who ask (PIP-483 "Observability").
+
+Stage: asked by `controller.service` for the stats of one topic, and by nothing else: the controller decides nothing by
+load. The end of `segment-stats` is read when somebody asks, within bounds, and what was read is kept for some seconds.
+So nothing is read while nobody asks, and stats never wait for a Kafka that is away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
+
+from schemas.base import Wire
+from schemas.kafka_connection import KafkaConnection
+from schemas.messages import SegmentStats, parse_message
+
+log = logging.getLogger(__name__)
+
+SOURCE = "segment-stats"
+WINDOW_MS = 30_000
+"""How far back is read: reporters sample every 10 s (PIP-483)."""
+KEPT_SECONDS = 5.0
+MAX_READ_SECONDS = 1.5
+MAX_ANSWER_SECONDS = 2.0
+"""Longest wait for brokers that can be connected to."""
+ASK_SECONDS = 0.2
+"""Time between two looks whether they can."""
+MAX_READ_BYTES = 64 * 1_048_576
+PAUSE_SECONDS = 15.0
+"""After Kafka did not answer, it is not asked for so long."""
+MAX_KEPT = 100
+"""Topics whose loads are kept."""
+
+
+class ReportedLoad(Wire):
+    """The rates of one segment, per second over 60 s (PIP-483 "SegmentLoadStats"), who measured them, and when."""
+
+    msg_rate_in: float
+    bytes_rate_in: float
+    msg_rate_out: float
+    bytes_rate_out: float
+    reporter: str
+    at: int
+    """When Kafka took the sample in, ms since 1970."""
+
+
+class ReportedLoads:
+    """Reads for one caller at a time; any number of threads."""
+
+    def __init__(self, kafka: KafkaConnection, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:
+        self._kafka, self._now_ms = kafka, now_ms
+        self._alone = threading.Lock()
+        self._kept: dict[str, tuple[float, dict[int, ReportedLoad]]] = {}
+        self._not_before = 0.0
+
+    def of(self, topic: str) -> dict[int, ReportedLoad]:
+        """The newest load of each segment that was reported in the last `WINDOW_MS`, by the segment's id.
+
+        Empty when there is none, Kafka does not answer, or others ask too much.
+        """
+        found = self._fresh(topic)
+        if found is not None or not self._alone.acquire(timeout=MAX_READ_SECONDS):
+            return found or {}
+        try:
+            found = self._fresh(topic)
+            if found is None and time.monotonic() >= self._not_before:
+                found = self._read(topic)
+                self._kept.pop(topic, None)
+                while len(self._kept) >= MAX_KEPT:
+                    self._kept.pop(next(iter(self._kept)))
+                self._kept[topic] = time.monotonic(), found
+            return found or {}
+        except KafkaException as error:
+            self._not_before = time.monotonic() + PAUSE_SECONDS
+            log.info("the loads of %s cannot be read now: %s", topic, error)
+            return {}
+        finally:
+            self._alone.release()
+
+    def _fresh(self, topic: str) -> dict[int, ReportedLoad] | None:
+        kept = self._kept.get(topic)
+        return kept[1] if kept is not None and time.monotonic() < kept[0] + KEPT_SECONDS else None
+
+    def _read(self, topic: str) -> dict[int, ReportedLoad]:
+        down: list[KafkaError] = []
+        consumer = Consumer(
+            self._kafka.librdkafka(
+                {
+                    "group.id": "anabranch-loads",
+                    "client.id": "anabranch-loads",
+                    "enable.auto.commit": False,
+                    "enable.partition.eof": True,
+                    "log_level": 0,
+                    "error_cb": lambda error: (
+                        down.append(error) if error.code() == KafkaError._ALL_BROKERS_DOWN else None
+                    ),
+                }
+            )
+        )
+        with contextlib.closing(consumer):
+            known = _partitions(consumer, down)
+            since = self._now_ms() - WINDOW_MS
+            times = [TopicPartition(SOURCE, number, since) for number in known]
+            starts = consumer.offsets_for_times(times, timeout=MAX_ANSWER_SECONDS)
+            open_partitions = {start.partition for start in starts if start.offset not in (OFFSET_END, -1)}
+            if not open_partitions:
+                return {}
+            consumer.assign([start for start in starts if start.partition in open_partitions])
+            return _newest(consumer, topic, open_partitions)
+
+
+def _partitions(consumer: Consumer, down: list[KafkaError]) -> list[int]:
+    """Those of the Kafka topic. `KafkaException` at once when no broker can be connected to, as `down` says."""
+    end = time.monotonic() + MAX_ANSWER_SECONDS
+    while True:
+        try:
+            return list(consumer.list_topics(SOURCE, timeout=ASK_SECONDS).topics[SOURCE].partitions)
+        except KafkaException:
+            consumer.poll(0)
+            if down or time.monotonic() > end:
+                raise
+
+
+def _newest(consumer: Consumer, topic: str, partitions: set[int]) -> dict[int, ReportedLoad]:
+    """What is found until the end of every partition, or until a bound is met."""
+    found: dict[int, ReportedLoad] = {}
+    key, end, size = topic.encode(), time.monotonic() + MAX_READ_SECONDS, 0
+    while partitions and size < MAX_READ_BYTES and (left := end - time.monotonic()) > 0:
+        for message in consumer.consume(1_000, min(left, 0.1)):
+            error = message.error()
+            if error is not None:
+                if error.code() != KafkaError._PARTITION_EOF:
+                    raise KafkaException(error)
+                partitions.discard(message.partition() or 0)
+                continue
+            value = message.value()
+            size += len(value or b"")
+            if message.key() != key:
+                continue
+            sample = parse_message(SOURCE, key, value)
+            if not isinstance(sample, SegmentStats):
+                continue
+            at = message.timestamp()[1]
+            for one in sample.segments:
+                if one.id not in found or found[one.id].at <= at:
+                    found[one.id] = ReportedLoad(**one.model_dump(exclude={"id"}), reporter=sample.reporter, at=at)
+    return found

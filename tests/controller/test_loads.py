@@ -1,0 +1,56 @@
+"""Stats show the load that reporters said on Kafka, and wait for no Kafka that is away."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from controller.loads import PAUSE_SECONDS, ReportedLoads
+from schemas.kafka_connection import KafkaConnection
+from tests.controller.conftest import NOWHERE, run_controller
+
+NAME = "acme/loads/t"
+PATH = f"/admin/v2/scalable/{NAME}"
+
+
+def sample(reporter: str, *segments: int, rate: float) -> bytes:
+    rates = {"msgRateIn": rate, "bytesRateIn": rate, "msgRateOut": 0, "bytesRateOut": 0.5}
+    found = {"v": 1, "topic": f"topic://{NAME}", "reporter": reporter, "sampledAt": 1}
+    return json.dumps(found | {"segments": [{"id": id, **rates} for id in segments]}).encode()
+
+
+@pytest.mark.broker
+def test_stats_show_the_newest_load_of_each_segment_that_was_reported_in_this_life(kafka: str, tmp_path: Path) -> None:
+    producer = Producer({"bootstrap.servers": kafka})
+
+    def report(value: bytes, ago: int = 0, key: str = f"topic://{NAME}") -> None:
+        producer.produce("segment-stats", value, key.encode(), timestamp=time.time_ns() // 1_000_000 - ago)
+
+    for ago, one in ((29_000, sample("old", 0, 1, rate=1)), (500, sample("broker-1", 0, rate=7)), (100, b"no JSON")):
+        report(one, ago)
+    report(sample("another", 1, rate=9), key="topic://acme/loads/other")
+    producer.flush(10)
+    with run_controller(tmp_path / "layouts.db", kafka) as running:
+        assert running.client.put(f"{PATH}?numInitialSegments=3").status_code == 204
+        segments = running.client.get(f"{PATH}/stats").json()["segments"]
+        loads = {id: segment.get("load") for id, segment in segments.items()}
+        assert {id: load and (load["reporter"], load["msgRateIn"]) for id, load in loads.items()} == {
+            "0": ("broker-1", 7.0), "1": ("old", 1.0), "2": None,
+        }  # fmt: skip
+        assert loads["0"].keys() == {"msgRateIn", "bytesRateIn", "msgRateOut", "bytesRateOut", "reporter", "at"}
+        # Another life of the topic, by the clock of the test far in the future.
+        running.client.delete(PATH)
+        running.clock.now = 4_000_000_000_000
+        running.client.put(f"{PATH}?numInitialSegments=3")
+        assert not any("load" in one for one in running.client.get(f"{PATH}/stats").json()["segments"].values())
+
+
+@pytest.mark.process
+def test_stats_wait_for_a_kafka_that_is_away_once_and_a_moment_only() -> None:
+    loads, began = ReportedLoads(KafkaConnection(NOWHERE)), time.monotonic()
+    assert all(loads.of(f"topic://{NAME}") == {} for _ in range(100))
+    assert time.monotonic() - began < PAUSE_SECONDS / 3
