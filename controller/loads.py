@@ -95,6 +95,7 @@ class ReportedLoads:
                     "client.id": "anabranch-loads",
                     "enable.auto.commit": False,
                     "enable.partition.eof": True,
+                    "fetch.wait.max.ms": 50,
                     "log_level": 0,
                     "error_cb": lambda error: (
                         down.append(error) if error.code() == KafkaError._ALL_BROKERS_DOWN else None
@@ -104,6 +105,8 @@ class ReportedLoads:
         )
         with contextlib.closing(consumer):
             known = _partitions(consumer, down)
+            if not known:
+                return {}
             since = self._now_ms() - WINDOW_MS
             times = [TopicPartition(SOURCE, number, since) for number in known]
             starts = consumer.offsets_for_times(times, timeout=MAX_ANSWER_SECONDS)

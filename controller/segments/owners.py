@@ -67,6 +67,9 @@ class SegmentOwners:
         except ControllerError as error:
             self._not_before = time.monotonic() + PAUSE_SECONDS
             log.info("the owners of the segments of %s are not known now: %s", topic, error)
+        except Exception:
+            self._not_before = time.monotonic() + PAUSE_SECONDS
+            log.exception("the owners of the segments of %s cannot be found", topic)
         finally:
             with self._lock:
                 self._looks.pop(topic, None)
