@@ -6,14 +6,15 @@ with each. Only generations count that led to the state of the last one: it, and
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import accumulate, groupby
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -66,31 +67,37 @@ def free_generation(generation: str, is_used: Callable[[str], bool]) -> str:
 
 Place = tuple[int, int]
 """When the generation began, and the batch id in it: sorts batches as they were run."""
+_BATCH_COLUMNS = ("generation", "batch_id", "batch_at", "samples_accepted", "events", "decisions", "holds")
+_LOAD_BYTES, _ROW_BYTES = 128, 4096
+"""Of a row in memory: a load, and one of the tables with layouts or snapshots in them."""
+_NUMBERS = 1 << 21
+"""Batches of one time are told apart by the lower bits of their numbers."""
 
 
 class Batches:
-    """The batches of all generations that count, from the table `batches`."""
+    """The batches of all generations that count, from the table `batches`; arrays, for there may be millions."""
 
     def __init__(self, batches: pa.Table) -> None:
-        columns = (batches["generation"].to_pylist(), batches["batch_id"].to_pylist(), _millis(batches["batch_at"]))
-        rows = list(zip(*columns, strict=True))
-        began: dict[str, int] = {}
-        for generation, _, at in rows:
-            began[generation] = min(at, began.get(generation, at))
-        self.generations: list[str] = _lineage(sorted(began, key=lambda generation: began[generation]))
+        numbers = batches["batch_id"].to_numpy()
+        ats = np.array(_millis(batches["batch_at"]), np.int64)
+        encoded = pa.chunked_array(batches["generation"]).combine_chunks().dictionary_encode()
+        names, codes = encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
+        began = np.full(len(names), np.iinfo(np.int64).max, np.int64)
+        np.minimum.at(began, codes, ats)
+        last = np.full(len(names), -1, np.int64)
+        np.maximum.at(last, codes, numbers)
+        self.generations: list[str] = _lineage([names[code] for code in np.argsort(began, kind="stable")])
         """Oldest first."""
-        self._first = began[self.generations[0]] if self.generations else 0
-        self._known: dict[tuple[int, int], Place] = {
-            (number, at): (began[generation], number) for generation, number, at in rows
-        }
-        times = sorted((place, at) for (_, at), place in self._known.items())
-        self._order = [place for place, _ in times]
-        self._newest = list(accumulate((at for _, at in times), max))
+        self._first = int(began[names.index(self.generations[0])]) if self.generations else 0
+        self._began: list[int] = sorted(began.tolist())
+        self._last = dict(zip(began.tolist(), last.tolist(), strict=True))
+        keys = _key(numbers, ats)
+        order = np.argsort(keys, kind="stable")
+        self._keys, self._places = keys[order], np.column_stack([began[codes], numbers])[order]
+        ranked = np.lexsort((self._places[:, 1], self._places[:, 0]))
+        self._ranked, self._bytes = self._places[ranked], _bytes_of(batches)[order][ranked]
+        self._newest = np.maximum.accumulate(ats[order][ranked]) if len(ranked) else ats
         """Of each batch and those before it, the latest time."""
-        self._began = sorted(began.values())
-        self._last = {began[generation]: 0 for generation in began}
-        for generation, number, _ in rows:
-            self._last[began[generation]] = max(number, self._last[began[generation]])
 
     def place(self, number: int, at: int) -> Place | None:
         """Where a row of that batch id and time belongs; None: to a generation that does not count.
@@ -98,21 +105,53 @@ class Batches:
         A batch that is not in the table was the last of its generation, and the job died in it; or it was the first of
         a generation that has no other.
         """
-        place = self._known.get((number, at))
-        if place is None:
+        found = self._row(number, at)
+        if found is None:
             began = max((start for start in self._began if start <= at), default=at)
             place = (began, number) if number > self._last.get(began, -1) else (at, number)
+        else:
+            place = (int(self._places[found][0]), int(self._places[found][1]))
         return place if place[0] >= self._first else None
 
     def is_set_back(self, number: int, at: int) -> bool:
         """Whether a batch before that one had a later time."""
         place = self.place(number, at)
-        before = 0 if place is None else bisect_left(self._order, place)
-        return before > 0 and self._newest[before - 1] > at
+        before = 0 if place is None else self._rank(place)
+        return before > 0 and bool(self._newest[before - 1] > at)
 
     def is_complete(self, number: int, at: int) -> bool:
         """Whether the batch's own row is there, which is written last."""
-        return (number, at) in self._known
+        return self._row(number, at) is not None
+
+    def chunks(self, most_bytes: int) -> list[Place]:
+        """The place that each chunk but the first begins with, so that each is some `most_bytes` in memory, or one
+        batch."""
+        filled = np.cumsum(self._bytes) // most_bytes
+        begins = np.flatnonzero(np.diff(filled, prepend=0)) if len(filled) else filled
+        return [(int(began), int(number)) for began, number in self._ranked[begins]]
+
+    def _rank(self, place: Place) -> int:
+        """How many batches on record come before a place."""
+        began, number = place
+        first, end = (int(np.searchsorted(self._ranked[:, 0], began, side)) for side in ("left", "right"))
+        return first + int(np.searchsorted(self._ranked[first:end, 1], number))
+
+    def _row(self, number: int, at: int) -> int | None:
+        found = int(np.searchsorted(self._keys, _key(number, at)))
+        known = found < len(self._keys) and self._keys[found] == _key(number, at)
+        return found if known and self._places[found][1] == number else None
+
+
+def _key(number: Any, at: Any) -> Any:
+    return at * _NUMBERS + number % _NUMBERS
+
+
+def _bytes_of(batches: pa.Table) -> npt.NDArray[np.int64]:
+    if "samples_accepted" not in batches.column_names:
+        return np.zeros(len(batches), np.int64)
+    rows = sum(batches[name].to_numpy() for name in ("events", "decisions", "holds"))
+    weights: npt.NDArray[np.int64] = rows * _ROW_BYTES + batches["samples_accepted"].to_numpy() * _LOAD_BYTES
+    return weights
 
 
 def _lineage(generations: list[str]) -> list[str]:
@@ -128,7 +167,7 @@ def _lineage(generations: list[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class History:
-    """All rows that count, each table sorted by `place`, which numbers the batches in their order."""
+    """All rows that count, or a chunk of them, each table sorted by `place`: the number of the batch in their order."""
 
     generation: str | None
     """The last one; None: the job has never written."""
@@ -140,7 +179,7 @@ class History:
 
     def topics(self) -> list[str]:
         """Every topic of which there is a row."""
-        names = {row for name in _TIME_OF if name != DEAD_LETTERS.name for row in _subjects(self.tables[name])}
+        names = {row for name, rows in self.tables.items() if name != DEAD_LETTERS.name for row in _subjects(rows)}
         return sorted(names - {EVERY_TOPIC})
 
     def of_bucket(self, topics: Collection[str]) -> Iterator[RecordedBatch]:
@@ -165,65 +204,99 @@ class History:
             )
 
 
-ReadColumns = Callable[[Table, Sequence[str]], pa.Table]
-"""All rows of a table of the lake, cut to some columns; none when the table is missing (`lake.tables.read_columns`)."""
+HISTORY_TABLES = (EVENTS, SEGMENT_LOAD, DEAD_LETTERS, DECISIONS, HOLDS)
+"""What holds what a batch accepted and said."""
 
 
-def read_history(read: ReadColumns) -> History:
-    """The history that is on record where `read` reads."""
-    batches = read(BATCHES, ("generation", "batch_id", "batch_at"))
-    tables = (EVENTS, SEGMENT_LOAD, DEAD_LETTERS, DECISIONS, HOLDS)
-    found = {
-        table.name: read(table, (*_COLUMNS[table.name], "batch_id", _TIME_OF[table.name])) for table in tables
-    }  # fmt: skip
-    return history_of(batches, found)
+def columns_of(table: Table) -> tuple[str, ...]:
+    """The columns of a table that are needed of it."""
+    return _BATCH_COLUMNS if table is BATCHES else (*_COLUMNS[table.name], "batch_id", _TIME_OF[table.name])
+
+
+class HistoryRows:
+    """Rows on their way from the tables into a history, any number at a time and in any order."""
+
+    def __init__(self, known: Batches, begins: Sequence[Place] = ()) -> None:
+        """`begins`: as `Batches.chunks` answers it."""
+        self._known, self._begins = known, begins
+        self.topics: set[str] = set()
+        """Every topic of which there is a row."""
+        self.next_offsets: dict[str, dict[int, int]] = {}
+        """By Kafka topic and partition: the offset behind the last record of which something is on record."""
+
+    def take(self, name: str, rows: pa.Table) -> tuple[pa.Table, npt.NDArray[np.int64]]:
+        """Of rows of a table those that a history needs, and the chunk that each belongs to."""
+        keys, owners = _batches_of(name, rows)
+        places = [self._known.place(*key) for key in keys]
+        chunks = np.array([-1 if place is None else bisect_right(self._begins, place) for place in places], np.int64)
+        all_chunks = chunks[owners] if len(rows) else owners
+        kept, chunk = rows.filter(pa.array(all_chunks >= 0)), all_chunks[all_chunks >= 0]
+        _take_offsets(self.next_offsets, name, kept)
+        if name == DEAD_LETTERS.name:
+            return kept.slice(0, 0), chunk[:0]
+        self.topics.update(_subjects(kept))
+        self.topics.discard(EVERY_TOPIC)
+        if name == EVENTS.name:
+            # A tick changes nothing but by the decisions and holds that come of it, and those are on record; unless the
+            # job's clock was set back before it.
+            is_needed = np.array([self._known.is_set_back(*key) for key in keys], np.bool_)
+            is_needed = is_needed[owners][all_chunks >= 0] if len(rows) else is_needed
+            wanted = pc.or_(pc.not_equal(kept["type"], "tick"), pa.array(is_needed))
+            kept, chunk = kept.filter(wanted), chunk[wanted.to_numpy()]
+        return kept, chunk
 
 
 def history_of(batches: pa.Table, tables: Mapping[str, pa.Table]) -> History:
-    """The history out of rows of `batches` and of the five tables that hold what a batch accepted and said."""
+    """The whole history out of rows of `batches` and of `HISTORY_TABLES`."""
     known = Batches(batches)
-    ids: dict[str, list[tuple[int, int]]] = {}
-    for name, table in tables.items():
-        ids[name] = list(zip(table["batch_id"].to_pylist(), _millis(table[_TIME_OF[name]]), strict=True))
-    placed = {key: place for key in {key for keys in ids.values() for key in keys} if (place := known.place(*key))}
+    rows = HistoryRows(known)
+    kept = {name: rows.take(name, table)[0] for name, table in tables.items()}
+    return replace(history_chunk(known, kept), next_offsets=rows.next_offsets)
+
+
+def history_chunk(known: Batches, tables: Mapping[str, pa.Table]) -> History:
+    """A part of the history: the rows of some batches as `HistoryRows` has kept them, all of each batch."""
+    read = {name: _batches_of(name, table) for name, table in tables.items()}
+    placed = {key: place for keys, _ in read.values() for key in keys if (place := known.place(*key))}
     ordered = sorted(placed, key=lambda key: placed[key])
     number = {key: position for position, key in enumerate(ordered)}
     found: dict[str, pa.Table] = {}
     for name, table in tables.items():
-        places = pa.array([number.get(key) for key in ids[name]], pa.int64())
-        kept = table.select(_COLUMNS[name]).append_column("place", places).filter(pc.is_valid(places))
-        order = [(column, "ascending") for column in ("place", *_ORDER.get(name, ()))]
-        found[name] = kept.sort_by(order)
+        keys, owners = read[name]
+        places = np.array([number[key] for key in keys], np.int64)[owners] if len(table) else owners
+        kept = table.select(_COLUMNS[name]).append_column("place", pa.array(places, pa.int64()))
+        found[name] = kept.sort_by([(column, "ascending") for column in ("place", *_ORDER.get(name, ()))])
     return History(
         generation=known.generations[-1] if known.generations else None,
-        tables={**found, EVENTS.name: _without_ticks(found[EVENTS.name], [known.is_set_back(*key) for key in ordered])},
+        tables=found,
         times=[(at, known.is_complete(batch_id, at)) for batch_id, at in ordered],
-        next_offsets=_next_offsets(found),
+        next_offsets={},
     )
 
 
-_ORDER = {SEGMENT_LOAD.name: ("kafka_partition", "kafka_offset", "segment_id")}
+def _batches_of(name: str, rows: pa.Table) -> tuple[list[tuple[int, int]], npt.NDArray[np.int64]]:
+    """The number and time of each batch that rows are of, and which of them each row is of."""
+    pairs = np.column_stack([rows["batch_id"].to_numpy(), np.array(_millis(rows[_TIME_OF[name]]), np.int64)])
+    found, owners = np.unique(pairs.astype(np.int64), axis=0, return_inverse=True)
+    return [(int(number), int(at)) for number, at in found], owners.reshape(-1).astype(np.int64)
 
 
-def _without_ticks(events: pa.Table, is_set_back: Sequence[bool]) -> pa.Table:
-    """A tick changes nothing but by the decisions and holds that come of it, and those are on record; unless the job's
-    clock was set back before it."""
-    places = pa.array([place for place, is_needed in enumerate(is_set_back) if is_needed], pa.int64())
-    return events.filter(pc.or_(pc.not_equal(events["type"], "tick"), pc.is_in(events["place"], places)))
+_ORDER = {
+    SEGMENT_LOAD.name: ("kafka_partition", "kafka_offset", "segment_id"),
+    DECISIONS.name: ("seq",), HOLDS.name: ("seq",),
+}  # fmt: skip
 
 
-def _next_offsets(tables: Mapping[str, pa.Table]) -> dict[str, dict[int, int]]:
-    offsets: dict[str, dict[int, int]] = {}
-    for name in (EVENTS.name, DEAD_LETTERS.name, SEGMENT_LOAD.name):
-        table = tables[name]
-        if name == SEGMENT_LOAD.name:
-            table = table.append_column("kafka_topic", pa.repeat(pa.scalar(SEGMENT_STATS.name), len(table)))
-        newest = table.group_by(["kafka_topic", "kafka_partition"]).aggregate([("kafka_offset", "max")])
-        for row in newest.to_pylist():
-            of_topic = offsets.setdefault(row["kafka_topic"], {})
-            partition = row["kafka_partition"]
-            of_topic[partition] = max(of_topic.get(partition, 0), row["kafka_offset_max"] + 1)
-    return offsets
+def _take_offsets(offsets: dict[str, dict[int, int]], name: str, table: pa.Table) -> None:
+    if name == SEGMENT_LOAD.name:
+        table = table.append_column("kafka_topic", pa.repeat(pa.scalar(SEGMENT_STATS.name), len(table)))
+    elif name not in (EVENTS.name, DEAD_LETTERS.name):
+        return
+    newest = table.group_by(["kafka_topic", "kafka_partition"]).aggregate([("kafka_offset", "max")])
+    for row in newest.to_pylist():
+        of_topic = offsets.setdefault(row["kafka_topic"], {})
+        partition = row["kafka_partition"]
+        of_topic[partition] = max(of_topic.get(partition, 0), row["kafka_offset_max"] + 1)
 
 
 def _event(row: Mapping[str, Any]) -> RawRecord:

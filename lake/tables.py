@@ -109,6 +109,28 @@ def read_columns(lake: str | Path, table: Table, columns: Sequence[str]) -> pa.T
     return rows.select(columns)
 
 
+def stream_columns(lake: str | Path, table: Table, columns: Sequence[str], rows: int) -> Iterator[pa.Table]:
+    """All rows of a table in no order, cut to some columns, at most `rows` at a time; none when it is missing.
+
+    Optional columns that an older release did not write are null. Raises `DeltaError` or `OSError`.
+    """
+    delta = open_table(lake, table)
+    if delta is None:
+        return
+    schema = pa.schema([arrow_schema(table.row).field(name) for name in columns])
+    stored = pa.schema(delta.schema().to_arrow()).names
+    there = [field.name for field in schema if field.name in stored or not field.nullable]
+    scanner = delta.to_pyarrow_dataset().scanner(
+        columns=there, batch_size=rows, batch_readahead=1, fragment_readahead=1, use_threads=False
+    )
+    for batch in scanner.to_batches():
+        if batch.num_rows:
+            yield pa.table(
+                [batch[field.name].cast(field.type) if field.name in there else pa.nulls(len(batch), field.type)
+                 for field in schema], schema=schema,
+            )  # fmt: skip
+
+
 class OpenTable:
     """A table that is kept open for a long time.
 

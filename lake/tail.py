@@ -7,7 +7,7 @@ A look at a table in which nothing is new costs a millisecond, regardless of its
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from datetime import timezone
 from typing import Any
 
@@ -25,6 +25,9 @@ COMMITTED_AT = "_commit_timestamp"
 
 BACKLOG_VERSIONS = 3000
 """Versions that a tail looks back on at first: a second of reading; older rows are history, not the present."""
+
+_ADDED = ["_change_type", "_commit_version", COMMITTED_AT]
+"""Columns that a change data feed adds."""
 
 StoredRow = dict[str, Any]
 """A row as it was read: column to value."""
@@ -131,6 +134,35 @@ def committed_rows(
         return _read_cdf(table, first, newest, columns, order, where)
     except DeltaError:
         return _read_cdf(table, _first_remembered(table, first, newest), newest, columns, order, where)
+
+
+def newest_commit(table: DeltaTable, column: str, value: int) -> Iterator[pa.RecordBatch] | None:
+    """The rows of the newest commit that appended rows with a value in a column, without what a commit adds to them.
+
+    None: the log no longer reaches back to it. Raises `DeltaError`.
+    """
+    newest, span = table.version(), 16
+    while True:
+        first = max(0, newest - span)
+        try:
+            found = pa.table(
+                table.load_cdf(
+                    starting_version=first,
+                    ending_version=newest,
+                    columns=[column, "_commit_version"],
+                    predicate=f"{column} = {value}",
+                )
+            )
+        except DeltaError:
+            return None
+        if found.num_rows or not first:
+            break
+        span *= 8
+    if not found.num_rows:
+        return None
+    version = max(found["_commit_version"].to_pylist())
+    rows = table.load_cdf(starting_version=version, ending_version=version, predicate=f"{column} = {value}")
+    return (batch.drop_columns(_ADDED) for batch in pa.RecordBatchReader.from_stream(rows))
 
 
 def newest_rows(table: DeltaTable, limit: int) -> list[StoredRow]:

@@ -20,10 +20,11 @@ from pyspark.sql.streaming import StreamingQuery
 from engine.families import bucket_packer
 from engine.kernel.packing import PACKED_DDL
 from engine.kernel.records import OUTPUT_DDL
-from engine.kernel.settings import EngineSettings
+from engine.kernel.settings import EngineSettings, Repeated
 from lake.job_lease import Claim, JobLease, hold_lake
 from schemas.settings import Settings, SettingsError
 from streaming.checkpoint import CheckpointUnfit, check_place, holder_name, lock_checkpoint, read_place
+from streaming.pinned import pin_settings
 from streaming.policy import NotAnnounced, announce_policy, configured_policy
 from streaming.processor import BucketProcessor
 from streaming.rebuild import STATE_DDL, first_start
@@ -68,7 +69,7 @@ def engine_settings(settings: Settings) -> EngineSettings:
     )
 
 
-def operator_output(spark: SparkSession, settings: Settings) -> DataFrame:
+def operator_output(spark: SparkSession, settings: Settings, repeated: Repeated | None = None) -> DataFrame:
     """The streaming frame from Kafka to the operator's output (`OUTPUT_DDL`)."""
     stream = settings.stream
     start = first_start(files_of(spark, checkpoint_of(settings)))
@@ -87,7 +88,11 @@ def operator_output(spark: SparkSession, settings: Settings) -> DataFrame:
     state = None if start is None else spark.read.schema(STATE_DDL).parquet(start.state).groupBy("bucket")
     with _workers_of_their_own(spark, "state"):
         return packed.groupBy("bucket").transformWithState(
-            BucketProcessor(engine_settings(settings), spool_of(settings)), OUTPUT_DDL, "Append", "None", state
+            BucketProcessor(engine_settings(settings), spool_of(settings), repeated),
+            OUTPUT_DDL,
+            "Append",
+            "None",
+            state,
         )
 
 
@@ -106,14 +111,16 @@ def _workers_of_their_own(spark: SparkSession, stage: str) -> Iterator[None]:
         del environment[STAGE_VARIABLE]
 
 
-def start_query(spark: SparkSession, settings: Settings, sink: LakeSink) -> StreamingQuery:
+def start_query(
+    spark: SparkSession, settings: Settings, sink: LakeSink, repeated: Repeated | None = None
+) -> StreamingQuery:
     """Puts the cluster's policy on record and starts the query; batches follow one another as long as there is data.
 
     Raises `NotAnnounced` when Kafka does not take the policy.
     """
     announce_policy(settings.kafka_connection(), configured_policy(settings))
     return (
-        operator_output(spark, settings)
+        operator_output(spark, settings, repeated)
         .writeStream.queryName(QUERY_NAME)
         .option("checkpointLocation", spark_location(checkpoint_of(settings)))
         .outputMode("append")
@@ -164,9 +171,9 @@ def run_job(
         empty_spool(spool_of(settings))
         with session(settings, scratch) as spark:
             try:
-                _check_checkpoint(spark, settings, sink, new_checkpoint)
+                repeated = _check_checkpoint(spark, settings, sink, new_checkpoint)
                 adopt_operator(spark, spark_location(checkpoint))
-                query = start_query(spark, settings, sink)
+                query = start_query(spark, settings, sink, repeated)
                 ticks.start()
                 watch.expect_evaluations()
                 log.info(
@@ -189,24 +196,28 @@ def run_job(
                 ticks.stop()
 
 
-def _check_checkpoint(spark: SparkSession, settings: Settings, sink: LakeSink, new_checkpoint: bool) -> None:
-    """Raises `PersonNeeded` when the lake cannot go on from the checkpoint."""
+def _check_checkpoint(
+    spark: SparkSession, settings: Settings, sink: LakeSink, new_checkpoint: bool
+) -> Repeated | None:  # fmt: skip
+    """Raises `PersonNeeded` when the lake cannot go on from the checkpoint.
+
+    Answers which batch runs with earlier settings than those of this start, which are put on record.
+    """
     checkpoint, lake = checkpoint_of(settings), settings.lake_path
     files = files_of(spark, checkpoint)
     place = read_place(files)
-    if not sink.has_batches():
-        return
-    if place is None and new_checkpoint:
+    if sink.has_batches() and place is None and new_checkpoint:
         log.warning(
             "a new checkpoint on a lake with rows of another: Kafka is read from its earliest record, and the lake "
             "gets rows of the same records once more, under a new generation; `anabranch state rebuild` goes on instead"
         )
-        return
-    try:
-        newest_written = sink.newest_batch(place.query) if place else None
-        check_place(checkpoint, place, lake, newest_written, has_first_start=first_start(files) is not None)
-    except CheckpointUnfit as error:
-        raise PersonNeeded(str(error)) from error
+    elif sink.has_batches():
+        try:
+            newest_written = sink.newest_batch(place.query) if place else None
+            check_place(checkpoint, place, lake, newest_written, has_first_start=first_start(files) is not None)
+        except CheckpointUnfit as error:
+            raise PersonNeeded(str(error)) from error
+    return pin_settings(files, place, engine_settings(settings), settings.stream.buckets)
 
 
 def _run_until(stop: threading.Event, query: StreamingQuery, watch: JobWatch, lease: JobLease) -> None:
@@ -250,6 +261,11 @@ _REMEDIES = {
         "one from the lake, and `anabranch stream --new-checkpoint` starts over"
     ),
     "LeaseLost": "another job has taken over this lake while this one was silent; this one has written nothing since",
+    "ReplayDiffers": (
+        "another release began this batch, and lake and state would differ: nothing more was written. Start and stop "
+        "the former release once more (docs/operations.md, Upgrade). Or move the checkpoint away: `anabranch state "
+        "rebuild` makes one from what the lake holds"
+    ),
     "No space left on device": "the disk is full: make room; the next start goes on where this one stopped",
     "UnknownTopicOrPartition": "a Kafka topic is missing: the three of schemas/kafka.py have to be there first",
     "StateError": "the stored state was written by another release: run that one, or a newer one",
@@ -257,6 +273,7 @@ _REMEDIES = {
 }
 """What is to be done, by a word of the error that Spark ends with."""
 _PERSON_NEEDED = (
+    "ReplayDiffers",
     "failOnDataLoss",
     "STREAMING_CHECKPOINT_MISSING_METADATA_FILE",
     "StateError",

@@ -22,7 +22,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from engine.families import PARTS, bucket_engine, unpack_rows
 from engine.kernel.bucket import BucketEngine
 from engine.kernel.packed import Packed, StoredPart
-from engine.kernel.settings import EngineSettings
+from engine.kernel.settings import EngineSettings, Repeated
 from streaming.arrivals import in_parts
 from streaming.spool import Outbox
 
@@ -36,9 +36,10 @@ _PACKED = StructType([StructField("packed", BinaryType())])
 class BucketProcessor(StatefulProcessor):
     """One instance per task; the engine's cache lives as long as the Python worker."""
 
-    def __init__(self, settings: EngineSettings, spool: str) -> None:
-        """`spool`: the folder for output that is too much for Spark's driver."""
-        self._settings, self._spool = settings, spool
+    def __init__(self, settings: EngineSettings, spool: str, repeated: Repeated | None = None) -> None:
+        """`spool`: the folder for output that is too much for Spark's driver. `repeated`: a batch with settings of its
+        own."""
+        self._settings, self._spool, self._repeated = settings, spool, repeated
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declares the state variables: the fingerprint, and of each stored part its base and its log."""
@@ -59,10 +60,16 @@ class BucketProcessor(StatefulProcessor):
         if first is None:
             return
         now, bucket, fingerprint = first.now, int(key[0]), _bytes(self._fingerprint.get())
-        is_decoded = self._engine.has_decoded(bucket, fingerprint)
+        engine = self._engine
+        if self._repeated is not None:
+            if self._repeated.now == now:
+                engine = _engine(self._repeated.settings)
+            else:
+                _ENGINES.pop(self._repeated.settings, None)
+        is_decoded = engine.has_decoded(bucket, fingerprint)
         before = Packed(fingerprint, {} if is_decoded else self._stored())
         with _cycles_uncollected():
-            batch, spent = self._engine.begin(bucket, before, now, self._outbox.give), 0.0
+            batch, spent = engine.begin(bucket, before, now, self._outbox.give), 0.0
             for kinds, bodies in in_parts(chain([first], rows)):
                 part, started = unpack_rows(kinds, bodies), time.perf_counter()
                 batch.take(part.records, part.samples, part.letters)

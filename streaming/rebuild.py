@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,15 +18,16 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from engine.autoscale.topics import ConfiguredPolicy
 from engine.families import PARTS
-from engine.history import free_generation, read_history
+from engine.history import free_generation
 from engine.kernel.settings import EngineSettings
 from engine.replay import BucketReplay, RebuildError
-from lake.tables import open_table, read_columns
+from lake.tables import open_table
 from schemas.kafka import KAFKA_TOPICS
 from schemas.kafka_connection import KafkaConnection
 from schemas.tables import TABLES
 from streaming.checkpoint import REBUILT
 from streaming.processor import FINGERPRINT
+from streaming.recorded import RecordedHistory
 from streaming.sink import APP
 from streaming.storage import IDENTITY, CheckpointFiles, spark_location
 
@@ -84,42 +86,55 @@ def first_start(files: CheckpointFiles) -> FirstStart | None:
 def rebuild_checkpoint(
     lake: str, files: CheckpointFiles, settings: EngineSettings, configured: ConfiguredPolicy, buckets: int,
     bucket_of: Callable[[list[str]], Mapping[str, int]], bounds: Mapping[str, Mapping[int, tuple[int, int]]],
+    scratch: Path | None = None,
 ) -> Rebuilt:  # fmt: skip
     """Makes the checkpoint, which must not exist yet, on any storage; the caller has its lock and the lake's lease.
 
-    `bucket_of` says where topics belong; `bounds` are Kafka's first and next offset of every partition. Raises
-    `RebuildError`, and what Delta, the file system and Hadoop raise.
+    `bucket_of` says where topics belong; `bounds` are Kafka's first and next offset of every partition; `scratch` is a
+    folder for temporary files. Memory: the state of the whole fleet, and a chunk of the lake. Raises `RebuildError`,
+    and what Delta, the file system and Hadoop raise.
     """
     if not files.is_empty():
         raise RebuildError(
             f"there is a checkpoint in {files.checkpoint}: move it away first, if it is of no use any more"
         )
-    history = read_history(partial(read_columns, lake))
-    if history.generation is None:
-        raise RebuildError(f"no batch is on record in {lake}: a job that starts with nothing needs no state")
-    offsets, gone = start_offsets(history.next_offsets, bounds)
-    identity = free_generation(history.generation, lambda generation: _has_written(lake, generation))
-    names: dict[int, list[str]] = {bucket: [] for bucket in range(buckets)}
-    for name, bucket in bucket_of(history.topics()).items():
-        names[bucket].append(name)
-    rebuilt = Rebuilt(identity, history.generation, 0, 0, history.times[-1][0], gone)
-    with files.make() as folder:
-        (folder / REBUILT).mkdir()
-        with pq.ParquetWriter(folder / _STATE_FILE, _STATE) as file:
+    with TemporaryDirectory(prefix="anabranch-rebuild-", dir=scratch) as folder:
+        history = RecordedHistory(lake, Path(folder))
+        if history.generation is None:
+            raise RebuildError(f"no batch is on record in {lake}: a job that starts with nothing needs no state")
+        offsets, gone = start_offsets(history.next_offsets, bounds)
+        identity = free_generation(history.generation, lambda generation: _has_written(lake, generation))
+        names: dict[int, list[str]] = {bucket: [] for bucket in range(buckets)}
+        for name, bucket in bucket_of(history.topics).items():
+            names[bucket].append(name)
+        replays = {bucket: BucketReplay(settings, configured) for bucket in names}
+        rebuilt = Rebuilt(identity, history.generation, 0, 0, 0, gone)
+        for chunk in history.chunks():
+            rebuilt.until = chunk.times[-1][0]
             for bucket, topics in names.items():
-                replay = BucketReplay(settings, configured)
-                for batch in history.of_bucket(topics):
-                    replay.take(batch)
-                rebuilt.topics += len(replay.state.topics)
-                rebuilt.open_decisions += sum(topic.open_decision is not None for topic in replay.state.topics.values())
-                packed = replay.packed()
-                bases = {name: part.base for name, part in packed.parts.items()}
-                row = {"bucket": bucket, FINGERPRINT: packed.fingerprint, **bases}
-                file.write_table(pa.Table.from_pylist([row], _STATE))
-        start = {"buckets": buckets, "startingOffsets": offsets, "rebuiltFrom": history.generation}
-        (folder / _START).write_text(json.dumps(start, indent=1))
-        (folder / IDENTITY).write_text(json.dumps({"id": identity}))
+                for batch in chunk.of_bucket(topics):
+                    replays[bucket].take(batch)
+    with files.make() as made:
+        (made / REBUILT).mkdir()
+        _write_states(made / _STATE_FILE, replays, rebuilt)
+        start = {"buckets": buckets, "startingOffsets": offsets, "rebuiltFrom": rebuilt.rebuilt_from}
+        (made / _START).write_text(json.dumps(start, indent=1))
+        (made / IDENTITY).write_text(json.dumps({"id": identity}))
     return rebuilt
+
+
+def _write_states(target: Path, replays: dict[int, BucketReplay], rebuilt: Rebuilt) -> None:
+    """A row for each bucket, whose replay is not kept any longer."""
+    with pq.ParquetWriter(target, _STATE) as file:
+        for bucket in sorted(replays):
+            replay = replays.pop(bucket)
+            states = replay.state.topics.values()
+            rebuilt.topics += len(states)
+            rebuilt.open_decisions += sum(topic.open_decision is not None for topic in states)
+            packed = replay.packed()
+            bases = {name: part.base for name, part in packed.parts.items()}
+            row = {"bucket": bucket, FINGERPRINT: packed.fingerprint, **bases}
+            file.write_table(pa.Table.from_pylist([row], _STATE))
 
 
 def start_offsets(

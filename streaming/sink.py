@@ -28,6 +28,7 @@ from lake.tables import OpenTable, create_lake, table_path
 from schemas.ids import EVERY_TOPIC
 from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD, TABLES, Table
 from streaming.output import BatchOutput, Chunks
+from streaming.replays import FirstAttempt
 from streaming.rows import LOAD_DDL, rare_rows, unpack_loads
 from streaming.spool import SPOOLED
 
@@ -82,6 +83,8 @@ class LakeSink:
         self._tables = {name: OpenTable(table) for name, table in create_lake(lake).items()}
         self._commit_seconds: dict[str, float] = {}
         self._lease: JobLease | None = None
+        self._attempt: FirstAttempt | None = None
+        self._is_first = True
 
     def hold(self, lease: JobLease) -> None:
         """From here on every commit stands under the lease, and no other job's does. Raises `LeaseLost`, or what Delta
@@ -102,6 +105,7 @@ class LakeSink:
         """One micro-batch; safe to repeat. Raises what Delta raises when a table cannot be written."""
         query = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         self._check_lease(DECISIONS)
+        self._attempt = FirstAttempt(self._tables, f"{APP}:{query}", batch_id) if self._is_first else None
         self._commit_seconds = {}
         began = time.perf_counter()
         if self._bulk_writer == "delta-spark":
@@ -111,7 +115,10 @@ class LakeSink:
                     output = BatchOutput(frame.where(F.col("kind") != LOAD).toArrow(), batch_id)
                 operator_seconds = time.perf_counter() - began
                 rare = self._write_rare(output, query, batch_id)
-                if output.counts()["samples_accepted"]:
+                accepted = int(output.counts()["samples_accepted"])
+                if self._attempt is not None:
+                    self._attempt.check_number(SEGMENT_LOAD, accepted)
+                if accepted:
                     with self._timed(SEGMENT_LOAD), _shown_as(frame, batch_id, "write segment_load"):
                         self._write_bulk_by_spark(frame, query, batch_id)
                 row = self._write_batch_row(output, query, batch_id)
@@ -124,6 +131,7 @@ class LakeSink:
             rare = self._write_rare(output, query, batch_id)
             self._commit(SEGMENT_LOAD, output.chunks(SEGMENT_LOAD), query, batch_id)
             row = self._write_batch_row(output, query, batch_id)
+        self._is_first = False
         if row is not None:
             self._tell(WrittenBatch(row, rare, operator_seconds, self._commit_seconds), batch_id)
         output.remove_files()
@@ -168,6 +176,8 @@ class LakeSink:
 
     def _commit(self, table: Table, chunks: Iterable[pa.Table], query: str, batch_id: int) -> None:
         """One commit, however many chunks there are."""
+        if self._attempt is not None:
+            self._attempt.check(table, chunks)
         waiting = iter(chunks)
         first = next(waiting, None)
         if first is None:

@@ -83,6 +83,7 @@ def rebuild(context: Context, checkpoint: str | None) -> None:
     from streaming.job import engine_settings
     from streaming.policy import configured_policy, stored_policy
     from streaming.rebuild import kafka_bounds, rebuild_checkpoint
+    from streaming.scratch import scratch_folder
     from streaming.sources import buckets_of
     from streaming.storage import checkpoint_of, files_of
 
@@ -94,11 +95,17 @@ def rebuild(context: Context, checkpoint: str | None) -> None:
     try:
         with lock_checkpoint(place, holder := holder_name()) as before:
             claim = Claim(holder, place, datetime.now(timezone.utc), gone=before)
-            with hold_lake(settings.lake_path, claim), _session(context, "anabranch-rebuild") as spark:
+            with (
+                scratch_folder(settings.path(settings.local.folder) / "scratch") as scratch,
+                hold_lake(settings.lake_path, claim),
+                _session(context, "anabranch-rebuild") as spark,
+            ):
                 bounds = kafka_bounds(settings.kafka_connection())
                 bucket_of = partial(buckets_of, spark, buckets=buckets)
                 files = files_of(spark, place)
-                rebuilt = rebuild_checkpoint(settings.lake_path, files, engine, configured, buckets, bucket_of, bounds)
+                rebuilt = rebuild_checkpoint(
+                    settings.lake_path, files, engine, configured, buckets, bucket_of, bounds, scratch
+                )
     except (CheckpointInUse, NoLease, RebuildError) as error:
         raise click.ClickException(str(error)) from error
     except (DeltaError, OSError) as error:

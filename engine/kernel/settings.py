@@ -13,3 +13,12 @@ class EngineSettings:
     """Relative move of a rate that is significant, as a fraction."""
     tick_ms: int
     """Time between two ticks, milliseconds."""
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """A batch that was begun and not ended, and the settings that it runs with again."""
+
+    now: int
+    """The batch's time, milliseconds: it tells the batch from all others."""
+    settings: EngineSettings

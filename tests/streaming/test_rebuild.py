@@ -6,7 +6,7 @@ import json
 
 import pyarrow.parquet as pq
 import pytest
-from deltalake import CommitProperties, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from engine.families import PARTS, bucket_engine
 from engine.history import rebuilt_generation
@@ -14,6 +14,7 @@ from engine.kernel.packed import Packed, StoredPart
 from engine.replay import RebuildError
 from lake.tables import create_lake
 from streaming.rebuild import first_start, rebuild_checkpoint, start_offsets
+from streaming.recorded import RecordedHistory
 from streaming.sink import APP
 from streaming.stateview import topic_view
 from streaming.storage import LocalFiles
@@ -111,3 +112,15 @@ def test_a_topic_is_shown_as_the_bucket_has_it_and_one_that_it_does_not_know_is_
     assert (view["hold"], view["decisions"], view["policy"]["maxSegments"]) == ("in-flight", 1, 7)
     assert view["loads"]["0"]["msg_rate_in"] == 50_000.0
     assert topic_view(packed, NAMES[1]) is None
+
+
+def test_a_history_in_many_chunks_is_the_history_in_one(lake, tmp_path, monkeypatch):
+    DeltaTable(f"{lake}/events").optimize.compact()
+    whole = rebuilt(lake, tmp_path / "whole")
+    chunks = list(RecordedHistory(lake, tmp_path / "files", chunk_bytes=1).chunks())
+    assert len(chunks) == 4
+    monkeypatch.setattr(RecordedHistory.__init__, "__defaults__", (1,))
+    assert rebuilt(lake, tmp_path / "chunked") == whole
+    states = [pq.read_table(tmp_path / name / "rebuilt" / "state.parquet") for name in ("whole", "chunked")]
+    assert states[0].equals(states[1])
+    assert not any((tmp_path / "files").glob("*"))

@@ -1,0 +1,58 @@
+"""The settings of each batch, on record in the checkpoint: a repeated batch runs with those of its first attempt.
+
+Stage: start-up, before the query plans a batch. A batch that was begun and not ended is repeated by the next start, and
+the lake may hold a part of it. With other settings it would decide otherwise. So each start leaves its settings in the
+checkpoint, under the number of the first batch that it can begin. What the state is laid out by cannot change at all.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import asdict
+
+from engine.kernel.settings import EngineSettings, Repeated
+from schemas.settings import SettingsError
+from streaming.checkpoint import Place
+from streaming.storage import CheckpointFiles
+
+log = logging.getLogger(__name__)
+
+FOLDER = "settings"
+"""In the checkpoint: a file for each batch number from which on other settings hold."""
+
+
+def pin_settings(
+    files: CheckpointFiles, place: Place | None, settings: EngineSettings, buckets: int
+) -> Repeated | None:
+    """Puts the settings of this start on record; answers which batch still runs with earlier ones.
+
+    Raises `SettingsError` when the state in the checkpoint is laid out by another number of buckets.
+    """
+    begun, ended = (-1, -1) if place is None else (place.newest_batch, place.newest_ended)
+    numbers = sorted(files.numbers(FOLDER))
+    former = max((number for number in numbers if number <= begun), default=None)
+    repeated = None
+    if former is not None:
+        said = json.loads(files.text(f"{FOLDER}/{former}") or "{}")
+        if said["buckets"] != buckets:
+            raise SettingsError(
+                f"the state in {files.checkpoint} is laid out by {said['buckets']} buckets, and [stream] buckets is "
+                f"{buckets}: set it back, or move the checkpoint away and `anabranch state rebuild` with the new number"
+            )
+        before = EngineSettings(**said["engine"])
+        if begun > ended and before != settings:
+            repeated = _repeated(files, begun, before)
+    text = json.dumps({"engine": asdict(settings), "buckets": buckets})
+    if not numbers or files.text(f"{FOLDER}/{numbers[-1]}") != text:
+        files.write(f"{FOLDER}/{begun + 1}", text)
+    return repeated
+
+
+def _repeated(files: CheckpointFiles, batch: int, settings: EngineSettings) -> Repeated | None:
+    """The batch's time stands in Spark's log of offsets, in the one line that is an object with it."""
+    for line in (files.text(f"offsets/{batch}") or "").splitlines():
+        if '"batchTimestampMs"' in line:
+            log.info("batch %d was begun with other settings, and is repeated with those: %s", batch, settings)
+            return Repeated(json.loads(line)["batchTimestampMs"], settings)
+    return None

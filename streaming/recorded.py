@@ -1,0 +1,115 @@
+"""All that the lake has on record of the job, in its order, in as much memory as a chunk takes.
+
+Stage: under `streaming.rebuild`. A lake may hold years, and its files are in no order once they are compacted. Every
+table is read once, a few rows at a time. What counts is kept in temporary files, by chunk: some batches that follow one
+another. Then the chunks are answered one after the other. A lake that is one chunk needs no file.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from engine.history import HISTORY_TABLES, Batches, History, HistoryRows, columns_of, history_chunk
+from lake.tables import read_columns, stream_columns
+from schemas.arrow import arrow_schema
+from schemas.tables import BATCHES, SEGMENT_LOAD
+
+CHUNK_BYTES = 64 << 20
+"""Of a chunk in memory, about; and of the rows that wait to be written to files."""
+_ROWS_AT_ONCE = {SEGMENT_LOAD.name: 65_536}
+"""Loads are short; rows of the other tables are kilobytes."""
+
+
+class RecordedHistory:
+    """The history of a lake. Reading it takes the disk some of what the lake takes, in `folder`."""
+
+    def __init__(self, lake: str, folder: Path, chunk_bytes: int = CHUNK_BYTES) -> None:
+        """Reads all of the lake; raises `DeltaError` or `OSError`. `folder` is a folder of its own."""
+        self._batches = Batches(read_columns(lake, BATCHES, columns_of(BATCHES)))
+        self._files = _ChunkFiles(folder, chunk_bytes)
+        begins = self._batches.chunks(chunk_bytes)
+        self._number = len(begins) + 1
+        self._rows = HistoryRows(self._batches, begins)
+        if self.generation is not None:
+            for table in HISTORY_TABLES:
+                columns, rows = columns_of(table), _ROWS_AT_ONCE.get(table.name, 1024)
+                for read in stream_columns(lake, table, columns, rows):
+                    self._files.add(table.name, *self._rows.take(table.name, read))
+
+    @property
+    def generation(self) -> str | None:
+        """The last one; None: the job has never written."""
+        return self._batches.generations[-1] if self._batches.generations else None
+
+    @property
+    def topics(self) -> list[str]:
+        """Every topic of which there is a row."""
+        return sorted(self._rows.topics)
+
+    @property
+    def next_offsets(self) -> dict[str, dict[int, int]]:
+        """By Kafka topic and partition: the offset behind the last record of which something is on record."""
+        return self._rows.next_offsets
+
+    def chunks(self) -> Iterator[History]:
+        """The chunks in their order; each can be had once."""
+        for number in range(self._number):
+            tables = self._files.take(number)
+            if any(len(rows) for rows in tables.values()):
+                yield history_chunk(self._batches, tables)
+
+
+class _ChunkFiles:
+    """Rows by chunk and table: in memory until there are too many, then in files."""
+
+    def __init__(self, folder: Path, most_bytes: int) -> None:
+        self._folder, self._most = folder, most_bytes
+        self._waiting: list[tuple[str, np.ndarray, pa.Table]] = []
+        self._bytes = self._written = 0
+
+    def add(self, name: str, rows: pa.Table, chunks: np.ndarray) -> None:
+        if not len(rows):
+            return
+        self._waiting.append((name, chunks, rows))
+        self._bytes += rows.nbytes
+        if self._bytes >= self._most:
+            self._write()
+
+    def take(self, number: int) -> dict[str, pa.Table]:
+        """The rows of a chunk, and its files are gone."""
+        found = {table.name: [_nothing(table.name)] for table in HISTORY_TABLES}
+        folder = self._folder / str(number)
+        for file in sorted(folder.glob("*.arrow"), key=lambda file: int(file.stem.rpartition("-")[2])):
+            with pa.OSFile(str(file)) as opened, pa.ipc.open_file(opened) as reader:
+                found[file.stem.rpartition("-")[0]].append(reader.read_all())
+        shutil.rmtree(folder, ignore_errors=True)
+        for name, chunks, rows in self._waiting:
+            found[name].append(rows.filter(pa.array(chunks == number)))
+        return {name: pa.concat_tables(parts) for name, parts in found.items()}
+
+    def _write(self) -> None:
+        """A file for each table and chunk of which there are rows."""
+        by_table: dict[str, list[tuple[np.ndarray, pa.Table]]] = {}
+        for name, chunks, rows in self._waiting:
+            by_table.setdefault(name, []).append((chunks, rows))
+        self._waiting, self._bytes = [], 0
+        for name, parts in by_table.items():
+            rows, chunks = pa.concat_tables(part for _, part in parts), np.concatenate([part for part, _ in parts])
+            for number in np.unique(chunks).tolist():
+                folder = self._folder / str(number)
+                folder.mkdir(parents=True, exist_ok=True)
+                self._written += 1
+                options = pa.ipc.IpcWriteOptions(compression="lz4")
+                file = str(folder / f"{name}-{self._written}.arrow")
+                with pa.OSFile(file, "wb") as opened, pa.ipc.new_file(opened, rows.schema, options=options) as writer:
+                    writer.write_table(rows.filter(pa.array(chunks == number)))
+
+
+def _nothing(name: str) -> pa.Table:
+    table = next(table for table in HISTORY_TABLES if table.name == name)
+    return arrow_schema(table.row).empty_table().select(list(columns_of(table)))
