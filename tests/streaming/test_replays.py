@@ -8,7 +8,9 @@ import pytest
 from lake.tables import OpenTable, create_lake
 from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
 from streaming.replays import FirstAttempt, ReplayDiffers
-from tests.engine.test_replay import RecordedBucket, hot
+from tests.engine.records import consumers, record, stats
+from tests.engine.test_engine import NOW, SECOND
+from tests.engine.test_replay import NAMES, RecordedBucket, hot
 
 WRITTEN = (DECISIONS, HOLDS, EVENTS, DEAD_LETTERS, SEGMENT_LOAD)
 APP = "anabranch-stream:q"
@@ -28,11 +30,13 @@ def with_column(rows, name, value):
 
 @pytest.fixture(scope="module")
 def said():
-    """The rows of batch 7 as one with a decision, events and loads, and as one with a hold instead."""
+    """The rows of batch 7 with a decision, events and loads, with a hold instead, and with dead letters."""
     bucket: RecordedBucket = hot()
+    garbage = [record("consumer-events", NAMES[0], value) for value in (b"{", b"\x00\xff")]
+    bucket.batch(NOW + 3 * SECOND, *garbage, consumers(3, topic=NAMES[0]), stats({1: 7.5}, NOW + SECOND, NAMES[0]))
     return [
         {table.name: with_column(bucket.tables[table.name][batch], "batch_id", 7) for table in (*WRITTEN, BATCHES)}
-        for batch in (1, 2)
+        for batch in (1, 2, 3)
     ]
 
 
@@ -50,14 +54,14 @@ def check(tables, rows):
 
 
 @pytest.mark.parametrize("written", range(len(WRITTEN) + 1))
-@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("which", [0, 1, 2])
 def test_a_repetition_that_says_the_same_goes_on_wherever_the_first_attempt_had_come_to(tables, said, which, written):
     write(tables, said[which], *WRITTEN[:written])
     check(tables, said[which])
 
 
 def test_a_decision_that_was_written_and_is_not_taken_again_is_refused(tables, said):
-    decided, held = said
+    decided, held, _ = said
     write(tables, decided, DECISIONS)
     with pytest.raises(
         ReplayDiffers, match=r"batch 7 .* its first attempt has written 1 rows and this one has 0 in dec"
@@ -66,7 +70,7 @@ def test_a_decision_that_was_written_and_is_not_taken_again_is_refused(tables, s
 
 
 def test_a_decision_that_the_first_attempt_did_not_take_is_refused_when_a_later_table_was_written(tables, said):
-    decided, held = said
+    decided, held, _ = said
     write(tables, held, HOLDS)
     with pytest.raises(ReplayDiffers, match="has written 0 rows and this one has 1 in decisions"):
         check(tables, {**held, DECISIONS.name: decided[DECISIONS.name]})
