@@ -49,7 +49,7 @@ def crashing_sink(point: str, crash: Callable[[str], None] = raise_crash) -> typ
             self.written += 1
 
         def _commit(self, table, rows, query, batch_id):
-            with self.crashing(table.name if rows.num_rows else "nothing"):
+            with self.crashing(table.name if any(len(chunk) for chunk in rows) else "nothing"):
                 super()._commit(table, rows, query, batch_id)
 
         def _write_bulk_by_spark(self, frame, query, batch_id):
