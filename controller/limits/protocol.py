@@ -52,6 +52,8 @@ class BoundedHttp(H11Protocol):
         self._waits_for: object = None
         """The state of the client that the deadline belongs to."""
         self._deadline: asyncio.TimerHandle | None = None
+        self._is_handed_over = False
+        """It is a WebSocket now."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See `asyncio.Protocol`."""
@@ -71,6 +73,7 @@ class BoundedHttp(H11Protocol):
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
         """Hand the connection over to `BoundedWebSocket`."""
+        self._is_handed_over = True
         self._drop_deadline()
         # The library of WebSockets fails without an answer at a line above 8 KiB.
         if is_large_head(event.target.decode("latin-1"), self.headers, min(self.limits.head_bytes, 8_000)):
@@ -81,7 +84,7 @@ class BoundedHttp(H11Protocol):
     def _follow(self) -> None:
         """Keep the deadline of the state that the client is in."""
         state = self.conn.their_state
-        if state is self._waits_for:
+        if state is self._waits_for or self._is_handed_over:
             return
         self._drop_deadline()
         seconds = {h11.IDLE: self.limits.head_seconds, h11.SEND_BODY: self.limits.body_seconds}.get(state)

@@ -139,6 +139,13 @@ def frame(first: int, payload: bytes = b"") -> bytes:
     return bytes([first, 0x80 | len(payload), 0, 0, 0, 0]) + payload
 
 
+def test_a_websocket_outlives_the_time_for_requests(strict: RunningController) -> None:
+    with websocket(strict) as connection:
+        connection.settimeout(HEAD_S + BODY_S + 0.3)
+        with pytest.raises(TimeoutError):
+            connection.recv(1)
+
+
 def test_a_message_of_more_frames_than_anybody_needs_ends_its_connection(strict: RunningController) -> None:
     with websocket(strict) as connection:
         connection.sendall(frame(0x01) + frame(0x00) * (MAX_FRAMES + 10))
