@@ -22,7 +22,7 @@ _FLAGS = [
     "-XX:TieredStopAtLevel=1",
     "-Xshare:auto",
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-    "-Dzookeeper.4lw.commands.whitelist=ruok",
+    "-Dzookeeper.4lw.commands.whitelist=ruok,srvr",
     "-Dzookeeper.admin.enableServer=false",
 ]
 _START_SECONDS = 60
@@ -62,18 +62,30 @@ class EmbeddedZooKeeper:
 
         It ends at the latest with the thread that calls this (Linux).
         """
+        self.launch()
+        self.wait_until_serving()
+
+    def launch(self) -> None:
+        """Starts the process; returns before it serves."""
         command = self.prepare()
         with open(self.folder / "zookeeper.log", "ab") as log:
             self.process = subprocess.Popen(
                 tethered(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
+
+    def wait_until_serving(self) -> None:
+        """Returns when it serves; raises `SetupError` when it does not."""
         deadline = time.monotonic() + _START_SECONDS
-        while not is_serving(self.address):
-            if self.process.poll() is not None or time.monotonic() > deadline:
+        while not self.serves():
+            if self.process is None or self.process.poll() is not None or time.monotonic() > deadline:
                 words = (self.folder / "zookeeper.log").read_text(errors="replace")[-800:]
                 self.kill()
                 raise SetupError(f"ZooKeeper did not start; the end of {self.folder / 'zookeeper.log'}: {words}")
             time.sleep(0.05)
+
+    def serves(self) -> bool:
+        """Whether it answers clients now."""
+        return is_serving(self.address)
 
     def stop(self) -> None:
         """Stops the server cleanly."""
@@ -93,13 +105,21 @@ class EmbeddedZooKeeper:
 
 def is_serving(address: str) -> bool:
     """Whether a ZooKeeper answers there within a second."""
+    return four_letters(address, b"ruok") == b"imok"
+
+
+def four_letters(address: str, word: bytes) -> bytes:
+    """The answer to one of ZooKeeper's four-letter words; empty when there is none within a second."""
     host, _, port = address.rpartition(":")
+    found = b""
     try:
         with socket.create_connection((host, int(port)), 1) as connection:
-            connection.sendall(b"ruok")
-            return connection.recv(16) == b"imok"
+            connection.sendall(word)
+            while part := connection.recv(4096):
+                found += part
     except OSError:
-        return False
+        return b""
+    return found
 
 
 _CONFIGURATION = """\

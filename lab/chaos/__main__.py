@@ -17,8 +17,8 @@ import click
 
 from lab.broker import EmbeddedBroker, create_topics
 from lab.chaos.run import Chaos, Plan
+from lab.ensemble import ZooKeeperEnsemble
 from lab.setup import ensure_jars
-from lab.zookeeper import EmbeddedZooKeeper
 from schemas.settings import load_settings
 
 
@@ -39,10 +39,10 @@ def main(minutes: float, seed: int, topics: int, kafka: bool) -> None:
             stack.callback(broker.stop)
             create_topics(broker.connection)
             bootstrap = broker.bootstrap
-        zookeeper = EmbeddedZooKeeper(folder / "zookeeper", jars.zookeeper)
-        zookeeper.start()
-        stack.callback(zookeeper.stop)
-        chaos = Chaos(folder, zookeeper.address, Plan(minutes * 60, seed, topics), click.echo, bootstrap)
+        ensemble = ZooKeeperEnsemble(folder / "ensemble", jars.zookeeper)
+        stack.callback(ensemble.stop)
+        ensemble.start()
+        chaos = Chaos(folder, ensemble, Plan(minutes * 60, seed, topics), click.echo, bootstrap)
         broken = asyncio.run(chaos.run())
     for line in broken[:100]:
         click.echo(f"BROKEN {line}")

@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, TopicPartition
 from controller.metadata import store_paths
 from controller.metadata.base import Delete, MetadataStore
 from controller.outbox.entries import Outbox
+from lab.chaos.clients import LIFE
 from lab.chaos.history import AnnouncedCount, AnnouncedLayout
 from schemas.kafka import CONSUMER_EVENTS, CONTROL_EVENTS
 from schemas.kafka_connection import KafkaConnection
@@ -120,6 +121,10 @@ def _announced(
                 continue
             senders[subject] = message.sender or 0
         if isinstance(message, LayoutEvent) and message.cause != "snapshot":
-            yield AnnouncedLayout(message.topic, message.layout.epoch, message.cause, len(message.layout.segments))
+            life = int(message.layout.properties[LIFE])
+            yield AnnouncedLayout(
+                message.topic, message.layout.epoch, message.cause, len(message.layout.segments), life
+            )
         elif isinstance(message, ConsumerEvent) and (senders is not None or message.event != "snapshot"):
-            yield AnnouncedCount(message.topic, message.subscription, message.consumers)
+            deleted = message.event == "deleted"
+            yield AnnouncedCount(message.topic, message.subscription, message.consumers, deleted)

@@ -27,6 +27,29 @@ class SeenLayout:
     """One watch session, or one caller; its layouts never go back."""
     asked_at: float
     seen_at: float
+    life: int = 0
+    """How often the topic was deleted and created again before; a client writes it into the topic's properties."""
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """What never goes back: the life, and the epoch in it."""
+        return self.life, self.epoch
+
+    @property
+    def where(self) -> str:
+        """Epoch and life in words."""
+        return named(self.life, self.epoch)
+
+
+@dataclass(frozen=True)
+class SeenAbsent:
+    """A client was told that there is no such topic, which it had been told of."""
+
+    topic: str
+    by: str
+    exists_since: float
+    """The creation was answered then, and nobody asked for a deletion until the answer."""
+    asked_at: float
 
 
 @dataclass(frozen=True)
@@ -38,6 +61,8 @@ class Call:
     what: str
     """The segments; or the subscription and the consumer."""
     status: int | None
+    life: int = 0
+    """The only life in which it can have taken effect; of one that may have in several, each has a call without status."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +73,7 @@ class AnnouncedLayout:
     epoch: int
     cause: str
     segments: int
+    life: int = 0
 
 
 @dataclass(frozen=True)
@@ -57,6 +83,34 @@ class AnnouncedCount:
     topic: str
     subscription: str
     consumers: int
+    deleted: bool = False
+    """The subscription is gone, with however many it had."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """A consumer believed that a segment is its own, from its assignment until something took that belief away.
+
+    That is another assignment, a word of the controller, or the grace period without a sign of life of the controller.
+    """
+
+    topic: str
+    life: int
+    subscription: str
+    segment: int
+    consumer: str
+    since: float
+    until: float
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """Messages of one life of a topic: those whose writing was confirmed, and those that its consumers were given."""
+
+    topic: str
+    life: int
+    sent: frozenset[int]
+    received: frozenset[int]
 
 
 @dataclass(frozen=True)
@@ -100,7 +154,10 @@ class ClientHistory:
 
     layouts: list[SeenLayout] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
+    absences: list[SeenAbsent] = field(default_factory=list)
     assignments: list[SeenAssignment] = field(default_factory=list)
+    held: list[Held] = field(default_factory=list)
+    deliveries: list[Delivery] = field(default_factory=list)
     lost: list[LostSession] = field(default_factory=list)
     announced: list[AnnouncedLayout | AnnouncedCount] = field(default_factory=list)
     """In the order in which they are sent, without snapshots."""
@@ -108,5 +165,10 @@ class ClientHistory:
 
     def clear(self) -> None:
         """Forget all of it."""
-        for seen in (self.layouts, self.calls, self.assignments, self.lost, self.announced, self.ends):
+        for seen in vars(self).values():
             seen.clear()
+
+
+def named(life: int, epoch: int) -> str:
+    """An epoch in words, with the life that it is of unless that is the first."""
+    return f"epoch {epoch} of life {life}" if life else f"epoch {epoch}"

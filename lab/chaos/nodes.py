@@ -85,17 +85,39 @@ class Link:
                     other[one].sendall(data)
 
 
+class Links:
+    """A link of its own to each server of an ensemble; all are cut and mended together."""
+
+    def __init__(self, addresses: str) -> None:
+        self._links = [Link(address) for address in addresses.split(",")]
+        self.address = ",".join(link.address for link in self._links)
+
+    def cut(self) -> None:
+        """See `Link`."""
+        for link in self._links:
+            link.cut()
+
+    def mend(self) -> None:
+        """See `Link`."""
+        for link in self._links:
+            link.mend()
+
+    def close(self) -> None:
+        for link in self._links:
+            link.close()
+
+
 class ControllerNode:
     """One controller through all its restarts."""
 
     def __init__(self, folder: Path, zookeeper: str, chroot: str, settings: str = "", kafka: str = NOWHERE) -> None:
-        """`folder` is its own; `zookeeper` an address, `chroot` the same for all nodes of a cluster.
+        """`folder` is its own; `zookeeper` one address or several, `chroot` the same for all nodes of a cluster.
 
         `settings`: more keys of `[controller]`, as TOML; `kafka`: the bootstrap address that it announces to.
         """
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        self.link = Link(zookeeper)
+        self.link = Links(zookeeper)
         self.port = free_ports(1)[0]
         self.url = f"http://127.0.0.1:{self.port}"
         self._settings = folder / "node.toml"

@@ -7,6 +7,7 @@ once it was checked, and sealed segments are pruned, so that an hour needs no mo
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import random
 import time
@@ -26,15 +27,21 @@ from decisions.topic.layout import SegmentLayout
 from decisions.topic.segment import segment_topic
 from lab.chaos.announced import Announcements, FromKafka, FromOutbox
 from lab.chaos.checker import Checker
-from lab.chaos.clients import SUBSCRIPTION, CallFailed, Consumer, Topic, Watcher, seen_layout
+from lab.chaos.clients import SUBSCRIPTION, CallFailed, Topic, Watcher, seen_layout
+from lab.chaos.consumers import Consumer
+from lab.chaos.faults import FAULTS, Faults
 from lab.chaos.history import ClientHistory, End, SeenAssignment
 from lab.chaos.nodes import NOWHERE, ControllerNode
+from lab.chaos.ownership import longest_overlap
+from lab.chaos.traffic import Traffic
+from lab.ensemble import ZooKeeperEnsemble
 from schemas.kafka_connection import KafkaConnection
 
 NODES = 3
 SESSION_S = 1.5
-GRACE_S = 60.0
-"""Longer than any fault, so that no consumer that comes back is evicted."""
+GRACE_S = 3.0
+"""Longer than a session, and shorter than the longest fault, so that consumers are evicted."""
+LONGEST_FAULT_S = 5.0
 REST_S = 60.0
 """Longest time until things have come to rest."""
 CHROOT, NAMESPACE = "/chaos", "acme/chaos"
@@ -55,6 +62,8 @@ class Plan:
     consumers: int = 3
     """With a connection, of each topic."""
     round_seconds: float = 12.0
+    renew_seconds: float = 10.0
+    """Between two deletions of a topic, on average."""
 
 
 @dataclass
@@ -64,6 +73,17 @@ class Totals:
     layouts: int = 0
     assignments: int = 0
     announcements: int = 0
+    lives: int = 0
+    """Times that a topic was created."""
+    evictions: int = 0
+    """Consumers with connections whose grace period ended."""
+    held: int = 0
+    """Times that a consumer held a segment."""
+    longest_overlap_s: float = 0.0
+    """That two consumers held one segment: a push is on its way for a moment."""
+    sent: int = 0
+    received: int = 0
+    """Messages."""
     answers: Counter[str] = field(default_factory=Counter)
     """By kind of call and status."""
 
@@ -77,43 +97,59 @@ class Chaos:
     """Controllers on the ZooKeeper at an address, and everything that is done to them."""
 
     def __init__(
-        self, folder: Path, zookeeper: str, plan: Plan, say: Callable[[str], None] = print, kafka: str | None = None
+        self,
+        folder: Path,
+        ensemble: ZooKeeperEnsemble,
+        plan: Plan,
+        say: Callable[[str], None] = print,
+        kafka: str | None = None,
     ) -> None:
         """`kafka`: the bootstrap address of a broker that has the three topics; then every segment is a topic there."""
         self.totals = Totals()
-        self.faults: dict[str, int] = dict.fromkeys(("kill", "freeze", "cut"), 0)
         self.ends: list[End] = []
         settings = (
             f"session_seconds = {SESSION_S}\nconsumer_grace_seconds = {GRACE_S}\n"
             f'sealed_retention_seconds = {RETENTION_S}\nsegments = "{"kafka" if kafka else "none"}"'
         )
         self._nodes = [
-            ControllerNode(folder / f"node{at}", zookeeper, CHROOT, settings, kafka or NOWHERE) for at in range(NODES)
+            ControllerNode(folder / f"node{at}", ensemble.address, CHROOT, settings, kafka or NOWHERE)
+            for at in range(NODES)
         ]
         self._history = ClientHistory()
         self._kafka, self._broken = kafka, list[str]()
         self._checker = Checker(repeats=kafka is not None)
-        self._zookeeper, self._plan, self._say = zookeeper, plan, say
+        self._ensemble, self._plan, self._say = ensemble, plan, say
         self._random = random.Random(plan.seed)
+        self._faults = Faults(self._nodes, ensemble, SESSION_S, LONGEST_FAULT_S, self._random)
         self._topics: list[Topic] = []
+        self._traffic: list[Traffic] = []
+
+    @property
+    def faults(self) -> Mapping[str, int]:
+        """How often each was made."""
+        return self._faults.counts
 
     async def run(self) -> list[str]:
         """All of it; every rule that was broken, in words. It ends with the round that breaks one."""
         announcements: Announcements | None = None
         try:
             await asyncio.to_thread(self._start_all)
-            self._store = await asyncio.to_thread(ZooKeeperStore, self._zookeeper, CHROOT)
+            self._store = await asyncio.to_thread(ZooKeeperStore, self._ensemble.address, CHROOT)
             announcements = FromKafka(self._store, self._kafka) if self._kafka else FromOutbox(self._store)
             self._topics = [self._topic(number) for number in range(self._plan.topics)]
             for topic in self._topics:
-                await _until(lambda topic=topic: topic.create(self._nodes[0].url), "a topic is created")
+                await asyncio.wait_for(topic.create(), REST_S)
             tasks = [asyncio.create_task(work) for work in self._work()]
             try:
                 await self._rounds(announcements)
             finally:
                 for task in tasks:
                     task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+                for traffic in self._traffic:
+                    traffic.stop()
+                for ended in await asyncio.gather(*tasks, return_exceptions=True):
+                    if isinstance(ended, Exception):
+                        self._broken.append(f"a client failed: {ended!r}")
                 for topic in self._topics:
                     await asyncio.to_thread(topic.close)
             if not self._broken:
@@ -143,9 +179,15 @@ class Chaos:
         seeds = itertools.count(self._plan.seed * 10_000)
         for topic in self._topics:
             yield from (topic.call_for_ever() for _ in range(2))
+            yield topic.renew_for_ever(self._plan.renew_seconds)
             yield Watcher(topic, next(seeds)).run()
             for number in range(self._plan.consumers):
-                yield Consumer(topic, f"c{number}", next(seeds)).run()
+                yield Consumer(topic, f"c{number}", GRACE_S, next(seeds)).run()
+            if self._kafka is not None:
+                traffic = Traffic(topic, self._kafka, next(seeds))
+                self._traffic.append(traffic)
+                yield traffic.write_for_ever()
+                yield from (traffic.read_for_ever(consumer) for consumer in topic.consumers)
 
     async def _rounds(self, announcements: Announcements) -> None:
         began = said = time.monotonic()
@@ -157,7 +199,7 @@ class Chaos:
             if number > MIN_ROUNDS:
                 until = min(end, until)
             while time.monotonic() < until:
-                await self._break_something()
+                await self._faults.one()
             await self._rest()
             self._history.announced += await asyncio.to_thread(announcements.read)
             self._judge()
@@ -165,10 +207,13 @@ class Chaos:
             is_over = bool(self._broken) or (now >= end and number >= MIN_ROUNDS)
             if now - said >= SAY_EVERY_S or is_over:
                 said = now
-                faults = ", ".join(f"{count} {name}" for name, count in self.faults.items())
+                faults = ", ".join(f"{self.faults.get(name, 0)} {name}" for name in FAULTS)
+                totals = self.totals
                 self._say(
-                    f"{(now - began) / 60:.1f} min, round {number}: {self.totals.changes} changes done, "
-                    f"{self.totals.layouts} layouts seen; {faults}; {len(self._broken)} rules broken"
+                    f"{(now - began) / 60:.1f} min, round {number}: {totals.changes} changes done, "
+                    f"{totals.lives} lives, {totals.evictions} evictions, {totals.layouts} layouts seen, "
+                    f"{totals.sent} messages sent, {totals.received} received; {faults}; "
+                    f"{len(self._broken)} rules broken"
                 )
             if is_over:
                 return
@@ -176,34 +221,20 @@ class Chaos:
     def _judge(self) -> None:
         """Checks what was seen, counts it and drops it."""
         seen, totals = self._history, self.totals
+        for consumer in (consumer for topic in self._topics for consumer in topic.consumers):
+            consumer.report()
         self._broken += self._checker.check(seen)
+        totals.held += len(seen.held)
+        totals.longest_overlap_s = max(totals.longest_overlap_s, longest_overlap(seen.held))
+        totals.lives = sum(topic.last_life + 1 for topic in self._topics)
+        totals.sent = sum(traffic.total_sent for traffic in self._traffic)
+        totals.received = sum(traffic.total_received for traffic in self._traffic)
         totals.layouts += len(seen.layouts)
         totals.assignments += len(seen.assignments)
         totals.announcements += len(seen.announced)
         totals.answers.update(f"{call.kind} {call.status or 'no answer'}" for call in seen.calls)
         self.ends += seen.ends
         seen.clear()
-
-    async def _break_something(self) -> None:
-        """One fault at one node, for a while; the others go on."""
-        await asyncio.sleep(self._random.uniform(0.2, 2.0))
-        node = self._random.choice(self._nodes)
-        seconds = self._random.choice([SESSION_S * 0.4, SESSION_S * 1.5, SESSION_S * 2.5])
-        fault = self._random.choice(list(self.faults))
-        self.faults[fault] += 1
-        if fault == "kill":
-            await asyncio.to_thread(node.kill)
-            await asyncio.sleep(self._random.uniform(0, 1))
-            node.start()
-            await asyncio.to_thread(node.wait_until_ready)
-        elif fault == "freeze":
-            node.freeze()
-            await asyncio.sleep(seconds)
-            node.thaw()
-        else:
-            node.link.cut()
-            await asyncio.sleep(seconds)
-            node.link.mend()
 
     async def _rest(self) -> None:
         """Stops the work, and waits until every consumer has a connection and every segment one owner."""
@@ -212,10 +243,14 @@ class Chaos:
         for topic in self._topics:
             await _until(lambda topic=topic: self._is_calm(topic), f"{topic.name} comes to rest")
             self._history.assignments.append(await self._assignment(topic))
+        for traffic in self._traffic:
+            with contextlib.suppress(TimeoutError):
+                await _until(lambda traffic=traffic: _all_received(traffic), "all messages are received")
+            self._history.deliveries.append(traffic.take_delivery())
 
     async def _is_calm(self, topic: Topic) -> None:
         """Raises unless all calls have ended, all operations too, and all consumers know the newest layout."""
-        if topic.busy:
+        if topic.busy or topic.life is None:
             raise _NotYet("calls are under way")
         for operation in await topic.get(self._nodes[0].url, "/operations"):
             if operation["step"] not in ("done", "superseded"):
@@ -229,7 +264,7 @@ class Chaos:
     async def _assignment(self, topic: Topic) -> SeenAssignment:
         """What consumers were told; without segments of its own every sealed segment is drained at once."""
         layout = await topic.read(self._nodes[0].url)
-        held = {consumer.name: consumer.holds or () for consumer in topic.consumers}
+        held = {consumer.name: tuple(sorted(consumer.held_now())) for consumer in topic.consumers}
         return SeenAssignment(topic.name, SUBSCRIPTION, frozenset(layout.active), held)
 
     def _look_at_the_end(self, announcements: Announcements) -> None:
@@ -284,6 +319,11 @@ def _segment_topics(bootstrap: str, topic: str, life: int | None) -> Mapping[str
 
 def _has_its_topics(end: End) -> bool:
     return end.segment_topics is None or end.segment_topics == end.segments
+
+
+async def _all_received(traffic: Traffic) -> None:
+    if missing := traffic.missing():
+        raise _NotYet(f"{len(missing)} messages are not received")
 
 
 class _NotYet(Exception):

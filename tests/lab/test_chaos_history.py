@@ -7,23 +7,29 @@ from dataclasses import replace
 
 import pytest
 
-from lab.chaos.checker import KEPT_EPOCHS, KEPT_IDS, KEPT_NAMES, Checker, check
+from lab.chaos.checker import Checker, check
 from lab.chaos.history import (
     AnnouncedCount,
     AnnouncedLayout,
     Call,
     ClientHistory,
+    Delivery,
     End,
+    Held,
     LostSession,
+    SeenAbsent,
     SeenAssignment,
     SeenLayout,
 )
+from lab.chaos.topic_rules import KEPT_EPOCHS, KEPT_IDS, KEPT_LIVES, KEPT_NAMES
 
 TOPIC = "topic://acme/chaos/t"
 WHOLE, LOWER, UPPER = (0, 0xFFFF), (0, 0x7FFF), (0x8000, 0xFFFF)
 FIRST = SeenLayout(TOPIC, 0, {0: WHOLE}, {0: WHOLE}, "one", 1.0, 2.0)
 SECOND = SeenLayout(TOPIC, 1, {1: LOWER, 2: UPPER}, {0: WHOLE, 1: LOWER, 2: UPPER}, "one", 3.0, 4.0)
 END = End(SECOND, (), {"rest": frozenset({"r1"})})
+NEXT = replace(FIRST, life=1, by="next", asked_at=9.5, seen_at=10.0)
+MINE = Held(TOPIC, 0, "streams", 1, "a", 1.0, 5.0)
 PARENT = "segment://acme/chaos/t/0000-ffff-0"
 
 
@@ -49,6 +55,8 @@ def good() -> ClientHistory:
             Call(TOPIC, "register", "rest/r3", 503),
         ],
         assignments=[SeenAssignment(TOPIC, "streams", frozenset({1, 2}), {"a": (1,), "b": (2,), "c": ()})],
+        held=[MINE, replace(MINE, segment=2, consumer="b"), replace(MINE, consumer="c", since=4.5, until=9.0)],
+        deliveries=[Delivery(TOPIC, 0, frozenset({1, 2}), frozenset({1, 2, 3}))],
         announced=[*layouts(0, 1), *counted(1, 2, 1)],
         ends=[END],
     )
@@ -68,6 +76,10 @@ def with_end(**changed: object) -> Callable[[ClientHistory], None]:
 
 def with_assignment(**held: tuple[int, ...]) -> Callable[[ClientHistory], None]:
     return lambda history: history.assignments.append(SeenAssignment(TOPIC, "streams", frozenset({1, 2}), held))
+
+
+def with_held(**changed: object) -> Callable[[ClientHistory], None]:
+    return lambda history: history.held.append(replace(MINE, **changed))  # type: ignore[arg-type]
 
 
 def with_call(call: Call) -> Callable[[ClientHistory], None]:
@@ -95,6 +107,11 @@ def unanswered(at: int) -> Callable[[ClientHistory], None]:
         (with_layout(replace(SECOND, by="x", known={0: WHOLE, 1: UPPER, 2: LOWER})), "two segments of id 1"),
         (with_assignment(a=(1, 2), b=(2,)), "segment 2 belongs to a and b"),
         (with_assignment(a=(1,), b=()), "segment 2 belongs to nobody"),
+        (with_held(since=3.0, consumer="c"), "segment 1 belonged to a and c for 2.00 s, from 3.00 on"),
+        (with_held(since=0.0, until=9.0, consumer="c"), "segment 1 belonged to c and a for 4.00 s, from 1.00 on"),
+        (lambda history: history.deliveries.append(Delivery(TOPIC, 0, frozenset({4, 7}), frozenset({7}))), "1 of 2 messages were never read: 4"),
+        (lambda history: history.absences.append(SeenAbsent(TOPIC, "x", 1.0, 1.5)), "asked 0.50 s after its creation, and was told that it does not"),
+        (lambda history: history.layouts.extend([NEXT, replace(SECOND, by="x", asked_at=11.0, seen_at=12.0)]), "asked after epoch 0 of life 1 was seen, and was given 1"),
         (lambda history: history.lost.append(LostSession(TOPIC, "s", "c", "why")), "c of s was evicted: why"),
         (with_end(open_operations=("split 7f",)), "the split 7f is half done"),
         (with_end(consumers={"rest": frozenset()}), "the registration of rest/r1 is lost"),
@@ -152,6 +169,32 @@ def test_pruned_segments_raise_the_epoch_each_by_one() -> None:
     assert check(history) == []
 
 
+def test_a_topic_that_is_deleted_and_created_again_begins_a_new_life() -> None:
+    history = good()
+    history.layouts.append(NEXT)
+    history.calls.append(Call(TOPIC, "register", "rest/r9", 204, life=1))
+    history.announced += [
+        AnnouncedCount(TOPIC, "rest", 0, deleted=True),
+        AnnouncedLayout(TOPIC, 1, "deleted", 3),
+        AnnouncedLayout(TOPIC, 0, "created", 1, life=1),
+        AnnouncedCount(TOPIC, "rest", 1),
+    ]
+    history.held.append(replace(MINE, life=1, consumer="c"))
+    history.ends = [End(NEXT, (), {"rest": frozenset({"r9"})})]
+    assert check(history) == []
+    history.announced.append(AnnouncedLayout(TOPIC, 2, "split", 5))
+    assert check(history) == [f"{TOPIC}: life 0 was announced after life 1"]
+    history.announced[-1:] = []
+    history.ends = [End(NEXT, (), {"rest": frozenset({"r1", "r9"})})]
+    assert f"{TOPIC}: nobody has registered rest/r1, or it was unregistered" in check(history)
+
+
+def test_nothing_is_announced_of_a_life_after_its_deletion() -> None:
+    history = good()
+    history.announced += [AnnouncedLayout(TOPIC, 1, "deleted", 3), AnnouncedLayout(TOPIC, 2, "split", 5)]
+    assert f"{TOPIC}: epoch 2 (split) was announced after 1" in check(history)
+
+
 def parts(*histories: ClientHistory) -> list[str]:
     checker = Checker()
     return [line for history in histories for line in checker.check(history)]
@@ -191,4 +234,7 @@ def test_what_is_carried_from_part_to_part_is_bounded() -> None:
         assert checker.check(history) == []
     topic = checker._topics[TOPIC]
     assert (len(topic._by_epoch), len(topic._by_id), len(topic._newest)) == (KEPT_EPOCHS, KEPT_IDS, KEPT_NAMES)
-    assert not topic._registered
+    assert not topic._lives[0].registered
+    for life in range(10):
+        checker.check(ClientHistory(calls=[Call(TOPIC, "split", "0", 204, life)]))
+    assert len(topic._lives) == KEPT_LIVES

@@ -1,0 +1,198 @@
+"""Messages through the segments of a topic in Kafka: written, read by their owners, and counted.
+
+Stage: beside `lab.chaos.consumers`, in threads of its own. A message counts as sent when its writing was confirmed in a
+life of the topic that was certain all the while. It counts as received when a consumer that held its segment has read
+it; then the consumer commits, as its subscription, what it has read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
+
+from confluent_kafka import Consumer as Reader
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from controller.segments.base import segment_name
+from controller.segments.kafka_names import group_id, kafka_topic
+from decisions.topic.layout import HASH_SPACE
+from lab.chaos.clients import FAULTS, PAUSE_S, SUBSCRIPTION, Topic
+from lab.chaos.consumers import Consumer
+from lab.chaos.history import Delivery, SeenLayout
+from schemas.metadata import HashRange
+
+_WAIT_S = 5.0
+_REFRESH_S = 2.0
+"""A producer looks at the layout so often even if nothing is refused."""
+
+
+class Traffic:
+    """The messages of one topic."""
+
+    def __init__(self, topic: Topic, bootstrap: str, seed: int) -> None:
+        self.topic, self.bootstrap = topic, bootstrap
+        self.sent: dict[int, set[int]] = defaultdict(set)
+        self.received: dict[int, set[int]] = defaultdict(set)
+        """By life."""
+        self.total_sent = self.total_received = 0
+        self._random = random.Random(seed)
+        self._lock = threading.Lock()
+        self._numbers = 0
+        self._stopping = threading.Event()
+        self._threads = ThreadPoolExecutor(1 + len(topic.consumers), thread_name_prefix="traffic")
+        """One writes, and one reads for each consumer."""
+
+    def missing(self) -> set[int]:
+        """What was sent in the present life and not received yet."""
+        life = self.topic.last_life
+        with self._lock:
+            return self.sent[life] - self.received[life]
+
+    def take_delivery(self) -> Delivery:
+        """What was sent and received since the last call in the present life; of earlier lives nothing is kept."""
+        life = self.topic.last_life
+        with self._lock:
+            found = Delivery(
+                self.topic.name, life, frozenset(self.sent[life]), frozenset(self.received[life] & self.sent[life])
+            )
+            self.sent.clear()
+            self.received.clear()
+        return found
+
+    async def write_for_ever(self) -> None:
+        """Writes to the segments that the layout has, as fast as they confirm, with a pause between."""
+        producer = Producer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "acks": "all",
+                "message.timeout.ms": 4000,
+                "log_level": 0,
+                "linger.ms": 0,
+            }
+        )
+        layout: SeenLayout | None = None
+        read_at = 0.0
+        while True:
+            await self.topic.working.wait()
+            life = self.topic.life
+            if layout is None or layout.life != life or time.monotonic() - read_at > _REFRESH_S:
+                try:
+                    layout, read_at = await self.topic.read(self._random.choice(self.topic.urls)), time.monotonic()
+                except FAULTS:
+                    await asyncio.sleep(PAUSE_S)
+                    continue
+            key = self._random.randrange(HASH_SPACE)
+            segment = next(id for id, (start, end) in layout.active.items() if start <= key <= end)
+            name = self.name_of(layout, segment)
+            self._numbers += 1
+            writing = asyncio.get_running_loop().run_in_executor(self._threads, _written, producer, name, self._numbers)
+            confirmed = await writing
+            if not confirmed:
+                layout = None
+            elif life is not None and life == self.topic.life == layout.life:
+                with self._lock:
+                    self.sent[life].add(self._numbers)
+                self.total_sent += 1
+            await asyncio.sleep(PAUSE_S * self._random.random())
+
+    def name_of(self, layout: SeenLayout, segment: int) -> str:
+        """The Kafka topic of a segment."""
+        start, end = layout.known[segment]
+        return kafka_topic(segment_name(self.topic.name, segment, HashRange(start=start, end=end)))
+
+    async def read_for_ever(self, consumer: Consumer) -> None:
+        """Reads what a consumer holds, and commits it, until `stop`."""
+        await asyncio.get_running_loop().run_in_executor(self._threads, self._read, consumer)
+
+    def _read(self, consumer: Consumer) -> None:
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        reader = Reader(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "group.id": f"chaos-{consumer.name}",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "fetch.wait.max.ms": 50,
+                "log_level": 0,
+            }
+        )
+        reading: tuple[int, dict[int, str]] = (-1, {})
+        try:
+            while not self._stopping.is_set():
+                wanted = consumer.life, consumer.held_now()
+                try:
+                    if wanted != reading:
+                        reader.assign(_positions(admin, wanted[1]))
+                        reading = wanted
+                    found = reader.consume(200, 0.1)
+                    taken = self._take(consumer, wanted, [one for one in found if one.error() is None], admin)
+                    if not taken or any(one.error() is not None for one in found):
+                        reading = (-1, {})
+                except (KafkaException, TimeoutError, FutureTimeout):
+                    reading = (-1, {})
+                    self._stopping.wait(PAUSE_S)
+        finally:
+            reader.close()
+
+    def stop(self) -> None:
+        """Ends the threads."""
+        self._stopping.set()
+        self._threads.shutdown(wait=False)
+
+    def _take(
+        self, consumer: Consumer, wanted: tuple[int, dict[int, str]], found: list[Message], admin: AdminClient
+    ) -> bool:
+        """Count and commit; False when they were not the consumer's to read by then."""
+        life, held = wanted
+        if not found:
+            return True
+        if (consumer.life, consumer.held_now()) != wanted:
+            return False
+        ends: dict[str, int] = {}
+        with self._lock:
+            for one in found:
+                self.received[life].add(int(one.value() or b"0"))
+                ends[one.topic() or ""] = (one.offset() or 0) + 1
+        self.total_received += len(found)
+        segments = {kafka_topic(name): name for name in held.values()}
+        asked = [
+            admin.alter_consumer_group_offsets(
+                [
+                    ConsumerGroupTopicPartitions(
+                        group_id(segments[name], SUBSCRIPTION), [TopicPartition(name, 0, offset)]
+                    )
+                ]
+            )
+            for name, offset in ends.items()
+        ]
+        for futures in asked:
+            for future in futures.values():
+                future.result(_WAIT_S)
+        return True
+
+
+def _written(producer: Producer, name: str, number: int) -> bool:
+    """Whether a message was confirmed."""
+    told: list[KafkaError | None] = []
+    producer.produce(name, str(number).encode(), partition=0, on_delivery=lambda error, _: told.append(error))
+    producer.flush(_WAIT_S)
+    # KafkaError cannot be compared with None.
+    return len(told) == 1 and told[0] is None
+
+
+def _positions(admin: AdminClient, held: dict[int, str]) -> list[TopicPartition]:
+    """Where the subscription is on each segment; 0 where it has no position."""
+    found = []
+    for segment in held.values():
+        partition = TopicPartition(kafka_topic(segment), 0)
+        asked = ConsumerGroupTopicPartitions(group_id(segment, SUBSCRIPTION), [partition])
+        for future in admin.list_consumer_group_offsets([asked]).values():
+            position = (future.result(_WAIT_S).topic_partitions or [partition])[0]
+            found.append(TopicPartition(kafka_topic(segment), 0, max(position.offset, 0)))
+    return found
