@@ -25,12 +25,12 @@ from controller.segments.kafka import KafkaSegments
 from controller.segments.kafka_names import kafka_topic, segment_of
 from decisions.topic.layout import SegmentLayout
 from decisions.topic.segment import segment_topic
-from lab.chaos.announced import Announcements, FromKafka, FromOutbox
+from lab.chaos.announced import Announced, Announcements, FromKafka, FromOutbox
 from lab.chaos.checker import Checker
 from lab.chaos.clients import SUBSCRIPTION, CallFailed, Topic, Watcher, seen_layout
 from lab.chaos.consumers import Consumer
 from lab.chaos.faults import FAULTS, Faults
-from lab.chaos.history import ClientHistory, End, SeenAssignment
+from lab.chaos.history import AnnouncedCount, ClientHistory, End, SeenAssignment
 from lab.chaos.nodes import NOWHERE, ControllerNode
 from lab.chaos.ownership import longest_overlap
 from lab.chaos.traffic import Traffic
@@ -123,6 +123,8 @@ class Chaos:
         self._faults = Faults(self._nodes, ensemble, SESSION_S, LONGEST_FAULT_S, self._random)
         self._topics: list[Topic] = []
         self._traffic: list[Traffic] = []
+        self._connected: Counter[str] = Counter()
+        """Consumers of each topic, as they were announced last."""
 
     @property
     def faults(self) -> Mapping[str, int]:
@@ -218,12 +220,22 @@ class Chaos:
             if is_over:
                 return
 
+    def _evictions(self, announced: Iterable[Announced]) -> int:
+        """How many consumers went: those of this subscription never say goodbye."""
+        found = 0
+        for one in announced:
+            if isinstance(one, AnnouncedCount) and one.subscription == SUBSCRIPTION:
+                found += not one.deleted and one.consumers < self._connected[one.topic]
+                self._connected[one.topic] = one.consumers
+        return found
+
     def _judge(self) -> None:
         """Checks what was seen, counts it and drops it."""
         seen, totals = self._history, self.totals
         for consumer in (consumer for topic in self._topics for consumer in topic.consumers):
             consumer.report()
         self._broken += self._checker.check(seen)
+        totals.evictions += self._evictions(seen.announced)
         totals.held += len(seen.held)
         totals.longest_overlap_s = max(totals.longest_overlap_s, longest_overlap(seen.held))
         totals.lives = sum(topic.last_life + 1 for topic in self._topics)

@@ -180,7 +180,11 @@ class Traffic:
 def _written(producer: Producer, name: str, number: int) -> bool:
     """Whether a message was confirmed."""
     told: list[KafkaError | None] = []
-    producer.produce(name, str(number).encode(), partition=0, on_delivery=lambda error, _: told.append(error))
+    try:
+        producer.produce(name, str(number).encode(), partition=0, on_delivery=lambda error, _: told.append(error))
+    except KafkaException:
+        # The segment is gone.
+        return False
     producer.flush(_WAIT_S)
     # KafkaError cannot be compared with None.
     return len(told) == 1 and told[0] is None
