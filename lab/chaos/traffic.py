@@ -25,6 +25,7 @@ from decisions.topic.layout import HASH_SPACE
 from lab.chaos.clients import FAULTS, PAUSE_S, SUBSCRIPTION, Topic
 from lab.chaos.consumers import Consumer
 from lab.chaos.history import Delivery, SeenLayout
+from schemas.kafka_connection import KafkaConnection
 from schemas.metadata import HashRange
 
 _WAIT_S = 5.0
@@ -36,7 +37,7 @@ class Traffic:
     """The messages of one topic."""
 
     def __init__(self, topic: Topic, bootstrap: str, seed: int) -> None:
-        self.topic, self.bootstrap = topic, bootstrap
+        self.topic, self._kafka = topic, KafkaConnection(bootstrap)
         self.sent: dict[int, set[int]] = defaultdict(set)
         self.received: dict[int, set[int]] = defaultdict(set)
         """By life."""
@@ -68,13 +69,7 @@ class Traffic:
     async def write_for_ever(self) -> None:
         """Writes to the segments that the layout has, as fast as they confirm, with a pause between."""
         producer = Producer(
-            {
-                "bootstrap.servers": self.bootstrap,
-                "acks": "all",
-                "message.timeout.ms": 4000,
-                "log_level": 0,
-                "linger.ms": 0,
-            }
+            self._kafka.librdkafka({"acks": "all", "message.timeout.ms": 4000, "log_level": 0, "linger.ms": 0})
         )
         layout: SeenLayout | None = None
         read_at = 0.0
@@ -111,16 +106,17 @@ class Traffic:
         await asyncio.get_running_loop().run_in_executor(self._threads, self._read, consumer)
 
     def _read(self, consumer: Consumer) -> None:
-        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        admin = AdminClient(self._kafka.librdkafka({"log_level": 0}))
         reader = Reader(
-            {
-                "bootstrap.servers": self.bootstrap,
-                "group.id": f"chaos-{consumer.name}",
-                "enable.auto.commit": False,
-                "auto.offset.reset": "earliest",
-                "fetch.wait.max.ms": 50,
-                "log_level": 0,
-            }
+            self._kafka.librdkafka(
+                {
+                    "group.id": f"chaos-{consumer.name}",
+                    "enable.auto.commit": False,
+                    "auto.offset.reset": "earliest",
+                    "fetch.wait.max.ms": 50,
+                    "log_level": 0,
+                }
+            )
         )
         reading: tuple[int, dict[int, str]] = (-1, {})
         try:
