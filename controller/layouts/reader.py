@@ -6,7 +6,7 @@ Stage: below `controller.layouts.store`, which adds the writes; on any `Metadata
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from controller.errors import NotFound
@@ -44,6 +44,8 @@ class StoredMembers(NamedTuple):
     """Ids of the sealed segments that it has read to the end."""
     consumers: dict[str, bool]
     """Its consumers by name; True: a session, which needs a connection to stay."""
+    contested: Mapping[str, tuple[int, ...]] | None = None
+    """What consumers without a connection keep from others (`SubscriptionRecord`)."""
 
 
 class _Life(Wire):
@@ -144,7 +146,7 @@ class LayoutReader:
             for value in self.values(store_paths.consumers_path(topic, name))
         ]
         consumers = {one.consumer_name: one.session for one in found}
-        return StoredMembers(record.type, record.drained, dict(sorted(consumers.items())))
+        return StoredMembers(record.type, record.drained, dict(sorted(consumers.items())), record.contested)
 
     def has_namespace(self, namespace: str) -> bool:
         """Whether a namespace was created, has a policy, or has topics."""

@@ -6,7 +6,7 @@ Stage: made by `controller.layouts.store`, which commits it under the leader's t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from controller.layouts.reader import LayoutReader
 from controller.metadata import store_paths
@@ -107,11 +107,21 @@ class Transaction(LayoutReader):
         """It is in no segment any more."""
         self.delete(store_paths.leftover_path(topic, name))
 
-    def save_drained(self, topic: str, name: str, drained: Iterable[int]) -> None:
-        """Store which sealed segments a subscription has read to the end; none of that name is fine."""
+    def save_progress(
+        self,
+        topic: str,
+        name: str,
+        drained: Iterable[int],
+        contested: Mapping[str, tuple[int, ...]] | None = None,
+    ) -> None:
+        """Store which sealed segments a subscription has read to the end; none of that name is fine.
+
+        `contested`: what consumers without a connection keep from others; None: as it is.
+        """
         record = self.subscription_record(topic, name)
         if record is not None:
-            after = SubscriptionRecord(type=record.type, drained=tuple(sorted(drained)))
+            kept = record.contested if contested is None else dict(contested) or None
+            after = SubscriptionRecord(type=record.type, drained=tuple(sorted(drained)), contested=kept)
             self.put(store_paths.subscription_path(topic, name), after.to_json().encode())
 
     def insert_consumer(self, topic: str, subscription: str, name: str, session: bool = False) -> bool:

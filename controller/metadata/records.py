@@ -25,6 +25,9 @@ class SubscriptionRecord(Wire):
     type: SubscriptionType
     drained: Annotated[tuple[SegmentId, ...], Field(max_length=MAX_SEGMENTS_IN_METADATA)] = ()
     """Ids of the sealed segments in the layout that it has read to the end, ascending."""
+    contested: dict[Name, tuple[SegmentId, ...]] | None = None
+    """Ids of the segments that consumers without a connection keep, where some of them would be another's without that;
+    None: nobody does. Absent in records of older releases."""
 
 
 class ConsumerRegistration(Wire):

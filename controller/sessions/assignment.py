@@ -48,6 +48,16 @@ def assign(segments: Iterable[Segment], consumers: Collection[str]) -> Assignmen
     return {name: ordered[place :: len(names)] for place, name in enumerate(names)}
 
 
+def keeping(wanted: Assignment, kept: Mapping[str, AbstractSet[int]]) -> Assignment:
+    """`wanted`, except that a segment that somebody keeps, by consumer, is nobody else's."""
+    keeper = {segment: name for name, segments in kept.items() for segment in segments}
+    found: dict[str, list[Segment]] = {name: [] for name in wanted}
+    for name, segments in wanted.items():
+        for segment in segments:
+            found[keeper.get(segment.segment_id, name)].append(segment)
+    return {name: _in_order(segments) for name, segments in found.items()}
+
+
 def changed(before: Assignment, after: Assignment) -> Assignment:
     """The part of `after` that differs: consumers whose list is another one, and consumers that are new."""
     return {name: segments for name, segments in after.items() if _ids(before.get(name)) != _ids(segments)}

@@ -9,16 +9,19 @@ never goes back; nothing here reads one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from controller.errors import Conflict
 from controller.metadata.records import ConsumerRegistration, SubscriptionRecord
-from controller.sessions.assignment import Assignment, assign, assignable, changed, replayable
+from controller.sessions.assignment import Assignment, assign, assignable, changed, keeping, replayable
 from decisions.topic.layout import SegmentLayout
 from decisions.topic.segment import Segment
 from schemas.messages import SubscriptionType
+
+Value = TypeVar("Value")
 
 MAX_CONSUMERS = 10_000
 """Sessions that a subscription can have; one more is refused."""
@@ -67,7 +70,9 @@ class Effects:
     events: tuple[MembershipEvent, ...] = ()
     """Each also puts or deletes the stored registration of its consumer."""
     drained_changed: bool = False
-    """Whether the stored record of the subscription is out of date."""
+    """Whether the stored record of the subscription is out of date: what it has drained."""
+    contested_changed: bool = False
+    """The same: what consumers without a connection keep from others. A new leader could not know it otherwise."""
     pushes: tuple[Push, ...] = ()
     superseded: Link | None = None
     """A link that lost its consumer to a newer one: it can be closed."""
@@ -88,10 +93,26 @@ class SubscriptionCoordinator:
     sessions: Mapping[str, Session] = field(default_factory=dict)
     drained: frozenset[int] = frozenset()
     """Ids of the sealed segments that this subscription has read to the end."""
+    kept: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    """Ids of the segments that each consumer without a connection was told last, of those that were told any."""
 
     @cached_property
     def assignment(self) -> Assignment:
         """The segments of every consumer, also of those within their grace period."""
+        return keeping(self._wanted, self.kept) if self.kept else self._wanted
+
+    @property
+    def contested(self) -> dict[str, tuple[int, ...]]:
+        """What consumers keep of which something would be another's without them."""
+        return {
+            name: tuple(sorted(kept))
+            for name, kept in sorted(self.kept.items())
+            if kept - {segment.segment_id for segment in self._wanted[name]}
+        }
+
+    @cached_property
+    def _wanted(self) -> Assignment:
+        """The assignment if every consumer could be told."""
         if self.type == "QUEUE":
             segments: tuple[Segment, ...] = ()
         elif self.type == "CHECKPOINT":
@@ -118,17 +139,28 @@ class SubscriptionCoordinator:
                 raise Conflict(f"Subscription {self.name} has {MAX_CONSUMERS} consumers, more are not accepted")
             joined = replace(self, sessions={**self.sessions, consumer: link})
             event = MembershipEvent("registered", consumer, len(joined.sessions))
-            return joined, Effects((event,), pushes=self._pushes(joined))
+            return joined, self._effects(joined, (event,))
         before = self.sessions[consumer]
-        known = replace(self, sessions={**self.sessions, consumer: link})
+        known = replace(self, sessions={**self.sessions, consumer: link}, kept=_without(self.kept, {consumer}))
         superseded = before if isinstance(before, Link) and before != link else None
-        return known, Effects(pushes=(known._push(consumer, link),), superseded=superseded)
+        if consumer not in self.kept:
+            # Nobody's segments are others now; there may be ten thousand who come back like this.
+            known.__dict__.update(assignment=self.assignment, _wanted=self._wanted)
+            return known, Effects(pushes=(known._push(consumer, link),), superseded=superseded)
+        others = (push for push in self._pushes(known) if push.consumer != consumer)
+        return known, Effects(
+            contested_changed=known.contested != self.contested,
+            pushes=(known._push(consumer, link), *others),
+            superseded=superseded,
+        )
 
     def disconnect(self, connection: int, now_ms: int) -> SubscriptionCoordinator:
         """A connection is gone: the consumers that it still carries have the grace period to come back."""
         away = Away(now_ms + self.grace_ms)
-        sessions = {name: away if _is_on(session, connection) else session for name, session in self.sessions.items()}
-        return replace(self, sessions=sessions)
+        gone = [name for name, session in self.sessions.items() if _is_on(session, connection)]
+        after = replace(self, sessions={**self.sessions, **dict.fromkeys(gone, away)}, kept=self._keep(gone))
+        after.__dict__.update(assignment=self.assignment, _wanted=self._wanted)
+        return after
 
     def leave(self, consumer: str, link: Link) -> tuple[SubscriptionCoordinator, Effects]:
         """A consumer leaves on its link; nothing happens when that is not its link any more (Pulsar #26433)."""
@@ -143,17 +175,17 @@ class SubscriptionCoordinator:
 
     def remove(self, consumers: Iterable[str]) -> tuple[SubscriptionCoordinator, Effects]:
         """Ends sessions by name, connected or not; names without one are passed over."""
-        gone = sorted(set(consumers) & self.sessions.keys())
-        if not gone:
+        ending = set(consumers) & self.sessions.keys()
+        if not ending:
             return self, NOTHING
-        left = replace(self, sessions={name: link for name, link in self.sessions.items() if name not in set(gone)})
+        left = replace(self, sessions=_without(self.sessions, ending), kept=_without(self.kept, ending))
         count = len(self.sessions)
-        events = tuple(MembershipEvent("unregistered", name, count - 1 - at) for at, name in enumerate(gone))
-        return left, Effects(events, pushes=self._pushes(left))
+        events = tuple(MembershipEvent("unregistered", name, count - 1 - at) for at, name in enumerate(sorted(ending)))
+        return left, self._effects(left, events)
 
     def admit(self, sessions: Mapping[str, Session]) -> tuple[SubscriptionCoordinator, Effects]:
         """Takes over sessions that were registered elsewhere, with one rebalance; known names are passed over."""
-        return self._with(replace(self, sessions={**sessions, **self.sessions}))
+        return self._with(replace(self, sessions={**sessions, **self.sessions})) if sessions else (self, NOTHING)
 
     def follow(self, layout: SegmentLayout) -> tuple[SubscriptionCoordinator, Effects]:
         """Takes over a newer layout (PIP-468 "onLayoutChange"); an older one is passed over.
@@ -162,7 +194,8 @@ class SubscriptionCoordinator:
         """
         if layout.epoch < self.layout.epoch:
             return self, NOTHING
-        return self._with(replace(self, layout=layout, drained=self.drained & layout.segments.keys()))
+        drained = self.drained & layout.segments.keys()
+        return self._with(replace(self, layout=layout, drained=drained))
 
     def drain(self, segments: Iterable[int]) -> tuple[SubscriptionCoordinator, Effects]:
         """The subscription has read these sealed segments to the end; others than sealed ones are passed over."""
@@ -180,10 +213,25 @@ class SubscriptionCoordinator:
 
     def fresh_grace(self, consumers: Iterable[str], now_ms: int) -> SubscriptionCoordinator:
         """As a new leader sees its consumers: all are away and have the whole grace period (PIP-468 "failover")."""
-        return replace(self, sessions=dict.fromkeys(consumers, Away(now_ms + self.grace_ms)))
+        away = replace(self, sessions=dict.fromkeys(consumers, Away(now_ms + self.grace_ms)))
+        return replace(away, kept=away._keep(away.sessions))
 
     def _with(self, after: SubscriptionCoordinator) -> tuple[SubscriptionCoordinator, Effects]:
-        return after, Effects(drained_changed=after.drained != self.drained, pushes=self._pushes(after))
+        return after, self._effects(after)
+
+    def _effects(self, after: SubscriptionCoordinator, events: tuple[MembershipEvent, ...] = ()) -> Effects:
+        """What the step to `after` asks for."""
+        return Effects(
+            events,
+            drained_changed=after.drained != self.drained,
+            contested_changed=after.contested != self.contested,
+            pushes=self._pushes(after),
+        )
+
+    def _keep(self, consumers: Iterable[str]) -> Mapping[str, frozenset[int]]:
+        """What is kept when these consumers lose their connections: what they have now, besides what others keep."""
+        has = {name: frozenset(segment.segment_id for segment in self.assignment[name]) for name in consumers}
+        return {**self.kept, **{name: segments for name, segments in has.items() if segments}}
 
     def _pushes(self, after: SubscriptionCoordinator) -> tuple[Push, ...]:
         """What the step to `after` has to tell connected consumers; the others are told when they come back."""
@@ -212,7 +260,14 @@ def restore(
     """
     empty = SubscriptionCoordinator(name, record.type, grace_ms, layout)
     drained, _ = empty.drain(record.drained)
-    return drained.fresh_grace((consumer.consumer_name for consumer in consumers), now_ms)
+    names = [consumer.consumer_name for consumer in consumers]
+    known = set(names)
+    kept = {name: frozenset(ids) for name, ids in (record.contested or {}).items() if name in known}
+    return replace(drained, kept=kept).fresh_grace(names, now_ms)
+
+
+def _without(mapping: Mapping[str, Value], names: AbstractSet[str]) -> dict[str, Value]:
+    return {name: value for name, value in mapping.items() if name not in names}
 
 
 def _is_on(session: Session, connection: int) -> bool:

@@ -90,6 +90,8 @@ class SessionManager:
             after, change = coordinator.register(consumer, link, type)
             try:
                 is_new = await asyncio.to_thread(self._registry.add_consumer, *key, consumer, type, session=True)
+                if change.contested_changed:
+                    await self._save(key, after)
                 await self._positioning.make(key, is_new)
             except (SegmentStoreError, StoreError):
                 # It may be registered, and then has the grace period to connect again.
@@ -114,7 +116,7 @@ class SessionManager:
             if coordinator is None:
                 return
             after, change = coordinator.leave(consumer, link)
-            await self._store_gone(key, change)
+            await self._store_gone(key, after, change)
             self._take(key, after, change)
 
     async def disconnect(self, keys: set[SubscriptionKey], connection: int) -> None:
@@ -234,8 +236,8 @@ class SessionManager:
                 left = after.sessions.keys() - stored.sessions.keys()
                 after, second = after.remove(left)
                 after, third = after.admit(stored.sessions)
-                if first.drained_changed:
-                    await asyncio.to_thread(self._registry.save_drained, *key, sorted(after.drained))
+                if after.drained != before.drained or after.contested != before.contested:
+                    await self._save(key, after)
                 for name in left:
                     self._lost(before, name, "the consumer was unregistered")
                 pushes = (*first.pushes, *second.pushes, *third.pushes)
@@ -276,7 +278,7 @@ class SessionManager:
 
     async def _save_drained(self, key: SubscriptionKey, after: SubscriptionCoordinator) -> bool:
         try:
-            await asyncio.to_thread(self._registry.save_drained, *key, sorted(after.drained))
+            await self._save(key, after)
         except (ControllerError, StoreError) as error:
             log.warning("what %s of %s has read is not stored yet: %s", key[1], key[0], error)
             return False
@@ -289,7 +291,7 @@ class SessionManager:
                 return
             after, change = coordinator.expire(_now_ms())
             try:
-                await self._store_gone(key, change)
+                await self._store_gone(key, after, change)
             except (ControllerError, StoreError) as error:
                 log.warning("consumers of %s of %s cannot be unregistered: %s", key[1], key[0], error)
                 self._timers[key] = asyncio.get_running_loop().call_later(
@@ -298,10 +300,15 @@ class SessionManager:
                 return
             self._take(key, after, change)
 
-    async def _store_gone(self, key: SubscriptionKey, change: Effects) -> None:
+    async def _store_gone(self, key: SubscriptionKey, after: SubscriptionCoordinator, change: Effects) -> None:
         gone = [event.consumer for event in change.events]
         if gone:
             await asyncio.to_thread(self._registry.unregister_consumers, *key, gone)
+        if change.contested_changed:
+            await self._save(key, after)
+
+    async def _save(self, key: SubscriptionKey, after: SubscriptionCoordinator) -> None:
+        await asyncio.to_thread(self._registry.save_progress, *key, sorted(after.drained), after.contested)
 
     def _take(self, key: SubscriptionKey, after: SubscriptionCoordinator, change: Effects) -> None:
         """Make a stored step the present state, and tell the consumers."""

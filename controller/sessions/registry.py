@@ -133,6 +133,7 @@ class SubscriptionRegistry:
                 list(pool.map(lambda segment: segments.check_unused(segment, subscription), names))
                 # Before the first is moved: the next leader must not believe that it was read.
                 with self._store.write(term) as transaction:
+<<<<<<< HEAD
                     transaction.save_drained(topic, subscription, ())
 
                 def move(segment: str) -> None:
@@ -140,6 +141,10 @@ class SubscriptionRegistry:
                     _seek_segment(segments, segment, subscription, target)
 
                 list(pool.map(move, names))
+=======
+                    transaction.save_progress(topic, subscription, ())
+                list(pool.map(lambda segment: _seek_segment(segments, segment, subscription, target), names))
+>>>>>>> b126c75 (What a consumer without a connection reads is given to nobody else before it is back or evicted)
 
     def register_consumer(
         self, topic: str, subscription: str, consumer: str, type: SubscriptionType, session: bool = False
@@ -211,10 +216,12 @@ class SubscriptionRegistry:
         found = [(one.name, self._store.members(topic, one.name)) for one in self._store.subscriptions(topic)]
         return [name for name, members in found if members and any(members.consumers.values())]
 
-    def save_drained(self, topic: str, subscription: str, drained: Iterable[int]) -> None:
-        """Store which sealed segments a subscription has read to the end."""
+    def save_progress(
+        self, topic: str, subscription: str, drained: Iterable[int], contested: Mapping[str, tuple[int, ...]]
+    ) -> None:
+        """Store which sealed segments a subscription has read to the end, and what consumers keep from others."""
         with self._writing(topic) as transaction:
-            transaction.save_drained(topic, subscription, drained)
+            transaction.save_progress(topic, subscription, drained, contested)
 
     @property
     def has_positions(self) -> bool:

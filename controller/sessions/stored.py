@@ -58,7 +58,7 @@ class StoredSessions:
             return SubscriptionCoordinator(key[1], type, self._grace_ms, layout)
         restored = restore(
             key[1],
-            SubscriptionRecord(type=found.type, drained=found.drained),
+            SubscriptionRecord(type=found.type, drained=found.drained, contested=found.contested),
             [ConsumerRegistration(consumer_name=name) for name in found.consumers],
             layout,
             self._grace_ms,
@@ -68,7 +68,9 @@ class StoredSessions:
             name: restored.sessions[name] if needs_connection else NO_CONNECTION
             for name, needs_connection in found.consumers.items()
         }
-        return replace(restored, sessions=sessions)
+        # Who is registered by REST asks when it likes: nobody knows what it reads.
+        kept = {name: segments for name, segments in restored.kept.items() if found.consumers[name]}
+        return replace(restored, sessions=sessions, kept=kept)
 
     def find_drained(self, key: SubscriptionKey, coordinator: SubscriptionCoordinator) -> DrainLook:
         """The sealed segments that were read to the end since; children after parents."""

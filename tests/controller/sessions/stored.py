@@ -8,7 +8,8 @@ from controller.sessions.coordinator import SubscriptionCoordinator
 
 def record_of(coordinator: SubscriptionCoordinator) -> SubscriptionRecord:
     """The record of a coordinator as it is now."""
-    return SubscriptionRecord(type=coordinator.type, drained=tuple(sorted(coordinator.drained)))
+    drained, contested = tuple(sorted(coordinator.drained)), coordinator.contested or None
+    return SubscriptionRecord(type=coordinator.type, drained=drained, contested=contested)
 
 
 def registrations(coordinator: SubscriptionCoordinator) -> list[ConsumerRegistration]:

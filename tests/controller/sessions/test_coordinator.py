@@ -100,6 +100,30 @@ def test_several_evictions_are_one_rebalance_with_an_event_each() -> None:
     assert pushed(change) == {"c": [0, 1, 2, 3]}
 
 
+def test_what_a_consumer_without_a_connection_reads_is_given_to_nobody_else_before_it_is_back() -> None:
+    away = with_consumers(coordinator(), "a", "b").disconnect(1, 0)
+    joined, change = away.register("aa", Link(3, 0), "STREAM")
+    assert pushed(change) == {"aa": [1], "b": []}
+    assert held(joined) == {"a": [0, 2, 3], "aa": [1], "b": []}
+    assert joined.contested == {"a": (0, 2)}
+    assert change.contested_changed
+    back, change = joined.register("a", Link(4, 0), "STREAM")
+    assert pushed(change) == {"a": [0, 3], "b": [2]}
+    assert not back.contested
+    evicted, change = joined.expire(GRACE_MS)
+    assert pushed(change) == {"aa": [0, 2], "b": [1, 3]}
+    assert not evicted.kept
+
+
+def test_a_new_leader_knows_what_consumers_keep_from_others() -> None:
+    joined, _ = with_consumers(coordinator(), "a", "b").disconnect(1, 0).register("aa", Link(3, 0), "STREAM")
+    record = SubscriptionRecord.model_validate_json(record_of(joined).to_json())
+    restored = restore("billing", record, registrations(joined), joined.layout, GRACE_MS, 1000)
+    assert restored.assignment == joined.assignment
+    _, change = restored.register("b", Link(7, 0), "STREAM")
+    assert pushed(change) == {"b": []}
+
+
 def test_all_consumers_of_a_pooled_connection_go_away_together() -> None:
     one = coordinator()
     for consumer_id, name in enumerate(("a", "b")):
@@ -205,6 +229,8 @@ class Member:
     link: Link | None
     until: int
     told: list[int] | None = None
+    keeps: frozenset[int] = frozenset()
+    """Without a connection: what it reads on until it is back or evicted."""
 
 
 names = st.sampled_from(["a", "b", "c", "d", "e"])
@@ -233,14 +259,15 @@ class AnyOrder(RuleBasedStateMachine):
         assert change.superseded == (old if old != link else None)
         assert name in pushed(change)
         if before is not None:
-            assert len(change.pushes) == 1
+            assert len(change.pushes) == 1 or before.keeps
         self.take(after, change, [] if before else [("registered", name)], answered=name)
 
     @rule(connection=st.integers(1, 4))
     def disconnect(self, connection: int) -> None:
         for member in self.members.values():
             if member.link is not None and member.link.connection == connection:
-                member.link, member.until, member.told = None, self.now + GRACE_MS, None
+                member.link, member.until = None, self.now + GRACE_MS
+                member.told, member.keeps = None, frozenset(member.told or ())
         self.take(self.one.disconnect(connection, self.now), Effects(), [])
 
     @rule(name=names, link=links)
@@ -284,8 +311,9 @@ class AnyOrder(RuleBasedStateMachine):
         """A new leader has the layout and what was stored, as JSON, and nothing else."""
         self.now += passed
         before = self.one.assignment
-        for member in self.members.values():
+        for name, member in self.members.items():
             member.link, member.until, member.told = None, self.now + GRACE_MS, None
+            member.keeps = frozenset(held(self.one)[name])
         record = record_of(self.one).to_json()
         names = [registration.to_json() for registration in registrations(self.one)]
         self.one = restore(
@@ -313,6 +341,7 @@ class AnyOrder(RuleBasedStateMachine):
         if change.events:
             assert change.events[-1].consumers == len(self.members)
         assert change.drained_changed == (self.one.drained != after.drained)
+        assert change.contested_changed == (self.one.contested != after.contested)
         for push in change.pushes:
             member, told = self.members[push.consumer], [segment.segment_id for segment in push.segments]
             assert push.link == member.link
@@ -334,7 +363,14 @@ class AnyOrder(RuleBasedStateMachine):
             chosen = list(segments) if self.one.type == "CHECKPOINT" else []
         order = sorted(chosen, key=lambda number: (segments[number].start, segments[number].end, number))
         who = sorted(self.members)
-        return {name: [one for at, one in enumerate(order) if at % len(who) == who.index(name)] for name in who}
+        keepers = {one: name for name, member in self.members.items() for one in member.keeps}
+        owners = {one: keepers.get(one, who[at % len(who)]) for at, one in enumerate(order) if who}
+        return {name: [one for one in order if owners.get(one) == name] for name in who}
+
+    @invariant()
+    def no_segment_is_read_by_two(self) -> None:
+        read = [one for member in self.members.values() for one in {*(member.told or ()), *member.keeps}]
+        assert len(read) == len(set(read)) or self.one.type == "QUEUE"
 
     @invariant()
     def every_connected_consumer_was_told_what_it_holds(self) -> None:
