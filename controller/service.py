@@ -122,14 +122,14 @@ class ScalableTopicService:
 
     def migrate_topic(self, topic: str) -> NoReturn:
         """There is nothing that could be migrated: `Conflict`, or `NotFound` without the topic."""
-        if self._store.has_topic(topic):
+        if self._store.synced().has_topic(topic):
             raise Conflict(f"Topic is already scalable: {topic}")
         raise NotFound(f"no topic to migrate: {topic}; this controller has scalable topics only, create it as one")
 
     def list_topics(self, namespace: str, filters: Iterable[tuple[str, str]] = ()) -> list[str]:
         """The names of a namespace's topics that have all of the given properties, sorted."""
         wanted, found = list(filters), []
-        for topic, layout in self._store.topics_of(namespace):
+        for topic, layout in self._store.synced().topics_of(namespace):
             has = (json.loads(layout).get("properties") or {}) if wanted else {}
             if all(has.get(key) == value for key, value in wanted):
                 found.append(topic)
@@ -137,7 +137,7 @@ class ScalableTopicService:
 
     def layout_json(self, topic: str) -> str:
         """The layout record (`ScalableTopicMetadata`) as JSON."""
-        layout = self._store.layout_json(topic)
+        layout = self._store.synced().layout_json(topic)
         if layout is None:
             raise no_topic(topic)
         return layout
@@ -148,7 +148,7 @@ class ScalableTopicService:
         Loads and the policy as PIP-483 "Observability" wants. What is not known is left out: a load when none was
         reported lately, an owner without segment topics.
         """
-        stored = self._store.existing_topic(topic)
+        stored = self._store.synced().existing_topic(topic)
         subscriptions = self._store.subscriptions(topic)
         layout = SegmentLayout.from_metadata(stored.metadata)
         loads, born = self._observed.loads.of(topic), layout.created_at_ms or 0
@@ -182,7 +182,7 @@ class ScalableTopicService:
 
     def has_segment(self, topic: str, descriptor: str) -> bool:
         """Whether the layout of a topic has a segment; False without the topic."""
-        stored = self._store.topic(topic)
+        stored = self._store.synced().topic(topic)
         segments = SegmentLayout.from_metadata(stored.metadata).segments.values() if stored else ()
         return any(segment.descriptor == descriptor for segment in segments)
 
@@ -196,12 +196,12 @@ class ScalableTopicService:
 
     def operations(self, topic: str) -> list[Operation]:
         """The newest splits, merges and prunings of a topic with how far each is, the newest first."""
-        self._store.check_topic(topic)
+        self._store.synced().check_topic(topic)
         return list_operations(self._store, topic)
 
     def policy(self, topic: str) -> AutoScalePolicyOverride | None:
         """The override of a topic as it was set, None when there is none."""
-        return self._store.existing_topic(topic).metadata.auto_scale_policy
+        return self._store.synced().existing_topic(topic).metadata.auto_scale_policy
 
     def effective_policy(self, topic: str) -> EffectivePolicy:
         """The policy of a topic after resolution, with the origin of each value."""

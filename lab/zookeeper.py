@@ -22,7 +22,7 @@ _FLAGS = [
     "-XX:TieredStopAtLevel=1",
     "-Xshare:auto",
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-    "-Dzookeeper.4lw.commands.whitelist=ruok,srvr",
+    "-Dzookeeper.4lw.commands.whitelist=ruok,srvr,wchs",
     "-Dzookeeper.admin.enableServer=false",
 ]
 _START_SECONDS = 60

@@ -6,7 +6,7 @@ Stage: below `controller.layouts.store`, which adds the writes; on any `Metadata
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from controller.errors import NotFound
@@ -44,7 +44,7 @@ class StoredMembers(NamedTuple):
     """Ids of the sealed segments that it has read to the end."""
     consumers: dict[str, bool]
     """Its consumers by name; True: a session, which needs a connection to stay."""
-    contested: Mapping[str, tuple[int, ...]] | None = None
+    contested: dict[str, tuple[int, ...]] | None = None
     """What consumers without a connection keep from others (`SubscriptionRecord`)."""
 
 
@@ -60,6 +60,11 @@ class LayoutReader:
     def __init__(self, nodes: MetadataStore) -> None:
         self._nodes = nodes
 
+    def synced(self) -> LayoutReader:
+        """This reader, when it shows all that any node has committed before the call: for what a client is answered."""
+        self._nodes.sync()
+        return self
+
     def topic(self, topic: str) -> StoredTopic | None:
         """The topic with its layout, or None."""
         found = self.get(store_paths.topic_path(topic))
@@ -69,14 +74,14 @@ class LayoutReader:
 
     def existing_topic(self, topic: str) -> StoredTopic:
         """The topic with its layout; `NotFound`."""
-        found = self.topic(topic)
+        found = self.topic(topic) or self.synced().topic(topic)
         if found is None:
             raise no_topic(topic)
         return found
 
     def check_topic(self, topic: str) -> None:
         """Raises `NotFound` when the topic does not exist."""
-        if not self.has_topic(topic):
+        if not self.has_topic(topic) and not self.synced().has_topic(topic):
             raise no_topic(topic)
 
     def has_topic(self, topic: str) -> bool:
@@ -131,7 +136,7 @@ class LayoutReader:
     def existing_subscription(self, topic: str, name: str) -> StoredSubscription:
         """One subscription with the number of its sessions; `NotFound`, also without the topic."""
         self.check_topic(topic)
-        found = self.subscription(topic, name)
+        found = self.subscription(topic, name) or self.synced().subscription(topic, name)
         if found is None:
             raise NotFound(f"Subscription not found: {name} on {topic}")
         return found

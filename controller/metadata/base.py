@@ -9,6 +9,7 @@ Store Schema" and "Election"). Both stores keep the same promises, and one suite
   ephemeral cannot have any below it: both raise `InvalidTreeChange`.
 - What is appended below a path has names that sort in the order of the commits.
 - A watch says "look again", nothing more. See `MetadataStore.watch`.
+- A read may be behind what others have committed (ZooKeeper answers from any of its servers), unless it follows `sync`.
 """
 
 from __future__ import annotations
@@ -149,6 +150,13 @@ class MetadataStore(ABC):
     @abstractmethod
     def children(self, path: str) -> list[str]:
         """The names (not paths) directly below `path`, sorted; none when it is not there. The root is `/`."""
+
+    @abstractmethod
+    def sync(self) -> None:
+        """Returns when reads of this store show all that was committed before the call, by whomever.
+
+        Without it a read may show what was there a moment ago, never less than this store has shown or done before.
+        """
 
     @abstractmethod
     def commit(self, *ops: Op) -> list[int]:

@@ -116,6 +116,9 @@ class SqliteStore(MetadataStore):
             rows = db.execute("SELECT path FROM nodes WHERE parent = ?", (path,)).fetchall()
         return sorted(row[0].rpartition("/")[2] for row in rows)
 
+    def sync(self) -> None:
+        """See `MetadataStore`; every read shows the last commit."""
+
     def commit(self, *ops: Op) -> list[int]:
         """See `MetadataStore`."""
         check_ops(ops)

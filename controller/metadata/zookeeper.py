@@ -64,6 +64,7 @@ from controller.metadata.path_syntax import ROOT, check_path
 from controller.metadata.zookeeper_answers import PendingAnswers
 from controller.metadata.zookeeper_tls import TlsHandler
 from controller.metadata.zookeeper_watch import TreeWatch
+from controller.metadata.zookeeper_watches import ServerWatches
 
 log = logging.getLogger(__name__)
 
@@ -130,6 +131,7 @@ class ZooKeeperStore(MetadataStore):
         self._client = KazooClient(
             hosts=address, timeout=session_s, handler=handler, connection_retry=_RECONNECT, **secured
         )
+        self._server_watches = ServerWatches(self._client)
         self._client.add_listener(self._on_state)
         try:
             self._client.start(wait_s)
@@ -174,6 +176,10 @@ class ZooKeeperStore(MetadataStore):
         except NoNodeError:
             return []
         return sorted(names)
+
+    def sync(self) -> None:
+        """See `MetadataStore`; the server that this client is at has then heard from its leader."""
+        self._ask(partial(self._client.sync_async, self._tree))
 
     def commit(self, *ops: Op) -> list[int]:
         """See `MetadataStore`."""
@@ -220,7 +226,9 @@ class ZooKeeperStore(MetadataStore):
         """See `MetadataStore`."""
         if path != ROOT:
             check_path(path)
-        watch = TreeWatch(self._client, self._watch_calls, self._tree, path, callback, self._wait_s, below)
+        watch = TreeWatch(
+            self._client, self._server_watches, self._watch_calls, self._tree, path, callback, self._wait_s, below
+        )
         with self._lock:
             self._watches.add(watch)
         try:

@@ -15,12 +15,11 @@ from typing import Any
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
-from kazoo.protocol.states import EventType, WatchedEvent
-
 from controller.metadata.base import Kind, WatchCallback
 from controller.metadata.callbacks import Callbacks
 from controller.metadata.path_syntax import ROOT
 from controller.metadata.zookeeper_answers import PendingAnswers
+from controller.metadata.zookeeper_watches import ServerWatches
 from controller.retries import with_jitter
 
 _RETRY_DELAY_S, _RETRY_JITTER_S = 0.2, 0.1
@@ -33,6 +32,7 @@ class TreeWatch:
     def __init__(
         self,
         client: KazooClient,
+        watches: ServerWatches,
         callbacks: Callbacks,
         tree: str,
         top: str,
@@ -46,11 +46,14 @@ class TreeWatch:
         """
         self._below_too = below
         self._client, self._callbacks, self._tree, self._top = client, callbacks, tree, top
+        self._watches = watches
         self._callback, self._wait_s = callback, wait_s
         self._cancelled = threading.Event()
         self._looking = threading.Lock()
         self._versions: dict[str, int] = {}
         self._names: dict[str, set[str]] = {}
+        self._held: set[str] = set()
+        """The nodes that it has watches at, or had: paths of ZooKeeper."""
         self._due_lock = threading.Lock()
         self._due: set[str] = set()
         self._all_due = False
@@ -65,13 +68,13 @@ class TreeWatch:
         self._enqueue(None)
 
     def cancel(self) -> None:
-        """Stop reporting; watches that are still set at the server fire once more and are ignored."""
+        """Stop reporting, and remove the watches; a look that is under way does that at its end."""
         self._cancelled.set()
+        self._watches.release(tuple(self._held), self._fired)
 
-    def _fired(self, event: WatchedEvent) -> None:
-        """Called by kazoo. The event without a type is a lost connection; the next one looks everywhere."""
-        if event.type != EventType.NONE:
-            self._enqueue(event.path[len(self._tree) :] or ROOT)
+    def _fired(self, node: str) -> None:
+        """Something has changed at a node."""
+        self._enqueue(node[len(self._tree) :] or ROOT)
 
     def _enqueue(self, path: str | None) -> None:
         with self._due_lock:
@@ -106,11 +109,21 @@ class TreeWatch:
 
     def _look(self, paths: Iterable[str], deep: bool, changes: list[tuple[str, Kind]]) -> None:
         """Look at `paths` and at the nodes below them that are new, or at all below if `deep`."""
-        frontier = list(paths)
+        try:
+            self._look_below(list(paths), deep, changes)
+        finally:
+            if self._cancelled.is_set():
+                self._watches.release(tuple(self._held), self._fired)
+
+    def _look_below(self, frontier: list[str], deep: bool, changes: list[tuple[str, Kind]]) -> None:
+        fired = self._watches.fired
         while frontier:
             nodes = [self._node(path) for path in frontier]
-            data = self._ask(partial(self._client.get_async, node, self._fired) for node in nodes)
-            children = self._ask(partial(self._client.get_children_async, node, self._fired) for node in nodes)
+            for node in nodes:
+                self._held.add(node)
+                self._watches.hold(node, self._fired)
+            data = self._ask(partial(self._client.get_async, node, fired) for node in nodes)
+            children = self._ask(partial(self._client.get_children_async, node, fired) for node in nodes)
             below: list[str] = []
             for number, path in enumerate(frontier):
                 try:
@@ -120,7 +133,7 @@ class TreeWatch:
                     self._gone(path, changes)
                     # Nothing tells when the top comes back; for all others, the node above does.
                     if path == self._top:
-                        exists = self._ask([partial(self._client.exists_async, self._node(path), self._fired)])
+                        exists = self._ask([partial(self._client.exists_async, self._node(path), fired)])
                         below += [path] if exists.answer(0) else []
                 else:
                     below += self._seen(path, stat.mzxid, names, deep, changes)
@@ -150,6 +163,9 @@ class TreeWatch:
             self._gone(_below(path, name), changes)
         if self._versions.pop(path, None) is not None:
             changes.append((path, Kind.DELETED))
+        if path != self._top:
+            self._held.discard(self._node(path))
+            self._watches.release([self._node(path)], self._fired)
 
     def _node(self, path: str) -> str:
         return self._tree if path == ROOT else self._tree + path

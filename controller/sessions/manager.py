@@ -142,6 +142,7 @@ class SessionManager:
         async with self._lock(key):
             coordinator = self._led.get(key)
             if coordinator is None:
+                await asyncio.to_thread(self._registry.sync)
                 coordinator = await asyncio.to_thread(self._stored.load, key, None, _now_ms())
         if key not in self._led and coordinator.type == "STREAM" and not self._reach.is_away:
             asking = asyncio.ensure_future(on_request(partial(self._stored.find_drained, key, coordinator)))

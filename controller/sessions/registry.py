@@ -57,6 +57,10 @@ class SubscriptionRegistry:
         self._store.check_topic(topic)
         self.leaders.lead(topic)
 
+    def sync(self) -> None:
+        """Returns when reads show all that any node has committed before."""
+        self._store.synced()
+
     def leads(self, topic: str) -> bool:
         """Whether this node leads a topic just now."""
         return self.leaders.term(topic) is not None

@@ -102,6 +102,8 @@ class LayoutWatcher:
         if topic not in self._watches:
             self._watches[topic] = asyncio.ensure_future(asyncio.to_thread(self._watch, topic))
         await asyncio.shield(self._watches[topic])
+        # A client may know a newer layout by another node.
+        await asyncio.to_thread(self._nodes.sync)
         version, update = await asyncio.to_thread(self._read, topic)
         if update is None:
             raise NotFound(f"Scalable topic not found: {topic}")
@@ -115,7 +117,14 @@ class LayoutWatcher:
             if kind is not Kind.CHILDREN:
                 self._look_soon(topic)
 
-        return [self._nodes.watch(path, changed, below=False) for path in _paths(topic)]
+        made: list[CallbackHandle] = []
+        try:
+            made += (self._nodes.watch(path, changed, below=False) for path in _paths(topic))
+        except StoreError:
+            for watch in made:
+                watch.cancel()
+            raise
+        return made
 
     def _unwatch(self, topic: str) -> None:
         """Nobody watches any more; a failed watch is made again by the next one who does."""

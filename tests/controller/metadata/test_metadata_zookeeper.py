@@ -23,7 +23,7 @@ from controller.metadata.base import (
 from controller.metadata.commit_plan import PlanStep
 from controller.metadata.zookeeper import ZooKeeperStore, _Look
 from lab.broker import free_ports
-from lab.zookeeper import EmbeddedZooKeeper
+from lab.zookeeper import EmbeddedZooKeeper, four_letters
 from tests.controller.places import end_zookeeper_session
 from tests.waiting import wait_until
 
@@ -197,3 +197,60 @@ def test_a_tree_from_before_anybody_logged_in_is_warned_of(
     for credentials, lines in ((None, 0), ("anabranch:s3cret", 1)):
         ZooKeeperStore(zookeeper.address, root, credentials=credentials).close()
         assert len([line for line in caplog.messages if "made without a log-in" in line]) == lines
+
+
+def watched_nodes(store: ZooKeeperStore) -> int:
+    """How many nodes kazoo believes to be watched, and the store's own table has; and whether the server agrees."""
+    client = store._client
+    return len(client._data_watchers) + len(client._child_watchers) + len(store._server_watches._holders)
+
+
+def watches_at_server(zookeeper: EmbeddedZooKeeper) -> int:
+    found = four_letters(zookeeper.address, b"wchs").decode()
+    return int(found.split("Total watches:")[1])
+
+
+def test_watches_of_quiet_and_unknown_nodes_leave_nothing_behind(
+    zookeeper: EmbeddedZooKeeper, stores: Callable[[], ZooKeeperStore]
+) -> None:
+    store, other = stores(), stores()
+    store.put("/quiet/below", b"1")
+    store.watch("/kept", lambda *_: None)
+    store.sync()
+    before = watched_nodes(store), watches_at_server(zookeeper)
+    for number in range(50):
+        for path in ("/quiet", f"/unknown/{number}", f"/unknown/{number}/below"):
+            store.watch(path, lambda *_: None).cancel()
+    seen: list[str] = []
+    first = store.watch("/quiet", lambda path, _: seen.append(path))
+    second = store.watch("/quiet", lambda path, _: seen.append(path), below=False)
+    other.put("/quiet/below/more", b"1")
+    other.delete("/quiet/below/more")
+    wait_until(lambda: seen)
+    first.cancel()
+    seen.clear()
+    other.put("/quiet", b"2")
+    wait_until(lambda: "/quiet" in seen)
+    second.cancel()
+    wait_until(lambda: (watched_nodes(store), watches_at_server(zookeeper)) == before)
+    kept: list[str] = []
+    store.watch("/kept", lambda path, _: kept.append(path))
+    other.put("/kept", b"1")
+    wait_until(lambda: kept)
+
+
+def test_a_watch_that_follows_a_removed_one_at_the_same_node_hears_everything(
+    stores: Callable[[], ZooKeeperStore],
+) -> None:
+    store, other = stores(), stores()
+    store.put("/w", b"0")
+    for number in range(100):
+        seen: list[str] = []
+        earlier = store.watch("/w", lambda *_: None)
+        remove = threading.Thread(target=earlier.cancel)
+        remove.start()
+        watch = store.watch("/w", lambda path, _: seen.append(path))  # noqa: B023
+        other.put("/w", str(number).encode())
+        wait_until(lambda: seen, 5)  # noqa: B023
+        remove.join()
+        watch.cancel()
