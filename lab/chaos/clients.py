@@ -73,6 +73,8 @@ class Topic:
         """Of the creation that was begun last."""
         self.life: int | None = None
         """The present life while it is certain that the topic exists, None from its deletion to its creation."""
+        self.made_at: dict[int, int] = {}
+        """By life: when the controller says that it began, which Kafka's topics have in their names (ms)."""
         self._exists_since = 0.0
         self._in_doubt_until = 0.0
         self._late: deque[tuple[float, Call]] = deque()
@@ -157,7 +159,9 @@ class Topic:
         answer = await self._succeed("GET", url, self.path)
         self._reads += 1
         by = f"read {self._reads} at {urlsplit(answer.url).port}"
-        found = seen_layout(self.name, json.loads(answer.body), by, asked, time.monotonic())
+        record = json.loads(answer.body)
+        found = seen_layout(self.name, record, by, asked, time.monotonic())
+        self.made_at[found.life] = record["createdAtMs"]
         self.history.layouts.append(found)
         return found
 

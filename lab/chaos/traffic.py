@@ -99,7 +99,8 @@ class Traffic:
     def name_of(self, layout: SeenLayout, segment: int) -> str:
         """The Kafka topic of a segment."""
         start, end = layout.known[segment]
-        return kafka_topic(segment_name(self.topic.name, segment, HashRange(start=start, end=end)))
+        name = segment_name(self.topic.name, segment, HashRange(start=start, end=end))
+        return kafka_topic(name, self.topic.made_at[layout.life])
 
     async def read_for_ever(self, consumer: Consumer) -> None:
         """Reads what a consumer holds, and commits it, until `stop`."""
@@ -121,10 +122,10 @@ class Traffic:
         reading: tuple[int, dict[int, str]] = (-1, {})
         try:
             while not self._stopping.is_set():
-                wanted = consumer.life, consumer.held_now()
+                wanted = consumer.life, consumer.held_now() if consumer.life in self.topic.made_at else {}
                 try:
                     if wanted != reading:
-                        reader.assign(_positions(admin, wanted[1]))
+                        reader.assign(self._positions(admin, *wanted))
                         reading = wanted
                     found = reader.consume(200, 0.1)
                     taken = self._take(consumer, wanted, [one for one in found if one.error() is None], admin)
@@ -156,14 +157,11 @@ class Traffic:
                 self.received[life].add(int(one.value() or b"0"))
                 ends[one.topic() or ""] = (one.offset() or 0) + 1
         self.total_received += len(found)
-        segments = {kafka_topic(name): name for name in held.values()}
+        made_at = self.topic.made_at[life]
+        groups = {kafka_topic(name, made_at): group_id(name, SUBSCRIPTION, made_at) for name in held.values()}
         asked = [
             admin.alter_consumer_group_offsets(
-                [
-                    ConsumerGroupTopicPartitions(
-                        group_id(segments[name], SUBSCRIPTION), [TopicPartition(name, 0, offset)]
-                    )
-                ]
+                [ConsumerGroupTopicPartitions(groups[name], [TopicPartition(name, 0, offset)])]
             )
             for name, offset in ends.items()
         ]
@@ -171,6 +169,18 @@ class Traffic:
             for future in futures.values():
                 future.result(_WAIT_S)
         return True
+
+    def _positions(self, admin: AdminClient, life: int, held: dict[int, str]) -> list[TopicPartition]:
+        """Where the subscription is on each segment; 0 where it has no position."""
+        found = []
+        for segment in held.values():
+            made_at = self.topic.made_at[life]
+            partition = TopicPartition(kafka_topic(segment, made_at), 0)
+            asked = ConsumerGroupTopicPartitions(group_id(segment, SUBSCRIPTION, made_at), [partition])
+            for future in admin.list_consumer_group_offsets([asked]).values():
+                position = (future.result(_WAIT_S).topic_partitions or [partition])[0]
+                found.append(TopicPartition(partition.topic, 0, max(position.offset, 0)))
+        return found
 
 
 def _written(producer: Producer, name: str, number: int) -> bool:
@@ -184,15 +194,3 @@ def _written(producer: Producer, name: str, number: int) -> bool:
     producer.flush(_WAIT_S)
     # KafkaError cannot be compared with None.
     return len(told) == 1 and told[0] is None
-
-
-def _positions(admin: AdminClient, held: dict[int, str]) -> list[TopicPartition]:
-    """Where the subscription is on each segment; 0 where it has no position."""
-    found = []
-    for segment in held.values():
-        partition = TopicPartition(kafka_topic(segment), 0)
-        asked = ConsumerGroupTopicPartitions(group_id(segment, SUBSCRIPTION), [partition])
-        for future in admin.list_consumer_group_offsets([asked]).values():
-            position = (future.result(_WAIT_S).topic_partitions or [partition])[0]
-            found.append(TopicPartition(kafka_topic(segment), 0, max(position.offset, 0)))
-    return found
