@@ -32,7 +32,8 @@ class Namespaces:
 
     def exists(self, namespace: str) -> bool:
         """Whether a namespace exists, for whatever reason."""
-        return namespace in self._configured or self._store.has_namespace(namespace)
+        known = namespace in self._configured or self._store.has_namespace(namespace)
+        return known or self._store.synced().has_namespace(namespace)
 
     def check(self, namespace: str) -> None:
         """Raises `NotFound` when a namespace does not exist."""
@@ -41,7 +42,7 @@ class Namespaces:
 
     def of_tenant(self, tenant: str) -> list[str]:
         """The namespaces of a tenant, sorted."""
-        found = {f"{tenant}/{name}" for name in self._store.namespace_names(tenant)}
+        found = {f"{tenant}/{name}" for name in self._store.synced().namespace_names(tenant)}
         configured = {namespace for namespace in self._configured if namespace.startswith(f"{tenant}/")}
         return sorted(configured | {namespace for namespace in found if self._store.has_namespace(namespace)})
 
@@ -66,7 +67,7 @@ class Namespaces:
 
     def policy(self, namespace: str) -> AutoScalePolicyOverride | None:
         """The override of a namespace as it was set, None when there is none; `NotFound` without the namespace."""
-        found = self._store.namespace_policy(namespace)
+        found = self._store.synced().namespace_policy(namespace)
         if found is None:
             self.check(namespace)
         return found

@@ -87,6 +87,7 @@ class ScalableTopicService:
             )
             metadata = layout.to_metadata()
             announcement = layout_announcement(topic, "created", metadata, now)
+            self._store.check_fits(topic, metadata, announcement)
             if not isinstance(self._segments, NoSegments):
                 # If this is killed or refused from here on, the next leader removes the segments.
                 with self._store.write(term) as transaction:

@@ -18,11 +18,16 @@ from controller.layouts.transaction import Transaction
 from controller.leadership.leaders import Term
 from controller.locks import NamedLocks
 from controller.metadata import store_paths
-from controller.metadata.base import ABSENT, Delete, InvalidTreeChange, MetadataStore, Op, VersionConflict
+from controller.metadata.base import ABSENT, Delete, InvalidTreeChange, MetadataStore, Op, Put, VersionConflict
+from controller.metadata.commit_size import CommitTooLarge
+from controller.outbox.announcements import Announcement
+from controller.outbox.entries import append_entry
+from schemas.metadata import ScalableTopicMetadata
 
 log = logging.getLogger(__name__)
 
-_MAX_DELETES = 500
+MAX_GROWTH_BYTES = 16_384
+"""Room that a new layout leaves for what comes with it: its operation, the policy of the topic, the leader's check."""
 
 
 class LayoutStore(LayoutReader):
@@ -101,9 +106,22 @@ class LayoutStore(LayoutReader):
         top = store_paths.topic_path(term.topic)
         names = sorted(set(self._nodes.children(top)) - {"controller"}, key=lambda name: (name == "operations", name))
         found = [path for name in names for path in self._below(top, name)]
-        with self._alone.locked(term.topic):
-            for start in range(0, len(found), _MAX_DELETES):
-                self._commit(term, [Delete(path) for path in found[start : start + _MAX_DELETES]])
+        with self._alone.locked(term.topic), _refusals(term):
+            self._nodes.commit_in_parts([term.check], [Delete(path) for path in found])
+
+    def check_fits(self, topic: str, metadata: ScalableTopicMetadata, announcement: Announcement | None) -> None:
+        """Raises `PreconditionFailed` when a layout with its announcement would be refused by the metadata store.
+
+        Asked before anything is done for a layout that is to be: there would be no way on, and perhaps none back.
+        """
+        ops: list[Op] = [Put(store_paths.topic_path(topic), metadata.to_json().encode() + bytes(MAX_GROWTH_BYTES))]
+        try:
+            self._nodes.check_fits(*ops, *([append_entry([announcement])] if announcement else []))
+        except CommitTooLarge as refused:
+            raise PreconditionFailed(
+                f"{topic} would have {len(metadata.segments)} segments: {refused}; merge segments, or have sealed ones "
+                "pruned (controller.sealed_retention_seconds)"
+            ) from None
 
     def _below(self, above: str, name: str) -> list[str]:
         """All paths from there on, the deepest first."""
@@ -111,14 +129,21 @@ class LayoutStore(LayoutReader):
         return [*(found for child in self._nodes.children(path) for found in self._below(path, child)), path]
 
     def _commit(self, term: Term, ops: list[Op]) -> None:
-        try:
+        with _refusals(term):
             self._nodes.commit(term.check, *ops)
-        except VersionConflict as conflict:
-            if conflict.path == term.check.path:
-                raise _not_leading(term) from None
-            raise Conflict(f"somebody else changed {term.topic} at the same moment; try again") from None
-        except InvalidTreeChange as refused:
-            raise PreconditionFailed(f"{term.topic}: {refused}") from None
+
+
+@contextmanager
+def _refusals(term: Term) -> Iterator[None]:
+    """What the metadata store refuses, as the refusal of a request."""
+    try:
+        yield
+    except VersionConflict as conflict:
+        if conflict.path == term.check.path:
+            raise _not_leading(term) from None
+        raise Conflict(f"somebody else changed {term.topic} at the same moment; try again") from None
+    except InvalidTreeChange as refused:
+        raise PreconditionFailed(f"{term.topic}: {refused}") from None
 
 
 def _not_leading(term: Term) -> Unavailable:

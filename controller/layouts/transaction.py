@@ -6,7 +6,7 @@ Stage: made by `controller.layouts.store`, which commits it under the leader's t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from controller.layouts.reader import LayoutReader
 from controller.metadata import store_paths
@@ -31,6 +31,9 @@ class Transaction(LayoutReader):
         self._after: dict[str, bytes | None] = {}
         """What is to be written; None: deleted."""
         self._announcements: list[Announcement] = []
+        self._bytes = 0
+        """Of paths, values and announcements so far."""
+        self._ahead: dict[str, Stored | None] = {}
         self.layout_of: set[str] = set()
         """Topics whose layout is another one after this."""
         self.members_of: set[tuple[str, str]] = set()
@@ -73,11 +76,11 @@ class Transaction(LayoutReader):
         for name in sorted(store_paths.decode(name) for name in self.children(store_paths.subscriptions_path(topic))):
             consumers = store_paths.consumers_path(topic, name)
             for consumer in self.children(consumers):
-                if self._is_full:
+                if self.is_full:
                     return True
                 # Known to be there: nobody else writes in this term.
-                self._after[f"{consumers}/{consumer}"] = None
-            if self._is_full:
+                self._write(f"{consumers}/{consumer}", None)
+            if self.is_full:
                 return True
             record = self.subscription_record(topic, name)
             self.delete_subscription(topic, name)
@@ -163,6 +166,8 @@ class Transaction(LayoutReader):
         """Put an announcement into the outbox; None (nothing to announce) is fine."""
         if announcement is not None:
             self._announcements.append(announcement)
+            # As text in JSON again: every quotation mark of it takes one more byte.
+            self._bytes += len(announcement.value) + announcement.value.count(b'"') + len(announcement.key.encode())
 
     def ops(self) -> list[Op]:
         """What a commit has to do: the deepest deletions first, then the rest from the top."""
@@ -179,10 +184,9 @@ class Transaction(LayoutReader):
         return not self._after
 
     @property
-    def _is_full(self) -> bool:
-        size = sum(len(path) + len(value or b"") for path, value in self._after.items())
-        size += sum(len(announcement.value) for announcement in self._announcements)
-        return len(self._after) >= MAX_PART_NODES or size >= MAX_PART_BYTES
+    def is_full(self) -> bool:
+        """Whether a change of several commits goes on in the next one; this one has room for a few more nodes."""
+        return len(self._after) >= MAX_PART_NODES or self._bytes >= MAX_PART_BYTES
 
     def _put_layout(self, topic: str, value: bytes) -> None:
         self.put(store_paths.topic_path(topic), value)
@@ -198,7 +202,7 @@ class Transaction(LayoutReader):
         if path in self._after:
             value = self._after[path]
             return None if value is None else Stored(value, 0)
-        found = self._nodes.get(path)
+        found = self._ahead.pop(path) if path in self._ahead else self._nodes.get(path)
         self._seen[path] = found.version if found else ABSENT
         return found
 
@@ -213,7 +217,7 @@ class Transaction(LayoutReader):
 
     def put(self, path: str, value: bytes) -> None:
         """Write a node; expected to be as it was read, if it was."""
-        self._after[path] = value
+        self._write(path, value)
 
     def delete(self, path: str) -> bool:
         """Remove a node; False when there is none."""
@@ -222,5 +226,13 @@ class Transaction(LayoutReader):
         if self._seen.get(path) == ABSENT:
             del self._after[path]
         else:
-            self._after[path] = None
+            self._write(path, None)
         return True
+
+    def read_ahead(self, paths: Sequence[str]) -> None:
+        """Read nodes at once that are asked for one by one afterwards."""
+        self._ahead.update(zip(paths, self._nodes.get_all(paths), strict=True))
+
+    def _write(self, path: str, value: bytes | None) -> None:
+        self._after[path] = value
+        self._bytes += len(path) + len(value or b"")

@@ -18,9 +18,12 @@ import enum
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from controller.metadata.path_syntax import ROOT, check_path
+
+if TYPE_CHECKING:
+    from controller.metadata.commit_size import CommitLimit
 
 ABSENT = -1
 """As an expected version: there must be no such node. As an answer: there is none now."""
@@ -164,8 +167,27 @@ class MetadataStore(ABC):
 
         Answers the version of each path afterwards, `ABSENT` where there is no node; that an `Append` made a node below
         does not change it. Raises `VersionConflict` with the first path that was not as expected, `InvalidTreeChange`,
-        and `ValueError` when a path is named twice.
+        its `CommitTooLarge`, and `ValueError` when a path is named twice.
         """
+
+    def commit_in_parts(self, checks: Sequence[Check], ops: Sequence[Op]) -> None:
+        """Do `ops` in their order, in as many commits as they need, each of them only while `checks` hold.
+
+        Raises as `commit`; what was done until then stays.
+        """
+        for part in self.commit_limit.parts(ops, checks) if self.commit_limit else [ops]:
+            if part:
+                self.commit(*checks, *part)
+
+    def check_fits(self, *ops: Op) -> None:
+        """Raises `CommitTooLarge` when `ops` may be more than one commit holds; looks at nothing."""
+        if self.commit_limit:
+            self.commit_limit.check(ops)
+
+    @property
+    def commit_limit(self) -> CommitLimit | None:
+        """What one commit holds; None: whatever is asked for."""
+        return None
 
     @abstractmethod
     def create_ephemeral(self, path: str, value: bytes) -> int | None:

@@ -145,8 +145,7 @@ def _write(source: MetadataStore, target: MetadataStore, say: Callable[[str], No
 def _empty(target: MetadataStore) -> None:
     paths = [path for path, _ in _walk(target)]
     paths.reverse()
-    for start in range(0, len(paths), MAX_OPS):
-        target.commit(*(Delete(path) for path in paths[start : start + MAX_OPS]))
+    target.commit_in_parts([], [Delete(path) for path in paths])
 
 
 def _first_difference(source: MetadataStore, target: MetadataStore) -> str | None:

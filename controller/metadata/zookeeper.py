@@ -36,13 +36,13 @@ from kazoo.exceptions import (
     SessionExpiredError,
 )
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
+from kazoo.protocol.serialization import Transaction
 from kazoo.protocol.states import KazooState, ZnodeStat
 from kazoo.security import Permissions, make_digest_acl
 
 from controller.errors import StartError
 from controller.metadata.base import (
     ABSENT,
-    Append,
     CallbackHandle,
     Check,
     Delete,
@@ -60,6 +60,7 @@ from controller.metadata.base import (
 )
 from controller.metadata.callbacks import Callbacks, SessionListeners
 from controller.metadata.commit_plan import Action, PlanStep, paths_to_read, plan
+from controller.metadata.commit_size import CommitLimit, CommitTooLarge
 from controller.metadata.path_syntax import ROOT, check_path
 from controller.metadata.zookeeper_answers import PendingAnswers
 from controller.metadata.zookeeper_tls import TlsHandler
@@ -70,8 +71,6 @@ log = logging.getLogger(__name__)
 
 _COUNTERS = 256
 """Two commits disturb each other when one makes a node whose counter the other checks: rare, and harmless."""
-MAX_COMMIT_BYTES = 900_000
-"""A server refuses requests above 1 MiB (its `jute.maxbuffer`) by closing the connection."""
 _MAX_READS = 500
 """Nodes that are asked for at once."""
 _MOVED = (BadVersionError, NoNodeError, NodeExistsError)
@@ -115,6 +114,7 @@ class ZooKeeperStore(MetadataStore):
         """
         self._address, self._wait_s = address, wait_s
         self._tree, self._made = check_path(root) + "/tree", root + "/made"
+        self._limit = CommitLimit(len(self._tree.encode()))
         self._closed, self._connected = threading.Event(), threading.Event()
         self._lock = threading.Lock()
         self._watches: set[TreeWatch] = set()
@@ -184,11 +184,6 @@ class ZooKeeperStore(MetadataStore):
     def commit(self, *ops: Op) -> list[int]:
         """See `MetadataStore`."""
         check_ops(ops)
-        size = sum(len(op.path) + len(op.value) for op in ops if isinstance(op, (Put, Append)))
-        if size > MAX_COMMIT_BYTES:
-            raise InvalidTreeChange(
-                ops[0].path, f"the change has {size} bytes, ZooKeeper takes {MAX_COMMIT_BYTES} at once"
-            )
         while ops:
             look = self._look(ops)
             steps = plan(ops, {path: stat.mzxid for path, stat in look.stats.items()})
@@ -243,6 +238,11 @@ class ZooKeeperStore(MetadataStore):
         return self._session.listen(callback)
 
     @property
+    def commit_limit(self) -> CommitLimit:
+        """See `MetadataStore`."""
+        return self._limit
+
+    @property
     def session(self) -> SessionState:
         """See `MetadataStore`."""
         return self._session.state
@@ -290,6 +290,9 @@ class ZooKeeperStore(MetadataStore):
                 paths.append(step.path)
         for counter in sorted({self._counter(step.path) for step in steps if step.action is Action.CREATE}):
             multi.set_data(counter, b"")
+        size = len(Transaction(multi.operations).serialize())
+        if size > self.commit_limit.max_bytes:
+            raise CommitTooLarge(steps[0].path, size, self.commit_limit.max_bytes)
         (results,) = self._ask(multi.commit_async)
         for path, result in zip(paths, results, strict=False):
             if isinstance(result, NotEmptyError):

@@ -15,6 +15,7 @@ from typing import Any
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
+
 from controller.metadata.base import Kind, WatchCallback
 from controller.metadata.callbacks import Callbacks
 from controller.metadata.path_syntax import ROOT

@@ -87,8 +87,8 @@ class OperationRunner:
 
         `SegmentStoreError` when the segments cannot be reached: the topic is gone, and the rest is resumed later.
         """
-        if not self._store.has_topic(topic) and self._store.open_deletion(topic) is None:
-            raise no_topic(topic)
+        if self._store.open_deletion(topic) is None:
+            self._store.check_topic(topic)
         with self.locked(topic) as term:
             if self._store.open_deletion(topic) is None:
                 self._unsettled.add(topic)
@@ -156,8 +156,14 @@ class OperationRunner:
         id, now = uuid.uuid4().hex, self._now_ms()
         try:
             if kind == "split":
-                return plan_split(topic, layout, segments[0], id, now, decision_id)
-            return plan_merge(topic, layout, segments[0], segments[1], id, now, decision_id)
+                after = layout.split_segment(segments[0], now)
+                planned = plan_split(topic, layout, segments[0], id, now, decision_id)
+            else:
+                after = layout.merge_segments(segments[0], segments[1], now)
+                planned = plan_merge(topic, layout, segments[0], segments[1], id, now, decision_id)
+            metadata = after.to_metadata()
+            self._store.check_fits(topic, metadata, layout_announcement(topic, kind, metadata, now, decision_id))
+            return planned
         except LayoutError as error:
             raise PreconditionFailed(str(error)) from None
 

@@ -14,8 +14,6 @@ from controller.metadata.base import Append, Check, Delete, MetadataStore
 from controller.metadata.store_paths import OUTBOX
 from controller.outbox.announcements import Announcement
 
-_MAX_DELETES = 500
-
 
 class OutboxEntry(NamedTuple):
     """The records of one commit; entries are sent in the order of their names."""
@@ -41,9 +39,7 @@ class Outbox:
 
     def drop(self, names: Sequence[str], check: Check) -> None:
         """Forget entries whose delivery was confirmed, as long as `check` holds."""
-        for start in range(0, len(names), _MAX_DELETES):
-            deletions = [Delete(f"{OUTBOX}/{name}") for name in names[start : start + _MAX_DELETES]]
-            self._nodes.commit(check, *deletions)
+        self._nodes.commit_in_parts([check], [Delete(f"{OUTBOX}/{name}") for name in names])
 
 
 def append_entry(records: Iterable[Announcement]) -> Append:

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import islice
 
 from controller.errors import Conflict, NotFound, PreconditionFailed, TooMany
 from controller.layouts.reader import StoredMembers, StoredSubscription
 from controller.layouts.store import LayoutStore
-from controller.layouts.transaction import Transaction
+from controller.layouts.transaction import MAX_PART_NODES, Transaction
 from controller.leadership.leaders import Leaders
-from controller.metadata.store_paths import subscriptions_path
+from controller.metadata.store_paths import consumer_path, encode, subscriptions_path
 from controller.operations.runner import OperationRunner
 from controller.outbox.announcements import consumer_announcement
 from controller.segments.base import SegmentNotFound, SegmentStore, SegmentStoreError, SubscriptionNotFound, Target
@@ -30,6 +32,8 @@ log = logging.getLogger(__name__)
 
 MAX_SUBSCRIPTIONS = 1_000
 """Of one topic, unless the settings say otherwise."""
+MAX_SUBSCRIPTIONS_BYTES = 200_000
+"""Of the encoded names of all subscriptions of a topic; ten thousand names of twenty characters."""
 MAX_CONCURRENT_MOVES = 8
 """Segments on which a subscription is made or moved at the same time: most of the time is spent waiting."""
 
@@ -77,7 +81,7 @@ class SubscriptionRegistry:
             transaction.check_topic(topic)
             found = transaction.subscription(topic, subscription)
             if found is None:
-                self._check_room(transaction, topic)
+                self._check_room(transaction, topic, subscription)
                 life = transaction.created_at(topic)
                 _insert(transaction, topic, subscription, type)
                 transaction.announce(
@@ -97,6 +101,10 @@ class SubscriptionRegistry:
             # Segments that a split was about to publish would keep the subscription.
             self._operations.finish_open(term)
             self._store.existing_subscription(topic, subscription)
+            members = self._store.members(topic, subscription)
+            if members is not None and len(members.consumers) > MAX_PART_NODES:
+                # More than one commit may hold.
+                self.unregister_consumers(topic, subscription, members.consumers)
             with self._store.write(term) as transaction:
                 found = transaction.existing_subscription(topic, subscription)
                 transaction.delete_subscription(topic, subscription)
@@ -137,18 +145,13 @@ class SubscriptionRegistry:
                 list(pool.map(lambda segment: segments.check_unused(segment, subscription), names))
                 # Before the first is moved: the next leader must not believe that it was read.
                 with self._store.write(term) as transaction:
-<<<<<<< HEAD
-                    transaction.save_drained(topic, subscription, ())
+                    transaction.save_progress(topic, subscription, ())
 
                 def move(segment: str) -> None:
                     self._store.confirm(term)
                     _seek_segment(segments, segment, subscription, target)
 
                 list(pool.map(move, names))
-=======
-                    transaction.save_progress(topic, subscription, ())
-                list(pool.map(lambda segment: _seek_segment(segments, segment, subscription, target), names))
->>>>>>> b126c75 (What a consumer without a connection reads is given to nobody else before it is back or evicted)
 
     def register_consumer(
         self, topic: str, subscription: str, consumer: str, type: SubscriptionType, session: bool = False
@@ -169,7 +172,7 @@ class SubscriptionRegistry:
             transaction.check_topic(topic)
             known = transaction.subscription(topic, subscription)
             if known is None:
-                self._check_room(transaction, topic)
+                self._check_room(transaction, topic, subscription)
                 _insert(transaction, topic, subscription, type)
             found = known or StoredSubscription(subscription, type, 0)
             _same_type(found, type)
@@ -192,22 +195,30 @@ class SubscriptionRegistry:
             )
 
     def unregister_consumers(self, topic: str, subscription: str, consumers: Iterable[str]) -> None:
-        """Remove consumers in one step; names that are not registered, or no such subscription, are fine."""
-        if not self._store.has_topic(topic):
-            return
-        with self._writing(topic) as transaction:
-            found = transaction.subscription(topic, subscription)
-            if found is None:
-                return
-            count, now, life = found.consumers, self._now_ms(), transaction.created_at(topic)
-            for consumer in consumers:
-                if transaction.delete_consumer(topic, subscription, consumer):
-                    count -= 1
-                    transaction.announce(
-                        consumer_announcement(
-                            topic, subscription, found.type, "unregistered", count, now, consumer, life=life
+        """Remove consumers, each with its announcement, in as many commits as they need.
+
+        Names that are not registered, or no such subscription, are fine: so it can be repeated from anywhere.
+        """
+        left = deque(consumers)
+        while left and self._store.has_topic(topic):
+            with self._writing(topic) as transaction:
+                found = transaction.subscription(topic, subscription)
+                if found is None:
+                    return
+                some = list(islice(left, MAX_PART_NODES))
+                transaction.read_ahead([consumer_path(topic, subscription, consumer) for consumer in some])
+                count, now, life = found.consumers, self._now_ms(), transaction.created_at(topic)
+                for consumer in some:
+                    if transaction.is_full:
+                        break
+                    left.popleft()
+                    if transaction.delete_consumer(topic, subscription, consumer):
+                        count -= 1
+                        transaction.announce(
+                            consumer_announcement(
+                                topic, subscription, found.type, "unregistered", count, now, consumer, life=life
+                            )
                         )
-                    )
 
     def membership(self, topic: str, subscription: str) -> tuple[SegmentLayout, StoredMembers | None]:
         """The layout of a topic, and who reads the subscription; `NotFound` without the topic."""
@@ -264,9 +275,20 @@ class SubscriptionRegistry:
         with ThreadPoolExecutor(MAX_CONCURRENT_MOVES) as pool:
             list(pool.map(start, layout.segments.values()))
 
-    def _check_room(self, transaction: Transaction, topic: str) -> None:
-        if len(transaction.children(subscriptions_path(topic))) >= self._max_subscriptions:
+    def _check_room(self, transaction: Transaction, topic: str, subscription: str) -> None:
+        """`TooMany` subscriptions, or `PreconditionFailed` when their names become too long together.
+
+        A split or merge stores all names with each of its steps.
+        """
+        names = transaction.children(subscriptions_path(topic))
+        if len(names) >= self._max_subscriptions:
             raise TooMany(f"{topic} has {self._max_subscriptions} subscriptions already: delete one first", 60)
+        size = sum(map(len, names)) + len(encode(subscription))
+        if size > MAX_SUBSCRIPTIONS_BYTES:
+            raise PreconditionFailed(
+                f"{topic} has {len(names)} subscriptions, whose names and that of another have {size} bytes in the "
+                f"metadata store; at most {MAX_SUBSCRIPTIONS_BYTES} are possible: delete some that nobody uses any more"
+            )
 
     def _clear_name(self, topic: str, subscription: str) -> None:
         """What a deleted subscription of that name has left in segments goes first."""

@@ -39,6 +39,7 @@ class Consumer:
         self._is_new = False
         """Whether nothing has come on the present connection."""
         self._url: str | None = None
+        self._at = "nowhere"
         topic.consumers.append(self)
 
     @property
@@ -61,21 +62,22 @@ class Consumer:
                 await asyncio.sleep(self._random.uniform(1.0, 2.0) * self._grace_s)
             await asyncio.sleep(PAUSE_S * 4)
 
-    def report(self) -> None:
+    def report(self, why: str = "a look") -> None:
         """Record what was held until now; what is held is held on."""
         now = time.monotonic()
         until = min(now, self.may_hold_until)
+        ended_by = f"{why if until == now else 'silence'} at {self._at}"
         for segment, since in self._since.items():
             if until > since:
                 self._topic.history.held.append(
-                    Held(self._topic.name, self.life, SUBSCRIPTION, segment, self.name, since, until)
+                    Held(self._topic.name, self.life, SUBSCRIPTION, segment, self.name, since, until, ended_by)
                 )
         still = self._since if now <= self.may_hold_until else {}
         self._since = dict.fromkeys(still, now)
 
-    def let_go(self) -> None:
+    def let_go(self, why: str = "letting go") -> None:
         """From now on it holds nothing."""
-        self.report()
+        self.report(why)
         self._since, self.holds = {}, None
 
     async def _connect(self, url: str) -> None:
@@ -84,7 +86,7 @@ class Consumer:
             return
         options = {**OPTIONS, "ping_interval": None}
         async with websockets.connect(ws(url, f"{self._topic.path}/consumers"), **options) as socket:
-            self._said_hello_at, self._is_new = time.monotonic(), True
+            self._said_hello_at, self._is_new, self._at = time.monotonic(), True, url.rpartition(":")[2]
             hello = {"command": "register", "consumerId": 1, "subscription": SUBSCRIPTION, "consumerName": self.name}
             await socket.send(json.dumps(hello))
             listening = asyncio.create_task(self._listen(socket, life))
@@ -151,7 +153,7 @@ class Consumer:
     def _take(self, assigned: list[dict[str, object]], life: int) -> None:
         """From now on it holds what it is assigned, and nothing else."""
         now = time.monotonic()
-        self.report()
+        self.report("another assignment")
         before = self._since if self.life == life else {}
         self.life = life
         self.holds = {int(str(one["segmentId"])): str(one["underlyingTopicName"]) for one in assigned}

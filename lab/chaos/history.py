@@ -101,6 +101,8 @@ class Held:
     consumer: str
     since: float
     until: float
+    ended_by: str = ""
+    """What took the belief away, and at which node it was connected, in words for those who look for the cause."""
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ import pytest
 from controller.errors import Conflict, NotLeader, PreconditionFailed, Unavailable
 from controller.leadership.leaders import Leaders
 from controller.metadata import store_paths
+from controller.metadata.commit_size import MAX_COMMIT_BYTES
 from controller.metadata.records import MAX_OPERATIONS
-from controller.metadata.zookeeper import MAX_COMMIT_BYTES
 from controller.operations.journal import (
     STEPS_SPLIT,
     Operation,

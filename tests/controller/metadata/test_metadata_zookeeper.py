@@ -21,6 +21,7 @@ from controller.metadata.base import (
     VersionConflict,
 )
 from controller.metadata.commit_plan import PlanStep
+from controller.metadata.commit_size import CommitTooLarge
 from controller.metadata.zookeeper import ZooKeeperStore, _Look
 from lab.broker import free_ports
 from lab.zookeeper import EmbeddedZooKeeper, four_letters
@@ -254,3 +255,24 @@ def test_a_watch_that_follows_a_removed_one_at_the_same_node_hears_everything(
         wait_until(lambda: seen, 5)  # noqa: B023
         remove.join()
         watch.cancel()
+
+
+def test_removals_of_any_size_are_cut_and_a_commit_that_is_too_large_harms_nothing(
+    stores: Callable[[], ZooKeeperStore],
+) -> None:
+    store = stores()
+    check = Check("/held", store.put("/held", b""))
+    paths = [f"/long/{'n' * 9_000}{number}" for number in range(300)]
+    store.commit_in_parts([check], [Put(path, b"1") for path in paths])
+    changes = store.session_changes
+    with pytest.raises(CommitTooLarge, match="ZooKeeper takes 900000 at once"):
+        store.commit(*(Delete(path) for path in paths))
+    with pytest.raises(CommitTooLarge):
+        store.check_fits(*(Put(path, b"1") for path in paths))
+    assert len(store.children("/long")) == 300
+    store.commit_in_parts([check], [Delete(path) for path in paths])
+    assert not store.children("/long")
+    assert store.session_changes == changes, "the server has closed no connection"
+    store.put("/held", b"2")
+    with pytest.raises(VersionConflict):
+        store.commit_in_parts([check], [Put("/more", b"")])

@@ -1,0 +1,133 @@
+"""Sizes that ZooKeeper's requests cannot hold: ten thousand consumers, long names, layouts of thousands of segments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from admin.answers import Answered, Refused
+from admin.topics import ScalableTopics
+from admin.transport import Transport
+from controller.errors import PreconditionFailed
+from controller.metadata import store_paths
+from controller.metadata.base import Put
+from controller.metadata.records import ConsumerRegistration
+from controller.metadata.zookeeper import ZooKeeperStore
+from controller.outbox.announcements import layout_announcement
+from decisions.topic.layout import SegmentLayout
+from lab.zookeeper import EmbeddedZooKeeper
+from schemas.base import MAX_NAME_BYTES
+from schemas.messages import ConsumerEvent
+from tests.controller.conftest import RunningController, run_controller
+from tests.controller.places import Place
+from tests.waiting import wait_until
+
+TOPIC = "topic://acme/sizes/t"
+PATH = "/admin/v2/scalable/acme/sizes/t"
+MANY = 10_000
+LONGEST = "\U0001f600" * MAX_NAME_BYTES
+"""Twelve bytes a character in the store."""
+
+
+@pytest.fixture
+def nodes(zookeeper: EmbeddedZooKeeper) -> Iterator[Callable[[], ZooKeeperStore]]:
+    opened: list[ZooKeeperStore] = []
+
+    def one() -> ZooKeeperStore:
+        opened.append(ZooKeeperStore(zookeeper.address, "/sizes", session_s=1.5))
+        return opened[-1]
+
+    yield one
+    for store in opened:
+        store.close()
+
+
+def consumers(controller: RunningController) -> int:
+    return int(controller.client.get(f"{PATH}/stats").json()["subscriptions"]["s"]["consumerCount"])
+
+
+def test_ten_thousand_consumers_of_a_dead_leader_are_evicted_and_each_is_announced(
+    nodes: Callable[[], ZooKeeperStore],
+) -> None:
+    with run_controller(nodes()) as first:
+        first.client.put(PATH)
+        first.client.put(f"{PATH}/subscriptions/s")
+        names = [f"consumer-{number:05d}" for number in range(MANY)]
+        paths = {name: store_paths.consumer_path(TOPIC, "s", name) for name in names}
+        registered = [Put(paths[name], ConsumerRegistration(consumer_name=name).to_json().encode()) for name in names]
+        first.nodes.commit_in_parts([], [Put(store_paths.attended_path(TOPIC), b""), *registered])
+        first.nodes.close()
+        with run_controller(nodes(), grace_seconds=2) as second:
+            wait_until(lambda: second.node.leaders.term(TOPIC), 20)
+            assert consumers(second) == MANY
+            wait_until(lambda: consumers(second) == 0, 60)
+            found = [one for one in second.announced(TOPIC) if isinstance(one, ConsumerEvent)]
+            gone = [one for one in found if one.event == "unregistered"]
+            assert [one.consumers for one in gone] == list(reversed(range(MANY)))
+            assert {one.consumer for one in gone} == set(names)
+            assert second.client.delete(PATH).status_code == 204
+
+
+def test_every_name_that_is_accepted_can_be_stored_found_and_removed(place: Place) -> None:
+    odd = [LONGEST, "%" * MAX_NAME_BYTES, ".", "..", "a/b", "%2F", "\x00\x7f", "\ufeff\u2028", "ü 日本", "controller"]
+    with run_controller(place.open()) as controller:
+        topics = ScalableTopics(Transport(controller.url, None, user_agent="test", timeout_seconds=30))
+        for name in odd:
+            prefix = "topic://acme/sizes/"
+            topic = prefix + name.strip("\x00\x7f\ufeff\u2028 ").replace("%", "p")[: MAX_NAME_BYTES - len(prefix)]
+            if topic == prefix:
+                topic += "t"
+            for _ in range(2):
+                assert topics.create_topic(topic, 1, {}) == Answered(None), name[:20]
+                for consumer in (name, "x"):
+                    assert topics.register_consumer(topic, name, consumer, "STREAM") == Answered(None), name[:20]
+                stats = topics.stats(topic)
+                assert isinstance(stats, Answered)
+                assert stats.value["subscriptions"] == {name: {"consumerCount": 2}}
+                assert topics.unregister_consumer(topic, name, name) == Answered(None)
+                assert topics.delete_topic(topic) == Answered(None)
+                assert isinstance(topics.layout(topic), Refused)
+        assert topics.list_topics("acme/sizes") == Answered([])
+        assert not controller.nodes.children(store_paths.namespace_path("acme/sizes"))
+        topics.close()
+
+
+def test_a_layout_that_would_not_fit_is_refused_before_anything_is_done(nodes: Callable[[], ZooKeeperStore]) -> None:
+    with run_controller(nodes()) as controller:
+        path = PATH.replace("/t", "/large")
+        refused = controller.client.put(f"{path}?numInitialSegments=20000")
+        assert refused.status_code == 412
+        assert "20000 segments" in refused.json()["reason"]
+        most = largest(controller, path)
+        assert controller.client.put(f"{path}?numInitialSegments={most}").status_code == 204
+        before = controller.client.get(path).json()
+        for call in ("split/0", "merge/0/1"):
+            refused = controller.client.post(f"{path}/{call}")
+            assert refused.status_code == 412, call
+            assert "at once" in refused.json()["reason"]
+        assert controller.client.get(path).json() == before
+        assert controller.client.get(f"{path}/operations").json() == []
+        assert controller.client.post(f"{path}/autoScalePolicy", content='{"maxSegments": 9000}').status_code == 204
+        assert controller.client.delete(path).status_code == 204
+
+
+def largest(controller: RunningController, path: str) -> int:
+    """The largest number of segments that a new topic can have on this store."""
+    topic = "topic://" + path.removeprefix("/admin/v2/scalable/")
+
+    def fits(segments: int) -> bool:
+        now = controller.clock()
+        layout: Any = SegmentLayout.create(segments, now, {}).to_metadata().model_copy(update={"created_at_ms": now})
+        try:
+            controller.store.check_fits(topic, layout, layout_announcement(topic, "created", layout, now))
+        except PreconditionFailed:
+            return False
+        return True
+
+    low, high = 1, 20_000
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
