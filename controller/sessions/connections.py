@@ -185,6 +185,7 @@ class ConsumerConnections:
                 await asyncio.wait({*tasks, connection.ended}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             del self._connections[number]
+            self.sessions.lose(number)
             for task in tasks:
                 task.cancel()
             for ended in await asyncio.gather(*tasks, return_exceptions=True):

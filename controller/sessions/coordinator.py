@@ -197,6 +197,15 @@ class SubscriptionCoordinator:
         drained = self.drained & layout.segments.keys()
         return self._with(replace(self, layout=layout, drained=drained))
 
+    def catch_up(self, stored: SubscriptionCoordinator) -> tuple[SubscriptionCoordinator, Effects]:
+        """Takes over the layout and the members that are stored, by whomever they were changed; links stay."""
+        after, first = self.follow(stored.layout)
+        after, second = after.remove(after.sessions.keys() - stored.sessions.keys())
+        after, third = after.admit(stored.sessions)
+        last = {push.consumer: push for push in (*first.pushes, *second.pushes, *third.pushes)}
+        pushes = tuple(push for push in last.values() if push.consumer in after.sessions)
+        return after, replace(self._effects(after), pushes=pushes)
+
     def drain(self, segments: Iterable[int]) -> tuple[SubscriptionCoordinator, Effects]:
         """The subscription has read these sealed segments to the end; others than sealed ones are passed over."""
         known = self.layout.segments

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
@@ -57,6 +57,8 @@ class SessionManager:
         self._led: dict[SubscriptionKey, SubscriptionCoordinator] = {}
         self._stale: set[SubscriptionKey] = set()
         """Those that are to be refreshed and are not yet looked up."""
+        self._lost_connections: set[int] = set()
+        """Those that are gone while their consumers are not yet known to be away."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._timers: dict[SubscriptionKey, asyncio.TimerHandle] = {}
         self._looks = DrainLooks(self._look, self._spawn, reach)
@@ -87,17 +89,20 @@ class SessionManager:
             coordinator = self._led.get(key)
             if coordinator is None:
                 coordinator = await asyncio.to_thread(self._stored.load, key, type, _now_ms())
-            after, change = coordinator.register(consumer, link, type)
-            try:
+            coordinator.register(consumer, link, type)  # Refused before anything is stored.
+
+            async def store(after: SubscriptionCoordinator, change: Effects) -> None:
                 is_new = await asyncio.to_thread(self._registry.add_consumer, *key, consumer, type, session=True)
                 if change.contested_changed:
                     await self._save(key, after)
                 await self._positioning.make(key, is_new)
+
+            try:
+                await self._make(key, coordinator, lambda before: before.register(consumer, link, type), store)
             except (SegmentStoreError, StoreError):
                 # It may be registered, and then has the grace period to connect again.
                 self._spawn(self._refresh(key, load=True))
                 raise
-            self._take(key, after, change)
         # A subscription that is new may find segments that are sealed and empty.
         self._looks.changed(key)
 
@@ -115,16 +120,23 @@ class SessionManager:
             coordinator = self._led.get(key)
             if coordinator is None:
                 return
-            after, change = coordinator.leave(consumer, link)
-            await self._store_gone(key, after, change)
-            self._take(key, after, change)
+            await self._make(
+                key, coordinator, lambda before: before.leave(consumer, link), partial(self._store_gone, key)
+            )
+
+    def lose(self, connection: int) -> None:
+        """A connection is gone: what is not told to it yet never will be. `disconnect` follows."""
+        self._lost_connections.add(connection)
 
     async def disconnect(self, keys: set[SubscriptionKey], connection: int) -> None:
         """A connection is gone, with its consumers of these subscriptions: they have the grace period to come back."""
-        for key in keys:
-            async with self._lock(key):
-                if key in self._led:
-                    self._take(key, self._led[key].disconnect(connection, _now_ms()), Effects())
+        try:
+            for key in keys:
+                async with self._lock(key):
+                    if key in self._led:
+                        self._take(key, self._led[key].disconnect(connection, _now_ms()), Effects())
+        finally:
+            self._lost_connections.discard(connection)
 
     async def seek(self, key: SubscriptionKey, target: Target) -> None:
         """Move a subscription on all segments (`SubscriptionRegistry.seek`), and tell its consumers what follows."""
@@ -233,16 +245,10 @@ class SessionManager:
             if before is None:
                 self._take(key, stored, Effects())
             else:
-                after, first = before.follow(stored.layout)
-                left = after.sessions.keys() - stored.sessions.keys()
-                after, second = after.remove(left)
-                after, third = after.admit(stored.sessions)
-                if after.drained != before.drained or after.contested != before.contested:
-                    await self._save(key, after)
+                left = before.sessions.keys() - stored.sessions.keys()
+                await self._make(key, before, lambda before: before.catch_up(stored), partial(self._save_changed, key))
                 for name in left:
                     self._lost(before, name, "the consumer was unregistered")
-                pushes = (*first.pushes, *second.pushes, *third.pushes)
-                self._take(key, after, Effects(pushes=_last(push for push in pushes if push.consumer not in left)))
         self._looks.changed(key)
 
     async def _look(self, key: SubscriptionKey) -> DrainLook | None:
@@ -259,10 +265,13 @@ class SessionManager:
             if coordinator is None or coordinator.layout.created_at_ms != seen.layout.created_at_ms:
                 return None
             if look.drained and self._seeks == seeks:
-                after, change = coordinator.drain(look.drained)
-                if not await self._save_drained(key, after):
+                try:
+                    await self._make(
+                        key, coordinator, lambda before: before.drain(look.drained), partial(self._save_changed, key)
+                    )
+                except (ControllerError, StoreError) as error:
+                    log.warning("what %s of %s has read is not stored yet: %s", key[1], key[0], error)
                     return look._replace(is_reading=True, answered=False)
-                self._take(key, after, change)
         return look
 
     async def _look_after_seek(self, key: SubscriptionKey) -> None:
@@ -272,40 +281,66 @@ class SessionManager:
             return
         start, _ = coordinator.reset_drained(())
         look = await on_request(partial(self._stored.find_drained, key, start))
-        after, change = coordinator.reset_drained(look.drained)
-        # Also when it was not stored: what is stored then has fewer drained segments, never more.
-        await self._save_drained(key, after)
-        self._take(key, after, change)
 
-    async def _save_drained(self, key: SubscriptionKey, after: SubscriptionCoordinator) -> bool:
-        try:
-            await self._save(key, after)
-        except (ControllerError, StoreError) as error:
-            log.warning("what %s of %s has read is not stored yet: %s", key[1], key[0], error)
-            return False
-        return True
+        async def store(after: SubscriptionCoordinator, _: Effects) -> None:
+            # Also when it is not stored: what is stored then has fewer drained segments, never more.
+            try:
+                await self._save(key, after)
+            except (ControllerError, StoreError) as error:
+                log.warning("what %s of %s has read is not stored yet: %s", key[1], key[0], error)
+
+        await self._make(key, coordinator, lambda before: before.reset_drained(look.drained), store)
 
     async def _expire(self, key: SubscriptionKey) -> None:
         async with self._lock(key):
             coordinator = self._led.get(key)
             if coordinator is None:
                 return
-            after, change = coordinator.expire(_now_ms())
+            now = _now_ms()
             try:
-                await self._store_gone(key, after, change)
+                await self._make(key, coordinator, lambda before: before.expire(now), partial(self._store_gone, key))
             except (ControllerError, StoreError) as error:
                 log.warning("consumers of %s of %s cannot be unregistered: %s", key[1], key[0], error)
                 self._timers[key] = asyncio.get_running_loop().call_later(
                     _retry_delay(), lambda: self._spawn(self._expire(key))
                 )
+
+    async def _make(
+        self,
+        key: SubscriptionKey,
+        coordinator: SubscriptionCoordinator,
+        step: Callable[[SubscriptionCoordinator], tuple[SubscriptionCoordinator, Effects]],
+        store: Callable[[SubscriptionCoordinator, Effects], Awaitable[None]],
+    ) -> None:
+        """Make a step, within `_lock`: it is stored, then taken over and told.
+
+        Who has lost the connection by then cannot be told, and reads on what it was told before. So the step is made
+        again without that connection, and stored again: to store is to bring the store to what it is to be.
+        """
+        while True:
+            coordinator = self._as_connected(coordinator)
+            after, change = step(coordinator)
+            await store(after, change)
+            if self._as_connected(coordinator) is coordinator:
+                self._take(key, after, change)
                 return
-            self._take(key, after, change)
+
+    def _as_connected(self, coordinator: SubscriptionCoordinator) -> SubscriptionCoordinator:
+        """With all connections gone that are known to be; the same object when none is."""
+        links = {one.connection for one in coordinator.sessions.values() if isinstance(one, Link)}
+        for connection in links & self._lost_connections if self._lost_connections else ():
+            coordinator = coordinator.disconnect(connection, _now_ms())
+        return coordinator
 
     async def _store_gone(self, key: SubscriptionKey, after: SubscriptionCoordinator, change: Effects) -> None:
         gone = [event.consumer for event in change.events]
         if gone:
             await asyncio.to_thread(self._registry.unregister_consumers, *key, gone)
         if change.contested_changed:
+            await self._save(key, after)
+
+    async def _save_changed(self, key: SubscriptionKey, after: SubscriptionCoordinator, change: Effects) -> None:
+        if change.drained_changed or change.contested_changed:
             await self._save(key, after)
 
     async def _save(self, key: SubscriptionKey, after: SubscriptionCoordinator) -> None:
@@ -366,11 +401,6 @@ class SessionManager:
                 loop.call_soon_threadsafe(call)
             except RuntimeError:
                 log.debug("the event loop has ended")
-
-
-def _last(pushes: Iterable[Push]) -> tuple[Push, ...]:
-    """The last push to each consumer: every push is whole."""
-    return tuple({push.consumer: push for push in pushes}.values())
 
 
 def _retry_delay() -> float:

@@ -15,7 +15,7 @@ from decisions.topic.layout import SegmentLayout
 from decisions.topic.lineage import compare_lives
 from decisions.topic.segment import Segment
 from executor.autoscale.decision import SegmentDecision
-from executor.kernel.family import Act, Applied, Superseded, Verdict
+from executor.kernel.family import Act, Applied, Gone, Superseded, Verdict
 
 _SHOWN = 8
 
@@ -27,7 +27,7 @@ def judge(decision: SegmentDecision, layout: SegmentLayout | None, may_have_call
     a durable intent. An effect without any such call is not ours.
     """
     if layout is None:
-        return Superseded("the topic is gone")
+        return Gone("the topic is gone")
     decided = decision.layout
     if not _is_same_topic(decided, layout):
         return Superseded("the topic is not the one that was decided on: it was deleted and created again")

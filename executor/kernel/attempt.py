@@ -2,7 +2,8 @@
 
 Stage: in a worker thread of `loop`, which has made the intent durable before. Keeps nothing: what is known of earlier
 tries comes in as `Standing` and goes out changed. The response of a call is never proof of its effect (design
-"What must always hold", 2): a refusal counts only when a look after it shows no effect.
+"What must always hold", 2): a refusal counts only when a look after it shows no effect. Nor does a decision end because
+its subject was not found once: the server may not have heard of it yet.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from executor.kernel.family import (
     Applied,
     CallRefused,
     Decision,
+    Gone,
     NoAnswer,
     Seen,
-    Superseded,
     Verdict,
 )
 from schemas.messages import OutcomeStatus
@@ -36,6 +37,12 @@ class Standing:
     """A call may have gone out whose end we do not know, or that was accepted and does not show yet."""
     refusals: int = 0
     """Refused calls of this process."""
+    absences: int = 0
+    """Looks in a row of this process that did not find the subject."""
+
+
+ABSENCES = 2
+"""So many looks in a row must not find a subject, with a delay between them, before it is gone."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +76,9 @@ def try_once(
     before = _look(actor, decision, may_have_called=standing.open_end or standing.calls > 0)
     if isinstance(before, NoAnswer):
         return TryAgain(before.reason, slowly=before.denied), standing
+    standing = _counted(standing, before)
     if not isinstance(before.verdict, Act):
-        return _settled(before.verdict, before.seen), standing
+        return _settled(before, standing), standing
     if not may_call():
         return TryAgain("the executor stops", before.seen), standing
 
@@ -80,11 +88,14 @@ def try_once(
     after = _look(actor, decision, may_have_called=True)
     if isinstance(after, NoAnswer):
         return TryAgain(_joined(answer, after.reason), slowly=after.denied), unsure
+    called, unsure = _counted(called, after), _counted(unsure, after)
     if not isinstance(after.verdict, Act):
-        return _settled(after.verdict, after.seen, answer), called
+        result = _settled(after, called, answer)
+        return result, called if isinstance(result, Ended) else unsure
     if isinstance(answer, CallRefused):
-        # An earlier call may show only now, if the look was answered by a copy that lags: one more look, after a delay.
-        if standing.open_end and called.refusals < 2:
+        # An earlier call may show only now, if the look was answered by a copy that lags; and so may the subject, if
+        # the call was. One more look, after a delay.
+        if (standing.open_end or answer.is_absence) and called.refusals < 2:
             return TryAgain(f"refused: {answer.reason}", after.seen), called
         return Ended("rejected", after.seen, answer.reason), called
     if isinstance(answer, NoAnswer):
@@ -97,11 +108,14 @@ def observe_once(decision: Decision, standing: Standing, actor: Actor[Any, Any])
     now = _look(actor, decision, may_have_called=standing.open_end)
     if isinstance(now, NoAnswer):
         return TryAgain(now.reason, slowly=now.denied), standing
+    standing = _counted(standing, now)
     if isinstance(now.verdict, Act):
         return Ended("observed", now.seen, would=str(decision)), standing
     if isinstance(now.verdict, Applied):
         # Begun by an executor in mode act: its real end counts more than a hypothetical one.
-        return _settled(now.verdict, now.seen), standing
+        return _settled(now, standing), standing
+    if isinstance(now.verdict, Gone) and standing.absences < ABSENCES:
+        return TryAgain(now.verdict.why, now.seen), standing
     return Ended("observed", now.seen, now.verdict.why, would="nothing: superseded"), standing
 
 
@@ -118,10 +132,21 @@ def _look(actor: Actor[Any, Any], decision: Decision, may_have_called: bool) -> 
     return _Look(actor.judge(decision, live, may_have_called), actor.describe(decision, live))
 
 
-def _settled(verdict: Applied | Superseded, seen: Seen, answer: Answer | None = None) -> Ended:
+def _counted(standing: Standing, look: _Look) -> Standing:
+    """With the absences up to this look."""
+    return replace(standing, absences=standing.absences + 1 if isinstance(look.verdict, Gone) else 0)
+
+
+def _settled(look: _Look, standing: Standing, answer: Answer | None = None) -> Result:
+    """The end of a decision on which nothing is left to do, as far as that is certain."""
+    verdict = look.verdict
     if isinstance(verdict, Applied):
-        return Ended("applied", seen)
-    return Ended("superseded", seen, _joined(answer, verdict.why))
+        return Ended("applied", look.seen)
+    assert not isinstance(verdict, Act)
+    why = _joined(answer, verdict.why)
+    if isinstance(verdict, Gone) and standing.absences < ABSENCES:
+        return TryAgain(why, look.seen)
+    return Ended("superseded", look.seen, why)
 
 
 def _joined(answer: Answer | None, text: str) -> str:

@@ -46,7 +46,14 @@ class Superseded:
     why: str
 
 
-Verdict = Act | Applied | Superseded
+@dataclass(frozen=True)
+class Gone:
+    """There is no such subject, it was said. A copy that lags says that of a new one too, so it is asked again."""
+
+    why: str
+
+
+Verdict = Act | Applied | Superseded | Gone
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,8 @@ class CallRefused:
     """The call was refused: the same call will not succeed later."""
 
     reason: str
+    is_absence: bool = False
+    """It was said that there is nothing to act on (404): worth another look, as for `Gone`."""
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ def test_credentials_that_do_not_do_are_denied(status):
 @pytest.mark.parametrize("status", [400, 404, 405, 409, 412, 500])
 def test_a_refused_call_is_refused_and_only_a_404_of_the_interface_is_a_topic_that_is_gone(status, from_interface):
     refused = client.Refused(status, "not so", from_interface)
-    assert answer_to_call(refused) == CallRefused(f"{status} not so")
+    assert answer_to_call(refused) == CallRefused(f"{status} not so", is_absence=status == 404)
     told = live_layout(TOPIC, refused)
     assert isinstance(told, TopicGone if status == 404 and from_interface else NoAnswer)
 

@@ -110,6 +110,31 @@ def test_what_somebody_else_has_done_meanwhile_supersedes_without_a_call(house: 
     assert house.gate.count("POST") == 0
 
 
+NOT_FOUND = answers(404, '{"reason":"Scalable topic not found"}')
+
+
+@pytest.mark.parametrize("lags", [["GET"], ["POST"], ["POST", "GET"]])
+def test_one_404_of_a_server_that_lags_ends_no_decision(house: House, lags: list[str]):
+    topic = house.create("orders")
+    split = house.decide(topic, 0)
+    for method in lags:
+        house.gate.on(method, NOT_FOUND)
+    with house.running():
+        house.commit(split)
+        assert house.end(split)["status"] == "applied"
+    assert house.layout(topic).epoch == 1
+
+
+def test_a_topic_that_is_not_there_twice_is_gone(house: House):
+    split = house.decide(house.create("orders"), 0)
+    house.gate.on("GET", NOT_FOUND, NOT_FOUND)
+    with house.running():
+        house.commit(split)
+        end = house.end(split)
+    assert (end["status"], end["error"]) == ("superseded", "the topic is gone")
+    assert (house.gate.count("GET"), house.gate.count("POST")) == (2, 0)
+
+
 @pytest.mark.parametrize("fault", [LOST_AFTER, answers(503, "busy", reaches=True), HANGS_AFTER])
 def test_a_call_whose_answer_was_lost_is_seen_in_the_layout_and_not_made_again(house: House, fault):
     topic = house.create("orders")

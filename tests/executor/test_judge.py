@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from decisions.topic.layout import SegmentLayout
 from executor.autoscale.decision import SegmentDecision
 from executor.autoscale.judge import describe, judge
-from executor.kernel.family import Act, Applied, Superseded
+from executor.kernel.family import Act, Applied, Gone, Superseded
 from tests.executor.orders import decision
 
 NOW = 1_763_660_000_000
@@ -72,8 +72,8 @@ def test_an_epoch_that_moved_by_pruning_alone_changes_nothing():
     assert judge(decision(before, 2), after, may_have_called=False) == Act()
 
 
-def test_a_topic_that_is_gone_supersedes():
-    assert judge(decision(TWO, 0), None, may_have_called=True) == Superseded("the topic is gone")
+def test_a_topic_that_is_not_there_is_gone():
+    assert judge(decision(TWO, 0), None, may_have_called=True) == Gone("the topic is gone")
 
 
 @pytest.mark.parametrize(
