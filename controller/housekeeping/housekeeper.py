@@ -17,6 +17,7 @@ from controller.housekeeping.failover import TopicFailover
 from controller.leadership.election import Election, Leadership
 from controller.leadership.leaders import Leaders
 from controller.leadership.node_registry import NodeRegistration
+from controller.leadership.term_watch import TermWatch
 from controller.metadata import store_paths
 from controller.metadata.base import CallbackHandle, MetadataStore, StoreError
 from controller.operations.pruning import Pruning
@@ -56,6 +57,7 @@ class Housekeeper:
         self._operations, self._pruning, self._failover = operations, pruning, failover
         self._reach = reach
         self._session_seconds = session_seconds
+        self._term_watch = TermWatch(leaders, session_seconds)
         self.election = Election(nodes, store_paths.HOUSEKEEPER, registration.url.encode(), self._elected)
         self._watch: CallbackHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -84,6 +86,7 @@ class Housekeeper:
 
     def _stand(self) -> None:
         self._registration.start()
+        self._term_watch.start()
         self._watch = self._nodes.watch(store_paths.NODES, lambda *_: self._wake(), below=False)
         self.election.start()
 

@@ -18,7 +18,7 @@ from controller.errors import NotLeader, Unavailable
 from controller.leadership.election import Election, LeaderElectionState, Leadership
 from controller.leadership.known_nodes import KnownNodes
 from controller.locks import NamedLocks
-from controller.metadata.base import Check, Delete, MetadataStore, StoreError, VersionConflict
+from controller.metadata.base import Check, Delete, MetadataStore, SessionState, StoreError, VersionConflict
 from controller.metadata.store_paths import attended_path, leader_path, topic_path
 
 log = logging.getLogger(__name__)
@@ -67,6 +67,8 @@ class Leaders:
         self._nodes = nodes
         self._value = url.encode()
         self._controllers: dict[str, _Controller] = {}
+        self._heard_at = time.monotonic()
+        """When the store was heard last."""
         self._guard = threading.Lock()
         self._alone = NamedLocks()
 
@@ -168,6 +170,31 @@ class Leaders:
             elif now - controller.led_at > seconds:
                 with self._alone.locked(topic):
                     self._end(topic, controller)
+
+    def end_unheard(self, seconds: float) -> None:
+        """End all terms when the store was not heard for `seconds`; to be called more often than that.
+
+        The consumers of this node are sent away with them, before another leader can have given their segments away.
+        """
+        now = time.monotonic()
+        if self._nodes.session is SessionState.CONNECTED:
+            self._heard_at = now
+        if now - self._heard_at <= seconds:
+            return
+        # All are told before any waits for the store: an election may just be asking it.
+        ended = [self._forget(topic) for topic in self.topics()]
+        for controller in ended:
+            if controller is not None and controller.election is not None:
+                controller.election.close()
+
+    def _forget(self, topic: str) -> _Controller | None:
+        """Lead a topic no more, and say so; its election goes on until it is closed."""
+        with self._guard:
+            controller = self._controllers.pop(topic, None)
+        if controller is not None and controller.version is not None:
+            for tell in self.on_ended:
+                tell(topic)
+        return controller
 
     def _begin(self, topic: str) -> _Controller:
         controller = _Controller()

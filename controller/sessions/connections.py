@@ -51,6 +51,8 @@ MAX_UNSENT = 1_000
 """Messages that wait for a connection before it is cut off as slow."""
 MAX_CONSUMERS = 10_000
 """Consumers that one connection can carry."""
+MAX_LOOK_SECONDS = 0.3
+"""For the address of the next leader, before consumers are sent away without it."""
 STOPPING, SLOW = 1012, 1013
 """WebSocket close codes (RFC 6455 registry)."""
 
@@ -154,8 +156,9 @@ class ConsumerConnections:
         if not any(connection.topic == topic for connection in self._connections.values()):
             return
         try:
-            url = await asyncio.to_thread(self._leaders.leader, topic)
-        except StoreError:
+            # Whom to go to is a help; that they go, is urgent.
+            url = await asyncio.wait_for(asyncio.to_thread(self._leaders.leader, topic), MAX_LOOK_SECONDS)
+        except (StoreError, asyncio.TimeoutError):
             url = None
         for connection in self._connections.values():
             if connection.topic == topic and connection.consumers:

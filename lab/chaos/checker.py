@@ -49,8 +49,8 @@ class Checker:
             broken += dict.fromkeys(topic.forks(layouts))
             broken += topic.steps_back(layouts)
         broken += [
-            f"{one.topic}: {one.by} asked {one.asked_at - one.exists_since:.2f} s after its creation, and was told that it "
-            "does not exist"
+            f"{one.topic}: {one.by} asked {one.asked_at - one.exists_since:.2f} s after its creation, and was told "
+            "that it does not exist"
             for one in history.absences
         ]
         broken += two_owners(history.held)

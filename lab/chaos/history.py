@@ -62,7 +62,7 @@ class Call:
     """The segments; or the subscription and the consumer."""
     status: int | None
     life: int = 0
-    """The only life in which it can have taken effect; of one that may have in several, each has a call without status."""
+    """The only one in which it can have taken effect; when it may have in several, each has a call without status."""
 
 
 @dataclass(frozen=True)

@@ -21,16 +21,14 @@ def two_owners(held: Sequence[Held]) -> Iterator[str]:
         shared = min(first.until, second.until) - second.since
         if shared > IN_FLIGHT_S:
             life = f" of life {first.life}" if first.life else ""
-            ends = f"{first.ended_by}; {second.ended_by}" if first.ended_by else ""
             yield (
                 f"{first.topic}: in {first.subscription} segment {first.segment}{life} belonged to {first.consumer} "
-                f"and {second.consumer} for {shared:.2f} s, from {second.since:.2f} on"
-                + (
-                    f" ({first.since:.2f} to {first.until:.2f}, {second.since:.2f} to {second.until:.2f}: {ends})"
-                    if ends
-                    else ""
-                )
+                f"and {second.consumer} for {shared:.2f} s, from {second.since:.2f} on: {_told(first)}; {_told(second)}"
             )
+
+
+def _told(held: Held) -> str:
+    return f"{held.consumer} from {held.since:.2f} to {held.until:.2f}, {held.ended_by or 'still'}"
 
 
 def longest_overlap(held: Sequence[Held]) -> float:

@@ -1,26 +1,38 @@
-"""Short chaos runs: three controllers, a real ZooKeeper, every kind of fault, and no rule broken."""
+"""Chaos: three controllers on three ZooKeepers and Kafka, every kind of fault, and no rule broken."""
 
 from __future__ import annotations
 
 import asyncio
 from pathlib import Path
 
+import pytest
+
+from lab.broker import EmbeddedBroker
+from lab.chaos.faults import FAULTS
 from lab.chaos.run import Chaos, Plan
+from lab.ensemble import ZooKeeperEnsemble
 from lab.setup import Jars
-from lab.zookeeper import EmbeddedZooKeeper
 
 
-def test_a_short_run_breaks_no_rule(jars: Jars, tmp_path: Path) -> None:
-    zookeeper = EmbeddedZooKeeper(tmp_path / "zookeeper", jars.zookeeper)
-    zookeeper.start()
+@pytest.mark.timeout(600)
+def test_two_minutes_break_no_rule(jars: Jars, broker: EmbeddedBroker, tmp_path: Path) -> None:
+    ensemble = ZooKeeperEnsemble(tmp_path, jars.zookeeper)
     said: list[str] = []
     try:
-        chaos = Chaos(tmp_path, zookeeper.address, Plan(12, topics=2, consumers=2, round_seconds=6), said.append)
+        ensemble.start()
+        plan = Plan(85, seed=3, topics=2, consumers=3, round_seconds=28, renew_seconds=8)
+        chaos = Chaos(tmp_path, ensemble, plan, said.append, broker.bootstrap)
         broken = asyncio.run(chaos.run())
     finally:
-        zookeeper.stop()
-    assert broken == []
-    assert chaos.totals.changes > 10
-    assert chaos.totals.announcements > 10
-    assert chaos.totals.assignments >= 2 * len(chaos.ends) == 4
-    assert len(said) == 1, "one line a minute, and the last"
+        ensemble.stop()
+    totals = chaos.totals
+    assert broken == [], said
+    assert totals.changes > 20
+    assert totals.announcements > 20
+    assert totals.lives > len(chaos.ends) == 2, "topics were deleted and created again"
+    assert totals.evictions > 0
+    assert totals.held > 20
+    assert totals.sent >= totals.received > 100
+    assert sum(chaos.faults.values()) > 10
+    assert any("ZooKeeper" in name for name in chaos.faults)
+    assert set(chaos.faults) <= set(FAULTS)

@@ -30,6 +30,8 @@ SECOND = SeenLayout(TOPIC, 1, {1: LOWER, 2: UPPER}, {0: WHOLE, 1: LOWER, 2: UPPE
 END = End(SECOND, (), {"rest": frozenset({"r1"})})
 NEXT = replace(FIRST, life=1, by="next", asked_at=9.5, seen_at=10.0)
 MINE = Held(TOPIC, 0, "streams", 1, "a", 1.0, 5.0)
+LATE = replace(SECOND, by="late", asked_at=11.0, seen_at=12.0)
+LOST = Delivery(TOPIC, 0, frozenset({4, 7}), frozenset({7}))
 PARENT = "segment://acme/chaos/t/0000-ffff-0"
 
 
@@ -109,9 +111,9 @@ def unanswered(at: int) -> Callable[[ClientHistory], None]:
         (with_assignment(a=(1,), b=()), "segment 2 belongs to nobody"),
         (with_held(since=3.0, consumer="c"), "segment 1 belonged to a and c for 2.00 s, from 3.00 on"),
         (with_held(since=0.0, until=9.0, consumer="c"), "segment 1 belonged to c and a for 4.00 s, from 1.00 on"),
-        (lambda history: history.deliveries.append(Delivery(TOPIC, 0, frozenset({4, 7}), frozenset({7}))), "1 of 2 messages were never read: 4"),
-        (lambda history: history.absences.append(SeenAbsent(TOPIC, "x", 1.0, 1.5)), "asked 0.50 s after its creation, and was told that it does not"),
-        (lambda history: history.layouts.extend([NEXT, replace(SECOND, by="x", asked_at=11.0, seen_at=12.0)]), "asked after epoch 0 of life 1 was seen, and was given 1"),
+        (lambda history: history.deliveries.append(LOST), "1 of 2 messages were never read: 4"),
+        (lambda history: history.absences.append(SeenAbsent(TOPIC, "x", 1.0, 1.5)), "asked 0.50 s after its creation"),
+        (lambda history: history.layouts.extend([NEXT, LATE]), "asked after epoch 0 of life 1 was seen"),
         (lambda history: history.lost.append(LostSession(TOPIC, "s", "c", "why")), "c of s was evicted: why"),
         (with_end(open_operations=("split 7f",)), "the split 7f is half done"),
         (with_end(consumers={"rest": frozenset()}), "the registration of rest/r1 is lost"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -202,6 +203,26 @@ def test_a_leader_that_is_cut_off_answers_503_while_another_leads_and_comes_back
     link.mend()
     wait_until(lambda: status(first, "split/1") == 307, 20)
     assert first.client.get(PATH).json()["epoch"] == 1
+    link.close()
+
+
+def test_a_leader_that_is_cut_off_sends_its_consumers_away_before_another_can_have_given_their_segments_away(
+    start: Start, zookeeper: EmbeddedZooKeeper
+) -> None:
+    link = Link(zookeeper.address)
+    # The shortest grace period that is accepted: as long as a session.
+    first, second = start(link.address, grace_seconds=1.5), start(grace_seconds=1.5)
+    first.client.put(f"{PATH}?numInitialSegments=2")
+    with consumer(first, "a") as a:
+        a.assigned_until([0, 1])
+        link.cut()
+        wait_until(lambda: second.node.leaders.term(TOPIC), 20)
+        led_at = time.monotonic()
+        assert last_words(a)["command"] == "moved"
+        assert time.monotonic() - led_at < 1.5
+        with consumer(second, "b") as b:
+            b.assigned_until([0, 1])
+            assert time.monotonic() - led_at >= 1.4, "a had a whole grace period"
     link.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -139,6 +140,34 @@ def test_a_lost_connection_keeps_its_segments_for_the_grace_period(tmp_path: Pat
             one.register(1, "a")
             assert one.assigned() == (1, [0])
         assert events(running) == [("registered", "a", 1), ("registered", "b", 2)]
+
+
+def test_a_consumer_whose_connection_ends_while_another_is_registered_keeps_its_segments(tmp_path: Path) -> None:
+    with controller(tmp_path) as running, client(running) as two:
+        running.client.put(f"{PATH}?numInitialSegments=2")
+        sessions = running.server.config.app.state.connections.sessions
+        register, stored, goes_on = running.node.registry.add_consumer, threading.Event(), threading.Event()
+
+        def slowly(*named: Any, **more: Any) -> bool:
+            is_new = register(*named, **more)
+            stored.set()
+            goes_on.wait(30)
+            return is_new
+
+        with client(running) as one:
+            one.register(1, "a")
+            assert one.assigned() == (1, [0, 1])
+            running.node.registry.add_consumer = slowly  # type: ignore[method-assign]
+            two.register(1, "b")
+            assert stored.wait(10)
+        wait_until(lambda: sessions._lost_connections)
+        goes_on.set()
+        assert two.assigned() == (1, []), "a reads on what it was told"
+        running.node.registry.add_consumer = register  # type: ignore[method-assign]
+        with client(running) as back:
+            back.register(1, "a")
+            assert back.assigned() == (1, [0])
+            assert two.assigned() == (1, [1])
 
 
 def test_who_does_not_come_back_is_evicted_and_the_others_get_its_segments(tmp_path: Path) -> None:
