@@ -62,7 +62,7 @@ def test_ten_thousand_consumers_of_a_dead_leader_are_evicted_and_each_is_announc
         with run_controller(nodes(), grace_seconds=2) as second:
             wait_until(lambda: second.node.leaders.term(TOPIC), 20)
             assert consumers(second) == MANY
-            wait_until(lambda: consumers(second) == 0, 60)
+            wait_until(lambda: consumers(second) == 0, 60, every_s=0.5)
             found = [one for one in second.announced(TOPIC) if isinstance(one, ConsumerEvent)]
             gone = [one for one in found if one.event == "unregistered"]
             assert [one.consumers for one in gone] == list(reversed(range(MANY)))
