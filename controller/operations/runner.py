@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Literal
 
 from controller.errors import Conflict, ControllerError, NotFound, PreconditionFailed
-from controller.layouts.reader import no_topic
+from controller.layouts.reader import life_of, no_topic
 from controller.layouts.store import LayoutStore
 from controller.leadership.leaders import Leaders, Term
 from controller.locks import NamedLocks
@@ -47,6 +47,8 @@ class OperationRunner:
         self._locks = NamedLocks()
         self._unsettled: set[str] = set()
         """Topics of this node that may have an operation that is open."""
+        self._perhaps_left: list[tuple[str, int | None, tuple[str, ...]]] = []
+        """Topic, life and children of operations that this node could not go on with."""
         self._littered: set[str] = set()
         """Topics of this node that may have leftovers of subscriptions."""
         leaders.on_begun += [self._unsettled.add, self._littered.add]
@@ -102,6 +104,8 @@ class OperationRunner:
 
         `SegmentStoreError` when the segments cannot be reached at all: the rest is not tried.
         """
+        if not self._leaders.stopping.is_set():
+            self._remove_left()
         for topic in self._unsettled | self._littered:
             if self._leaders.stopping.is_set():
                 return
@@ -195,8 +199,23 @@ class OperationRunner:
             return self.removal.resume(term, operation, lambda after: self.save(term, after))
         layouts = StoredLayouts(self._store, term, self._now_ms)
         stored = layouts.read(term.topic)
-        segments = self._segments.of_life(stored.layout.created_at_ms if stored else None)
-        return resume(operation, segments, layouts, lambda after: self.save(term, after))
+        life = stored.layout.created_at_ms if stored else None
+        try:
+            return resume(operation, self._segments.of_life(life), layouts, lambda after: self.save(term, after))
+        except (ControllerError, StoreError):
+            # Perhaps another node leads by now, and has deleted the topic before this one made the last of them.
+            self._perhaps_left.append((term.topic, life, operation.child_topics))
+            raise
+
+    def _remove_left(self) -> None:
+        """Delete children that this node has made of a life that was over: nobody else knows of them."""
+        for left in tuple(self._perhaps_left):
+            topic, life, children = left
+            layout = self._store.synced().layout_json(topic)
+            if layout is None or life_of(layout) != life:
+                for child in children:
+                    self._segments.of_life(life).delete(child)
+            self._perhaps_left.remove(left)
 
 
 class StoredLayouts:
