@@ -1,4 +1,4 @@
-"""`python -m lab.chaos --minutes 60 [--seed 1] [--kafka]`: three controllers on a real ZooKeeper, under faults.
+"""`python -m lab.chaos --minutes 30 [--seed 1] [--kafka]`: three controllers on three ZooKeepers, under faults.
 
 One line a minute and a summary. The exit code is 1 when a rule of `lab.chaos.checker` was broken or things did not
 come to rest. Either ends the run and keeps the controllers' logs.
@@ -7,10 +7,13 @@ come to rest. Either ends the run and keeps the controllers' logs.
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import shutil
 import sys
 import tempfile
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -26,8 +29,11 @@ from schemas.settings import load_settings
 @click.option("--minutes", type=float, default=1.0, show_default=True, help="How long to run.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed of all random choices.")
 @click.option("--topics", type=int, default=3, show_default=True)
-@click.option("--kafka", is_flag=True, help="With a broker, for segment topics and announcements.")
-def main(minutes: float, seed: int, topics: int, kafka: bool) -> None:
+@click.option("--kafka", is_flag=True, help="With a broker, for segment topics, messages and announcements.")
+@click.option(
+    "--record", type=click.Path(dir_okay=False, path_type=Path), help="Write what was seen to this file, JSON."
+)
+def main(minutes: float, seed: int, topics: int, kafka: bool, record: Path | None) -> None:
     """Random splits, merges, registrations and sessions under kill -9, SIGSTOP and cuts; checked all the time."""
     jars = ensure_jars(load_settings(), click.echo)
     folder = Path(tempfile.mkdtemp(prefix="anabranch-chaos-"))
@@ -44,13 +50,18 @@ def main(minutes: float, seed: int, topics: int, kafka: bool) -> None:
         ensemble.start()
         chaos = Chaos(folder, ensemble, Plan(minutes * 60, seed, topics), click.echo, bootstrap)
         broken = asyncio.run(chaos.run())
+    if record is not None:
+        about = {"minutes": minutes, "seed": seed, "topics": topics, "kafka": kafka, "cores": os.cpu_count()}
+        seen = {**asdict(chaos.totals), "changes": chaos.totals.changes, "faults": dict(chaos.faults), "broken": broken}
+        record.write_text(json.dumps({"run": about, "seen": seen}, indent=2, sort_keys=True) + "\n")
     for line in broken[:100]:
         click.echo(f"BROKEN {line}")
     totals = chaos.totals
     answers = ", ".join(f"{count} {answer}" for answer, count in sorted(totals.answers.items()))
     click.echo(
         f"{totals.layouts} layouts seen, {totals.announcements} announcements, "
-        f"{totals.assignments} looks at who owns what; answers: {answers}"
+        f"{totals.assignments} looks at who owns what at rest, "
+        f"{totals.held} times a segment was held, at most {totals.longest_overlap_s:.2f} s by two; answers: {answers}"
     )
     epochs = ", ".join(f"{end.layout.topic} at epoch {end.layout.epoch}" for end in chaos.ends)
     click.echo(f"{epochs}; {len(broken)} rules broken; logs in {folder}" if broken else f"{epochs}; nothing found")

@@ -1,0 +1,55 @@
+"""Nodes at different servers of a real ensemble: what one has answered, every other one knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from websockets.sync.client import connect
+
+from controller.metadata.zookeeper import ZooKeeperStore
+from lab.ensemble import LEADER, ZooKeeperEnsemble
+from lab.setup import Jars
+from tests.controller.conftest import run_controller
+
+ROUNDS = 9
+
+
+@pytest.fixture
+def ensemble(jars: Jars, tmp_path: Path) -> Iterator[ZooKeeperEnsemble]:
+    one = ZooKeeperEnsemble(tmp_path, jars.zookeeper)
+    try:
+        one.start()
+        yield one
+    finally:
+        one.stop()
+
+
+def test_a_node_at_a_server_that_lags_knows_of_a_topic_right_after_its_creation(ensemble: ZooKeeperEnsemble) -> None:
+    ahead = next(member for member in ensemble.members if member.mode() == LEADER)
+    lagging = next(member for member in ensemble.members if member is not ahead)
+    with (
+        run_controller(ZooKeeperStore(ahead.address, "/e", session_s=10)) as first,
+        run_controller(ZooKeeperStore(lagging.address, "/e", session_s=10)) as second,
+    ):
+        for number in range(ROUNDS):
+            path = f"/admin/v2/scalable/acme/e/t{number}"
+            lagging.freeze()
+            try:
+                assert first.client.put(path).status_code == 204
+            finally:
+                lagging.thaw()
+            if number % 3 == 0:
+                assert second.client.get(path).status_code == 200
+            elif number % 3 == 1:
+                assert second.client.put(f"{path}/subscriptions/s").status_code == 307
+            else:
+                with connect(f"{second.url}{path}/watch".replace("http", "ws", 1), open_timeout=30) as watch:
+                    assert '"epoch": 0' in watch.recv(30)
+            lagging.freeze()
+            try:
+                assert first.client.post(f"{path}/split/0").status_code == 204
+            finally:
+                lagging.thaw()
+            assert second.client.get(path).json()["epoch"] == 1
