@@ -1,7 +1,7 @@
 """Several controllers on three ZooKeepers under random work and random faults, and a checker for what clients saw.
 
-`python -m lab.chaos --minutes 30 --kafka` runs it. The parts: `history` (what was seen) and, pure, what must be true
-of it: `checker`, `topic_rules` (one topic through its lives), `ownership` (one owner at all times); `nodes` (controllers as
-processes behind links that can be cut) and `faults`; the work: `clients` (calls, watch sessions), `consumers`, `traffic`
-(messages), `announced` (what the controllers announce); `run` (rounds, rest, the end).
+`python -m lab.chaos --minutes 30 --kafka` runs it. The parts: `history` (what was seen) and, pure, what must be true of
+it: `checker`, `topic_rules` (one topic through its lives), `ownership` (one owner at all times); `nodes` (controllers
+as processes behind links that can be cut) and `faults`; the work: `clients` (calls, watch sessions), `consumers`,
+`traffic` (messages), `announced` (what the controllers announce); `run` (rounds, rest, the end).
 """
