@@ -293,6 +293,8 @@ class SessionManager:
 
     async def _expire(self, key: SubscriptionKey) -> None:
         async with self._lock(key):
+            if key in self._timers:
+                self._timers.pop(key).cancel()
             coordinator = self._led.get(key)
             if coordinator is None:
                 return
@@ -327,9 +329,10 @@ class SessionManager:
 
     def _as_connected(self, coordinator: SubscriptionCoordinator) -> SubscriptionCoordinator:
         """With all connections gone that are known to be; the same object when none is."""
-        links = {one.connection for one in coordinator.sessions.values() if isinstance(one, Link)}
-        for connection in links & self._lost_connections if self._lost_connections else ():
-            coordinator = coordinator.disconnect(connection, _now_ms())
+        if self._lost_connections:
+            links = {one.connection for one in coordinator.sessions.values() if isinstance(one, Link)}
+            for connection in links & self._lost_connections:
+                coordinator = coordinator.disconnect(connection, _now_ms())
         return coordinator
 
     async def _store_gone(self, key: SubscriptionKey, after: SubscriptionCoordinator, change: Effects) -> None:
@@ -356,11 +359,11 @@ class SessionManager:
             self._tell(push.link, push)
         if change.superseded is not None:
             self._tell(change.superseded, "the consumer connected again")
-        timer = self._timers.pop(key, None)
-        if timer is not None:
-            timer.cancel()
+        # A timer that is set is early enough, as all grace periods are the same; `due` looks at ten thousand sessions.
+        if key not in self._led or key in self._timers or self._loop is None:
+            return
         due = after.due()
-        if key in self._led and due is not None and due < NO_CONNECTION.until_ms and self._loop is not None:
+        if due is not None and due < NO_CONNECTION.until_ms:
             wait = max((due - _now_ms()) / 1000, MIN_WAIT_SECONDS)
             self._timers[key] = self._loop.call_later(wait, lambda: self._spawn(self._expire(key)))
 

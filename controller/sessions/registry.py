@@ -19,7 +19,7 @@ from controller.layouts.reader import StoredMembers, StoredSubscription
 from controller.layouts.store import LayoutStore
 from controller.layouts.transaction import MAX_PART_NODES, Transaction
 from controller.leadership.leaders import Leaders
-from controller.metadata.store_paths import consumer_path, encode, subscriptions_path
+from controller.metadata.store_paths import consumer_path, consumers_path, encode, subscriptions_path
 from controller.operations.runner import OperationRunner
 from controller.outbox.announcements import consumer_announcement
 from controller.segments.base import SegmentNotFound, SegmentStore, SegmentStoreError, SubscriptionNotFound, Target
@@ -170,14 +170,16 @@ class SubscriptionRegistry:
         self._clear_name(topic, subscription)
         with self._writing(topic) as transaction:
             transaction.check_topic(topic)
-            known = transaction.subscription(topic, subscription)
+            known = transaction.subscription_record(topic, subscription)
             if known is None:
                 self._check_room(transaction, topic, subscription)
                 _insert(transaction, topic, subscription, type)
-            found = known or StoredSubscription(subscription, type, 0)
-            _same_type(found, type)
+            else:
+                _same_type(StoredSubscription(subscription, known.type, 0), type)
             if transaction.insert_consumer(topic, subscription, consumer, session):
-                count, now, life = found.consumers + 1, self._now_ms(), transaction.created_at(topic)
+                # Counted for new ones only: ten thousand who come back would each read the names of all.
+                count = len(transaction.children(consumers_path(topic, subscription)))
+                now, life = self._now_ms(), transaction.created_at(topic)
                 transaction.announce(
                     consumer_announcement(topic, subscription, type, "registered", count, now, consumer, life=life)
                 )
