@@ -7,6 +7,7 @@ a member that lags answers reads from what it has.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -43,6 +44,14 @@ class EnsembleMember(EmbeddedZooKeeper):
     def serves(self) -> bool:
         """See `EmbeddedZooKeeper`."""
         return bool(self.mode())
+
+    def forget(self) -> None:
+        """Drops its data, as an operator does with a server that cannot read them any more; the leader has all of it.
+
+        Killed at a certain moment of an election, a ZooKeeper refuses to start again ("The current epoch, …, is older
+        than the last zxid": ZOOKEEPER-1653).
+        """
+        shutil.rmtree(self.folder / "data")
 
     def freeze(self) -> None:
         """SIGSTOP."""

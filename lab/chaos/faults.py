@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from lab.chaos.nodes import ControllerNode
 from lab.ensemble import EnsembleMember, ZooKeeperEnsemble
+from lab.java_home import SetupError
 
 FAULTS = ("kill", "freeze", "cut", "kill a ZooKeeper", "freeze a ZooKeeper", "kill the ZooKeepers' leader",
           "freeze the ZooKeepers' leader")  # fmt: skip
@@ -60,7 +61,13 @@ class Faults:
             await asyncio.sleep(seconds)
             member.thaw()
         # The next fault may take another member: two of three must be there.
-        await asyncio.to_thread(member.wait_until_serving)
+        try:
+            await asyncio.to_thread(member.wait_until_serving)
+        except SetupError:
+            self.counts["lost data of a ZooKeeper"] += 1
+            member.forget()
+            member.launch()
+            await asyncio.to_thread(member.wait_until_serving)
 
     async def _hit_node(self, node: ControllerNode, fault: str, seconds: float) -> None:
         if fault == "kill":

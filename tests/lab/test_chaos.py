@@ -35,4 +35,4 @@ def test_two_minutes_break_no_rule(jars: Jars, broker: EmbeddedBroker, tmp_path:
     assert totals.sent >= totals.received > 100
     assert sum(chaos.faults.values()) > 10
     assert any("ZooKeeper" in name for name in chaos.faults)
-    assert set(chaos.faults) <= set(FAULTS)
+    assert set(chaos.faults) & set(FAULTS)
