@@ -233,7 +233,8 @@ def test_watches_of_quiet_and_unknown_nodes_leave_nothing_behind(
     other.put("/quiet", b"2")
     wait_until(lambda: "/quiet" in seen)
     second.cancel()
-    wait_until(lambda: (watched_nodes(store), watches_at_server(zookeeper)) == before)
+    # Sessions of earlier tests may only just end at the server.
+    wait_until(lambda: watched_nodes(store) == before[0] and watches_at_server(zookeeper) <= before[1])
     kept: list[str] = []
     store.watch("/kept", lambda path, _: kept.append(path))
     other.put("/kept", b"1")
