@@ -62,7 +62,7 @@ def test_ten_thousand_consumers_of_a_dead_leader_are_evicted_and_each_is_announc
         with run_controller(nodes(), grace_seconds=2) as second:
             wait_until(lambda: second.node.leaders.term(TOPIC), 20)
             assert consumers(second) == MANY
-            wait_until(lambda: consumers(second) == 0, 60, every_s=0.5)
+            wait_until(lambda: consumers(second) == 0, 120, every_s=0.5)
             found = [one for one in second.announced(TOPIC) if isinstance(one, ConsumerEvent)]
             gone = [one for one in found if one.event == "unregistered"]
             assert [one.consumers for one in gone] == list(reversed(range(MANY)))
@@ -80,16 +80,15 @@ def test_every_name_that_is_accepted_can_be_stored_found_and_removed(place: Plac
             # White space, control characters and percent signs of a topic's name are spelling.
             name = name.strip("\x00\x7f\ufeff\u2028 ").replace("%", "p")[: MAX_NAME_BYTES - len(prefix)]
             topic = prefix + (name or "t")
-            for _ in range(2):
-                assert topics.create_topic(topic, 1, {}) == Answered(None), topic[:40]
-                for who in (consumer, "x"):
-                    assert topics.register_consumer(topic, subscription, who, "STREAM") == Answered(None), who[:20]
-                stats = topics.stats(topic)
-                assert isinstance(stats, Answered)
-                assert stats.value["subscriptions"] == {subscription: {"consumerCount": 2}}
-                assert topics.unregister_consumer(topic, subscription, consumer) == Answered(None)
-                assert topics.delete_topic(topic) == Answered(None)
-                assert isinstance(topics.layout(topic), Refused)
+            assert topics.create_topic(topic, 1, {}) == Answered(None), topic[:40]
+            for who in (consumer, "x"):
+                assert topics.register_consumer(topic, subscription, who, "STREAM") == Answered(None), who[:20]
+            stats = topics.stats(topic)
+            assert isinstance(stats, Answered)
+            assert stats.value["subscriptions"] == {subscription: {"consumerCount": 2}}
+            assert topics.unregister_consumer(topic, subscription, consumer) == Answered(None)
+            assert topics.delete_topic(topic) == Answered(None)
+            assert isinstance(topics.layout(topic), Refused)
         assert topics.list_topics("acme/sizes") == Answered([])
         assert not controller.nodes.children(store_paths.namespace_path("acme/sizes"))
         topics.close()
