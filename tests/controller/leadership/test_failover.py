@@ -321,8 +321,13 @@ def test_a_topic_that_is_idle_is_released_and_one_with_sessions_is_not(start: St
         one = Client(connection)
         one.register(1, "a")
         one.assigned_until([0])
-        node.node.failover.release_idle(0, lambda: [f"{TOPIC}-busy"])
-        assert node.node.leaders.topics() == [f"{TOPIC}-busy"]
+
+        def is_released() -> bool:
+            node.node.failover.release_idle(0, lambda: [f"{TOPIC}-busy"])
+            return node.node.leaders.topics() == [f"{TOPIC}-busy"]
+
+        # Once the housekeeper has looked for leftovers.
+        wait_until(is_released, 20)
         assert other.client.post(f"{PATH}-idle/split/0").status_code == 204
         assert node.client.post(f"{PATH}-idle/split/1").status_code == 307
     assert node.nodes.get(store_paths.topic_path(f"{TOPIC}-deleted")) is None
