@@ -6,6 +6,7 @@ Stage: made by the service inside the transaction of the change, kept in the sto
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from schemas.messages import (
@@ -19,7 +20,7 @@ from schemas.messages import (
     SubscriptionType,
     key_of,
 )
-from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
+from schemas.metadata import AutoScalePolicyOverride, HashRange, ScalableTopicMetadata, SegmentInfo
 
 log = logging.getLogger(__name__)
 
@@ -42,9 +43,9 @@ def layout_announcement(
     """The layout after `cause` at `at` (ms). A layout above the size of a message goes without its sealed segments.
 
     None when not even the active ones fit (above some 5,000 segments): such a topic cannot be scaled automatically.
+    That a topic is deleted is always said: then with one segment in place of all.
     """
-    shorter = _without_sealed(layout)
-    for shown in (layout, shorter) if len(shorter.segments) < len(layout.segments) else (layout,):
+    for shown in _shorter_and_shorter(layout, cause):
         event = LayoutEvent(
             v=1,
             type="layout",
@@ -97,6 +98,21 @@ def policy_announcement(namespace: str, policy: AutoScalePolicyOverride | None, 
 def stamped(record: Announcement, sender: int) -> bytes:
     """The value of an announcement with the number of its sender (`schemas.messages.Sender`)."""
     return b'{"sender":%d,%s' % (sender, record.value[1:])
+
+
+def _shorter_and_shorter(layout: ScalableTopicMetadata, cause: LayoutCause) -> Iterator[ScalableTopicMetadata]:
+    yield layout
+    shorter = _without_sealed(layout)
+    if len(shorter.segments) < len(layout.segments):
+        yield shorter
+    if cause == "deleted":
+        whole = SegmentInfo(segment_id=0, hash_range=HashRange(start=0, end=0xFFFF), state="ACTIVE")
+        yield ScalableTopicMetadata(
+            epoch=layout.epoch,
+            next_segment_id=layout.next_segment_id,
+            segments={0: whole},
+            created_at_ms=layout.created_at_ms,
+        )
 
 
 def _without_sealed(layout: ScalableTopicMetadata) -> ScalableTopicMetadata:

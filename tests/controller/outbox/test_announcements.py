@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from controller.outbox.announcements import Announcement, layout_announcement, policy_announcement
+from decisions.topic.layout import SegmentLayout
 from schemas.messages import MAX_VALUE_BYTES, LayoutEvent, Message, PolicyEvent, Rejected, parse_message
 from schemas.metadata import HashRange, ScalableTopicMetadata, SegmentInfo
 
@@ -69,6 +70,16 @@ def test_a_layout_above_a_message_is_announced_without_its_sealed_segments() -> 
 
 def test_a_layout_whose_active_segments_do_not_fit_is_not_announced() -> None:
     assert layout_announcement(TOPIC, "created", layout(10_000, 0), 1_000) is None
+
+
+def test_a_deletion_is_announced_whatever_the_size_of_the_layout() -> None:
+    last = layout(10_000, 0).model_copy(update={"created_at_ms": 1_763_660_000_000})
+    record = layout_announcement(TOPIC, "deleted", last, 1_000)
+    assert record is not None
+    event = parsed(record)
+    assert isinstance(event, LayoutEvent)
+    assert (event.cause, event.layout.epoch, event.topic_created_at) == ("deleted", 7, 1_763_660_000_000)
+    assert len(SegmentLayout.from_metadata(event.layout).segments) == 1
 
 
 def test_the_removal_of_a_policy_can_be_read() -> None:
