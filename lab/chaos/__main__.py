@@ -13,7 +13,6 @@ import shutil
 import sys
 import tempfile
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -52,7 +51,7 @@ def main(minutes: float, seed: int, topics: int, kafka: bool, record: Path | Non
         broken = asyncio.run(chaos.run())
     if record is not None:
         about = {"minutes": minutes, "seed": seed, "topics": topics, "kafka": kafka, "cores": os.cpu_count()}
-        seen = {**asdict(chaos.totals), "changes": chaos.totals.changes, "faults": dict(chaos.faults), "broken": broken}
+        seen = {**vars(chaos.totals), "changes": chaos.totals.changes, "faults": dict(chaos.faults), "broken": broken}
         record.write_text(json.dumps({"run": about, "seen": seen}, indent=2, sort_keys=True) + "\n")
     for line in broken[:100]:
         click.echo(f"BROKEN {line}")
