@@ -76,7 +76,7 @@ def connected(function: Callable[..., None]) -> Callable[..., None]:
         settings = context.settings.controller
         token = None if settings.token is None else settings.token.get_secret_value()
         url = arguments.pop("url") or settings.url
-        for said in url_exposures(url) if token else ():
+        for said in url_exposures(url, settings.nodes) if token else ():
             click.echo(f"Warning: {printable(said)}", err=True)
         tls = context.settings.url_context()
         function(admin=AdminInterface(url, token, nodes=settings.nodes, tls=tls), **arguments)

@@ -23,7 +23,7 @@ from controller.app import create_app
 from controller.errors import StartError
 from controller.leadership.known_nodes import KnownNodes
 from controller.limits.connections import ConnectionCounts, CountedListener, allow_files
-from controller.limits.protocol import BoundedWebSocket, ConnectionLimits, bounded_http
+from controller.limits.protocol import MAX_MESSAGE_BYTES, BoundedWebSocket, ConnectionLimits, bounded_http
 from controller.metadata.factory import open_metadata
 from controller.node import Node, NodeSettings
 from controller.segments.base import SegmentStore, SegmentStoreError
@@ -77,7 +77,7 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> None:
             node.registration.claim()
             names = NodeNames(chosen.host, [url, chosen.url], [socket.gethostname(), *chosen.names])
             app = create_app(node, access, names, chosen.limits, chosen.max_body_bytes, chosen.consumer_grace_seconds)
-            config = http_config(app, chosen.limits, chosen.max_body_bytes, counts)
+            config = http_config(app, chosen.limits, counts)
             # The context follows its files; one that uvicorn makes would not.
             config.load()
             config.ssl = tls
@@ -103,14 +103,14 @@ def connection_counts(limits: LimitSettings) -> ConnectionCounts:
     return ConnectionCounts(allow_files(limits.connections), limits.connections_per_address, limits.head_seconds)
 
 
-def http_config(app: FastAPI, limits: LimitSettings, max_body_bytes: int, counts: ConnectionCounts) -> uvicorn.Config:
+def http_config(app: FastAPI, limits: LimitSettings, counts: ConnectionCounts) -> uvicorn.Config:
     """How uvicorn serves the app, with everything bounded that a stranger can send."""
     return uvicorn.Config(
         app,
         http=bounded_http(ConnectionLimits(limits.head_seconds, limits.body_seconds, limits.head_bytes), counts),
         ws=BoundedWebSocket,
         h11_max_incomplete_event_size=limits.head_bytes,
-        ws_max_size=max_body_bytes,
+        ws_max_size=MAX_MESSAGE_BYTES,
         # Deflating one layout for a thousand sessions would be done a thousand times.
         ws_per_message_deflate=False,
         lifespan="on",

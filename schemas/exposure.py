@@ -5,7 +5,7 @@ Stage: logged as warnings when a part starts. Each sentence says what, where, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from schemas.addresses import is_loopback, read_authority
 from schemas.settings import Settings
@@ -51,18 +51,25 @@ def _kafka(settings: Settings) -> Iterator[str]:
 
 
 def _url(settings: Settings) -> Iterator[str]:
-    yield from url_exposures(settings.controller.url)
+    yield from url_exposures(settings.controller.url, settings.controller.nodes)
 
 
-def url_exposures(url: str) -> list[str]:
-    """The same for a call of the controller at `url`."""
-    scheme, _, rest = url.partition("://")
-    if scheme.lower() == "https" or _are_here(rest.partition("/")[0]):
+def url_exposures(url: str, nodes: Sequence[str] = ()) -> list[str]:
+    """The same for a call of the controller at `url`, which may be sent on to one of `nodes`."""
+    # From https nothing is sent on to http.
+    also = () if url.lower().startswith("https://") else nodes
+    plain = [one for one in dict.fromkeys((url, *also)) if not _is_safe(one)]
+    if not plain:
         return []
     return [
-        f"the controller at {url} is called without TLS, so that the token and every call can be read and changed on "
-        "the way: set [controller] url to its https address"
+        f"the controller at {', '.join(plain)} is called without TLS, so that the token and every call can be read and "
+        f"changed on the way: set [controller] {'url' if url in plain else 'nodes'} to its https address"
     ]
+
+
+def _is_safe(url: str) -> bool:
+    scheme, _, rest = url.partition("://")
+    return scheme.lower() == "https" or _are_here(rest.partition("/")[0])
 
 
 _LOOKS: dict[str, tuple[Callable[[Settings], Iterator[str]], ...]] = {

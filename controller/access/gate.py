@@ -8,6 +8,7 @@ waits for a sender.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from urllib.parse import quote
 
 from starlette.responses import JSONResponse, Response
@@ -94,25 +95,26 @@ class RequestGate:
     ) -> None:
         """Have a caller's request answered, once its body is there and it has its turn. `TooMany`, `_BrokenOff`."""
         client = self._clients.client(caller.name)
-        body: bytes | None = b""
-        if scope["type"] == "http":
-            length = headers.get(b"content-length", b"0")
-            too_long = length.isdigit() and int(length) > self._max_body_bytes
-            body = None if too_long else await self._body(receive)
-        if body is None:
-            await _refused(413, f"the body is larger than {self._max_body_bytes} bytes")(scope, receive, send)
-            return
-        if body and is_form(headers.get(b"content-type", b"")):
-            await _refused(415, "a body is JSON: send it with Content-Type: application/json")(scope, receive, send)
-            return
-        pending = [body] if scope["type"] == "http" else []
+        with client.waiting() as count:
+            body: bytes | None = b""
+            if scope["type"] == "http":
+                length = headers.get(b"content-length", b"0")
+                too_long = length.isdigit() and int(length) > self._max_body_bytes
+                body = None if too_long else await self._body(receive, count)
+            if body is None:
+                await _refused(413, f"the body is larger than {self._max_body_bytes} bytes")(scope, receive, send)
+                return
+            if body and is_form(headers.get(b"content-type", b"")):
+                reason = "a body is JSON: send it with Content-Type: application/json"
+                await _refused(415, reason)(scope, receive, send)
+                return
+            pending = [body] if scope["type"] == "http" else []
 
-        async def replay() -> Message:
-            if pending:
-                return {"type": "http.request", "body": pending.pop(), "more_body": False}
-            return await receive()
+            async def replay() -> Message:
+                if pending:
+                    return {"type": "http.request", "body": pending.pop(), "more_body": False}
+                return await receive()
 
-        with client.waiting(len(body)):
             async with self._clients.turns.turn(caller.name) as turn:
 
                 async def first(message: Message) -> None:
@@ -123,21 +125,23 @@ class RequestGate:
 
                 await self._app(scope, replay, first)
 
-    async def _body(self, receive: Receive) -> bytes | None:
-        """The whole body; None when it is too large. Raises `_BrokenOff` when its sender has left before the end."""
-        chunks: list[bytes] = []
-        size = 0
+    async def _body(self, receive: Receive, count: Callable[[int], None]) -> bytes | None:
+        """The whole body; None when it is too large. Raises `_BrokenOff` when its sender has left before the end.
+
+        What has come of it counts from then on, as a sender may take its time. `TooMany`.
+        """
+        body = bytearray()
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
                 raise _BrokenOff
             chunk = message.get("body", b"")
-            size += len(chunk)
-            if size > self._max_body_bytes:
+            if len(body) + len(chunk) > self._max_body_bytes:
                 return None
-            chunks.append(chunk)
+            count(len(chunk))
+            body += chunk
             if not message.get("more_body", False):
-                return b"".join(chunks)
+                return bytes(body)
 
 
 def _refused(status: int, reason: str, **headers: str) -> Response:

@@ -30,7 +30,7 @@ class ClientLimits:
     sessions: int
     """Watch sessions, and connections of consumers."""
     waiting_bytes: int
-    """Bodies of calls that wait for their turns, and messages that wait to be sent to its consumers."""
+    """Bodies of calls that arrive or wait for their turns, and messages that wait to be sent to its consumers."""
     registrations_per_second: float
     """Subscriptions and consumers that register, and sessions that begin."""
 
@@ -73,16 +73,22 @@ class Client:
         self._may_register -= 1
 
     @contextlib.contextmanager
-    def waiting(self, size: int) -> Iterator[None]:
-        """Bytes that wait within the block. `TooMany`."""
-        if not self.queue(size):
-            raise TooMany(
-                f"calls of {self.name} with {self._bytes} bytes wait already: call again when some are answered"
-            )
+    def waiting(self) -> Iterator[Callable[[int], None]]:
+        """Bytes that wait until the end of the block: it counts so many more with what it is given. `TooMany`."""
+        counted = 0
+
+        def count(size: int) -> None:
+            nonlocal counted
+            if not self.queue(size):
+                raise TooMany(
+                    f"calls of {self.name} with {self._bytes} bytes wait already: call again when some are answered"
+                )
+            counted += size
+
         try:
-            yield
+            yield count
         finally:
-            self.unqueue(size)
+            self.unqueue(counted)
 
     def queue(self, size: int) -> bool:
         """Count bytes that wait; False: they would be too many."""

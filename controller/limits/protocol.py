@@ -25,6 +25,8 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from controller.limits.connections import ConnectionCounts
 
 MAX_HEADERS = 100
+MAX_MESSAGE_BYTES = 65_536
+"""Of one message of a WebSocket; no command is as long, and what has come of one waits in memory for the rest."""
 MAX_FRAMES = 1_000
 """Frames that one message of a WebSocket may come in; empty ones add nothing to its size."""
 

@@ -135,7 +135,7 @@ def run_controller(
         node, Access(tokens_file, token), NodeNames("127.0.0.1"), limits, MAX_BODY_BYTES, grace_seconds, prune_seconds
     )
     counts = connection_counts(limits)
-    config = http_config(app, limits, MAX_BODY_BYTES, counts)
+    config = http_config(app, limits, counts)
     server = ControllerServer(config, app.state.end_sessions)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [CountedListener(listening, counts)]})
     thread.start()

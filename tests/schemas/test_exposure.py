@@ -41,6 +41,7 @@ def test_what_is_encrypted_is_not_warned_of(tmp_path):
         ('[controller]\nhost = "0.0.0.0"\n', ["controller"], "certificate and key"),
         ('[controller]\nmetadata = "zk://z1:2181"\n', ["controller"], "zks://"),
         ('[controller]\nurl = "http://c:8080"\n', ["executor", "traffic"], "https address"),
+        ('[controller]\nnodes = ["http://c:8080"]\n', ["executor", "traffic"], "nodes to its https address"),
     ],
 )
 def test_each_way_out_in_clear_text_is_one_line_that_says_what_to_set(tmp_path, text, parts, words):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +27,11 @@ from tests.controller.conftest import LIMITS, RunningController, run_controller
 from tests.waiting import wait_until
 
 PATH = "/admin/v2/scalable/acme/limits/t"
-FEW = LIMITS.model_copy(update={"sessions": 3, "registrations_per_second": 1.0, "subscriptions": 4, "waiting_calls": 2})
+FEW = LIMITS.model_copy(
+    update={
+        "sessions": 3, "registrations_per_second": 1.0, "subscriptions": 4, "waiting_calls": 2, "waiting_bytes": 65_536,
+    }
+)  # fmt: skip
 
 
 class Limited:
@@ -130,6 +135,26 @@ def test_calls_of_one_token_wait_in_a_queue_of_its_own_and_health_does_not_wait(
     assert statuses.count(429) >= 6
     assert statuses.count(204) == calls - statuses.count(429) >= FEW.waiting_calls
     assert "wait already" in next(one.result().json()["reason"] for one in asked if one.result().status_code == 429)
+
+
+@pytest.mark.process
+def test_bodies_that_are_still_on_their_way_count_as_bytes_that_wait(limited: Limited) -> None:
+    client, other = limited.client("dribbling"), limited.client("other-dribbling")
+    head = (
+        f"PUT {PATH} HTTP/1.1\r\nHost: localhost\r\nAuthorization: {client.headers['Authorization']}\r\n"
+        "Content-Type: application/json\r\nContent-Length: 40000\r\n\r\n"
+    ).encode()
+    address = client.base_url.host, client.base_url.port
+    with contextlib.ExitStack() as held:
+        for _ in range(2):
+            connection = held.enter_context(socket.create_connection(address, timeout=5))
+            connection.sendall(head + b" " * 30_000)
+        wait_until(lambda: client.post(f"{PATH}/autoScalePolicy", content=b" " * 10_000).status_code == 429)
+        late = held.enter_context(socket.create_connection(address, timeout=5))
+        late.sendall(head + b" " * 30_000)
+        assert late.recv(65_536).startswith(b"HTTP/1.1 429 ")
+        assert other.post(f"{PATH}/autoScalePolicy", content=b" " * 10_000).status_code == 204
+    wait_until(lambda: client.post(f"{PATH}/autoScalePolicy", content=b" " * 60_000).status_code == 204)
 
 
 @pytest.mark.process

@@ -154,6 +154,16 @@ def test_a_message_of_more_frames_than_anybody_needs_ends_its_connection(strict:
         assert int.from_bytes(answer[2:4], "big") == 1009
 
 
+def test_a_message_that_is_larger_than_any_command_ends_its_connection_before_it_is_there(
+    strict: RunningController,
+) -> None:
+    with websocket(strict) as connection:
+        connection.sendall(bytes([0x81, 0x80 | 127]) + (65_537).to_bytes(8, "big") + bytes(4) + b"x" * 1_000)
+        answer = connection.recv(65_536)
+        assert answer[0] == 0x88
+        assert int.from_bytes(answer[2:4], "big") == 1009
+
+
 def test_who_asks_by_pings_and_reads_nothing_has_no_answers_piled_up(strict: RunningController) -> None:
     pings = frame(0x89, b"x" * 125) * 500
     with websocket(strict) as connection:
