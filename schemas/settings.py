@@ -148,7 +148,8 @@ class LimitSettings(Section):
     sessions: Annotated[int, Field(ge=1)]
     """Watch sessions and consumer connections of one token; one more is answered with 429."""
     waiting_bytes: Annotated[int, Field(ge=65_536)]
-    """Bytes that wait for one token: bodies of its calls, whole or not (more: 429), messages to its consumers (more: cut off)."""
+    """Bytes that wait for one token: bodies of its calls, also while they arrive (more: 429), and messages to its
+    consumers (more: cut off)."""
     registrations_per_second: Annotated[float, Field(gt=0)]
     """Subscriptions and consumers that one token registers, and sessions that it begins; 10 s worth at once."""
     subscriptions: Annotated[int, Field(ge=1)]

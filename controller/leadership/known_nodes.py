@@ -49,7 +49,9 @@ class KnownNodes:
 
 
 def _address(url: str) -> Address | None:
-    """What decides, with the port; None for what is no base URL."""
+    """What decides, with the port; None for what is no base URL, as it stands."""
+    if not url.isprintable() or "#" in url or url.endswith("?"):
+        return None
     try:
         parts = urlsplit(url)
     except ValueError:

@@ -46,6 +46,8 @@ OWN, TWO = "http://one:8080", "http://two:8080"
         (KnownNodes(OWN, [TWO]), "http://two:8080?x", False),
         (KnownNodes(OWN, [TWO]), "javascript://two:8080", False),
         (KnownNodes(OWN, [TWO]), "http://two:8080\r\nX: y", False),
+        (KnownNodes(OWN, [TWO]), "http://two:8080/\r\n", False),
+        (KnownNodes(OWN, [TWO]), "http://two:8080#@thief.example", False),
         (KnownNodes(OWN, [TWO]), "", False),
         (KnownNodes(OWN, [TWO]), "http://[::b", False),
         (KnownNodes(OWN, store_is_closed=True), TWO, True),
