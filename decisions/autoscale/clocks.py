@@ -81,7 +81,7 @@ def cooldowns_after_layout(cooldowns: Cooldowns, known: Container[int], layout: 
     for number, segment in layout.segments.items():
         action = made_by(segment) if segment.parent_ids and number not in known else None
         if action is not None:
-            at = min(segment.created_at_ms, now)
+            at = max(0, min(segment.created_at_ms, now))
             last[action] = max(last[action] or at, at)
     return Cooldowns(last["split"], last["merge"])
 

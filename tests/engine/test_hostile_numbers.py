@@ -45,10 +45,14 @@ def test_a_policy_of_any_numbers_stops_nothing(field, number, scope):
         goes_on(policy(override, scope), layout(two_segments()))
 
 
-@given(st.sampled_from([*SEGMENT_FIELDS, "epoch", "nextSegmentId"]), numbers)
-def test_a_layout_of_any_numbers_stops_nothing(field, number):
+@given(st.sampled_from([*SEGMENT_FIELDS, "epoch", "nextSegmentId"]), numbers, st.sampled_from([(), (7,), (7, 8)]))
+@example("createdAtMs", -(10**30), (7,))
+@example("createdAtMs", -(2**63) - 1, (7, 8))
+def test_a_layout_of_any_numbers_stops_nothing(field, number, parents):
     announced = layout(two_segments())
     body = json.loads(announced.value)
+    for segment in body["layout"]["segments"].values():
+        segment["parentIds"] = parents
     for part in body["layout"]["segments"].values() if field in SEGMENT_FIELDS else [body["layout"]]:
         part[field] = number
     goes_on(record(announced.source, announced.key.decode(), body))
