@@ -76,6 +76,7 @@ def cooldowns_after_layout(cooldowns: Cooldowns, known: Container[int], layout: 
 
     It is read off the layout and not off our own decisions, so a manual operation sets the same clock as an automatic
     one (PIP-483 "Manual operations and cooldown"). A clock never goes back (PIP-483 "Pass 1" and "Pass 2").
+    A creation that is said to be before 1970 counts as of 1970.
     """
     last = {"split": cooldowns.last_split_at, "merge": cooldowns.last_merge_at}
     for number, segment in layout.segments.items():

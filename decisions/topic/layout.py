@@ -177,16 +177,11 @@ class SegmentLayout:
 
     def merge_depth(self, segment_id: int) -> int:
         """Merge depth as this layout shows it, counted once: see `decisions.topic.lineage.count_merges`."""
-        if not self._segment(segment_id).parent_ids:
-            return 0
-        found = self._merge_depths.get(segment_id)
-        if found is None:
-            found = self._merge_depths[segment_id] = lineage.count_merges(self.segments, segment_id)
-        return found
+        return self._merge_depths[segment_id] if self._segment(segment_id).parent_ids else 0
 
     @cached_property
     def _merge_depths(self) -> dict[int, int]:
-        return {}
+        return lineage.count_merges(self.segments)
 
     def _fresh_ids(self, count: int) -> range:
         """Ids never used: from `next_segment_id`, or above every known one where a record has that wrong."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -56,3 +57,16 @@ def test_a_layout_of_any_numbers_stops_nothing(field, number, parents):
     for part in body["layout"]["segments"].values() if field in SEGMENT_FIELDS else [body["layout"]]:
         part[field] = number
     goes_on(record(announced.source, announced.key.decode(), body))
+
+
+def test_a_layout_of_thousands_of_merges_is_counted_in_no_time():
+    announced = layout(two_segments())
+    body, first = json.loads(announced.value), 10
+    sealed = {"hashRange": {"start": 0, "end": 1}, "state": "SEALED"}
+    body["layout"]["segments"] |= {
+        str(i): {"segmentId": i, **sealed, "parentIds": [i - 1, i - 2]} for i in range(first, 8_000)
+    }
+    body["layout"]["segments"]["0"]["parentIds"] = [7_999]
+    began = time.process_time()
+    goes_on(record(announced.source, announced.key.decode(), body))
+    assert time.process_time() - began < 6
