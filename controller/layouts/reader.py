@@ -46,6 +46,8 @@ class StoredMembers(NamedTuple):
     """Its consumers by name; True: a session, which needs a connection to stay."""
     contested: dict[str, tuple[int, ...]] | None = None
     """What consumers without a connection keep from others (`SubscriptionRecord`)."""
+    life: str | None = None
+    """Which of its name it is (`SubscriptionRecord`)."""
 
 
 class _Life(Wire):
@@ -151,7 +153,9 @@ class LayoutReader:
             for value in self.values(store_paths.consumers_path(topic, name))
         ]
         consumers = {one.consumer_name: one.session for one in found}
-        return StoredMembers(record.type, record.drained, dict(sorted(consumers.items())), record.contested)
+        return StoredMembers(
+            record.type, record.drained, dict(sorted(consumers.items())), record.contested, record.life
+        )
 
     def has_namespace(self, namespace: str) -> bool:
         """Whether a namespace was created, has a policy, or has topics."""

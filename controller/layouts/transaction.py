@@ -6,12 +6,13 @@ Stage: made by `controller.layouts.store`, which commits it under the leader's t
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from controller.layouts.reader import LayoutReader
 from controller.metadata import store_paths
 from controller.metadata.base import ABSENT, Delete, MetadataStore, Op, Put, Stored
-from controller.metadata.records import ConsumerRegistration, SubscriptionRecord
+from controller.metadata.records import ConsumerRegistration, SubscriptionRecord, same_life
 from controller.outbox.announcements import Announcement
 from controller.outbox.entries import append_entry
 from schemas.messages import SubscriptionType
@@ -90,7 +91,8 @@ class Transaction(LayoutReader):
 
     def insert_subscription(self, topic: str, name: str, type: SubscriptionType) -> None:
         """Add a subscription to an existing topic."""
-        self.put(store_paths.subscription_path(topic, name), SubscriptionRecord(type=type).to_json().encode())
+        record = SubscriptionRecord(type=type, life=uuid.uuid4().hex)
+        self.put(store_paths.subscription_path(topic, name), record.to_json().encode())
 
     def delete_subscription(self, topic: str, name: str) -> None:
         """Remove a subscription with its sessions."""
@@ -116,15 +118,17 @@ class Transaction(LayoutReader):
         name: str,
         drained: Iterable[int],
         contested: Mapping[str, tuple[int, ...]] | None = None,
+        life: str | None = None,
     ) -> None:
         """Store which sealed segments a subscription has read to the end; none of that name is fine.
 
-        `contested`: what consumers without a connection keep from others; None: as it is.
+        `contested`: what consumers without a connection keep from others; None: as it is. `life`: of that subscription,
+        None: not known; what is of another one is not stored.
         """
         record = self.subscription_record(topic, name)
-        if record is not None:
+        if record is not None and same_life(record.life, life):
             kept = record.contested if contested is None else dict(contested) or None
-            after = SubscriptionRecord(type=record.type, drained=tuple(sorted(drained)), contested=kept)
+            after = record.model_copy(update={"drained": tuple(sorted(drained)), "contested": kept})
             self.put(store_paths.subscription_path(topic, name), after.to_json().encode())
 
     def insert_consumer(self, topic: str, subscription: str, name: str, session: bool = False) -> bool:

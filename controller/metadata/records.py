@@ -28,6 +28,13 @@ class SubscriptionRecord(Wire):
     contested: dict[Name, tuple[SegmentId, ...]] | None = None
     """Ids of the segments that consumers without a connection keep, where some of them would be another's without that;
     None: nobody does. Absent in records of older releases."""
+    life: Annotated[str, Field(max_length=32)] | None = None
+    """Tells it from an earlier one of its name, which was deleted. Absent in records of older releases."""
+
+
+def same_life(one: str | None, other: str | None) -> bool:
+    """Whether two may be the same subscription of a name; None: not known."""
+    return one is None or other is None or one == other
 
 
 class ConsumerRegistration(Wire):

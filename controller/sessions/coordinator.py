@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Literal, NamedTuple, TypeVar
 
 from controller.errors import Conflict
-from controller.metadata.records import ConsumerRegistration, SubscriptionRecord
+from controller.metadata.records import ConsumerRegistration, SubscriptionRecord, same_life
 from controller.sessions.assignment import Assignment, assign, assignable, changed, keeping, replayable
 from decisions.topic.layout import SegmentLayout
 from decisions.topic.segment import Segment
@@ -95,6 +95,8 @@ class SubscriptionCoordinator:
     """Ids of the sealed segments that this subscription has read to the end."""
     kept: Mapping[str, frozenset[int]] = field(default_factory=dict)
     """Ids of the segments that each consumer without a connection was told last, of those that were told any."""
+    life: str | None = None
+    """Which subscription of its name it is; None: not known, as it was not stored yet."""
 
     @cached_property
     def assignment(self) -> Assignment:
@@ -204,7 +206,12 @@ class SubscriptionCoordinator:
         after, third = after.admit(stored.sessions)
         last = {push.consumer: push for push in (*first.pushes, *second.pushes, *third.pushes)}
         pushes = tuple(push for push in last.values() if push.consumer in after.sessions)
-        return after, replace(self._effects(after), pushes=pushes)
+        effects = replace(self._effects(after), pushes=pushes)
+        return replace(after, life=stored.life or self.life), effects
+
+    def is_of(self, other: SubscriptionCoordinator) -> bool:
+        """Whether both are of the same subscription, of the same life of its topic."""
+        return self.layout.created_at_ms == other.layout.created_at_ms and same_life(self.life, other.life)
 
     def drain(self, segments: Iterable[int]) -> tuple[SubscriptionCoordinator, Effects]:
         """The subscription has read these sealed segments to the end; others than sealed ones are passed over."""
@@ -272,7 +279,7 @@ def restore(
     names = [consumer.consumer_name for consumer in consumers]
     known = set(names)
     kept = {name: frozenset(ids) for name, ids in (record.contested or {}).items() if name in known}
-    return replace(drained, kept=kept).fresh_grace(names, now_ms)
+    return replace(drained, kept=kept, life=record.life).fresh_grace(names, now_ms)
 
 
 def _without(mapping: Mapping[str, Value], names: AbstractSet[str]) -> dict[str, Value]:

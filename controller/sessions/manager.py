@@ -16,6 +16,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
@@ -91,8 +92,13 @@ class SessionManager:
                 coordinator = await asyncio.to_thread(self._stored.load, key, type, _now_ms())
             coordinator.register(consumer, link, type)  # Refused before anything is stored.
 
+            life = coordinator.life
+
             async def store(after: SubscriptionCoordinator, change: Effects) -> None:
+                nonlocal life
                 is_new = await asyncio.to_thread(self._registry.add_consumer, *key, consumer, type, session=True)
+                if life is None:
+                    life = await asyncio.to_thread(self._registry.life, *key)
                 if change.contested_changed:
                     await self._save(key, after)
                 await self._positioning.make(key, is_new)
@@ -103,6 +109,8 @@ class SessionManager:
                 # It may be registered, and then has the grace period to connect again.
                 self._spawn(self._refresh(key, load=True))
                 raise
+            if key in self._led:
+                self._led[key] = replace(self._led[key], life=life)
         # A subscription that is new may find segments that are sealed and empty.
         self._looks.changed(key)
 
@@ -239,8 +247,8 @@ class SessionManager:
             except NotFound as gone:
                 self._drop(key, gone.reason)
                 return
-            if before is not None and before.layout.created_at_ms != stored.layout.created_at_ms:
-                self._drop(key, f"the topic was deleted and made again: {key[0]}")
+            if before is not None and not before.is_of(stored):
+                self._drop(key, f"the topic or its subscription was deleted and made again: {key[1]} on {key[0]}")
                 before = None
             if before is None:
                 self._take(key, stored, Effects())
@@ -262,7 +270,7 @@ class SessionManager:
         look = await by_itself(partial(self._stored.find_drained, key, seen))
         async with self._lock(key):
             coordinator = self._led.get(key)
-            if coordinator is None or coordinator.layout.created_at_ms != seen.layout.created_at_ms:
+            if coordinator is None or not coordinator.is_of(seen):
                 return None
             if look.drained and self._seeks == seeks:
                 try:
@@ -347,7 +355,7 @@ class SessionManager:
             await self._save(key, after)
 
     async def _save(self, key: SubscriptionKey, after: SubscriptionCoordinator) -> None:
-        await asyncio.to_thread(self._registry.save_progress, *key, sorted(after.drained), after.contested)
+        await asyncio.to_thread(self._registry.save_progress, *key, sorted(after.drained), after.contested, after.life)
 
     def _take(self, key: SubscriptionKey, after: SubscriptionCoordinator, change: Effects) -> None:
         """Make a stored step the present state, and tell the consumers."""

@@ -228,17 +228,30 @@ class SubscriptionRegistry:
         members = self._store.members(topic, subscription)
         return SegmentLayout.from_metadata(stored.metadata), members
 
+    def life(self, topic: str, subscription: str) -> str | None:
+        """Which one of its name a subscription is (`SubscriptionRecord`)."""
+        record = self._store.subscription_record(topic, subscription)
+        return None if record is None else record.life
+
     def subscriptions_with_sessions(self, topic: str) -> list[str]:
         """The subscriptions of a topic that have a session."""
         found = [(one.name, self._store.members(topic, one.name)) for one in self._store.subscriptions(topic)]
         return [name for name, members in found if members and any(members.consumers.values())]
 
     def save_progress(
-        self, topic: str, subscription: str, drained: Iterable[int], contested: Mapping[str, tuple[int, ...]]
+        self,
+        topic: str,
+        subscription: str,
+        drained: Iterable[int],
+        contested: Mapping[str, tuple[int, ...]],
+        life: str | None,
     ) -> None:
-        """Store which sealed segments a subscription has read to the end, and what consumers keep from others."""
+        """Store which sealed segments a subscription has read to the end, and what consumers keep from others.
+
+        Nothing is stored when another one, of another `life`, has its name by now.
+        """
         with self._writing(topic) as transaction:
-            transaction.save_progress(topic, subscription, drained, contested)
+            transaction.save_progress(topic, subscription, drained, contested, life)
 
     @property
     def has_positions(self) -> bool:

@@ -58,7 +58,7 @@ class StoredSessions:
             return SubscriptionCoordinator(key[1], type, self._grace_ms, layout)
         restored = restore(
             key[1],
-            SubscriptionRecord(type=found.type, drained=found.drained, contested=found.contested),
+            SubscriptionRecord(type=found.type, drained=found.drained, contested=found.contested, life=found.life),
             [ConsumerRegistration(consumer_name=name) for name in found.consumers],
             layout,
             self._grace_ms,

@@ -257,6 +257,45 @@ def test_children_are_handed_out_when_their_parent_is_drained_and_it_stays_so_af
         assert one.assigned() == (1, [1, 2])
 
 
+class SlowBacklog(Backlog):
+    """One whose first answer about a sealed segment comes when the test lets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.go_on = threading.Event(), threading.Event()
+        self.times = 0
+
+    def backlog(self, segment: str, subscription: str) -> int:
+        left = super().backlog(segment, subscription)
+        self.times += 1
+        self.asked.set()
+        assert self.go_on.wait(30)
+        return left
+
+
+def test_what_an_earlier_subscription_of_the_name_has_read_does_not_count_for_the_next_one(tmp_path: Path) -> None:
+    segments = SlowBacklog()
+    with controller(tmp_path, segments=segments) as running, client(running) as one:
+        running.client.put(PATH)
+        one.register(1, "a")
+        assert one.assigned() == (1, [0])
+        segments.left = 0
+        running.client.post(f"{PATH}/split/0")
+        assert segments.asked.wait(30)
+        segments.left = 1
+        assert running.client.delete(f"{PATH}/subscriptions/s").status_code == 204
+        assert one.next()["command"] == "closed"
+        one.register(2, "a")
+        assert one.assigned() == (2, [0])
+        segments.go_on.set()
+        wait_until(lambda: segments.times > 1)
+        record = running.store.subscription_record(TOPIC, "s")
+        assert record is not None
+        assert record.drained == ()
+        one.register(2, "a")
+        assert one.assigned() == (2, [0])
+
+
 @pytest.mark.broker
 def test_on_kafka_children_are_handed_out_when_the_group_has_committed_the_end_of_their_parent(
     kafka: str, tmp_path: Path
