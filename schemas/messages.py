@@ -23,7 +23,8 @@ MAX_VALUE_BYTES = 1_048_576
 """Values above this are refused unread: 1 MiB holds a sample of ten thousand segments."""
 MAX_SEGMENTS_PER_SAMPLE = 65_536
 MAX_CLOCK_AHEAD_MS = 300_000
-"""A sample from further in the future than this is refused: its reporter's clock is wrong."""
+"""A sample that claims to be further ahead than this, of Kafka's clock and of the job's, is refused: its reporter's
+clock is wrong."""
 
 Sender = Annotated[int, Field(ge=0, le=2**53)]
 """Number of the process that announces; one that takes over has a higher number. A message with a lower number than

@@ -56,10 +56,12 @@ def read_layout(event: LayoutEvent, now: int) -> NewLayout | TopicDeleted | Reje
 
 
 def read_sample(stats: SegmentStats, now: int) -> SegmentStats | Rejected:
-    """A sample, unless its reporter's clock is too far ahead."""
+    """A sample, unless its reporter's clock is too far ahead; `now` is the later of Kafka's time and the batch's."""
     if stats.sampled_at > now + MAX_CLOCK_AHEAD_MS:
         ahead = (stats.sampled_at - now) // 1000
-        return Rejected(RejectReason.FROM_THE_FUTURE, f"sampledAt is {ahead} s ahead of this job's clock")
+        return Rejected(
+            RejectReason.FROM_THE_FUTURE, f"sampledAt is {ahead} s ahead of Kafka's clock and of this job's"
+        )
     return stats
 
 

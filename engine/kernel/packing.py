@@ -153,7 +153,8 @@ def _decoded(batch: pa.RecordBatch, columns: Columns, now: int) -> list[Any | No
     """Row by row the plain message, or None."""
     decode = columns.decode
     cells = (batch.column(name).to_pylist() for name in ("key", "value", "size"))
-    return [decode(key, value, size, now) for key, value, size in zip(*cells, strict=True)]
+    latest = np.maximum(batch.column("timestamp").to_numpy(), now).tolist()
+    return [decode(key, value, size, at) for key, value, size, at in zip(*cells, latest, strict=True)]
 
 
 def _records(batch: pa.RecordBatch, rows: list[int]) -> Iterator[tuple[RawRecord, str | None]]:

@@ -39,16 +39,17 @@ def readers_of(families: Sequence[Family]) -> Readers:
 def parse_record(record: RawRecord, readers: Readers, now: int) -> Accepted | Rejected:
     """What is in a record; `now` is the batch's time in milliseconds. Raises for no content.
 
-    An outcome is for the family that took the decision.
+    What a message says of time is held against the later of that and Kafka's, for the job's clock may be behind. An
+    outcome is for the family that took the decision.
     """
     message = parse_message(record.source, record.key, record.value, record.size)
     if isinstance(message, Rejected):
         return message
-    taken = []
+    taken, latest = [], max(now, record.timestamp)
     for place, family, reading in readers.get(type(message), ()):
         if isinstance(message, OutcomeEvent) and message.family != family:
             continue
-        found = reading(message, now)
+        found = reading(message, latest)
         if isinstance(found, Rejected):
             return found
         taken.append((place, found))

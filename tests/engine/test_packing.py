@@ -112,3 +112,9 @@ def test_of_a_large_policy_every_bucket_gets_what_it_knows_and_its_own_the_whole
         assert one.value == large.value if bucket == bucket_of(b"*") else len(one.value) < 200
         event = parse_message("control-events", one.key, one.value, one.size)
         assert (event.name, event.policy.max_segments, event.at) == ("acme/shop", 7, 1)
+
+
+def test_a_plain_sample_is_held_against_kafkas_clock_where_the_jobs_is_behind():
+    ahead = stats({0: 1.0}, NOW + 2 * MAX_CLOCK_AHEAD_MS)._replace(timestamp=NOW + 2 * MAX_CLOCK_AHEAD_MS)
+    (found,) = packed([ahead]).values()
+    assert (len(found.samples["samples"]), found.letters) == (1, [])

@@ -48,6 +48,15 @@ def test_loads_are_heard_again_and_merge_after_the_window():
     assert [row["action"] for row in decided] == ["merge"]
 
 
+def test_samples_are_held_against_kafkas_clock():
+    bucket = started()
+    back = NOW - HOUR
+    bucket.batch(back, tick(1))
+    for at, accepted in ((NOW + SECOND, 1), (NOW + 10 * MINUTE, 0)):
+        output = bucket.batch(back + SECOND, stats({0: float(at)}, at)._replace(timestamp=NOW + SECOND))
+        assert (output.counts.samples_accepted, output.counts.dead_letters) == (accepted, 1 - accepted)
+
+
 def test_a_life_that_began_ahead_takes_samples_and_one_that_ended_ahead_may_follow():
     bucket = started()
     bucket.batch(NOW + SECOND, of_life(NOW, layout(SegmentLayout.create(2, NOW)), NOW))
