@@ -120,7 +120,13 @@ class TickWriter(threading.Thread):
             boundary = cadence.take()
             if boundary is not None:
                 self._write(TickEvent(v=VERSION, type="tick", at=boundary))
+            self._serve()
+
+    def _serve(self) -> None:
+        try:
             self._producer.poll()
+        except KafkaException as error:
+            log.warning("Kafka's producer failed: %s; the next tick tries again", error)
 
     def _take_due(self) -> list[tuple[int, str]]:
         due, now = [], steady_ms()

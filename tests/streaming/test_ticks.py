@@ -72,6 +72,20 @@ def test_whatever_the_clock_is_set_to_no_interval_is_longer_than_one_and_a_half(
         clocks.wall += set_by
 
 
+def test_ticks_go_on_while_no_new_producer_can_be_made():
+    ticks = TickWriter(KafkaConnection("127.0.0.1:1"), 0.05)
+    producer, polls = ticks._producer, []
+    poll = producer.poll
+    producer.poll = lambda: polls.append(1) or poll()
+    producer._configuration["no.such.property"] = "1"
+    producer._is_broken = True
+    ticks.start()
+    try:
+        wait_until(lambda: len(polls) >= 3, 5)
+    finally:
+        ticks.stop()
+
+
 @pytest.mark.broker
 def test_ticks_go_on_when_the_clock_was_set_back_and_when_the_producer_has_failed_for_good(broker):
     shift, began = [0], wall_ms()
