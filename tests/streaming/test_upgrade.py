@@ -126,7 +126,8 @@ def test_a_deployment_of_an_older_release_goes_on_at_another_place_with_nothing_
             assert [packed.parts[name].base, *packed.parts[name].log][-1][0] == newest
         view = topic_view(packed, topic)
         rates = {segment: load["msg_rate_in"] for segment, load in view["loads"].items()}
-        assert rates == ({"0": 90.0, "1": 40.0} if topic == SEEN else {"0": 20.0, "1": 700.0})
+        # Loads wait an hour for the layout of their topic, and those of LATE are older.
+        assert rates == ({"0": 90.0, "1": 40.0} if topic == SEEN else {})
 
 
 def description(name: str, place: str, version: str = "v2") -> str:
