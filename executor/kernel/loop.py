@@ -115,6 +115,7 @@ class Executor:
         self._known: set[str] = set()
         self._open: set[str] = set()
         self._to_answer: set[str] = set()
+        self._was_scanned = False
         self._fresh: deque[_Work] = deque()
         self._later: list[tuple[float, int, _Work]] = []
         self._numbers: Iterator[int] = count()
@@ -158,7 +159,7 @@ class Executor:
         recorded = self._ledger.recorded()
         self._known |= recorded.ended
         self._announcer.open()
-        for row in self._read():
+        for row in self._tail.read(self._known):
             self._take_up(row)
         self._answer()
         for works in self._subjects.values():
@@ -211,11 +212,10 @@ class Executor:
             return
         try:
             self._ledger.check_lease()
-            rows = self._read()
+            rows = self._tail.read(self._known)
         except LAKE_ERRORS as error:
             self._reading.failed(error)
             return
-        self._reading.succeeded()
         for row in rows:
             work = self._take_up(row)
             if work is not None and self._subjects[work.subject][0] is work:
@@ -224,17 +224,19 @@ class Executor:
             self._answer()
         except LAKE_ERRORS as error:
             self._reading.failed(error)
-
-    def _read(self) -> list[dict[str, object]]:
-        """New rows of decisions. Where the whole table was scanned for them, those that are known were left out: the
-        newest one of each subject, which somebody may be waiting for, is answered then."""
-        rows = self._tail.read(self._known)
-        if self._tail.scanned:
-            self._to_answer |= self._known.intersection(self._tail.newest("family", "subject"))
-        return rows
+            return
+        self._reading.succeeded()
 
     def _answer(self) -> None:
-        """Announces again how decisions ended that came again. Raises what Delta raises: then it is done later."""
+        """Announces again how decisions ended that came again. Raises what Delta raises: then it is done later.
+
+        A scan of the whole table leaves out the decisions that are known: then the newest one of each subject, which
+        somebody may be waiting for, counts as one that came again.
+        """
+        self._was_scanned |= self._tail.scanned
+        if self._was_scanned:
+            self._to_answer |= self._known.intersection(self._tail.newest("family", "subject"))
+            self._was_scanned = False
         ended = self._to_answer - self._open
         if ended:
             for end in self._ledger.ends(ended):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Container
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -67,21 +70,56 @@ def test_a_decision_that_comes_again_while_it_is_open_is_answered_once_at_its_en
     assert told(house) == [(split.decision_id, "applied"), (later.decision_id, "applied")]
 
 
-def test_a_decision_that_comes_again_behind_a_log_that_was_cut_is_answered_too(house: House):
-    split = house.decide(house.create("orders"), 0)
+def held(tail: Tail, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Returns when the executor is about to look at a tail; it does so when the event is set."""
+    arrived, may_look, look = threading.Event(), threading.Event(), tail.read
+
+    def look_when_allowed(known: Container[str] = ()) -> list[dict[str, Any]]:
+        arrived.set()
+        assert may_look.wait(30)
+        return look(known)
+
+    monkeypatch.setattr(tail, "read", look_when_allowed)
+    assert arrived.wait(10)
+    return may_look
+
+
+def cut_log(lake: str) -> None:
+    """The log of the decisions keeps nothing but a checkpoint and its newest entry."""
+    table = DeltaTable(table_path(lake, DECISIONS))
+    table.create_checkpoint()
+    for version in range(table.version()):
+        (Path(table_path(lake, DECISIONS)) / "_delta_log" / f"{version:020}.json").unlink()
+
+
+@pytest.mark.parametrize("failures", [0, 2])
+def test_decisions_behind_a_log_that_was_cut_are_answered_though_they_are_known_or_the_lake_fails_between_two_reads(
+    house: House, monkeypatch, failures
+):
+    topic = house.create("orders")
+    split, new = house.decide(topic, 0), house.decide(house.create("new"), 0)
     with house.running() as executor:
         house.commit(split)
-        house.end(split)
-        executor._reading.until = float("inf")
+        wait_until(lambda: told(house) == [(split.decision_id, "applied")])
+        tail = executor._tail
+        may_look, newest, left = held(tail, monkeypatch), tail.newest, [OSError("gone")] * failures
+
+        def newest_when_it_works(*by: str) -> list[Any]:
+            if left:
+                raise left.pop()
+            return newest(*by)
+
+        monkeypatch.setattr(tail, "newest", newest_when_it_works)
+        house.commit(new)
         for _ in range(3):
             house.commit(split)
-        table = DeltaTable(table_path(house.lake, DECISIONS))
-        table.create_checkpoint()
-        for version in range(table.version()):
-            (Path(table_path(house.lake, DECISIONS)) / "_delta_log" / f"{version:020}.json").unlink()
+        cut_log(house.lake)
         house.published.events.clear()
-        executor._reading.until = 0.0
-        wait_until(lambda: told(house) == [(split.decision_id, "applied")])
+        may_look.set()
+        wait_until(lambda: {(one.decision_id, "applied") for one in (new, split)} <= set(told(house)))
+        assert told(house).count((split.decision_id, "applied")) == 1
+    assert len(house.ends(new)) == 1
+    assert not left
 
 
 def test_a_refusal_in_no_valid_unicode_is_recorded_and_announced(house: House):
