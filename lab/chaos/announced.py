@@ -20,6 +20,9 @@ from schemas.kafka import CONSUMER_EVENTS, CONTROL_EVENTS
 from schemas.kafka_connection import KafkaConnection
 from schemas.messages import ConsumerEvent, LayoutEvent, Rejected, parse_message
 
+NAMESPACE = "acme/chaos"
+"""Of the topics of a run."""
+TOPICS = f"topic://{NAMESPACE}/".encode()
 Announced = AnnouncedLayout | AnnouncedCount
 _AT_ONCE = 200
 WAIT_S = 60.0
@@ -54,7 +57,7 @@ class FromOutbox:
         for start in range(0, len(names), _AT_ONCE):
             some = names[start : start + _AT_ONCE]
             records = [record for entry in self._outbox.read(some) for record in entry.records]
-            found += _announced((record.source, record.key.encode(), record.value) for record in records)
+            found += announced((record.source, record.key.encode(), record.value) for record in records)
             self._nodes.commit(*(Delete(f"{store_paths.OUTBOX}/{name}") for name in some))
         return found
 
@@ -95,7 +98,7 @@ class FromKafka:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"Kafka does not give what it has in {WAIT_S:.0f} s")
             records = [one for one in self._consumer.consume(1000, 0.2) if one.error() is None]
-            found += _announced(((one.topic(), one.key(), one.value()) for one in records), self._senders)
+            found += announced(((one.topic(), one.key(), one.value()) for one in records), self._senders)
         return found
 
     def close(self) -> None:
@@ -107,10 +110,16 @@ class FromKafka:
         return int(end)
 
 
-def _announced(
-    records: Iterable[tuple[str, bytes, bytes]], senders: dict[bytes, int] | None = None
+def announced(
+    records: Iterable[tuple[str, bytes | None, bytes]], senders: dict[bytes, int] | None = None
 ) -> Iterator[Announced]:
+    """What records of Kafka or of the outbox announce of the topics of a run: others may use the same Kafka.
+
+    `senders`: the newest sender of each subject, kept up to date; late messages of older ones are left out.
+    """
     for source, key, value in records:
+        if not (key or b"").startswith(TOPICS):
+            continue
         message = parse_message(source, key, value)  # type: ignore[arg-type]
         assert not isinstance(message, Rejected), message
         if not isinstance(message, (LayoutEvent, ConsumerEvent)):

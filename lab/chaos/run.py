@@ -25,7 +25,7 @@ from controller.segments.kafka import KafkaSegments
 from controller.segments.kafka_names import kafka_topic, segment_of
 from decisions.topic.layout import SegmentLayout
 from decisions.topic.segment import segment_topic
-from lab.chaos.announced import Announced, Announcements, FromKafka, FromOutbox
+from lab.chaos.announced import NAMESPACE, Announced, Announcements, FromKafka, FromOutbox
 from lab.chaos.checker import Checker
 from lab.chaos.clients import SUBSCRIPTION, CallFailed, Topic, Watcher, seen_layout
 from lab.chaos.consumers import Consumer
@@ -44,7 +44,7 @@ GRACE_S = 3.0
 LONGEST_FAULT_S = 5.0
 REST_S = 60.0
 """Longest time until things have come to rest."""
-CHROOT, NAMESPACE = "/chaos", "acme/chaos"
+CHROOT = "/chaos"
 RETENTION_S = 5.0
 """Sealed segments are pruned after this time: a topic with all segments of an hour is too large for ZooKeeper."""
 SAY_EVERY_S = 60.0

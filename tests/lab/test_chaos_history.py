@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from lab.chaos.announced import announced
 from lab.chaos.checker import Checker, check
 from lab.chaos.history import (
     AnnouncedCount,
@@ -240,3 +241,8 @@ def test_what_is_carried_from_part_to_part_is_bounded() -> None:
     for life in range(10):
         checker.check(ClientHistory(calls=[Call(TOPIC, "split", "0", 204, life)]))
     assert len(topic._lives) == KEPT_LIVES
+
+
+def test_announcements_of_others_on_the_same_kafka_are_left_out():
+    others = [("control-events", key, b"of others") for key in (b"topic://acme/others/t", None)]
+    assert not list(announced(others))
