@@ -114,6 +114,7 @@ def run_controller(
     grace_seconds: float = 60,
     policy: ClusterPolicy = ClusterPolicy("default"),  # noqa: B008
     limits: LimitSettings = LIMITS,
+    session_seconds: float = 5,
 ) -> Iterator[RunningController]:
     """A controller in this process, on a free port, with a fixed clock."""
     clock = Clock()
@@ -127,7 +128,7 @@ def run_controller(
         policy,
         retention_seconds,
         snapshot_seconds,
-        session_seconds=5,
+        session_seconds=session_seconds,
         max_subscriptions=limits.subscriptions,
     )
     node = Node(nodes, segments or NoSegments(), settings, clock)

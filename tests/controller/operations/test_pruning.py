@@ -78,7 +78,7 @@ def test_a_subscription_whose_position_was_lost_has_read_nothing_and_begins_agai
 @pytest.mark.broker
 def test_what_a_subscription_is_known_to_have_read_it_does_not_get_again(kafka: str, name: str, node: Node) -> None:
     segment, topic = f"segment://{name}/0000-ffff-0", f"topic://{name}"
-    node.registry.save_drained(topic, "billing", [0])
+    node.registry.save_progress(topic, "billing", [0], {}, node.registry.life(topic, "billing"))
     lose_position(kafka, segment)
     node.registry.position(topic, "billing")
     assert node.segments.of_life(LIFE).backlog(segment, "billing") == 0
