@@ -28,7 +28,7 @@ from controller.rest import namespaces, nodes, policies, segments, subscriptions
 from controller.rest.refusals import REFUSED, answer_errors
 from controller.sessions.connections import ConsumerConnections
 from controller.watch.layout_watcher import LayoutWatcher
-from schemas.settings import LimitSettings
+from schemas.controller_settings import LimitSettings
 
 ROUTES = (
     watch.routes,

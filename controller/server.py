@@ -33,7 +33,8 @@ from controller.service import wall_clock_ms
 from controller.topic_names import namespace_of_path
 from decisions.autoscale.policy import ClusterPolicy, PolicyError, read_cluster_policy
 from schemas.addresses import is_loopback
-from schemas.settings import ControllerSettings, LimitSettings, Settings
+from schemas.controller_settings import ControllerSettings, LimitSettings
+from schemas.settings import Settings
 
 log = logging.getLogger(__name__)
 

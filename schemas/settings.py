@@ -12,15 +12,15 @@ import ssl
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, SecretStr, ValidationError, model_validator
+from pydantic import Field, ValidationError
 
-from schemas.base import Namespace
+from schemas.controller_settings import ControllerSettings
 from schemas.kafka_connection import PASSWORD_VARIABLE, KafkaConnection
 from schemas.kafka_settings import KafkaSettings
 from schemas.metadata import Profile
-from schemas.section import Section
+from schemas.section import Port, Seconds, Section
 from schemas.section import SettingsError as SettingsError
 from schemas.tls import TlsError, TlsFiles, client_context, listener_context
 
@@ -36,26 +36,6 @@ _PROJECT = Path(__file__).resolve().parent.parent
 """Holds the packaged `conf/`: the project's folder in a checkout, else where the packages are installed."""
 
 
-def _fits_a_header(token: SecretStr) -> SecretStr:
-    text = token.get_secret_value()
-    if not (text.isascii() and text.isprintable() and " " not in text):
-        raise ValueError("it holds characters that no token has")
-    return token
-
-
-def _names_a_user(credentials: SecretStr) -> SecretStr:
-    user, _, password = credentials.get_secret_value().partition(":")
-    if not user or not password:
-        raise ValueError("it must have the form user:password")
-    return credentials
-
-
-Credentials = Annotated[SecretStr, AfterValidator(_names_a_user)]
-Token = Annotated[SecretStr, AfterValidator(_fits_a_header)]
-Port = Annotated[int, Field(ge=0, le=65535)]
-Seconds = Annotated[float, Field(gt=0, le=86_400 * 365)]
-NodeUrl = Annotated[str, Field(pattern=r"^https?://[^/?#@\s]+/?$", max_length=512)]
-HostName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=253)]
 Heap = Annotated[str, Field(pattern=r"^[1-9][0-9]*[mg]$")]
 
 
@@ -119,139 +99,6 @@ class ExecutorSettings(Section):
     """Longest such delay, seconds."""
     give_up_seconds: Seconds
     """A decision that could not be applied for this long ends as `failed`, seconds."""
-
-
-class ZooKeeperAddress(NamedTuple):
-    """Where the metadata of several controllers is."""
-
-    address: str
-    """`host:port[,host:port…]`; empty: it is not on ZooKeeper."""
-    chroot: str
-    is_encrypted: bool
-
-
-class LimitSettings(Section):
-    """What clients can take of one controller: anybody by connections, and one token, or all without tokens."""
-
-    connections: Annotated[int, Field(ge=1)]
-    """Connections at the same time; one more is closed without an answer."""
-    connections_per_address: Annotated[int, Field(ge=1)]
-    """Of these from one address; of IPv6 from one /64."""
-    head_seconds: Seconds
-    """Longest time for a TLS handshake, and for the head of a request, seconds."""
-    body_seconds: Seconds
-    """Longest time for the body of a request, seconds."""
-    head_bytes: Annotated[int, Field(ge=1024, le=65_536)]
-    """Largest head of a request: its first line and its headers."""
-    waiting_calls: Annotated[int, Field(ge=1)]
-    """Calls of one token that wait for their turn; one more is answered with 429."""
-    sessions: Annotated[int, Field(ge=1)]
-    """Watch sessions and consumer connections of one token; one more is answered with 429."""
-    waiting_bytes: Annotated[int, Field(ge=65_536)]
-    """Bytes that wait for one token: bodies of its calls, also while they arrive (more: 429), and messages to its
-    consumers (more: cut off)."""
-    registrations_per_second: Annotated[float, Field(gt=0)]
-    """Subscriptions and consumers that one token registers, and sessions that it begins; 10 s worth at once."""
-    subscriptions: Annotated[int, Field(ge=1)]
-    """Subscriptions of one topic."""
-
-
-class ControllerSettings(Section):
-    url: str
-    """Base URL of the admin REST interface that decisions are applied through."""
-    url_ca: str
-    """PEM file of the authorities that certificates at `url` are believed by; empty: those of the system."""
-    url_certificate: str
-    """PEM file of the certificate, with its chain, that clients show there (see `client_ca`); empty: none."""
-    url_key: str
-    """PEM file of that certificate's key, without a password."""
-    host: str
-    """Address that our own controller binds."""
-    port: Port
-    """Port that our own controller binds; 0 = a free one."""
-    certificate: str
-    """PEM file of the listener's certificate with its chain: it speaks TLS only. Empty: no TLS."""
-    key: str
-    """PEM file of that certificate's key, without a password."""
-    client_ca: str
-    """PEM file of the authorities of clients' certificates, which all have to show one then; empty: none is wanted."""
-    node_url: Annotated[str, Field(pattern=r"^(https?://[^/?#\s]+/?)?$", max_length=512)]
-    """URL of this controller for clients and other controllers; empty: the address that it is bound to."""
-    nodes: tuple[NodeUrl, ...]
-    """URLs of all controllers of the cluster: tokens are sent to them, and clients are redirected to them."""
-    names: tuple[HostName, ...]
-    """Further names by which clients reach this controller, of a proxy or a service; others are refused."""
-    metadata: Annotated[str, Field(pattern=r"^(sqlite|zks?://[^/\s]+(/[\w.-]+)*/?)$", max_length=2048)]
-    """Where layouts and sessions are: `sqlite` (one controller) or `zk://host:port[,host:port…][/chroot]` (several).
-
-    With `zks://` ZooKeeper is spoken to by TLS.
-    """
-    metadata_ca: str
-    """PEM file of the authorities that ZooKeeper's certificates are believed by; empty: those of the system."""
-    metadata_certificate: str
-    """PEM file of the certificate that ZooKeeper is shown; empty: none."""
-    metadata_key: str
-    """PEM file of that certificate's key, without a password."""
-    metadata_auth: Credentials | None = None
-    """`user:password` of ZooKeeper's digest authentication; by the environment only."""
-    session_seconds: Annotated[float, Field(ge=1, le=3600)]
-    """Silence after which ZooKeeper takes a controller for dead, and another one takes over, seconds."""
-    database: str
-    """SQLite file of the metadata, for `sqlite`."""
-    token: Token | None = None
-    """Bearer token that clients send; by the environment only. Without `tokens_file` the controller asks for it."""
-    tokens_file: str
-    """File of the controller's tokens with their roles (controller/access/tokens.py); empty: `token` alone."""
-    snapshot_seconds: Seconds
-    """Time between two repetitions of every layout and consumer count on Kafka, seconds."""
-    sealed_retention_seconds: float
-    """Sealed segments that are read to the end are pruned after this long, seconds; negative = never."""
-    consumer_grace_seconds: Seconds
-    """Time for which a consumer that lost its connection keeps its segments, seconds (PIP-468); with ZooKeeper not
-    less than `session_seconds`."""
-    namespaces: list[Namespace]
-    """`tenant/namespace` of namespaces that exist without being created and without topics."""
-    segments: Literal["none", "kafka"]
-    """Where the topics behind segments are: nowhere (clients look after them), or in the Kafka of [kafka]."""
-    max_body_bytes: Annotated[int, Field(ge=1024)]
-    """Largest request body that is read."""
-    limits: LimitSettings
-
-    @model_validator(mode="after")
-    def _grace_covers_the_session(self) -> ControllerSettings:
-        # A leader that is cut off believes in its term for up to a session; whom the next leader evicts meanwhile it
-        # would still serve, and two consumers would own one segment.
-        if self.zookeeper.address and self.consumer_grace_seconds < self.session_seconds:
-            raise ValueError(
-                f"consumer_grace_seconds ({self.consumer_grace_seconds:g}) is less than session_seconds "
-                f"({self.session_seconds:g}): after a failover two consumers could own one segment; raise the former, "
-                "well above the latter, or lower the latter"
-            )
-        return self
-
-    @property
-    def zookeeper(self) -> ZooKeeperAddress:
-        """The address in `metadata`."""
-        scheme, _, place = self.metadata.partition("://")
-        address, _, chroot = place.partition("/")
-        if not address:
-            return ZooKeeperAddress("", "", False)
-        return ZooKeeperAddress(address, f"/{chroot.strip('/') or 'anabranch'}", scheme == "zks")
-
-    @model_validator(mode="after")
-    def _tls_fits_together(self) -> ControllerSettings:
-        for certificate, key in (
-            ("certificate", "key"), ("url_certificate", "url_key"), ("metadata_certificate", "metadata_key"),
-        ):  # fmt: skip
-            if bool(getattr(self, certificate)) != bool(getattr(self, key)):
-                raise ValueError(f"{certificate} and {key} belong together: give both or none")
-        if self.client_ca and not self.certificate:
-            raise ValueError("client_ca needs TLS: give certificate and key")
-        if self.certificate and self.node_url.startswith("http:"):
-            raise ValueError("node_url begins with http:, and with a certificate the controller speaks https only")
-        if (self.metadata_ca or self.metadata_certificate) and not self.metadata.startswith("zks:"):
-            raise ValueError('metadata_ca and metadata_certificate need metadata = "zks://…"')
-        return self
 
 
 class LocalSettings(Section):

@@ -17,6 +17,7 @@ from tenacity.wait import wait_base
 
 from controller.limits.turns import let_others_go_on
 from controller.segments.base import SegmentStoreError
+from controller.segments.kafka_groups import CommittedOffsets
 from schemas.kafka_connection import KafkaConnection
 
 T = TypeVar("T")
@@ -75,6 +76,7 @@ class KafkaAdmin:
         self.limit = {"request_timeout": timeout}
         """Argument of every call of `admin`."""
         self.admin = AdminClient(connection.librdkafka({"client.id": "anabranch-segments", "log_level": 0}))
+        self.committed = CommittedOffsets(connection, timeout)
 
     @contextmanager
     def to(self, what: str) -> Iterator[None]:

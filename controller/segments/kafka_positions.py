@@ -128,24 +128,9 @@ class Positions:
         return [group.group_id for group in listed.valid or []]
 
     def _of(self, segment: str, names: list[str]) -> dict[str, int]:
-        partition = TopicPartition(kafka_topic(segment, self._life), PARTITION)
-        asked = {
-            name: self._admin.list_consumer_group_offsets(
-                [ConsumerGroupTopicPartitions(group_id(segment, name, self._life), [partition])], **self._kafka.limit
-            )
-            for name in names
-        }
-        found: dict[str, int] = {}
-        for name, futures in asked.items():
-            try:
-                position = _only(self._kafka.answers(futures))
-            except KafkaException as error:
-                if code_of(error) in NO_GROUP | NO_TOPIC:
-                    continue
-                raise
-            if position.offset >= 0:
-                found[name] = position.offset
-        return found
+        groups = {group_id(segment, name, self._life): name for name in names}
+        found = self._kafka.committed.of(groups, kafka_topic(segment, self._life), PARTITION)
+        return {groups[group]: position for group, position in found.items()}
 
     def _commit(self, segment: str, names: list[str], offset: int, fine: frozenset[int] = frozenset()) -> None:
         start = TopicPartition(kafka_topic(segment, self._life), PARTITION, offset)

@@ -20,6 +20,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaExcep
 from confluent_kafka.admin import AdminClient
 
 from controller.segments.base import segment_name
+from controller.segments.kafka_groups import CommittedOffsets
 from controller.segments.kafka_names import group_id, kafka_topic
 from decisions.topic.layout import HASH_SPACE
 from lab.chaos.clients import FAULTS, PAUSE_S, SUBSCRIPTION, Topic
@@ -108,6 +109,7 @@ class Traffic:
 
     def _read(self, consumer: Consumer) -> None:
         admin = AdminClient(self._kafka.librdkafka({"log_level": 0}))
+        committed = CommittedOffsets(self._kafka, _WAIT_S)
         reader = Reader(
             self._kafka.librdkafka(
                 {
@@ -125,7 +127,7 @@ class Traffic:
                 wanted = consumer.life, consumer.held_now() if consumer.life in self.topic.made_at else {}
                 try:
                     if wanted != reading:
-                        reader.assign(self._positions(admin, *wanted))
+                        reader.assign(self._positions(committed, *wanted))
                         reading = wanted
                     found = reader.consume(200, 0.1)
                     taken = self._take(consumer, wanted, [one for one in found if one.error() is None], admin)
@@ -170,16 +172,12 @@ class Traffic:
                 future.result(_WAIT_S)
         return True
 
-    def _positions(self, admin: AdminClient, life: int, held: dict[int, str]) -> list[TopicPartition]:
+    def _positions(self, committed: CommittedOffsets, life: int, held: dict[int, str]) -> list[TopicPartition]:
         """Where the subscription is on each segment; 0 where it has no position."""
-        found = []
+        made_at, found = self.topic.made_at[life], []
         for segment in held.values():
-            made_at = self.topic.made_at[life]
-            partition = TopicPartition(kafka_topic(segment, made_at), 0)
-            asked = ConsumerGroupTopicPartitions(group_id(segment, SUBSCRIPTION, made_at), [partition])
-            for future in admin.list_consumer_group_offsets([asked]).values():
-                position = (future.result(_WAIT_S).topic_partitions or [partition])[0]
-                found.append(TopicPartition(partition.topic, 0, max(position.offset, 0)))
+            group, name = group_id(segment, SUBSCRIPTION, made_at), kafka_topic(segment, made_at)
+            found.append(TopicPartition(name, 0, committed.of([group], name, 0).get(group, 0)))
         return found
 
 

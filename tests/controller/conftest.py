@@ -32,10 +32,11 @@ from decisions.autoscale.policy import ClusterPolicy
 from lab.broker import EmbeddedBroker
 from lab.setup import Jars
 from lab.zookeeper import EmbeddedZooKeeper
+from schemas.controller_settings import LimitSettings
 from schemas.ids import EVERY_TOPIC
 from schemas.kafka_connection import KafkaConnection
 from schemas.messages import Message, Rejected, parse_message
-from schemas.settings import LimitSettings, load_settings
+from schemas.settings import load_settings
 from tests.controller.places import Place
 from tests.waiting import wait_until
 

@@ -92,7 +92,7 @@ def job_settings(tmp_path, own_broker) -> Path:
 
 @pytest.fixture
 def run(tmp_path) -> Iterator[Callable[[list[str]], Job]]:
-    """Runs commands as jobs; processes that are left are killed."""
+    """Runs commands as jobs; what is left is killed. A failed test shows the end of what they said."""
     jobs: list[Job] = []
 
     def running(command: list[str]) -> Job:
@@ -101,8 +101,12 @@ def run(tmp_path) -> Iterator[Callable[[list[str]], Job]]:
 
     yield running
     for job in jobs:
-        if job.process.poll() is None:
+        ended = job.process.poll()
+        if ended is None:
             job.kill()
+        print("a part", "still ran" if ended is None else f"ended with {ended}", "; its log:")
+    if jobs:
+        print(jobs[0].log.read_text(errors="replace")[-4000:])
 
 
 @pytest.fixture

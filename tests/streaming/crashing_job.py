@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from anabranch.cli import main as run_command
 from schemas.settings import load_settings
 from streaming.sink import LakeSink
 from tests.streaming.crashes import crashing_sink
+from tests.waiting import wait_until
 
 
 def kill(victim: str) -> None:
@@ -43,8 +43,7 @@ def sink_before_new_file(files: str, checkpoint: Path, victim: str) -> type[Lake
     def watch() -> None:
         began.wait()
         before = set(checkpoint.glob(files))
-        while set(checkpoint.glob(files)) <= before:
-            time.sleep(0.0005)
+        wait_until(lambda: not set(checkpoint.glob(files)) <= before, 170, 0.0005)
         kill(victim)
 
     threading.Thread(target=watch, daemon=True).start()

@@ -31,6 +31,7 @@ from schemas.settings import Settings, load_settings
 from schemas.tables import DECISIONS
 from tests.engine.records import consumers, layout, outcome, policy, record, stats, tick
 from tests.streaming.jobs import Feed, read, rows
+from tests.waiting import wait_until
 
 FOLDER = Path("/tmp/deployment")
 SPLIT, FAILED, OPEN, MERGED, QUIET, GONE, LATE, SEEN = (
@@ -132,11 +133,8 @@ def main() -> None:
         settings, feed = load_settings([file]), Feed(broker.bootstrap)
 
         def read_all() -> None:
-            end = time.monotonic() + 300
-            while read(settings) < feed.end_offsets():
-                assert job.poll() is None
-                assert time.monotonic() < end
-                time.sleep(0.2)
+            wait_until(lambda: read(settings) >= feed.end_offsets() or job.poll() is not None, 300, 0.2)
+            assert job.poll() is None
 
         command = [sys.executable, "-m", "anabranch.cli", "--config", str(file), "stream"]
         job = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.getcwd()})

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -114,7 +115,7 @@ def test_a_split_comes_about_where_every_part_logs_in_and_no_password_is_left_an
         plans = [spark.sparkContext._jsc.sc().getConf().toDebugString()]
         for query in spark.streams.active:
             plans += [query._jsq.explainInternal(True), json.dumps(query.recentProgress, default=str)]
-        lines = [" ".join(part.cmdline()) for part in psutil.Process().children(recursive=True)]
+        lines = list(argument_lists())
     finally:
         stop.set()
         sending.join(30)
@@ -125,6 +126,13 @@ def test_a_split_comes_about_where_every_part_logs_in_and_no_password_is_left_an
     for secret in map(password_of, USERS):
         assert not [text for text in (*plans, *lines) if secret in text]
         assert not [text for text in written if secret.encode() in text]
+
+
+def argument_lists() -> Iterator[str]:
+    """Of all processes below this one; those that have just ended have none."""
+    for part in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            yield " ".join(part.cmdline())
 
 
 def control_events(broker: SecuredBroker, kind: str) -> list[dict]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import signal
 import subprocess
 import sys
@@ -372,3 +373,18 @@ def test_killed_anywhere_and_done_again_it_is_as_if_done_once(
             segments.delete(segment)
             segments.create(topic, 0, WHOLE)
             assert segments.stats(segment) == SegmentStats(False, 0, 0, {})
+
+
+def test_nothing_reads_positions_with_the_client_that_a_moved_coordinator_ends_with_a_segmentation_fault():
+    """librdkafka issue 5040: it was a killed controller whenever a broker had just taken a group over."""
+    root = Path(__file__).parents[3]
+    found = [
+        file.relative_to(root)
+        for folder in ("anabranch", "controller", "executor", "lab", "ledger", "messaging", "streaming", "benchmarks")
+        for file in (root / folder).rglob("*.py")
+        if any(
+            isinstance(node, ast.Attribute) and node.attr == "list_consumer_group_offsets"
+            for node in ast.walk(ast.parse(file.read_text()))
+        )
+    ]
+    assert not found
