@@ -127,7 +127,7 @@ _KINDS = (
     _Kind("an array", _INVALID, _text(b"[]")),
     _Kind("null", _INVALID, _text(b"null")),
     _Kind("too large", RejectReason.TOO_LARGE, _too_large),
-    _Kind("unknown version", RejectReason.UNKNOWN_VERSION, _stats(v=2)),
+    _Kind("unknown version", RejectReason.UNKNOWN_VERSION, _stats(v=3)),
     _Kind("version is a text", RejectReason.UNKNOWN_VERSION, _stats(v="1")),
     _Kind("rate is NaN", _INVALID, _rate("NaN")),
     _Kind("rate is infinite", _INVALID, _rate("1e400")),

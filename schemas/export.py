@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from schemas.messages import ConsumerEvent, ControlEvent, SegmentStats
+from schemas.messages import ConsumerEvent, ControlEvent, SegmentStatsMessage
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 from schemas.settings import Settings
 from schemas.snapshot import Answer, Snapshot
@@ -20,7 +20,7 @@ from schemas.tables import TABLES
 FOLDER = Path(__file__).parent / "json"
 
 _EXPORTED: dict[str, Any] = {
-    "segment-stats": SegmentStats,
+    "segment-stats": SegmentStatsMessage,
     "consumer-events": ConsumerEvent,
     "control-events": ControlEvent,
     "scalable-topic-metadata": ScalableTopicMetadata,

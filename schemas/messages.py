@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Any, Literal, TypeAlias, Union, get_args
 
-from pydantic import FailFast, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import FailFast, Field, TypeAdapter, ValidationError, WithJsonSchema, model_validator
 
 from schemas.base import TOPIC_PATTERN, Count, Millis, Name, Namespace, Rate, SegmentId, TopicName, Wire
 from schemas.ids import EVERY_TOPIC
@@ -22,6 +22,8 @@ VERSION = 1
 MAX_VALUE_BYTES = 1_048_576
 """Values above this are refused unread: 1 MiB holds a sample of ten thousand segments."""
 MAX_SEGMENTS_PER_SAMPLE = 65_536
+MAX_SAMPLES_PER_MESSAGE = 10_000
+"""Of a message in columns: 77 bytes a sample and `MAX_VALUE_BYTES` allow little more."""
 MAX_CLOCK_AHEAD_MS = 300_000
 """A sample that claims to be further ahead than this, of Kafka's clock and of the job's, is refused: its reporter's
 clock is wrong."""
@@ -64,6 +66,60 @@ class SegmentStats(Wire):
     def _each_segment_once(self) -> SegmentStats:
         if len({segment.id for segment in self.segments}) != len(self.segments):
             raise ValueError("a segment id appears twice in one sample")
+        return self
+
+
+def _entries(item: Any) -> dict[str, Any]:
+    return {"type": "array", "maxItems": MAX_SAMPLES_PER_MESSAGE, "items": TypeAdapter(item).json_schema()}
+
+
+# Each entry is judged by itself (`schemas.columns`), for one bad sample must not take the others with it. The JSON
+# Schema says what a good entry is.
+_Most = Field(max_length=MAX_SAMPLES_PER_MESSAGE)
+_Topics: TypeAlias = Annotated[list[Any], _Most, WithJsonSchema(_entries(TopicName))]
+_Ids: TypeAlias = Annotated[list[Any], _Most, WithJsonSchema(_entries(SegmentId))]
+_Rates: TypeAlias = Annotated[list[Any], _Most, WithJsonSchema(_entries(Rate))]
+
+
+class SegmentStatsColumns(Wire):
+    """Kafka topic `segment-stats`, the form for brokers and collectors: one reporter's samples of one instant, of many
+    topics, in columns. `counts[i]` samples are of `topics[i]`; the other columns have one entry for each sample, in
+    that order. The record's key is the reporter's name."""
+
+    v: Literal[2]
+    reporter: Name
+    """Name of the broker or collector that measured."""
+    sampled_at: Millis
+    topics: _Topics
+    """Each once."""
+    counts: Annotated[list[Count], FailFast(), _Most]
+    """How many samples each topic has."""
+    ids: _Ids
+    """Segment ids; each once in its topic."""
+    msg_rate_in: _Rates
+    bytes_rate_in: _Rates
+    msg_rate_out: _Rates
+    bytes_rate_out: _Rates
+
+    @property
+    def subject(self) -> str:
+        """What the record's key has to be."""
+        return self.reporter
+
+    @property
+    def rates(self) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
+        """The four columns of rates, in the order of `SegmentSample`."""
+        return self.msg_rate_in, self.bytes_rate_in, self.msg_rate_out, self.bytes_rate_out
+
+    @model_validator(mode="after")
+    def _columns_fit(self) -> SegmentStatsColumns:
+        if len(self.counts) != len(self.topics):
+            raise ValueError(f"{len(self.topics)} topics have {len(self.counts)} counts")
+        if (total := sum(self.counts)) != len(self.ids):
+            raise ValueError(f"the counts sum up to {total}, there are {len(self.ids)} ids")
+        for name, column in zip(("msgRateIn", "bytesRateIn", "msgRateOut", "bytesRateOut"), self.rates, strict=True):
+            if len(column) != total:
+                raise ValueError(f"{name} has {len(column)} entries for {total} ids")
         return self
 
 
@@ -156,13 +212,17 @@ class OutcomeEvent(Wire):
         return self
 
 
+SegmentStatsMessage: TypeAlias = Annotated[SegmentStats | SegmentStatsColumns, Field(discriminator="v")]
 ControlEvent: TypeAlias = Annotated[LayoutEvent | PolicyEvent | TickEvent | OutcomeEvent, Field(discriminator="type")]
-Message: TypeAlias = SegmentStats | ConsumerEvent | LayoutEvent | PolicyEvent | TickEvent | OutcomeEvent
+Message: TypeAlias = (
+    SegmentStats | SegmentStatsColumns | ConsumerEvent | LayoutEvent | PolicyEvent | TickEvent | OutcomeEvent
+)
 Source = Literal["segment-stats", "consumer-events", "control-events"]
 
 
 class RejectReason(str, Enum):
-    """Why a message became a dead letter; closed, so that it can be alerted on."""
+    """Why a message, or one sample of a message in columns, became a dead letter; closed, so that it can be alerted
+    on."""
 
     NO_VALUE = "no-value"
     TOO_LARGE = "too-large"
@@ -186,28 +246,33 @@ class Rejected:
 
 
 _MODELS: dict[str, tuple[type[Any], ...]] = {
-    "segment-stats": (SegmentStats,),
+    "segment-stats": get_args(get_args(SegmentStatsMessage)[0]),
     "consumer-events": (ConsumerEvent,),
     "control-events": get_args(get_args(ControlEvent)[0]),
 }
-"""The models of each Kafka topic; where there are several, `type` tells them apart."""
+"""The models of each Kafka topic; where there are several, `type` tells them apart, or `v` those of samples."""
 
 
-def _adapter(models: tuple[type[Any], ...]) -> TypeAdapter[Any]:
+def _tag(source: str) -> str:
+    return "v" if source == "segment-stats" else "type"
+
+
+def _adapter(source: str) -> TypeAdapter[Any]:
+    models = _MODELS[source]
     if len(models) == 1:
         return TypeAdapter(models[0])
-    several: Any = Annotated[Union[models], Field(discriminator="type")]  # noqa: UP007
+    several: Any = Annotated[Union[models], Field(discriminator=_tag(source))]  # noqa: UP007
     return TypeAdapter(several)
 
 
-_ADAPTERS = {source: _adapter(models) for source, models in _MODELS.items()}
+_ADAPTERS = {source: _adapter(source) for source in _MODELS}
 
 
 def register_messages(source: str, *models: type[Wire]) -> None:
     """Adds the messages of another family: models of a Kafka topic, each with a `type` of its own when there are
     several."""
     _MODELS[source] = (*_MODELS.get(source, ()), *models)
-    _ADAPTERS[source] = _adapter(_MODELS[source])
+    _ADAPTERS[source] = _adapter(source)
 
 
 def key_of(message: Any) -> str:
@@ -229,7 +294,7 @@ def parse_message(source: str, key: bytes | None, value: bytes | None, size: int
     try:
         message: Message = _ADAPTERS[source].validate_json(value, by_alias=True, by_name=False)
     except ValidationError as error:
-        return _rejected(error)
+        return _rejected(error, _tag(source))
     except RecursionError:
         return Rejected(RejectReason.NOT_JSON, "nested too deeply")
     expected = key_of(message)
@@ -243,16 +308,18 @@ _MAX_FAULTS = 1000
 """More than so many are counted and not listed: a list of a hundred thousand takes a second."""
 
 
-def _rejected(error: ValidationError) -> Rejected:
+def _rejected(error: ValidationError, tag: str) -> Rejected:
     if error.error_count() > _MAX_FAULTS:
         return Rejected(RejectReason.INVALID, f"{error.error_count()} faults")
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    where = ".".join(str(part) for part in first["loc"])
+    # The loc of a fault in one of several models begins with the value of `tag`; a number says nothing to a person.
+    where = ".".join(str(part) for part in first["loc"][1 if tag == "v" else 0 :])
     detail = f"{where}: {first['msg']}"[:500] if where else first["msg"][:500]
     if first["type"] == "json_invalid":
         return Rejected(RejectReason.NOT_JSON, detail)
     if first["type"] in ("union_tag_invalid", "union_tag_not_found"):
-        return Rejected(RejectReason.UNKNOWN_TYPE, detail)
+        reason = RejectReason.UNKNOWN_VERSION if tag == "v" else RejectReason.UNKNOWN_TYPE
+        return Rejected(reason, detail)
     if first["loc"] and first["loc"][-1] == "v":
         return Rejected(RejectReason.UNKNOWN_VERSION, detail)
     return Rejected(RejectReason.INVALID, detail)

@@ -113,7 +113,7 @@ def test_unknown_fields_are_ignored():
         (b"null", RejectReason.INVALID),
         (b"[]", RejectReason.INVALID),
         (b'"text"', RejectReason.INVALID),
-        (json.dumps({**STATS, "v": 2}).encode(), RejectReason.UNKNOWN_VERSION),
+        (json.dumps({**STATS, "v": 3}).encode(), RejectReason.UNKNOWN_VERSION),
         (json.dumps({k: v for k, v in STATS.items() if k != "v"}).encode(), RejectReason.UNKNOWN_VERSION),
         (json.dumps({**STATS, "topic": "persistent://a/b/c"}).encode(), RejectReason.INVALID),
         (json.dumps({**STATS, "sampledAt": "soon"}).encode(), RejectReason.INVALID),
