@@ -41,7 +41,7 @@ def build_report(
     - `traffic`: the generator's own counters (`starts`, `sent`, `delivered`, `failed`, `garbage`), or null
     - `batches`: `count`, and `milliseconds` and `operatorMilliseconds` as distributions
     - `messages`: `total`, `accepted`, `suppressed`, `deadLetters`
-    - `samples`: `in`, `accepted`, `insignificant`, `stale`
+    - `samples`: `in`, which are `accepted`, `insignificant` or `stale`; beside them `refused`, of messages in columns
     - `events`: accepted events by type; `evaluations`: topics evaluated
     - `decisions`: `total`, `byAction`, `byReason`, `byTrigger`
     - `outcomes`: decisions by the last step that was written (`notBegun` when there is none)
@@ -90,7 +90,7 @@ def report_text(report: Mapping[str, Any]) -> str:
         f"ran {run['seconds']:.0f} s, {report['batches']['count']} batches, {report['restarts']} restarts of parts",
         f"messages     {messages['total']}: {messages['accepted']} accepted, {messages['suppressed']} not significant, "
         f"{messages['deadLetters']} dead letters",
-        f"samples      {samples['in']}, {samples['accepted']} significant",
+        f"samples      {samples['in']}, {samples['accepted']} significant; {samples['refused']} refused",
         f"events       {_listed(report['events'])}",
         f"decisions    {report['decisions']['total']}: {_listed(report['decisions']['byReason'])}",
         f"applied      {_listed(report['applied'])}",

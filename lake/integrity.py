@@ -37,7 +37,7 @@ def check_integrity(
     applied = Counter(row["decision_id"] for row in outcomes if row["status"] == "applied")
     # A new checkpoint reads Kafka again from the start: only within one may nothing be seen twice.
     records = Counter(
-        (row["kafka_topic"], row["kafka_partition"], row["kafka_offset"])
+        (row["kafka_topic"], row["kafka_partition"], row["kafka_offset"], row.get("sample"))
         for row in (*events, *dead_letters)
         if len(generations) <= 1
     )
@@ -56,9 +56,12 @@ def check_integrity(
             row["batch_id"]
             for row in batches
             if row["messages"] != row["messages_accepted"] + row["messages_suppressed"] + row["dead_letters"]
+            or row["samples"] != row["samples_accepted"] + row["samples_insignificant"] + row["samples_stale"]
         ],
         "countedTwice": [
-            f"{topic}-{partition}@{offset}" for (topic, partition, offset), times in records.items() if times > 1
+            f"{topic}-{partition}@{offset}" + ("" if sample is None else f"/{sample}")
+            for (topic, partition, offset, sample), times in records.items()
+            if times > 1
         ],
         "kafka": None
         if offsets is None

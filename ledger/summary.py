@@ -51,6 +51,7 @@ def summarize(lake: WholeTables, started_at: datetime, stopped_at: datetime) -> 
             "accepted": _sum(batches, "samples_accepted"),
             "insignificant": _sum(batches, "samples_insignificant"),
             "stale": _sum(batches, "samples_stale"),
+            "refused": _sum(batches, "samples_refused"),
         },
         "events": _count(row["type"] for row in within.rows(lake.rows(EVENTS), "accepted_at")),
         "evaluations": _sum(batches, "evaluations"),
@@ -113,4 +114,5 @@ def _count(values: Iterable[str]) -> dict[str, int]:
 
 
 def _sum(rows: Iterable[StoredRow], column: str) -> int:
-    return sum(row[column] for row in rows)
+    # A column that a later release added is not in old rows.
+    return sum(row.get(column) or 0 for row in rows)

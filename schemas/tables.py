@@ -136,7 +136,7 @@ class EventRow(TableRow):
 
 
 class DeadLetterRow(TableRow):
-    """One message that was not accepted."""
+    """One message that was not accepted, or one sample of a message in columns whose others may be."""
 
     reason: str
     """A `RejectReason`."""
@@ -145,9 +145,9 @@ class DeadLetterRow(TableRow):
     key: bytes | None
     """The Kafka key, cut at 4 KiB."""
     raw: bytes | None
-    """The Kafka value, cut at 4 KiB (releases before: at 64 KiB)."""
+    """The Kafka value, cut at 4 KiB (releases before: at 64 KiB); of a sample: the sample, as JSON."""
     raw_size: int
-    """Length of the whole value in bytes; -1 when there was none."""
+    """Length of the whole value in bytes; -1 when there was none. Of a sample: of its message's value."""
     kafka_topic: str
     kafka_partition: int
     kafka_offset: int
@@ -157,13 +157,17 @@ class DeadLetterRow(TableRow):
     day: date
     raw_sha256: str | None
     """SHA-256 of the whole value, hex; None: there was none, or an older release wrote the row."""
+    sample: int | None = None
+    """Which sample of its message (`SegmentStatsColumns`) it is, by its place in the columns, from 0; None: the message
+    as a whole."""
 
 
 class BatchRow(TableRow):
     """One micro-batch that read something: what became of every message and every sample in it.
 
     Summed over all rows: `messages` is every Kafka record that the job ever read, each exactly once, and
-    `messages = messages_accepted + messages_suppressed + dead_letters`.
+    `messages = messages_accepted + messages_suppressed + dead_letters`, and
+    `samples = samples_accepted + samples_insignificant + samples_stale`.
     """
 
     batch_id: int
@@ -173,10 +177,12 @@ class BatchRow(TableRow):
     """The batch's time, `now` of everything in it."""
     messages: int
     messages_accepted: int
-    """Every accepted event, and every stats message with at least one significant sample."""
+    """Every accepted event, every stats message of one topic with at least one significant sample, and every one in
+    columns: its samples go many ways."""
     messages_suppressed: int
-    """Stats messages in which nothing was significant."""
+    """Stats messages of one topic in which nothing was significant."""
     dead_letters: int
+    """Messages that were refused as a whole."""
     samples: int
     """Segment samples in accepted and suppressed stats messages."""
     samples_accepted: int
@@ -193,6 +199,8 @@ class BatchRow(TableRow):
     committed_at: datetime
     """Wall clock after the other tables' commits."""
     day: date
+    samples_refused: int | None = None
+    """Samples of messages in columns that are dead letters of their own; None: an older release wrote the row."""
 
 
 class OutcomeRow(TableRow):

@@ -67,7 +67,7 @@ _BOUNDED: dict[str, tuple[str, ...]] = {
     HOLDS_BEGUN.name: tuple(gate.value for gate in BINDING_GATES),
     DEAD_LETTERS_MADE.name: tuple(reason.value for reason in RejectReason),
     MESSAGES.name: ("accepted", "suppressed", "dead_letter"),
-    SAMPLES.name: ("accepted", "insignificant", "stale"),
+    SAMPLES.name: ("accepted", "insignificant", "stale", "refused"),
     EVENTS_TAKEN.name: ("consumer", "layout", "policy", "tick", "outcome"),
     OUTCOMES.name: get_args(OutcomeStatus),
 }
@@ -104,7 +104,7 @@ class StreamMeter:
         ):  # fmt: skip
             self._add(MESSAGES, row[column], result)
         for result in _BOUNDED[SAMPLES.name]:
-            self._add(SAMPLES, row[f"samples_{result}"], result)
+            self._add(SAMPLES, row.get(f"samples_{result}", 0), result)
         self._of(BATCH_SECONDS, "operator").observe(batch.operator_seconds)
         for table, seconds in batch.commit_seconds.items():
             self._of(WRITE_SECONDS, table).observe(seconds)

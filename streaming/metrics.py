@@ -47,11 +47,14 @@ MESSAGES = Metric(
 SAMPLES = Metric(
     "counter", "anabranch_stream_samples_total", ("result",),
     "Segment samples: `accepted`, `insignificant` (within the band), `stale` (old, repeated, of a sealed segment, or "
-    "beyond the limit for segments that no layout names).",
+    "beyond the limit for segments that no layout names), `refused` (a dead letter of its own).",
 )  # fmt: skip
 EVENTS_TAKEN = Metric("counter", "anabranch_stream_events_total", ("type",), "Accepted consumer and control events.")
 DEAD_LETTERS_MADE = Metric(
-    "counter", "anabranch_stream_dead_letters_total", ("reason",), "Messages that were not accepted."
+    "counter",
+    "anabranch_stream_dead_letters_total",
+    ("reason",),
+    "Messages that were not accepted, and single samples of messages in columns.",
 )
 EVALUATIONS = Metric("counter", "anabranch_stream_evaluations_total", (), "Evaluations of a topic.")
 DECISIONS_MADE = Metric(

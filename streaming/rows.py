@@ -34,7 +34,7 @@ _ORDER = {
     DECISIONS.name: ("subject", "seq"),
     HOLDS.name: ("subject", "seq"),
     EVENTS.name: ("kafka_topic", "kafka_partition", "kafka_offset"),
-    DEAD_LETTERS.name: ("kafka_topic", "kafka_partition", "kafka_offset"),
+    DEAD_LETTERS.name: ("kafka_topic", "kafka_partition", "kafka_offset", "sample"),
     BATCHES.name: ("batch_id",),
 }
 

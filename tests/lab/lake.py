@@ -138,12 +138,12 @@ def outcome(decision_id: str, status: str, seconds: float, **changed: Any) -> Ou
     return OutcomeRow(**{**whole, **changed})
 
 
-def dead_letter(reason: str, seconds: float) -> DeadLetterRow:
+def dead_letter(reason: str, seconds: float, sample: int | None = None) -> DeadLetterRow:
     return DeadLetterRow(
         reason=reason, detail="what was wrong", key=b"k", raw=b"{", raw_size=1, raw_sha256=None,
         kafka_topic="segment-stats", kafka_partition=0,
         kafka_offset=int(seconds * 1000), kafka_timestamp=at(seconds), rejected_at=at(seconds),
-        batch_id=int(seconds), day=at(seconds).date(),
+        batch_id=int(seconds), day=at(seconds).date(), sample=sample,
     )  # fmt: skip
 
 

@@ -73,7 +73,7 @@ def test_counts_are_those_of_the_run_and_the_checks_those_of_the_whole_lake(home
         home.lake_path,
         batch(0, -50),
         batch(1, 1),
-        batch(2, 2),
+        batch(2, 2, samples_refused=3),
         layout_event(SPLIT, 1, "split"),
         consumer_event("billing", 1, 1.2),
         decision(-40, 1),
@@ -92,7 +92,7 @@ def test_counts_are_those_of_the_run_and_the_checks_those_of_the_whole_lake(home
     report = build_report(home, PARTS, at(0), at(10), events=["stream died", {"part": "stream", "at": at(3)}])
     assert report["batches"]["count"] == 2
     assert report["messages"] == {"total": 20, "accepted": 8, "suppressed": 10, "deadLetters": 2}
-    assert report["samples"] == {"in": 60, "accepted": 12, "insignificant": 46, "stale": 2}
+    assert report["samples"] == {"in": 60, "accepted": 12, "insignificant": 46, "stale": 2, "refused": 3}
     assert report["events"] == {"layout": 1, "consumer": 1}
     assert report["decisions"] == {
         "total": 3,
@@ -175,7 +175,7 @@ class TestIntegrity:
             decisions=[decision(1, 1), decision(2, 2)],
             outcomes=[outcome("d1", "intent", 1), outcome("d1", "applied", 2)],
             events=[layout_event(SPLIT, 0), consumer_event("b", 1, 0)],
-            dead_letters=[dead_letter("invalid", 0)],
+            dead_letters=[dead_letter("invalid", 0), *(dead_letter("invalid", 0.5, sample) for sample in (0, 7))],
         )
         assert found["ok"]
         assert found["kafka"] == {"endOffsets": {"segment-stats": 15, "control-events": 7}, "counted": 20, "lag": 2}
@@ -198,7 +198,9 @@ class TestIntegrity:
             ({"events": [layout_event(layout_json((0, 0, 0x7FFF)), 1)]}, "tornLayouts"),
             ({"events": [layout_event(layout_json((0, 0, 0x8000), (1, 0x8000, 0xFFFF)), 1)]}, "tornLayouts"),
             ({"batches": [batch(1, 1, dead_letters=2)]}, "unbalancedBatches"),
+            ({"batches": [batch(1, 1, samples_stale=2)]}, "unbalancedBatches"),
             ({"events": [consumer_event("b", 1, 1), consumer_event("b", 1, 1)]}, "countedTwice"),
+            ({"dead_letters": [dead_letter("invalid", 1, 3), dead_letter("invalid", 1, 3)]}, "countedTwice"),
         ],
     )
     def test_what_must_never_happen_is_found(self, tables, name):

@@ -196,17 +196,21 @@ def check_nothing_lost_and_nothing_twice(settings: Settings, feed: Feed, read_tw
     assert sum(row["messages"] for row in batches) == feed.end_offsets() + read_twice
     for row in batches:
         assert row["messages"] == row["messages_accepted"] + row["messages_suppressed"] + row["dead_letters"]
+        assert row["samples"] == row["samples_accepted"] + row["samples_insignificant"] + row["samples_stale"]
     assert sum(row["samples_accepted"] for row in batches) == len(rows(settings, SEGMENT_LOAD))
     for table, column in (
         (EVENTS, "events"),
-        (DEAD_LETTERS, "dead_letters"),
         (DECISIONS, "decisions"),
         (HOLDS, "holds"),
     ):
         assert sum(row[column] for row in batches) == len(rows(settings, table)), table.name
+    of_samples = [row["sample"] is not None for row in rows(settings, DEAD_LETTERS)]
+    assert sum(row["dead_letters"] for row in batches) == of_samples.count(False)
+    assert sum(row["samples_refused"] or 0 for row in batches) == of_samples.count(True)
     for table in (EVENTS, DEAD_LETTERS):
         coordinates = [
-            (row["kafka_topic"], row["kafka_partition"], row["kafka_offset"]) for row in rows(settings, table)
+            (row["kafka_topic"], row["kafka_partition"], row["kafka_offset"], row.get("sample"))
+            for row in rows(settings, table)
         ]
         assert len(set(coordinates)) == len(coordinates)
     for table in (DECISIONS, HOLDS):

@@ -142,6 +142,7 @@ def test_a_scrape_tells_what_became_of_messages_and_samples(scrape):
         ("anabranch_stream_samples_total", "accepted"): 12,
         ("anabranch_stream_samples_total", "insignificant"): 8,
         ("anabranch_stream_samples_total", "stale"): 4,
+        ("anabranch_stream_samples_total", "refused"): 0,
         ("anabranch_stream_dead_letters_total", "not-json"): 2,
         ("anabranch_stream_dead_letters_total", "too-large"): 0,
         ("anabranch_stream_evaluations_total",): 16,
