@@ -8,8 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from schemas import columns
-from schemas.columns import TopicDirectory, decode_columns, hash_of, split_columns
+from schemas import bulk_columns
+from schemas.bulk_columns import SegmentsDirectory, TopicDirectory, decode_columns
+from schemas.columns import hash_of, split_columns
 from schemas.messages import (
     MAX_CLOCK_AHEAD_MS,
     MAX_SAMPLES_PER_MESSAGE,
@@ -48,16 +49,17 @@ def rejected(value, key=KEY):
 
 
 def values_of(found):
-    names = [name for name, count in zip(found.topics, found.counts.tolist(), strict=True) for _ in range(count)]
-    samples = sorted(zip(names, found.ids.tolist(), found.rates.T.tolist(), strict=True))
-    return found.reporter, found.sampled_at, samples, dict(zip(found.topics, found.hashes.tolist(), strict=True))
+    of = found.segments
+    names = [name for name, count in zip(of.topics, of.counts.tolist(), strict=True) for _ in range(count)]
+    samples = sorted(zip(names, of.ids.tolist(), found.rates.T.tolist(), strict=True))
+    return found.reporter, found.sampled_at, samples, dict(zip(of.topics, of.hashes.tolist(), strict=True))
 
 
 def check(key, value):
-    """One answer of a decoder that has seen nothing, of one that knows the names, and of the validator."""
-    columns._directory = TopicDirectory()
+    """One answer of a decoder that has seen nothing, of one that has seen the segments, and of the validator."""
+    bulk_columns._directory = SegmentsDirectory()
     fresh = decode_columns(key, value, len(value), NOW)
-    columns._directory.hashes([ORDERS, CLICKS])
+    decode_columns(KEY, VALUE, len(VALUE), NOW)
     warm = decode_columns(key, value, len(value), NOW)
     assert (fresh is None) == (warm is None)
     if fresh is None or warm is None:
@@ -170,10 +172,11 @@ def test_one_bad_sample_is_refused_and_the_others_count(changed, index, field):
 def test_a_bad_topic_takes_its_samples_and_a_repeated_one_is_joined():
     good, refused = split(encoded(topics=["orders", CLICKS]))
     assert [one.index for one in refused] == [0, 1]
-    assert good.topics == [CLICKS]
+    assert good.segments.topics == [CLICKS]
     good, refused = split(encoded(topics=[ORDERS, ORDERS]))
     assert refused == []
-    assert (good.topics, good.counts.tolist(), good.ids.tolist()) == ([ORDERS], [3], [3, 5, 0])
+    of = good.segments
+    assert (of.topics, of.counts.tolist(), of.ids.tolist()) == ([ORDERS], [3], [3, 5, 0])
 
 
 def test_a_good_sample_behind_a_bad_one_of_its_segment_counts():
@@ -221,3 +224,14 @@ def test_names_that_are_kept_are_bounded():
         assert directory.hashes(names).tolist() == [hash_of(name) for name in names]
         assert len(directory) <= 10
     assert directory.hashes([ORDERS, "orders"]) is None
+
+
+def test_equal_segments_are_decoded_once_and_those_that_are_kept_are_bounded(monkeypatch):
+    directory = SegmentsDirectory(most=20)
+    monkeypatch.setattr(bulk_columns, "_directory", directory)
+    first, second = (decode_columns(KEY, encoded(sampledAt=at), 1, NOW) for at in (5, 6))
+    assert first.segments is second.segments
+    for number in range(50):
+        found = decode_columns(KEY, encoded(ids=[3, 5, number]), 1, NOW)
+        assert found.segments.ids.tolist() == [3, 5, number]
+        assert len(directory) <= 20
