@@ -11,13 +11,14 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
 from schemas.base import Wire
+from schemas.columns import samples_of
 from schemas.kafka_connection import KafkaConnection
-from schemas.messages import SegmentStats, parse_message
+from schemas.messages import SegmentSample, SegmentStats, SegmentStatsColumns, parse_message
 
 log = logging.getLogger(__name__)
 
@@ -143,13 +144,28 @@ def _newest(consumer: Consumer, topic: str, partitions: set[int]) -> dict[int, R
                 continue
             value = message.value()
             size += len(value or b"")
-            if message.key() != key:
-                continue
-            sample = parse_message(SOURCE, key, value)
-            if not isinstance(sample, SegmentStats):
-                continue
             at = message.timestamp()[1]
-            for one in sample.segments:
-                if one.id not in found or found[one.id].at <= at:
-                    found[one.id] = ReportedLoad(**one.model_dump(exclude={"id"}), reporter=sample.reporter, at=at)
+            for reporter, segment, rates in _samples(topic, key, message.key(), value):
+                if segment not in found or found[segment].at <= at:
+                    found[segment] = ReportedLoad(**rates, reporter=reporter, at=at)
     return found
+
+
+_RATES = tuple(name for name in SegmentSample.model_fields if name != "id")
+
+
+def _samples(
+    topic: str, name: bytes, key: bytes | None, value: bytes | None
+) -> Iterator[tuple[str, int, dict[str, float]]]:
+    """Reporter, segment and rates of each sample of a topic, whose `name` is in UTF-8, in a record."""
+    # Most records are of others: only where a name may be in it, as it is or with escapes, is a message parsed.
+    if value is None or (key != name and name not in value and b"\\" not in value):
+        return
+    message = parse_message(SOURCE, key, value)
+    if isinstance(message, SegmentStats) and message.topic == topic:
+        for one in message.segments:
+            yield message.reporter, one.id, one.model_dump(exclude={"id"})
+    elif isinstance(message, SegmentStatsColumns):
+        found = samples_of(message, topic)
+        for segment, rates in zip(found.segments.ids.tolist(), found.rates.T.tolist(), strict=True):
+            yield message.reporter, segment, dict(zip(_RATES, rates, strict=True))

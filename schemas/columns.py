@@ -10,6 +10,7 @@ import math
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -151,6 +152,20 @@ def split_columns(message: SegmentStatsColumns) -> tuple[BulkColumns, list[Refus
         [segment for of in good.values() for segment in of],
     )
     return BulkColumns(message.reporter, message.sampled_at, segments, packed_rates(*columns)), refused
+
+
+def samples_of(message: SegmentStatsColumns, topic: str) -> BulkColumns:
+    """The good samples of one topic, at the cost of these alone."""
+    ends = list(accumulate(message.counts))
+    parts = [
+        range(end - count, end)
+        for name, count, end in zip(message.topics, message.counts, ends, strict=True)
+        if name == topic
+    ]
+    places = [place for part in parts for place in part]
+    columns = ("ids", "msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out")
+    chosen = {name: [getattr(message, name)[place] for place in places] for name in columns}
+    return split_columns(message.model_copy(update={"topics": [topic], "counts": [len(places)], **chosen}))[0]
 
 
 def _is_rate(rate: Any) -> bool:

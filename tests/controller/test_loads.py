@@ -23,6 +23,14 @@ def sample(reporter: str, *segments: int, rate: float) -> bytes:
     return json.dumps(found | {"segments": [{"id": id, **rates} for id in segments]}).encode()
 
 
+def columns(reporter: str, ids: list[int], rates: list[float], *, slashes: str = "/") -> bytes:
+    """Samples of this topic behind one of another; a bad one of the last segment."""
+    topics, every = [f"topic://{NAME}-2", f"topic://{NAME}"], [5.0, *rates]
+    found = {"v": 2, "reporter": reporter, "sampledAt": 1, "topics": topics, "counts": [1, len(ids)], "ids": [0, *ids]}
+    found |= {"msgRateIn": every, "bytesRateIn": every, "msgRateOut": every, "bytesRateOut": every}
+    return json.dumps(found).replace("/", slashes).encode()
+
+
 @pytest.mark.broker
 def test_stats_show_the_newest_load_of_each_segment_that_was_reported_in_this_life(kafka: str, tmp_path: Path) -> None:
     producer = Producer({"bootstrap.servers": kafka})
@@ -33,13 +41,15 @@ def test_stats_show_the_newest_load_of_each_segment_that_was_reported_in_this_li
     for ago, one in ((29_000, sample("old", 0, 1, rate=1)), (500, sample("broker-1", 0, rate=7)), (100, b"no JSON")):
         report(one, ago)
     report(sample("another", 1, rate=9), key="topic://acme/loads/other")
+    report(columns("broker-2", [2, 3, 4], [3.5, 4.5, -1]), 300, "broker-2")
+    report(columns("broker-3", [3], [6.5], slashes="\\/"), 200, "broker-3")
     producer.flush(10)
     with run_controller(tmp_path / "layouts.db", kafka) as running:
-        assert running.client.put(f"{PATH}?numInitialSegments=3").status_code == 204
+        assert running.client.put(f"{PATH}?numInitialSegments=5").status_code == 204
         segments = running.client.get(f"{PATH}/stats").json()["segments"]
         loads = {id: segment.get("load") for id, segment in segments.items()}
         assert {id: load and (load["reporter"], load["msgRateIn"]) for id, load in loads.items()} == {
-            "0": ("broker-1", 7.0), "1": ("old", 1.0), "2": None,
+            "0": ("broker-1", 7.0), "1": ("old", 1.0), "2": ("broker-2", 3.5), "3": ("broker-3", 6.5), "4": None,
         }  # fmt: skip
         assert loads["0"].keys() == {"msgRateIn", "bytesRateIn", "msgRateOut", "bytesRateOut", "reporter", "at"}
         # Another life of the topic, by the clock of the test far in the future.
