@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count, cycle, islice
 
-from benchmarks.fleet import Fleet, Sender
+from benchmarks.fleet import Fleet, InColumns, Sender
 from decisions.topic.layout import SegmentLayout
 from schemas.kafka import CONSUMER_EVENTS, CONTROL_EVENTS, SEGMENT_STATS
 from schemas.messages import ConsumerEvent, ConsumerEventKind, LayoutEvent
@@ -38,13 +38,18 @@ def feeding(kind: str, bootstrap: str, **about: int | str) -> Iterator[None]:
         process.wait(10)
 
 
-def samples(bootstrap: str, topics: int, segments: int, seconds: int, prefix: str = "orders") -> None:
-    """Sends a report of every topic once in `seconds`, evenly, until it is ended."""
+def samples(
+    bootstrap: str, topics: int, segments: int, seconds: int, prefix: str = "orders", brokers: int = 0,
+    per_message: int = 1_000,
+) -> None:  # fmt: skip
+    """Sends a report of every topic once in `seconds`, evenly, until it is ended: a message a topic, or in columns of
+    so many `brokers`."""
     fleet, sender = Fleet(topics, segments, 0.1, prefix), Sender(bootstrap)
-    per_step = -(-topics // (seconds * STEPS_PER_SECOND))
+    form = InColumns(brokers, per_message) if brokers else None
+    per_step = -(-fleet.messages(form) // (seconds * STEPS_PER_SECOND))
     due = time.monotonic()
     while True:
-        reports = fleet.round(_now())
+        reports = fleet.round(_now(), form)
         for _ in range(seconds * STEPS_PER_SECOND):
             sender.send(SEGMENT_STATS.name, islice(reports, per_step))
             due = _wait_for(due + 1 / STEPS_PER_SECOND)

@@ -6,17 +6,21 @@ piece comes from the message models, and the first message of each reporter is h
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from functools import cache
+from itertools import zip_longest
+from typing import NamedTuple
 
 import numpy as np
 from confluent_kafka import Producer
 
 from decisions.topic.layout import SegmentLayout
+from schemas.columns import split_columns
 from schemas.kafka import CONTROL_EVENTS, SEGMENT_STATS
 from schemas.kafka_connection import KafkaConnection
-from schemas.messages import LayoutEvent, SegmentSample, SegmentStats
+from schemas.messages import LayoutEvent, SegmentSample, SegmentStats, SegmentStatsColumns, parse_message
 
 RATES = 5_000
 """Distinct pairs of rates that segments go to and fro between."""
@@ -31,6 +35,24 @@ def sample_of(segment: int, rate: float) -> SegmentSample:
     return SegmentSample(
         id=segment, msg_rate_in=rate, bytes_rate_in=rate * 1e3, msg_rate_out=rate * 2, bytes_rate_out=rate * 2e3
     )
+
+
+class InColumns(NamedTuple):
+    """Samples in columns: each segment is owned by one of so many brokers, and a broker's messages have at most so many
+    samples."""
+
+    brokers: int = 10
+    per_message: int = 1_000
+
+
+class _Owned(NamedTuple):
+    """What one message of a broker is of, in each round again."""
+
+    broker: str
+    segments: bytes
+    """Its topics, counts and ids, as JSON."""
+    places: np.ndarray
+    """Of its samples among all of the fleet."""
 
 
 class Fleet:
@@ -53,6 +75,7 @@ class Fleet:
         self._side = np.zeros((topics, segments), np.int64)
         self._is_hot = np.zeros(topics, np.bool_)
         self._encoded = cache(self._encode)
+        self._owned, self._texts = cache(self._share_out), cache(self._encode_columns)
         self._check()
 
     def layouts(self) -> Iterator[tuple[str, bytes]]:
@@ -67,14 +90,27 @@ class Fleet:
         """From the next round on the first segment of so many topics is hot: each has to be split."""
         self._is_hot[:topics] = True
 
-    def round(self, sampled_at: int) -> Iterator[tuple[str, bytes]]:
-        """Key and value of each reporter's report of each topic; `sampled_at` in milliseconds."""
+    def round(self, sampled_at: int, form: InColumns | None = None) -> Iterator[tuple[str, bytes]]:
+        """Key and value of each message of a round: each reporter's of each topic, or in columns, the messages of all
+        brokers in turn. `sampled_at` in milliseconds."""
+        codes = self._moved()
+        if form is not None:
+            yield from self._columns(self._owned(form), codes.ravel(), sampled_at)
+            return
+        for reporter in range(self.reporters):
+            yield from self._reports(reporter, codes[:, reporter :: self.reporters].tolist(), sampled_at)
+
+    def messages(self, form: InColumns | None = None) -> int:
+        """How many a round has."""
+        return len(self._owned(form)) if form else len(self.names) * self.reporters
+
+    def _moved(self) -> np.ndarray:
+        """The codes of the next round's rates (topics x segments)."""
         moved = self._random.random(self._side.shape) < self._significant
         self._side ^= moved
         codes = self._side * RATES + self._pair
         codes[self._is_hot, 0] = _HOT
-        for reporter in range(self.reporters):
-            yield from self._reports(reporter, codes[:, reporter :: self.reporters].tolist(), sampled_at)
+        return codes
 
     def _reports(self, reporter: int, codes: list[list[int]], sampled_at: int) -> Iterator[tuple[str, bytes]]:
         encoded = self._encoded
@@ -82,6 +118,42 @@ class Fleet:
         for name, row in zip(self.names, codes, strict=True):
             samples = b",".join([encoded(reporter + place * self.reporters, code) for place, code in enumerate(row)])
             yield name, b"".join((b'{"v":1,"topic":"', name.encode(), middle, samples, b"]}"))
+
+    def _columns(self, owned: list[_Owned], codes: np.ndarray, sampled_at: int) -> Iterator[tuple[str, bytes]]:
+        msg_in, bytes_in, msg_out, bytes_out = self._texts()
+        for broker, segments, places in owned:
+            of = codes[places].tolist()
+            yield broker, b"".join((
+                b'{"v":2,"reporter":"%s","sampledAt":%d,' % (broker.encode(), sampled_at), segments,
+                b',"msgRateIn":[', b",".join([msg_in[code] for code in of]),
+                b'],"bytesRateIn":[', b",".join([bytes_in[code] for code in of]),
+                b'],"msgRateOut":[', b",".join([msg_out[code] for code in of]),
+                b'],"bytesRateOut":[', b",".join([bytes_out[code] for code in of]), b"]}",
+            ))  # fmt: skip
+
+    def _share_out(self, form: InColumns) -> list[_Owned]:
+        owner = np.random.default_rng(11).integers(0, form.brokers, self._side.size)
+        by_broker = []
+        for broker in range(form.brokers):
+            mine = np.flatnonzero(owner == broker)
+            parts = [mine[at : at + form.per_message] for at in range(0, len(mine), form.per_message)]
+            by_broker.append([self._owned_part(f"broker-{broker}", places) for places in parts])
+        found = [owned for of_all in zip_longest(*by_broker) for owned in of_all if owned is not None]
+        self._check_columns(found[0])
+        return found
+
+    def _owned_part(self, broker: str, places: np.ndarray) -> _Owned:
+        topics, counts = np.unique(places // self._segments, return_counts=True)
+        segments = {
+            "topics": [self.names[topic] for topic in topics.tolist()], "counts": counts.tolist(),
+            "ids": (places % self._segments).tolist(),
+        }  # fmt: skip
+        return _Owned(broker, json.dumps(segments, separators=(",", ":"))[1:-1].encode(), places)
+
+    def _encode_columns(self) -> list[list[bytes]]:
+        rates = [sample_of(0, rate) for rate in self._rates]
+        names = ("msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out")
+        return [[json.dumps(getattr(one, name)).encode() for one in rates] for name in names]
 
     def _encode(self, segment: int, code: int) -> bytes:
         return sample_of(segment, self._rates[code]).to_json().encode()
@@ -95,6 +167,18 @@ class Fleet:
             samples = [sample_of(segment, self._rates[codes[0, segment]]) for segment in segments]
             expected = SegmentStats(v=1, topic=name, reporter=f"broker-{reporter}", sampled_at=5, segments=samples)
             assert value.decode() == expected.to_json()
+
+    def _check_columns(self, owned: _Owned) -> None:
+        codes = (self._side * RATES + self._pair).ravel()
+        ((key, value),) = self._columns([owned], codes, 5)
+        message = parse_message(SEGMENT_STATS.name, key.encode(), value)
+        assert isinstance(message, SegmentStatsColumns), message
+        good, refused = split_columns(message)
+        names = [name for name, count in zip(message.topics, message.counts, strict=True) for _ in range(count)]
+        assert not refused
+        assert names == [self.names[topic] for topic in owned.places // self._segments]
+        assert good.segments.ids.tolist() == (owned.places % self._segments).tolist()
+        assert good.rates[0].tolist() == self._rates[codes[owned.places]].tolist()
 
 
 class Sender:
@@ -110,9 +194,9 @@ class Sender:
         """All layouts of a fleet."""
         self.send(CONTROL_EVENTS.name, fleet.layouts())
 
-    def round(self, fleet: Fleet, sampled_at: int) -> None:
-        """A report of every topic."""
-        self.send(SEGMENT_STATS.name, fleet.round(sampled_at))
+    def round(self, fleet: Fleet, sampled_at: int, form: InColumns | None = None) -> None:
+        """A report of every topic; `form`: in columns."""
+        self.send(SEGMENT_STATS.name, fleet.round(sampled_at, form))
 
     def flush(self) -> None:
         """Returns when the broker has everything."""
