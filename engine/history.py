@@ -37,7 +37,8 @@ _TIME_OF = {
 _COLUMNS = {
     DECISIONS.name: ("subject", "decision_id", "action", "arguments", "trigger", "layout_epoch", "policy_digest",
                      "inputs", "seq", "engine_version"),
-    HOLDS.name: ("subject", "gate", "trigger", "policy_digest", "inputs", "seq", "engine_version"),
+    HOLDS.name: ("subject", "gate", "measured", "limit", "margin", "eligible_at", "trigger", "layout_epoch",
+                 "layout_digest", "policy_digest", "inputs", "seq", "engine_version"),
     EVENTS.name: ("subject", "type", "body", "kafka_topic", "kafka_partition", "kafka_offset"),
     DEAD_LETTERS.name: ("kafka_topic", "kafka_partition", "kafka_offset"),
     SEGMENT_LOAD.name: ("topic", "segment_id", "msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out",

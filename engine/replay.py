@@ -3,7 +3,7 @@
 Stage: beside the job, when a checkpoint is lost (`anabranch state rebuild`). `engine.history` reads the rows,
 `streaming.rebuild` puts the state into a new checkpoint. Messages go through the job's own intake. Decisions and holds
 are taken over as they are on record, not taken again: what a decision saw of suppressed samples is in no table. Each
-one's inputs are held against the replayed state instead.
+one is held against the replayed state instead (`engine.agreement`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import pydantic_core
 
-from decisions.autoscale.snapshot import snapshot_to_wire
+from engine.agreement import Difference, hold_differs, inputs_differ
 from engine.autoscale.evaluation import snapshot_of
 from engine.autoscale.family import AUTOSCALE
 from engine.autoscale.samples import Samples
@@ -25,7 +25,6 @@ from engine.kernel.packed import Packed, pack_anew
 from engine.kernel.records import Output, RawRecord
 from engine.kernel.settings import EngineSettings
 from schemas.ids import decision_id
-from schemas.snapshot import Snapshot
 from schemas.version import ENGINE_VERSION
 
 RecordedRow = Mapping[str, Any]
@@ -104,15 +103,17 @@ class BucketReplay:
             topic = self.state.topics.get(name)
             if topic is None or topic.layout is None:
                 raise RebuildError(f"{_which(kind, row, batch)} is of a topic without a layout in `events`")
-            if row["inputs"] is None:
-                return topic
             policy = self._policies.of(self.state, topic)
-            replayed = snapshot_to_wire(snapshot_of(topic, self.loads, policy, batch.now, row["trigger"]))
             same_policy = policy.digest == row["policy_digest"]
-            saw = _compared(Snapshot.model_validate_json(row["inputs"]), same_policy)
-            has = _compared(replayed, same_policy)
-            if differing := [field for field in saw if saw[field] != has[field]]:
-                told = "; ".join(f"{field} was {_cut(saw[field])}, is now {_cut(has[field])}" for field in differing)
+            replayed = snapshot_of(topic, self.loads, policy, batch.now, row["trigger"])
+            differing: list[Difference] = []
+            if row["inputs"] is not None:
+                differing = inputs_differ(row["inputs"], replayed, same_policy)
+            elif same_policy and row["layout_digest"] is not None:
+                layout = topic.laid_out()
+                differing = hold_differs(row, replayed, layout.digest if layout else "")
+            if differing:
+                told = "; ".join(f"{field} was {_cut(then)}, is now {_cut(now)}" for field, then, now in differing)
                 raise RebuildError(f"{_which(kind, row, batch)} was taken on another state: {told}")
         return self.state.touch(name)
 
@@ -127,18 +128,6 @@ class BucketReplay:
         if row["engine_version"] != ENGINE_VERSION:
             self._of_older.add(row["subject"])
         return batch.is_complete and row["subject"] not in self._of_older
-
-
-def _compared(snapshot: Snapshot, same_policy: bool) -> dict[str, Any]:
-    """What of a snapshot has to agree: not the policy, which settings may have changed since and which is no state."""
-    fields = snapshot.model_dump(exclude={"policy"}, by_alias=True)
-    for load in fields["loads"].values():
-        del load["seenAt"]
-        if not same_policy:
-            del load["coldSince"]
-    if not same_policy:
-        del fields["mergeDepths"]
-    return fields
 
 
 def _which(kind: str, row: RecordedRow, batch: RecordedBatch) -> str:

@@ -17,10 +17,13 @@ from typing import Any
 
 from deltalake.exceptions import DeltaError
 
+from decisions.autoscale.policy import Policy
+from decisions.autoscale.rates import Rates as SegmentRates
+from decisions.autoscale.rates import is_cold, overload
 from lake.rows import active_ranges
 from lake.tail import StoredRow, Tail
 from ledger.actions import action_kind, decision_segments, segments_text
-from schemas.metadata import RATES
+from ledger.policies import PoliciesOnRecord
 from schemas.tables import (
     BATCHES,
     DEAD_LETTERS,
@@ -133,7 +136,7 @@ class _Topic:
     loads: dict[int, tuple[float, float, float, float]] = field(default_factory=dict)
     consumers: dict[str, tuple[str, int]] = field(default_factory=dict)
     hold: HoldView | None = None
-    policy: dict[str, Any] = field(default_factory=dict)
+    layout: Mapping[str, Any] | None = None
     newest_decision: str | None = None
 
 
@@ -146,6 +149,7 @@ class LakeReader:
             for table in (EVENTS, SEGMENT_LOAD, DECISIONS, HOLDS, OUTCOMES, DEAD_LETTERS, BATCHES)
         }
         self._topics: dict[str, _Topic] = {}
+        self._policies = PoliciesOnRecord()
         self._decisions: dict[str, StoredRow] = {}
         self._outcomes: dict[str, StoredRow] = {}
         self._applied: set[str] = set()
@@ -175,6 +179,8 @@ class LakeReader:
         return self._topics.setdefault(name, _Topic())
 
     def _take_event(self, row: StoredRow) -> None:
+        if row["type"] == "policy":
+            self._policies.take(row["body"])
         if row["type"] not in ("layout", "consumer"):
             return
         body = json.loads(row["body"])
@@ -197,13 +203,11 @@ class LakeReader:
             topic = self._topic(row["subject"])
             topic.epoch = body["layout"]["epoch"]
             topic.created_at = created_at or topic.created_at
-            topic.ranges = active_ranges(body["layout"])
+            topic.layout, topic.ranges = body["layout"], active_ranges(body["layout"])
             topic.loads = {segment: load for segment, load in topic.loads.items() if segment in topic.ranges}
 
     def _take_decision_or_hold(self, row: StoredRow) -> None:
         topic = self._topic(row["subject"])
-        if row["inputs"] is not None:
-            topic.policy = json.loads(row["inputs"]).get("policy") or {}
         if "decision_id" in row:
             topic.hold, topic.newest_decision = None, row["decision_id"]
             self._decisions[row["decision_id"]] = row
@@ -241,6 +245,7 @@ class LakeReader:
 
     def _topic_view(self, name: str, topic: _Topic) -> TopicView:
         newest = None if topic.newest_decision is None else self._decisions.get(topic.newest_decision)
+        policy = self._policies.of(name, topic.layout)
         if newest and self._outcomes.get(newest["decision_id"], {}).get("status") not in (None, "intent"):
             newest = None
         return TopicView(
@@ -252,8 +257,8 @@ class LakeReader:
                     start=start,
                     end=end,
                     rates=topic.loads.get(segment),
-                    overload=overload(topic.loads.get(segment), topic.policy),
-                    is_cold=is_cold(topic.loads.get(segment), topic.policy),
+                    overload=_overload(topic.loads.get(segment), policy),
+                    is_cold=_is_cold(topic.loads.get(segment), policy),
                 )
                 for segment, (start, end) in topic.ranges.items()
             ),
@@ -288,20 +293,12 @@ def _news(tail: Tail) -> list[StoredRow]:
         return []
 
 
-def overload(rates: tuple[float, ...] | None, policy: Mapping[str, Any]) -> float | None:
-    """The largest rate / split threshold, as in `decisions.autoscale.rates`; None when one is unknown."""
-    limits: list[float | None] = [policy.get(f"split{name[0].upper()}{name[1:]}Threshold") for name in RATES]
-    if rates is None or not all(limits):
-        return None
-    return max(rate / limit for rate, limit in zip(rates, limits, strict=True) if limit)
+def _overload(rates: SegmentRates | None, policy: Policy | None) -> float | None:
+    return None if rates is None or policy is None else overload(rates, policy)[0]
 
 
-def is_cold(rates: tuple[float, ...] | None, policy: Mapping[str, Any]) -> bool:
-    """Whether all four rates are below the merge thresholds, as in `decisions.autoscale.rates`."""
-    limits = [policy.get(f"merge{name[0].upper()}{name[1:]}Threshold") for name in RATES]
-    return rates is not None and all(
-        limit is not None and rate < limit for rate, limit in zip(rates, limits, strict=True)
-    )
+def _is_cold(rates: SegmentRates | None, policy: Policy | None) -> bool:
+    return rates is not None and policy is not None and is_cold(rates, policy)
 
 
 def lately(batches: Iterable[StoredRow], now: datetime, seconds: float = RATE_SECONDS) -> Rates:

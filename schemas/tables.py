@@ -78,7 +78,8 @@ class HoldRow(TableRow):
     layout_epoch: int | None
     policy_digest: str | None
     inputs: str | None
-    """The whole snapshot, JSON; None: so many topics changed at once that only their gates are told."""
+    """The whole snapshot, JSON, as older releases wrote it; None: `anabranch why` works it out from what is on
+    record."""
     gates: str | None
     """JSON array of the gates that were looked at; None as above."""
     engine_version: str
@@ -86,6 +87,9 @@ class HoldRow(TableRow):
     seq: int
     """Number of this hold among those of its subject: 1, 2, 3, … without gaps."""
     day: date
+    layout_digest: str | None
+    """Digest of the layout that it was found on; None: the family's subjects have no layout, or an older release wrote
+    the row."""
 
 
 class SegmentLoadRow(TableRow):

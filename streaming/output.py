@@ -12,8 +12,8 @@ import pyarrow as pa
 import pydantic_core
 
 from engine.kernel.records import COUNTS, LOAD
-from schemas.tables import SEGMENT_LOAD, Table
-from streaming.rows import bulk_rows, rare_rows
+from schemas.tables import HOLDS, SEGMENT_LOAD, Table
+from streaming.rows import bulk_rows, hold_rows, rare_rows
 from streaming.spool import SPOOLED, read_chunk, remove_chunk
 
 MAX_CHUNK_BYTES = 16 * 1024 * 1024
@@ -65,6 +65,8 @@ class BatchOutput:
         """The rows of a table."""
         if table is SEGMENT_LOAD:
             return Chunks(lambda: self.bodies(LOAD), lambda bodies: bulk_rows(bodies, self.now or 0, self._batch_id))
+        if table is HOLDS:
+            return Chunks(lambda: self.bodies(table.name), lambda bodies: hold_rows(bodies, self._batch_id))
         return Chunks(lambda: self.bodies(table.name), lambda bodies: rare_rows(table, bodies, self._batch_id))
 
     def counts(self) -> dict[str, float]:

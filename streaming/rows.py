@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pydantic_core
 
-from engine.kernel.records import LOAD_SCHEMA
+from engine.kernel.records import HOLD_SCHEMA, LOAD_SCHEMA
 from schemas.arrow import arrow_schema, column_types
 from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD, Table
 from streaming.spool import read_chunk
@@ -58,21 +58,36 @@ def rare_rows(table: Table, bodies: Iterable[bytes], batch_id: int) -> pa.Table:
 
 def bulk_rows(bodies: Iterable[bytes], now: int, batch_id: int) -> pa.Table:
     """Accepted load records, in the order of Kafka's coordinates; `now` is the batch's time, milliseconds."""
-    output = pa.Table.from_batches(
-        [pa.ipc.read_record_batch(pa.py_buffer(body), LOAD_SCHEMA) for body in bodies], LOAD_SCHEMA
-    )
-    count = output.num_rows
-    schema = arrow_schema(SEGMENT_LOAD.row)
-    columns = {
-        **{name: output[name] for name in output.column_names},
-        "sampled_at": _from_millis(output["sampled_at"]),
-        "kafka_timestamp": _from_millis(output["kafka_timestamp"]),
-        "accepted_at": _from_millis(pa.repeat(pa.scalar(now, pa.int64()), count)),
-        "batch_id": pa.repeat(pa.scalar(batch_id, pa.int64()), count),
-        "day": pa.repeat(pa.scalar(now // DAY_MS, pa.int32()), count).cast(pa.date32()),
-    }
-    table = pa.table([columns[name].cast(schema.field(name).type) for name in schema.names], schema=schema)
+    rows = _columns_of(bodies, LOAD_SCHEMA)
+    rows = rows.append_column("accepted_at", pa.repeat(pa.scalar(now, pa.int64()), len(rows)))
+    table = _completed(rows, SEGMENT_LOAD, batch_id, "accepted_at")
     return table.sort_by([("kafka_partition", "ascending"), ("kafka_offset", "ascending"), ("segment_id", "ascending")])
+
+
+def hold_rows(bodies: Iterable[bytes], batch_id: int) -> pa.Table:
+    """Changed holds, by subject."""
+    table = _completed(_columns_of(bodies, HOLD_SCHEMA), HOLDS, batch_id, _OWN_TIME[HOLDS.name])
+    return table.sort_by([(name, "ascending") for name in _ORDER[HOLDS.name]])
+
+
+def _columns_of(bodies: Iterable[bytes], schema: pa.Schema) -> pa.Table:
+    return pa.Table.from_batches([pa.ipc.read_record_batch(pa.py_buffer(body), schema) for body in bodies], schema)
+
+
+def _completed(rows: pa.Table, table: Table, batch_id: int, own_time: str) -> pa.Table:
+    """Rows in columns as the table has them: with batch and day, instants as timestamps, null for what is not said."""
+    schema, columns = arrow_schema(table.row), []
+    for name, (kind, _) in column_types(table.row).items():
+        if name == "batch_id":
+            column = pa.repeat(pa.scalar(batch_id, pa.int64()), len(rows))
+        elif name == "day":
+            column = pc.cast(_from_millis(rows[own_time]), pa.date32())
+        elif name not in rows.column_names:
+            column = pa.nulls(len(rows), schema.field(name).type)
+        else:
+            column = _from_millis(rows[name]) if kind is datetime else rows[name]
+        columns.append(column)
+    return pa.table(columns, schema=schema)
 
 
 LOAD_DDL = (

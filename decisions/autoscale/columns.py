@@ -51,7 +51,8 @@ class Fleet:
     """Consumers of the largest managed subscription."""
     last_split_at: Ints
     last_merge_at: Ints
-    in_flight: Bools
+    opened_at: Ints
+    """When the open decision was taken; `NEVER`: none is open."""
     failures: Ints
     failed_at: Ints
     failed_action: npt.NDArray[np.int8]
@@ -67,6 +68,45 @@ class Fleet:
 
     def __len__(self) -> int:
         return len(self.now)
+
+    @property
+    def in_flight(self) -> Bools:
+        """Which topics have an open decision."""
+        found: Bools = self.opened_at != NEVER
+        return found
+
+    def take(self, topics: Ints) -> Fleet:
+        """Some of the topics, in ascending order."""
+        segments = segments_of(self.offsets, topics)
+        one, two, three, four = (column[segments] for column in self.rates)
+        return Fleet(
+            self.policies,
+            np.searchsorted(topics, self.policy_starts).tolist(),
+            np.concatenate([[0], np.cumsum(np.diff(self.offsets)[topics])]).astype(np.int64),
+            self.now[topics],
+            self.by_consumer[topics],
+            self.required[topics],
+            self.last_split_at[topics],
+            self.last_merge_at[topics],
+            self.opened_at[topics],
+            self.failures[topics],
+            self.failed_at[topics],
+            self.failed_action[topics],
+            self.segment_ids[segments],
+            self.is_single_hash[segments],
+            (one, two, three, four),
+            self.seen_at[segments],
+            self.cold_since[segments],
+            self.depths[segments],
+        )
+
+
+def segments_of(offsets: Ints, topics: Ints) -> Ints:
+    """Places of all segments of some topics, one topic after the other; `offsets` as in `Fleet`."""
+    starts, counts = offsets[topics], offsets[topics + 1] - offsets[topics]
+    begins = np.cumsum(counts) - counts
+    segments: Ints = np.repeat(starts - begins, counts) + np.arange(int(counts.sum()))
+    return segments
 
 
 @dataclass(frozen=True)
@@ -106,7 +146,7 @@ def pack(snapshots: Iterable[TopicSnapshot]) -> tuple[Fleet, Ints]:
         np.array(topic[2], np.int64),
         np.array(topic[3], np.int64),
         np.array(topic[4], np.int64),
-        np.array(topic[5], np.bool_),
+        np.array(topic[5], np.int64),
         np.array(topic[6], np.int64),
         np.array(topic[7], np.int64),
         np.array(topic[8], np.int8),
@@ -127,7 +167,7 @@ def _topic_columns(snapshot: TopicSnapshot) -> tuple[Any, ...]:
         snapshot.required_segments,
         NEVER if snapshot.last_split_at is None else snapshot.last_split_at,
         NEVER if snapshot.last_merge_at is None else snapshot.last_merge_at,
-        snapshot.in_flight is not None,
+        NEVER if snapshot.in_flight is None else snapshot.in_flight[1],
         snapshot.failures,
         NEVER if snapshot.failed_at is None else snapshot.failed_at,
         _FAILED_ACTIONS[snapshot.failed_action],

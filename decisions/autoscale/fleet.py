@@ -2,8 +2,9 @@
 
 Stage: where thousands of topics are evaluated at a tick and nearly all hold. `decide_fleet` answers with columns: the
 action, its segments, its reason, or the binding gate. Every rule is the one of `decisions.autoscale.decide`, over
-arrays, and the binding gate comes from the same table; a test compares the two topic by topic. For the readings behind
-an answer, call `decide` on that one topic.
+arrays, and the binding gate comes from the same table; a test compares the two topic by topic. What was measured at the
+binding gate: `decisions.autoscale.fleet_readings`. For all the readings behind an answer, call `decide` on that one
+topic.
 
 Topics are walked in blocks that fit the processor's cache, one policy at a time, so that thresholds are plain numbers.
 """
@@ -34,6 +35,7 @@ from decisions.autoscale.columns import (
     Floats,
     Ints,
     pack,
+    segments_of,
 )
 from decisions.autoscale.decide import MAX_BACKOFF_MS, MAX_DOUBLINGS
 from decisions.autoscale.gates import PRECEDENCE, Gate, Situation
@@ -98,8 +100,9 @@ class _Block:
         begin, end = int(fleet.offsets[first]), int(fleet.offsets[last])
         self.segments = slice(begin, end)
         self.fleet = fleet
-        self.starts: Ints = fleet.offsets[first:last] - begin
-        self.counts: Ints = np.diff(fleet.offsets[first : last + 1])
+        self.offsets: Ints = fleet.offsets[first : last + 1] - begin
+        self.starts: Ints = self.offsets[:-1]
+        self.counts: Ints = np.diff(self.offsets)
         self.now: Ints = fleet.now[self.topics]
         self.tick: Bools = ~fleet.by_consumer[self.topics]
         self.rates = tuple(column[self.segments] for column in fleet.rates)
@@ -355,10 +358,7 @@ class _Block:
 
     def _segments_of(self, topics: Ints) -> Ints:
         """Places of all segments of some topics, in order."""
-        counts = self.counts[topics]
-        begins = np.cumsum(counts) - counts
-        segments: Ints = np.repeat(self.starts[topics] - begins, counts) + np.arange(int(counts.sum()))
-        return segments
+        return segments_of(self.offsets, topics)
 
 
 def _any(failing: Mapping[Gate, Bools]) -> Bools:

@@ -6,8 +6,10 @@ A record's way, one module a stage, each importing only those before it:
 - `routes`, `filtering`      whose rows a sample has; what of announcements and samples is news
 - `storing`                  what news changes: layouts, consumers, policies, loads, clocks
 - `recording`                what became of each sample, counted, and the rows of `segment_load`
-- `fleet_view`, `evaluation` what is due is decided on; decisions and holds are put on record
+- `fleet_columns`, `fleet_view`   the topics side by side, as a tick evaluates them
+- `evaluation`               what is due is decided on; decisions and holds are put on record
 
-The state: `topics` and `rows`, `loads`, with `topics_codec` and `loads_codec` for their bytes; `policies`, `samples`.
+The state: `topics` with `layout_columns`, `rows` and `loads`, with `topics_codec` and `loads_codec` for their bytes;
+`policies`, `samples`.
 `family` puts the stages together for the kernel.
 """

@@ -1,32 +1,37 @@
 """Evaluation: what is due is decided on, and every decision and every new reason for holding is put on record.
 
-Stage: behind the intake of a batch. At a tick all topics are evaluated in columns (`engine.autoscale.fleet_view`), and
-`decide` is asked about those of which there is something to say; between ticks it is asked about the topics that
-something has happened to.
+Stage: behind the intake of a batch. At a tick all topics are evaluated in columns (`engine.autoscale.fleet_view`),
+every changed hold is put on record from them, and `decide` is asked about those that may act; between ticks it is asked
+about the topics that something has happened to. A decision is on record with its whole snapshot. What a hold was found
+on is worked out again from what is on record, when somebody asks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
 
 from decisions.autoscale.answers import gates_to_json
+from decisions.autoscale.columns import NEVER
 from decisions.autoscale.decide import Hold, Merge, Split, decide, next_due
 from decisions.autoscale.gates import Gate
 from decisions.autoscale.snapshot import TopicSnapshot, snapshot_to_json
-from engine.autoscale.fleet_view import FleetView
+from decisions.kernel.readings import Reading
+from engine.autoscale.fleet_columns import Scalar
+from engine.autoscale.fleet_view import FleetView, Noteworthy
 from engine.autoscale.loads import LoadTable
 from engine.autoscale.policies import EffectivePolicy, Policies
 from engine.autoscale.topics import BucketState, TopicState
-from engine.kernel.records import Output
+from engine.kernel.records import HOLD_SCHEMA, HOLDS, Output
 from schemas.ids import canonical_json
 from schemas.tables import Family
 from schemas.version import ENGINE_VERSION
 
 FAMILY: Family = "autoscale"
-MAX_HOLDS_PER_TICK = 200
-"""Holds that a bucket puts on record in full at one tick, 4 kB each. What more topics have to say, a whole fleet at its
-first tick for instance, is put on record at the same tick in short: the gate, without what was measured."""
 _WORTH_A_TICK = frozenset({Gate.SPLIT_COOLDOWN, Gate.RETRY_BACKOFF})
 """Splits are fast: an evaluation that only waits for these gets a tick of its own. Merges are lazy: they wait."""
 
@@ -53,11 +58,11 @@ class Evaluation:
             return
         counts = self.output.counts
         if is_tick:
-            found = self.view.look(self.now, _WORTH_A_TICK, MAX_HOLDS_PER_TICK)
+            found = self.view.look(self.now, _WORTH_A_TICK, self._next_tick)
             counts.evaluations += found.evaluated
-            by_tick, by_consumer = set(found.in_full), set()
-            for name, gate in found.in_short:
-                self._hold_in_short(self.state.topics[name], gate)
+            self._hold_all(found)
+            by_tick, by_consumer = set(found.chosen), set()
+        held: list[tuple[TopicState, EffectivePolicy, TopicSnapshot, Reading[Gate]]] = []
         for name in sorted(by_tick | by_consumer):
             topic = self.state.topics.get(name)
             if topic is None or topic.layout is None:
@@ -67,52 +72,81 @@ class Evaluation:
             trigger = "tick" if name in by_tick else "consumer"
             snapshot = snapshot_of(topic, self.loads, policy, self.now, trigger)
             answer = decide(snapshot)
-            if isinstance(answer, Hold):
-                self._hold(topic, snapshot, answer, policy)
-            else:
+            if not isinstance(answer, Hold):
                 self._decide(topic, snapshot, answer, policy)
+            elif self._is_news(topic, snapshot, answer):
+                held.append((topic, policy, snapshot, answer.binding))
+        if held:
+            self._hold_each(held)
 
-    def _hold(self, topic: TopicState, snapshot: TopicSnapshot, hold: Hold[Gate], policy: EffectivePolicy) -> None:
+    @property
+    def _next_tick(self) -> int:
+        return (self.now // self.tick_ms + 1) * self.tick_ms
+
+    def _is_news(self, topic: TopicState, snapshot: TopicSnapshot, hold: Hold[Gate]) -> bool:
+        """Whether a hold has to go on record; asks for an extra tick where the next one is too late."""
         due = next_due(hold) if hold.gate in _WORTH_A_TICK else None
-        next_tick = (snapshot.now // self.tick_ms + 1) * self.tick_ms
-        if due is not None and snapshot.now < due < next_tick and due != topic.due:
+        if due is not None and self.now < due < self._next_tick and due != topic.due:
             self.state.touch(topic.name).due = due
             self.output.due.append((topic.name, due))
         if snapshot.trigger == "consumer" and hold.gate is Gate.CONSUMER_DEMAND:
-            return
-        if hold.gate.value == topic.hold_gate:
-            return
-        self.state.hold_at(topic, hold.gate.value)
-        reading = hold.binding
-        self.output.counts.holds += 1
-        self.output.add("holds", {
-            **_identity(topic, snapshot, policy),
-            "gate": hold.gate.value,
-            "measured": reading.measured,
-            "limit": reading.limit,
-            "margin": reading.margin,
-            "eligible_at": reading.eligible_at,
-            "since": snapshot.now,
-            "gates": gates_to_json(hold.gates),
-            "seq": topic.hold_seq,
+            return False
+        return hold.gate.value != topic.hold_gate
+
+    def _hold_each(self, held: Sequence[tuple[TopicState, EffectivePolicy, TopicSnapshot, Reading[Gate]]]) -> None:
+        """Puts holds on record that `decide` has found."""
+        for topic, _, _, reading in held:
+            self.state.hold_at(topic, reading.gate.value)
+        readings = [reading for *_, reading in held]
+        self._record_holds({
+            "subject": [topic.name for topic, *_ in held],
+            "gate": [reading.gate.value for reading in readings],
+            "measured": [reading.measured for reading in readings],
+            "limit": [reading.limit for reading in readings],
+            "margin": [reading.margin for reading in readings],
+            "eligible_at": [reading.eligible_at for reading in readings],
+            "trigger": [snapshot.trigger for _, _, snapshot, _ in held],
+            "layout_epoch": [snapshot.layout.epoch for _, _, snapshot, _ in held],
+            "layout_digest": [None if (one := topic.laid_out()) is None else one.digest for topic, *_ in held],
+            "policy_digest": [policy.digest for _, policy, *_ in held],
+            "seq": [topic.hold_seq for topic, *_ in held],
         })  # fmt: skip
 
-    def _hold_in_short(self, topic: TopicState, gate: str) -> None:
-        """Another gate has become the binding one; no more is told."""
-        assert topic.layout is not None
-        self.state.hold_at(topic, gate)
-        self.output.counts.holds += 1
-        self.output.add("holds", {
-            "family": FAMILY,
-            "subject": topic.name,
-            "trigger": "tick",
-            "layout_epoch": topic.layout.epoch,
-            "policy_digest": self.policies.of(self.state, topic).digest,
-            "engine_version": ENGINE_VERSION,
-            "gate": gate,
-            "since": self.now,
-            "seq": topic.hold_seq,
+    def _hold_all(self, found: Noteworthy) -> None:
+        """Puts holds on record that were found in columns."""
+        held, gates, count = found.held, [gate.value for gate in found.gates], len(found.gates)
+        if not count:
+            return
+        for name, gate in zip(held.names, gates, strict=True):
+            self.state.hold_at(self.state.topics[name], gate)
+        measured, limit, margin, eligible_at = found.readings
+        digests = np.array([policy.digest for policy in held.policies], object)
+        self._record_holds({
+            "subject": held.names,
+            "gate": gates,
+            "measured": pa.array(measured, from_pandas=True),
+            "limit": pa.array(limit, from_pandas=True),
+            "margin": pa.array(margin, from_pandas=True),
+            "eligible_at": pa.array(eligible_at, mask=eligible_at == NEVER),
+            "trigger": ["tick"] * count,
+            "layout_epoch": [layout.epoch for layout in held.layouts],
+            "layout_digest": [layout.digest for layout in held.layouts],
+            "policy_digest": digests[held.policy_of],
+            "seq": held.scalars[Scalar.HOLD_SEQ] + 1,
         })  # fmt: skip
+
+    def _record_holds(self, columns: dict[str, Any]) -> None:
+        """More rows of `holds`, by subject; `columns` are those of `HOLD_SCHEMA` but what is the same in all."""
+        count = len(columns["subject"])
+        same = {"family": FAMILY, "since": self.now, "engine_version": ENGINE_VERSION}
+        arrays = [
+            pa.array(columns[field.name], field.type)
+            if field.name in columns
+            else pa.repeat(pa.scalar(same[field.name], field.type), count)
+            for field in HOLD_SCHEMA
+        ]
+        self.output.counts.holds += count
+        self.output.add_columns(HOLDS, pa.RecordBatch.from_arrays(arrays, schema=HOLD_SCHEMA).sort_by("subject"))
 
     def _decide(
         self, topic: TopicState, snapshot: TopicSnapshot, answer: Split | Merge, policy: EffectivePolicy
@@ -125,7 +159,13 @@ class Evaluation:
         identity = topic.decided(snapshot.layout.epoch, action, segments, snapshot.now)
         self.output.counts.decisions += 1
         self.output.add("decisions", {
-            **_identity(topic, snapshot, policy),
+            "family": FAMILY,
+            "subject": topic.name,
+            "trigger": snapshot.trigger,
+            "layout_epoch": snapshot.layout.epoch,
+            "policy_digest": policy.digest,
+            "inputs": snapshot_to_json(snapshot, topic.metadata_json or "{}", policy.override_json),
+            "engine_version": ENGINE_VERSION,
             "decision_id": identity,
             "action": action,
             "arguments": canonical_json({"segments": segments}),
@@ -156,15 +196,3 @@ def snapshot_of(topic: TopicState, loads: LoadTable, policy: EffectivePolicy, no
         failed_action=topic.failures.action,
         merge_depths=topic.merge_depths if policy.policy.explicit_lineage else None,
     )
-
-
-def _identity(topic: TopicState, snapshot: TopicSnapshot, policy: EffectivePolicy) -> dict[str, object]:
-    return {
-        "family": FAMILY,
-        "subject": topic.name,
-        "trigger": snapshot.trigger,
-        "layout_epoch": snapshot.layout.epoch,
-        "policy_digest": policy.digest,
-        "inputs": snapshot_to_json(snapshot, topic.metadata_json or "{}", policy.override_json),
-        "engine_version": ENGINE_VERSION,
-    }

@@ -39,7 +39,7 @@ from engine.autoscale.storing import (
 from engine.autoscale.topics import BucketState
 from engine.autoscale.topics_codec import TopicsPart, unpack_topics
 from engine.kernel.packed import Part, StoredPart
-from engine.kernel.records import Output
+from engine.kernel.records import LOAD, Output
 from engine.kernel.settings import EngineSettings
 from schemas.kafka import CONSUMER_EVENTS
 from schemas.messages import ConsumerEvent, PolicyEvent, Rejected, RejectReason
@@ -159,7 +159,7 @@ class AutoscaleBatch:
         )  # fmt: skip
         count_samples(self._output.counts, samples, owners, codes)
         if (loads := load_records(samples, owners, places, codes)) is not None:
-            self._output.add_loads(loads)
+            self._output.add_columns(LOAD, loads)
 
     def evaluate(self, is_tick: bool) -> None:
         """Evaluates what is due, or at a tick every topic."""

@@ -46,10 +46,14 @@ class Policies:
 
     def of(self, state: BucketState, topic: TopicState) -> EffectivePolicy:
         """The topic's effective policy as things stand. Total: an invalid combination is disabled by its resolution."""
-        namespace = (
-            state.namespace_policies.get(topic_parts(topic.name).full_namespace) if state.namespace_policies else None
-        )
-        own = topic.override.known_json() if topic.override else None
+        columns = topic.laid_out()
+        return self.of_name(state, topic.name, columns.override if columns else None)
+
+    def of_name(self, state: BucketState, topic: str, own: str | None) -> EffectivePolicy:
+        """The same of a topic by its name and its own override, JSON."""
+        namespace = None
+        if state.namespace_policies:
+            namespace = state.namespace_policies.get(topic_parts(topic).full_namespace)
         return self._of(state, namespace, own)
 
     def of_cluster(self, state: BucketState) -> EffectivePolicy:

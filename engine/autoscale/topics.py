@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from decisions.autoscale.clocks import Cooldowns, Failures, OpenDecision, not_after
 from decisions.topic.layout import SegmentLayout
+from engine.autoscale.layout_columns import LayoutColumns, layout_columns
 from engine.kernel.generations import Generations
 from schemas.ids import canonical_json, decision_id
 from schemas.metadata import AutoScalePolicyOverride, Profile, ScalableTopicMetadata
@@ -81,6 +82,8 @@ class TopicState:
     """The instant for which an extra tick was last asked."""
     observed_at: int | None = None
     """When the last decision ended as observed, if it did and nothing was decided or held since."""
+    columns: LayoutColumns | None = None
+    """The layout in columns. None: none is known, or an older release did not store them."""
 
     @cached_property
     def layout(self) -> SegmentLayout | None:
@@ -93,6 +96,12 @@ class TopicState:
     def active_ids(self) -> frozenset[int]:
         """Ids of the active segments; empty when no layout is known."""
         return frozenset(segment.segment_id for segment in self.layout.active) if self.layout else frozenset()
+
+    def laid_out(self) -> LayoutColumns | None:
+        """The layout in columns; None: none is known."""
+        if self.columns is None and self.layout is not None:
+            self.columns = layout_columns(self.layout, self.metadata_json or "", self.merge_depths)
+        return self.columns
 
     @property
     def override(self) -> AutoScalePolicyOverride | None:
@@ -205,6 +214,7 @@ class BucketState:
         topic.metadata_json = metadata_json
         topic.__dict__.pop("active_ids", None)
         topic.__dict__["layout"] = layout
+        topic.columns = layout_columns(layout, metadata_json, topic.merge_depths)
         self.layouts.change(topic.name)
 
     def end_of(self, name: str, now: int) -> Ended | None:

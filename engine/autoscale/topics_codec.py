@@ -15,10 +15,11 @@ from typing import Any
 import pydantic_core
 
 from decisions.autoscale.clocks import Cooldowns, Failures, OpenDecision
+from engine.autoscale.layout_columns import LayoutColumns
 from engine.autoscale.topics import BucketState, ConfiguredPolicy, Ended, Said, TopicState
 from engine.kernel.packed import StateError, StoredPart
 
-STATE_VERSION = 4
+STATE_VERSION = 5
 _LENGTH = struct.Struct(">I")
 
 
@@ -109,6 +110,7 @@ def pack_topic(topic: TopicState) -> bytes:
         "due": topic.due,
         "observed_at": topic.observed_at,
         "metadata": topic.metadata_json,
+        "columns": None if topic.columns is None else topic.columns.stored(),
         "flight": None
         if decision is None
         else {
@@ -124,9 +126,10 @@ def pack_topic(topic: TopicState) -> bytes:
 def unpack_topic(packed: bytes) -> TopicState:
     """The inverse of `pack_topic`; fields that a former release did not have are as in a new topic."""
     record: dict[str, Any] = pydantic_core.from_json(packed)
-    decision = record.pop("flight")
+    decision, columns = record.pop("flight"), record.pop("columns", None)
     return TopicState(
         metadata_json=record.pop("metadata"),
+        columns=None if columns is None else LayoutColumns.of_stored(columns),
         consumers={name: (kind, count) for name, (kind, count) in record.pop("consumers").items()},
         cooldowns=Cooldowns(record.pop("last_split_at"), record.pop("last_merge_at")),
         merge_depths={int(key): depth for key, depth in record.pop("merge_depths").items()},

@@ -62,6 +62,18 @@ LOAD_SCHEMA = pa.schema([
 ])  # fmt: skip
 """Accepted load records, the bulk of the output; instants are milliseconds."""
 
+HOLD_SCHEMA = pa.schema([
+    ("family", pa.string()), ("subject", pa.string()), ("gate", pa.string()), ("measured", pa.float64()),
+    ("limit", pa.float64()), ("margin", pa.float64()), ("eligible_at", pa.int64()), ("trigger", pa.string()),
+    ("since", pa.int64()), ("layout_epoch", pa.int64()), ("layout_digest", pa.string()), ("policy_digest", pa.string()),
+    ("engine_version", pa.string()), ("seq", pa.int64()),
+])  # fmt: skip
+"""Changed holds, of a whole fleet at one tick when its loads move; instants are milliseconds."""
+
+LOAD, HOLDS = "load", "holds"
+COLUMNS = {LOAD: LOAD_SCHEMA, HOLDS: HOLD_SCHEMA}
+"""Kinds of output that come in columns, with their schemas: rows of `segment_load` and of `holds`."""
+
 
 @dataclass
 class Counts:
@@ -87,18 +99,17 @@ class Output:
     """Everything that one bucket says in one batch. Rows are columns by name; instants are milliseconds.
 
     Where `give` is set, what has been gathered is given away whenever it is more than `MAX_CHUNK_BYTES`, and is then
-    no longer here: rows enter by `add` and `add_loads` only.
+    no longer here: rows enter by `add` and `add_columns` only.
     """
 
     give: Callable[[dict[str, bytes]], None] | None = None
     decisions: list[dict[str, Any]] = field(default_factory=list)
-    holds: list[dict[str, Any]] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
     dead_letters: list[dict[str, Any]] = field(default_factory=list)
     due: list[tuple[str, int]] = field(default_factory=list)
     """Subjects that ask for an evaluation before the next tick, and when."""
     counts: Counts = field(default_factory=Counts)
-    _loads: list[pa.RecordBatch] = field(default_factory=list)
+    _columns: dict[str, list[pa.RecordBatch]] = field(default_factory=lambda: {kind: [] for kind in COLUMNS})
     _gathered: int = 0
     """Bytes, about."""
 
@@ -107,17 +118,28 @@ class Output:
         getattr(self, kind).append(row)
         self._grow(sum(len(value) for value in row.values() if isinstance(value, str | bytes)))
 
-    def add_loads(self, loads: pa.RecordBatch) -> None:
-        """More accepted load records, `LOAD_SCHEMA`."""
-        self._loads.append(loads)
-        self._grow(loads.nbytes)
+    def add_columns(self, kind: str, rows: pa.RecordBatch) -> None:
+        """More rows of a kind of `COLUMNS`, by its schema."""
+        if rows.num_rows:
+            self._columns[kind].append(rows)
+            self._grow(rows.nbytes)
+
+    def columns(self, kind: str) -> pa.RecordBatch | None:
+        """The rows of a kind of `COLUMNS` that are here."""
+        if not self._columns[kind]:
+            return None
+        return pa.Table.from_batches(self._columns[kind], COLUMNS[kind]).combine_chunks().to_batches()[0]
 
     @property
     def loads(self) -> pa.RecordBatch | None:
         """The accepted load records that are here."""
-        if not self._loads:
-            return None
-        return pa.Table.from_batches(self._loads, LOAD_SCHEMA).combine_chunks().to_batches()[0]
+        return self.columns(LOAD)
+
+    @property
+    def holds(self) -> list[dict[str, Any]]:
+        """The changed holds that are here, row by row: for those who look at one bucket."""
+        rows = self.columns(HOLDS)
+        return [] if rows is None else rows.to_pylist()
 
     def bodies(self) -> dict[str, bytes]:
         """The rows of `OUTPUT_DDL`: a body for each kind that has something to say, and the counts."""
@@ -131,24 +153,24 @@ class Output:
         for kind in RARE:
             if rows := getattr(self, kind):
                 bodies[kind] = pydantic_core.to_json(rows, bytes_mode="base64")
-        if (loads := self.loads) is not None:
-            bodies[LOAD] = loads.serialize().to_pybytes()
+        for kind in COLUMNS:
+            if (columns := self.columns(kind)) is not None:
+                bodies[kind] = columns.serialize().to_pybytes()
         return bodies
 
     def _grow(self, by: int) -> None:
         self._gathered += by
         if self.give is not None and self._gathered > MAX_CHUNK_BYTES:
             self.give(self._rows())
-            for rows in (*(getattr(self, kind) for kind in RARE), self._loads):
+            for rows in (*(getattr(self, kind) for kind in RARE), *self._columns.values()):
                 rows.clear()
             self._gathered = 0
 
 
 OUTPUT_DDL = "kind STRING, body BINARY, now BIGINT"
-"""One row is a chunk of one kind of what a bucket says: rare kinds are JSON arrays, loads record batches of
-`LOAD_SCHEMA`."""
-LOAD = "load"
+"""One row is a chunk of one kind of what a bucket says: kinds of `RARE` are JSON arrays, kinds of `COLUMNS` record
+batches."""
 COUNTS = "counts"
 DUE = "due"
-RARE = ("decisions", "holds", "events", "dead_letters")
+RARE = ("decisions", "events", "dead_letters")
 """Kinds that are rows of the table of the same name."""

@@ -1,26 +1,31 @@
-"""A fleet at once: the same answer as `decide` topic by topic, binding gate included."""
+"""A fleet at once: the same answer as `decide` topic by topic, with the binding gate and what was measured at it."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
 
+import numpy as np
 import pytest
 
 from decisions.autoscale.decide import Hold, Merge, Split, decide
-from decisions.autoscale.fleet import GATES, HOLD, REASONS, SPLIT, decide_fleet, pack
+from decisions.autoscale.fleet import GATES, HOLD, NEVER, REASONS, SPLIT, decide_fleet, pack
+from decisions.autoscale.fleet_readings import binding_readings
 from decisions.autoscale.gates import PRECEDENCE, Gate
 from tests.decisions.snapshots import COLD, DEFAULT, NOW, PIP, load, random_snapshot, snapshot
 
 
 def answers_of(snapshots):
-    """What the fleet says, per snapshot in their order."""
+    """What the fleet says, per snapshot in their order; of a hold with what was measured."""
     fleet, places = pack(snapshots)
     answers, found = decide_fleet(fleet), [None] * len(snapshots)
+    held = np.flatnonzero(answers.action == HOLD)
+    readings = zip(*(column.tolist() for column in binding_readings(fleet.take(held), answers.gate[held])), strict=True)
+    reading_of = dict(zip(held.tolist(), readings, strict=True))
     for topic, place in enumerate(places):
         reason = REASONS[answers.reason[topic]]
         if answers.action[topic] == HOLD:
-            found[place] = ("hold", GATES[answers.gate[topic]].value)
+            found[place] = ("hold", GATES[answers.gate[topic]].value, *map(_or_none, reading_of[topic]))
         elif answers.action[topic] == SPLIT:
             found[place] = ("split", int(answers.segment[topic]), reason)
         else:
@@ -28,10 +33,15 @@ def answers_of(snapshots):
     return found
 
 
+def _or_none(value):
+    return None if value == NEVER or value != value else value
+
+
 def answer_of(one):
     answer = decide(one)
     if isinstance(answer, Hold):
-        return ("hold", answer.gate.value)
+        bound = answer.binding
+        return ("hold", answer.gate.value, bound.measured, bound.limit, bound.margin, bound.eligible_at)
     if isinstance(answer, Split):
         return ("split", answer.segment, answer.reason)
     assert isinstance(answer, Merge)
@@ -61,7 +71,7 @@ def test_an_empty_fleet_has_no_answers():
 
 def test_neighbours_in_the_columns_are_no_neighbours_in_the_hash_space():
     cold_ones = [snapshot(1, {0: load(COLD)}, policy) for policy in (PIP, DEFAULT) for _ in range(5)]
-    assert set(answers_of(cold_ones)) == {("hold", "split-thresholds")}
+    assert {answer[:2] for answer in answers_of(cold_ones)} == {("hold", "split-thresholds")}
 
 
 def test_the_longest_waits_mean_never_and_do_not_overflow():

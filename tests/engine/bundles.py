@@ -8,9 +8,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Literal
 
+import pyarrow as pa
 import pydantic_core
 
 from engine.kernel.packed import StateError, StoredPart
+from engine.kernel.records import HOLD_SCHEMA, HOLDS
 from schemas.base import Millis, Name, Rate, Wire
 from schemas.ids import canonical_json, digest
 from schemas.messages import OutcomeEvent, Rejected, RejectReason, register_messages
@@ -134,10 +136,11 @@ class BundlesBatch:
         bundle.gate = gate
         bundle.holds += 1
         self.output.counts.holds += 1
-        self.output.add("holds", {
+        row = {
             **self._identity(name, bundle), "gate": gate, "measured": bundle.rate, "limit": LIMIT,
-            "margin": bundle.rate - LIMIT, "eligible_at": None, "since": self.now, "gates": "[]", "seq": bundle.holds,
-        })  # fmt: skip
+            "margin": bundle.rate - LIMIT, "eligible_at": None, "since": self.now, "seq": bundle.holds,
+        }  # fmt: skip
+        self.output.add_columns(HOLDS, pa.RecordBatch.from_pylist([row], HOLD_SCHEMA))
 
     def _identity(self, name, bundle):
         return {

@@ -15,13 +15,14 @@ from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 
 from decisions.topic.layout import SegmentLayout
-from engine.autoscale import evaluation, topics
+from engine.autoscale import topics
 from engine.autoscale.family import LOADS, TOPICS
 from engine.autoscale.loads_codec import LOADS_VERSION
+from engine.autoscale.policies import Policies
 from engine.autoscale.topics_codec import STATE_VERSION, pack_topics, unpack_topics
 from engine.kernel.packed import Packed, StateError, StoredPart
 from schemas.snapshot import Snapshot
-from tests.engine.buckets import SETTINGS, Bucket, topics_of
+from tests.engine.buckets import SETTINGS, Bucket, loads_of, topics_of
 from tests.engine.records import TOPIC, configured, consumers, layout, outcome, policy, record, sent_by, stats, tick
 
 NOW = 1_763_660_000_000
@@ -428,8 +429,7 @@ def test_a_batch_stores_what_it_changed_and_a_log_that_outgrows_its_base_becomes
     assert one.counts.evaluations == len(names)
 
 
-def test_what_a_whole_fleet_has_to_say_is_said_at_the_tick_that_found_it_some_of_it_in_short(monkeypatch):
-    monkeypatch.setattr(evaluation, "MAX_HOLDS_PER_TICK", 4)
+def test_what_a_whole_fleet_has_to_say_is_on_record_in_full_at_the_tick_that_found_it():
     bucket = Bucket()
     names = [f"topic://acme/shop/t{number}" for number in range(10)]
     hot = [stats({0: 50_000.0}, NOW, topic=names[number]) for number in (1, 8)]
@@ -437,17 +437,15 @@ def test_what_a_whole_fleet_has_to_say_is_said_at_the_tick_that_found_it_some_of
     outputs = [bucket.batch(NOW + number, tick(number)) for number in range(1, 4)]
     assert [row["subject"] for row in outputs[0].decisions] == [names[1], names[8]]
     assert [len(output.holds) for output in outputs] == [8, 2, 0]
-    in_full = [row["subject"] for row in outputs[0].holds if "inputs" in row]
-    assert len(in_full) == 4
-    assert {(row["gate"], row["since"], row["seq"]) for row in outputs[0].holds} == {("load-missing", NOW + 1, 1)}
-    assert [row["gate"] for row in outputs[1].holds] == ["in-flight"] * 2
+    told = {(row["gate"], row["measured"], row["limit"], row["since"], row["seq"]) for row in outputs[0].holds}
+    assert told == {("load-missing", 1.0, 0.0, NOW + 1, 1)}
+    assert [(row["gate"], row["measured"]) for row in outputs[1].holds] == [("in-flight", 1.0)] * 2
     bucket.restart()
     assert {topic.hold_gate for topic in topics_of(bucket.packed).topics.values()} == {"load-missing", "in-flight"}
     assert not bucket.batch(NOW + 4, tick(4)).holds
 
 
-def test_a_reason_that_lasted_for_one_tick_only_is_on_record_with_its_time(monkeypatch):
-    monkeypatch.setattr(evaluation, "MAX_HOLDS_PER_TICK", 1)
+def test_a_reason_that_lasted_for_one_tick_only_is_on_record_with_its_time():
     bucket, names = Bucket(), [f"topic://acme/shop/t{number}" for number in range(6)]
     bucket.batch(NOW, *(layout(SegmentLayout.create(1, NOW - MINUTE), topic=name) for name in names))
     told = []
@@ -468,11 +466,12 @@ def test_state_of_the_first_version_is_read_and_stored_anew():
     bucket.packed = Packed(bytes.fromhex(old["fence"]), parts)
     output = bucket.batch(NOW + 3 * SECOND, stats({0: 52_000.0, 1: 200.0}, NOW + 3 * SECOND), configured(), tick(2))
     assert [row["gate"] for row in output.holds] == ["in-flight"]
-    inputs = json.loads(output.holds[0]["inputs"])
-    assert inputs["policy"]["maxSegments"] == 9
-    assert inputs["inFlight"]["decisionId"] == old["decisionId"]
-    assert inputs["loads"]["0"]["msgRateIn"] == 50_000.0
-    assert inputs["loads"]["0"]["seenAt"] == NOW + 3 * SECOND
+    state = topics_of(bucket.packed)
+    known = state.topics[TOPIC]
+    assert Policies().of(state, known).policy.max_segments == 9
+    assert known.open_decision.decision_id == old["decisionId"]
+    load = loads_of(bucket.packed).loads_of(TOPIC)[0]
+    assert (load.msg_rate_in, load.seen_at) == (50_000.0, NOW + 3 * SECOND)
     parts = bucket.packed.parts
     assert (parts[TOPICS].base[0], parts[LOADS].base[0]) == (STATE_VERSION, LOADS_VERSION)
     assert not parts[TOPICS].log

@@ -90,6 +90,12 @@ def layout_event(layout: dict[str, Any], seconds: float, cause: str = "created",
     return event("layout", body, seconds)
 
 
+def policy_event(seconds: float, scope: str = "cluster", **changed: Any) -> EventRow:
+    """By default what the job says at its start."""
+    body = {"v": 1, "type": "policy", "scope": scope, "profile": "default", "policy": POLICY, "at": millis(seconds)}
+    return event("policy", {**body, **changed}, seconds)
+
+
 def consumer_event(
     subscription: str, consumers: int, seconds: float, what: str = "registered", topic: str = ORDERS, **changed: Any
 ) -> EventRow:
@@ -123,7 +129,7 @@ def hold(seconds: float, gate: str = "split-load", seq: int = 1, **changed: Any)
     whole = {
         "family": "autoscale", "subject": ORDERS, "gate": gate, "measured": 0.5, "limit": 1.0, "margin": -0.5,
         "eligible_at": None, "trigger": "tick", "since": at(seconds), "layout_epoch": 0, "policy_digest": "p",
-        "inputs": json.dumps({"policy": POLICY}), "gates": "[]", "engine_version": "1", "batch_id": int(seconds),
+        "inputs": None, "gates": None, "layout_digest": "l", "engine_version": "1", "batch_id": int(seconds),
         "seq": seq, "day": at(seconds).date(),
     }  # fmt: skip
     return HoldRow(**{**whole, **changed})

@@ -20,6 +20,7 @@ from tests.lab.lake import (
     layout_json,
     load,
     outcome,
+    policy_event,
     write,
 )
 
@@ -49,7 +50,7 @@ def test_tables_that_are_made_later_are_picked_up(lake):
 
 
 def test_segments_follow_the_newest_layout_and_carry_their_load_relative_to_the_thresholds(lake):
-    write(lake, layout_event(WHOLE, 0), load(0, 20_000, 1), hold(1))
+    write(lake, policy_event(0), layout_event(WHOLE, 0), load(0, 20_000, 1))
     reader = LakeReader(lake)
     [segment] = reader.refresh(at(2)).topics[0].segments
     assert (segment.id, segment.start, segment.end, segment.overload, segment.is_cold) == (0, 0, 0xFFFF, 2.0, False)
@@ -67,6 +68,19 @@ def test_load_is_neither_hot_nor_cold_while_the_policy_is_unknown(lake):
     write(lake, layout_event(WHOLE, 0), load(0, 20_000, 1))
     [segment] = LakeReader(lake).refresh(at(2)).topics[0].segments
     assert (segment.overload, segment.is_cold) == (None, False)
+
+
+def test_load_stands_to_the_thresholds_of_the_topic_the_namespace_and_the_cluster_in_this_order(lake):
+    own = {**WHOLE, "autoScalePolicy": {"splitMsgRateInThreshold": 40_000.0, "splitMsgRateOutThreshold": 90_000.0}}
+    of_namespace = policy_event(1, "namespace", name="acme/shop", profile=None, policy={"splitMsgRateInThreshold": 5e3})
+    write(lake, policy_event(0), layout_event(WHOLE, 0), load(0, 20_000, 1), of_namespace)
+    reader = LakeReader(lake)
+    assert [one.overload for one in reader.refresh(at(2)).topics[0].segments] == [4.0]
+    write(lake, layout_event(own, 3, "policy"))
+    assert [one.overload for one in reader.refresh(at(4)).topics[0].segments] == [0.5]
+    removed = policy_event(5, "namespace", name="acme/shop", profile=None, policy=None)
+    write(lake, removed, layout_event(WHOLE, 6, "policy"))
+    assert [one.overload for one in reader.refresh(at(7)).topics[0].segments] == [2.0]
 
 
 def test_deleted_topics_leave_the_picture(lake):

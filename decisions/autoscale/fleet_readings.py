@@ -1,0 +1,217 @@
+"""What a fleet measured at its binding gates: the readings that `decide` would name, in columns.
+
+Stage: behind `decisions.autoscale.fleet`, for the topics whose gate has changed. A row of the table `holds` has what is
+told here. Each gate is one function below, of topics that it binds and that share a policy; a test compares them with
+`decide` topic by topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from decisions.autoscale.columns import GATES, NEVER, Bools, Fleet, Floats, Ints
+from decisions.autoscale.decide import MAX_BACKOFF_MS, MAX_DOUBLINGS
+from decisions.autoscale.gates import Gate
+from decisions.autoscale.policy import Policy
+from decisions.autoscale.rates import MAX_RATIO
+from decisions.kernel.readings import MAX_INSTANT_MS
+
+_EXACT_UP_TO = 2**61
+"""Longer waits do not fit 64 bits together with an instant: they are reckoned in Python's integers."""
+
+
+class FleetReadings(NamedTuple):
+    """A reading per topic, as `decisions.kernel.readings.Reading` has it."""
+
+    measured: Floats
+    """NaN: nothing is measured; the same of `limit` and `margin`."""
+    limit: Floats
+    margin: Floats
+    eligible_at: Ints
+    """`NEVER`: time alone does not open the gate."""
+
+
+def binding_readings(fleet: Fleet, gates: npt.NDArray[np.int8]) -> FleetReadings:
+    """What was measured at the gate that binds each topic; `gates` are those of `FleetAnswers`, and all are holds."""
+    found = _nothing(len(fleet))
+    ends = [*fleet.policy_starts, len(fleet)][1:]
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        for policy, start, end in zip(fleet.policies, fleet.policy_starts, ends, strict=True):
+            for code in np.unique(gates[start:end]).tolist():
+                topics = start + np.flatnonzero(gates[start:end] == code)
+                read = _READERS[GATES[code]](fleet.take(topics), policy)
+                for column, values in zip(found, read, strict=True):
+                    column[topics] = values
+    return found
+
+
+def _nothing(count: int) -> FleetReadings:
+    measured, limit, margin = (np.full(count, np.nan) for _ in range(3))
+    return FleetReadings(measured, limit, margin, np.full(count, NEVER, np.int64))
+
+
+def _above(measured: npt.NDArray[Any], limit: Any) -> FleetReadings:
+    """As `decisions.kernel.readings.above`."""
+    margin = np.asarray(measured - limit, np.float64)
+    return _nothing(len(measured))._replace(measured=measured, limit=limit + np.zeros(len(measured)), margin=margin)
+
+
+def _below(measured: npt.NDArray[Any], limit: Any) -> FleetReadings:
+    """As `decisions.kernel.readings.below` and `at_most`."""
+    margin = np.asarray(limit - measured, np.float64)
+    return _nothing(len(measured))._replace(measured=measured, limit=limit + np.zeros(len(measured)), margin=margin)
+
+
+def _waited(now: Ints, since: Ints, wait_ms: Any) -> FleetReadings:
+    """As `decisions.kernel.readings.waited`, of what has not passed."""
+    wait = wait_ms if np.max(wait_ms) <= _EXACT_UP_TO else np.asarray(wait_ms, object)
+    elapsed, end = now - since, since + wait
+    eligible_at = np.where(np.asarray(end > MAX_INSTANT_MS, np.bool_), NEVER, end).astype(np.int64)
+    limit = np.zeros(len(now)) + np.asarray(wait, np.float64)
+    return FleetReadings(elapsed.astype(np.float64), limit, np.asarray(elapsed - wait, np.float64), eligible_at)
+
+
+# The gates
+
+
+def _switched_off(fleet: Fleet, policy: Policy) -> FleetReadings:
+    return _nothing(len(fleet))
+
+
+def _in_flight(fleet: Fleet, policy: Policy) -> FleetReadings:
+    return _nothing(len(fleet))._replace(measured=(fleet.now - fleet.opened_at).astype(np.float64))
+
+
+def _retry_backoff(fleet: Fleet, policy: Policy) -> FleetReadings:
+    first = policy.retry_backoff_ms
+    if first >= MAX_BACKOFF_MS:
+        return _waited(fleet.now, fleet.failed_at, first)
+    pause = np.minimum(first << np.clip(fleet.failures - 1, 0, MAX_DOUBLINGS), MAX_BACKOFF_MS)
+    return _waited(fleet.now, fleet.failed_at, pause)
+
+
+def _max_segments(fleet: Fleet, policy: Policy) -> FleetReadings:
+    return _below(np.diff(fleet.offsets), policy.max_segments)
+
+
+def _split_cooldown(fleet: Fleet, policy: Policy) -> FleetReadings:
+    return _waited(fleet.now, fleet.last_split_at, policy.split_cooldown_ms)
+
+
+def _consumer_demand(fleet: Fleet, policy: Policy) -> FleetReadings:
+    return _above(fleet.required, np.diff(fleet.offsets))
+
+
+def _load_missing(fleet: Fleet, policy: Policy) -> FleetReadings:
+    return _below(np.add.reduceat(np.isnan(fleet.rates[0]).astype(np.int64), fleet.offsets[:-1]), 0)
+
+
+def _load_stale(fleet: Fleet, policy: Policy) -> FleetReadings:
+    seen = np.where(np.isnan(fleet.rates[0]), np.iinfo(np.int64).max, fleet.seen_at)
+    age = fleet.now - np.minimum.reduceat(seen, fleet.offsets[:-1])
+    return _below(age, policy.max_load_age_ms)
+
+
+def _split_thresholds(fleet: Fleet, policy: Policy) -> FleetReadings:
+    overload = np.where(_known(fleet, policy), _largest_ratio(fleet, policy.split_thresholds), -np.inf)
+    return _above(np.minimum(np.maximum.reduceat(overload, fleet.offsets[:-1]), MAX_RATIO), 1.0)
+
+
+def _unsplittable(fleet: Fleet, policy: Policy) -> FleetReadings:
+    return _above(np.ones(len(fleet)), 1.0)
+
+
+def _min_segments(fleet: Fleet, policy: Policy) -> FleetReadings:
+    return _above(np.diff(fleet.offsets), policy.min_segments)
+
+
+def _merge_cooldown(fleet: Fleet, policy: Policy) -> FleetReadings:
+    return _waited(fleet.now, fleet.last_merge_at, policy.merge_cooldown_ms)
+
+
+def _merge_consumers(fleet: Fleet, policy: Policy) -> FleetReadings:
+    return _above(np.diff(fleet.offsets), fleet.required)
+
+
+def _merge_thresholds(fleet: Fleet, policy: Policy) -> FleetReadings:
+    if 0.0 in policy.merge_thresholds:
+        heat = np.full(len(fleet.segment_ids), MAX_RATIO)
+    else:
+        heat = np.minimum(_largest_ratio(fleet, policy.merge_thresholds), MAX_RATIO)
+    known = _known(fleet, policy)
+    hotter = np.where(_pairs(fleet, known), np.maximum(heat, np.roll(heat, -1)), np.inf)
+    return _below(np.minimum.reduceat(hotter, fleet.offsets[:-1]), 1.0)
+
+
+def _max_dag_depth(fleet: Fleet, policy: Policy) -> FleetReadings:
+    depth = np.where(_cold_pairs(fleet, policy), _of_pairs(fleet.depths), np.iinfo(np.int64).max)
+    return _below(np.minimum.reduceat(depth, fleet.offsets[:-1]), policy.max_dag_depth)
+
+
+def _merge_window(fleet: Fleet, policy: Policy) -> FleetReadings:
+    may_merge = _cold_pairs(fleet, policy) & (_of_pairs(fleet.depths) < policy.max_dag_depth)
+    since = np.where(may_merge, _of_pairs(fleet.cold_since), np.iinfo(np.int64).max)
+    return _waited(fleet.now, np.minimum.reduceat(since, fleet.offsets[:-1]), policy.merge_window_ms)
+
+
+_READERS: Mapping[Gate, Callable[[Fleet, Policy], FleetReadings]] = {
+    Gate.INVALID_POLICY: _switched_off,
+    Gate.DISABLED: _switched_off,
+    Gate.IN_FLIGHT: _in_flight,
+    Gate.RETRY_BACKOFF: _retry_backoff,
+    Gate.MAX_SEGMENTS: _max_segments,
+    Gate.SPLIT_COOLDOWN: _split_cooldown,
+    Gate.CONSUMER_DEMAND: _consumer_demand,
+    Gate.LOAD_MISSING: _load_missing,
+    Gate.LOAD_STALE: _load_stale,
+    Gate.SPLIT_THRESHOLDS: _split_thresholds,
+    Gate.UNSPLITTABLE: _unsplittable,
+    Gate.MIN_SEGMENTS: _min_segments,
+    Gate.MERGE_COOLDOWN: _merge_cooldown,
+    Gate.MERGE_CONSUMERS: _merge_consumers,
+    Gate.MERGE_THRESHOLDS: _merge_thresholds,
+    Gate.MAX_DAG_DEPTH: _max_dag_depth,
+    Gate.MERGE_WINDOW: _merge_window,
+}
+
+# What the gates share, by segment
+
+
+def _known(fleet: Fleet, policy: Policy) -> Bools:
+    """Segments whose load is known and not too old to be trusted."""
+    known: Bools = ~np.isnan(fleet.rates[0])
+    if policy.max_load_age_ms:
+        oldest = fleet.now - min(policy.max_load_age_ms, _EXACT_UP_TO)
+        known &= fleet.seen_at >= np.repeat(oldest, np.diff(fleet.offsets))
+    return known
+
+
+def _pairs(fleet: Fleet, chosen: Bools) -> Bools:
+    """Segments that are chosen, and the next one of their topic with them."""
+    has_next = np.ones(len(chosen), np.bool_)
+    has_next[fleet.offsets[1:] - 1] = False
+    pairs: Bools = chosen & np.roll(chosen, -1) & has_next
+    return pairs
+
+
+def _cold_pairs(fleet: Fleet, policy: Policy) -> Bools:
+    cold = _known(fleet, policy)
+    for rate, limit in zip(fleet.rates, policy.merge_thresholds, strict=True):
+        cold &= rate < limit
+    return _pairs(fleet, cold)
+
+
+def _of_pairs(column: Ints) -> Ints:
+    """The larger value of each segment and the next."""
+    larger: Ints = np.maximum(column, np.roll(column, -1))
+    return larger
+
+
+def _largest_ratio(fleet: Fleet, limits: tuple[float, ...]) -> Floats:
+    ratios = [rate / limit for rate, limit in zip(fleet.rates, limits, strict=True)]
+    largest: Floats = np.maximum.reduce(ratios)
+    return largest

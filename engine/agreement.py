@@ -1,0 +1,105 @@
+"""Whether a decision or a hold on record agrees with a replayed state: what it was found on, and what was found.
+
+Stage: under `engine.replay`. A decision carries its whole snapshot. A hold is worked out again, and has to come out the
+same: gate, measured, limit, margin and when it could pass. When a load was last seen is in no table where its samples
+were suppressed: a load that is too old by what is on record may have been fresh then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from itertools import product
+from typing import Any
+
+from decisions.autoscale.decide import decide
+from decisions.autoscale.gates import Gate
+from decisions.autoscale.snapshot import Load, TopicSnapshot, snapshot_to_wire
+from decisions.kernel.answers import Hold
+from schemas.snapshot import Snapshot
+
+_MAX_UNCERTAIN = 6
+"""Of that many loads it is tried which were fresh; of more it cannot be told."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+Difference = tuple[str, object, object]
+"""What, as it is on record, and as it is in the replay."""
+
+
+def inputs_differ(inputs: str, replayed: TopicSnapshot, same_policy: bool) -> list[Difference]:
+    """What of a snapshot on record, JSON, is otherwise in the replay."""
+    saw = _compared(Snapshot.model_validate_json(inputs), same_policy)
+    has = _compared(snapshot_to_wire(replayed), same_policy)
+    return [(field, saw[field], has[field]) for field in saw if saw[field] != has[field]]
+
+
+def hold_differs(row: Mapping[str, Any], replayed: TopicSnapshot, layout_digest: str) -> list[Difference]:
+    """What of a row of `holds` is otherwise in the replay, whose policy is the same."""
+    said = _said(row)
+    found = [
+        ("layout_epoch", row["layout_epoch"], replayed.layout.epoch),
+        ("layout", row["layout_digest"], layout_digest),
+    ]
+    differing = [one for one in found if one[1] != one[2]]
+    if differing:
+        return differing
+    first: dict[str, object] | None = None
+    for snapshot in _may_have_been(replayed):
+        answer = _answer(snapshot)
+        if _agrees(said, answer):
+            return []
+        first = first or answer
+    if first is None:
+        return []
+    return [(field, said[field], first[field]) for field in said if said[field] != first[field]]
+
+
+def _said(row: Mapping[str, Any]) -> dict[str, object]:
+    eligible_at = row["eligible_at"]
+    at = None if eligible_at is None else (eligible_at - _EPOCH) // timedelta(milliseconds=1)
+    return {**{name: row[name] for name in ("gate", "measured", "limit", "margin")}, "eligible_at": at}
+
+
+def _answer(snapshot: TopicSnapshot) -> dict[str, object]:
+    answer = decide(snapshot)
+    if not isinstance(answer, Hold):
+        return {"gate": answer.action, **dict.fromkeys(("measured", "limit", "margin", "eligible_at"))}
+    bound = answer.binding
+    return {
+        "gate": bound.gate.value, "measured": bound.measured, "limit": bound.limit, "margin": bound.margin,
+        "eligible_at": bound.eligible_at,
+    }  # fmt: skip
+
+
+def _agrees(said: Mapping[str, Any], answer: Mapping[str, Any]) -> bool:
+    if said["gate"] == answer["gate"] == Gate.LOAD_STALE.value:
+        return bool(said["limit"] == answer["limit"] < said["measured"] <= answer["measured"])
+    return said == answer
+
+
+def _may_have_been(replayed: TopicSnapshot) -> Iterator[TopicSnapshot]:
+    """The snapshots that the job may have had: with those loads fresh that are too old by what is on record."""
+    oldest, loads = replayed.now - replayed.policy.max_load_age_ms, replayed.loads
+    is_judged = replayed.policy.max_load_age_ms > 0
+    uncertain = [number for number, load in loads.items() if is_judged and load.last_seen_at < oldest]
+    if len(uncertain) > _MAX_UNCERTAIN:
+        return
+    for are_fresh in product((True, False), repeat=len(uncertain)):
+        fresh: dict[int, Load] = {
+            number: replace(loads[number], seen_at=replayed.now)
+            for number, is_fresh in zip(uncertain, are_fresh, strict=True)
+            if is_fresh
+        }
+        yield replace(replayed, loads={**loads, **fresh}) if fresh else replayed
+
+
+def _compared(snapshot: Snapshot, same_policy: bool) -> dict[str, Any]:
+    """What of a snapshot has to agree: not the policy, which settings may have changed since and which is no state."""
+    fields = snapshot.model_dump(exclude={"policy"}, by_alias=True)
+    for load in fields["loads"].values():
+        del load["seenAt"]
+        if not same_policy:
+            del load["coldSince"]
+    if not same_policy:
+        del fields["mergeDepths"]
+    return fields

@@ -1,0 +1,224 @@
+"""The columns of a bucket's topics: what each brings to its fleet, side by side, one row or some segments a topic.
+
+Stage: under `engine.autoscale.fleet_view`, which keeps them between ticks. Nothing here walks topics one by one but
+`columns_of`, once for each topic that has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+from itertools import chain
+
+import numpy as np
+import numpy.typing as npt
+
+from decisions.autoscale.clocks import NEVER as NO_INSTANT
+from decisions.autoscale.columns import (
+    ANY_ACTION,
+    GATES,
+    NEVER,
+    ONLY_MERGE,
+    ONLY_SPLIT,
+    Bools,
+    Fleet,
+    Ints,
+    segments_of,
+)
+from decisions.autoscale.snapshot import MANAGED
+from engine.autoscale.layout_columns import SEGMENT, LayoutColumns
+from engine.autoscale.loads import LoadTable
+from engine.autoscale.policies import EffectivePolicy
+from engine.autoscale.topics import TopicState
+from schemas.metadata import RATES
+
+_FAILED_ACTIONS = {None: ANY_ACTION, "split": ONLY_SPLIT, "merge": ONLY_MERGE}
+_GATE_CODE = {gate.value: code for code, gate in enumerate(GATES)}
+NO_GATE = -2
+"""For a topic that has no hold on record: differs from every gate, and from the -1 of an action."""
+
+
+class Scalar(IntEnum):
+    """The numbers that a topic brings; rows of `FleetColumns.scalars`."""
+
+    REQUIRED = 0
+    LAST_SPLIT_AT = 1
+    LAST_MERGE_AT = 2
+    OPENED_AT = 3
+    FAILURES = 4
+    FAILED_AT = 5
+    FAILED_ACTION = 6
+    HOLD_GATE = 7
+    HOLD_SEQ = 8
+    OBSERVED_AT = 9
+    SINCE = 10
+
+
+_CLOCKS = [
+    Scalar.LAST_SPLIT_AT, Scalar.LAST_MERGE_AT, Scalar.OPENED_AT, Scalar.FAILED_AT, Scalar.OBSERVED_AT, Scalar.SINCE
+]  # fmt: skip
+
+
+@dataclass
+class FleetColumns:
+    """Topics side by side, those of one policy together."""
+
+    names: list[str]
+    layouts: list[LayoutColumns]
+    policies: list[EffectivePolicy]
+    policy_of: Ints
+    """By topic, the place of its policy in `policies`; ascending."""
+    scalars: Ints
+    """A row for each `Scalar`, a column for each topic."""
+    offsets: Ints
+    """As in `Fleet`."""
+    segments: npt.NDArray[np.void]
+    """`SEGMENT` of every active segment."""
+    rows: Ints
+    """Of the load table; -1 where a segment has none."""
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """Where each topic is."""
+        return {name: place for place, name in enumerate(self.names)}
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def ahead_of(self, now: int) -> list[str]:
+        """Topics with a clock that is ahead of `now`."""
+        if not len(self):
+            return []
+        newest = self.scalars[_CLOCKS].max(axis=0)
+        return [self.names[place] for place in np.flatnonzero(newest > now).tolist()]
+
+    def take(self, topics: Ints) -> FleetColumns:
+        """Some of the topics, in any order that keeps those of one policy together."""
+        segments, places = segments_of(self.offsets, topics), topics.tolist()
+        counts = np.diff(self.offsets)[topics]
+        return FleetColumns(
+            [self.names[place] for place in places],
+            [self.layouts[place] for place in places],
+            self.policies,
+            self.policy_of[topics],
+            self.scalars[:, topics],
+            np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+            self.segments[segments],
+            self.rows[segments],
+        )
+
+    def with_more(self, more: FleetColumns) -> FleetColumns:
+        """These topics and others beside them."""
+        used = [(of, of.policies[place]) for of in (self, more) for place in np.unique(of.policy_of).tolist()]
+        policies = {policy.digest: policy for _, policy in used}
+        place_of = {digest: place for place, digest in enumerate(policies)}
+        codes = [
+            np.array([place_of.get(policy.digest, -1) for policy in of.policies], np.int64)[of.policy_of]
+            for of in (self, more)
+            if len(of)
+        ]
+        together = FleetColumns(
+            self.names + more.names,
+            self.layouts + more.layouts,
+            list(policies.values()),
+            np.concatenate([np.zeros(0, np.int64), *codes]),
+            np.concatenate([self.scalars, more.scalars], axis=1),
+            np.concatenate([self.offsets, more.offsets[1:] + self.offsets[-1]]),
+            np.concatenate([self.segments, more.segments]),
+            np.concatenate([self.rows, more.rows]),
+        )
+        return together.take(np.argsort(together.policy_of, kind="stable"))
+
+    def fleet(self, now: int, loads: LoadTable) -> Fleet:
+        """The columns with the loads as they are at `now`, milliseconds."""
+        rows, counts = self.rows, np.diff(self.offsets)
+        policies = [policy.policy for policy in self.policies]
+        missing: Bools = rows < 0
+        if len(loads.modified_at):
+            modified_at = np.where(missing, NO_INSTANT, loads.modified_at[rows])
+            missing = modified_at == NO_INSTANT
+            cold_since, seen_at = loads.cold_since[rows], loads.seen_at[rows]
+            by_threshold = self._by_policy([policy.cold_since_threshold for policy in policies], counts)
+            since = np.where(by_threshold & (cold_since != NO_INSTANT), cold_since, modified_at)
+            rates = [np.where(missing, np.nan, loads.rates[rows, column]) for column in range(len(RATES))]
+        else:
+            seen_at = since = np.zeros(len(rows), np.int64)
+            rates = [np.full(len(rows), np.nan)] * len(RATES)
+        keeps_depth = self._by_policy([policy.explicit_lineage for policy in policies], counts)
+        required, last_split_at, last_merge_at, opened_at, failures, failed_at, failed_action, *_ = self.scalars
+        return Fleet(
+            policies,
+            np.searchsorted(self.policy_of, np.arange(len(policies))).tolist(),
+            self.offsets,
+            np.full(len(self), now, np.int64),
+            np.zeros(len(self), np.bool_),
+            required,
+            last_split_at,
+            last_merge_at,
+            opened_at,
+            failures,
+            failed_at,
+            failed_action.astype(np.int8),
+            self.segments["id"],
+            self.segments["is_single_hash"],
+            (rates[0], rates[1], rates[2], rates[3]),
+            np.where(missing, NEVER, seen_at),
+            np.where(missing, NEVER, since),
+            np.where(keeps_depth, self.segments["kept"], self.segments["shown"]).astype(np.int64),
+        )
+
+    def _by_policy(self, values: Sequence[bool], counts: Ints) -> Bools:
+        """What holds for each segment, by the policy of its topic."""
+        return np.repeat(np.array(values, np.bool_)[self.policy_of], counts)
+
+
+def columns_of(
+    topics: Sequence[TopicState], policy_of: Callable[[TopicState], EffectivePolicy], loads: LoadTable
+) -> FleetColumns:
+    """The columns of topics whose layouts are known."""
+    layouts = [laid_out for topic in topics if (laid_out := topic.laid_out()) is not None]
+    policies: dict[str, EffectivePolicy] = {}
+    codes: dict[str, int] = {}
+    policy_codes = np.zeros(len(topics), np.int64)
+    for place, topic in enumerate(topics):
+        policy = policy_of(topic)
+        policies.setdefault(policy.digest, policy)
+        policy_codes[place] = codes.setdefault(policy.digest, len(codes))
+    segments = np.frombuffer(b"".join([layout.segments for layout in layouts]), SEGMENT)
+    counts = np.fromiter((len(layout.segments) for layout in layouts), np.int64, len(layouts)) // SEGMENT.itemsize
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    ids, bounds, index = segments["id"].tolist(), offsets.tolist(), loads.index
+    rows = chain.from_iterable(
+        index.known_rows(topic.name, ids[start:end])
+        for topic, start, end in zip(topics, bounds, bounds[1:], strict=False)
+    )
+    columns = FleetColumns(
+        [topic.name for topic in topics], layouts, list(policies.values()), policy_codes, scalars_of(topics), offsets,
+        segments, np.fromiter(rows, np.int64, len(segments)),
+    )  # fmt: skip
+    return columns if len(policies) < 2 else columns.take(np.argsort(policy_codes, kind="stable"))
+
+
+def scalars_of(topics: Sequence[TopicState]) -> Ints:
+    """A row for each `Scalar`, a column for each topic."""
+    never = NEVER
+    columns: list[list[int]] = [
+        [_required(topic) if topic.consumers else 0 for topic in topics],
+        [never if (at := topic.cooldowns[0]) is None else at for topic in topics],
+        [never if (at := topic.cooldowns[1]) is None else at for topic in topics],
+        [never if (one := topic.open_decision) is None else one.since for topic in topics],
+        [topic.failures[0] for topic in topics],
+        [never if (at := topic.failures[1]) is None else at for topic in topics],
+        [_FAILED_ACTIONS[topic.failures[2]] for topic in topics],
+        [NO_GATE if (gate := topic.hold_gate) is None else _GATE_CODE.get(gate, NO_GATE) for topic in topics],
+        [topic.hold_seq for topic in topics],
+        [never if (at := topic.observed_at) is None else at for topic in topics],
+        [topic.since for topic in topics],
+    ]
+    return np.array(columns, np.int64).reshape(len(Scalar), len(topics))
+
+
+def _required(topic: TopicState) -> int:
+    return max((count for kind, count in topic.consumers.values() if kind in MANAGED), default=0)
