@@ -101,7 +101,7 @@ class BucketReplay:
         name = row["subject"]
         if self._has_to_agree(row, batch):
             topic = self.state.topics.get(name)
-            if topic is None or topic.layout is None:
+            if topic is None or topic.known is None:
                 raise RebuildError(f"{_which(kind, row, batch)} is of a topic without a layout in `events`")
             policy = self._policies.of(self.state, topic)
             same_policy = policy.digest == row["policy_digest"]
@@ -110,7 +110,7 @@ class BucketReplay:
             if row["inputs"] is not None:
                 differing = inputs_differ(row["inputs"], replayed, same_policy)
             elif same_policy and row["layout_digest"] is not None:
-                layout = topic.laid_out()
+                layout = topic.known
                 differing = hold_differs(row, replayed, layout.digest if layout else "")
             if differing:
                 told = "; ".join(f"{field} was {_cut(then)}, is now {_cut(now)}" for field, then, now in differing)

@@ -64,7 +64,7 @@ def topic_view(packed: Packed, topic: str) -> dict[str, Any] | None:
     policy = Policies().of(state, known)
     return {
         "topic": topic,
-        "layout": None if known.metadata_json is None else json.loads(known.metadata_json),
+        "layout": None if known.known is None else json.loads(known.known.metadata_json),
         "consumers": {name: {"type": kind, "count": count} for name, (kind, count) in sorted(known.consumers.items())},
         "lastSplitAt": known.cooldowns.last_split_at,
         "lastMergeAt": known.cooldowns.last_merge_at,

@@ -14,6 +14,8 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
+from msgspec.structs import replace as replace_segment
+
 from decisions.topic import lineage
 from decisions.topic.segment import NOT_SEALED, Segment, SegmentState
 from schemas.base import MAX_SEGMENT_ID
@@ -133,7 +135,7 @@ class SegmentLayout:
         child = Segment(
             lower, parent.start, middle, parent_ids=(segment_id,), created_at_epoch=self.epoch + 1, created_at_ms=now_ms
         )
-        children = (child, replace(child, segment_id=upper, start=middle + 1, end=parent.end))
+        children = (child, replace_segment(child, segment_id=upper, start=middle + 1, end=parent.end))
         return self._successor([self._sealed(parent, (lower, upper), now_ms), *children], upper + 1)
 
     def merge_segments(self, first_id: int, second_id: int, now_ms: int) -> SegmentLayout:
@@ -160,7 +162,7 @@ class SegmentLayout:
         kept = {number: segment for number, segment in self.segments.items() if number != segment_id}
         for number, relative in kept.items():
             if segment_id in relative.parent_ids or segment_id in relative.child_ids:
-                kept[number] = replace(
+                kept[number] = replace_segment(
                     relative,
                     parent_ids=tuple(i for i in relative.parent_ids if i != segment_id),
                     child_ids=tuple(i for i in relative.child_ids if i != segment_id),
@@ -203,7 +205,7 @@ class SegmentLayout:
         return found
 
     def _sealed(self, segment: Segment, children: tuple[int, ...], now_ms: int) -> Segment:
-        return replace(
+        return replace_segment(
             segment, state=SegmentState.SEALED, child_ids=children, sealed_at_epoch=self.epoch + 1, sealed_at_ms=now_ms
         )
 

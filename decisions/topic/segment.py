@@ -5,9 +5,10 @@ Stage: under `decisions.topic.lineage` and `decisions.topic.layout`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
+
+import msgspec
 
 from decisions.topic.names import segment_descriptor, segment_topic_name
 
@@ -22,9 +23,11 @@ class SegmentState(str, Enum):
     SEALED = "SEALED"
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """One segment of the DAG (PIP-468 "SegmentInfo"): hashes `start..end`, both inclusive."""
+class Segment(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One segment of the DAG (PIP-468 "SegmentInfo"): hashes `start..end`, both inclusive.
+
+    Fields in this order are how segments are stored (`engine.autoscale.layouts`).
+    """
 
     segment_id: int
     start: int

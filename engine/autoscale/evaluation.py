@@ -65,7 +65,7 @@ class Evaluation:
         held: list[tuple[TopicState, EffectivePolicy, TopicSnapshot, Reading[Gate]]] = []
         for name in sorted(by_tick | by_consumer):
             topic = self.state.topics.get(name)
-            if topic is None or topic.layout is None:
+            if topic is None or topic.known is None:
                 continue
             counts.evaluations += not is_tick
             policy = self.policies.of(self.state, topic)
@@ -107,7 +107,7 @@ class Evaluation:
             "eligible_at": [reading.eligible_at for reading in readings],
             "trigger": [snapshot.trigger for _, _, snapshot, _ in held],
             "layout_epoch": [snapshot.layout.epoch for _, _, snapshot, _ in held],
-            "layout_digest": [None if (one := topic.laid_out()) is None else one.digest for topic, *_ in held],
+            "layout_digest": [None if (one := topic.known) is None else one.digest for topic, *_ in held],
             "policy_digest": [policy.digest for _, policy, *_ in held],
             "seq": [topic.hold_seq for topic, *_ in held],
         })  # fmt: skip

@@ -27,6 +27,7 @@ from engine.autoscale.parsing import READINGS, NewLayout, Taken, TopicDeleted
 from engine.autoscale.policies import Policies
 from engine.autoscale.recording import count_samples, load_records
 from engine.autoscale.routes import Routes
+from engine.autoscale.repeats import are_known_consumers, is_known_layout
 from engine.autoscale.samples import SampleColumns, Samples
 from engine.autoscale.storing import (
     store_consumers,
@@ -43,6 +44,7 @@ from engine.kernel.records import LOAD, Output
 from engine.kernel.settings import EngineSettings
 from schemas.kafka import CONSUMER_EVENTS
 from schemas.messages import ConsumerEvent, PolicyEvent, Rejected, RejectReason
+from schemas.plain_events import PlainConsumerEvent, PlainEvent, PlainLayoutEvent
 
 TOPICS, LOADS = "topics", "loads"
 
@@ -103,11 +105,17 @@ class AutoscaleBatch:
         self._due_by_tick: set[str] = set()
         """Topics that a tick of their own has reached."""
 
+    def is_known(self, plain: PlainEvent) -> bool:
+        """Whether a snapshot repeats what is known."""
+        if isinstance(plain, PlainLayoutEvent):
+            return is_known_layout(self._state, plain)
+        return are_known_consumers(self._state, plain)
+
     def refuse(self, taken: Taken) -> Rejected | None:
         """Why a parsed message is not accepted as things stand."""
         if isinstance(taken, PolicyEvent):
             return refuse_policy(self._state, taken)
-        if not isinstance(taken, ConsumerEvent):
+        if not isinstance(taken, ConsumerEvent | PlainConsumerEvent):
             return None
         refused = refuse_consumers(self._state, taken, self._now)
         if refused is not None and refused.reason is RejectReason.UNKNOWN_TOPIC and not self._has_made_room:
@@ -125,7 +133,7 @@ class AutoscaleBatch:
         elif isinstance(taken, TopicDeleted):
             topic = taken.event.topic
             is_due = store_deletion(state, loads, taken, news_of_deletion(state, taken, now), now)
-        elif isinstance(taken, ConsumerEvent):
+        elif isinstance(taken, ConsumerEvent | PlainConsumerEvent):
             topic = taken.topic
             is_due = store_consumers(state, loads, taken, news_of_consumers(state, taken, now), now)
         elif isinstance(taken, PolicyEvent):

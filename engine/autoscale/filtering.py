@@ -16,10 +16,10 @@ from decisions.autoscale.clocks import NEVER, OpenDecision, are_stale_samples
 from decisions.autoscale.significance import accept_causes
 from engine.autoscale.lives import Life, life_of_consumers, life_of_deletion, life_of_layout
 from engine.autoscale.loads import STALE, LoadTable, Origins
-from engine.autoscale.parsing import NewLayout, TopicDeleted
+from engine.autoscale.parsing import ConsumerAnnouncement, NewLayout, TopicDeleted
 from engine.autoscale.policies import EffectivePolicy
 from engine.autoscale.topics import BucketState
-from schemas.messages import ConsumerEvent, OutcomeEvent, PolicyEvent, Rejected, RejectReason
+from schemas.messages import OutcomeEvent, PolicyEvent, Rejected, RejectReason
 
 MAX_TOPICS_WITHOUT_LAYOUT = 10_000
 """Topics whose consumers a bucket knows before their layouts: anybody could name ever more of them."""
@@ -42,7 +42,7 @@ class News(Enum):
     BEGINS = "it is taken over, and a life of its topic begins with it"
 
 
-def refuse_consumers(state: BucketState, event: ConsumerEvent, now: int) -> Rejected | None:
+def refuse_consumers(state: BucketState, event: ConsumerAnnouncement, now: int) -> Rejected | None:
     """Consumers of an unknown topic are refused while too many topics wait for their layouts, and those of ever more
     subscriptions of one topic are."""
     known = state.topics.get(event.topic)
@@ -74,9 +74,9 @@ def news_of_layout(state: BucketState, new: NewLayout, now: int) -> News:
         return News.NOTHING
     if known is None or life is Life.LATER:
         return News.BEGINS
-    if known.layout and known.layout.epoch > event.layout.epoch:
+    if known.known and known.known.epoch > new.layout.epoch:
         return News.NOTHING
-    return News.ITS_SENDER if known.metadata_json == new.metadata_json else News.ALL
+    return News.ITS_SENDER if known.known and known.known.digest == new.read.digest else News.ALL
 
 
 def news_of_deletion(state: BucketState, gone: TopicDeleted, now: int) -> News:
@@ -86,7 +86,7 @@ def news_of_deletion(state: BucketState, gone: TopicDeleted, now: int) -> News:
     return News.NOTHING if late or life_of_deletion(state, gone, now) is Life.EARLIER else News.ALL
 
 
-def news_of_consumers(state: BucketState, event: ConsumerEvent, now: int) -> News:
+def news_of_consumers(state: BucketState, event: ConsumerAnnouncement, now: int) -> News:
     """A count of consumers is news unless its life is an earlier one, or its sender, or it is the same."""
     known, life = state.topics.get(event.topic), life_of_consumers(state, event, now)
     newest = known.consumers_sender if known else 0

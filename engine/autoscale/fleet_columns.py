@@ -28,7 +28,7 @@ from decisions.autoscale.columns import (
     segments_of,
 )
 from decisions.autoscale.snapshot import MANAGED
-from engine.autoscale.layout_columns import SEGMENT, LayoutColumns
+from engine.autoscale.layouts import SEGMENT, KnownLayout
 from engine.autoscale.loads import LoadTable
 from engine.autoscale.policies import EffectivePolicy
 from engine.autoscale.topics import TopicState
@@ -66,7 +66,7 @@ class FleetColumns:
     """Topics side by side, those of one policy together."""
 
     names: list[str]
-    layouts: list[LayoutColumns]
+    layouts: list[KnownLayout]
     policies: list[EffectivePolicy]
     policy_of: Ints
     """By topic, the place of its policy in `policies`; ascending."""
@@ -178,7 +178,7 @@ def columns_of(
     topics: Sequence[TopicState], policy_of: Callable[[TopicState], EffectivePolicy], loads: LoadTable
 ) -> FleetColumns:
     """The columns of topics whose layouts are known."""
-    layouts = [laid_out for topic in topics if (laid_out := topic.laid_out()) is not None]
+    layouts = [topic.known for topic in topics if topic.known is not None]
     policies: dict[str, EffectivePolicy] = {}
     codes: dict[str, int] = {}
     policy_codes = np.zeros(len(topics), np.int64)

@@ -92,7 +92,7 @@ class FleetView:
         same: list[TopicState] = []
         for name in of_topics | of_rows:
             topic, place = topics.get(name), columns.places.get(name)
-            layout = None if topic is None else topic.laid_out()
+            layout = None if topic is None else topic.known
             if topic is not None and place is not None and layout is columns.layouts[place] and name not in of_rows:
                 same.append(topic)
                 continue
@@ -108,7 +108,7 @@ class FleetView:
             self._columns = columns.take(np.flatnonzero(kept)).with_more(self._laid_out(again))
 
     def _laid_out(self, topics: Iterable[TopicState]) -> FleetColumns:
-        known = [topic for topic in topics if topic.laid_out() is not None]
+        known = [topic for topic in topics if topic.known is not None]
         return columns_of(known, self._policy_of, self._loads)
 
     def _policy_of(self, topic: TopicState) -> EffectivePolicy:

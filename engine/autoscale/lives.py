@@ -13,9 +13,8 @@ from enum import Enum
 
 from decisions.topic.layout import SegmentLayout
 from decisions.topic.lineage import compare_lives
-from engine.autoscale.parsing import NewLayout, TopicDeleted
+from engine.autoscale.parsing import ConsumerAnnouncement, NewLayout, TopicDeleted
 from engine.autoscale.topics import BucketState, Ended, TopicState
-from schemas.messages import ConsumerEvent
 
 
 def began_with(layout: SegmentLayout) -> int | None:
@@ -38,10 +37,10 @@ def life_of_layout(state: BucketState, new: NewLayout, now: int) -> Life:
     life = _life(known, ended, event.topic_created_at, event.at, ended is not None and event.at < ended.at)
     if life is not Life.THIS or known is None:
         return life
-    if known.layout is None:
+    if known.known is None:
         return Life.LATER if _is_of_nobody(state, known, event.topic_created_at, now) else Life.THIS
     if event.topic_created_at is None or known.created_at is None:
-        return (Life.THIS, Life.LATER, Life.EARLIER)[compare_lives(known.layout.segments, new.layout.segments)]
+        return (Life.THIS, Life.LATER, Life.EARLIER)[compare_lives(known.known.layout.segments, new.layout.segments)]
     return Life.THIS
 
 
@@ -50,12 +49,12 @@ def life_of_deletion(state: BucketState, gone: TopicDeleted, now: int) -> Life:
     event, known = gone.event, state.topics.get(gone.event.topic)
     ended = state.end_of(event.topic, now)
     life = _life(known, ended, event.topic_created_at, event.at, ended is not None and event.at <= ended.at)
-    if life is Life.THIS and known is not None and known.layout and gone.layout and event.topic_created_at is None:
-        return Life.EARLIER if compare_lives(known.layout.segments, gone.layout.segments) < 0 else Life.THIS
+    if life is Life.THIS and known is not None and known.known and gone.layout and event.topic_created_at is None:
+        return Life.EARLIER if compare_lives(known.known.layout.segments, gone.layout.segments) < 0 else Life.THIS
     return life
 
 
-def life_of_consumers(state: BucketState, event: ConsumerEvent, now: int) -> Life:
+def life_of_consumers(state: BucketState, event: ConsumerAnnouncement, now: int) -> Life:
     """The life that a count of consumers is of."""
     known, ended = state.topics.get(event.topic), state.end_of(event.topic, now)
     life = _life(known, ended, event.topic_created_at, event.at, ended is not None and event.at <= ended.at)
@@ -78,7 +77,7 @@ def _life(known: TopicState | None, ended: Ended | None, created_at: int | None,
 
 def _is_of_nobody(state: BucketState, known: TopicState, created_at: int | None, now: int) -> bool:
     """Whether a topic without a layout is one whose layout will never come: of an unknown life before this one."""
-    if known.metadata_json is not None or (created_at is not None and known.created_at == created_at):
+    if known.known is not None or (created_at is not None and known.created_at == created_at):
         return False
     return state.waits_in_vain(known, now) or (
         created_at is not None and known.created_at is None and known.heard_at < created_at

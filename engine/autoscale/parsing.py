@@ -5,10 +5,12 @@ Stage: the first of a record's way (parse, filter, store, count, record), behind
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from decisions.topic.layout import LayoutError, SegmentLayout
+from engine.autoscale.layouts import ReadLayout, layout_of_model, plain_layout
 from engine.kernel.family import Reading
 from schemas.messages import (
     MAX_CLOCK_AHEAD_MS,
@@ -20,39 +22,61 @@ from schemas.messages import (
     RejectReason,
     SegmentStats,
 )
+from schemas.plain_events import PlainConsumerEvent, PlainLayoutEvent
 
 
-@dataclass(frozen=True)
+LayoutAnnouncement: TypeAlias = LayoutEvent | PlainLayoutEvent
+ConsumerAnnouncement: TypeAlias = ConsumerEvent | PlainConsumerEvent
+
+
+@dataclass(frozen=True, slots=True)
 class NewLayout:
-    """An announced layout: the event, the layout as the decisions see it, and its record as it is kept."""
+    """An announced layout: the event, and what it says."""
 
-    event: LayoutEvent
-    layout: SegmentLayout
-    metadata_json: str
+    event: LayoutAnnouncement
+    read: ReadLayout
+
+    @property
+    def layout(self) -> SegmentLayout:
+        """The layout as the decisions see it."""
+        return self.read.layout
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TopicDeleted:
     """The announcement that a topic is gone."""
 
-    event: LayoutEvent
+    event: LayoutAnnouncement
     layout: SegmentLayout | None
     """Its last layout; None where that is none."""
 
 
-Taken = NewLayout | TopicDeleted | ConsumerEvent | PolicyEvent | OutcomeEvent
+Taken = NewLayout | TopicDeleted | ConsumerAnnouncement | PolicyEvent | OutcomeEvent
 """What the family takes in, sample apart."""
 
 
-def read_layout(event: LayoutEvent, now: int) -> NewLayout | TopicDeleted | Rejected:
+def read_layout(event: LayoutEvent, now: int) -> NewLayout | TopicDeleted | Rejected | None:
     """The layout of an event, unless its active segments do not tile the hash space."""
+    return _of_layout(event, lambda: layout_of_model(event.layout))
+
+
+def read_plain_layout(event: PlainLayoutEvent, now: int) -> NewLayout | TopicDeleted | Rejected | None:
+    """The same of a plain event; None when its layout is not plain."""
+    return _of_layout(event, lambda: plain_layout(event.layout))
+
+
+def _of_layout(
+    event: LayoutAnnouncement, read: Callable[[], ReadLayout | None]
+) -> NewLayout | TopicDeleted | Rejected | None:  # fmt: skip
     try:
-        layout = SegmentLayout.from_metadata(event.layout)
+        found = read()
     except LayoutError as error:
         if event.cause == "deleted":
             return TopicDeleted(event, None)
         return Rejected(RejectReason.BAD_LAYOUT, str(error)[:500])
-    return TopicDeleted(event, layout) if event.cause == "deleted" else NewLayout(event, layout, event.layout.to_json())
+    if found is None:
+        return None
+    return TopicDeleted(event, found.layout) if event.cause == "deleted" else NewLayout(event, found)
 
 
 def read_sample(stats: SegmentStats, now: int) -> SegmentStats | Rejected:
@@ -71,6 +95,8 @@ def _as_it_is(message: Any, now: int) -> Any:
 
 READINGS: dict[type, Reading] = {
     LayoutEvent: read_layout,
+    PlainLayoutEvent: read_plain_layout,
+    PlainConsumerEvent: _as_it_is,
     SegmentStats: read_sample,
     ConsumerEvent: _as_it_is,
     PolicyEvent: _as_it_is,

@@ -46,8 +46,7 @@ class Policies:
 
     def of(self, state: BucketState, topic: TopicState) -> EffectivePolicy:
         """The topic's effective policy as things stand. Total: an invalid combination is disabled by its resolution."""
-        columns = topic.laid_out()
-        return self.of_name(state, topic.name, columns.override if columns else None)
+        return self.of_name(state, topic.name, topic.override)
 
     def of_name(self, state: BucketState, topic: str, own: str | None) -> EffectivePolicy:
         """The same of a topic by its name and its own override, JSON."""

@@ -97,7 +97,7 @@ class Routes:
         has_ended = topic is None and self.state.end_of(name, now) is not None
         wanted = [False] * len(segments) if has_ended else self._wanted(name, topic, segments)
         chosen = [i for i, keep in zip(segments, wanted, strict=True) if keep]
-        rows = self._rows_of(name, chosen, has_layout=topic is not None and topic.metadata_json is not None)
+        rows = self._rows_of(name, chosen, has_layout=topic is not None and topic.known is not None)
         route = Route(packed, rows, policy, topic.since if topic else 0)
         return route, None if len(chosen) == len(segments) and not has_ended else wanted
 
@@ -111,8 +111,8 @@ class Routes:
         return rows
 
     def _wanted(self, name: str, topic: TopicState | None, segments: Sequence[int]) -> list[bool]:
-        if topic is not None and topic.layout is not None:
-            active, newer = topic.active_ids, topic.layout.next_segment_id
+        if topic is not None and topic.known is not None:
+            active, newer = topic.active_ids, topic.known.next_segment_id
             return [i in active or newer <= i < newer + MAX_AHEAD for i in segments]
         has_row = [row != NO_ROW for row in self.loads.index.known_rows(name, segments)]
         return [True] * len(segments) if len(segments) - sum(has_row) <= self._room() else has_row
@@ -132,4 +132,4 @@ class Routes:
     def _unnamed(self) -> list[str]:
         """Topics with loads and without a layout."""
         topics = self.state.topics
-        return [name for name in self.loads.index.topics() if name not in topics or topics[name].metadata_json is None]
+        return [name for name in self.loads.index.topics() if name not in topics or topics[name].known is None]

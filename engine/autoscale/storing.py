@@ -21,10 +21,10 @@ from decisions.topic.lineage import merge_depths_after_layout
 from engine.autoscale.filtering import Codes, Floats, Ints, News, rounds, significant_samples
 from engine.autoscale.lives import began_with
 from engine.autoscale.loads import LoadTable, Origins
-from engine.autoscale.parsing import NewLayout, TopicDeleted
+from engine.autoscale.parsing import ConsumerAnnouncement, NewLayout, TopicDeleted
 from engine.autoscale.policies import Policies
 from engine.autoscale.topics import MAX_WAIT_FOR_LAYOUT_MS, BucketState, ConfiguredPolicy, Ended, Said, TopicState
-from schemas.messages import ConsumerEvent, OutcomeEvent, PolicyEvent
+from schemas.messages import OutcomeEvent, PolicyEvent
 
 
 def store_layout(
@@ -39,7 +39,7 @@ def store_layout(
         is_other = name in state.topics
         state.begin(name, new.event.topic_created_at, began_with(layout) if is_other else None, now)
     topic = state.topics[name]
-    if topic.metadata_json is None:
+    if topic.known is None:
         loads.forget_before(name, max(topic.since, now - MAX_WAIT_FOR_LAYOUT_MS))
     if topic.created_at is None and new.event.topic_created_at is not None:
         state.touch(name).created_at = new.event.topic_created_at
@@ -50,9 +50,10 @@ def store_layout(
     state.touch(name)
     override_before = topic.override
     follow_lineage(topic, layout, now)
-    state.set_layout(topic, new.metadata_json, layout)
-    known = loads.index.segments_of(name)
-    loads.keep_segments(name, [i for i in known if i in topic.active_ids or i >= layout.next_segment_id])
+    state.set_layout(topic, new.read.known(topic.merge_depths))
+    if reporting := loads.index.segments_of(name):
+        active = topic.active_ids
+        loads.keep_segments(name, [i for i in reporting if i in active or i >= layout.next_segment_id])
     if override_before != topic.override:
         loads.judge_coldness_again(name, policies.of(state, topic).merge_thresholds)
     topic.open_decision = open_after_layout(topic.open_decision, layout.epoch)
@@ -61,7 +62,7 @@ def store_layout(
 
 def follow_lineage(topic: TopicState, layout: SegmentLayout, now: int) -> None:
     """Keeps clocks and merge depths explicitly, from what was committed: the segments that `layout` adds."""
-    known = topic.layout.segments if topic.layout else {}
+    known = topic.known.layout.segments if topic.known else {}
     topic.cooldowns = cooldowns_after_layout(topic.cooldowns, known, layout, now)
     topic.merge_depths = merge_depths_after_layout(topic.merge_depths, known, layout.segments)
 
@@ -75,7 +76,7 @@ def store_deletion(state: BucketState, loads: LoadTable, gone: TopicDeleted, new
     return False
 
 
-def store_consumers(state: BucketState, loads: LoadTable, event: ConsumerEvent, news: News, now: int) -> bool:
+def store_consumers(state: BucketState, loads: LoadTable, event: ConsumerAnnouncement, news: News, now: int) -> bool:
     """The sessions of a subscription as they are now."""
     name, known, sender = event.topic, state.topics.get(event.topic), event.sender or 0
     if news is News.NOTHING or (known is None and event.event == "deleted"):
@@ -84,7 +85,7 @@ def store_consumers(state: BucketState, loads: LoadTable, event: ConsumerEvent, 
         known = state.begin(name, event.topic_created_at, None, now)
         loads.forget_before(name, known.since)
     assert known is not None
-    if known.metadata_json is None:
+    if known.known is None:
         state.touch(name).heard_at = now
     if sender > known.consumers_sender:
         state.touch(name).consumers_sender = sender
@@ -130,7 +131,7 @@ def store_outcome(state: BucketState, event: OutcomeEvent, decision: OpenDecisio
     topic = state.touch(event.topic)
     topic.failures = failures_after_outcome(topic.failures, decision.action, event.status, now)
     topic.observed_at = now if event.status == "observed" else None
-    topic.open_decision = open_after_outcome(decision, event.status, topic.layout.epoch if topic.layout else None)
+    topic.open_decision = open_after_outcome(decision, event.status, topic.known.epoch if topic.known else None)
     return True
 
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, NamedTuple
+
+import msgspec
 
 from decisions.autoscale.clocks import Cooldowns, Failures, OpenDecision, not_after
 from decisions.topic.layout import SegmentLayout
-from engine.autoscale.layout_columns import LayoutColumns, layout_columns
+from engine.autoscale.layouts import KnownLayout
 from engine.kernel.generations import Generations
 from schemas.ids import canonical_json, decision_id
-from schemas.metadata import AutoScalePolicyOverride, Profile, ScalableTopicMetadata
+from schemas.metadata import Profile
 
 MAX_DELETED = 1_000
 """Deleted topics of a bucket that are remembered, so that announcements that come late do not bring them back."""
@@ -48,9 +49,11 @@ class Said(NamedTuple):
     at: int
 
 
-@dataclass
-class TopicState:
-    """What is known of one topic; instants are milliseconds since 1970."""
+class TopicState(msgspec.Struct, array_like=True, gc=False):
+    """What is known of one topic; instants are milliseconds since 1970.
+
+    Stored as it is, fields in this order: a new one comes last, with a value for topics that were stored before it.
+    """
 
     name: str
     created_at: int | None = None
@@ -59,15 +62,15 @@ class TopicState:
     """The same by the job's clock: no load that was seen before is its. 0: it is not known."""
     heard_at: int = 0
     """Time of the batch with the newest announcement of consumers, as long as no layout has come."""
-    metadata_json: str | None = None
-    """The layout's record; as JSON, because ten segments are 3 kB so and 30 kB as models."""
-    consumers: dict[str, tuple[str, int]] = field(default_factory=dict)
+    known: KnownLayout | None = None
+    """The newest layout; None: none has come."""
+    consumers: dict[str, tuple[str, int]] = {}
     """Subscription to (type, sessions)."""
-    cooldowns: Cooldowns = field(default_factory=Cooldowns)
-    merge_depths: dict[int, int] = field(default_factory=dict)
+    cooldowns: Cooldowns = Cooldowns()
+    merge_depths: dict[int, int] = {}
     """Merges in the lineage of each segment, kept through pruning."""
     open_decision: OpenDecision | None = None
-    failures: Failures = field(default_factory=Failures)
+    failures: Failures = Failures()
     attempt_of: str | None = None
     """What the last decision was, and on which epoch; the same again is the next attempt."""
     attempts: int = 0
@@ -82,31 +85,26 @@ class TopicState:
     """The instant for which an extra tick was last asked."""
     observed_at: int | None = None
     """When the last decision ended as observed, if it did and nothing was decided or held since."""
-    columns: LayoutColumns | None = None
-    """The layout in columns. None: none is known, or an older release did not store them."""
-
-    @cached_property
-    def layout(self) -> SegmentLayout | None:
-        """The layout as the decisions see it; reset by `BucketState.set_layout`."""
-        if self.metadata_json is None:
-            return None
-        return SegmentLayout.from_metadata(ScalableTopicMetadata.model_validate_json(self.metadata_json))
-
-    @cached_property
-    def active_ids(self) -> frozenset[int]:
-        """Ids of the active segments; empty when no layout is known."""
-        return frozenset(segment.segment_id for segment in self.layout.active) if self.layout else frozenset()
-
-    def laid_out(self) -> LayoutColumns | None:
-        """The layout in columns; None: none is known."""
-        if self.columns is None and self.layout is not None:
-            self.columns = layout_columns(self.layout, self.metadata_json or "", self.merge_depths)
-        return self.columns
 
     @property
-    def override(self) -> AutoScalePolicyOverride | None:
-        """The topic's own policy override, which travels in its metadata."""
-        return self.layout.auto_scale_policy if self.layout else None
+    def layout(self) -> SegmentLayout | None:
+        """The layout as the decisions see it; read off its record, so not for what is asked of every topic."""
+        return None if self.known is None else self.known.layout
+
+    @property
+    def metadata_json(self) -> str | None:
+        """The layout's record in JSON; made on demand."""
+        return None if self.known is None else self.known.metadata_json
+
+    @property
+    def active_ids(self) -> frozenset[int]:
+        """Ids of the active segments; empty when no layout is known."""
+        return frozenset() if self.known is None else frozenset(self.known.active_ids)
+
+    @property
+    def override(self) -> str | None:
+        """The topic's own policy override, which travels in its metadata, JSON."""
+        return None if self.known is None else self.known.override
 
     def decided(self, epoch: int, action: str, segments: list[int], now: int) -> str:
         """A decision has been taken: it is open from `now` on. Answers its id."""
@@ -208,13 +206,10 @@ class BucketState:
         self.held.add(topic.name)
         self.changes.change(topic.name)
 
-    def set_layout(self, topic: TopicState, metadata_json: str, layout: SegmentLayout) -> None:
-        """Takes over a newer layout and the record that it was read off."""
-        self.without_layout -= topic.metadata_json is None
-        topic.metadata_json = metadata_json
-        topic.__dict__.pop("active_ids", None)
-        topic.__dict__["layout"] = layout
-        topic.columns = layout_columns(layout, metadata_json, topic.merge_depths)
+    def set_layout(self, topic: TopicState, known: KnownLayout) -> None:
+        """Takes over a newer layout."""
+        self.without_layout -= topic.known is None
+        topic.known = known
         self.layouts.change(topic.name)
 
     def end_of(self, name: str, now: int) -> Ended | None:
@@ -246,7 +241,7 @@ class BucketState:
 
     def waits_in_vain(self, topic: TopicState, now: int) -> bool:
         """Whether the layout of a topic has not come for too long."""
-        return topic.metadata_json is None and now - topic.heard_at > MAX_WAIT_FOR_LAYOUT_MS
+        return topic.known is None and now - topic.heard_at > MAX_WAIT_FOR_LAYOUT_MS
 
     def forget_waiting(self, now: int) -> None:
         """Forgets topics whose layouts have not come for too long."""
@@ -257,7 +252,7 @@ class BucketState:
         """Forgets a topic."""
         topic = self.topics.pop(name, None)
         if topic is not None:
-            self.without_layout -= topic.metadata_json is None
+            self.without_layout -= topic.known is None
             self.changed.add(name)
             self.changes.change(name)
             self.layouts.change(name)

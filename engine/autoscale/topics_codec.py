@@ -1,26 +1,30 @@
 """The state of topics as bytes and back: the stored part `topics`.
 
-Stage: between `engine.autoscale.topics` and the store. A base, and a log with the topics that a batch changed; each
-entry is a version byte, then length-prefixed JSON records, compressed. Names in the JSON are those of the first
-release.
+Stage: between `engine.autoscale.topics` and the store. A base, and a log with the topics that a batch changed. Each
+entry is a version byte, two sizes, and compressed: a header in JSON, and its topics in MessagePack, which decodes a
+hundred thousand of them in half a second. Up to version 4 topics were JSON (`engine.autoscale.topics_codec_v4`).
 """
 
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import msgspec
+import pyarrow as pa
 import pydantic_core
 
-from decisions.autoscale.clocks import Cooldowns, Failures, OpenDecision
-from engine.autoscale.layout_columns import LayoutColumns
 from engine.autoscale.topics import BucketState, ConfiguredPolicy, Ended, Said, TopicState
+from engine.autoscale.topics_codec_v4 import LAST_JSON, unpack_entry_v4
 from engine.kernel.packed import StateError, StoredPart
 
 STATE_VERSION = 5
-_LENGTH = struct.Struct(">I")
+_CODEC = "zstd"
+_SIZES = struct.Struct(">II")
+"""Of an entry, uncompressed: bytes of its header, and of its topics behind it."""
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[TopicState]).decode
 
 
 class TopicsPart:
@@ -65,8 +69,7 @@ def unpack_topics(part: StoredPart) -> BucketState:
     """What was packed; raises `StateError` for a newer version or damaged bytes."""
     state = BucketState()
     for entry in ([part.base] if part.base else []) + list(part.log):
-        header, *records = _records(entry)
-        fields = pydantic_core.from_json(header)
+        fields, topics = _unpack_entry(entry)
         state.cluster_policy, state.namespace_policies = fields["cluster"], fields["namespaces"]
         configured = fields.get("configured")
         state.configured = None if configured is None else ConfiguredPolicy(*configured)
@@ -79,64 +82,26 @@ def unpack_topics(part: StoredPart) -> BucketState:
             topic.hold_gate, topic.hold_seq, topic.observed_at = gate, seq, None
         for name in fields.get("gone", ()):
             state.topics.pop(name, None)
-        for topic in map(unpack_topic, records):
-            state.topics[topic.name] = topic
-    state.without_layout = sum(topic.metadata_json is None for topic in state.topics.values())
+        state.topics.update((topic.name, topic) for topic in topics)
+    state.without_layout = sum(topic.known is None for topic in state.topics.values())
     return state
 
 
-def pack_topic(topic: TopicState) -> bytes:
-    """One topic as a JSON record."""
-    decision = topic.open_decision
-    return pydantic_core.to_json({
-        "name": topic.name,
-        "created_at": topic.created_at,
-        "since": topic.since,
-        "heard_at": topic.heard_at,
-        "consumers": topic.consumers,
-        "last_split_at": topic.cooldowns.last_split_at,
-        "last_merge_at": topic.cooldowns.last_merge_at,
-        "merge_depths": topic.merge_depths,
-        "failures": topic.failures.in_a_row,
-        "failed_at": topic.failures.failed_at,
-        "failed_action": topic.failures.action,
-        "attempt_of": topic.attempt_of,
-        "attempts": topic.attempts,
-        "decision_seq": topic.decision_seq,
-        "hold_seq": topic.hold_seq,
-        "hold_gate": topic.hold_gate,
-        "layout_sender": topic.layout_sender,
-        "consumers_sender": topic.consumers_sender,
-        "due": topic.due,
-        "observed_at": topic.observed_at,
-        "metadata": topic.metadata_json,
-        "columns": None if topic.columns is None else topic.columns.stored(),
-        "flight": None
-        if decision is None
-        else {
-            "decision_id": decision.decision_id,
-            "epoch": decision.epoch,
-            "since": decision.since,
-            "action": decision.action,
-            "applied": decision.applied,
-        },
-    })  # fmt: skip
-
-
-def unpack_topic(packed: bytes) -> TopicState:
-    """The inverse of `pack_topic`; fields that a former release did not have are as in a new topic."""
-    record: dict[str, Any] = pydantic_core.from_json(packed)
-    decision, columns = record.pop("flight"), record.pop("columns", None)
-    return TopicState(
-        metadata_json=record.pop("metadata"),
-        columns=None if columns is None else LayoutColumns.of_stored(columns),
-        consumers={name: (kind, count) for name, (kind, count) in record.pop("consumers").items()},
-        cooldowns=Cooldowns(record.pop("last_split_at"), record.pop("last_merge_at")),
-        merge_depths={int(key): depth for key, depth in record.pop("merge_depths").items()},
-        failures=Failures(record.pop("failures"), record.pop("failed_at"), record.pop("failed_action")),
-        open_decision=None if decision is None else OpenDecision(**decision),
-        **record,
-    )
+def _unpack_entry(packed: bytes) -> tuple[dict[str, Any], list[TopicState]]:
+    """The header of an entry and its topics."""
+    version = packed[0]
+    if not 1 <= version <= STATE_VERSION:
+        raise StateError(
+            f"state version {version}, this code reads up to {STATE_VERSION}: run the release that wrote it"
+        )
+    if version <= LAST_JSON:
+        return unpack_entry_v4(packed)
+    try:
+        header, topics = _SIZES.unpack_from(packed, 1)
+        plain = pa.decompress(packed[1 + _SIZES.size :], header + topics, _CODEC, asbytes=True)
+        return pydantic_core.from_json(plain[:header]), _decode(plain[header:])
+    except (struct.error, OSError, ValueError, msgspec.MsgspecError) as error:
+        raise StateError(f"the state of a bucket is damaged: {error}") from error
 
 
 def _said(stored: int | list[int]) -> Said:
@@ -147,7 +112,7 @@ def _said(stored: int | list[int]) -> Said:
 def _entry(
     state: BucketState, gone: list[str], topics: Iterable[TopicState], held: Mapping[str, tuple[str | None, int]]
 ) -> bytes:  # fmt: skip
-    header = {
+    header = pydantic_core.to_json({
         "cluster": state.cluster_policy,
         "namespaces": state.namespace_policies,
         "gone": gone,
@@ -155,33 +120,7 @@ def _entry(
         "policySenders": state.policy_senders,
         "ended": state.ended,
         **({} if state.configured is None else {"configured": state.configured}),
-    }
-    parts: list[bytes] = []
-    for record in (pydantic_core.to_json(header), *(pack_topic(topic) for topic in topics)):
-        parts += (_LENGTH.pack(len(record)), record)
-    return bytes([STATE_VERSION]) + zlib.compress(b"".join(parts), 1)
-
-
-def _records(packed: bytes) -> list[bytes]:
-    version = packed[0]
-    if not 1 <= version <= STATE_VERSION:
-        raise StateError(
-            f"state version {version}, this code reads up to {STATE_VERSION}: run the release that wrote it"
-        )
-    try:
-        plain = zlib.decompress(packed[1:]) if version > 1 else packed[1:]
-    except zlib.error as error:
-        raise StateError(f"the state of a bucket is damaged: {error}") from error
-    records, at = [], 0
-    while at < len(plain):
-        if at + _LENGTH.size > len(plain):
-            raise StateError(f"state is cut short at {at} of {len(plain)} bytes")
-        (length,) = _LENGTH.unpack_from(plain, at)
-        at += _LENGTH.size
-        if at + length > len(plain):
-            raise StateError(f"state is cut short: a record of {length} bytes at {at} of {len(plain)}")
-        records.append(plain[at : at + length])
-        at += length
-    if not records:
-        raise StateError("the state of a bucket holds no record, not even its header")
-    return records
+    })
+    packed = _encode(list(topics))
+    sizes = _SIZES.pack(len(header), len(packed))
+    return bytes([STATE_VERSION]) + sizes + pa.compress(header + packed, _CODEC, asbytes=True)

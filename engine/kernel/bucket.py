@@ -24,7 +24,7 @@ from engine.kernel.packed import (
     fingerprint_of,
     fingerprint_v1,
 )
-from engine.kernel.parsing import Accepted, parse_record, readers_of
+from engine.kernel.parsing import Accepted, parse_plain, parse_record, read_plain_record, readers_of
 from engine.kernel.recording import record_dead_letter, record_event
 from engine.kernel.records import Output, RawRecord, arrival
 from engine.kernel.settings import EngineSettings
@@ -135,14 +135,20 @@ class Intake:
     ) -> bool:  # fmt: skip
         """Takes the records in, in the order of `arrival`, then the samples. Raises for no content of a record.
 
-        Every record ends in exactly one of: accepted, suppressed, dead letter. Answers whether a tick for every
-        subject has come.
+        Every record ends in exactly one of: accepted, suppressed, dead letter. An accepted one is an event, unless it
+        only repeats what is known. Answers whether a tick for every subject has come.
         """
         is_tick = False
         parsed: dict[int, list[tuple[RawRecord, Any]]] = {place: [] for place, _ in self._columns}
         for record in sorted(records, key=arrival):
             output.counts.messages += record.home
-            found: Accepted | Rejected = parse_record(record, self._readers, now)
+            found: Accepted | Rejected | None = None
+            if (plain := parse_plain(record, self._readers)) is not None:
+                if all(batches[place].is_known(plain) for place, *_ in self._readers[type(plain)]):
+                    output.counts.messages_accepted += record.home
+                    continue
+                found = read_plain_record(plain, record, self._readers, now)
+            found = found or parse_record(record, self._readers, now)
             if isinstance(found, Accepted):
                 place = self._in_columns.get(type(found.message))
                 if place is not None:

@@ -16,10 +16,11 @@ from engine.kernel.packed import Part, StoredPart
 from engine.kernel.records import Output
 from engine.kernel.settings import EngineSettings
 from schemas.messages import Rejected
+from schemas.plain_events import PlainEvent
 
 Reading = Callable[[Any, int], Any]
 """From a parsed message and the batch's time to what the family takes in: the message, with what was derived from it.
-Or to a `Rejected`."""
+Or to a `Rejected`. None: a plain announcement that the models have to look at."""
 
 
 class Columns(Protocol):
@@ -59,6 +60,9 @@ class Columns(Protocol):
 
 class FamilyBatch(Protocol):
     """One batch of one bucket, in one family: the stages between parsing and storing."""
+
+    def is_known(self, plain: PlainEvent) -> bool:
+        """Whether an announcement only repeats what is known: then nothing of it is read, taken in or recorded."""
 
     def refuse(self, taken: Any) -> Rejected | None:
         """Why what was read off a message is not accepted as things stand; None: it is."""

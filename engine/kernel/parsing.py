@@ -1,7 +1,7 @@
 """Parsing: from a raw record to what the families take in of it, or why it is refused. Pure, and of one record only.
 
 Stage: the first of a record's way through a bucket (parse, filter, store, count, record). The one definition of a valid
-message is `schemas.messages.parse_message`; families derive what they need (a layout, say) and may refuse that.
+message is `schemas.messages.parse_message`, of which `schemas.plain_events` is a short way; families derive what they need (a layout, say) and may refuse that.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any
 
 from engine.kernel.family import Family, Reading
 from engine.kernel.records import RawRecord
-from schemas.messages import Message, OutcomeEvent, Rejected, parse_message
+from schemas.messages import ConsumerEvent, LayoutEvent, Message, OutcomeEvent, Rejected, parse_message
+from schemas.plain_events import PlainConsumerEvent, PlainEvent, PlainLayoutEvent, read_plain
 
 Readers = Mapping[type, Sequence[tuple[int, str, Reading]]]
 """By the model of a message: the families that take it, by their place and name, and what each reads off it."""
@@ -22,7 +23,7 @@ Readers = Mapping[type, Sequence[tuple[int, str, Reading]]]
 class Accepted:
     """A valid message."""
 
-    message: Message
+    message: Message | PlainEvent
     taken: Sequence[tuple[int, Any]]
     """By the place of the family: what it takes in."""
 
@@ -33,7 +34,31 @@ def readers_of(families: Sequence[Family]) -> Readers:
     for place, family in enumerate(families):
         for model, reading in family.readings.items():
             readers.setdefault(model, []).append((place, family.name, reading))
+    for plain, model in _PLAIN.items():
+        if [place for place, *_ in readers.get(plain, ())] != [place for place, *_ in readers.get(model, ())]:
+            readers.pop(plain, None)
     return readers
+
+
+_PLAIN: Mapping[type, type] = {PlainLayoutEvent: LayoutEvent, PlainConsumerEvent: ConsumerEvent}
+"""What the short way reads, and the models of that: it is taken where all families that take the one take the other."""
+
+
+def parse_plain(record: RawRecord, readers: Readers) -> PlainEvent | None:
+    """The announcement in a record that is plain to all families that take it. Raises for no content."""
+    plain = read_plain(record.source, record.key, record.value, record.size)
+    return plain if type(plain) in readers else None
+
+
+def read_plain_record(plain: PlainEvent, record: RawRecord, readers: Readers, now: int) -> Accepted | Rejected | None:
+    """What families read off a plain announcement; None when the models have to look at it."""
+    taken, latest = [], max(now, record.timestamp)
+    for place, _, reading in readers[type(plain)]:
+        found = reading(plain, latest)
+        if found is None or isinstance(found, Rejected):
+            return found
+        taken.append((place, found))
+    return Accepted(plain, taken)
 
 
 def parse_record(record: RawRecord, readers: Readers, now: int) -> Accepted | Rejected:

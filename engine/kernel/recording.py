@@ -11,17 +11,18 @@ from typing import Any
 
 from engine.kernel.records import Output, RawRecord
 from schemas.messages import ConsumerEvent, Message, Rejected, key_of
+from schemas.plain_events import PlainConsumerEvent, PlainEvent
 
 MAX_PIECE_BYTES = 4096
 """What a dead letter keeps of a key and of a value, bytes: most messages of well-behaved reporters are shorter, and
 60,000 dead letters, a whole batch, stay under 600 MB."""
 
 
-def record_event(output: Output, record: RawRecord, message: Message, now: int) -> None:
+def record_event(output: Output, record: RawRecord, message: Message | PlainEvent, now: int) -> None:
     """Counts and records an accepted message that is an event."""
     output.counts.messages_accepted += 1
     output.counts.events += 1
-    kind = "consumer" if isinstance(message, ConsumerEvent) else message.type  # type: ignore[union-attr]
+    kind = "consumer" if isinstance(message, ConsumerEvent | PlainConsumerEvent) else message.type  # type: ignore[union-attr]
     cause = getattr(message, "cause", None) or getattr(message, "event", None) or getattr(message, "status", None)
     output.add("events", {
         "subject": key_of(message),

@@ -12,6 +12,8 @@ from functools import cache
 from random import Random
 from types import MappingProxyType
 
+from msgspec.structs import replace as replace_segment
+
 from decisions.autoscale.policy import PROFILES, Policy
 from decisions.autoscale.snapshot import Load, TopicSnapshot
 from decisions.topic.layout import LayoutError, SegmentLayout
@@ -142,7 +144,7 @@ def _with_odd_lineage(rng: Random, layout: SegmentLayout) -> SegmentLayout:
     """Cycles, missing and repeated parents: records that a foreign or damaged store could hold."""
     ids = [*layout.segments, 10**9]
     segments = {
-        number: replace(segment, parent_ids=tuple(rng.choice(ids) for _ in range(rng.choice((0, 1, 2, 3)))))
+        number: replace_segment(segment, parent_ids=tuple(rng.choice(ids) for _ in range(rng.choice((0, 1, 2, 3)))))
         for number, segment in layout.segments.items()
     }
     return replace(layout, segments=MappingProxyType(segments))

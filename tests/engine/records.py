@@ -15,8 +15,9 @@ _offsets = count()
 
 
 def record(source: str, key: str | None, body: Any, *, home: bool = True, at: int = 0) -> RawRecord:
-    """One record; `body` is bytes, None or a JSON value. Offsets grow in the order of creation."""
-    value = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+    """One record; `body` is bytes, None or a JSON value, written as producers of ours do. Offsets grow in the order of
+    creation."""
+    value = body if body is None or isinstance(body, bytes) else json.dumps(body, separators=(",", ":")).encode()
     size = -1 if value is None else len(value)
     return RawRecord(source, None if key is None else key.encode(), value, size, 0, next(_offsets), at, home)
 
@@ -73,7 +74,7 @@ def layout(
 def sent_by(sender: int, announced: RawRecord) -> RawRecord:
     """The same announcement, with the number of its sender, at the end of what was recorded so far."""
     assert announced.key is not None
-    return record(announced.source, announced.key.decode(), json.loads(announced.value or b"") | {"sender": sender})
+    return record(announced.source, announced.key.decode(), {"sender": sender} | json.loads(announced.value or b""))
 
 
 def of_life(created_at: int, announced: RawRecord, at: int | None = None) -> RawRecord:

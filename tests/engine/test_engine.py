@@ -205,7 +205,7 @@ def known_after(*records):
 
 
 def max_segments_of(known):
-    return known.topics[TOPIC].override.max_segments
+    return json.loads(known.topics[TOPIC].override)["maxSegments"]
 
 
 def test_a_layout_of_a_sender_that_was_replaced_is_ignored_even_when_its_epoch_is_the_newest():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -15,7 +16,6 @@ from decisions.autoscale.clocks import Failures
 from decisions.topic.layout import SegmentLayout
 from engine.autoscale import evaluation, storing, topics
 from engine.autoscale.topics import ConfiguredPolicy
-from engine.autoscale.topics_codec import pack_topic
 from engine.history import Batches, History, free_generation, history_of, rebuilt_generation
 from engine.kernel.records import COUNTS, LOAD
 from engine.replay import BucketReplay, RebuildError
@@ -82,7 +82,7 @@ def replayed(history: History, configured=CONFIGURED):
 
 def of_topics(state):
     """All that is known of the topics but when an extra tick was last asked for."""
-    plain = {name: json.loads(pack_topic(topic)) for name, topic in state.topics.items()}
+    plain = {name: msgspec.structs.asdict(topic) for name, topic in state.topics.items()}
     for topic in plain.values():
         del topic["due"]
     return plain, state.cluster_policy, state.namespace_policies

@@ -8,6 +8,7 @@ from types import MappingProxyType
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace as replace_segment
 
 from decisions.topic.layout import SegmentLayout
 from executor.autoscale.decision import SegmentDecision
@@ -121,7 +122,7 @@ def test_what_pruning_has_made_undecidable_is_superseded_and_says_so():
 def test_children_at_another_point_than_the_middle_are_not_this_split():
     split = TWO.split_segment(0, NOW)
     lower, upper = split.segments[2], split.segments[3]
-    moved = {2: replace(lower, end=lower.end - 1), 3: replace(upper, start=upper.start - 1)}
+    moved = {2: replace_segment(lower, end=lower.end - 1), 3: replace_segment(upper, start=upper.start - 1)}
     layout = replace(split, segments=MappingProxyType({**split.segments, **moved}))
     assert isinstance(judge(decision(TWO, 0), layout, may_have_called=True), Superseded)
 

@@ -10,6 +10,7 @@ from types import MappingProxyType
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace as replace_segment
 
 from decisions.topic.layout import HASH_SPACE, LayoutArgumentError, LayoutError, LayoutStateError, SegmentLayout
 from decisions.topic.segment import SegmentState
@@ -136,7 +137,7 @@ def test_merge_depth_is_a_union_of_merges_and_not_the_longest_chain():
 
 
 def with_parents(parents):
-    segments = {n: replace(s, parent_ids=parents.get(n, ())) for n, s in SegmentLayout.create(4, 0).segments.items()}
+    segments = {n: replace_segment(s, parent_ids=parents.get(n, ())) for n, s in SegmentLayout.create(4, 0).segments.items()}
     return replace(SPLIT, segments=MappingProxyType(segments))
 
 

@@ -1,0 +1,214 @@
+"""Layouts as a bucket keeps them: a tenth of their JSON, with what the hot paths ask of them beside it.
+
+Stage: under `engine.autoscale.topics`. A layout in which everything is plain (`schemas.plain_events`) is kept as its
+segments in a row, 40 bytes each, and its JSON is made again when it is asked for, byte for byte. One with fields that
+we do not know is kept as JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from struct import pack
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+import xxhash
+from msgspec import UNSET, Raw
+
+from decisions.topic.layout import SegmentLayout
+from decisions.topic.segment import Segment, SegmentState
+from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
+from schemas.plain_events import PlainLayout, PlainRange, PlainSegment, read_layout, write_layout
+
+SEGMENT: Final = np.dtype([("id", "<i8"), ("shown", "<i4"), ("kept", "<i4"), ("is_single_hash", "?")])
+"""Of an active segment what an evaluation in columns needs: its id, its merge depth as the layout shows it and as it is
+kept through pruning (guard `explicitLineage`), and whether its range is one hash."""
+_SEGMENT = "qii?"
+_RECENT = 1024
+"""Layouts that were asked for lately are kept as they were read."""
+_STATES = {state.value: state for state in SegmentState}
+
+
+class ReadLayout(NamedTuple):
+    """A layout as it was announced."""
+
+    layout: SegmentLayout
+    record: bytes
+    """All of it: JSON, or a `_Record`."""
+    digest: str
+    """As `digest_of` says it."""
+
+    def known(self, merge_depths: Mapping[int, int]) -> KnownLayout:
+        """The same as it is kept; `merge_depths` are those that are kept through pruning."""
+        layout = self.layout
+        cells: list[int | bool] = []
+        for segment in layout.active:
+            number = segment.segment_id
+            shown = layout.merge_depth(number) if segment.parent_ids else 0
+            cells += (number, shown, max(shown, merge_depths.get(number, 0)), segment.start == segment.end)
+        segments = pack("<" + _SEGMENT * len(layout.active), *cells)
+        override = layout.auto_scale_policy.known_json() if layout.auto_scale_policy else None
+        return KnownLayout(self.record, self.digest, layout.epoch, layout.next_segment_id, segments, override)
+
+
+class KnownLayout(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The newest layout of a topic; stored as it is (`engine.autoscale.topics_codec`)."""
+
+    record: bytes
+    """As of `ReadLayout`."""
+    digest: str
+    epoch: int
+    next_segment_id: int
+    segments: bytes
+    """A `SEGMENT` for each active segment, in the order of their hash ranges."""
+    override: str | None
+    """The known fields of the topic's own policy override, JSON."""
+
+    @property
+    def layout(self) -> SegmentLayout:
+        """The layout as the decisions see it."""
+        return _layout_of(self.record)
+
+    @property
+    def metadata_json(self) -> str:
+        """The layout's record as the model says it."""
+        return (self.record if _is_json(self.record) else write_layout(_plain_of(self.record))).decode()
+
+    @property
+    def active_ids(self) -> list[int]:
+        """Ids of the active segments, in the order of their ranges."""
+        found: list[int] = np.frombuffer(self.segments, SEGMENT)["id"].tolist()
+        return found
+
+
+class _Record(msgspec.Struct, array_like=True, gc=False):
+    """A plain layout."""
+
+    is_derived: bool
+    """Whether its segments say what Pulsar derives, as `_derived` does."""
+    epoch: int
+    next_segment_id: int
+    segments: list[Segment]
+    properties: dict[str, str]
+    policy: str | None
+    created_at_ms: int | None
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Record).decode
+
+
+def digest_of(layout: Raw | bytes) -> str:
+    """XXH3 of a layout's JSON, 128 bits in hex: layouts are the same when these are."""
+    return xxhash.xxh3_128_hexdigest(layout)
+
+
+def plain_layout(layout: Raw | bytes) -> ReadLayout | None:
+    """The layout in the JSON of an announcement, or None when the model has to look at it.
+
+    Raises `LayoutError` when its active segments do not tile the hash space.
+    """
+    plain = read_layout(layout)
+    if plain is None:
+        return None
+    record = _record_of(plain)
+    if record is None:
+        return None
+    return ReadLayout(_layout_in(record), _encode(record), digest_of(layout))
+
+
+def layout_of_model(metadata: ScalableTopicMetadata) -> ReadLayout:
+    """The same of a record that the model has read. Raises `LayoutError`."""
+    text = metadata.to_json().encode()
+    return plain_layout(text) or ReadLayout(SegmentLayout.from_metadata(metadata), text, digest_of(text))
+
+
+def layout_of_json(text: str) -> ReadLayout:
+    """A layout as former releases have stored it: its record, in JSON."""
+    return plain_layout(text.encode()) or layout_of_model(ScalableTopicMetadata.model_validate_json(text))
+
+
+def _is_json(record: bytes) -> bool:
+    return record[:1] == b"{"
+
+
+@lru_cache(_RECENT)
+def _layout_of(record: bytes) -> SegmentLayout:
+    if _is_json(record):
+        return SegmentLayout.from_metadata(ScalableTopicMetadata.model_validate_json(record))
+    return _layout_in(_decode(record))
+
+
+def _layout_in(record: _Record) -> SegmentLayout:
+    policy = None if record.policy is None else AutoScalePolicyOverride.model_validate_json(record.policy)
+    layout = SegmentLayout(
+        record.epoch,
+        record.next_segment_id,
+        MappingProxyType({segment.segment_id: segment for segment in record.segments}),
+        MappingProxyType(record.properties),
+        policy,
+        record.created_at_ms,
+    )
+    layout.check()
+    return layout
+
+
+def _derived(segment: Segment) -> tuple[bool, bool, bool, bool, bool]:
+    """What Pulsar derives of a segment: sealed, active, root, leaf, legacy."""
+    is_active = segment.is_active
+    return (
+        not is_active, is_active, not segment.parent_ids, not segment.child_ids, segment.legacy_topic_name is not None
+    )  # fmt: skip
+
+
+_NOT_DERIVED = (UNSET,) * 5
+
+
+def _record_of(plain: PlainLayout) -> _Record | None:
+    """None where what is derived is wrong, or there for some segments only."""
+    segments: list[Segment] = []
+    derived: Sequence[object] = ()
+    for one in plain.segments.values():
+        segment = Segment(
+            one.segment_id, one.hash_range.start, one.hash_range.end, _STATES[one.state], tuple(one.parent_ids),
+            tuple(one.child_ids), one.created_at_epoch, one.sealed_at_epoch, one.created_at_ms, one.sealed_at_ms,
+            one.legacy_topic_name,
+        )  # fmt: skip
+        told = (one.sealed, one.active, one.root, one.leaf, one.legacy)
+        if told != (_NOT_DERIVED if derived is _NOT_DERIVED else _derived(segment)):
+            if segments or told != _NOT_DERIVED:
+                return None
+            derived = _NOT_DERIVED
+        segments.append(segment)
+    return _Record(
+        derived is not _NOT_DERIVED,
+        plain.epoch,
+        plain.next_segment_id,
+        segments,
+        plain.properties,
+        None if plain.auto_scale_policy is UNSET else bytes(plain.auto_scale_policy).decode(),
+        None if plain.created_at_ms is UNSET else plain.created_at_ms,
+    )
+
+
+def _plain_of(packed: bytes) -> PlainLayout:
+    """The inverse of `_record_of`."""
+    record = _decode(packed)
+    segments = {}
+    for one in record.segments:
+        segments[one.segment_id] = PlainSegment(
+            one.segment_id, PlainRange(one.start, one.end), one.state.value, list(one.parent_ids), list(one.child_ids),
+            one.created_at_epoch, one.sealed_at_epoch, one.created_at_ms, one.sealed_at_ms, one.legacy_topic_name,
+            *(_derived(one) if record.is_derived else _NOT_DERIVED),
+        )  # fmt: skip
+    return PlainLayout(
+        record.epoch,
+        record.next_segment_id,
+        segments,
+        record.properties,
+        UNSET if record.policy is None else Raw(record.policy.encode()),
+        UNSET if record.created_at_ms is None else record.created_at_ms,
+    )
