@@ -1,8 +1,8 @@
 """Announcements the short way: layouts and counts of consumers from raw bytes, where the bytes are what a controller
 of ours writes.
 
-Stage: before `schemas.messages.parse_message`, which takes 90 µs for a layout of ten segments; this takes a tenth. Plain
-is what is written again byte for byte as it came: then nothing was repeated, left out, spaced or unknown. What is
+Stage: before `schemas.messages.parse_message`, which takes 90 µs for a layout of ten segments; this takes a tenth.
+Plain is what is written again byte for byte as it came: then nothing was repeated, left out, spaced or unknown. What is
 accepted here `parse_message` accepts, with the same values (a property test over raw bytes says so). What is not plain
 is left to it, and so are all reasons for refusals.
 

@@ -26,8 +26,8 @@ from engine.autoscale.loads_codec import LoadsPart, unpack_loads
 from engine.autoscale.parsing import READINGS, NewLayout, Taken, TopicDeleted
 from engine.autoscale.policies import Policies
 from engine.autoscale.recording import count_samples, load_records
-from engine.autoscale.routes import Routes
 from engine.autoscale.repeats import are_known_consumers, is_known_layout
+from engine.autoscale.routes import Routes
 from engine.autoscale.samples import SampleColumns, Samples
 from engine.autoscale.storing import (
     store_consumers,

@@ -24,7 +24,6 @@ from schemas.messages import (
 )
 from schemas.plain_events import PlainConsumerEvent, PlainLayoutEvent
 
-
 LayoutAnnouncement: TypeAlias = LayoutEvent | PlainLayoutEvent
 ConsumerAnnouncement: TypeAlias = ConsumerEvent | PlainConsumerEvent
 

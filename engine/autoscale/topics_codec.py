@@ -120,7 +120,8 @@ def _entry(
         "policySenders": state.policy_senders,
         "ended": state.ended,
         **({} if state.configured is None else {"configured": state.configured}),
-    })
+    })  # fmt: skip
     packed = _encode(list(topics))
     sizes = _SIZES.pack(len(header), len(packed))
-    return bytes([STATE_VERSION]) + sizes + pa.compress(header + packed, _CODEC, asbytes=True)
+    compressed: bytes = pa.compress(header + packed, _CODEC, asbytes=True)
+    return bytes([STATE_VERSION]) + sizes + compressed

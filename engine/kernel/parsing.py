@@ -1,7 +1,8 @@
 """Parsing: from a raw record to what the families take in of it, or why it is refused. Pure, and of one record only.
 
 Stage: the first of a record's way through a bucket (parse, filter, store, count, record). The one definition of a valid
-message is `schemas.messages.parse_message`, of which `schemas.plain_events` is a short way; families derive what they need (a layout, say) and may refuse that.
+message is `schemas.messages.parse_message`, with `schemas.plain_events` as a short way to the same; families derive
+what they need (a layout, say) and may refuse that.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 from engine.kernel.family import Family, Reading
 from engine.kernel.records import RawRecord
-from schemas.messages import ConsumerEvent, LayoutEvent, Message, OutcomeEvent, Rejected, parse_message
+from schemas.messages import ConsumerEvent, LayoutEvent, OutcomeEvent, Rejected, parse_message
 from schemas.plain_events import PlainConsumerEvent, PlainEvent, PlainLayoutEvent, read_plain
 
 Readers = Mapping[type, Sequence[tuple[int, str, Reading]]]
@@ -23,7 +24,8 @@ Readers = Mapping[type, Sequence[tuple[int, str, Reading]]]
 class Accepted:
     """A valid message."""
 
-    message: Message | PlainEvent
+    message: Any
+    """A `Message` or a `PlainEvent`."""
     taken: Sequence[tuple[int, Any]]
     """By the place of the family: what it takes in."""
 

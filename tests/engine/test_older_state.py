@@ -1,4 +1,5 @@
-"""State of the release before lives and reporters were told apart (topics of version 3, loads of version 2) is read."""
+"""State of older releases is read: of the one before lives and reporters were told apart (topics of version 3, loads of
+version 2), and of the one before topics were stored in MessagePack (topics of version 4)."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from engine.autoscale.loads_codec import LOADS_VERSION
 from engine.autoscale.topics import Ended, Said
 from engine.autoscale.topics_codec import STATE_VERSION
 from engine.kernel.packed import Packed, StoredPart
+from engine.kernel.records import RawRecord
 from tests.engine.buckets import Bucket, loads_of, topics_of
 from tests.engine.records import TOPIC, consumers, of_life, outcome, sent_by, stats, tick
 from tests.engine.test_engine import MINUTE, NOW, SECOND
@@ -19,13 +21,17 @@ GONE = "topic://acme/shop/gone"
 def older():
     """The stored bucket, and the id of its topic's failed decision."""
     stored = json.loads((Path(__file__).parent / "state_v3.json").read_text())
+    bucket = Bucket()
+    bucket.packed = packed_of(stored)
+    return bucket, stored["decisionId"]
+
+
+def packed_of(stored):
     parts = {
         name: StoredPart(bytes.fromhex(part["base"]), [bytes.fromhex(entry) for entry in part["log"]])
         for name, part in stored["parts"].items()
     }
-    bucket = Bucket()
-    bucket.packed = Packed(bytes.fromhex(stored["fence"]), parts)
-    return bucket, stored["decisionId"]
+    return Packed(bytes.fromhex(stored["fence"]), parts)
 
 
 def test_what_an_older_release_stored_is_known():
@@ -57,3 +63,17 @@ def test_it_is_gone_on_with_and_stored_in_todays_form():
     bucket.restart()
     bucket.batch(at + SECOND, of_life(NOW - MINUTE, consumers(2)))
     assert topics_of(bucket.packed).topics[TOPIC].consumers == {"billing": ("STREAM", 2)}
+
+
+def test_topics_that_were_stored_as_json_are_those_that_their_announcements_lead_to_now():
+    stored = json.loads((Path(__file__).parent / "state_v4.json").read_text())
+    again = Bucket()
+    for now, records in stored["batches"]:
+        values = [(source, key.encode(), value.encode(), offset) for source, key, value, offset in records]
+        again.batch(now, *(RawRecord(s, key, v, len(v), 0, offset, 0, True) for s, key, v, offset in values))
+    then, now = topics_of(packed_of(stored)), topics_of(again.packed)
+    assert then.topics == now.topics
+    assert {name for name, topic in then.topics.items() if topic.open_decision} == {TOPIC}
+    assert (then.ended, then.policy_senders, then.namespace_policies, then.without_layout) == (
+        now.ended, now.policy_senders, now.namespace_policies, now.without_layout
+    )  # fmt: skip

@@ -92,7 +92,9 @@ def grown_layouts(draw):
     return found.with_policy(draw(_POLICIES))
 
 
-_TEXTS = st.dictionaries(st.text(max_size=4), st.text(max_size=4) | st.just('"\\/\b\f\n\r\t\x00\x1f\x7fü\u2028😀'), max_size=2)
+_TEXTS = st.dictionaries(
+    st.text(max_size=4), st.text(max_size=4) | st.just('"\\/\b\f\n\r\t\x00\x1f\x7fü\u2028😀'), max_size=2
+)
 _POLICIES = st.none() | st.builds(
     AutoScalePolicyOverride, max_segments=st.none() | st.integers(-(2**70), 2**70), enabled=st.none() | st.booleans(),
     split_msg_rate_in_threshold=st.none() | st.floats(allow_nan=False, allow_infinity=False),

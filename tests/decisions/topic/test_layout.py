@@ -137,7 +137,9 @@ def test_merge_depth_is_a_union_of_merges_and_not_the_longest_chain():
 
 
 def with_parents(parents):
-    segments = {n: replace_segment(s, parent_ids=parents.get(n, ())) for n, s in SegmentLayout.create(4, 0).segments.items()}
+    segments = {
+        n: replace_segment(s, parent_ids=parents.get(n, ())) for n, s in SegmentLayout.create(4, 0).segments.items()
+    }
     return replace(SPLIT, segments=MappingProxyType(segments))
 
 
