@@ -24,13 +24,16 @@ from typing import NamedTuple
 
 from decisions.autoscale.answers import Answer, Hold, Merge, Split, answer_to_wire, next_due
 from decisions.autoscale.gates import PRECEDENCE, ROWS, Gate, Situation
+from decisions.autoscale.policy import Policy
 from decisions.autoscale.rates import MAX_RATIO, combined_rate, heat, is_cold, overload
 from decisions.autoscale.snapshot import Load, TopicSnapshot
 from decisions.kernel.precedence import binding
 from decisions.kernel.readings import MAX_INSTANT_MS, Reading, above, at_most, below, due_at, waited
 from decisions.topic.segment import Segment
 
-__all__ = ["MAX_BACKOFF_MS", "Hold", "Merge", "Split", "answer_to_wire", "decide", "next_due"]
+__all__ = [
+    "MAX_BACKOFF_MS", "Hold", "Merge", "Split", "answer_to_wire", "consumers_ask_nothing", "decide", "next_due"
+]  # fmt: skip
 
 MAX_BACKOFF_MS = 3_600_000
 """The pause after repeated failures stops doubling here (or at the policy's first pause, if that is longer)."""
@@ -84,6 +87,12 @@ def decide(snapshot: TopicSnapshot) -> Answer:
     found[_rest(snapshot, loads)] = gates
     due = min((due for due in (split.due, merge.due) if due is not None), default=None)
     return Hold(binding(PRECEDENCE, found), tuple(gates), due)
+
+
+def consumers_ask_nothing(policy: Policy, required: int, active: int, is_open: bool) -> bool:
+    """Whether `decide` answers a consumer event with a hold for `consumer-demand`, whatever else it would see: scaling
+    is not switched off, and `active` segments are enough for the `required`."""
+    return policy.broken is None and policy.enabled and not is_open and required <= active
 
 
 def _switched_off(snapshot: TopicSnapshot) -> list[Reading[Gate]]:

@@ -25,6 +25,11 @@ PIP-483 "Subscription types and what each load type drives".
 """
 
 
+def required_segments(consumers: Mapping[str, tuple[str, int]]) -> int:
+    """Segments that consumers need: the largest count over the managed subscriptions, as in `TopicSnapshot`."""
+    return max((count for kind, count in consumers.values() if kind in MANAGED), default=0)
+
+
 @dataclass(frozen=True, slots=True)
 class Load:
     """The last accepted load record of a segment."""
@@ -83,7 +88,7 @@ class TopicSnapshot:
     @property
     def required_segments(self) -> int:
         """Segments that the consumers need: the largest count over the managed subscriptions."""
-        return max((count for kind, count in self.consumers.values() if kind in MANAGED), default=0)
+        return required_segments(self.consumers)
 
     def merge_depth(self, segment_id: int) -> int:
         """Merges in a segment's lineage as the layout shows it; by the guard, as remembered when that is more."""

@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from decisions.autoscale.answers import gates_to_json
 from decisions.autoscale.columns import NEVER
-from decisions.autoscale.decide import Hold, Merge, Split, decide, next_due
+from decisions.autoscale.decide import Hold, Merge, Split, consumers_ask_nothing, decide, next_due
 from decisions.autoscale.gates import Gate
-from decisions.autoscale.snapshot import TopicSnapshot, snapshot_to_json
+from decisions.autoscale.snapshot import TopicSnapshot, required_segments, snapshot_to_json
 from decisions.kernel.readings import Reading
 from engine.autoscale.fleet_columns import Scalar
 from engine.autoscale.fleet_view import FleetView, Noteworthy
@@ -70,6 +70,8 @@ class Evaluation:
             counts.evaluations += not is_tick
             policy = self.policies.of(self.state, topic)
             trigger = "tick" if name in by_tick else "consumer"
+            if trigger == "consumer" and _asks_nothing(topic, policy):
+                continue
             snapshot = snapshot_of(topic, self.loads, policy, self.now, trigger)
             answer = decide(snapshot)
             if not isinstance(answer, Hold):
@@ -174,6 +176,13 @@ class Evaluation:
             "gates": gates_to_json(answer.gates),
             "seq": topic.decision_seq,
         })  # fmt: skip
+
+
+def _asks_nothing(topic: TopicState, policy: EffectivePolicy) -> bool:
+    """Whether there are segments for all consumers of a topic: then an event has nothing to say of it."""
+    assert topic.known is not None
+    required = required_segments(topic.consumers)
+    return consumers_ask_nothing(policy.policy, required, topic.known.active_count, topic.open_decision is not None)
 
 
 def snapshot_of(topic: TopicState, loads: LoadTable, policy: EffectivePolicy, now: int, trigger: str) -> TopicSnapshot:

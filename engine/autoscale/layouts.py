@@ -78,6 +78,11 @@ class KnownLayout(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return (self.record if _is_json(self.record) else write_layout(_plain_of(self.record))).decode()
 
     @property
+    def active_count(self) -> int:
+        """How many segments are active."""
+        return len(self.segments) // SEGMENT.itemsize
+
+    @property
     def active_ids(self) -> list[int]:
         """Ids of the active segments, in the order of their ranges."""
         found: list[int] = np.frombuffer(self.segments, SEGMENT)["id"].tolist()

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.explanation import explained
-from decisions.autoscale.decide import Hold, Split, answer_to_wire, decide, next_due
+from decisions.autoscale.decide import Hold, Split, answer_to_wire, consumers_ask_nothing, decide, next_due
 from decisions.autoscale.fleet import GATES, HOLD, REASONS, SPLIT, decide_fleet, pack
+from decisions.autoscale.gates import Gate
 from decisions.autoscale.snapshot import snapshot_from_wire, snapshot_to_wire
 from decisions.topic.layout import SegmentLayout
 from schemas.metadata import AutoScalePolicyOverride, SegmentInfo
@@ -103,6 +104,9 @@ def test_every_valid_snapshot_is_decided_shown_written_and_decided_the_same_agai
     assert due is None or due > one.now
     assert decide(snapshot_from_wire(Snapshot.model_validate_json(snapshot_to_wire(one).to_json()), profile)) == answer
     assert _by_fleet(one) == _plainly(answer)
+    if one.trigger == "consumer":
+        seen = (one.policy, one.required_segments, len(one.layout.active), one.in_flight is not None)
+        assert consumers_ask_nothing(*seen) == (_plainly(answer) is Gate.CONSUMER_DEMAND)
 
 
 def _plainly(answer):
