@@ -69,7 +69,7 @@ def _measure(settings: Settings, events: int) -> dict[str, Any]:
     fleet: dict[str, Any] = {"topics": LOADED_TOPICS, "segments": SEGMENTS, "prefix": "loaded"}
     ticks = TickWriter(settings.kafka_connection(), TICK_SECONDS)
     try:
-        query = start_query(spark, settings, LakeSink(settings.lake_path, "delta-rs", ticks.ask, written.append))
+        query = start_query(spark, settings, LakeSink(settings.lake_path, ticks.ask, written.append))
         _send_layouts(settings, Fleet(LOADED_TOPICS, SEGMENTS, 0.1, "loaded"))
         _until(lambda: sum(row["events"] for row in batches_of(settings)) >= LOADED_TOPICS, query)
         ticks.start()

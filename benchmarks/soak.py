@@ -61,7 +61,7 @@ def _measure(settings: Settings, topics: int, minutes: int) -> list[dict[str, An
         sender = Sender(bootstrap)
         sender.layouts(Fleet(topics, SEGMENTS, 0.1))
         sender.flush()
-        query = start_query(spark, settings, LakeSink(settings.lake_path, "delta-rs", ticks.ask))
+        query = start_query(spark, settings, LakeSink(settings.lake_path, ticks.ask))
         while sum(row["events"] for row in batches_of(settings)) < topics:
             threading.Event().wait(1)
         ticks.start()

@@ -168,7 +168,7 @@ def _measure(settings: Settings, case: Case) -> dict[str, Any]:
 def _run_job(spark: SparkSession, settings: Settings, case: Case) -> list[dict[str, Any]]:
     """The batches of the job until it has taken all samples in, in the surroundings of a service."""
     ticks = TickWriter(settings.kafka_connection(), case.tick_seconds)
-    query = start_query(spark, settings, LakeSink(settings.lake_path, "delta-rs", ticks.ask))
+    query = start_query(spark, settings, LakeSink(settings.lake_path, ticks.ask))
     try:
         ticks.start()
         with feeding("announcements", settings.kafka.bootstrap, topics=case.topics, segments=case.segments):
@@ -189,7 +189,7 @@ def _ticks(spark: SparkSession, settings: Settings, count: int) -> list[float]:
     if not count:
         return []
     producer = Producer(settings.kafka_connection().librdkafka())
-    query = start_query(spark, settings, LakeSink(settings.lake_path, "delta-rs", lambda *_: None))
+    query = start_query(spark, settings, LakeSink(settings.lake_path, lambda *_: None))
     known = len(batches_of(settings))
     try:
         for number in range(count):

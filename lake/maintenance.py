@@ -13,7 +13,7 @@ from datetime import date
 
 from deltalake import DeltaTable
 
-from lake.tables import table_path
+from lake.files import table_path
 from schemas.tables import Table
 
 

@@ -6,15 +6,16 @@ Never used in a forked child: delta-rs' runtime refuses that (it hangs there); p
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction
 
+from lake.files import PARTITION, WrittenFile, modified_now, table_path
 from schemas.arrow import arrow_schema
 from schemas.settings import SettingsError
 from schemas.tables import TABLES, Table
@@ -37,11 +38,6 @@ MAX_RACES = 20
 
 class LakeError(SettingsError):
     """A table of the lake is not one that this release can use; the message says which, why, and what to do."""
-
-
-def table_path(lake: str | Path, table: Table) -> str:
-    """Where a table of the lake lives: a folder of its name. `lake` is a path or an object-store URL."""
-    return f"{str(lake).rstrip('/')}/{table.name}"
 
 
 def create_table(lake: str | Path, table: Table) -> DeltaTable:
@@ -155,24 +151,32 @@ class OpenTable:
         return self._table
 
     def append(
-        self, rows: pa.Table, app: str, number: int, more: Mapping[str, int] = MappingProxyType({}),
-        chunks: Iterable[pa.Table] = (),
+        self, rows: pa.Table, app: str, number: int, more: Mapping[str, int] = MappingProxyType({})
     ) -> None:  # fmt: skip
-        """One commit with all rows, and those of `chunks` one after the other.
+        """One commit with all rows.
 
         It leaves `number` as the newest transaction of `app` in the table, and those of `more` as well.
 
         Of two commits at once with the same `app` one fails with `CommitFailedError` (Delta's rule for transactions).
         Raises `DeltaError` or `OSError`.
         """
-        write_deltalake(
-            self._table,
-            _streamed(rows, iter(chunks)),
+        write_deltalake(self._table, rows, mode="append", commit_properties=_numbered({app: number, **more}))
+
+    def add(
+        self, files: Sequence[WrittenFile], app: str, number: int, more: Mapping[str, int] = MappingProxyType({})
+    ) -> None:  # fmt: skip
+        """One commit with the rows of files in the table's folder, which it does not read; else as `append`."""
+        self._table.create_write_transaction(
+            [
+                AddAction(file.path, file.size, {PARTITION: file.day}, modified_now(), True, file.statistics)
+                for file in files
+            ],
             mode="append",
-            commit_properties=CommitProperties(
-                app_transactions=[Transaction(*one) for one in {app: number, **more}.items()]
-            ),
+            schema=self._table.schema(),
+            partition_by=[PARTITION],
+            commit_properties=_numbered({app: number, **more}),
         )
+        self.newest()
 
     def newest_transaction(self, app: str) -> int | None:
         """The newest transaction of `app`; None: there is none. Raises `DeltaError` or `OSError`."""
@@ -180,12 +184,8 @@ class OpenTable:
         return number
 
 
-def _streamed(rows: pa.Table, chunks: Iterator[pa.Table]) -> pa.Table | pa.RecordBatchReader:
-    second = next(chunks, None)
-    if second is None:
-        return rows
-    batches = (batch for chunk in chain((rows, second), chunks) for batch in chunk.to_batches())
-    return pa.RecordBatchReader.from_batches(rows.schema, batches)
+def _numbered(transactions: Mapping[str, int]) -> CommitProperties:
+    return CommitProperties(app_transactions=[Transaction(*one) for one in transactions.items()])
 
 
 def _check(delta: DeltaTable, path: str, table: Table) -> None:

@@ -69,8 +69,6 @@ class StreamSettings(Section):
     """Maximum of segment-stats messages in one micro-batch."""
     max_events_per_batch: Annotated[int, Field(ge=1)]
     """Maximum of consumer and control events in one micro-batch."""
-    bulk_writer: Literal["delta-rs", "delta-spark"]
-    """Who writes segment_load."""
     spark_conf: str
     """File of Spark settings, in spark-defaults format."""
     metrics_port: Port
@@ -266,6 +264,9 @@ def load_settings(
     for (section, key), now in _RENAMED.items():
         if key in merged.get(section, {}):
             raise SettingsError(f"wrong settings in {_listed(read)}: [{section}] {key} is {now} now")
+    for (section, key), instead in _GONE.items():
+        if key in merged.get(section, {}):
+            raise SettingsError(f"wrong settings in {_listed(read)}: [{section}] {key} is no more: {instead}")
     try:
         return Settings.model_validate({**merged, "home": home})
     except ValidationError as error:
@@ -298,6 +299,10 @@ _RENAMED = {
     ("local", "restart_most_seconds"): "[local] restart_max_delay_seconds",
 }
 """Keys of older releases, by section and key, and what they are called since."""
+_GONE = {
+    ("stream", "bulk_writer"): "remove the line. Rows in bulk never pass through the driver: the workers write them",
+}
+"""Keys of older releases that nothing stands for."""
 
 
 def _listed(files: Sequence[Path]) -> str:

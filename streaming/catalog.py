@@ -12,7 +12,8 @@ from pathlib import Path
 import pyspark
 from pyspark.sql import SparkSession
 
-from lake.tables import create_lake, table_path
+from lake.files import table_path
+from lake.tables import create_lake
 from schemas.settings import Settings
 from schemas.tables import TABLES
 from streaming.session import absolute_options, read_spark_conf

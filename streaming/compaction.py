@@ -9,8 +9,8 @@ from datetime import date
 
 from pyspark.sql import SparkSession
 
+from lake.files import table_path
 from lake.maintenance import Compacted, cluster_column
-from lake.tables import table_path
 from schemas.tables import Table
 
 

@@ -32,7 +32,6 @@ from streaming.scratch import scratch_folder
 from streaming.session import start_session
 from streaming.sink import LakeSink
 from streaming.sources import raw_rows
-from streaming.spool import empty_spool, spool_folder
 from streaming.storage import checkpoint_of, files_of, spark_location
 from streaming.ticks import TickWriter
 from streaming.upgrade import adopt_operator
@@ -88,7 +87,7 @@ def operator_output(spark: SparkSession, settings: Settings, repeated: Repeated 
     state = None if start is None else spark.read.schema(STATE_DDL).parquet(start.state).groupBy("bucket")
     with _workers_of_their_own(spark, "state"):
         return packed.groupBy("bucket").transformWithState(
-            BucketProcessor(engine_settings(settings), spool_of(settings), repeated),
+            BucketProcessor(engine_settings(settings), settings.lake_path, repeated),
             OUTPUT_DDL,
             "Append",
             "None",
@@ -130,11 +129,6 @@ def start_query(
     )
 
 
-def spool_of(settings: Settings) -> str:
-    """The folder of output on its way to the sink."""
-    return spool_folder(settings.lake_path, checkpoint_of(settings))
-
-
 @contextmanager
 def own_session(settings: Settings, scratch: Path) -> Iterator[SparkSession]:
     """A session for one run of the job, stopped at its end."""
@@ -164,11 +158,10 @@ def run_job(
         lock = held.enter_context(lock_checkpoint(checkpoint, holder := holder_name()))
         scratch, watch = held.enter_context(own_files), held.enter_context(JobWatch(settings))
         ticks = TickWriter(settings.kafka_connection(), settings.stream.tick_seconds)
-        sink = sink_type(settings.lake_path, settings.stream.bulk_writer, ticks.ask, watch.observe_batch)
+        sink = sink_type(settings.lake_path, ticks.ask, watch.observe_batch)
         claim = Claim(holder, checkpoint, datetime.now(timezone.utc), gone=lock)
         lease = held.enter_context(hold_lake(settings.lake_path, claim, stop))
         sink.hold(lease)
-        empty_spool(spool_of(settings))
         with session(settings, scratch) as spark:
             try:
                 repeated = _check_checkpoint(spark, settings, sink, new_checkpoint)

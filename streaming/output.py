@@ -1,89 +1,79 @@
-"""The operator's output of one micro-batch as rows of the tables, chunk by chunk, so that any batch fits in memory.
+"""The operator's output of one micro-batch as rows of the tables: what came through Spark, and what is in files.
 
-Stage: in the sink, before `lake`. Most batches are one chunk of each table.
+Stage: in the sink, before `lake`. Of what is in files only the footers are read here, unless somebody asks for rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 import pydantic_core
 
-from engine.kernel.records import COUNTS, LOAD
-from schemas.tables import HOLDS, SEGMENT_LOAD, Table
-from streaming.rows import bulk_rows, hold_rows, rare_rows
-from streaming.spool import SPOOLED, read_chunk, remove_chunk
+from engine.kernel.records import COUNTS
+from lake.files import FileUnfit, WrittenFile
+from schemas.arrow import arrow_schema
+from schemas.tables import Table
+from streaming.outbox import FILE
+from streaming.rows import TABLE_OF, rows_of
 
-MAX_CHUNK_BYTES = 16 * 1024 * 1024
-"""Bodies that become one chunk of rows; one body may be larger."""
 
+class TableRows:
+    """The rows of one table in one batch."""
 
-class Chunks:
-    """Rows of a table, made anew each time that they are walked through; a single chunk is kept."""
-
-    def __init__(self, bodies: Callable[[], Iterator[bytes]], rows_of: Callable[[list[bytes]], pa.Table]) -> None:
-        self._bodies, self._rows_of = bodies, rows_of
-        self._only: pa.Table | None = None
+    def __init__(self, inline: pa.Table, files: list[WrittenFile]) -> None:
+        self.inline, self.files = inline, files
 
     def __iter__(self) -> Iterator[pa.Table]:
-        if self._only is not None:
-            yield self._only
-            return
-        made, chunk, size = 0, [], 0
-        for body in self._bodies():
-            if chunk and size + len(body) > MAX_CHUNK_BYTES:
-                yield self._rows_of(chunk)
-                made, chunk, size = made + 1, [], 0
-            chunk.append(body)
-            size += len(body)
-        if chunk:
-            rows = self._rows_of(chunk)
-            if not made:
-                self._only = rows
-            yield rows
+        """The rows, a file's group of them in memory at a time. Raises `OSError`."""
+        if len(self.inline):
+            yield self.inline
+        for file in self.files:
+            yield from file.chunks()
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        return len(self.inline) + sum(file.number for file in self.files)
 
 
 class BatchOutput:
     """What the operator says of one micro-batch."""
 
-    def __init__(self, rows: pa.Table, batch_id: int) -> None:
-        """`rows` are those of `engine.kernel.records.OUTPUT_DDL`, or of chunks in files (`streaming.spool`)."""
-        self._batch_id = batch_id
-        self._rows = list(zip(rows["kind"].to_pylist(), rows["body"].to_pylist(), strict=True))
+    def __init__(self, rows: pa.Table, batch_id: int, lake: str) -> None:
+        """`rows` are those of `engine.kernel.records.OUTPUT_DDL`, and of files of the lake (`streaming.outbox`)."""
+        self._batch_id, self._lake = batch_id, lake
+        self._bodies: dict[str, list[bytes]] = {}
+        for kind, body in zip(rows["kind"].to_pylist(), rows["body"].to_pylist(), strict=True):
+            self._bodies.setdefault(kind, []).append(body)
         self.now: int | None = rows["now"][0].as_py() if rows.num_rows else None
         """The batch's time, milliseconds; None: nothing is said."""
 
-    def bodies(self, kind: str) -> Iterator[bytes]:
-        """The bodies of a kind, one in memory at a time where they are in files."""
-        for of, body in self._rows:
-            if of in (kind, SPOOLED + kind):
-                yield read_chunk(of, body)
+    def rows(self, table: Table) -> TableRows:
+        """The rows of a table. Raises `OSError`; `FileUnfit` when a file is not one of this batch."""
+        kind = next(kind for kind, of in TABLE_OF.items() if of is table)
+        bodies = self._bodies.get(kind)
+        inline = (
+            rows_of(table, bodies, self.now or 0, self._batch_id) if bodies else arrow_schema(table.row).empty_table()
+        )
+        paths = self._bodies.get(FILE + table.name, ())
+        files = [WrittenFile.of(self._lake, table, path.decode()) for path in paths]
+        for file in files:
+            if file.bounds("batch_id") != (self._batch_id, self._batch_id):
+                raise FileUnfit(f"{file.path} of {table.name} has rows of another batch than {self._batch_id}")
+        return TableRows(inline, files)
 
-    def chunks(self, table: Table) -> Chunks:
-        """The rows of a table."""
-        if table is SEGMENT_LOAD:
-            return Chunks(lambda: self.bodies(LOAD), lambda bodies: bulk_rows(bodies, self.now or 0, self._batch_id))
-        if table is HOLDS:
-            return Chunks(lambda: self.bodies(table.name), lambda bodies: hold_rows(bodies, self._batch_id))
-        return Chunks(lambda: self.bodies(table.name), lambda bodies: rare_rows(table, bodies, self._batch_id))
-
+    @cached_property
     def counts(self) -> dict[str, float]:
         """The sum over all buckets of what became of their messages and samples."""
         total: dict[str, float] = {"samples_accepted": 0}
-        for body in self.bodies(COUNTS):
-            for counts in pydantic_core.from_json(body):
-                for name, value in counts.items():
-                    total[name] = total.get(name, 0) + value
+        for counts in self.said(COUNTS):
+            for name, value in counts.items():
+                total[name] = total.get(name, 0) + value
         return total
 
     def said(self, kind: str) -> Iterator[Any]:
         """The entries of a kind whose bodies are JSON arrays."""
-        for body in self.bodies(kind):
+        for body in self._bodies.get(kind, ()):
             yield from pydantic_core.from_json(body)
-
-    def remove_files(self) -> None:
-        """Removes the files of chunks: all is written."""
-        for kind, body in self._rows:
-            remove_chunk(kind, body)

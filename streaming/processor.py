@@ -12,9 +12,11 @@ import gc
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 from typing import Any
 
+from pyspark import TaskContext
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import BinaryType, StructField, StructType
@@ -24,7 +26,7 @@ from engine.kernel.bucket import BucketEngine
 from engine.kernel.packed import Packed, StoredPart
 from engine.kernel.settings import EngineSettings, Repeated
 from streaming.arrivals import in_parts
-from streaming.spool import Outbox
+from streaming.outbox import INLINE_BYTES, Outbox
 
 FINGERPRINT = "fence"
 """The state variable of the fingerprint, as the first release called it."""
@@ -36,17 +38,18 @@ _PACKED = StructType([StructField("packed", BinaryType())])
 class BucketProcessor(StatefulProcessor):
     """One instance per task; the engine's cache lives as long as the Python worker."""
 
-    def __init__(self, settings: EngineSettings, spool: str, repeated: Repeated | None = None) -> None:
-        """`spool`: the folder for output that is too much for Spark's driver. `repeated`: a batch with settings of its
-        own."""
-        self._settings, self._spool, self._repeated = settings, spool, repeated
+    def __init__(
+        self, settings: EngineSettings, lake: str, repeated: Repeated | None = None, inline_bytes: int = INLINE_BYTES
+    ) -> None:
+        """`lake`: where output goes that is much (`streaming.outbox`). `repeated`: a batch with settings of its own."""
+        self._settings, self._lake, self._repeated, self._inline_bytes = settings, lake, repeated, inline_bytes
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declares the state variables: the fingerprint, and of each stored part its base and its log."""
         self._fingerprint = handle.getValueState(FINGERPRINT, _PACKED)
         self._bases = {name: handle.getValueState(name, _PACKED) for name in PARTS}
         self._logs = {name: handle.getListState(f"{name}_log", _PACKED) for name in PARTS}
-        self._engine, self._outbox = _engine(self._settings), Outbox(self._spool)
+        self._engine, self._outbox = _engine(self._settings), Outbox(self._lake, batch_of_task, self._inline_bytes)
 
     def handleInitialState(self, key: Any, initialState: Row, timerValues: Any) -> None:
         """Takes over a bucket of a rebuilt checkpoint, a row of `streaming.rebuild.STATE_DDL`."""
@@ -69,7 +72,7 @@ class BucketProcessor(StatefulProcessor):
         is_decoded = engine.has_decoded(bucket, fingerprint)
         before = Packed(fingerprint, {} if is_decoded else self._stored())
         with _cycles_uncollected():
-            batch, spent = engine.begin(bucket, before, now, self._outbox.give), 0.0
+            batch, spent = engine.begin(bucket, before, now, partial(self._outbox.give, now=now)), 0.0
             for kinds, bodies in in_parts(chain([first], rows)):
                 part, started = unpack_rows(kinds, bodies), time.perf_counter()
                 batch.take(part.records, part.samples, part.letters)
@@ -85,17 +88,27 @@ class BucketProcessor(StatefulProcessor):
                 self._logs[name].appendValue((part.entry,))
         if written.fingerprint != fingerprint:
             self._fingerprint.update((written.fingerprint,))
-        self._outbox.give(batch.output.bodies())
+        self._outbox.give(batch.output.bodies(), now)
         yield from (Row(kind=kind, body=body, now=now) for kind, body in self._outbox.fetch())
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Ends the task's files. Spark takes a task for done only after this: its rows reach the driver then."""
+        self._outbox.close()
 
     def _stored(self) -> dict[str, StoredPart]:
         return {
             name: StoredPart(_bytes(base.get()) or b"", [bytes(entry[0]) for entry in self._logs[name].get()])
             for name, base in self._bases.items()
         }
+
+
+def batch_of_task() -> int:
+    """The number of the micro-batch that the running task is of."""
+    context = TaskContext.get()
+    number = None if context is None else context.getLocalProperty("streaming.sql.batchId")
+    if number is None:
+        raise RuntimeError("the operator runs outside a micro-batch of Spark's Structured Streaming")
+    return int(number)
 
 
 _ENGINES: dict[EngineSettings, BucketEngine] = {}

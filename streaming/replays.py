@@ -1,28 +1,32 @@
 """A batch that is repeated after a crash has to say what its first attempt said, or lake and state would differ.
 
-Stage: in the sink, for the first batch of a start, which alone can be a repetition. The tables are written in a fixed
-order. A table that holds the batch already is left as it is, and one before it that does not had no row. What the
-operator says now is compared with that before anything is written: the state that it leaves behind fits no other rows.
-Settings cannot make the difference (`streaming.pinned`), so it is another release that decides otherwise.
+Stage: in the sink, for the first batch of a start, which alone can be a repetition. The tables are written in turns
+(`TURNS`). A table that holds the batch already is left as it is; one that does not, though one of a later turn does,
+had no row. What the operator says now is compared with that before anything is written: the state that it leaves
+behind fits no other rows. Settings cannot make the difference (`streaming.pinned`), so it is another release that
+decides otherwise.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple, Protocol
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lake.tables import OpenTable
 from lake.tail import newest_commit
+from schemas.arrow import arrow_schema
 from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD, Table
 
-ORDER = tuple(table.name for table in (DECISIONS, HOLDS, EVENTS, DEAD_LETTERS, SEGMENT_LOAD, BATCHES))
-"""In which a batch is written."""
+TURNS = ((DECISIONS,), (HOLDS, EVENTS, DEAD_LETTERS, SEGMENT_LOAD), (BATCHES,))
+"""In which a batch is written: tables of one turn side by side, the next turn when they are done."""
+_TURN_OF = {table.name: turn for turn, tables in enumerate(TURNS) for table in tables}
 _NO_MATTER = frozenset({"engine_version"})
 """Columns that may differ between two attempts that say the same."""
-_SPACE = 1 << 128
 
 
 class ReplayDiffers(RuntimeError):
@@ -36,15 +40,24 @@ class Rows(NamedTuple):
     digest: int
 
     @classmethod
-    def of(cls, chunks: Iterable[pa.Table | pa.RecordBatch]) -> Rows:
-        """Of any number of rows, a chunk in memory at a time."""
+    def of(cls, table: Table, chunks: Iterable[pa.Table | pa.RecordBatch]) -> Rows:
+        """Of any number of rows, a chunk in memory at a time, column by column."""
         number = digest = 0
         for chunk in chunks:
-            names = [name for name in chunk.schema.names if name not in _NO_MATTER]
-            for row in zip(*(chunk[name].to_pylist() for name in sorted(names)), strict=True):
-                number += 1
-                digest += int.from_bytes(hashlib.blake2b(repr(row).encode(), digest_size=16).digest(), "big")
-        return cls(number, digest % _SPACE)
+            rows = np.zeros(chunk.num_rows, np.uint64)
+            for field in arrow_schema(table.row):
+                if field.name not in _NO_MATTER:
+                    rows = _mixed(rows ^ _digests(chunk[field.name].cast(field.type)))
+            number, digest = number + len(rows), (digest + int(rows.sum(dtype=np.uint64))) % (1 << 64)
+        return cls(number, digest)
+
+
+class Said(Protocol):
+    """The rows of a table in a batch."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[pa.Table]: ...
 
 
 class FirstAttempt:
@@ -53,30 +66,55 @@ class FirstAttempt:
     def __init__(self, tables: Mapping[str, OpenTable], app: str, batch_id: int) -> None:
         """`app` names the job's transactions. Raises what Delta raises."""
         self._tables, self._batch_id = tables, batch_id
-        found = {name: tables[name].newest_transaction(app) for name in ORDER}
-        self._held = {name for name, newest in found.items() if newest is not None and newest >= batch_id}
-        self._last = max((ORDER.index(name) for name in self._held), default=-1)
+        newest = {name: tables[name].newest_transaction(app) for name in _TURN_OF}
+        self._held = {name for name, number in newest.items() if number is not None and number >= batch_id}
+        self._last = max((_TURN_OF[name] for name in self._held), default=-1)
 
-    def check(self, table: Table, chunks: Iterable[pa.Table]) -> None:
+    def check(self, table: Table, rows: Said) -> None:
         """Raises `ReplayDiffers` unless the rows of a table are those that the first attempt has written, if any."""
-        if ORDER.index(table.name) <= self._last and table is not BATCHES:
-            self._compare(table, Rows.of(chunks))
-
-    def check_number(self, table: Table, number: int) -> None:
-        """The same where only the number of rows is known."""
-        if ORDER.index(table.name) <= self._last:
-            self._compare(table, Rows(number, -1))
-
-    def _compare(self, table: Table, now: Rows) -> None:
-        then = Rows(0, 0)
         if table.name in self._held:
             written = newest_commit(self._tables[table.name].newest(), "batch_id", self._batch_id)
             if written is None:
                 return
-            then = Rows.of(written)
-        if now.number != then.number or (now.digest >= 0 and now.digest != then.digest):
+            then, now = Rows.of(table, written), Rows.of(table, rows)
+        elif _TURN_OF[table.name] < self._last:
+            then, now = Rows(0, 0), Rows(len(rows), 0)
+        else:
+            return
+        if now != then:
             told = f"{then.number} rows, of which some" if now.number == then.number else f"{then.number} rows and"
             raise ReplayDiffers(
                 f"batch {self._batch_id} was begun before and says something else now: its first attempt has written "
                 f"{told} {'differ' if now.number == then.number else f'this one has {now.number}'} in {table.name}"
             )
+
+
+def _digests(values: pa.ChunkedArray | pa.Array) -> np.ndarray:
+    """A number for each value of a column, the same for equal ones."""
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    if pa.types.is_floating(values.type):
+        numbers = values.fill_null(0.0).to_numpy(zero_copy_only=False).view(np.uint64)
+    elif pa.types.is_string(values.type) or pa.types.is_binary(values.type):
+        named = values.dictionary_encode()
+        of = [_digest(value) for value in named.dictionary.cast(pa.binary()).to_pylist()]
+        numbers = np.array([*of, 0], np.uint64)[named.indices.fill_null(len(of)).to_numpy(zero_copy_only=False)]
+    else:
+        whole = values.cast(pa.int32()) if pa.types.is_date(values.type) else values
+        numbers = whole.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64).view(np.uint64)
+    return np.asarray(numbers + pc.is_null(values).to_numpy(zero_copy_only=False).astype(np.uint64) * _ODD)
+
+
+def _digest(value: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(value, digest_size=8).digest(), "big")
+
+
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+
+
+def _mixed(numbers: np.ndarray) -> np.ndarray:
+    """Numbers of which each bit hangs on all bits of what is given (the finalizer of splitmix64)."""
+    numbers = (numbers + _ODD).astype(np.uint64)
+    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(numbers ^ (numbers >> np.uint64(31)))

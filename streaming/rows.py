@@ -1,25 +1,25 @@
 """The operator's output as Arrow tables of exactly the tables' schemas.
 
-Stage: in the sink. Instants come as milliseconds and become microsecond timestamps; `batch_id` and `day` are added
-here. Rows are put in an order that does not depend on how Spark laid them out.
+Stage: in the sink, and in the workers that write files. Instants come as milliseconds and become microsecond
+timestamps; `batch_id` and `day` are added here. Rows are put in
+an order that does not depend on how Spark laid them out.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import date, datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pydantic_core
 
-from engine.kernel.records import HOLD_SCHEMA, LOAD_SCHEMA
+from engine.kernel.records import HOLD_SCHEMA, LOAD, LOAD_SCHEMA
 from schemas.arrow import arrow_schema, column_types
 from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD, Table
-from streaming.spool import read_chunk
 
-DAY_MS = 86_400_000
+_DAY_MS = 86_400_000
 
 _OWN_TIME = {
     DECISIONS.name: "decided_at",
@@ -39,6 +39,17 @@ _ORDER = {
 }
 
 
+TABLE_OF = {LOAD: SEGMENT_LOAD, **{table.name: table for table in (DECISIONS, HOLDS, EVENTS, DEAD_LETTERS)}}
+"""The table that the bodies of a kind of the operator's output are rows of."""
+
+
+def rows_of(table: Table, bodies: Iterable[bytes], now: int, batch_id: int) -> pa.Table:
+    """The rows of a table, of bodies of its kind; `now` is the batch's time, milliseconds."""
+    if table is SEGMENT_LOAD:
+        return bulk_rows(bodies, now, batch_id)
+    return hold_rows(bodies, batch_id) if table is HOLDS else rare_rows(table, bodies, batch_id)
+
+
 def rare_rows(table: Table, bodies: Iterable[bytes], batch_id: int) -> pa.Table:
     """Rows that came as JSON arrays."""
     rows = [row for body in bodies for row in pydantic_core.from_json(body)]
@@ -48,7 +59,7 @@ def rare_rows(table: Table, bodies: Iterable[bytes], batch_id: int) -> pa.Table:
     rows.sort(key=lambda row: [row.get(name, batch_id) for name in _ORDER[table.name]])
     for row in rows:
         row["batch_id"] = batch_id
-        row["day"] = row[_OWN_TIME[table.name]] // DAY_MS
+        row["day"] = row[_OWN_TIME[table.name]] // _DAY_MS
     columns = {}
     for name, (kind, _) in column_types(table.row).items():
         values = [row.get(name) for row in rows]
@@ -88,23 +99,6 @@ def _completed(rows: pa.Table, table: Table, batch_id: int, own_time: str) -> pa
             column = _from_millis(rows[name]) if kind is datetime else rows[name]
         columns.append(column)
     return pa.table(columns, schema=schema)
-
-
-LOAD_DDL = (
-    "topic STRING, segment_id BIGINT, msg_rate_in DOUBLE, bytes_rate_in DOUBLE, msg_rate_out DOUBLE, "
-    "bytes_rate_out DOUBLE, reporter STRING, sampled_at BIGINT, cause STRING, kafka_partition BIGINT, "
-    "kafka_offset BIGINT, kafka_timestamp BIGINT, now BIGINT"
-)
-"""`LOAD_SCHEMA` and the batch's time, as Spark says it."""
-
-
-def unpack_loads(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """For `mapInArrow`: rows of kind `load` of the operator's output to rows of `LOAD_DDL`."""
-    for batch in batches:
-        for row in batch.to_pylist():
-            now, body = row["now"], read_chunk(row["kind"], row["body"])
-            loads = pa.ipc.read_record_batch(pa.py_buffer(body), LOAD_SCHEMA)
-            yield loads.append_column("now", pa.repeat(pa.scalar(now, pa.int64()), loads.num_rows))
 
 
 def _bytes(text: str | None) -> bytes | None:

@@ -1,9 +1,10 @@
-"""foreachBatch: consumes the operator's output once, then writes each table idempotently.
+"""foreachBatch: consumes the operator's output once, then commits each table idempotently.
 
 Stage: last of the job (design "Tables"). The frame is consumed first and exactly once, also in a replay:
-a batch that skips its plan leaves the state store without its version and never starts again. Each write carries the
+a batch that skips its plan leaves the state store without its version and never starts again. What is much the workers
+have written as files by then (`streaming.outbox`), and only the commit is left. Each commit carries the
 Delta app transaction (query id, batch id); a table that already holds the batch is left as it is. Decisions go first:
-the executor waits for them.
+the executor waits for them. The other tables follow side by side, and `batches` when they are done.
 """
 
 from __future__ import annotations
@@ -11,26 +12,26 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pydantic_core
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
-from engine.kernel.records import DUE, LOAD
+from engine.kernel.records import DUE
+from lake.files import write_file
 from lake.job_lease import LEASE, JobLease, check_lease
-from lake.tables import OpenTable, create_lake, table_path
+from lake.lease import LeaseLost
+from lake.tables import OpenTable, create_lake
 from schemas.ids import EVERY_TOPIC
-from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD, TABLES, Table
-from streaming.output import BatchOutput, Chunks
-from streaming.replays import FirstAttempt
-from streaming.rows import LOAD_DDL, rare_rows, unpack_loads
-from streaming.spool import SPOOLED
+from schemas.tables import BATCHES, DECISIONS, EVENTS, TABLES, Table
+from streaming.output import BatchOutput, TableRows
+from streaming.replays import TURNS, FirstAttempt
+from streaming.rows import rare_rows
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +47,8 @@ class WrittenBatch:
     """Its row in `batches`; instants are milliseconds."""
     rare: Mapping[str, Iterable[pa.Table]]
     """The rows of decisions, holds, events and dead letters, by table, in chunks."""
+    decided_at: int | None
+    """When the commit of `decisions` was done, milliseconds; None: the batch decided nothing."""
     operator_seconds: float
     """From the start of the batch's plan until the sink had the operator's output."""
     commit_seconds: dict[str, float]
@@ -73,18 +76,17 @@ class LakeSink:
     def __init__(
         self,
         lake: str,
-        bulk_writer: str,
         ask_for_tick: Callable[[str, int], None],
         report: Callable[[WrittenBatch], None] = lambda _: None,
     ) -> None:
-        """`bulk_writer` is `delta-rs` or `delta-spark`: who writes `segment_load`. `report` is told of each batch that
-        is written; what it raises is logged and stops nothing. Raises `LakeError`."""
-        self._lake, self._bulk_writer, self._ask_for_tick, self._report = lake, bulk_writer, ask_for_tick, report
+        """`report` is told of each batch that is written; what it raises is logged and stops nothing. Raises
+        `LakeError`."""
+        self._lake, self._ask_for_tick, self._report = lake, ask_for_tick, report
         self._tables = {name: OpenTable(table) for name, table in create_lake(lake).items()}
         self._commit_seconds: dict[str, float] = {}
         self._lease: JobLease | None = None
-        self._attempt: FirstAttempt | None = None
         self._is_first = True
+        self._side_by_side = ThreadPoolExecutor(len(TURNS[1]), "commit")
 
     def hold(self, lease: JobLease) -> None:
         """From here on every commit stands under the lease, and no other job's does. Raises `LeaseLost`, or what Delta
@@ -105,36 +107,25 @@ class LakeSink:
         """One micro-batch; safe to repeat. Raises what Delta raises when a table cannot be written."""
         query = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         self._check_lease(DECISIONS)
-        self._attempt = FirstAttempt(self._tables, f"{APP}:{query}", batch_id) if self._is_first else None
         self._commit_seconds = {}
         began = time.perf_counter()
-        if self._bulk_writer == "delta-spark":
-            frame = frame.persist()
-            try:
-                with _shown_as(frame, batch_id, "read Kafka, evaluate"):
-                    output = BatchOutput(frame.where(F.col("kind") != LOAD).toArrow(), batch_id)
-                operator_seconds = time.perf_counter() - began
-                rare = self._write_rare(output, query, batch_id)
-                accepted = int(output.counts()["samples_accepted"])
-                if self._attempt is not None:
-                    self._attempt.check_number(SEGMENT_LOAD, accepted)
-                if accepted:
-                    with self._timed(SEGMENT_LOAD), _shown_as(frame, batch_id, "write segment_load"):
-                        self._write_bulk_by_spark(frame, query, batch_id)
-                row = self._write_batch_row(output, query, batch_id)
-            finally:
-                frame.unpersist()
-        else:
-            with _shown_as(frame, batch_id, "read Kafka, evaluate"):
-                output = BatchOutput(frame.toArrow(), batch_id)
-            operator_seconds = time.perf_counter() - began
-            rare = self._write_rare(output, query, batch_id)
-            self._commit(SEGMENT_LOAD, output.chunks(SEGMENT_LOAD), query, batch_id)
-            row = self._write_batch_row(output, query, batch_id)
+        with _shown_as(frame, batch_id, "read Kafka, evaluate"):
+            output = BatchOutput(frame.toArrow(), batch_id, self._lake)
+        operator_seconds = time.perf_counter() - began
+        rows = {table.name: output.rows(table) for turn in TURNS[:-1] for table in turn}
+        if self._is_first:
+            attempt = FirstAttempt(self._tables, f"{APP}:{query}", batch_id)
+            for name, said in rows.items():
+                attempt.check(TABLES[name], said)
+        self._commit(DECISIONS, rows[DECISIONS.name], query, batch_id)
+        decided_at = time.time_ns() // 1_000_000 if len(rows[DECISIONS.name]) else None
+        self._commit_side_by_side({table: rows[table.name] for table in TURNS[1]}, query, batch_id)
+        for topic, at in output.said(DUE):
+            self._ask_for_tick(topic, at)
+        row = self._write_batch_row(output, query, batch_id)
         self._is_first = False
         if row is not None:
-            self._tell(WrittenBatch(row, rare, operator_seconds, self._commit_seconds), batch_id)
-        output.remove_files()
+            self._tell(WrittenBatch(row, rows, decided_at, operator_seconds, self._commit_seconds), batch_id)
 
     def _tell(self, batch: WrittenBatch, batch_id: int) -> None:
         try:
@@ -142,53 +133,52 @@ class LakeSink:
         except Exception:
             log.exception("batch %d is written, but its metrics are not", batch_id, extra={"batch_id": batch_id})
 
-    def _write_rare(self, output: BatchOutput, query: str, batch_id: int) -> dict[str, Chunks]:
-        rare = {}
-        for table in (DECISIONS, HOLDS, EVENTS, DEAD_LETTERS):
-            rare[table.name] = output.chunks(table)
-            self._commit(table, rare[table.name], query, batch_id)
-        for topic, at in output.said(DUE):
-            self._ask_for_tick(topic, at)
-        return rare
-
     def _write_batch_row(self, output: BatchOutput, query: str, batch_id: int) -> dict[str, Any] | None:
         if output.now is None:
             return None
         row = {
-            **output.counts(),
+            **output.counts,
             "generation": query,
             "batch_at": output.now,
             "committed_at": time.time_ns() // 1_000_000,
         }
-        self._commit(
-            BATCHES,
-            [rare_rows(BATCHES, [pydantic_core.to_json([row])], batch_id)],
-            query,
-            batch_id,
-        )
+        rows = rare_rows(BATCHES, [pydantic_core.to_json([row])], batch_id)
+        self._commit(BATCHES, TableRows(rows, []), query, batch_id)
         return row
 
-    @contextmanager
-    def _timed(self, table: Table) -> Iterator[None]:
-        began = time.perf_counter()
-        yield
-        self._commit_seconds[table.name] = time.perf_counter() - began
+    def _commit_side_by_side(self, rows: Mapping[Table, TableRows], query: str, batch_id: int) -> None:
+        """Commits tables at once; all have ended when this returns or raises. What one raises is raised, `LeaseLost`
+        before all else."""
+        mine = [table for table, said in rows.items() if len(said)]
+        begun = [self._side_by_side.submit(self._commit, table, rows[table], query, batch_id) for table in mine[1:]]
+        failures: list[BaseException] = []
+        if mine:
+            try:
+                self._commit(mine[0], rows[mine[0]], query, batch_id)
+            except Exception as failure:
+                failures.append(failure)
+        wait(begun)
+        failures += [failure for one in begun if (failure := one.exception()) is not None]
+        for failure in sorted(failures, key=lambda failure: not isinstance(failure, LeaseLost)):
+            raise failure
 
-    def _commit(self, table: Table, chunks: Iterable[pa.Table], query: str, batch_id: int) -> None:
-        """One commit, however many chunks there are."""
-        if self._attempt is not None:
-            self._attempt.check(table, chunks)
-        waiting = iter(chunks)
-        first = next(waiting, None)
-        if first is None:
+    def _commit(self, table: Table, rows: TableRows, query: str, batch_id: int) -> None:
+        """One commit; none where there are no rows, or where the table holds the batch."""
+        if not len(rows):
             return
+        began = time.perf_counter()
         opened, app = self._tables[table.name], f"{APP}:{query}"
         written = opened.newest_transaction(app)
         if written is not None and written >= batch_id:
             log.info("%s already holds batch %d: a replay", table.name, batch_id, extra={"batch_id": batch_id})
             return
-        with self._timed(table):
-            opened.append(first, app, batch_id, self._check_lease(table), waiting)
+        lease = self._check_lease(table)
+        if not rows.files:
+            opened.append(rows.inline, app, batch_id, lease)
+        else:
+            inline = [write_file(self._lake, table, rows.inline)] if len(rows.inline) else []
+            opened.add([*inline, *rows.files], app, batch_id, lease)
+        self._commit_seconds[table.name] = time.perf_counter() - began
 
     def _check_lease(self, table: Table) -> dict[str, int]:
         """The lease as a commit to the table carries it. Raises `LeaseLost` when another job has it."""
@@ -196,22 +186,6 @@ class LakeSink:
             return {}
         check_lease(self._tables[table.name], self._lease.token)
         return {LEASE: self._lease.token}
-
-    def _write_bulk_by_spark(self, frame: DataFrame, query: str, batch_id: int) -> None:
-        loads = frame.where(F.col("kind").isin(LOAD, SPOOLED + LOAD)).mapInArrow(unpack_loads, LOAD_DDL)
-        rows = loads.select(
-            "topic", "segment_id", "msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out", "reporter",
-            F.timestamp_millis("sampled_at").alias("sampled_at"), F.timestamp_millis("now").alias("accepted_at"),
-            "cause", "kafka_partition", "kafka_offset", F.timestamp_millis("kafka_timestamp").alias("kafka_timestamp"),
-            F.lit(batch_id).cast("long").alias("batch_id"),
-            F.to_date(F.timestamp_millis("now")).alias("day"),
-        )  # fmt: skip
-        path = table_path(self._lake, SEGMENT_LOAD)
-        # Spark's writer carries one transaction only: the lease is looked at right before.
-        self._check_lease(SEGMENT_LOAD)
-        rows.coalesce(1).write.format("delta").mode("append").option("txnAppId", f"{APP}:{query}").option(
-            "txnVersion", batch_id
-        ).save(path if "://" in path else Path(path).as_uri())
 
 
 @contextmanager

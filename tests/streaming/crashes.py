@@ -1,8 +1,10 @@
 """Crash points of the job: named places in a batch where a test raises an exception or kills a process.
 
-`batch:begin` is before anything of a batch, with the batch before it in Spark's commit log; `TABLE:before` and
-`TABLE:after` are around the commit to a table, in a batch that has rows for it. All are in a batch that is not the
-first of its start, so that every start also completes one.
+`batch:begin` is before anything of a batch, with the batch before it in Spark's commit log; `output:before` is before
+the first commit, when what the workers write as files is written; `TABLE:before` and `TABLE:after` are around the
+commit to a table, in a batch that has rows for it. All are in a batch that is not the first of its start, so that every
+start also completes one. Tables between `decisions` and `batches` are committed side by side: at a point of one of
+them, the others may be committed or not.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from streaming.sink import LakeSink
 
 SINK_POINTS = [
     "batch:begin",
+    "output:before",
     *(
         f"{table.name}:{when}"
         for table in (DECISIONS, HOLDS, EVENTS, DEAD_LETTERS, SEGMENT_LOAD, BATCHES)
@@ -49,12 +52,10 @@ def crashing_sink(point: str, crash: Callable[[str], None] = raise_crash) -> typ
             self.written += 1
 
         def _commit(self, table, rows, query, batch_id):
-            with self.crashing(table.name if any(len(chunk) for chunk in rows) else "nothing"):
+            with self.crashing("output" if table is DECISIONS else "nothing"):
+                pass
+            with self.crashing(table.name if len(rows) else "nothing"):
                 super()._commit(table, rows, query, batch_id)
-
-        def _write_bulk_by_spark(self, frame, query, batch_id):
-            with self.crashing(SEGMENT_LOAD.name):
-                super()._write_bulk_by_spark(frame, query, batch_id)
 
         @contextmanager
         def crashing(self, place: str) -> Iterator[None]:

@@ -1,8 +1,9 @@
 """The real job, made to lose a process of its own to SIGKILL at a chosen point.
 
 `python -m tests.streaming.crashing_job SETTINGS POINT VICTIM`: at POINT in a batch after the first that this start has
-gone through. POINT is one of `tests.streaming.crashes`, `state-upload` (the changes of the state stand in the
-checkpoint) or `commit-log` (Spark has called the batch done). VICTIM is `all`, `driver` or `jvm`.
+gone through. All rows are in files that the workers write. POINT is one of `tests.streaming.crashes`, `state-upload`
+(the changes of the state stand in the checkpoint) or `commit-log` (Spark has called the batch done). VICTIM is `all`,
+`driver` or `jvm`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pyspark import SparkContext
 import streaming.job
 from anabranch.cli import main as run_command
 from schemas.settings import load_settings
+from streaming.processor import BucketProcessor
 from streaming.sink import LakeSink
 from tests.streaming.crashes import crashing_sink
 from tests.waiting import wait_until
@@ -60,6 +62,7 @@ def main() -> None:
         sink = sink_before_new_file("commits/[0-9]*", checkpoint, victim)
     else:
         sink = crashing_sink(point, lambda _: kill(victim))
+    streaming.job.BucketProcessor = partial(BucketProcessor, inline_bytes=0)  # type: ignore[assignment, misc]
     streaming.job.run_job = partial(streaming.job.run_job, sink_type=sink)  # type: ignore[assignment]
     sys.argv[1:] = ["--config", file, "stream"]
     run_command()

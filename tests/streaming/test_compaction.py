@@ -16,13 +16,14 @@ from deltalake import DeltaTable, write_deltalake
 from anabranch.cli import cli
 from decisions.topic.layout import SegmentLayout
 from executor.kernel.outcomes import OutcomeLedger
+from lake.files import table_path
 from lake.maintenance import (
     Compacted,
     cluster_column,
     compact_by_delta_rs,
     delete_unused,
 )
-from lake.tables import OpenTable, create_lake, table_path
+from lake.tables import OpenTable, create_lake
 from schemas.arrow import to_arrow
 from schemas.settings import load_settings
 from schemas.tables import DEAD_LETTERS, EVENTS, OUTCOMES, SEGMENT_LOAD, TABLES, DeadLetterRow
@@ -72,8 +73,6 @@ class LedgerWriter(threading.Thread):
 def test_no_commit_of_the_job_or_of_an_executor_is_lost_while_both_engines_compact(
     spark, start_process, job_settings, own_broker
 ):
-    with open(job_settings, "a") as file:
-        file.write('bulk_writer = "delta-spark"\n')
     settings, feed = load_settings([job_settings]), Feed(own_broker.bootstrap)
     lake = settings.lake_path
     executor = LedgerWriter(lake)

@@ -11,9 +11,11 @@ from random import Random
 import pytest
 from confluent_kafka import OFFSET_END, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+from deltalake import DeltaTable
 
 from decisions.topic.layout import SegmentLayout
 from lab.garbage import KINDS, make_garbage
+from lake.files import table_path
 from schemas.settings import Settings, load_settings
 from schemas.tables import DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
 from streaming.job import PersonNeeded
@@ -94,7 +96,7 @@ def takes_what_is_good_out_of_a_flood_of_garbage(settings: Settings, feed: Feed)
 
 
 def gets_through_what_is_too_much_for_one_batch_of_output(settings: Settings, feed: Feed) -> None:
-    """40 MB of output, of garbage and of good messages: it waits in files, and all of it is on record."""
+    """40 MB of output, of garbage and of good messages: the workers write it, and all of it is on record."""
     random = Random(1)
     noise = [
         record("segment-stats", f"noise-{number % 50}", b"\xff" + random.randbytes(8_000)) for number in range(3000)
@@ -111,9 +113,9 @@ def gets_through_what_is_too_much_for_one_batch_of_output(settings: Settings, fe
         assert (letter["raw"], letter["raw_size"]) == (one.value[:4096], len(one.value))
     taken = [row["body"] for row in rows(settings, EVENTS) if row["subject"] == "topic://acme/shop/padded"]
     assert taken == [value.decode()] * len(large)
-    spool = Path(settings.lake_path, "_spool")
-    assert spool.is_dir()
-    wait_until(lambda: not [file for file in spool.rglob("*") if file.is_file()], 20)
+    folder = Path(table_path(settings.lake_path, DEAD_LETTERS))
+    added = {str(folder / path) for path in DeltaTable(folder).get_add_actions()["path"].to_pylist()}
+    assert added == {str(file) for file in folder.glob("day=*/*.parquet")}
 
 
 def test_a_checkpoint_is_refused_while_another_job_holds_it_and_once_kafka_s_retention_has_passed_it(

@@ -17,6 +17,8 @@ from lake.integrity import check_integrity
 from schemas.settings import Settings, load_settings
 from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
 from streaming.job import JobFailed
+from streaming.outbox import INLINE_BYTES
+from streaming.processor import BucketProcessor
 from tests.streaming.answering import restless_cluster
 from tests.streaming.crashes import SINK_POINTS, crashing_processor, crashing_sink
 from tests.streaming.jobs import HOME, Feed, SessionJob, check_nothing_lost_and_nothing_twice, read, rows
@@ -26,19 +28,21 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(900)]
 
 KILLS = [
-    ("delta-rs", "state-upload", "all", -signal.SIGKILL),
-    ("delta-spark", "segment_load:after", "jvm", 1),
-    ("delta-spark", "commit-log", "driver", -signal.SIGKILL),
+    ("state-upload", "all", -signal.SIGKILL),
+    ("output:before", "all", -signal.SIGKILL),
+    ("events:after", "driver", -signal.SIGKILL),
+    ("segment_load:after", "jvm", 1),
+    ("commit-log", "driver", -signal.SIGKILL),
 ]
-"""Writer of the loads, point, victim, and how the driver ends."""
+"""Point, victim, and how the driver ends."""
 
 
-@pytest.mark.parametrize("writer", ["delta-rs", "delta-spark"])
+@pytest.mark.parametrize("inline_bytes", [INLINE_BYTES, 0], ids=["through Spark", "in files"])
 def test_crashed_at_every_point_under_load_the_lake_is_what_an_undisturbed_computation_gives(
-    writer, start, job_settings, own_broker, tmp_path, monkeypatch
+    inline_bytes, start, job_settings, own_broker, tmp_path, monkeypatch
 ):
     keep_all_batches(job_settings, tmp_path)
-    written_by(job_settings, writer)
+    monkeypatch.setattr(streaming.job, "BucketProcessor", partial(BucketProcessor, inline_bytes=inline_bytes))
     settings, feed = load_settings([job_settings]), Feed(own_broker.bootstrap)
     checkpoint = Path(settings.stream.checkpoint)
     with restless_cluster(feed, settings):
@@ -46,7 +50,8 @@ def test_crashed_at_every_point_under_load_the_lake_is_what_an_undisturbed_compu
             crashes_after_progress(partial(start, crashing_sink(point)), checkpoint, f"crashed at {point}")
         for how, said in (("raises", "crashed in the operator"), ("killed", "Python worker exited unexpectedly")):
             with monkeypatch.context() as patched:
-                patched.setattr(streaming.job, "BucketProcessor", crashing_processor(checkpoint, how))
+                crashing = partial(crashing_processor(checkpoint, how), inline_bytes=inline_bytes)
+                patched.setattr(streaming.job, "BucketProcessor", crashing)
                 crashes_after_progress(start, checkpoint, said)
         job = start()
         goes_on_deciding(settings)
@@ -70,10 +75,9 @@ def test_killed_processes_leave_a_checkpoint_and_a_lake_that_the_next_start_goes
     settings, feed = load_settings([job_settings]), Feed(own_broker.bootstrap)
     checkpoint, scratch = Path(settings.stream.checkpoint), settings.path(settings.local.folder) / "scratch"
     with restless_cluster(feed, settings):
-        for writer, point, victim, end in KILLS:
-            written_by(job_settings, writer)
+        for point, victim, end in KILLS:
             logged = entries_of(checkpoint)
-            assert start_process(point, victim).process.wait(180) == end, (writer, point)
+            assert start_process(point, victim).process.wait(180) == end, point
             assert entries_of(checkpoint) > logged, f"no progress before {point}"
             left = list(scratch.glob("job-*"))
             assert len(left) == (end == -signal.SIGKILL), "the folder of this one at most, and none of those before"
@@ -108,12 +112,6 @@ def is_what_an_undisturbed_computation_gives(settings: Settings, feed: Feed) -> 
     assert max(row["seq"] for row in found["decisions"]) > 1
     for name, expected in recomputed(settings).items():
         assert in_order(found[name]) == expected, name
-
-
-def written_by(job_settings: Path, writer: str) -> None:
-    """Has the next start write the loads with another writer."""
-    lines = [line for line in job_settings.read_text().splitlines() if not line.startswith("bulk_writer")]
-    job_settings.write_text("\n".join([*lines, f'bulk_writer = "{writer}"', ""]))
 
 
 def entries_of(checkpoint: Path) -> int:

@@ -98,7 +98,7 @@ def batch(written_at: float = NOW, rows: dict[str, list[tuple]] | None = None, *
         arrays = [pa.array([row[i] for row in found], kind) for i, kind in enumerate(kinds)]
         rare[table] = [pa.table(arrays, names=columns)]
     row = {**dict.fromkeys(names, 0), **counts, "committed_at": int(written_at * 1000)}
-    return WrittenBatch(row, rare, operator_seconds=0.2, commit_seconds={"events": 0.03})
+    return WrittenBatch(row, rare, decided_at=None, operator_seconds=0.2, commit_seconds={"events": 0.03})
 
 
 def event(kind: str, subject: str = TOPIC, cause: str | None = None, body: object = None, at: float = NOW) -> tuple:

@@ -12,7 +12,7 @@ from engine.kernel import records
 from engine.kernel.bucket import BucketEngine
 from engine.kernel.packing import BucketPacker, unpack_bucket
 from schemas.tables import DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
-from streaming import arrivals, output, processor, spool
+from streaming import arrivals, processor
 from streaming.output import BatchOutput
 from tests.engine.buckets import SETTINGS
 from tests.engine.bundles import BUNDLES, PART
@@ -68,7 +68,7 @@ class Handle:
 
 def test_the_state_variables_are_those_of_the_first_release():
     handle = Handle()
-    processor.BucketProcessor(SETTINGS, "spool").init(handle)
+    processor.BucketProcessor(SETTINGS, "lake").init(handle)
     assert sorted(handle.variables) == ["fence", "loads", "loads_log", "topics", "topics_log"]
 
 
@@ -94,7 +94,7 @@ def test_a_second_family_has_state_variables_of_its_own_and_outlives_its_worker(
     handle = Handle()
 
     def batch(now, *records):
-        operator = processor.BucketProcessor(SETTINGS, "spool")
+        operator = processor.BucketProcessor(SETTINGS, "lake")
         operator.init(handle)
         return {
             row.kind: row.body for row in operator.handleInputRows((0,), iter(packed_rows(both, records, now)), None)
@@ -109,13 +109,13 @@ def test_a_second_family_has_state_variables_of_its_own_and_outlives_its_worker(
     assert holds["gate"].to_pylist() == ["in-flight"] * 2
 
 
-def rows_of(said):
+def rows_of(said, lake):
     """The rows of the tables that a task's output becomes, and its counts."""
-    rows = pa.Table.from_pylist([row.asDict() for row in said], OUTPUT)
-    batch = BatchOutput(rows, 1)
-    counts = {name: value for name, value in batch.counts().items() if name != "operator_ms"}
+    rows = pa.Table.from_pylist(said, OUTPUT)
+    batch = BatchOutput(rows, 1, str(lake))
+    counts = {name: value for name, value in batch.counts.items() if name != "operator_ms"}
     tables = {
-        table.name: sorted((row for chunk in batch.chunks(table) for row in chunk.to_pylist()), key=repr)
+        table.name: sorted((row for chunk in batch.rows(table) for row in chunk.to_pylist()), key=repr)
         for table in (DECISIONS, HOLDS, EVENTS, DEAD_LETTERS, SEGMENT_LOAD)
     }
     return tables, counts
@@ -129,8 +129,7 @@ def test_a_batch_that_fits_nowhere_at_once_leads_to_the_same_rows_and_the_same_s
         if is_tight:
             monkeypatch.setattr(arrivals.in_parts, "__defaults__", (1, 1))
             monkeypatch.setattr(records, "MAX_CHUNK_BYTES", 2_000)
-            monkeypatch.setattr(spool, "MAX_INLINE_BYTES", 1_000)
-            monkeypatch.setattr(output, "MAX_CHUNK_BYTES", 3_000)
+            monkeypatch.setattr(processor, "batch_of_task", lambda: 1)
         monkeypatch.setattr(processor, "_ENGINES", {})
         handle, said, packer = Handle(), [], families.bucket_packer(1)
         for batch in [Batch(NOW, [("control-events", b"*", configured().value, 0, 0)], False), *batches[:25]]:
@@ -139,7 +138,7 @@ def test_a_batch_that_fits_nowhere_at_once_leads_to_the_same_rows_and_the_same_s
                          strict=True))
                 for source, key, value, partition, offset in batch.records
             ]  # fmt: skip
-            operator = processor.BucketProcessor(SETTINGS, str(tmp_path))
+            operator = processor.BucketProcessor(SETTINGS, str(tmp_path), inline_bytes=1_000 if is_tight else 1 << 30)
             operator.init(handle)
             raw = (
                 [pa.RecordBatch.from_pylist([row], INPUT) for row in rows]
@@ -147,7 +146,9 @@ def test_a_batch_that_fits_nowhere_at_once_leads_to_the_same_rows_and_the_same_s
                 else [pa.RecordBatch.from_pylist(rows, INPUT)]
             )
             packed = [SimpleNamespace(**row) for part in packer(iter(raw)) for row in part.to_pylist()]
-            said.append(rows_of(operator.handleInputRows((0,), reversed(packed), None)))
+            given = [row.asDict() for row in operator.handleInputRows((0,), reversed(packed), None)]
+            operator.close()
+            said.append(rows_of(given, tmp_path))
         found.append((said, handle.variables["fence"].row))
         assert any(tables["decisions"] for tables, _ in said)
     assert found[0][0] == found[1][0]

@@ -54,14 +54,14 @@ def test_an_old_copy_of_a_checkpoint_is_refused_its_batches_would_be_taken_for_r
 
 
 def test_the_newest_batch_of_a_query_is_that_of_any_table_and_of_no_other_query(tmp_path):
-    sink = LakeSink(str(tmp_path), "delta-rs", lambda *_: None)
+    sink = LakeSink(str(tmp_path), lambda *_: None)
     assert (sink.has_batches(), sink.newest_batch("mine")) == (False, None)
     for table, query, batch in ((BATCHES, "mine", 6), (HOLDS, "mine", 7), (BATCHES, "other", 9)):
         write_deltalake(
             str(tmp_path / table.name), arrow_schema(table.row).empty_table(), mode="append",
             commit_properties=CommitProperties(app_transactions=[Transaction(f"{APP}:{query}", batch)]),
         )  # fmt: skip
-    again = LakeSink(str(tmp_path), "delta-rs", lambda *_: None)
+    again = LakeSink(str(tmp_path), lambda *_: None)
     assert (again.newest_batch("mine"), again.newest_batch("other"), again.newest_batch("none")) == (7, 9, None)
 
 

@@ -78,8 +78,6 @@ def test_submitted_on_local_cores_it_decides_ends_between_batches_and_asks_for_a
 def test_submitted_to_a_cluster_it_decides_on_its_workers_and_sigterm_ends_it_between_batches(
     jars, own_broker, job_settings, run, cluster
 ):
-    with open(job_settings, "a") as file:
-        file.write('bulk_writer = "delta-spark"\n')
     job = run(submitted(cluster.url, job_settings, jars.spark))
     decides_and_stops_between_batches(job, Feed(own_broker.bootstrap), job_settings)
     assert all(list(cluster.folder.glob(f"worker-{number}/app-*/*")) for number in range(2))

@@ -1,0 +1,83 @@
+"""What a commit says of the rows of a file, by which readers leave files out: numbers, bounds and nulls.
+
+Stage: under `lake.files`. Every column of text, numbers or instants has bounds unless all of it is null: delta-rs
+(1.6) takes a missing bound for one that nothing is within, and would leave the file out of a read that asks for it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+MAX_TEXT = 64
+"""Characters of a bound."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_FIRST, _LAST = (
+    (datetime(*instant, tzinfo=timezone.utc) - _EPOCH) // timedelta(milliseconds=1)
+    for instant in ((1, 1, 1), (9999, 12, 31))
+)
+"""Instants that can be told, milliseconds."""
+
+
+class Statistics:
+    """Of the rows that were taken so far."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema, self._number = schema, 0
+        self._nulls = dict.fromkeys(schema.names, 0)
+        self._bounds: dict[str, tuple[Any, Any]] = {}
+
+    def take(self, rows: pa.Table) -> None:
+        """More rows, of the schema."""
+        self._number += len(rows)
+        for field in self._schema:
+            column = rows[field.name]
+            self._nulls[field.name] += column.null_count
+            if pa.types.is_timestamp(field.type):
+                column = column.cast(pa.int64())
+            elif pa.types.is_binary(field.type):
+                continue
+            found = pc.min_max(column).as_py()
+            if found["min"] is not None:
+                low, high = self._bounds.get(field.name, (found["min"], found["max"]))
+                self._bounds[field.name] = min(low, found["min"]), max(high, found["max"])
+
+    def to_json(self) -> str:
+        """`numRecords`, `minValues`, `maxValues` and `nullCount`, as the Delta protocol has them."""
+        least, most = {}, {}
+        for name, (low, high) in self._bounds.items():
+            if pa.types.is_timestamp(self._schema.field(name).type):
+                low, high = _instant(low // 1000), _instant(-(-high // 1000))
+            elif isinstance(low, str):
+                low, high = low[:MAX_TEXT], text_above(high)
+            elif isinstance(low, float):
+                low, high = _finite(low), _finite(high)
+            least[name], most[name] = low, high
+        found = {"numRecords": self._number, "minValues": least, "maxValues": most, "nullCount": self._nulls}
+        return json.dumps(found, allow_nan=False)
+
+
+def text_above(text: str) -> str:
+    """A text of at most `MAX_TEXT` characters that is not below one; the text itself where there is none."""
+    if len(text) <= MAX_TEXT:
+        return text
+    for place in reversed(range(MAX_TEXT)):
+        following = ord(text[place]) + 1
+        if following <= sys.maxunicode:
+            return text[:place] + chr(0xE000 if 0xD800 <= following < 0xE000 else following)
+    return text
+
+
+def _instant(millis: int) -> str:
+    instant = _EPOCH + timedelta(milliseconds=min(max(millis, _FIRST), _LAST))
+    return f"{instant.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
+
+
+def _finite(number: float) -> float:
+    return number if math.isfinite(number) else math.copysign(sys.float_info.max, number)
