@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from decisions.autoscale.answers import gates_to_json
-from decisions.autoscale.columns import NEVER
+from decisions.autoscale.columns import GATES, NEVER
 from decisions.autoscale.decide import Hold, Merge, Split, consumers_ask_nothing, decide, next_due
 from decisions.autoscale.gates import Gate
 from decisions.autoscale.snapshot import TopicSnapshot, required_segments, snapshot_to_json
@@ -32,6 +32,7 @@ from schemas.tables import Family
 from schemas.version import ENGINE_VERSION
 
 FAMILY: Family = "autoscale"
+_GATES = np.array([gate.value for gate in GATES], object)
 _WORTH_A_TICK = frozenset({Gate.SPLIT_COOLDOWN, Gate.RETRY_BACKOFF})
 """Splits are fast: an evaluation that only waits for these gets a tick of its own. Merges are lazy: they wait."""
 
@@ -116,16 +117,15 @@ class Evaluation:
 
     def _hold_all(self, found: Noteworthy) -> None:
         """Puts holds on record that were found in columns."""
-        held, gates, count = found.held, [gate.value for gate in found.gates], len(found.gates)
+        held, count = found.held, len(found.places)
         if not count:
             return
-        for name, gate in zip(held.names, gates, strict=True):
-            self.state.hold_at(self.state.topics[name], gate)
+        self.view.hold(found)
         measured, limit, margin, eligible_at = found.readings
         digests = np.array([policy.digest for policy in held.policies], object)
         self._record_holds({
             "subject": held.names,
-            "gate": gates,
+            "gate": _GATES[found.gates],
             "measured": pa.array(measured, from_pandas=True),
             "limit": pa.array(limit, from_pandas=True),
             "margin": pa.array(margin, from_pandas=True),

@@ -6,7 +6,7 @@ Stage: under `engine.autoscale.fleet_view`, which keeps them between ticks. Noth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -94,6 +94,24 @@ class FleetColumns:
         newest = self.scalars[_CLOCKS].max(axis=0)
         return [self.names[place] for place in np.flatnonzero(newest > now).tolist()]
 
+    def set_scalars(self, topics: Sequence[TopicState]) -> None:
+        """Takes the numbers of some topics over as they are now."""
+        self.scalars[:, [self.places[topic.name] for topic in topics]] = scalars_of(topics)
+
+    def set_rows(self, places: Sequence[int], loads: LoadTable) -> None:
+        """Takes the rows of the topics in some places over as they are now."""
+        topics = np.array(places, np.int64)
+        segments = segments_of(self.offsets, topics)
+        offsets = np.concatenate([[0], np.cumsum(np.diff(self.offsets)[topics])])
+        names = [self.names[place] for place in places]
+        self.rows[segments] = rows_of(loads, names, offsets, self.segments["id"][segments])
+
+    def set_held(self, topics: Ints, gates: npt.NDArray[np.int8]) -> None:
+        """Other gates have become the binding ones of some topics."""
+        self.scalars[Scalar.HOLD_GATE, topics] = gates
+        self.scalars[Scalar.HOLD_SEQ, topics] += 1
+        self.scalars[Scalar.OBSERVED_AT, topics] = NEVER
+
     def take(self, topics: Ints) -> FleetColumns:
         """Some of the topics, in any order that keeps those of one policy together."""
         segments, places = segments_of(self.offsets, topics), topics.tolist()
@@ -175,30 +193,32 @@ class FleetColumns:
 
 
 def columns_of(
-    topics: Sequence[TopicState], policy_of: Callable[[TopicState], EffectivePolicy], loads: LoadTable
-) -> FleetColumns:
-    """The columns of topics whose layouts are known."""
-    layouts = [topic.known for topic in topics if topic.known is not None]
-    policies: dict[str, EffectivePolicy] = {}
-    codes: dict[str, int] = {}
-    policy_codes = np.zeros(len(topics), np.int64)
-    for place, topic in enumerate(topics):
-        policy = policy_of(topic)
-        policies.setdefault(policy.digest, policy)
-        policy_codes[place] = codes.setdefault(policy.digest, len(codes))
+    topics: Sequence[TopicState], layouts: Sequence[KnownLayout], policies: Sequence[EffectivePolicy],
+    loads: LoadTable,
+) -> FleetColumns:  # fmt: skip
+    """The columns of topics with these layouts and these policies."""
+    distinct = {policy.digest: policy for policy in policies}
+    codes = {digest: code for code, digest in enumerate(distinct)}
+    policy_codes = np.fromiter((codes[policy.digest] for policy in policies), np.int64, len(policies))
     segments = np.frombuffer(b"".join([layout.segments for layout in layouts]), SEGMENT)
     counts = np.fromiter((len(layout.segments) for layout in layouts), np.int64, len(layouts)) // SEGMENT.itemsize
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    ids, bounds, index = segments["id"].tolist(), offsets.tolist(), loads.index
-    rows = chain.from_iterable(
-        index.known_rows(topic.name, ids[start:end])
-        for topic, start, end in zip(topics, bounds, bounds[1:], strict=False)
-    )
+    names = [topic.name for topic in topics]
     columns = FleetColumns(
-        [topic.name for topic in topics], layouts, list(policies.values()), policy_codes, scalars_of(topics), offsets,
-        segments, np.fromiter(rows, np.int64, len(segments)),
+        names, list(layouts), list(distinct.values()), policy_codes, scalars_of(topics), offsets,
+        segments, rows_of(loads, names, offsets, segments["id"]),
     )  # fmt: skip
-    return columns if len(policies) < 2 else columns.take(np.argsort(policy_codes, kind="stable"))
+    return columns if len(distinct) < 2 else columns.take(np.argsort(policy_codes, kind="stable"))
+
+
+def rows_of(loads: LoadTable, names: Sequence[str], offsets: Ints, segment_ids: Ints) -> Ints:
+    """The row of each segment of some topics; -1 where it has none. `offsets` as in `Fleet`."""
+    ids, bounds = segment_ids.tolist(), offsets.tolist()
+    rows = chain.from_iterable(
+        loads.index.known_rows(name, ids[start:end])
+        for name, start, end in zip(names, bounds, bounds[1:], strict=False)
+    )
+    return np.fromiter(rows, np.int64, len(ids))
 
 
 def scalars_of(topics: Sequence[TopicState]) -> Ints:

@@ -10,14 +10,15 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from decisions.autoscale.columns import GATES, HOLD, NEVER, Ints
 from decisions.autoscale.fleet import decide_fleet
 from decisions.autoscale.fleet_readings import FleetReadings, binding_readings
 from decisions.autoscale.gates import Gate
-from engine.autoscale.fleet_columns import FleetColumns, Scalar, columns_of, scalars_of
+from engine.autoscale.fleet_columns import FleetColumns, Scalar, columns_of
 from engine.autoscale.loads import LoadTable
-from engine.autoscale.policies import EffectivePolicy, Policies
+from engine.autoscale.policies import Policies
 from engine.autoscale.topics import BucketState, TopicState
 
 
@@ -28,10 +29,12 @@ class Noteworthy(NamedTuple):
     """How many topics there are."""
     chosen: list[str]
     """Topics that may act, now or before the next tick, by name."""
+    places: Ints
+    """Of topics whose binding gate is another than the one on record."""
     held: FleetColumns
-    """Topics whose binding gate is another than the one on record."""
-    gates: list[Gate]
-    """That gate, of each of them."""
+    """These topics."""
+    gates: npt.NDArray[np.int8]
+    """That gate, as index into `GATES`."""
     readings: FleetReadings
     """What was measured at it."""
 
@@ -67,10 +70,16 @@ class FleetView:
         return Noteworthy(
             len(columns),
             [columns.names[place] for place in chosen.tolist()],
+            told[held],
             columns.take(told[held]),
-            [GATES[code] for code in gates[held].tolist()],
+            gates[held],
             FleetReadings(*(column[held] for column in readings)),
         )
+
+    def hold(self, found: Noteworthy) -> None:
+        """The topics are held by the gates that were found just now: state and columns have them from here on."""
+        self._state.hold_all(found.held.names, [GATES[code].value for code in found.gates.tolist()])
+        self._columns.set_held(found.places, found.gates)
 
     def _refreshed(self) -> FleetColumns:
         """The columns as things stand: laid out again where a layout, a policy or a row has changed."""
@@ -89,27 +98,41 @@ class FleetView:
         columns, topics = self._columns, self._state.topics
         gone: list[int] = []
         again: list[TopicState] = []
-        same: list[TopicState] = []
+        other_scalars: list[TopicState] = []
+        other_rows: list[int] = []
         for name in of_topics | of_rows:
             topic, place = topics.get(name), columns.places.get(name)
             layout = None if topic is None else topic.known
-            if topic is not None and place is not None and layout is columns.layouts[place] and name not in of_rows:
-                same.append(topic)
+            if topic is not None and place is not None and layout is columns.layouts[place]:
+                if name in of_topics:
+                    other_scalars.append(topic)
+                if name in of_rows:
+                    other_rows.append(place)
                 continue
             if place is not None:
                 gone.append(place)
             if topic is not None and layout is not None:
                 again.append(topic)
-        if same:
-            columns.scalars[:, [columns.places[topic.name] for topic in same]] = scalars_of(same)
+        if other_scalars:
+            columns.set_scalars(other_scalars)
+        if other_rows:
+            columns.set_rows(other_rows, self._loads)
         if gone or again:
             kept = np.ones(len(columns), np.bool_)
             kept[gone] = False
             self._columns = columns.take(np.flatnonzero(kept)).with_more(self._laid_out(again))
 
     def _laid_out(self, topics: Iterable[TopicState]) -> FleetColumns:
-        known = [topic for topic in topics if topic.known is not None]
-        return columns_of(known, self._policy_of, self._loads)
-
-    def _policy_of(self, topic: TopicState) -> EffectivePolicy:
-        return self._policies.of(self._state, topic)
+        """The columns of topics, of those whose layouts are known."""
+        state, policies = self._state, self._policies
+        known, layouts = [], []
+        for topic in topics:
+            if (layout := topic.known) is not None:
+                known.append(topic)
+                layouts.append(layout)
+        if state.namespace_policies:
+            found = [policies.of(state, topic) for topic in known]
+        else:
+            by_override = {one: policies.of_name(state, "", one) for one in {layout.override for layout in layouts}}
+            found = [by_override[layout.override] for layout in layouts]
+        return columns_of(known, layouts, found, self._loads)

@@ -6,7 +6,7 @@ Stage: the state of the family, without its loads (`engine.autoscale.loads`). It
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -205,6 +205,12 @@ class BucketState:
         topic.hold_at(gate)
         self.held.add(topic.name)
         self.changes.change(topic.name)
+
+    def hold_all(self, names: Sequence[str], gates: Sequence[str]) -> None:
+        """The same of many topics, by whom keeps what is derived of them up to date itself."""
+        for name, gate in zip(names, gates, strict=True):
+            self.topics[name].hold_at(gate)
+        self.held.update(names)
 
     def set_layout(self, topic: TopicState, known: KnownLayout) -> None:
         """Takes over a newer layout."""

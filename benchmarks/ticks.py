@@ -1,0 +1,186 @@
+"""What a tick costs the engine: one bucket of topics with ten segments each, in one process, no Spark and no broker.
+
+Run as `python -m benchmarks.ticks [--quick]`: prints a table and writes benchmarks/ticks.json. A job has 16 buckets, so
+6,250 topics a bucket are a fleet of 100,000, and 62,500 one of a million. Each number of topics has a process of its
+own, for the memory. Seconds are those of the processor; a tick includes its output as bytes.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from decisions.topic.layout import SegmentLayout
+from engine.families import bucket_engine, bucket_packer, unpack_rows
+from engine.kernel.packed import Packed, StoredPart, Written, WrittenPart
+from engine.kernel.records import RAW_SCHEMA, RawRecord
+from engine.kernel.settings import EngineSettings
+from schemas.messages import LayoutEvent
+
+SIZES = (1_000, 6_250, 62_500)
+SEGMENTS = 10
+NOW = 1_763_660_000_000
+MINUTE = 60_000
+STEPS = ("layouts", "first tick", "every hold", "steady tick", "unpacking", "tick after")
+_INPUT = pa.schema(
+    [*(field for field in RAW_SCHEMA if field.name != "home"), ("now", pa.int64()), ("bucket", pa.int32())]
+)
+_AT_ONCE = 5_000
+_POLICY = {"v": 1, "type": "policy", "scope": "cluster", "profile": "default", "policy": None, "at": NOW}
+
+
+def main(quick: bool) -> None:
+    """Measures each size in a process of its own, prints, writes."""
+    print(f"{'topics':>8} " + " ".join(f"{name:>12}" for name in STEPS) + "  | bytes a topic, a hold, stored")
+    rows = []
+    for topics in SIZES[:-1] if quick else SIZES:
+        command = [sys.executable, "-m", "benchmarks.ticks", "--one", str(topics)]
+        row = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+        rows.append(row)
+        print(
+            f"{topics:>8,} " + " ".join(f"{row['seconds'][name] * 1000:>9.1f} ms" for name in STEPS)
+            + f"  | {row['memory_per_topic']:,.0f}, {row['bytes_per_hold']:.0f}, {row['stored_per_topic']:,.0f}"
+        )  # fmt: skip
+    if not quick:
+        report = {"segments": SEGMENTS, "cores": os.cpu_count(), "rows": rows}
+        (Path(__file__).parent / "ticks.json").write_text(json.dumps(report, indent=2) + "\n")
+
+
+def measure(topics: int) -> dict[str, Any]:
+    """One bucket through all steps."""
+    bucket, before = _Bucket(), _resident()
+    bucket.batch(NOW, [_record(0, "*", _POLICY)])
+    layouts = list(_layouts(topics))
+    seconds = {"layouts": bucket.all(NOW + 1, layouts)}
+    del layouts
+    seconds["first tick"] = bucket.tick(NOW + MINUTE)
+    bucket.all(NOW + 2 * MINUTE, _samples(topics, 5_000.0, NOW + 2 * MINUTE))
+    seconds["every hold"] = bucket.tick(NOW + 2 * MINUTE + 1)
+    held, bytes_of_holds = bucket.holds, bucket.bytes_of_holds
+    seconds["steady tick"] = min(bucket.tick(NOW + 2 * MINUTE + number) for number in range(2, 6))
+    gc.collect()
+    memory = _resident() - before
+    bucket.restart()
+    seconds["unpacking"] = bucket.batch(NOW + 3 * MINUTE, [])
+    seconds["tick after"] = bucket.tick(NOW + 3 * MINUTE + 1)
+    return {
+        "topics": topics,
+        "seconds": seconds,
+        "holds": held,
+        "bytes_per_hold": bytes_of_holds / held,
+        "memory_per_topic": memory / topics,
+        "stored_per_topic": bucket.stored_bytes() / topics,
+    }
+
+
+class _Bucket:
+    """A bucket, its store, and the worker that has it decoded."""
+
+    def __init__(self) -> None:
+        self._packer, self._packed = bucket_packer(1), Packed()
+        self.holds = self.bytes_of_holds = 0
+        self.restart()
+
+    def restart(self) -> None:
+        """The worker is another one."""
+        self._engine = bucket_engine(EngineSettings(0.25, MINUTE))
+
+    def tick(self, now: int) -> float:
+        return self.batch(now, [_record(now, "*", {"v": 1, "type": "tick", "at": now})])
+
+    def all(self, now: int, records: Any) -> float:
+        """Batch after batch; processor seconds."""
+        spent, waiting = 0.0, []
+        for record in records:
+            waiting.append(record)
+            if len(waiting) == _AT_ONCE:
+                spent += self.batch(now, waiting)
+                waiting = []
+        return spent + self.batch(now, waiting)
+
+    def batch(self, now: int, records: list[RawRecord]) -> float:
+        """One batch; processor seconds of the engine."""
+        packed, others = self._unpacked(now, records)
+        gc.disable()
+        started = time.process_time()
+        written, output = self._engine.run(0, self._packed, packed, now, *others)
+        bodies = output.bodies()
+        spent = time.process_time() - started
+        gc.enable()
+        self.holds, self.bytes_of_holds = output.counts.holds, len(bodies.get("holds", b""))
+        self._packed = _stored(self._packed, written)
+        return spent
+
+    def stored_bytes(self) -> int:
+        return sum(len(part.base) + sum(map(len, part.log)) for part in self._packed.parts.values())
+
+    def _unpacked(self, now: int, records: list[RawRecord]) -> tuple[Any, tuple[Any, ...]]:
+        if not records:
+            return [], ()
+        cells = list(zip(*[(*record[:7], now, 0) for record in records], strict=True))
+        arrays = [pa.array(column, field.type) for column, field in zip(cells, _INPUT, strict=True)]
+        batches = self._packer(iter([pa.RecordBatch.from_arrays(arrays, schema=_INPUT)]))
+        rows = [row for batch in batches for row in batch.to_pylist()]
+        packed, *others = unpack_rows([row["kind"] for row in rows], [row["body"] for row in rows])
+        return packed, tuple(others)
+
+
+def _stored(before: Packed, written: Written) -> Packed:
+    parts = dict(before.parts)
+    for name, new in written.parts.items():
+        old, change = parts.get(name, StoredPart()), new or WrittenPart()
+        if change.base is not None:
+            parts[name] = StoredPart(change.base)
+        elif change.entry is not None:
+            parts[name] = StoredPart(old.base, (*old.log, change.entry))
+    return Packed(written.fingerprint, parts)
+
+
+def _layouts(topics: int) -> Iterator[RawRecord]:
+    layout = SegmentLayout.create(SEGMENTS, NOW - MINUTE).to_metadata()
+    event = LayoutEvent(v=1, type="layout", topic=_name(0), cause="created", layout=layout, at=NOW)
+    body = event.to_json()
+    for number in range(topics):
+        yield _raw("control-events", number, _name(number), body.replace(_name(0), _name(number)).encode())
+
+
+def _samples(topics: int, rate: float, at: int) -> Iterator[RawRecord]:
+    sample = {"msgRateIn": rate, "bytesRateIn": rate * 1e3, "msgRateOut": rate * 2, "bytesRateOut": rate * 2e3}
+    segments = [{"id": number, **sample} for number in range(SEGMENTS)]
+    body = {"v": 1, "topic": _name(0), "reporter": "broker-1", "sampledAt": at, "segments": segments}
+    text = json.dumps(body, separators=(",", ":"))
+    for number in range(topics):
+        yield _raw("segment-stats", number, _name(number), text.replace(_name(0), _name(number)).encode())
+
+
+def _record(offset: int, key: str, body: dict[str, Any]) -> RawRecord:
+    return _raw("control-events", offset, key, json.dumps(body).encode())
+
+
+def _raw(source: str, offset: int, key: str, value: bytes) -> RawRecord:
+    return RawRecord(source, key.encode(), value, len(value), 0, offset, NOW, True)
+
+
+def _name(number: int) -> str:
+    return f"topic://acme/shop/orders-{number:07}"
+
+
+def _resident() -> int:
+    """Memory of this process, bytes."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+if __name__ == "__main__":
+    if "--one" in sys.argv:
+        print(json.dumps(measure(int(sys.argv[-1]))))
+    else:
+        main("--quick" in sys.argv[1:])
