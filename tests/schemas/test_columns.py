@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
@@ -235,3 +237,10 @@ def test_equal_segments_are_decoded_once_and_those_that_are_kept_are_bounded(mon
         found = decode_columns(KEY, encoded(ids=[3, 5, number]), 1, NOW)
         assert found.segments.ids.tolist() == [3, 5, number]
         assert len(directory) <= 20
+
+
+def test_the_example_of_the_documentation_is_valid():
+    page = (Path(__file__).resolve().parents[2] / "docs" / "design.md").read_text()
+    (example,) = re.findall(r'```json\n(\{"v":2.*?)```', page, re.DOTALL)
+    good, refused = split(example.encode())
+    assert (len(good), refused) == (3, [])
