@@ -20,6 +20,7 @@ COMMANDS = {
     "executor": "applies decisions from the Delta table through the admin REST interface",
     "controller": "the scalable-topic controller: layouts, split, merge, sessions, REST",
     "traffic": "the load generator of the local run",
+    "why": "why a topic acts or does not, now or at any instant, with every gate",
     "decide": "decide snapshots from a file or standard input, one JSON object a line",
     "topics": "scalable topics at the controller: create, show, split, merge, delete, watch, policy",
     "namespaces": "namespaces at the controller: create, list, delete",
@@ -75,7 +76,7 @@ def cli(
 
     \b
     Start here:   anabranch run --local
-    Then look:    anabranch doctor, anabranch lake show, anabranch decide --explain FILE
+    Then look:    anabranch doctor, anabranch lake show, anabranch why TOPIC
     """
     ctx.obj = Context(config, home, log_level, log_format)
 

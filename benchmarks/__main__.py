@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-BENCHMARKS = ("decide", "stream", "latency", "controller")
+BENCHMARKS = ("decide", "ticks", "stream", "latency", "controller")
 
 
 def main(arguments: list[str]) -> int:

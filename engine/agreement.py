@@ -7,7 +7,7 @@ were suppressed: a load that is too old by what is on record may have been fresh
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from itertools import product
@@ -43,15 +43,32 @@ def hold_differs(row: Mapping[str, Any], replayed: TopicSnapshot, layout_digest:
     differing = [one for one in found if one[1] != one[2]]
     if differing:
         return differing
-    first: dict[str, object] | None = None
-    for snapshot in _may_have_been(replayed):
-        answer = _answer(snapshot)
-        if _agrees(said, answer):
-            return []
-        first = first or answer
-    if first is None:
+    snapshots, are_all = may_have_been(replayed)
+    answers = [_answer(snapshot) for snapshot in snapshots]
+    if not are_all or any(_agrees(said, answer) for answer in answers):
         return []
-    return [(field, said[field], first[field]) for field in said if said[field] != first[field]]
+    return [(field, said[field], answers[0][field]) for field in said if said[field] != answers[0][field]]
+
+
+def may_have_been(replayed: TopicSnapshot) -> tuple[list[TopicSnapshot], bool]:
+    """The snapshots that the job may have had: with those loads fresh that are too old by what is on record, all of
+    them first. And whether these are all that there may have been."""
+    oldest, loads = replayed.now - replayed.policy.max_load_age_ms, replayed.loads
+    is_judged = replayed.policy.max_load_age_ms > 0
+    uncertain = [number for number, load in loads.items() if is_judged and load.last_seen_at < oldest]
+    are_all = len(uncertain) <= _MAX_UNCERTAIN
+    cases: Iterable[Sequence[bool]] = product((True, False), repeat=len(uncertain))
+    if not are_all:
+        cases = ([is_fresh] * len(uncertain) for is_fresh in (True, False))
+    found = []
+    for are_fresh in cases:
+        fresh: dict[int, Load] = {
+            number: replace(loads[number], seen_at=replayed.now)
+            for number, is_fresh in zip(uncertain, are_fresh, strict=True)
+            if is_fresh
+        }
+        found.append(replace(replayed, loads={**loads, **fresh}) if fresh else replayed)
+    return found, are_all
 
 
 def _said(row: Mapping[str, Any]) -> dict[str, object]:
@@ -75,22 +92,6 @@ def _agrees(said: Mapping[str, Any], answer: Mapping[str, Any]) -> bool:
     if said["gate"] == answer["gate"] == Gate.LOAD_STALE.value:
         return bool(said["limit"] == answer["limit"] < said["measured"] <= answer["measured"])
     return said == answer
-
-
-def _may_have_been(replayed: TopicSnapshot) -> Iterator[TopicSnapshot]:
-    """The snapshots that the job may have had: with those loads fresh that are too old by what is on record."""
-    oldest, loads = replayed.now - replayed.policy.max_load_age_ms, replayed.loads
-    is_judged = replayed.policy.max_load_age_ms > 0
-    uncertain = [number for number, load in loads.items() if is_judged and load.last_seen_at < oldest]
-    if len(uncertain) > _MAX_UNCERTAIN:
-        return
-    for are_fresh in product((True, False), repeat=len(uncertain)):
-        fresh: dict[int, Load] = {
-            number: replace(loads[number], seen_at=replayed.now)
-            for number, is_fresh in zip(uncertain, are_fresh, strict=True)
-            if is_fresh
-        }
-        yield replace(replayed, loads={**loads, **fresh}) if fresh else replayed
 
 
 def _compared(snapshot: Snapshot, same_policy: bool) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from itertools import groupby
 from typing import Any
 from uuid import NAMESPACE_URL, UUID, uuid5
@@ -212,6 +213,14 @@ HISTORY_TABLES = (EVENTS, SEGMENT_LOAD, DEAD_LETTERS, DECISIONS, HOLDS)
 def columns_of(table: Table) -> tuple[str, ...]:
     """The columns of a table that are needed of it."""
     return _BATCH_COLUMNS if table is BATCHES else (*_COLUMNS[table.name], "batch_id", _TIME_OF[table.name])
+
+
+def rows_of_topic(table: Table, topic: str, until: datetime) -> pc.Expression:
+    """Which rows of a table concern a topic, up to an instant."""
+    subject = "topic" if table is SEGMENT_LOAD else "subject"
+    names = [topic, EVERY_TOPIC] if table is EVENTS else [topic]
+    is_its = pc.field(subject).isin(names)
+    return is_its & (pc.field(_TIME_OF[table.name]) <= pa.scalar(until)) & (pc.field("day") <= pa.scalar(until.date()))
 
 
 class HistoryRows:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pydantic_core
 
+from decisions.autoscale.snapshot import TopicSnapshot
 from engine.agreement import Difference, hold_differs, inputs_differ
 from engine.autoscale.evaluation import snapshot_of
 from engine.autoscale.family import AUTOSCALE
@@ -54,8 +55,12 @@ class RecordedBatch:
 class BucketReplay:
     """One bucket, batch after batch, in the order in which the job ran them."""
 
-    def __init__(self, settings: EngineSettings, configured: ConfiguredPolicy) -> None:
-        """`configured`: the job's policy now, for records of releases that did not put it in the stream."""
+    def __init__(
+        self, settings: EngineSettings, configured: ConfiguredPolicy, doubts: list[str] | None = None
+    ) -> None:  # fmt: skip
+        """`configured`: the job's policy now, for records of releases that did not put it in the stream. `doubts`: what
+        does not agree is put there, and is no error."""
+        self._doubts = doubts
         of_all = replace(settings, change_threshold=_EVERY_CHANGE)
         self._known = AUTOSCALE.opener(of_all)({})
         self._intake = Intake((AUTOSCALE,))
@@ -73,7 +78,7 @@ class BucketReplay:
             self._known.set_back(batch.now)
         for letter in output.dead_letters:
             place = "{kafka_topic}-{kafka_partition} at offset {kafka_offset}".format_map(letter)
-            raise RebuildError(f"an event that was accepted then is not now: {place}: {letter['detail']}")
+            self._doubt(f"an event that was accepted then is not now: {place}: {letter['detail']}")
         for row in batch.holds:
             topic = self._evaluated(row, batch, "hold")
             self.state.hold_at(topic, row["gate"])
@@ -86,15 +91,26 @@ class BucketReplay:
             if identity != row["decision_id"]:
                 of_older = decision_id(topic.name, row["layout_epoch"], row["action"], segments, topic.attempts)
                 if self._has_to_agree(row, batch) and row["decision_id"] != of_older:
-                    raise RebuildError(
-                        f"{_which('decision', row, batch)} has the id {row['decision_id']}, not {identity}"
-                    )
+                    self._doubt(f"{_which('decision', row, batch)} has the id {row['decision_id']}, not {identity}")
                 assert topic.open_decision is not None
                 topic.open_decision = replace(topic.open_decision, decision_id=row["decision_id"])
+
+    def _doubt(self, said: str) -> None:
+        """Something does not agree."""
+        if self._doubts is None:
+            raise RebuildError(said)
+        self._doubts.append(said)
 
     def packed(self) -> Packed:
         """The state as the state store holds it."""
         return pack_anew(self._known.parts)
+
+    def snapshot(self, name: str, now: int) -> TopicSnapshot | None:
+        """What a tick at `now` (milliseconds) would see of a topic; None: its layout is not known."""
+        topic = self.state.topics.get(name)
+        if topic is None or topic.known is None:
+            return None
+        return snapshot_of(topic, self.loads, self._policies.of(self.state, topic), now, "tick")
 
     def _evaluated(self, row: RecordedRow, batch: RecordedBatch, kind: str) -> TopicState:
         """The topic of a decision or hold, found to be as it was when that was taken."""
@@ -102,7 +118,8 @@ class BucketReplay:
         if self._has_to_agree(row, batch):
             topic = self.state.topics.get(name)
             if topic is None or topic.known is None:
-                raise RebuildError(f"{_which(kind, row, batch)} is of a topic without a layout in `events`")
+                self._doubt(f"{_which(kind, row, batch)} is of a topic without a layout in `events`")
+                return self.state.touch(name)
             policy = self._policies.of(self.state, topic)
             same_policy = policy.digest == row["policy_digest"]
             replayed = snapshot_of(topic, self.loads, policy, batch.now, row["trigger"])
@@ -114,12 +131,12 @@ class BucketReplay:
                 differing = hold_differs(row, replayed, layout.digest if layout else "")
             if differing:
                 told = "; ".join(f"{field} was {_cut(then)}, is now {_cut(now)}" for field, then, now in differing)
-                raise RebuildError(f"{_which(kind, row, batch)} was taken on another state: {told}")
+                self._doubt(f"{_which(kind, row, batch)} was taken on another state: {told}")
         return self.state.touch(name)
 
     def _next(self, kind: str, row: RecordedRow, expected: int, batch: RecordedBatch) -> int:
         if self._has_to_agree(row, batch) and row["seq"] != expected:
-            raise RebuildError(f"{_which(kind, row, batch)} should be number {expected}: one is missing or there twice")
+            self._doubt(f"{_which(kind, row, batch)} should be number {expected}: one is missing or there twice")
         seq: int = row["seq"]
         return seq
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
@@ -105,10 +106,13 @@ def read_columns(lake: str | Path, table: Table, columns: Sequence[str]) -> pa.T
     return rows.select(columns)
 
 
-def stream_columns(lake: str | Path, table: Table, columns: Sequence[str], rows: int) -> Iterator[pa.Table]:
+def stream_columns(
+    lake: str | Path, table: Table, columns: Sequence[str], rows: int, where: pc.Expression | None = None
+) -> Iterator[pa.Table]:  # fmt: skip
     """All rows of a table in no order, cut to some columns, at most `rows` at a time; none when it is missing.
 
-    Optional columns that an older release did not write are null. Raises `DeltaError` or `OSError`.
+    `where`: of which rows, a condition on columns that every release has. Optional columns that an older release did
+    not write are null. Raises `DeltaError` or `OSError`.
     """
     delta = open_table(lake, table)
     if delta is None:
@@ -117,7 +121,7 @@ def stream_columns(lake: str | Path, table: Table, columns: Sequence[str], rows:
     stored = pa.schema(delta.schema().to_arrow()).names
     there = [field.name for field in schema if field.name in stored or not field.nullable]
     scanner = delta.to_pyarrow_dataset().scanner(
-        columns=there, batch_size=rows, batch_readahead=1, fragment_readahead=1, use_threads=False
+        columns=there, filter=where, batch_size=rows, batch_readahead=1, fragment_readahead=1, use_threads=False
     )
     for batch in scanner.to_batches():
         if batch.num_rows:
