@@ -34,7 +34,7 @@ MIXES = {"at rest": (0.0, 0.0), "1 % act": (0.01, 0.0), "all cold, in the window
 
 def main(quick: bool) -> None:
     """Measures, prints, writes."""
-    report = {"machine": _machine(), "scalar": [], "fleet": [], "mixes": [], "pipe": []}
+    report = {"machine": machine(), "scalar": [], "fleet": [], "mixes": [], "pipe": []}
     print(f"{report['machine']}\n")
     _print("one by one: decide(snapshot), at rest", "segments a topic", "topics/s", "segments/s", "us a topic")
     for segments in (1, 4, 10, 16, 64):
@@ -170,7 +170,8 @@ def _once(work: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def _machine() -> str:
+def machine() -> str:
+    """What this runs on."""
     model = platform.processor() or platform.machine()
     cpus = Path("/proc/cpuinfo")
     if cpus.is_file():

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from decisions.autoscale.clocks import NEVER
-from engine.autoscale.samples import Samples
+from engine.autoscale.samples import BY_SAMPLES, Samples
 from engine.kernel.records import RawRecord
 from engine.replay import RecordedBatch
 from schemas.ids import EVERY_TOPIC
@@ -330,16 +330,20 @@ def _messages(loads: pa.Table) -> Samples:
     first = np.flatnonzero(np.r_[True, (np.diff(partitions) != 0) | (np.diff(offsets) != 0)])
     rates = [loads[name].to_numpy() for name in ("msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out")]
     heads = loads.take(first)
+    topics, reporters = (column.combine_chunks().dictionary_encode() for column in (loads["topic"], heads["reporter"]))
     return Samples(
-        topics=heads["topic"].to_pylist(),
-        reporters=heads["reporter"].to_pylist(),
-        sampled_at=np.array(_millis(heads["sampled_at"]), np.int64),
-        partitions=partitions[first],
-        offsets=offsets[first],
-        timestamps=np.array([NEVER if at is None else at for at in _millis(heads["kafka_timestamp"])], np.int64),
-        counts=np.diff(np.r_[first, len(loads)]),
-        segments=loads["segment_id"].to_numpy(),
+        topics=topics.dictionary,
+        reporters=reporters.dictionary,
+        topic=topics.indices.to_numpy(),
+        segment=loads["segment_id"].to_numpy(),
         rates=np.column_stack(rates),
+        reporter=reporters.indices.to_numpy(),
+        sampled_at=np.array(_millis(heads["sampled_at"]), np.int64),
+        partition=partitions[first],
+        offset=offsets[first],
+        timestamp=np.array([NEVER if at is None else at for at in _millis(heads["kafka_timestamp"])], np.int64),
+        counted=np.full(len(first), BY_SAMPLES, np.int8),
+        counts=np.diff(np.r_[first, len(loads)]),
     )
 
 

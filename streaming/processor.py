@@ -75,7 +75,7 @@ class BucketProcessor(StatefulProcessor):
             batch, spent = engine.begin(bucket, before, now, partial(self._outbox.give, now=now)), 0.0
             for kinds, bodies in in_parts(chain([first], rows)):
                 part, started = unpack_rows(kinds, bodies), time.perf_counter()
-                batch.take(part.records, part.samples, part.letters)
+                batch.take(*part)
                 spent += time.perf_counter() - started
             started = time.perf_counter()
             written = batch.end()

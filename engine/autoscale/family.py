@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from engine.autoscale.dealing import SampleColumns
 from engine.autoscale.evaluation import FAMILY, Evaluation
 from engine.autoscale.filtering import (
     decision_of,
@@ -18,7 +19,6 @@ from engine.autoscale.filtering import (
     news_of_policy,
     refuse_consumers,
     refuse_policy,
-    thresholds_of,
 )
 from engine.autoscale.fleet_view import FleetView
 from engine.autoscale.loads import LoadTable, Origins, reporter_code
@@ -28,7 +28,7 @@ from engine.autoscale.policies import Policies
 from engine.autoscale.recording import count_samples, load_records
 from engine.autoscale.repeats import are_known_consumers, is_known_layout
 from engine.autoscale.routes import Routes
-from engine.autoscale.samples import SampleColumns, Samples
+from engine.autoscale.samples import Samples
 from engine.autoscale.storing import (
     store_consumers,
     store_deletion,
@@ -152,21 +152,16 @@ class AutoscaleBatch:
 
     def take_samples(self, samples: Samples) -> None:
         """Filters, stores, counts and records samples."""
-        routes, kept = self._of.routes.of(samples, self._now)
-        rows = np.concatenate([route.rows for route in routes])
-        owners = np.repeat(np.arange(len(samples)), [len(route.rows) for route in routes])
-        places = np.arange(len(rows)) if kept is None else np.flatnonzero(kept)
-        rates = samples.rates if kept is None else samples.rates[places]
-        crossing, merge = thresholds_of([route.policy for route in routes], owners)
-        reporters = np.fromiter(map(reporter_code, samples.reporters), np.int64, len(samples))
-        since = np.fromiter((route.since for route in routes), np.int64, len(routes))
-        origins = Origins(samples.sampled_at, samples.timestamps, reporters, since).of(owners)
+        places, rows, since, crossing, merge = self._of.routes.of(samples, self._now)
+        by_reporter = np.fromiter(map(reporter_code, samples.reporters.to_pylist()), np.int64, len(samples.reporters))
+        messages = samples.message if places is None else samples.message[places]
+        origins = Origins.judged(samples.sampled_at, samples.timestamp, by_reporter[samples.reporter], self._now)
         codes = store_samples(
-            self._loads, rows, rates, origins, self._now, self._of.settings.change_threshold,
-            crossing, merge, distinct=len(set(samples.topics)) == len(samples),
+            self._loads, rows, samples.rates if places is None else samples.rates[places], origins.of(messages), since,
+            self._now, self._of.settings.change_threshold, crossing, merge,
         )  # fmt: skip
-        count_samples(self._output.counts, samples, owners, codes)
-        if (loads := load_records(samples, owners, places, codes)) is not None:
+        count_samples(self._output.counts, samples, messages, codes)
+        if (loads := load_records(samples, messages, places, codes)) is not None:
             self._output.add_columns(LOAD, loads)
 
     def evaluate(self, is_tick: bool) -> None:

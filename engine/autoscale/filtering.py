@@ -6,7 +6,7 @@ what is known are left out. Of samples, those that are no significant change (PI
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from enum import Enum
 
 import numpy as np
@@ -17,7 +17,6 @@ from decisions.autoscale.significance import accept_causes
 from engine.autoscale.lives import Life, life_of_consumers, life_of_deletion, life_of_layout
 from engine.autoscale.loads import STALE, LoadTable, Origins
 from engine.autoscale.parsing import ConsumerAnnouncement, NewLayout, TopicDeleted
-from engine.autoscale.policies import EffectivePolicy
 from engine.autoscale.topics import BucketState
 from schemas.messages import OutcomeEvent, PolicyEvent, Rejected, RejectReason
 
@@ -119,54 +118,46 @@ def _is_late(state: BucketState, sender: int | None, newest: int, topic: str, no
 
 
 def significant_samples(
-    loads: LoadTable, rows: Ints, rates: Floats, origins: Origins, now: int, change_threshold: float,
+    loads: LoadTable, rows: Ints, rates: Floats, origins: Origins, since: Ints, now: int, change_threshold: float,
     crossing_thresholds: Floats,
 ) -> Codes:  # fmt: skip
     """A code for each of n samples: `STALE`, else as `accept_causes` (0: no significant change). No row occurs twice.
 
-    `crossing_thresholds` (n x 8, or 1 x 8 for all; NaN where crossing does not count) are those of each sample's topic.
+    `since` is when this life of its topic began. `crossing_thresholds` (n x 8, or 1 x 8 for all; NaN where crossing
+    does not count) are those of each sample's topic.
     """
     has_last = loads.modified_at[rows] != NEVER
     codes = accept_causes(loads.rates[rows], has_last, rates, change_threshold, crossing_thresholds)
-    codes[_are_stale(loads, rows, origins, now)] = STALE
+    codes[_are_stale(loads, rows, origins, since, now)] = STALE
     return codes
 
 
-def _are_stale(loads: LoadTable, rows: Ints, origins: Origins, now: int) -> npt.NDArray[np.bool_]:
+def _are_stale(loads: LoadTable, rows: Ints, origins: Origins, since: Ints, now: int) -> npt.NDArray[np.bool_]:
     """Which samples are repeated, late, or of an earlier life of their topic."""
     claimed = loads.sampled_at[rows]
     late = are_stale_samples(
         origins.sampled_at, origins.kafka_at, now, origins.reporter == loads.reporter[rows], claimed,
         loads.seen_at[rows],
     )  # fmt: skip
-    stale: npt.NDArray[np.bool_] = (late & (claimed != NEVER)) | (origins.instants(now) < origins.since)
+    stale: npt.NDArray[np.bool_] = (late & (claimed != NEVER)) | (origins.at < since)
     return stale
 
 
-def rounds(rows: Ints) -> list[Ints]:
-    """Positions grouped so that no row occurs twice in a group and each row's own order is kept."""
-    if len(np.unique(rows)) == len(rows):
-        return [np.arange(len(rows))] if len(rows) else []
-    order = np.argsort(rows, kind="stable")
-    sorted_rows = rows[order]
-    starts = np.r_[True, sorted_rows[1:] != sorted_rows[:-1]]
-    first = np.maximum.accumulate(np.where(starts, np.arange(len(rows)), 0))
-    occurrence = np.empty(len(rows), np.int64)
-    occurrence[order] = np.arange(len(rows)) - first
-    return [np.flatnonzero(occurrence == number) for number in range(int(occurrence.max()) + 1)]
-
-
-def thresholds_of(policies: Sequence[EffectivePolicy], owners: Ints) -> tuple[Floats, Floats]:
-    """Crossing and merge thresholds per sample; one row when all are of one policy.
-
-    `policies` are those of the messages, `owners` the message of each sample.
-    """
-    distinct = {id(policy): policy for policy in policies}
-    if len(distinct) == 1:
-        (policy,) = distinct.values()
-        return policy.crossing_thresholds[None, :], policy.merge_thresholds[None, :]
-    number = {identity: place for place, identity in enumerate(distinct)}
-    which = np.fromiter((number[id(policy)] for policy in policies), np.int64, len(policies))[owners]
-    crossing = np.stack([policy.crossing_thresholds for policy in distinct.values()])
-    merge = np.stack([policy.merge_thresholds for policy in distinct.values()])
-    return crossing[which], merge[which]
+def rounds(rows: Ints, most: int) -> Iterator[Ints | slice]:
+    """Positions grouped so that no row occurs twice in a group and each row's own order is kept; rows are below
+    `most`."""
+    if not len(rows):
+        return
+    places = np.arange(len(rows))
+    last = np.empty(most, np.int64)
+    last[rows] = places
+    if (last[rows] == places).all():
+        yield slice(None)
+        return
+    # Sorts of plain integers: ten times as fast as those that answer positions.
+    of_row = np.sort(rows << 32 | places)
+    row, place = of_row >> 32, of_row & 0xFFFFFFFF
+    first = np.maximum.accumulate(np.where(np.r_[True, row[1:] != row[:-1]], places, 0))
+    by_round = np.sort(places - first << 32 | place)
+    number = by_round >> 32
+    yield from np.split(by_round & 0xFFFFFFFF, np.flatnonzero(number[1:] != number[:-1]) + 1)

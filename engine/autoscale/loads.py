@@ -48,18 +48,22 @@ class Origins(NamedTuple):
     """By the reporter's clock."""
     kafka_at: Ints
     """When Kafka took it; `NEVER`: it is not known."""
+    at: Ints
+    """When it is taken to have been measured."""
+    claim: Ints
+    """Up to when no older sample of its reporter counts."""
     reporter: Ints
     """As `reporter_code` has it."""
-    since: Ints
-    """When this life of the topic began."""
+
+    @classmethod
+    def judged(cls, sampled_at: Ints, kafka_at: Ints, reporter: Ints, now: int) -> Origins:
+        """What reporters and Kafka say, held against the batch's time."""
+        at = instants_of_samples(sampled_at, kafka_at, now)
+        return cls(sampled_at, kafka_at, at, claims_of_samples(sampled_at, kafka_at, now), reporter)
 
     def of(self, chosen: Any) -> Origins:
         """Some of them."""
         return Origins(*(column[chosen] for column in self))
-
-    def instants(self, now: int) -> Ints:
-        """When each is taken to have been measured."""
-        return instants_of_samples(self.sampled_at, self.kafka_at, now)
 
 
 class LoadTable:
@@ -97,29 +101,31 @@ class LoadTable:
         return rows
 
     def record(
-        self, rows: Ints, codes: npt.NDArray[np.int8], rates: Floats, origins: Origins, now: int,
-        merge_thresholds: Floats,
+        self, rows: Ints, codes: npt.NDArray[np.int8], rates: Floats, origins: Origins, merge_thresholds: Floats
     ) -> None:  # fmt: skip
         """Lays n samples over their rows, each row at most once; `codes` say which are stale and which significant.
 
-        `now` is the batch's time in milliseconds: a record is never dated later. `merge_thresholds` (n x 4, or 1 x 4
-        for all) are those of each sample's topic.
+        `merge_thresholds` (n x 4, or 1 x 4 for all) are those of each sample's topic.
         """
-        fresh = codes != STALE
-        at = origins.instants(now)
+        is_stale = codes == STALE
+        fresh = np.flatnonzero(~is_stale) if is_stale.any() else slice(None)
         seen = rows[fresh]
-        self.sampled_at[seen] = claims_of_samples(origins.sampled_at, origins.kafka_at, now)[fresh]
+        self.sampled_at[seen] = origins.claim[fresh]
         reporter = origins.reporter[fresh]
-        self.moved.append(seen[self.reporter[seen] != reporter])
-        self.reporter[seen] = reporter
-        self.seen_at[seen] = seen_after_sample_all(self.seen_at[seen], at[fresh])
-        accepted = np.flatnonzero(codes > 0)
-        written, at = rows[accepted], at[accepted]
-        self.rates[written] = rates[accepted]
-        self.modified_at[written] = modified_after_sample_all(self.modified_at[written], at)
-        cold = are_cold(rates[accepted], merge_thresholds if len(merge_thresholds) == 1 else merge_thresholds[accepted])
-        self.cold_since[written] = cold_since_after_sample_all(self.cold_since[written], cold, at)
+        moved = np.flatnonzero(self.reporter[seen] != reporter)
+        if len(moved):
+            self.moved.append(seen[moved])
+            self.reporter[seen[moved]] = reporter[moved]
+        self.seen_at[seen] = seen_after_sample_all(self.seen_at[seen], origins.at[fresh])
         self.fresh.append(seen)
+        accepted = np.flatnonzero(codes > 0)
+        if not len(accepted):
+            return
+        written, at, rates = rows[accepted], origins.at[accepted], rates[accepted]
+        self.rates[written] = rates
+        self.modified_at[written] = modified_after_sample_all(self.modified_at[written], at)
+        cold = are_cold(rates, merge_thresholds if len(merge_thresholds) == 1 else merge_thresholds[accepted])
+        self.cold_since[written] = cold_since_after_sample_all(self.cold_since[written], cold, at)
         self.accepted.append(written)
 
     def judge_coldness_again(self, topic: str, merge_thresholds: Floats) -> None:

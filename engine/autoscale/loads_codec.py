@@ -75,7 +75,7 @@ def pack_load_changes(table: LoadTable) -> bytes:
     breaks = (np.diff(fresh) != 1) | (np.diff(sampled) != 0) | (np.diff(seen) != 0)
     starts = np.flatnonzero(np.r_[True, breaks]) if len(fresh) else fresh
     arrays = {
-        "new_topic": np.array(index.new_topics, np.int32),
+        "new_topic": index.new_topics,
         "new_segment": index.segment[index.packed_rows : index.count],
         "removed": np.array(index.removed, np.int32),
         "accepted": accepted.astype(np.int32),
@@ -125,8 +125,7 @@ def _apply(table: LoadTable, entry: bytes) -> None:
     fields, arrays = unpack_arrays(entry, _types(entry, _LOG))
     for name in fields["names"]:
         table.index.add_name(name)
-    for number, segment in zip(arrays["new_topic"].tolist(), arrays["new_segment"].tolist(), strict=True):
-        table.index.append(number, segment)
+    table.index.add_rows(arrays["new_topic"], arrays["new_segment"])
     table.fit()
     accepted = arrays["accepted"]
     table.rates[accepted] = arrays["rates"].reshape(-1, 4)

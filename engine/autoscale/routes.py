@@ -1,135 +1,216 @@
-"""Where samples go: the rows of the load table that a message's segments have, kept from batch to batch.
+"""Where samples go: the row of the load table that each one's segment has, and what holds for its topic.
 
 Stage: between parsing and filtering of samples. Samples of segments that no layout names yet are kept, because layouts
-have a source of their own and come later now and then; but only so many, because a reporter can name any topic.
+have a source of their own and come later now and then; but only so many, because a reporter can name any topic. What is
+found out of a segment stays with its row until the layout, the rows or the policy of its topic change; so most samples
+are routed in columns, whoever reports them and in whatever company.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from itertools import chain
+from collections.abc import Mapping
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from engine.autoscale.loads import LoadTable
+from engine.autoscale.pairs import NO_ROW
 from engine.autoscale.policies import EffectivePolicy, Policies
-from engine.autoscale.rows import NO_ROW
 from engine.autoscale.samples import Samples
 from engine.autoscale.topics import MAX_WAIT_FOR_LAYOUT_MS, BucketState, TopicState
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+_Kind = TypeVar("_Kind", bound=np.generic)
 
 MAX_AHEAD = 64
 """How far a segment's id may be ahead of the layout that is known; more than a topic gets in many splits."""
 MAX_ROWS_WITHOUT_LAYOUT = 10_000
 """Segments of topics without a layout that a bucket keeps, 100 bytes each."""
+_UNKNOWN, _KEPT, _LEFT = 0, 1, 2
+"""What is known of a row: nothing, that samples of its segment are kept, that they are not."""
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
-    """Where the samples of a topic go, for a message that names exactly these segments."""
+class Routed(NamedTuple):
+    """Where the n samples go that are kept."""
 
-    segments: bytes
-    """Ids of the segments, 64 bits each; all of them are active, or newer than the layout that is known."""
-    rows: npt.NDArray[np.int64]
-    """Their rows in the load table."""
-    policy: EffectivePolicy
-    since: int
+    places: Ints | None
+    """Theirs among all samples; None: all are kept."""
+    rows: Ints
+    since: Ints
     """When this life of the topic began: what was measured before is not its."""
+    crossing_thresholds: Floats
+    """n x 8, or 1 x 8 for all: those of each sample's topic, as `EffectivePolicy` has them."""
+    merge_thresholds: Floats
+    """n x 4, or 1 x 4 for all."""
 
 
-@dataclass
 class Routes:
-    """The routes of a bucket's topics, beside the state that they are read off."""
+    """The routes of a bucket's samples, beside the state that they are read off."""
 
-    state: BucketState
-    loads: LoadTable
-    policies: Policies
-    _known: dict[str, Route] = field(default_factory=dict)
-    _seen: tuple[int, int, int] = (0, 0, 0)
-    """The generations of layouts, rows and policies of which the known routes are."""
-    _without_layout: int = 0
-    """Rows of topics without a layout."""
-    _counted: tuple[int, int, int] | None = None
-    """The generations in which they were counted."""
+    def __init__(self, state: BucketState, loads: LoadTable, policies: Policies) -> None:
+        self._state, self._loads = state, loads
+        self._seen = (-1, -1, -1)
+        """The generations of layouts, rows and policies of which all this is."""
+        self._of_row = np.zeros(0, np.int8)
+        """`_UNKNOWN`, `_KEPT` or `_LEFT`."""
+        self._since = np.zeros(0, np.int64)
+        """By a topic's number; of topics with rows that are kept."""
+        self._policies = _PoliciesByNumber(policies)
+        self._strangers: dict[str, int] = {}
+        """Topics without a layout, and how many rows they have."""
+        self._room = MAX_ROWS_WITHOUT_LAYOUT
+        """Rows that are left for them."""
 
-    def of(self, samples: Samples, now: int) -> tuple[list[Route], npt.NDArray[np.bool_] | None]:
-        """Where each message's samples go, and which samples are kept (None: all); `now`: the batch's time."""
-        if self._room() < MAX_ROWS_WITHOUT_LAYOUT // 2:
-            self._forget_unnamed(now)
-        ends = (np.cumsum(samples.counts) * 8).tolist()
-        ids = samples.segments.tobytes()
-        known, routes, kept, start = self._still_valid(), [], None, 0
-        for topic, end in zip(samples.topics, ends, strict=True):
-            route = known.get(topic)
-            if route is None or route.segments != ids[start:end]:
-                segments = samples.segments[start // 8 : end // 8].tolist()
-                route, wanted = self._find(topic, ids[start:end], segments, now)
-                if wanted is None:
-                    known[topic] = route
-                else:
-                    kept = np.ones(len(samples.segments), np.bool_) if kept is None else kept
-                    kept[start // 8 : end // 8] = wanted
-            routes.append(route)
-            start = end
+    def of(self, samples: Samples, now: int) -> Routed:
+        """Where the samples go; `now`: the batch's time. Segments that report for the first time get a row."""
+        self._take_changes()
+        if self._room < MAX_ROWS_WITHOUT_LAYOUT // 2:
+            for name in self._strangers:
+                self._loads.forget_before(name, now - MAX_WAIT_FOR_LAYOUT_MS)
+            self._take_changes()
+        index = self._loads.index
+        numbers = index.numbers_of(samples.topics.to_numpy(zero_copy_only=False).tolist())
+        rows = index.find(numbers[samples.topic], samples.segment)
+        found = np.where(rows == NO_ROW, _UNKNOWN, self._of_row[rows]) if len(self._of_row) else np.zeros_like(rows)
+        if len(unsure := np.flatnonzero(found == _UNKNOWN)):
+            rows[unsure], found[unsure] = self._judge(samples, unsure, rows[unsure].tolist(), now)
         # Rows that were given on the way move no others: what was found before still holds.
         self._seen = self._generations()
-        return routes, kept
+        kept = found == _KEPT
+        places = None if kept.all() else np.flatnonzero(kept)
+        rows = rows if places is None else rows[places]
+        number = index.topic[rows]
+        return Routed(places, rows, self._since[number], *self._policies.thresholds(number))
+
+    def _judge(
+        self, samples: Samples, unsure: Ints, rows: list[int], now: int
+    ) -> tuple[list[int], list[int]]:  # fmt: skip
+        """The rows of some samples, given where there were none, and whether they are kept: message by message and
+        topic by topic."""
+        index, state = self._loads.index, self._state
+        segments, found = samples.segment[unsure].tolist(), [_LEFT] * len(unsure)
+        groups: dict[tuple[int, int], list[int]] = {}
+        for place, group in enumerate(
+            zip(samples.message[unsure].tolist(), samples.topic[unsure].tolist(), strict=True)
+        ):
+            groups.setdefault(group, []).append(place)
+        new: dict[tuple[int, int], int] = {}
+        """The rows to give, by topic and segment, in their order."""
+        left: list[int] = []
+        topics: dict[int, TopicState] = {}
+        for (_, code), places in groups.items():
+            name = samples.topics[code].as_py()
+            topic, number = state.topics.get(name), index.number_of(name)
+            for place in places if new else ():
+                if rows[place] == NO_ROW:
+                    rows[place] = new.get((number, segments[place]), NO_ROW)
+            if topic is not None and topic.known is not None:
+                active, newer = topic.active_ids, topic.known.next_segment_id
+                kept = [place for place in places if (i := segments[place]) in active or newer <= i < newer + MAX_AHEAD]
+                if len(kept) < len(places):
+                    left += [rows[place] for place in {*places}.difference(kept) if rows[place] != NO_ROW]
+            elif topic is None and state.end_of(name, now) is not None:
+                continue
+            else:
+                kept = [place for place in places if rows[place] != NO_ROW]
+                if len(places) - len(kept) <= self._room:
+                    self._host(name, len(places) - len(kept))
+                    kept = places
+            if not kept:
+                continue
+            number = index.number_for(name)
+            for place in kept:
+                found[place] = _KEPT
+                if rows[place] == NO_ROW:
+                    rows[place] = new[number, segments[place]] = index.count + len(new)
+            topics[number] = topic or TopicState(name)
+        if new:
+            numbers, ids = zip(*new, strict=True)
+            index.add_rows(np.array(numbers, np.int32), np.array(ids, np.int64))
+            self._loads.fit()
+        self._fit()
+        self._of_row[[row for row, is_kept in zip(rows, found, strict=True) if is_kept == _KEPT]] = _KEPT
+        self._of_row[left] = _LEFT
+        self._since[list(topics)] = [topic.since for topic in topics.values()]
+        self._policies.put(state, topics)
+        return rows, found
 
     def _generations(self) -> tuple[int, int, int]:
-        return self.state.layouts.newest, self.loads.index.generations.newest, self.state.policy_generation
+        return self._state.layouts.newest, self._loads.index.generations.newest, self._state.policy_generation
 
-    def _still_valid(self) -> dict[str, Route]:
-        """The known routes, without those of topics whose layout, rows or policy have changed."""
+    def _take_changes(self) -> None:
+        """Forgets what is known of topics whose layout, rows or policy have changed."""
         layouts_seen, rows_seen, policies_seen = self._seen
-        layouts, rows = self.state.layouts.since(layouts_seen), self.loads.index.generations.since(rows_seen)
-        if layouts is None or rows is None or policies_seen != self.state.policy_generation:
-            self._known = {}
+        self._seen = self._generations()
+        index = self._loads.index
+        layouts, rows = self._state.layouts.since(layouts_seen), index.generations.since(rows_seen)
+        if layouts is None or rows is None or policies_seen != self._state.policy_generation:
+            changed = set(index.topics())
+            self._of_row[:] = _UNKNOWN
+            self._strangers, self._room = {}, MAX_ROWS_WITHOUT_LAYOUT
+            self._policies.forget()
         else:
-            for topic in chain(layouts, rows):
-                self._known.pop(topic, None)
-        return self._known
+            changed = {*layouts, *rows}
+        self._fit()
+        for name in changed:
+            self._of_row[list(index.of_topic(name).values())] = _UNKNOWN
+            self._room += self._strangers.pop(name, 0)
+            topic = self._state.topics.get(name)
+            if (topic is None or topic.known is None) and (size := index.rows_in(name)):
+                self._host(name, size)
 
-    def _find(self, name: str, packed: bytes, segments: list[int], now: int) -> tuple[Route, list[bool] | None]:
-        """The route of a message, and which of its samples are kept; None: all."""
-        topic = self.state.topics.get(name)
-        policy = self.policies.of(self.state, topic or TopicState(name))
-        has_ended = topic is None and self.state.end_of(name, now) is not None
-        wanted = [False] * len(segments) if has_ended else self._wanted(name, topic, segments)
-        chosen = [i for i, keep in zip(segments, wanted, strict=True) if keep]
-        rows = self._rows_of(name, chosen, has_layout=topic is not None and topic.known is not None)
-        route = Route(packed, rows, policy, topic.since if topic else 0)
-        return route, None if len(chosen) == len(segments) and not has_ended else wanted
+    def _host(self, name: str, rows: int) -> None:
+        """More rows for a topic without a layout."""
+        self._strangers[name] = self._strangers.get(name, 0) + rows
+        self._room -= rows
 
-    def _rows_of(self, name: str, segments: Sequence[int], has_layout: bool) -> npt.NDArray[np.int64]:
-        """Their rows; what is given to a topic without a layout is counted on, so that no new count is due."""
-        is_counted, before = self._counted == self._generations(), self.loads.index.rows_in(name)
-        rows = self.loads.rows_of(name, segments)
-        if is_counted:
-            self._without_layout += 0 if has_layout else self.loads.index.rows_in(name) - before
-            self._counted = self._generations()
-        return rows
+    def _fit(self) -> None:
+        """Makes room for the rows and topics that have come."""
+        index = self._loads.index
+        self._of_row = _longer(self._of_row, len(index.topic))
+        self._since = _longer(self._since, len(index.names))
 
-    def _wanted(self, name: str, topic: TopicState | None, segments: Sequence[int]) -> list[bool]:
-        if topic is not None and topic.known is not None:
-            active, newer = topic.active_ids, topic.known.next_segment_id
-            return [i in active or newer <= i < newer + MAX_AHEAD for i in segments]
-        has_row = [row != NO_ROW for row in self.loads.index.known_rows(name, segments)]
-        return [True] * len(segments) if len(segments) - sum(has_row) <= self._room() else has_row
 
-    def _room(self) -> int:
-        """Rows that are left for topics without a layout."""
-        if self._counted != self._generations():
-            rows_in = self.loads.index.rows_in
-            self._without_layout, self._counted = sum(map(rows_in, self._unnamed())), self._generations()
-        return MAX_ROWS_WITHOUT_LAYOUT - self._without_layout
+class _PoliciesByNumber:
+    """The thresholds of topics, by their numbers."""
 
-    def _forget_unnamed(self, now: int) -> None:
-        """Forgets the loads of topics whose layouts have not come for too long."""
-        for name in self._unnamed():
-            self.loads.forget_before(name, now - MAX_WAIT_FOR_LAYOUT_MS)
+    def __init__(self, policies: Policies) -> None:
+        self._policies = policies
+        self.forget()
 
-    def _unnamed(self) -> list[str]:
-        """Topics with loads and without a layout."""
-        topics = self.state.topics
-        return [name for name in self.loads.index.topics() if name not in topics or topics[name].known is None]
+    def forget(self) -> None:
+        """Nothing is known of any topic."""
+        self._found: dict[int, tuple[int, EffectivePolicy]] = {}
+        """By identity: the place among those that were found."""
+        self._of = np.zeros(0, np.int32)
+        """By a topic's number: the place of its policy."""
+        self._crossing, self._merge = np.zeros((0, 8)), np.zeros((0, 4))
+
+    def put(self, state: BucketState, topics: Mapping[int, TopicState]) -> None:
+        """Takes over those of some topics, by their numbers."""
+        before = len(self._found)
+        codes = []
+        for topic in topics.values():
+            policy = self._policies.of(state, topic)
+            codes.append(self._found.setdefault(id(policy), (len(self._found), policy))[0])
+        self._of = _longer(self._of, max(topics, default=-1) + 1)
+        self._of[list(topics)] = codes
+        if len(self._found) > before:
+            self._crossing = np.stack([policy.crossing_thresholds for _, policy in self._found.values()])
+            self._merge = np.stack([policy.merge_thresholds for _, policy in self._found.values()])
+
+    def thresholds(self, numbers: npt.NDArray[np.int32]) -> tuple[Floats, Floats]:
+        """Crossing and merge thresholds of topics, by their numbers; one row where all have the same."""
+        if len(self._found) == 1:
+            return self._crossing, self._merge
+        codes = self._of[numbers]
+        return self._crossing[codes], self._merge[codes]
+
+
+def _longer(column: npt.NDArray[_Kind], size: int) -> npt.NDArray[_Kind]:
+    """At least so long, with room for more, zeros behind."""
+    if len(column) >= size:
+        return column
+    return np.concatenate([column, np.zeros(max(64, 2 * size) - len(column), column.dtype)])

@@ -1,145 +1,139 @@
-"""Segment samples of many messages in columns: from the first stage of the job, through the shuffle, to the filter.
+"""Segment samples of many messages in columns: through the shuffle, and as the filter takes them in.
 
-Stage: `engine.kernel.packing` makes them, `engine.autoscale.family` takes them in. One Arrow record batch holds one row
-per message; its segments are lists.
+Stage: `engine.autoscale.dealing` makes them before the shuffle, `engine.autoscale.family` takes them in. Beside the
+columns by sample there is a small table of the messages that they came in; a message of many topics is in it in each
+bucket that has one of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import attrgetter
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from decisions.autoscale.clocks import NEVER
-from schemas.bulk import BulkStats, decode_stats
-from schemas.kafka import SEGMENT_STATS
-from schemas.messages import MAX_CLOCK_AHEAD_MS, SegmentStats
 
-_LIST_OF_RATES = pa.list_(pa.float64())
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+ELSEWHERE, BY_SAMPLES, AS_A_WHOLE = 0, 1, 2
+"""How a bucket counts a message: not at all; as accepted if one of its samples is significant; as accepted."""
+
+_BY_MESSAGE = {
+    "reporter": pa.int32(), "sampled_at": pa.int64(), "offset": pa.int64(), "timestamp": pa.int64(),
+    "counted": pa.int8(), "samples": pa.int32(),
+}  # fmt: skip
+_BY_SAMPLE = {"topic": pa.int32(), "segment": pa.int64(), "rates": pa.float64()}
+_NAMES = {"topics": pa.string(), "reporters": pa.string()}
 SCHEMA = pa.schema([
-    ("topic", pa.string()), ("reporter", pa.string()), ("sampled_at", pa.int64()),
-    ("partition", pa.int32()), ("offset", pa.int64()), ("timestamp", pa.int64()), ("segment", pa.list_(pa.int64())),
-    ("msg_rate_in", _LIST_OF_RATES), ("bytes_rate_in", _LIST_OF_RATES),
-    ("msg_rate_out", _LIST_OF_RATES), ("bytes_rate_out", _LIST_OF_RATES),
+    ("partition", pa.int32()),
+    *((name, pa.list_(kind)) for name, kind in {**_NAMES, **_BY_MESSAGE, **_BY_SAMPLE}.items()),
 ])  # fmt: skip
-"""Instants are milliseconds, rates per second."""
-_RATE_NAMES = SCHEMA.names[-4:]
-_ID = attrgetter("id")
-_RATES = tuple(attrgetter(name) for name in _RATE_NAMES)
+"""A row is some messages of one Kafka partition: the names that its columns number, columns by message, and by sample
+(`rates` has four entries a sample). Instants are milliseconds, rates per second."""
 
 
 @dataclass(frozen=True)
 class Samples:
-    """n messages with m segment samples, message by message."""
+    """m samples of n messages, message by message, in the order of partition and offset."""
 
-    topics: Sequence[str]
-    reporters: Sequence[str]
-    sampled_at: np.ndarray
-    partitions: np.ndarray
-    offsets: np.ndarray
-    timestamps: np.ndarray
-    """Kafka's, milliseconds; `NEVER` where there is none."""
-    counts: np.ndarray
-    """Segments of each message."""
-    segments: np.ndarray
-    rates: np.ndarray
+    topics: pa.StringArray
+    """Names; one may be there more than once."""
+    reporters: pa.StringArray
+    topic: npt.NDArray[np.int32]
+    """By sample (m): its place in `topics`."""
+    segment: Ints
+    """By sample: segment id."""
+    rates: Floats
     """m x 4."""
+    reporter: npt.NDArray[np.int32]
+    """By message (n): its place in `reporters`."""
+    sampled_at: Ints
+    """By message, as the next ones."""
+    partition: Ints
+    offset: Ints
+    timestamp: Ints
+    """Kafka's, milliseconds; `NEVER` where there is none."""
+    counted: npt.NDArray[np.int8]
+    """`ELSEWHERE`, `BY_SAMPLES` or `AS_A_WHOLE`."""
+    counts: Ints
+    """How many samples are here."""
 
     def __len__(self) -> int:
-        return len(self.topics)
+        return len(self.segment)
+
+    @property
+    def message(self) -> Ints:
+        """By sample: the place of its message."""
+        return np.repeat(np.arange(len(self.counts)), self.counts)
 
     @classmethod
     def from_arrow(cls, batches: Sequence[pa.RecordBatch]) -> Samples:
-        """All messages of some batches of `SCHEMA`, in the order of partition and offset."""
-        table = pa.Table.from_batches(batches, SCHEMA)
-        order = np.lexsort((table["offset"].to_numpy(), table["partition"].to_numpy()))
-        if (order[1:] < order[:-1]).any():
-            table = table.take(order)
-        (batch,) = table.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], SCHEMA)]
-        lists = batch.column("segment")
-        rates = np.empty((len(lists.flatten()), 4))
-        for column, name in enumerate(_RATE_NAMES):
-            rates[:, column] = batch.column(name).flatten().to_numpy()
-        return cls(
-            batch.column("topic").to_pylist(),
-            batch.column("reporter").to_pylist(),
-            batch.column("sampled_at").to_numpy(),
-            batch.column("partition").to_numpy(),
-            batch.column("offset").to_numpy(),
-            np.where((at := batch.column("timestamp").to_numpy()) > 0, at, NEVER),
-            np.diff(lists.offsets.to_numpy()),
-            lists.flatten().to_numpy(),
-            rates,
+        """All messages of some batches of `SCHEMA`."""
+        table = pa.Table.from_batches(batches, SCHEMA).combine_chunks()
+        lists = {name: table[name].chunk(0) for name in SCHEMA.names[1:]}
+        flat = {name: lists[name].flatten() for name in lists}
+        columns = {name: flat[name].to_numpy() for name in (*_BY_MESSAGE, *_BY_SAMPLE)}
+        samples = cls(
+            flat["topics"],
+            flat["reporters"],
+            _renumbered(lists["topic"], columns["topic"], lists["topics"]),
+            columns["segment"],
+            columns["rates"].reshape(-1, 4),
+            _renumbered(lists["reporter"], columns["reporter"], lists["reporters"]),
+            columns["sampled_at"],
+            np.repeat(table["partition"].to_numpy(), _lengths(lists["offset"])).astype(np.int64),
+            columns["offset"],
+            np.where(columns["timestamp"] > 0, columns["timestamp"], NEVER),
+            columns["counted"],
+            columns["samples"].astype(np.int64),
         )
+        return samples._in_order()
 
-    def to_arrow(self) -> pa.RecordBatch:
-        """The inverse of `from_arrow`."""
-        bounds = pa.array(np.concatenate([[0], np.cumsum(self.counts)]), pa.int32())
-        columns = [self.segments, *self.rates.T]
-        return pa.RecordBatch.from_arrays(
-            [
-                pa.array(self.topics, pa.string()),
-                pa.array(self.reporters, pa.string()),
-                *(pa.array(one) for one in (self.sampled_at, self.partitions, self.offsets, self.timestamps)),
-                *(pa.ListArray.from_arrays(bounds, np.ascontiguousarray(column)) for column in columns),
-            ],
-            schema=SCHEMA,
-        )
-
-
-def to_arrow(
-    messages: Sequence[BulkStats | SegmentStats], partitions: Iterable[int], offsets: Iterable[int],
-    timestamps: Iterable[int],
-) -> pa.RecordBatch:  # fmt: skip
-    """The messages as one batch of `SCHEMA`."""
-    counts = [len(message.segments) for message in messages]
-    bounds = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
-    segments = [segment for message in messages for segment in message.segments]
-    total = len(segments)
-    ids = np.fromiter(map(_ID, segments), np.int64, total)
-    lists = [pa.ListArray.from_arrays(bounds, ids)]
-    lists += [pa.ListArray.from_arrays(bounds, np.fromiter(map(get, segments), np.float64, total)) for get in _RATES]
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array([message.topic for message in messages], pa.string()),
-            pa.array([message.reporter for message in messages], pa.string()),
-            pa.array([message.sampled_at for message in messages], pa.int64()),
-            pa.array(partitions, pa.int32()),
-            pa.array(offsets, pa.int64()),
-            pa.array(timestamps, pa.int64()),
-            *lists,
-        ],
-        schema=SCHEMA,
-    )
+    def _in_order(self) -> Samples:
+        """The same, message by message in the order of partition and offset."""
+        of, at = self.partition, self.offset
+        if ((of[1:] > of[:-1]) | ((of[1:] == of[:-1]) & (at[1:] >= at[:-1]))).all():
+            return self
+        order = np.lexsort((at, of))
+        chosen = places_of(np.cumsum(self.counts) - self.counts, self.counts, order)
+        return Samples(
+            self.topics, self.reporters, self.topic[chosen], self.segment[chosen], self.rates[chosen],
+            self.reporter[order], self.sampled_at[order], of[order], at[order], self.timestamp[order],
+            self.counted[order], self.counts[order],
+        )  # fmt: skip
 
 
-class SampleColumns:
-    """The short way of segment samples, as the kernel drives it (`engine.kernel.family.Columns`)."""
+def batch_of(partition: int, names: dict[str, pa.Array], columns: dict[str, Any]) -> pa.RecordBatch:
+    """One row of `SCHEMA`: a list of each of the names and of each of the columns."""
+    arrays = {
+        **names,
+        **{name: pa.array(column, SCHEMA.field(name).type.value_type) for name, column in columns.items()},
+    }
+    lists = [pa.ListArray.from_arrays(pa.array([0, len(arrays[name])], pa.int32()), arrays[name])
+             for name in SCHEMA.names[1:]]  # fmt: skip
+    return pa.RecordBatch.from_arrays([pa.array([partition], pa.int32()), *lists], schema=SCHEMA)
 
-    kind = "samples"
-    source = SEGMENT_STATS.name
-    message = SegmentStats
-    schema = SCHEMA
 
-    def decode(self, key: bytes | None, value: bytes | None, size: int, now: int) -> BulkStats | None:
-        """A plain sample, or None when it has to be parsed."""
-        stats = decode_stats(key, value, size)
-        return None if stats is None or stats.sampled_at > now + MAX_CLOCK_AHEAD_MS else stats
+def places_of(starts: Ints, counts: Ints, order: Ints) -> Ints:
+    """Places of what lies in runs (`starts`, `counts`), run by run in another order."""
+    lengths = counts[order]
+    return np.repeat(starts[order] - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
 
-    def to_arrow(
-        self, messages: Sequence[BulkStats | SegmentStats], partitions: Iterable[int], offsets: Iterable[int],
-        timestamps: Iterable[int],
-    ) -> pa.RecordBatch:  # fmt: skip
-        """The messages as one batch of `schema`."""
-        return to_arrow(messages, partitions, offsets, timestamps)
 
-    def from_arrow(self, batches: Sequence[pa.RecordBatch]) -> Samples:
-        """All messages of some batches, in the order of partition and offset."""
-        return Samples.from_arrow(batches)
+def _lengths(lists: pa.ListArray) -> Ints:
+    found: Ints = np.diff(lists.offsets.to_numpy())
+    return found
 
-    def with_parsed(self, samples: Samples | None, parsed: pa.RecordBatch) -> Samples:
-        """The samples and those that were parsed, in the order of arrival."""
-        return Samples.from_arrow([parsed] if samples is None else [samples.to_arrow(), parsed])
+
+def _renumbered(of: pa.ListArray, numbers: npt.NDArray[np.int32], names: pa.ListArray) -> npt.NDArray[np.int32]:
+    """Places in the names of each row as places in those of all rows."""
+    if len(of) == 1:
+        return numbers
+    before = names.offsets.to_numpy()[:-1] - names.offsets.to_numpy()[0]
+    renumbered: npt.NDArray[np.int32] = numbers + np.repeat(before, _lengths(of))
+    return renumbered

@@ -136,22 +136,22 @@ def store_outcome(state: BucketState, event: OutcomeEvent, decision: OpenDecisio
 
 
 def store_samples(
-    loads: LoadTable, rows: Ints, rates: Floats, origins: Origins, now: int, change_threshold: float,
-    crossing_thresholds: Floats, merge_thresholds: Floats, distinct: bool = False,
+    loads: LoadTable, rows: Ints, rates: Floats, origins: Origins, since: Ints, now: int, change_threshold: float,
+    crossing_thresholds: Floats, merge_thresholds: Floats,
 ) -> Codes:  # fmt: skip
     """Filters n samples and lays those that are news over their rows; answers their codes (`significant_samples`).
 
-    The thresholds (n x 8 and n x 4, or one row for all) are those of each sample's topic. `distinct`: no row occurs
-    twice; otherwise the samples of one row are taken one after the other.
+    `since` is when this life of its topic began. The thresholds (n x 8 and n x 4, or one row for all) are those of each
+    sample's topic. The samples of one row are taken one after the other.
     """
     codes = np.zeros(len(rows), np.int8)
-    chosen: Ints | slice
-    for chosen in [slice(None)] if distinct else rounds(rows):
-        of_all = slice(None) if len(crossing_thresholds) == 1 else chosen
-        found = significant_samples(
-            loads, rows[chosen], rates[chosen], origins.of(chosen), now, change_threshold, crossing_thresholds[of_all]
+    for chosen in rounds(rows, loads.index.count):
+        of_round, crossing, merge = (
+            (of_all if len(of_all) == 1 else of_all[chosen])
+            for of_all in (rates, crossing_thresholds, merge_thresholds)
         )
-        limits = slice(None) if len(merge_thresholds) == 1 else chosen
-        loads.record(rows[chosen], found, rates[chosen], origins.of(chosen), now, merge_thresholds[limits])
+        told = origins.of(chosen)
+        found = significant_samples(loads, rows[chosen], of_round, told, since[chosen], now, change_threshold, crossing)
+        loads.record(rows[chosen], found, of_round, told, merge)
         codes[chosen] = found
     return codes

@@ -11,9 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
-
-from engine.kernel.family import Columns, Family, FamilyBatch, FamilyState, part_names
+from engine.kernel.family import Family, FamilyBatch, FamilyState, part_names
 from engine.kernel.packed import (
     Chain,
     Packed,
@@ -59,15 +57,17 @@ class BucketEngine:
     def run(
         self, bucket: int, packed: Packed, records: Sequence[RawRecord], now: int,
         samples: Mapping[str, Any] | None = None, letters: Sequence[dict[str, Any]] = (),
+        letters_of_parts: Sequence[dict[str, Any]] = (),
     ) -> tuple[Written, Output]:  # fmt: skip
         """One batch of one bucket: what has to be stored, and the output.
 
-        `samples` are those that came in columns, by their kind, `letters` what was refused before the shuffle; `now` is
-        the batch's time in milliseconds; equal arguments give equal answers. Raises `StateError` when the stored state
-        cannot be read, and for nothing else that data can cause.
+        `samples` are those that came in columns, by their kind, `letters` what was refused before the shuffle, with
+        `letters_of_parts`, of messages that were not refused as a whole; `now` is the batch's time in milliseconds;
+        equal arguments give equal answers. Raises `StateError` when the stored state cannot be read, and for nothing
+        else that data can cause.
         """
         batch = self.begin(bucket, packed, now)
-        batch.take(records, samples, letters)
+        batch.take(records, samples, letters, letters_of_parts)
         return batch.end(), batch.output
 
     def begin(
@@ -102,12 +102,13 @@ class BucketBatch:
 
     def take(
         self, records: Sequence[RawRecord], samples: Mapping[str, Any] | None = None,
-        letters: Sequence[dict[str, Any]] = (),
+        letters: Sequence[dict[str, Any]] = (), letters_of_parts: Sequence[dict[str, Any]] = (),
     ) -> None:  # fmt: skip
         """Takes a part in; no record of it arrived before one of an earlier part."""
-        for letter in letters:
-            self.output.counts.messages += 1
-            self.output.counts.dead_letters += 1
+        self.output.counts.messages += len(letters)
+        self.output.counts.dead_letters += len(letters)
+        self.output.counts.samples_refused += len(letters_of_parts)
+        for letter in (*letters, *letters_of_parts):
             self.output.add("dead_letters", letter)
         intake = self._engine.intake
         self._is_tick |= intake.take(self._batches, records, samples or {}, self._now, self.output)
@@ -126,20 +127,19 @@ class Intake:
 
     def __init__(self, families: Sequence[Family]) -> None:
         self._readers = readers_of(families)
-        self._columns = [(place, family.columns) for place, family in enumerate(families) if family.columns]
-        self._in_columns = {columns.message: place for place, columns in self._columns}
+        self._columns = [(place, family.columns.kind) for place, family in enumerate(families) if family.columns]
 
     def take(
         self, batches: Sequence[FamilyBatch], records: Sequence[RawRecord], samples: Mapping[str, Any], now: int,
         output: Output,
     ) -> bool:  # fmt: skip
-        """Takes the records in, in the order of `arrival`, then the samples. Raises for no content of a record.
+        """Takes the records in, in the order of `arrival`, then the samples, which never come as records. Raises for no
+        content of a record.
 
         Every record ends in exactly one of: accepted, suppressed, dead letter. An accepted one is an event, unless it
         only repeats what is known. Answers whether a tick for every subject has come.
         """
         is_tick = False
-        parsed: dict[int, list[tuple[RawRecord, Any]]] = {place: [] for place, _ in self._columns}
         for record in sorted(records, key=arrival):
             output.counts.messages += record.home
             found: Accepted | Rejected | None = None
@@ -150,10 +150,6 @@ class Intake:
                 found = read_plain_record(plain, record, self._readers, now)
             found = found or parse_record(record, self._readers, now)
             if isinstance(found, Accepted):
-                place = self._in_columns.get(type(found.message))
-                if place is not None:
-                    parsed[place].append((record, found.message))
-                    continue
                 found = _refused(batches, found) or found
             if isinstance(found, Rejected):
                 if record.home:
@@ -162,12 +158,8 @@ class Intake:
             is_tick |= _take_in(batches, found)
             if record.home:
                 record_event(output, record, found.message, now)
-        for place, columns in self._columns:
-            of_family = samples.get(columns.kind)
-            if late := parsed[place]:
-                of_family = columns.with_parsed(of_family, _in_columns(columns, late))
-            if of_family is not None:
-                output.counts.messages += len(of_family) - len(late)
+        for place, kind in self._columns:
+            if (of_family := samples.get(kind)) is not None:
                 batches[place].take_samples(of_family)
         return is_tick
 
@@ -191,15 +183,6 @@ def _take_in(batches: Sequence[FamilyBatch], accepted: Accepted) -> bool:
     for place, taken in accepted.taken:
         batches[place].take(taken)
     return False
-
-
-def _in_columns(columns: Columns, parsed: Sequence[tuple[RawRecord, Any]]) -> pa.RecordBatch:
-    return columns.to_arrow(
-        [message for _, message in parsed],
-        [record.partition for record, _ in parsed],
-        [record.offset for record, _ in parsed],
-        [record.timestamp for record, _ in parsed],
-    )
 
 
 def _check(bucket: int, packed: Packed, chains: Sequence[Chain]) -> bool:

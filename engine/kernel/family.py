@@ -7,7 +7,7 @@ what of its stored parts has changed. `engine.families` names those that run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -15,7 +15,7 @@ import pyarrow as pa
 from engine.kernel.packed import Part, StoredPart
 from engine.kernel.records import Output
 from engine.kernel.settings import EngineSettings
-from schemas.messages import Rejected
+from schemas.messages import Rejected, RejectReason
 from schemas.plain_events import PlainEvent
 
 Reading = Callable[[Any, int], Any]
@@ -23,11 +23,29 @@ Reading = Callable[[Any, int], Any]
 Or to a `Rejected`. None: a plain announcement that the models have to look at."""
 
 
-class Columns(Protocol):
-    """A family's short way for the messages of one Kafka topic: plain ones are decoded before the shuffle, in columns.
+class RefusedPart(Protocol):
+    """A part of a message that is not accepted, where the rest of it is: a dead letter of its own."""
 
-    What is not plain comes as a raw record, is parsed, and is put among the others.
-    """
+    @property
+    def index(self) -> int:
+        """Which part of its message."""
+
+    @property
+    def reason(self) -> RejectReason:
+        """As of a message."""
+
+    @property
+    def detail(self) -> str:
+        """What was wrong, for a person."""
+
+    @property
+    def raw(self) -> bytes:
+        """The part, cut where it is too long."""
+
+
+class Columns(Protocol):
+    """A family's short way for the messages of one Kafka topic: they are decoded before the shuffle, into columns by
+    bucket. What is not plain is parsed there too, and put among the others."""
 
     @property
     def kind(self) -> str:
@@ -38,24 +56,27 @@ class Columns(Protocol):
         """Kafka topic."""
 
     @property
-    def message(self) -> type:
-        """The model of one message."""
+    def messages(self) -> tuple[type, ...]:
+        """The models of its messages."""
 
     @property
     def schema(self) -> pa.Schema:
-        """Of the packed messages, a row each, with columns `partition` and `offset`."""
+        """Of the packed rows."""
 
     def decode(self, key: bytes | None, value: bytes | None, size: int, now: int) -> Any | None:
-        """A plain message, or None when it has to be parsed."""
+        """A plain message, or None when it has to be parsed; `now`: the later of Kafka's time and the batch's."""
 
-    def to_arrow(self, messages: Sequence[Any], partitions: Any, offsets: Any, timestamps: Any) -> pa.RecordBatch:
-        """Messages, plain or parsed, with their Kafka coordinates and timestamps, as a batch of `schema`."""
+    def read(self, message: Any) -> tuple[Any, Sequence[RefusedPart]]:
+        """What is good of a message that was parsed, as `decode` gives it, and what is refused of it."""
+
+    def deal(
+        self, messages: Sequence[Any], homes: Any, buckets: int, partition: int, offsets: Any, timestamps: Any
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:  # fmt: skip
+        """Messages of one Kafka partition, in its order, as batches of `schema` by bucket; `homes` are the buckets of
+        their keys, `buckets` is how many there are."""
 
     def from_arrow(self, batches: Sequence[pa.RecordBatch]) -> Any:
         """All messages of some batches, in the order of partition and offset."""
-
-    def with_parsed(self, samples: Any | None, parsed: pa.RecordBatch) -> Any:
-        """The same with more of them, which have been parsed."""
 
 
 class FamilyBatch(Protocol):

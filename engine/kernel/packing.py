@@ -1,10 +1,10 @@
 """The stateless first stage in Python: raw Kafka rows in, a few packed rows per bucket out.
 
-Stage: before the shuffle (`mapInArrow`). Plain samples of a family that has columns for them are decoded here, a third
-of the size of their JSON. What is large or no plain sample is parsed here: what is refused goes on as the row of its
-dead letter, with a bounded piece of its bytes, so that garbage is small before it is shuffled. Events travel as they
-came and are parsed again after the shuffle. The stateful operator of Spark handles each of its input rows as a Python
-object, so few rows with much in them are what makes it fast.
+Stage: before the shuffle (`mapInArrow`). Samples of a family that has columns for them are decoded here and dealt out
+to their buckets, a third of the size of their JSON. What is large or no plain sample is parsed here: what is refused
+goes on as the row of its dead letter, with a bounded piece of its bytes, so that garbage is small before it is
+shuffled. Events travel as they came and are parsed again after the shuffle. The stateful operator of Spark handles each
+of its input rows as a Python object, so few rows with much in them are what makes it fast.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pydantic_core
 
 from engine.kernel.family import Columns, Family
 from engine.kernel.parsing import Accepted, parse_record, readers_of
-from engine.kernel.recording import MAX_PIECE_BYTES, dead_letter
+from engine.kernel.recording import MAX_PIECE_BYTES, dead_letter, dead_letter_of_part
 from engine.kernel.records import RAW_SCHEMA, RawRecord, source_rank
 from schemas.ids import EVERY_TOPIC
 from schemas.kafka import CONTROL_EVENTS
@@ -30,9 +31,13 @@ PACKED_DDL = "bucket INT, now BIGINT, place BINARY, kind STRING, body BINARY"
 _PACKED = pa.schema([
     ("bucket", pa.int32()), ("now", pa.int64()), ("place", pa.binary()), ("kind", pa.string()), ("body", pa.binary())
 ])  # fmt: skip
-_RAW, _LETTERS = "raw", "letters"
+_RAW, _LETTERS, _LETTERS_OF_PARTS = "raw", "letters", "letters of parts"
 _PLACE = struct.Struct(">iq")
 _MAX_BATCH_BYTES = 1024 * 1024
+_MAX_TAKEN_BYTES = 2 * 1024 * 1024
+"""Of the values that are packed at a time, or one value: no row that comes of them is larger than twice that."""
+_MAX_WHOLE_PARTS = 100
+"""Parts of a message that were refused, of which a piece is kept: ten thousand of them are a message of 1 MiB."""
 _Cells = tuple[int, int, bytes, str, bytes]
 
 
@@ -45,6 +50,8 @@ class Unpacked(NamedTuple):
     """By the kind of their columns, in the order of partition and offset."""
     letters: list[dict[str, Any]]
     """Rows of dead letters, as `engine.kernel.recording` makes them, bytes in base64."""
+    letters_of_parts: list[dict[str, Any]]
+    """The same of parts of messages whose other parts were accepted."""
 
 
 class BucketPacker:
@@ -78,35 +85,50 @@ class BucketPacker:
         columns = next((one for one in self._columns if one.source == source), None)
         found: list[Any] = _decoded(batch, columns, now) if columns else [None] * batch.num_rows
         records: dict[int, RawRecord] = {}
-        letters: dict[int, dict[str, Any]] = {}
+        letters: dict[int, list[dict[str, Any]]] = {}
+        parts: dict[int, list[dict[str, Any]]] = {}
         shorter: dict[int, bytes] = {}
         rest = [row for row, message in enumerate(found) if message is None]
         for row, (record, sha256) in zip(rest, _records(batch, rest), strict=True):
             if columns or len(record.value or b"") > MAX_PIECE_BYTES:
                 parsed = parse_record(record, self._readers, now)
                 if not isinstance(parsed, Accepted):
-                    letters[row] = dead_letter(record, parsed, now, sha256)
+                    letters[row] = [dead_letter(record, parsed, now, sha256)]
                     continue
-                if columns and isinstance(parsed.message, columns.message):
-                    found[row] = parsed.message
+                if columns:
+                    found[row], refused = columns.read(parsed.message)
+                    if refused:
+                        parts[row] = [
+                            dead_letter_of_part(record, one, now, number < _MAX_WHOLE_PARTS)
+                            for number, one in enumerate(refused)
+                        ]
                     continue
                 if _is_for_all(record):
                     shorter[row] = parsed.message.known_json().encode()
             records[row] = record
         buckets = batch.column("bucket").to_numpy()
         if columns:
-            plain = np.flatnonzero([message is not None for message in found])
-            where = [batch.column(name).to_numpy() for name in ("partition", "offset", "timestamp")]
-            for bucket, chosen in _by_bucket(buckets, plain):
-                messages = [found[row] for row in chosen.tolist()]
-                samples = columns.to_arrow(messages, *(column[chosen] for column in where))
-                yield bucket, now, place, columns.kind, samples.serialize().to_pybytes()
-        for bucket, chosen in _by_bucket(buckets, np.array(sorted(letters), np.int64)):
-            body = pydantic_core.to_json([letters[row] for row in chosen.tolist()], bytes_mode="base64")
-            yield bucket, now, place, _LETTERS, body
+            yield from self._dealt(columns, found, batch, now, place)
+        for kind, by_row in ((_LETTERS, letters), (_LETTERS_OF_PARTS, parts)):
+            for bucket, chosen in _by_bucket(buckets, np.array(sorted(by_row), np.int64)):
+                rows = [letter for row in chosen.tolist() for letter in by_row[row]]
+                yield bucket, now, place, kind, pydantic_core.to_json(rows, bytes_mode="base64")
         for bucket, chosen in _by_bucket(buckets, np.array(sorted(records), np.int64)):
             yield bucket, now, place, _RAW, _packed_records([records[row] for row in chosen.tolist()])
         yield from self._for_all(records, shorter, buckets, now, place)
+
+    def _dealt(
+        self, columns: Columns, found: Sequence[Any], batch: pa.RecordBatch, now: int, place: bytes
+    ) -> Iterator[_Cells]:  # fmt: skip
+        """The messages that were found in rows of a batch, dealt out to the buckets."""
+        rows = np.flatnonzero([message is not None for message in found])
+        if not len(rows):
+            return
+        homes, offsets, timestamps = (batch.column(name).to_numpy()[rows] for name in ("bucket", "offset", "timestamp"))
+        messages = found if len(rows) == len(found) else [found[row] for row in rows.tolist()]
+        partition = batch.column("partition")[0].as_py()
+        for bucket, body in columns.deal(messages, homes, self._buckets, partition, offsets, timestamps):
+            yield bucket, now, place, columns.kind, body.serialize().to_pybytes()
 
     def _for_all(
         self, records: dict[int, RawRecord], shorter: dict[int, bytes], buckets: Any, now: int, place: bytes
@@ -139,7 +161,18 @@ def _by_partition(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     of = list(zip(batch.column("source").to_pylist(), batch.column("partition").to_pylist(), strict=True))
     starts = [row for row in range(batch.num_rows) if row == 0 or of[row] != of[row - 1]]
     for start, end in zip(starts, [*starts[1:], batch.num_rows], strict=False):
+        yield from _cut(batch.slice(start, end - start))
+
+
+def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The rows, as many at a time as have `_MAX_TAKEN_BYTES` of values."""
+    ends = np.cumsum(pc.fill_null(pc.binary_length(batch.column("value")), 0).to_numpy().astype(np.int64))
+    start = 0
+    while start < len(ends):
+        before = ends[start - 1] if start else 0
+        end = max(start + 1, int(np.searchsorted(ends, before + _MAX_TAKEN_BYTES, "right")))
         yield batch.slice(start, end - start)
+        start = end
 
 
 def _place_of(batch: pa.RecordBatch) -> bytes:
@@ -197,7 +230,7 @@ def _batch_of(packed: Sequence[_Cells]) -> pa.RecordBatch:
 
 def unpack_bucket(kinds: Sequence[str], bodies: Sequence[bytes], families: Sequence[Family]) -> Unpacked:
     """All rows of a bucket, or those of some places."""
-    found = Unpacked([], {}, [])
+    found = Unpacked([], {}, [], [])
     samples: dict[str, list[pa.RecordBatch]] = {}
     columns_of = {family.columns.kind: family.columns for family in families if family.columns}
     for kind, body in zip(kinds, bodies, strict=True):
@@ -207,6 +240,8 @@ def unpack_bucket(kinds: Sequence[str], bodies: Sequence[bytes], families: Seque
             found.records.extend(RawRecord(*values) for values in zip(*cells, strict=True))
         elif kind == _LETTERS:
             found.letters.extend(pydantic_core.from_json(body))
+        elif kind == _LETTERS_OF_PARTS:
+            found.letters_of_parts.extend(pydantic_core.from_json(body))
         else:
             samples.setdefault(kind, []).append(
                 pa.ipc.read_record_batch(pa.py_buffer(body), columns_of[kind].schema)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+from engine.kernel.family import RefusedPart
 from engine.kernel.records import Output, RawRecord
 from schemas.messages import ConsumerEvent, Message, Rejected, key_of
 from schemas.plain_events import PlainConsumerEvent, PlainEvent
@@ -42,6 +43,14 @@ def record_dead_letter(output: Output, record: RawRecord, rejected: Rejected, no
     """Counts and records a message that was refused."""
     output.counts.dead_letters += 1
     output.add("dead_letters", dead_letter(record, rejected, now))
+
+
+def dead_letter_of_part(record: RawRecord, refused: RefusedPart, now: int, is_whole: bool) -> dict[str, Any]:
+    """The row of a part that was refused of a message whose others may be accepted; with the part itself if
+    `is_whole`."""
+    letter = dead_letter(record, Rejected(refused.reason, refused.detail), now)
+    letter |= {"sample": refused.index, "raw": refused.raw[:MAX_PIECE_BYTES]}
+    return letter if is_whole else letter | {"key": None, "raw": None}
 
 
 def dead_letter(record: RawRecord, rejected: Rejected, now: int, sha256: str | None = None) -> dict[str, Any]:

@@ -87,6 +87,7 @@ class Counts:
     samples_accepted: int = 0
     samples_insignificant: int = 0
     samples_stale: int = 0
+    samples_refused: int = 0
     events: int = 0
     decisions: int = 0
     holds: int = 0

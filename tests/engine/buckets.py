@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
+
 from engine.autoscale.family import AUTOSCALE, LOADS, TOPICS
 from engine.autoscale.loads_codec import unpack_loads
 from engine.autoscale.topics import ConfiguredPolicy
 from engine.autoscale.topics_codec import unpack_topics
-from engine.families import FAMILIES
+from engine.families import FAMILIES, SAMPLE_SOURCES, bucket_packer, unpack_rows
 from engine.kernel.bucket import BucketEngine
 from engine.kernel.packed import Packed, StoredPart, WrittenPart, pack_anew
+from engine.kernel.packing import Unpacked
+from engine.kernel.records import RAW_SCHEMA
 from engine.kernel.settings import EngineSettings
 
 SETTINGS = EngineSettings(0.25, 60_000)
@@ -34,9 +38,36 @@ class Bucket:
         self.engine = BucketEngine(self.settings, self.families)
 
     def batch(self, now, *records):
-        written, output = self.engine.run(0, self.packed, list(records), now)
+        written, output = run(self.engine, self.packed, records, now)
         self.packed = stored(self.packed, written)
         return output
+
+
+def run(engine, before, records, now):
+    """One batch of the only bucket: samples come packed, the other records as they are."""
+    samples = [one for one in records if one.source in SAMPLE_SOURCES]
+    found = packed(samples, now)[0] if samples else Unpacked([], {}, [], [])
+    others = [one for one in records if one.source not in SAMPLE_SOURCES]
+    return engine.run(0, before, others, now, *found[1:])
+
+
+RAW = pa.schema([
+    *(field for field in RAW_SCHEMA if field.name != "home"), ("now", pa.int64()), ("bucket", pa.int32())
+])  # fmt: skip
+
+
+def packed(records, now, buckets=1, bucket_of=lambda key: 0):
+    """Records through the packer; by bucket what comes out. `bucket_of`: the bucket of a key."""
+    columns = list(zip(*[(*one[:7], now, bucket_of(one.key)) for one in records], strict=True))
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, RAW, strict=True)]
+    found = {}
+    for batch in bucket_packer(buckets)(iter([pa.RecordBatch.from_arrays(arrays, schema=RAW)])):
+        for row in batch.to_pylist():
+            assert row["now"] == now
+            kinds, bodies = found.setdefault(row["bucket"], ([], []))
+            kinds.append(row["kind"])
+            bodies.append(row["body"])
+    return {bucket: unpack_rows(*parts) for bucket, parts in found.items()}
 
 
 def stored(before, written):

@@ -138,7 +138,7 @@ def test_records_of_a_family_without_columns_travel_as_they_came():
     rows = [dict(zip(schema.names, (*one[:7], NOW, 0), strict=True)) for one in records]
     batch = pa.RecordBatch.from_pylist(rows, schema=schema)
     packed = [row for part in BucketPacker(1, BOTH)(iter([batch])) for row in part.to_pylist()]
-    raw, samples, _ = unpack_bucket([row["kind"] for row in packed], [row["body"] for row in packed], BOTH)
+    raw, samples, *_ = unpack_bucket([row["kind"] for row in packed], [row["body"] for row in packed], BOTH)
     assert [one.value for one in raw] == [one.value for one in records[1:]]
     engine = BucketEngine(SETTINGS, BOTH)
     written, output = engine.run(0, Packed(), raw, NOW, samples)

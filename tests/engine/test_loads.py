@@ -30,15 +30,16 @@ def absorb(table, rows, now=NOW, crossing=True):
     thresholds = np.tile(SPLIT + MERGE if crossing else [np.nan] * 8, (1 if count % 2 else count, 1))
     return store_samples(
         table, places, np.array([rates for _, _, rates, _ in rows], np.float64).reshape(-1, 4),
-        origins_of([at for _, _, _, at in rows]), now, 0.25, thresholds, np.tile(MERGE, (count, 1)),
+        origins_of([at for _, _, _, at in rows], now=now), np.zeros(count, np.int64), now, 0.25,
+        thresholds, np.tile(MERGE, (count, 1)),
     )  # fmt: skip
 
 
-def origins_of(sampled_at, kafka_at=(), reporters=()):
+def origins_of(sampled_at, kafka_at=(), reporters=(), now=NOW):
     """Of samples whose time in Kafka is not known, if none is given, and which are of one reporter."""
     count = len(sampled_at)
-    columns = (sampled_at, kafka_at or [NEVER] * count, reporters or [7] * count, [0] * count)
-    return Origins(*(np.array(column, np.int64) for column in columns))
+    columns = (sampled_at, kafka_at or [NEVER] * count, reporters or [7] * count)
+    return Origins.judged(*(np.array(column, np.int64) for column in columns), now)
 
 
 def samples_of(*rows):

@@ -6,44 +6,38 @@ import json
 from base64 import urlsafe_b64decode
 from hashlib import sha256
 
-import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.families import bucket_packer, unpack_rows
+from engine.autoscale.samples import AS_A_WHOLE, ELSEWHERE
 from engine.kernel.recording import MAX_PIECE_BYTES
-from engine.kernel.records import RAW_SCHEMA
-from schemas.messages import MAX_CLOCK_AHEAD_MS, parse_message
-from tests.engine.records import consumers, policy, record, stats, tick
+from schemas.columns import hash_of
+from schemas.messages import MAX_CLOCK_AHEAD_MS, SegmentStats, SegmentStatsColumns, parse_message
+from tests.engine import buckets
+from tests.engine.records import columns, consumers, policy, record, stats, tick
 
 NOW = 1_763_660_000_000
 BUCKETS = 3
-INPUT = pa.schema(
-    [*(field for field in RAW_SCHEMA if field.name != "home"), ("now", pa.int64()), ("bucket", pa.int32())]
-)
 
 
 def bucket_of(key):
-    return sum(key or b"") % BUCKETS
+    """As Spark has it."""
+    return hash_of((key or b"").decode(errors="replace")) % BUCKETS
 
 
 def packed(records):
     """The records through the packer; by bucket what comes out."""
-    columns = list(zip(*[(*one[:7], NOW, bucket_of(one.key)) for one in records], strict=True))
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, INPUT, strict=True)]
-    found = {}
-    for batch in bucket_packer(BUCKETS)(iter([pa.RecordBatch.from_arrays(arrays, schema=INPUT)])):
-        for row in batch.to_pylist():
-            assert row["now"] == NOW
-            kinds, bodies = found.setdefault(row["bucket"], ([], []))
-            kinds.append(row["kind"])
-            bodies.append(row["body"])
-    return {bucket: unpack_rows(*parts) for bucket, parts in found.items()}
+    return buckets.packed(records, NOW, BUCKETS, bucket_of)
 
 
 topics = st.sampled_from([f"topic://acme/shop/t{number}" for number in range(5)])
 rates = st.dictionaries(st.integers(0, 4), st.floats(0, 1e6), min_size=1, max_size=3)
+in_columns = st.builds(
+    lambda reporter, of, at: columns(of, NOW + at, reporter),
+    st.sampled_from(["broker-1", "broker-2"]), st.dictionaries(topics, rates, max_size=4), st.integers(-9, 9),
+)  # fmt: skip
 anything = st.one_of(
+    in_columns,
     st.builds(lambda topic, rate, at: stats(rate, NOW + at, topic=topic), topics, rates, st.integers(-9, 9)),
     st.builds(lambda topic: stats({0: 1.0}, NOW + MAX_CLOCK_AHEAD_MS + 1, topic=topic), topics),
     st.builds(lambda topic, number: consumers(number, topic=topic), topics, st.integers(0, 9)),
@@ -57,9 +51,9 @@ anything = st.one_of(
 def test_each_record_reaches_the_bucket_of_its_key_once_and_what_concerns_every_topic_reaches_all(records):
     records = [one._replace(offset=offset, partition=offset % 2) for offset, one in enumerate(records)]
     found = packed(records)
-    seen, home = [], []
-    for bucket, (raw, in_columns, letters) in found.items():
-        samples = in_columns.get("samples")
+    seen, home, dealt = [], [], []
+    for bucket, (raw, of_kinds, letters, _) in found.items():
+        samples = of_kinds.get("samples")
         for one in raw:
             original = records[one.offset]
             assert one[:7] == original[:7]
@@ -68,33 +62,90 @@ def test_each_record_reaches_the_bucket_of_its_key_once_and_what_concerns_every_
             seen.append((one.offset, bucket))
             home += [one.offset] * one.home
         if samples is not None:
-            order = list(zip(samples.partitions.tolist(), samples.offsets.tolist(), strict=True))
+            order = list(zip(samples.partition.tolist(), samples.offset.tolist(), strict=True))
             assert order == sorted(order)
-            assert all(bucket == bucket_of(topic.encode()) for topic in samples.topics)
-            home += samples.offsets.tolist()
+            assert all(bucket == bucket_of(topic.encode()) for topic, _, _, _ in rows_of(samples))
+            home += samples.offset[samples.counted != ELSEWHERE].tolist()
+            dealt += [(samples.offset[message], *row) for *row, message in rows_of(samples)]
         home += [letter["kafka_offset"] for letter in letters]
     assert sorted(home) == list(range(len(records)))
+    assert sorted(dealt) == sorted(row for one in records for row in samples_of(one))
     for offset, one in enumerate(records):
         if one.source == "control-events" and one.key == b"*":
             assert {bucket for at, bucket in seen if at == offset} == set(range(BUCKETS))
 
 
+def rows_of(samples):
+    """Topic, segment, rate and message of each sample."""
+    names = samples.topics.take(samples.topic).to_pylist()
+    return zip(names, samples.segment.tolist(), samples.rates[:, 0].tolist(), samples.message.tolist(), strict=True)
+
+
+def samples_of(one):
+    """What is in a record, by the models: offset, topic, segment, rate."""
+    message = parse_message(one.source, one.key, one.value, one.size)
+    if isinstance(message, SegmentStats) and message.sampled_at <= NOW + MAX_CLOCK_AHEAD_MS:
+        return [(one.offset, message.topic, sample.id, sample.msg_rate_in) for sample in message.segments]
+    if isinstance(message, SegmentStatsColumns):
+        names = [name for name, count in zip(message.topics, message.counts, strict=True) for _ in range(count)]
+        return [(one.offset, *row) for row in zip(names, message.ids, message.msg_rate_in, strict=True)]
+    return []
+
+
 def test_plain_samples_travel_as_columns_with_their_values():
-    ((raw, in_columns, _),) = packed([stats({3: 1.5, 7: 2.5}, NOW, topic="topic://acme/shop/t1")]).values()
-    samples = in_columns["samples"]
+    ((raw, of_kinds, *_),) = packed([stats({3: 1.5, 7: 2.5}, NOW, topic="topic://acme/shop/t1")]).values()
     assert raw == []
-    assert samples.topics == ["topic://acme/shop/t1"]
-    assert samples.segments.tolist() == [3, 7]
-    assert samples.rates[:, 0].tolist() == [1.5, 2.5]
-    assert samples.counts.tolist() == [2]
+    assert list(rows_of(of_kinds["samples"])) == [
+        ("topic://acme/shop/t1", 3, 1.5, 0), ("topic://acme/shop/t1", 7, 2.5, 0),
+    ]  # fmt: skip
+
+
+def test_a_message_in_columns_is_counted_in_the_bucket_of_its_reporter_also_where_none_of_its_topics_is():
+    names = [f"topic://acme/shop/t{number}" for number in range(20)]
+    home = bucket_of(b"broker-1")
+    away = [name for name in names if bucket_of(name.encode()) != home]
+    found = packed([columns({name: {0: 1.0} for name in away}, NOW, "broker-1")])
+    counted = {bucket: one.samples["samples"].counted.tolist() for bucket, one in found.items()}
+    assert counted == {bucket: [AS_A_WHOLE if bucket == home else ELSEWHERE] for bucket in range(BUCKETS)}
+    assert len(found[home].samples["samples"]) == 0
+
+
+def test_a_bad_sample_is_a_dead_letter_and_the_others_of_its_message_go_on():
+    body = json.loads(columns({"topic://acme/shop/t1": {3: 1.0, 4: 2.0, 5: 3.0}}, NOW).value)
+    body["ids"][1] = -4
+    one = record("segment-stats", "broker-1", body)
+    found = packed([one])
+    dealt = [row[:3] for part in found.values() if part.samples for row in rows_of(part.samples["samples"])]
+    assert dealt == [("topic://acme/shop/t1", 3, 1.0), ("topic://acme/shop/t1", 5, 3.0)]
+    (letter,) = found[bucket_of(b"broker-1")].letters_of_parts
+    assert (letter["sample"], letter["kafka_offset"], letter["raw_size"]) == (1, one.offset, len(one.value))
+    assert json.loads(urlsafe_b64decode(letter["raw"]))["id"] == -4
+    assert not any(part.letters for part in found.values())
+
+
+def test_letters_of_ten_thousand_bad_samples_are_not_much_larger_than_their_message():
+    name = "topic://acme/shop/" + "t" * 900
+    body = json.loads(columns({name: {}}, NOW).value)
+    body |= {"counts": [10_000], **{key: [-1] * 10_000 for key, value in body.items() if isinstance(value, list)}}
+    one = record("segment-stats", "broker-1", body | {"topics": [name], "counts": [10_000]})
+    (found,) = (part for part in packed([one]).values() if part.letters_of_parts)
+    assert len(found.letters_of_parts) == 10_000
+    assert len(json.dumps(found.letters_of_parts)) < 30 * len(one.value)
+
+
+def test_messages_of_both_forms_come_out_in_the_order_of_their_offsets():
+    name = "topic://acme/shop/t1"
+    records = [one for at in range(5) for one in (stats({0: at + 0.5}, NOW, name), columns({name: {0: at + 0.7}}, NOW))]
+    found = packed(records)[bucket_of(name.encode())].samples["samples"]
+    assert found.rates[:, 0].tolist() == [at + half for at in range(5) for half in (0.5, 0.7)]
 
 
 def test_garbage_is_small_before_it_is_shuffled_and_known_by_its_size_and_digest():
     noise = [record("segment-stats", "k", b"\xff" + bytes([number]) * 65_535) for number in range(9)]
     noise += [record(source, "k", b" " * 1_048_576) for source in ("control-events", "consumer-events")]
     found = packed([*noise, stats({0: 1.0}, NOW, topic="topic://acme/shop/t1")])
-    letters = {letter["kafka_offset"]: letter for _, _, letters in found.values() for letter in letters}
-    assert [len(raw) for raw, _, _ in found.values()] == [0] * len(found)
+    letters = {letter["kafka_offset"]: letter for part in found.values() for letter in part.letters}
+    assert [len(part.records) for part in found.values()] == [0] * len(found)
     assert len(letters) == len(noise)
     for one in noise:
         letter = letters[one.offset]
@@ -107,7 +158,7 @@ def test_of_a_large_policy_every_bucket_gets_what_it_knows_and_its_own_the_whole
     large = record("control-events", "*", body)
     found = packed([large, tick(1)])
     assert set(found) == set(range(BUCKETS))
-    for bucket, (raw, _, _) in found.items():
+    for bucket, (raw, *_) in found.items():
         (one,) = (one for one in raw if one.offset == large.offset)
         assert one.value == large.value if bucket == bucket_of(b"*") else len(one.value) < 200
         event = parse_message("control-events", one.key, one.value, one.size)

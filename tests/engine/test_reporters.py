@@ -88,7 +88,7 @@ def test_reporters_are_known_after_a_restart_from_base_and_log():
     def record(at, *reporters):
         origins = origins_of([at] * 2, reporters=list(reporters))
         rates = np.array([flat(1.0), flat(2.0)])
-        table.record(rows, np.ones(2, np.int8), rates, origins, 1_000, np.array([MERGE]))
+        table.record(rows, np.ones(2, np.int8), rates, origins, np.array([MERGE]))
 
     record(1, 5, 6)
     base = pack_loads(table)

@@ -22,7 +22,7 @@ from lab.traffic import segment_stats
 from schemas.ids import EVERY_TOPIC
 from schemas.settings import Settings
 from streaming.policy import stored_policy
-from tests.engine.buckets import knowing
+from tests.engine.buckets import knowing, run
 
 
 @dataclass
@@ -111,7 +111,7 @@ class ClosedLoop:
         due = [record for at, record in self._later if at <= self._now]
         self._later = [(at, record) for at, record in self._later if at > self._now]
         records, self._waiting = [*self._waiting, *due], []
-        written, output = self._engine.run(0, self._packed, records, self._ms(self._now))
+        written, output = run(self._engine, self._packed, records, self._ms(self._now))
         self._packed = Packed(written.fingerprint)
         self.holds += output.holds
         self.dead_letters += output.dead_letters

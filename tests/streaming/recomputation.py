@@ -27,7 +27,7 @@ from schemas.version import ENGINE_VERSION
 from streaming.job import engine_settings
 from streaming.policy import configured_policy, stored_policy
 from streaming.rows import bulk_rows, rare_rows
-from tests.engine.buckets import knowing
+from tests.engine.buckets import knowing, run
 from tests.streaming.jobs import rows
 
 RARE_TABLES = (DECISIONS, HOLDS, EVENTS, DEAD_LETTERS)
@@ -101,7 +101,7 @@ def recomputed(settings: Settings) -> dict[str, list[dict[str, Any]]]:
         left = [record for record in left if record.offset >= batch.ends.get((record.source, record.partition), 0)]
         if not mine:
             continue
-        written, output = engine.run(0, packed, mine, batch.at)
+        written, output = run(engine, packed, mine, batch.at)
         for row in output.decisions:
             take_over_id(engine, row, of_older.get((row["subject"], row["seq"])))
         packed = Packed(written.fingerprint)

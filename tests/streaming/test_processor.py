@@ -14,12 +14,12 @@ from engine.kernel.packing import BucketPacker, unpack_bucket
 from schemas.tables import DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
 from streaming import arrivals, processor
 from streaming.output import BatchOutput
-from tests.engine.buckets import SETTINGS
+from tests.engine.buckets import RAW, SETTINGS
 from tests.engine.bundles import BUNDLES, PART
 from tests.engine.records import configured, tick
 from tests.engine.streams import Batch, recorded
 from tests.engine.test_families import HOT, report, topic_and_bundles
-from tests.engine.test_packing import INPUT, NOW
+from tests.engine.test_packing import NOW
 
 OUTPUT = pa.schema([("kind", pa.string()), ("body", pa.binary()), ("now", pa.int64())])
 
@@ -85,8 +85,8 @@ def both(monkeypatch):
 
 def packed_rows(running, records, now):
     """The records as the shuffle brings them to the operator."""
-    rows = [dict(zip(INPUT.names, (*one[:7], now, 0), strict=True)) for one in records]
-    batch = pa.RecordBatch.from_pylist(rows, schema=INPUT)
+    rows = [dict(zip(RAW.names, (*one[:7], now, 0), strict=True)) for one in records]
+    batch = pa.RecordBatch.from_pylist(rows, schema=RAW)
     return [SimpleNamespace(**row) for part in BucketPacker(1, running)(iter([batch])) for row in part.to_pylist()]
 
 
@@ -134,16 +134,16 @@ def test_a_batch_that_fits_nowhere_at_once_leads_to_the_same_rows_and_the_same_s
         handle, said, packer = Handle(), [], families.bucket_packer(1)
         for batch in [Batch(NOW, [("control-events", b"*", configured().value, 0, 0)], False), *batches[:25]]:
             rows = [
-                dict(zip(INPUT.names, (source, key, value, len(value or b"\0"), partition, offset, 0, batch.now, 0),
+                dict(zip(RAW.names, (source, key, value, len(value or b"\0"), partition, offset, 0, batch.now, 0),
                          strict=True))
                 for source, key, value, partition, offset in batch.records
             ]  # fmt: skip
             operator = processor.BucketProcessor(SETTINGS, str(tmp_path), inline_bytes=1_000 if is_tight else 1 << 30)
             operator.init(handle)
             raw = (
-                [pa.RecordBatch.from_pylist([row], INPUT) for row in rows]
+                [pa.RecordBatch.from_pylist([row], RAW) for row in rows]
                 if is_tight
-                else [pa.RecordBatch.from_pylist(rows, INPUT)]
+                else [pa.RecordBatch.from_pylist(rows, RAW)]
             )
             packed = [SimpleNamespace(**row) for part in packer(iter(raw)) for row in part.to_pylist()]
             given = [row.asDict() for row in operator.handleInputRows((0,), reversed(packed), None)]

@@ -1,0 +1,185 @@
+"""The engine and the stage before it, without Spark and broker: CPU time a sample, in one process.
+
+Run as `python -m benchmarks.engine [--quick]`: prints a table and writes benchmarks/engine.json. A fleet's rounds of
+samples go through the packer and then, bucket by bucket, through the engine, as bytes between the two. Each figure is
+the best of several rounds, because the machine has other work. The engine's part is unpacking, routing, filtering,
+storing, counting and recording, and packing what has changed of the state; nothing is evaluated.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from benchmarks.decide import machine
+from benchmarks.fleet import Fleet, InColumns
+from engine.families import bucket_engine, bucket_packer, unpack_rows
+from engine.kernel.packed import Packed
+from engine.kernel.records import RAW_SCHEMA
+from engine.kernel.settings import EngineSettings
+from schemas.columns import hash_of
+from schemas.ids import EVERY_TOPIC
+from schemas.kafka import CONTROL_EVENTS, SEGMENT_STATS
+from schemas.messages import PolicyEvent
+
+BUCKETS = 16
+ROUNDS = 5
+NOW = 1_763_660_000_000
+_PERIOD_MS = 10_000
+_ROWS = 10_000
+"""Of the Arrow batches that Spark hands over, with at most `_BYTES`."""
+_BYTES = 8 * 1024 * 1024
+_SCHEMA = pa.schema([
+    *(one for one in RAW_SCHEMA if one.name != "home"), ("now", pa.int64()), ("bucket", pa.int32())
+])  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    """A fleet, and how it reports."""
+
+    segments: int
+    """Of all topics together."""
+    of_each: int
+    """Of a topic."""
+    reporters: int
+    """Of a topic in form 1; brokers in columns."""
+    significant: float = 0.1
+    rounds: int = 1
+    """That a batch has: more than one is what a job sees that catches up."""
+    per_message: int = 0
+    """Samples of a message in columns; 0: form 1."""
+
+    def named(self) -> dict[str, Any]:
+        """As the columns of the table."""
+        return {
+            "segments": self.segments, "of a topic": self.of_each, "reporters": self.reporters,
+            "significant": self.significant, "rounds": self.rounds,
+            "form": f"columns of {self.per_message}" if self.per_message else "by topic",
+        }  # fmt: skip
+
+
+SMALL, LARGE = 100_000, 1_000_000
+CASES = (
+    *(Case(SMALL, 10, reporters) for reporters in (1, 3, 10)),
+    Case(SMALL, 1, 1),
+    Case(SMALL, 10, 1, significant=1.0),
+    Case(SMALL, 10, 3, significant=1.0),
+    *(Case(SMALL, 10, reporters, rounds=10) for reporters in (1, 10)),
+    *(Case(SMALL, of_each, 10, per_message=1_000) for of_each in (1, 10)),
+    *(Case(SMALL, of_each, 10, per_message=64) for of_each in (1, 10)),
+    Case(SMALL, 10, 10, rounds=10, per_message=1_000),
+    *(Case(LARGE, of_each, 10, per_message=1_000) for of_each in (1, 10)),
+)
+
+
+@dataclass
+class Run:
+    """A fleet's job: all buckets of it."""
+
+    case: Case
+    stored: dict[int, Packed] = field(default_factory=dict)
+    offset: int = 0
+
+    def __post_init__(self) -> None:
+        case = self.case
+        self.fleet = Fleet(case.segments // case.of_each, case.of_each, case.significant, reporters=case.reporters)
+        self.form = InColumns(case.reporters, case.per_message) if case.per_message else None
+        self.packer, self.engine = bucket_packer(BUCKETS), bucket_engine(EngineSettings(0.25, 60_000))
+        policy = PolicyEvent(v=1, type="policy", scope="cluster", profile="default", policy=None, at=1)
+        self.take(CONTROL_EVENTS.name, [(EVERY_TOPIC, policy.to_json().encode()), *self.fleet.layouts()], NOW)
+
+    def take(self, source: str, messages: Iterable[tuple[str, bytes]], now: int) -> tuple[float, float]:
+        """A batch of messages; the CPU seconds of the packer and of the engine."""
+        batches = list(self._batches(source, messages, now))
+        packed: dict[int, tuple[list[str], list[bytes]]] = {}
+        gc.collect()
+        began = time.process_time()
+        rows = [part for batch in batches for part in self.packer(iter([batch]))]
+        packing = time.process_time() - began
+        for part in rows:
+            cells = (part.column(name).to_pylist() for name in ("bucket", "kind", "body"))
+            for bucket, kind, body in zip(*cells, strict=True):
+                kinds, bodies = packed.setdefault(bucket, ([], []))
+                kinds.append(kind)
+                bodies.append(body)
+        gc.disable()
+        began = time.process_time()
+        for bucket, (kinds, bodies) in packed.items():
+            before = self.stored.get(bucket, Packed())
+            written, output = self.engine.run(bucket, before, *_run_of(unpack_rows(kinds, bodies), now))
+            self.stored[bucket] = Packed(written.fingerprint)
+            del output
+        engine = time.process_time() - began
+        gc.enable()
+        return packing, engine
+
+    def round(self, number: int) -> tuple[float, float]:
+        """The CPU seconds of a batch's rounds."""
+        at = NOW + number * self.case.rounds * _PERIOD_MS
+        several = [at + each * _PERIOD_MS for each in range(self.case.rounds)]
+        found = (one for sampled_at in several for one in self.fleet.round(sampled_at, *filter(None, [self.form])))
+        return self.take(SEGMENT_STATS.name, found, several[-1])
+
+    def _batches(self, source: str, messages: Iterable[tuple[str, bytes]], now: int) -> Iterable[pa.RecordBatch]:
+        rows: list[tuple[Any, ...]] = []
+        size = 0
+        for key, value in messages:
+            if rows and (len(rows) == _ROWS or size + len(value) > _BYTES):
+                yield _arrow(rows)
+                rows, size = [], 0
+            bucket = hash_of(key) % BUCKETS
+            rows.append((source, key.encode(), value, len(value), 0, self.offset, now, now, bucket))
+            self.offset += 1
+            size += len(value)
+        if rows:
+            yield _arrow(rows)
+
+
+def _run_of(unpacked: Sequence[Any], now: int) -> tuple[Any, ...]:
+    records, *others = unpacked
+    return (records, now, *others)
+
+
+def _arrow(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array(column, one.type) for column, one in zip(columns, _SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
+
+
+def measure(case: Case, rounds: int = ROUNDS) -> dict[str, Any]:
+    """Microseconds of CPU a sample: the first time that a segment is seen, then the best of several rounds."""
+    run = Run(case)
+    (_, first), *others = [run.round(number) for number in range(rounds + 1)]
+    samples = case.segments * case.rounds
+    packing, engine = (min(seconds) / samples * 1e6 for seconds in zip(*others, strict=True))
+    return {**case.named(), "packer": packing, "engine": engine, "engine, first": first / samples * 1e6}
+
+
+def main(quick: bool) -> None:
+    """Measures, prints, writes."""
+    print(f"{machine()}; microseconds of CPU a sample, {BUCKETS} buckets\n")
+    found = []
+    for case in CASES:
+        if quick and case.segments > SMALL:
+            continue
+        found.append(measure(case, 2 if quick else ROUNDS))
+        if len(found) == 1:
+            print("  ".join(name.rjust(15) for name in found[0]))
+        cells = (f"{cell:.3f}" if isinstance(cell, float) else str(cell) for cell in found[-1].values())
+        print("  ".join(cell.rjust(15) for cell in cells), flush=True)
+    if not quick:
+        report = {"machine": machine(), "buckets": BUCKETS, "microseconds a sample": found}
+        (Path(__file__).parent / "engine.json").write_text(json.dumps(report, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main("--quick" in sys.argv[1:])
