@@ -54,7 +54,10 @@ class RowsFile:
         repeated = [name for name in _REPEATED if name in self._schema.names]
         self._sink = _open_for_writing(table_path(lake, table), self.path)
         self._statistics = Statistics(self._schema)
-        self._writer = pq.ParquetWriter(self._sink, self._schema, compression="snappy", use_dictionary=repeated)
+        short = [field.name for field in self._schema if not pa.types.is_string(field.type)]
+        self._writer = pq.ParquetWriter(
+            self._sink, self._schema, compression="snappy", use_dictionary=repeated, write_statistics=short
+        )
 
     def write(self, rows: pa.Table) -> None:
         """More rows of the table, all of the file's day. Raises `OSError`."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from lake.files import PARTITION, RowsFile
 from schemas.tables import Table
-from streaming.rows import TABLE_OF, rows_of
+from streaming.rows import TABLE_OF, rows_as_they_came
 
 INLINE_BYTES = 256 * 1024
 """Of a table, what one task sends through Spark; with 128 tasks of five tables that is 160 MiB of the driver's."""
@@ -42,7 +42,7 @@ class Outbox:
             if table is None or self._is_little(table, len(body)):
                 self._rows.append((kind, body))
             else:
-                self._write(table, rows_of(table, [body], now, self._batch_id()))
+                self._write(table, rows_as_they_came(table, [body], now, self._batch_id()))
 
     def fetch(self) -> list[tuple[str, bytes]]:
         """Kind and body of what was given since the last call, and of the files begun since then."""

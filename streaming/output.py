@@ -17,7 +17,7 @@ from lake.files import FileUnfit, WrittenFile
 from schemas.arrow import arrow_schema
 from schemas.tables import Table
 from streaming.outbox import FILE
-from streaming.rows import TABLE_OF, rows_of
+from streaming.rows import KIND_OF, rows_of
 
 
 class TableRows:
@@ -45,24 +45,24 @@ class BatchOutput:
         """`rows` are those of `engine.kernel.records.OUTPUT_DDL`, and of files of the lake (`streaming.outbox`)."""
         self._batch_id, self._lake = batch_id, lake
         self._bodies: dict[str, list[bytes]] = {}
+        self._made: dict[str, TableRows] = {}
         for kind, body in zip(rows["kind"].to_pylist(), rows["body"].to_pylist(), strict=True):
             self._bodies.setdefault(kind, []).append(body)
         self.now: int | None = rows["now"][0].as_py() if rows.num_rows else None
         """The batch's time, milliseconds; None: nothing is said."""
 
+    def says(self, table: Table) -> bool:
+        """Whether there is anything of a table."""
+        return not {KIND_OF[table.name], FILE + table.name}.isdisjoint(self._bodies)
+
     def rows(self, table: Table) -> TableRows:
-        """The rows of a table. Raises `OSError`; `FileUnfit` when a file is not one of this batch."""
-        kind = next(kind for kind, of in TABLE_OF.items() if of is table)
-        bodies = self._bodies.get(kind)
-        inline = (
-            rows_of(table, bodies, self.now or 0, self._batch_id) if bodies else arrow_schema(table.row).empty_table()
-        )
-        paths = self._bodies.get(FILE + table.name, ())
-        files = [WrittenFile.of(self._lake, table, path.decode()) for path in paths]
-        for file in files:
-            if file.bounds("batch_id") != (self._batch_id, self._batch_id):
-                raise FileUnfit(f"{file.path} of {table.name} has rows of another batch than {self._batch_id}")
-        return TableRows(inline, files)
+        """The rows of a table, made when they are first asked for; a thread for each table may ask.
+
+        Raises `OSError`; `FileUnfit` when a file is not one of this batch.
+        """
+        if table.name not in self._made:
+            self._made[table.name] = self._rows(table)
+        return self._made[table.name]
 
     @cached_property
     def counts(self) -> dict[str, float]:
@@ -77,3 +77,16 @@ class BatchOutput:
         """The entries of a kind whose bodies are JSON arrays."""
         for body in self._bodies.get(kind, ()):
             yield from pydantic_core.from_json(body)
+
+    def _rows(self, table: Table) -> TableRows:
+        kind = KIND_OF[table.name]
+        bodies = self._bodies.get(kind)
+        inline = (
+            rows_of(table, bodies, self.now or 0, self._batch_id) if bodies else arrow_schema(table.row).empty_table()
+        )
+        paths = self._bodies.get(FILE + table.name, ())
+        files = [WrittenFile.of(self._lake, table, path.decode()) for path in paths]
+        for file in files:
+            if file.bounds("batch_id") != (self._batch_id, self._batch_id):
+                raise FileUnfit(f"{file.path} of {table.name} has rows of another batch than {self._batch_id}")
+        return TableRows(inline, files)

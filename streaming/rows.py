@@ -35,19 +35,37 @@ _ORDER = {
     HOLDS.name: ("subject", "seq"),
     EVENTS.name: ("kafka_topic", "kafka_partition", "kafka_offset"),
     DEAD_LETTERS.name: ("kafka_topic", "kafka_partition", "kafka_offset", "sample"),
+    SEGMENT_LOAD.name: ("kafka_partition", "kafka_offset", "segment_id"),
     BATCHES.name: ("batch_id",),
 }
 
 
 TABLE_OF = {LOAD: SEGMENT_LOAD, **{table.name: table for table in (DECISIONS, HOLDS, EVENTS, DEAD_LETTERS)}}
 """The table that the bodies of a kind of the operator's output are rows of."""
+KIND_OF = {table.name: kind for kind, table in TABLE_OF.items()}
 
 
 def rows_of(table: Table, bodies: Iterable[bytes], now: int, batch_id: int) -> pa.Table:
-    """The rows of a table, of bodies of its kind; `now` is the batch's time, milliseconds."""
+    """The rows of a table, of bodies of its kind, in a fixed order; `now` is the batch's time, milliseconds."""
+    return _in_order(table, rows_as_they_came(table, bodies, now, batch_id))
+
+
+def rows_as_they_came(table: Table, bodies: Iterable[bytes], now: int, batch_id: int) -> pa.Table:
+    """The same in the order of the bodies, where they are in columns."""
     if table is SEGMENT_LOAD:
-        return bulk_rows(bodies, now, batch_id)
-    return hold_rows(bodies, batch_id) if table is HOLDS else rare_rows(table, bodies, batch_id)
+        rows = _columns_of(bodies, LOAD_SCHEMA)
+        rows = rows.append_column("accepted_at", pa.repeat(pa.scalar(now, pa.int64()), len(rows)))
+        return _completed(rows, SEGMENT_LOAD, batch_id, "accepted_at")
+    if table is HOLDS:
+        return _completed(_columns_of(bodies, HOLD_SCHEMA), HOLDS, batch_id, _OWN_TIME[HOLDS.name])
+    return rare_rows(table, bodies, batch_id)
+
+
+def _in_order(table: Table, rows: pa.Table) -> pa.Table:
+    """Rows in the table's order, if they may be in another."""
+    return (
+        rows.sort_by([(name, "ascending") for name in _ORDER[table.name]]) if table in (SEGMENT_LOAD, HOLDS) else rows
+    )
 
 
 def rare_rows(table: Table, bodies: Iterable[bytes], batch_id: int) -> pa.Table:
@@ -69,16 +87,12 @@ def rare_rows(table: Table, bodies: Iterable[bytes], batch_id: int) -> pa.Table:
 
 def bulk_rows(bodies: Iterable[bytes], now: int, batch_id: int) -> pa.Table:
     """Accepted load records, in the order of Kafka's coordinates; `now` is the batch's time, milliseconds."""
-    rows = _columns_of(bodies, LOAD_SCHEMA)
-    rows = rows.append_column("accepted_at", pa.repeat(pa.scalar(now, pa.int64()), len(rows)))
-    table = _completed(rows, SEGMENT_LOAD, batch_id, "accepted_at")
-    return table.sort_by([("kafka_partition", "ascending"), ("kafka_offset", "ascending"), ("segment_id", "ascending")])
+    return rows_of(SEGMENT_LOAD, bodies, now, batch_id)
 
 
 def hold_rows(bodies: Iterable[bytes], batch_id: int) -> pa.Table:
     """Changed holds, by subject."""
-    table = _completed(_columns_of(bodies, HOLD_SCHEMA), HOLDS, batch_id, _OWN_TIME[HOLDS.name])
-    return table.sort_by([(name, "ascending") for name in _ORDER[HOLDS.name]])
+    return rows_of(HOLDS, bodies, 0, batch_id)
 
 
 def _columns_of(bodies: Iterable[bytes], schema: pa.Schema) -> pa.Table:

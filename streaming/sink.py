@@ -28,7 +28,7 @@ from lake.job_lease import LEASE, JobLease, check_lease
 from lake.lease import LeaseLost
 from lake.tables import OpenTable, create_lake
 from schemas.ids import EVERY_TOPIC
-from schemas.tables import BATCHES, DECISIONS, EVENTS, TABLES, Table
+from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, TABLES, Table
 from streaming.output import BatchOutput, TableRows
 from streaming.replays import TURNS, FirstAttempt
 from streaming.rows import rare_rows
@@ -112,20 +112,20 @@ class LakeSink:
         with _shown_as(frame, batch_id, "read Kafka, evaluate"):
             output = BatchOutput(frame.toArrow(), batch_id, self._lake)
         operator_seconds = time.perf_counter() - began
-        rows = {table.name: output.rows(table) for turn in TURNS[:-1] for table in turn}
         if self._is_first:
             attempt = FirstAttempt(self._tables, f"{APP}:{query}", batch_id)
-            for name, said in rows.items():
-                attempt.check(TABLES[name], said)
-        self._commit(DECISIONS, rows[DECISIONS.name], query, batch_id)
-        decided_at = time.time_ns() // 1_000_000 if len(rows[DECISIONS.name]) else None
-        self._commit_side_by_side({table: rows[table.name] for table in TURNS[1]}, query, batch_id)
+            for table in (table for turn in TURNS[:-1] for table in turn):
+                attempt.check(table, output.rows(table))
+        self._commit(DECISIONS, output.rows(DECISIONS), query, batch_id)
+        decided_at = time.time_ns() // 1_000_000 if len(output.rows(DECISIONS)) else None
+        self._commit_side_by_side(TURNS[1], output, query, batch_id)
         for topic, at in output.said(DUE):
             self._ask_for_tick(topic, at)
         row = self._write_batch_row(output, query, batch_id)
         self._is_first = False
         if row is not None:
-            self._tell(WrittenBatch(row, rows, decided_at, operator_seconds, self._commit_seconds), batch_id)
+            rare = {table.name: output.rows(table) for table in (DECISIONS, HOLDS, EVENTS, DEAD_LETTERS)}
+            self._tell(WrittenBatch(row, rare, decided_at, operator_seconds, self._commit_seconds), batch_id)
 
     def _tell(self, batch: WrittenBatch, batch_id: int) -> None:
         try:
@@ -146,19 +146,18 @@ class LakeSink:
         self._commit(BATCHES, TableRows(rows, []), query, batch_id)
         return row
 
-    def _commit_side_by_side(self, rows: Mapping[Table, TableRows], query: str, batch_id: int) -> None:
+    def _commit_side_by_side(
+        self, tables: Iterable[Table], output: BatchOutput, query: str, batch_id: int
+    ) -> None:  # fmt: skip
         """Commits tables at once; all have ended when this returns or raises. What one raises is raised, `LeaseLost`
         before all else."""
-        mine = [table for table, said in rows.items() if len(said)]
-        begun = [self._side_by_side.submit(self._commit, table, rows[table], query, batch_id) for table in mine[1:]]
-        failures: list[BaseException] = []
-        if mine:
-            try:
-                self._commit(mine[0], rows[mine[0]], query, batch_id)
-            except Exception as failure:
-                failures.append(failure)
+
+        def commit(table: Table) -> None:
+            self._commit(table, output.rows(table), query, batch_id)
+
+        begun = [self._side_by_side.submit(commit, table) for table in tables if output.says(table)]
         wait(begun)
-        failures += [failure for one in begun if (failure := one.exception()) is not None]
+        failures = [failure for one in begun if (failure := one.exception()) is not None]
         for failure in sorted(failures, key=lambda failure: not isinstance(failure, LeaseLost)):
             raise failure
 
