@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
-from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -212,13 +211,9 @@ def columns_of(
 
 
 def rows_of(loads: LoadTable, names: Sequence[str], offsets: Ints, segment_ids: Ints) -> Ints:
-    """The row of each segment of some topics; -1 where it has none. `offsets` as in `Fleet`."""
-    ids, bounds = segment_ids.tolist(), offsets.tolist()
-    rows = chain.from_iterable(
-        loads.index.known_rows(name, ids[start:end])
-        for name, start, end in zip(names, bounds, bounds[1:], strict=False)
-    )
-    return np.fromiter(rows, np.int64, len(ids))
+    """The row of each segment of some topics; `NO_ROW` where it has none. `offsets` as in `Fleet`."""
+    index = loads.index
+    return index.find(np.repeat(index.numbers_of(names), np.diff(offsets)), segment_ids)
 
 
 def scalars_of(topics: Sequence[TopicState]) -> Ints:
