@@ -127,8 +127,7 @@ class BucketReplay:
             if row["inputs"] is not None:
                 differing = inputs_differ(row["inputs"], replayed, same_policy)
             elif same_policy and row["layout_digest"] is not None:
-                layout = topic.known
-                differing = hold_differs(row, replayed, layout.digest if layout else "")
+                differing = hold_differs(row, replayed)
             if differing:
                 told = "; ".join(f"{field} was {_cut(then)}, is now {_cut(now)}" for field, then, now in differing)
                 self._doubt(f"{_which(kind, row, batch)} was taken on another state: {told}")

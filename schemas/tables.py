@@ -88,8 +88,8 @@ class HoldRow(TableRow):
     """Number of this hold among those of its subject: 1, 2, 3, … without gaps."""
     day: date
     layout_digest: str | None
-    """Digest of the layout that it was found on; None: the family's subjects have no layout, or an older release wrote
-    the row."""
+    """Digest of the layout that it was found on, as that was announced; None: the family's subjects have no layout, or
+    an older release wrote the row."""
 
 
 class SegmentLoadRow(TableRow):

@@ -21,6 +21,7 @@ from engine.autoscale.loads_codec import LOADS_VERSION
 from engine.autoscale.policies import Policies
 from engine.autoscale.topics_codec import STATE_VERSION, pack_topics, unpack_topics
 from engine.kernel.packed import Packed, StateError, StoredPart
+from engine.kernel.records import HOLDS
 from schemas.snapshot import Snapshot
 from tests.engine.buckets import SETTINGS, Bucket, loads_of, topics_of
 from tests.engine.records import TOPIC, configured, consumers, layout, outcome, policy, record, sent_by, stats, tick
@@ -477,3 +478,32 @@ def test_state_of_the_first_version_is_read_and_stored_anew():
     assert not parts[TOPICS].log
     bucket.restart()
     assert not bucket.batch(NOW + 4 * SECOND, tick(3)).holds
+
+
+def holds_said(restarts):
+    """Of each batch the bytes of its holds, how many, and who was decided on: holds of first, changed and split
+    layouts, of loads, of an open decision, of a new policy."""
+    bucket, names = Bucket(), [f"topic://acme/shop/t{number}" for number in range(8)]
+    made = SegmentLayout.create(2, NOW - MINUTE)
+    batches = [
+        [*(layout(made, topic=name) for name in names), tick(0)],
+        [*(stats({0: 5_000.0, 1: 5_000.0}, NOW + MINUTE, name) for name in names[:4]), tick(1)],
+        [stats({0: 60_000.0}, NOW + 2 * MINUTE, names[0]), layout(made.split_segment(0, NOW), topic=names[1]), tick(2)],
+        [policy({"enabled": False}, "acme/shop"), layout(made, "deleted", topic=names[2]), tick(3)],
+    ]
+    said = []
+    for number, records in enumerate(batches):
+        if number in restarts:
+            bucket.restart()
+        at = NOW + number * MINUTE
+        records = [one._replace(offset=number * 100 + place) for place, one in enumerate(records)]
+        output = bucket.batch(at, *records)
+        said.append((output.bodies()[HOLDS], len(output.holds), [row["subject"] for row in output.decisions]))
+    return said
+
+
+@pytest.mark.parametrize("restarts", [(2,), (1, 2, 3)])
+def test_a_worker_that_has_just_started_puts_the_same_bytes_on_record_at_its_first_tick(restarts):
+    there_all_the_time = holds_said(())
+    assert [rest for _, *rest in there_all_the_time] == [[8, []], [4, []], [1, ["topic://acme/shop/t0"]], [7, []]]
+    assert holds_said(restarts) == there_all_the_time
