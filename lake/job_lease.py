@@ -172,7 +172,11 @@ def take(lake: str, claim: Claim, stop: threading.Event, seconds: float = SECOND
 
 def check_lease(table: OpenTable, token: int) -> None:
     """Raises `LeaseLost` when a newer holder has left its number in the table."""
-    newest = table.newest_transaction(LEASE)
+    check_token(table.newest_transaction(LEASE), token)
+
+
+def check_token(newest: int | None, token: int) -> None:
+    """Raises `LeaseLost` when `newest`, the number of `LEASE` in a table, is a newer holder's."""
     if newest is not None and newest > token:
         raise overtaken(token, newest)
 

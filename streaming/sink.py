@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame
 
 from engine.kernel.records import DUE
 from lake.files import write_file
-from lake.job_lease import LEASE, JobLease, check_lease
+from lake.job_lease import LEASE, JobLease, check_lease, check_token
 from lake.lease import LeaseLost
 from lake.tables import OpenTable, create_lake
 from schemas.ids import EVERY_TOPIC
@@ -106,7 +106,9 @@ class LakeSink:
     def write(self, frame: DataFrame, batch_id: int) -> None:
         """One micro-batch; safe to repeat. Raises what Delta raises when a table cannot be written."""
         query = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-        self._check_lease(DECISIONS)
+        if self._lease is not None:
+            # Not only before the commits: a job that was overtaken need not read and evaluate.
+            check_lease(self._tables[DECISIONS.name], self._lease.token)
         self._commit_seconds = {}
         began = time.perf_counter()
         with _shown_as(frame, batch_id, "read Kafka, evaluate"):
@@ -167,24 +169,20 @@ class LakeSink:
             return
         began = time.perf_counter()
         opened, app = self._tables[table.name], f"{APP}:{query}"
-        written = opened.newest_transaction(app)
+        written, holder = opened.newest_transactions(app, LEASE)
         if written is not None and written >= batch_id:
             log.info("%s already holds batch %d: a replay", table.name, batch_id, extra={"batch_id": batch_id})
             return
-        lease = self._check_lease(table)
+        lease = {}
+        if self._lease is not None:
+            check_token(holder, self._lease.token)
+            lease = {LEASE: self._lease.token}
         if not rows.files:
             opened.append(rows.inline, app, batch_id, lease)
         else:
             inline = [write_file(self._lake, table, rows.inline)] if len(rows.inline) else []
             opened.add([*inline, *rows.files], app, batch_id, lease)
         self._commit_seconds[table.name] = time.perf_counter() - began
-
-    def _check_lease(self, table: Table) -> dict[str, int]:
-        """The lease as a commit to the table carries it. Raises `LeaseLost` when another job has it."""
-        if self._lease is None:
-            return {}
-        check_lease(self._tables[table.name], self._lease.token)
-        return {LEASE: self._lease.token}
 
 
 @contextmanager

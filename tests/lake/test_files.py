@@ -55,7 +55,7 @@ def test_rows_of_files_are_committed_with_one_transaction_and_followed_like_any_
     file.close()
     added = WrittenFile.of(lake, SEGMENT_LOAD, file.path)
     table.add([added, write_file(lake, SEGMENT_LOAD, loads(9))], "app", 7, {"lease": 2})
-    assert (table.table.version(), table.newest_transaction("app"), table.newest_transaction("lease")) == (1, 7, 2)
+    assert (table.newest_transactions("app", "lease", "none"), table.table.version()) == ([7, 2, None], 1)
     rows = [{name: value for name, value in row.items() if name[0] != "_"} for row in followed.read()]
     assert rows == loads(3, 4, 5, 9).to_pylist()
     assert pa.concat_tables(added.chunks()).equals(loads(5, 3, 4))
@@ -127,7 +127,7 @@ def test_what_nobody_committed_is_in_no_row_and_is_deleted_by_vacuum(tmp_path):
     kept, left = (write_file(str(tmp_path), SEGMENT_LOAD, loads(number)) for number in (1, 2))
     begun = RowsFile(str(tmp_path), SEGMENT_LOAD, AT.date())
     table.add([kept], "app", 1)
-    assert table.table.to_pyarrow_table()["kafka_offset"].to_pylist() == [1]
+    assert table.newest().to_pyarrow_table()["kafka_offset"].to_pylist() == [1]
     assert delete_unused(str(tmp_path), SEGMENT_LOAD, dry_run=True) == []
     deleted = delete_unused(str(tmp_path), SEGMENT_LOAD, dry_run=False, keep_hours=0)
     assert {path.rpartition("/")[2] for path in deleted} == {

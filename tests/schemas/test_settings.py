@@ -159,6 +159,13 @@ def test_a_key_of_an_older_release_names_its_successor(tmp_path, key, now):
         load(tmp_path, f'[stream]\n{key} = "default"\n')
 
 
+def test_the_writer_of_bulk_rows_that_older_releases_let_choose_is_told_to_be_no_more(tmp_path):
+    file = tmp_path / "own.toml"
+    file.write_text('[stream]\nbulk_writer = "delta-spark"\n')
+    with pytest.raises(SettingsError, match=r"\[stream\] bulk_writer is no more: remove the line"):
+        load_settings([file], environment={})
+
+
 def test_a_cluster_policy_that_is_not_there_is_named_with_its_key(tmp_path):
     settings = load(tmp_path, '[policy]\ncluster = "nowhere.toml"\n')
     with pytest.raises(SettingsError, match=r"nowhere\.toml, \[policy\] cluster"):

@@ -52,7 +52,7 @@ def test_what_a_task_says_beyond_the_bound_is_in_one_file_that_is_committed_with
     assert output.counts["samples_accepted"] == 5
     table = OpenTable(create_table(tmp_path, DEAD_LETTERS))
     table.add(said.files, "app", 7)
-    assert offsets_of(table.table.to_pyarrow_table()) == [2, 3, 4]
+    assert offsets_of(table.newest().to_pyarrow_table()) == [2, 3, 4]
 
 
 def test_many_small_bodies_go_into_a_file_once_they_are_too_much_together(tmp_path):
