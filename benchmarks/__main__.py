@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-BENCHMARKS = ("decide", "engine", "ticks", "stream", "latency", "controller")
+BENCHMARKS = ("decide", "engine", "ticks", "stream", "latency", "restart", "controller")
 
 
 def main(arguments: list[str]) -> int:

@@ -15,8 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count, cycle, islice
 
-from benchmarks.fleet import Fleet, InColumns, Sender
-from decisions.topic.layout import SegmentLayout
+from benchmarks.fleet import Fleet, InColumns, Sender, first_layout
 from schemas.kafka import CONSUMER_EVENTS, CONTROL_EVENTS, SEGMENT_STATS
 from schemas.messages import ConsumerEvent, ConsumerEventKind, LayoutEvent
 
@@ -59,7 +58,7 @@ def announcements(bootstrap: str, topics: int, segments: int, prefix: str = "ord
     """Sends snapshots and consumer events evenly until it is ended."""
     names = Fleet(topics, segments, 0.0, prefix).names
     sender, in_turn, counts = Sender(bootstrap), cycle(names), dict.fromkeys(names, 1)
-    layout = SegmentLayout.create(segments, _now() - 3_600_000).to_metadata()
+    layout = first_layout(segments)
     due = time.monotonic()
     for second in count():
         due = _wait_for(due + 1.0)
@@ -67,14 +66,15 @@ def announcements(bootstrap: str, topics: int, segments: int, prefix: str = "ord
         for name in islice(in_turn, -(-topics // SNAPSHOT_SECONDS)):
             snapshot = LayoutEvent(v=1, type="layout", topic=name, cause="snapshot", layout=layout, at=now)
             sender.send(CONTROL_EVENTS.name, iter([(name, snapshot.to_json().encode())]))
-            sender.send(CONSUMER_EVENTS.name, iter([_consumers(name, "snapshot", counts[name], now)]))
+            sender.send(CONSUMER_EVENTS.name, iter([consumers_message(name, "snapshot", counts[name], now)]))
         for name in names[second % EVENTFUL :: EVENTFUL]:
             counts[name] = 3 - counts[name]
             event: ConsumerEventKind = "registered" if counts[name] == 2 else "unregistered"
-            sender.send(CONSUMER_EVENTS.name, iter([_consumers(name, event, counts[name], now)]))
+            sender.send(CONSUMER_EVENTS.name, iter([consumers_message(name, event, counts[name], now)]))
 
 
-def _consumers(name: str, event: ConsumerEventKind, consumers: int, at: int) -> tuple[str, bytes]:
+def consumers_message(name: str, event: ConsumerEventKind, consumers: int, at: int) -> tuple[str, bytes]:
+    """Key and value of a consumer event."""
     said = ConsumerEvent(v=1, topic=name, subscription="s", type="STREAM", event=event, consumers=consumers, at=at)
     return name, said.to_json().encode()
 

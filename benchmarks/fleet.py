@@ -21,7 +21,9 @@ from schemas.columns import split_columns
 from schemas.kafka import CONTROL_EVENTS, SEGMENT_STATS
 from schemas.kafka_connection import KafkaConnection
 from schemas.messages import LayoutEvent, SegmentSample, SegmentStats, SegmentStatsColumns, parse_message
+from schemas.metadata import ScalableTopicMetadata
 
+_CREATED_AT = 1_763_660_000_000
 RATES = 5_000
 """Distinct pairs of rates that segments go to and fro between."""
 _HOT_RATE = 14_000.0
@@ -35,6 +37,11 @@ def sample_of(segment: int, rate: float) -> SegmentSample:
     return SegmentSample(
         id=segment, msg_rate_in=rate, bytes_rate_in=rate * 1e3, msg_rate_out=rate * 2, bytes_rate_out=rate * 2e3
     )
+
+
+def first_layout(segments: int) -> ScalableTopicMetadata:
+    """The layout that every topic has; the same in every process, for a later one would be of another topic."""
+    return SegmentLayout.create(segments, _CREATED_AT).to_metadata()
 
 
 class InColumns(NamedTuple):
@@ -81,7 +88,7 @@ class Fleet:
     def layouts(self) -> Iterator[tuple[str, bytes]]:
         """Key and value of a layout event for each topic."""
         now = time.time_ns() // 1_000_000
-        layout = SegmentLayout.create(self._segments, now - 3_600_000).to_metadata()
+        layout = first_layout(self._segments)
         for name in self.names:
             event = LayoutEvent(v=1, type="layout", topic=name, cause="created", layout=layout, at=now)
             yield name, event.to_json().encode()

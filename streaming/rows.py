@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pydantic_core
 
-from engine.kernel.records import HOLD_SCHEMA, LOAD, LOAD_SCHEMA
+from engine.kernel.records import COLUMNS, LOAD, LOAD_SCHEMA
 from schemas.arrow import arrow_schema, column_types
 from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD, Table
 
@@ -56,16 +56,16 @@ def rows_as_they_came(table: Table, bodies: Iterable[bytes], now: int, batch_id:
         rows = _columns_of(bodies, LOAD_SCHEMA)
         rows = rows.append_column("accepted_at", pa.repeat(pa.scalar(now, pa.int64()), len(rows)))
         return _completed(rows, SEGMENT_LOAD, batch_id, "accepted_at")
-    if table is HOLDS:
-        return _completed(_columns_of(bodies, HOLD_SCHEMA), HOLDS, batch_id, _OWN_TIME[HOLDS.name])
+    if table in (HOLDS, EVENTS):
+        return _completed(_columns_of(bodies, COLUMNS[table.name]), table, batch_id, _OWN_TIME[table.name])
     return rare_rows(table, bodies, batch_id)
 
 
 def _in_order(table: Table, rows: pa.Table) -> pa.Table:
     """Rows in the table's order, if they may be in another."""
-    return (
-        rows.sort_by([(name, "ascending") for name in _ORDER[table.name]]) if table in (SEGMENT_LOAD, HOLDS) else rows
-    )
+    if table not in (SEGMENT_LOAD, HOLDS, EVENTS):
+        return rows
+    return rows.sort_by([(name, "ascending") for name in _ORDER[table.name]])
 
 
 def rare_rows(table: Table, bodies: Iterable[bytes], batch_id: int) -> pa.Table:
@@ -90,9 +90,9 @@ def bulk_rows(bodies: Iterable[bytes], now: int, batch_id: int) -> pa.Table:
     return rows_of(SEGMENT_LOAD, bodies, now, batch_id)
 
 
-def hold_rows(bodies: Iterable[bytes], batch_id: int) -> pa.Table:
-    """Changed holds, by subject."""
-    return rows_of(HOLDS, bodies, 0, batch_id)
+def column_rows(table: Table, bodies: Iterable[bytes], batch_id: int) -> pa.Table:
+    """Changed holds by subject, or accepted events by Kafka's coordinates."""
+    return rows_of(table, bodies, 0, batch_id)
 
 
 def _columns_of(bodies: Iterable[bytes], schema: pa.Schema) -> pa.Table:

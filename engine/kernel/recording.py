@@ -25,18 +25,12 @@ def record_event(output: Output, record: RawRecord, message: Message | PlainEven
     output.counts.events += 1
     kind = "consumer" if isinstance(message, ConsumerEvent | PlainConsumerEvent) else message.type  # type: ignore[union-attr]
     cause = getattr(message, "cause", None) or getattr(message, "event", None) or getattr(message, "status", None)
-    output.add("events", {
-        "subject": key_of(message),
-        "type": kind,
-        "cause": cause,
-        "body": (record.value or b"").decode(),
-        "at": message.at,  # type: ignore[union-attr]
-        "kafka_topic": record.source,
-        "kafka_partition": record.partition,
-        "kafka_offset": record.offset,
-        "kafka_timestamp": record.timestamp,
-        "accepted_at": now,
-    })  # fmt: skip
+    body = record.value or b""
+    output.add_event(
+        (key_of(message), kind, cause, body, message.at,  # type: ignore[union-attr]
+         record.source, record.partition, record.offset, record.timestamp, now),
+        len(body),
+    )  # fmt: skip
 
 
 def record_dead_letter(output: Output, record: RawRecord, rejected: Rejected, now: int) -> None:

@@ -70,9 +70,16 @@ HOLD_SCHEMA = pa.schema([
 ])  # fmt: skip
 """Changed holds, of a whole fleet at one tick when its loads move; instants are milliseconds."""
 
-LOAD, HOLDS = "load", "holds"
-COLUMNS = {LOAD: LOAD_SCHEMA, HOLDS: HOLD_SCHEMA}
-"""Kinds of output that come in columns, with their schemas: rows of `segment_load` and of `holds`."""
+EVENT_SCHEMA = pa.schema([
+    ("subject", pa.string()), ("type", pa.string()), ("cause", pa.string()), ("body", pa.string()), ("at", pa.int64()),
+    ("kafka_topic", pa.string()), ("kafka_partition", pa.int64()), ("kafka_offset", pa.int64()),
+    ("kafka_timestamp", pa.int64()), ("accepted_at", pa.int64()),
+])  # fmt: skip
+"""Accepted events, of a whole fleet when its layouts come; instants are milliseconds."""
+
+LOAD, HOLDS, EVENTS = "load", "holds", "events"
+COLUMNS = {LOAD: LOAD_SCHEMA, HOLDS: HOLD_SCHEMA, EVENTS: EVENT_SCHEMA}
+"""Kinds of output that come in columns, with their schemas: rows of `segment_load`, `holds` and `events`."""
 
 
 @dataclass
@@ -100,17 +107,18 @@ class Output:
     """Everything that one bucket says in one batch. Rows are columns by name; instants are milliseconds.
 
     Where `give` is set, what has been gathered is given away whenever it is more than `MAX_CHUNK_BYTES`, and is then
-    no longer here: rows enter by `add` and `add_columns` only.
+    no longer here: rows enter by `add`, `add_columns` and `add_event` only.
     """
 
     give: Callable[[dict[str, bytes]], None] | None = None
     decisions: list[dict[str, Any]] = field(default_factory=list)
-    events: list[dict[str, Any]] = field(default_factory=list)
     dead_letters: list[dict[str, Any]] = field(default_factory=list)
     due: list[tuple[str, int]] = field(default_factory=list)
     """Subjects that ask for an evaluation before the next tick, and when."""
     counts: Counts = field(default_factory=Counts)
     _columns: dict[str, list[pa.RecordBatch]] = field(default_factory=lambda: {kind: [] for kind in COLUMNS})
+    _events: list[tuple[Any, ...]] = field(default_factory=list)
+    """Rows of `EVENT_SCHEMA` that are not in columns yet."""
     _gathered: int = 0
     """Bytes, about."""
 
@@ -125,8 +133,18 @@ class Output:
             self._columns[kind].append(rows)
             self._grow(rows.nbytes)
 
+    def add_event(self, row: tuple[Any, ...], size: int) -> None:
+        """One more row of `EVENT_SCHEMA`, of about so many bytes."""
+        self._events.append(row)
+        self._grow(size)
+
     def columns(self, kind: str) -> pa.RecordBatch | None:
         """The rows of a kind of `COLUMNS` that are here."""
+        if kind == EVENTS and self._events:
+            cells = zip(zip(*self._events, strict=True), EVENT_SCHEMA, strict=True)
+            arrays = [pa.array(column, field.type) for column, field in cells]
+            self._columns[EVENTS].append(pa.RecordBatch.from_arrays(arrays, schema=EVENT_SCHEMA))
+            self._events.clear()
         if not self._columns[kind]:
             return None
         return pa.Table.from_batches(self._columns[kind], COLUMNS[kind]).combine_chunks().to_batches()[0]
@@ -135,6 +153,12 @@ class Output:
     def loads(self) -> pa.RecordBatch | None:
         """The accepted load records that are here."""
         return self.columns(LOAD)
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """The accepted events that are here, row by row: for those who look at one bucket."""
+        rows = self.columns(EVENTS)
+        return [] if rows is None else rows.to_pylist()
 
     @property
     def holds(self) -> list[dict[str, Any]]:
@@ -173,5 +197,5 @@ OUTPUT_DDL = "kind STRING, body BINARY, now BIGINT"
 batches."""
 COUNTS = "counts"
 DUE = "due"
-RARE = ("decisions", "events", "dead_letters")
+RARE = ("decisions", "dead_letters")
 """Kinds that are rows of the table of the same name."""

@@ -8,9 +8,10 @@ import time
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from engine.kernel.records import COLUMNS
 from schemas.metadata import AutoScalePolicyOverride
-from schemas.tables import HOLDS, TABLES
-from streaming.rows import hold_rows, rare_rows
+from schemas.tables import TABLES
+from streaming.rows import column_rows, rare_rows
 from tests.engine.buckets import Bucket
 from tests.engine.records import consumers, layout, policy, record, stats, tick
 from tests.engine.test_engine import NOW, SECOND, two_segments
@@ -30,8 +31,8 @@ def goes_on(*announced):
     ):
         output = bucket.batch(NOW + number * SECOND, *records)
         for kind, body in output.bodies().items():
-            if kind == HOLDS.name:
-                hold_rows([body], 1)
+            if kind in COLUMNS and kind in TABLES:
+                column_rows(TABLES[kind], [body], 1)
             elif kind in TABLES:
                 rare_rows(TABLES[kind], [body], 1)
         bucket.restart()

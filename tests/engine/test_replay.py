@@ -23,7 +23,7 @@ from schemas.arrow import arrow_schema
 from schemas.ids import decision_id
 from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
 from schemas.version import ENGINE_VERSION
-from streaming.rows import bulk_rows, hold_rows, rare_rows
+from streaming.rows import bulk_rows, column_rows, rare_rows
 from tests.engine.buckets import CONFIGURED, SETTINGS, Bucket, knowing, loads_of, topics_of
 from tests.engine.records import consumers, layout, outcome, policy, record, stats, tick
 from tests.engine.test_engine import MINUTE, NOW, SECOND
@@ -44,8 +44,9 @@ class RecordedBucket(Bucket):
     def batch(self, now, *records):
         output = super().batch(now, *records)
         bodies = {kind: [body] for kind, body in output.bodies().items()}
-        self.tables[HOLDS.name].append(hold_rows(bodies.get(HOLDS.name, []), self.batch_id))
-        for table in (EVENTS, DEAD_LETTERS, DECISIONS):
+        for table in (HOLDS, EVENTS):
+            self.tables[table.name].append(column_rows(table, bodies.get(table.name, []), self.batch_id))
+        for table in (DEAD_LETTERS, DECISIONS):
             self.tables[table.name].append(rare_rows(table, bodies.get(table.name, []), self.batch_id))
         self.tables[SEGMENT_LOAD.name].append(bulk_rows(bodies.get(LOAD, []), now, self.batch_id))
         row = {**json.loads(bodies[COUNTS][0])[0], "generation": self.generation, "batch_at": now, "committed_at": now}
