@@ -287,8 +287,11 @@ def history_chunk(known: Batches, tables: Mapping[str, pa.Table]) -> History:
 def _batches_of(name: str, rows: pa.Table) -> tuple[list[tuple[int, int]], npt.NDArray[np.int64]]:
     """The number and time of each batch that rows are of, and which of them each row is of."""
     pairs = np.column_stack([rows["batch_id"].to_numpy(), np.array(_millis(rows[_TIME_OF[name]]), np.int64)])
-    found, owners = np.unique(pairs.astype(np.int64), axis=0, return_inverse=True)
-    return [(int(number), int(at)) for number, at in found], owners.reshape(-1).astype(np.int64)
+    # Rows of a batch lie together: of each run one is looked at.
+    starts = np.flatnonzero(np.r_[np.ones(min(1, len(pairs)), np.bool_), (pairs[1:] != pairs[:-1]).any(axis=1)])
+    found, runs = np.unique(pairs[starts].astype(np.int64), axis=0, return_inverse=True)
+    owners = np.repeat(runs.reshape(-1), np.diff([*starts.tolist(), len(pairs)]))
+    return [(int(number), int(at)) for number, at in found], owners.astype(np.int64)
 
 
 _ORDER = {

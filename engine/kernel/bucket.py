@@ -22,7 +22,7 @@ from engine.kernel.packed import (
     fingerprint_of,
     fingerprint_v1,
 )
-from engine.kernel.parsing import Accepted, parse_plain, parse_record, read_plain_record, readers_of
+from engine.kernel.parsing import Accepted, parse_by_models, parse_plain, read_plain_record, readers_of
 from engine.kernel.recording import record_dead_letter, record_event
 from engine.kernel.records import Output, RawRecord, arrival
 from engine.kernel.settings import EngineSettings
@@ -148,7 +148,7 @@ class Intake:
                     output.counts.messages_accepted += record.home
                     continue
                 found = read_plain_record(plain, record, self._readers, now)
-            found = found or parse_record(record, self._readers, now)
+            found = found or parse_by_models(record, self._readers, now)
             if isinstance(found, Accepted):
                 found = _refused(batches, found) or found
             if isinstance(found, Rejected):

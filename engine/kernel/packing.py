@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pydantic_core
@@ -88,7 +89,7 @@ class BucketPacker:
         letters: dict[int, list[dict[str, Any]]] = {}
         parts: dict[int, list[dict[str, Any]]] = {}
         shorter: dict[int, bytes] = {}
-        rest = [row for row, message in enumerate(found) if message is None]
+        rest = [row for row, message in enumerate(found) if message is None] if columns else _to_look_at(batch)
         for row, (record, sha256) in zip(rest, _records(batch, rest), strict=True):
             if columns or len(record.value or b"") > MAX_PIECE_BYTES:
                 parsed = parse_record(record, self._readers, now)
@@ -113,9 +114,12 @@ class BucketPacker:
             for bucket, chosen in _by_bucket(buckets, np.array(sorted(by_row), np.int64)):
                 rows = [letter for row in chosen.tolist() for letter in by_row[row]]
                 yield bucket, now, place, kind, pydantic_core.to_json(rows, bytes_mode="base64")
-        for bucket, chosen in _by_bucket(buckets, np.array(sorted(records), np.int64)):
-            yield bucket, now, place, _RAW, _packed_records([records[row] for row in chosen.tolist()])
-        yield from self._for_all(records, shorter, buckets, now, place)
+        if not columns:
+            raw, is_raw = _raw_columns(batch), np.ones(batch.num_rows, np.bool_)
+            is_raw[list(letters)] = False
+            for bucket, chosen in _by_bucket(buckets, np.flatnonzero(is_raw)):
+                yield bucket, now, place, _RAW, raw.take(pa.array(chosen)).serialize().to_pybytes()
+            yield from self._for_all(records, shorter, buckets, now, place)
 
     def _dealt(
         self, columns: Columns, found: Sequence[Any], batch: pa.RecordBatch, now: int, place: bytes
@@ -151,22 +155,46 @@ class BucketPacker:
                 yield bucket, now, place, _RAW, body
 
 
+def _to_look_at(batch: pa.RecordBatch) -> list[int]:
+    """Rows of events that may not go on as they came: what is large, and what concerns every topic."""
+    is_large = np.greater(_value_bytes(batch), MAX_PIECE_BYTES)
+    is_for_all = pc.fill_null(pc.equal(batch.column("key"), EVERY_TOPIC.encode()), False)
+    found: list[int] = np.flatnonzero(is_large | is_for_all.to_numpy(zero_copy_only=False)).tolist()
+    return found
+
+
+def _raw_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows as `RAW_SCHEMA` has them, all at home."""
+    columns = {name: batch.column(name) for name in RAW_SCHEMA.names if name != "home"}
+    columns["home"] = pa.repeat(True, batch.num_rows)
+    return pa.RecordBatch.from_arrays([columns[field.name].cast(field.type) for field in RAW_SCHEMA], schema=RAW_SCHEMA)
+
+
+def _value_bytes(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
+    """The length of each value that is here, 0 where there is none."""
+    sizes: npt.NDArray[np.int64] = pc.fill_null(pc.binary_length(batch.column("value")), 0).to_numpy().astype(np.int64)
+    return sizes
+
+
 def _by_partition(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """The rows of each Kafka partition, in the order of their offsets; a task of Spark mostly has those of one."""
-    sources = batch.column("source").to_pylist()
-    partitions, offsets = batch.column("partition").to_pylist(), batch.column("offset").to_pylist()
-    if len(set(partitions)) > 1 or len(set(sources)) > 1 or offsets != sorted(offsets):
-        order = sorted(range(batch.num_rows), key=lambda row: (sources[row], partitions[row], offsets[row]))
-        batch = batch.take(pa.array(order, pa.int64()))
-    of = list(zip(batch.column("source").to_pylist(), batch.column("partition").to_pylist(), strict=True))
-    starts = [row for row in range(batch.num_rows) if row == 0 or of[row] != of[row - 1]]
+    sources = batch.column("source").dictionary_encode()
+    names = sources.dictionary.to_pylist()
+    rank = np.argsort(np.argsort(names)) if names else np.zeros(0, np.int64)
+    of = np.column_stack([
+        rank[sources.indices.to_numpy()], batch.column("partition").to_numpy(), batch.column("offset").to_numpy()
+    ])  # fmt: skip
+    order = np.lexsort((of[:, 2], of[:, 1], of[:, 0]))
+    if (np.diff(order) < 0).any():
+        batch, of = batch.take(pa.array(order)), of[order]
+    starts = [0, *(np.flatnonzero((of[1:, :2] != of[:-1, :2]).any(axis=1)) + 1).tolist()] if len(of) else []
     for start, end in zip(starts, [*starts[1:], batch.num_rows], strict=False):
         yield from _cut(batch.slice(start, end - start))
 
 
 def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """The rows, as many at a time as have `_MAX_TAKEN_BYTES` of values."""
-    ends = np.cumsum(pc.fill_null(pc.binary_length(batch.column("value")), 0).to_numpy().astype(np.int64))
+    ends = np.cumsum(_value_bytes(batch))
     start = 0
     while start < len(ends):
         before = ends[start - 1] if start else 0
