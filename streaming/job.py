@@ -28,7 +28,7 @@ from streaming.pinned import pin_settings
 from streaming.policy import NotAnnounced, announce_policy, configured_policy
 from streaming.processor import BucketProcessor
 from streaming.rebuild import STATE_DDL, first_start
-from streaming.scratch import scratch_folder
+from streaming.scratch import scratch_folder, socket_folder
 from streaming.session import start_session
 from streaming.sink import LakeSink
 from streaming.sources import raw_rows
@@ -132,12 +132,13 @@ def start_query(
 @contextmanager
 def own_session(settings: Settings, scratch: Path) -> Iterator[SparkSession]:
     """A session for one run of the job, stopped at its end."""
-    spark = start_session(settings, scratch=scratch)
-    try:
-        yield spark
-    finally:
-        with suppress(*_JVM_GONE):
-            spark.stop()
+    with socket_folder(scratch) as sockets:
+        spark = start_session(settings, scratch=scratch, sockets=sockets)
+        try:
+            yield spark
+        finally:
+            with suppress(*_JVM_GONE):
+                spark.stop()
 
 
 def run_job(

@@ -6,17 +6,20 @@ and again does not fill the disk. A live process has the operating system's lock
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 
 from filelock import FileLock, Timeout
 
 from schemas.settings import SettingsError
 
 _HELD = ".held"
+_MAX_SOCKET_FOLDER_BYTES = 64
+"""The path of a Unix socket has at most 107 bytes, and Spark's names have 43 of them."""
 
 
 @contextmanager
@@ -32,6 +35,21 @@ def scratch_folder(root: Path) -> Iterator[Path]:
             said = f"no temporary files can be made in {root} ([local] folder): {error.strerror}"
             raise SettingsError(said) from error
         yield own
+
+
+def socket_folder(scratch: Path) -> AbstractContextManager[Path]:
+    """A folder that only this user can enter, for the Unix sockets between the JVM and its Python processes: `scratch`
+    itself, or when its path is too long for sockets one in the system's temporary folder.
+
+    Spark asks nobody who connects there for a password. Raises `SettingsError`.
+    """
+    if len(os.fsencode(scratch)) <= _MAX_SOCKET_FOLDER_BYTES:
+        return nullcontext(scratch)
+    root = Path(gettempdir()) / f"anabranch-{os.getuid()}"
+    root.mkdir(mode=0o700, exist_ok=True)
+    if root.is_symlink() or root.stat().st_uid != os.getuid():
+        raise SettingsError(f"{root} belongs to somebody else: remove it, or choose a shorter path for [local] folder")
+    return scratch_folder(root)
 
 
 def _new_folder(root: Path, opened: ExitStack) -> Path:

@@ -44,10 +44,13 @@ def absolute_options(options: str, settings: Settings) -> str:
     return re.sub(r"=(conf/[^\s\"']+)", lambda found: f"={settings.path(found[1])}", options)
 
 
-def start_session(settings: Settings, extra: dict[str, str] | None = None, scratch: Path | None = None) -> SparkSession:
+def start_session(
+    settings: Settings, extra: dict[str, str] | None = None, scratch: Path | None = None, sockets: Path | None = None
+) -> SparkSession:
     """The session of the job. `extra` is laid over the file; what spark-submit was given is laid over both.
 
-    `scratch`: where Spark and its JVM put their temporary files, unless the settings name a place.
+    `scratch`: where Spark and its JVM put their temporary files, unless the settings name a place; `sockets`: the same
+    for the sockets of this machine (`streaming.scratch.socket_folder`).
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -62,7 +65,9 @@ def start_session(settings: Settings, extra: dict[str, str] | None = None, scrat
     if scratch is not None:
         conf.setdefault("spark.local.dir", str(scratch))
         if "java.io.tmpdir" not in options:
-            conf["spark.driver.extraJavaOptions"] += f' "-Djava.io.tmpdir={scratch}"'
+            # Where Spark's sockets are if no setting says so; `spark.python.unix.domain.socket.dir` would hold for the
+            # executors of other machines too.
+            conf["spark.driver.extraJavaOptions"] += f' "-Djava.io.tmpdir={sockets or scratch}"'
     conf.setdefault("spark.sql.warehouse.dir", str(settings.path(settings.local.folder) / "spark-warehouse"))
     builder = SparkSession.builder
     for key, value in {**conf, **_submitted()}.items():

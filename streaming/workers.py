@@ -6,6 +6,7 @@ first task.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import sys
@@ -56,4 +57,7 @@ if __name__ == "__main__":
     keep_arrow_from_pandas()
     for name in _MODULES.get(os.environ.get(STAGE_VARIABLE, ""), ()):
         importlib.import_module(name)
+    # After each task a worker collects cycles, for 45 ms: of what was loaded before the fork, there are none.
+    gc.collect()
+    gc.freeze()
     manager()

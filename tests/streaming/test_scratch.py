@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -10,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from schemas.settings import SettingsError
-from streaming.scratch import scratch_folder
+from streaming import scratch
+from streaming.scratch import scratch_folder, socket_folder
 
 HOLD = """
 import sys
@@ -61,3 +63,23 @@ def test_a_place_where_nothing_can_be_made_is_a_fault_of_the_settings(tmp_path):
     said = r"no temporary files can be made in .*/file/scratch \(\[local\] folder\)"
     with pytest.raises(SettingsError, match=said), scratch_folder(tmp_path / "file" / "scratch"):
         pass
+
+
+def test_sockets_lie_with_the_other_files_of_the_job_or_for_a_long_path_in_a_short_private_folder(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(scratch, "gettempdir", lambda: str(tmp_path))
+    short, long = Path("/" + "x" * 63), Path("/" + "x" * 64)
+    with socket_folder(short) as own:
+        assert own == short
+    with socket_folder(long) as own:
+        assert own.parent.parent == tmp_path
+        assert own.parent.stat().st_mode & 0o777 == own.stat().st_mode & 0o777 == 0o700
+    assert not own.exists()
+
+
+def test_a_folder_for_sockets_that_leads_elsewhere_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(scratch, "gettempdir", lambda: str(tmp_path))
+    (tmp_path / f"anabranch-{os.getuid()}").symlink_to(tmp_path)
+    with pytest.raises(SettingsError, match="belongs to somebody else"):
+        socket_folder(Path("/" + "x" * 64))
