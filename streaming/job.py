@@ -36,7 +36,7 @@ from streaming.storage import checkpoint_of, files_of, spark_location
 from streaming.ticks import TickWriter
 from streaming.upgrade import adopt_operator
 from streaming.watch import JobWatch
-from streaming.workers import STAGE_VARIABLE
+from streaming.workers import DECODE, STAGE_VARIABLE, STATE
 
 log = logging.getLogger(__name__)
 
@@ -82,10 +82,10 @@ def operator_output(spark: SparkSession, settings: Settings, repeated: Repeated 
         stream.max_events_per_batch,
         start,
     )
-    with _workers_of_their_own(spark, "decode"):
+    with _workers_of_their_own(spark, DECODE):
         packed = rows.mapInArrow(bucket_packer(stream.buckets), PACKED_DDL)
     state = None if start is None else spark.read.schema(STATE_DDL).parquet(start.state).groupBy("bucket")
-    with _workers_of_their_own(spark, "state"):
+    with _workers_of_their_own(spark, STATE):
         return packed.groupBy("bucket").transformWithState(
             BucketProcessor(engine_settings(settings), settings.lake_path, repeated),
             OUTPUT_DDL,

@@ -1,7 +1,7 @@
 """The process that forks Spark's Python workers, with the modules of the job's stage loaded before it forks.
 
 Stage: `spark.python.daemon.module` of conf/spark.conf. Otherwise each worker would import these modules again at its
-first task.
+first task. The workers of the state stage are `streaming.holders`, if Spark speaks to them by Unix sockets.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,14 +21,19 @@ if any(Path(folder, "pyspark").is_dir() for folder in sys.path):
     # Spark puts a zip of its own first, which has no compiled modules: every start would compile them, for 0.7 s.
     sys.path = [folder for folder in sys.path if not folder.endswith("pyspark.zip")]
 
-from pyspark import worker  # noqa: F401
-from pyspark.daemon import manager
+import pyspark.worker  # noqa: F401
+from pyspark.daemon import manager, worker
+from pyspark.util import enable_faulthandler
+
+from streaming.holders import manage, speaks_by_unix_sockets
 
 STAGE_VARIABLE = "ANABRANCH_STAGE"
 """By its value Spark keeps the workers of one stage from the other."""
+DECODE, STATE = "decode", "state"
+_DECODED_OBJECTS = 100_000
 _MODULES = {
-    "decode": ("engine.families",),
-    "state": ("streaming.processor", "pyspark.sql.streaming.proto.StateMessage_pb2"),
+    DECODE: ("engine.families",),
+    STATE: ("streaming.processor", "pyspark.sql.streaming.proto.StateMessage_pb2"),
 }
 
 
@@ -53,11 +59,28 @@ def keep_arrow_from_pandas() -> None:
         sys.meta_path.remove(finder)
 
 
-if __name__ == "__main__":
+def state_task(connection: socket.socket, authenticated: bool) -> int:
+    """A task of the state stage, in the process of its partition."""
+    with enable_faulthandler():
+        return worker(connection, authenticated)
+
+
+def main() -> None:
+    """The daemon of a stage, until Spark ends it."""
+    stage = os.environ.get(STAGE_VARIABLE, "")
     keep_arrow_from_pandas()
-    for name in _MODULES.get(os.environ.get(STAGE_VARIABLE, ""), ()):
+    for name in _MODULES.get(stage, ()):
         importlib.import_module(name)
-    # After each task a worker collects cycles, for 45 ms: of what was loaded before the fork, there are none.
+    # After each task a worker collects cycles: for 45 ms, if it looks at what was loaded before the fork, too.
     gc.collect()
     gc.freeze()
+    if stage == DECODE:
+        # Decoding makes many objects and no cycles, but for the errors of bad messages.
+        gc.set_threshold(_DECODED_OBJECTS)
+    if stage == STATE and speaks_by_unix_sockets():
+        manage(state_task)
     manager()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,237 @@
+"""Hands each task of the state stage to the process that holds its partition, so that decoded state is found again.
+
+Stage: `streaming.workers`, in place of `pyspark.daemon.manager`, whose processes own a connection each while Spark
+hands connections out in turn. Here the manager owns the connections, and gives one away for the length of a task, to
+the process of the task's partition.
+
+What it takes of Spark's protocol (`pyspark.daemon` and `pyspark.worker` of 4.2, with Unix sockets): whoever connects is
+told a process id; a task begins with the number of its partition; after its last byte the connection is free for the
+next task of whatever partition. Spark ends a task that it has given up by closing its connection. It also names the
+process, which is this one for all of them: the connection says enough.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+Task = Callable[[socket.socket, bool], int]
+"""As `pyspark.daemon.worker`: a connection, and that no password is asked for; 0 when another task may follow."""
+
+MAX_IDLE_SECONDS = 600.0
+"""A partition without a task for so long is some other executor's by now, or its query has ended."""
+_INT = struct.Struct(">i")
+_TASK, _DONE = b"t", b"d"
+
+
+@dataclass
+class _Holder:
+    """The process of a partition."""
+
+    pid: int
+    channel: socket.socket
+    last_task: float
+    connection: socket.socket | None = None
+    """Of the task that it is at."""
+    waiting: deque[socket.socket] = field(default_factory=deque)
+
+
+class HolderManager:
+    """One process for each partition, forked when its first task comes."""
+
+    def __init__(self, listener: socket.socket, requests: int, task: Task, idle_seconds: float):
+        """`requests`: the file descriptor that Spark writes to, and closes to end all of this."""
+        self._listener, self._requests, self._task, self._idle_seconds = listener, requests, task, idle_seconds
+        self._holders: dict[int, _Holder] = {}
+        self._free: dict[int, socket.socket] = {}
+        """Connections without a task, by file descriptor."""
+        self._poll = select.poll()
+
+    def serve(self) -> None:
+        """Until Spark closes `requests`."""
+        self._poll.register(self._requests, select.POLLIN)
+        self._poll.register(self._listener, select.POLLIN)
+        while True:
+            ready = {descriptor for descriptor, _ in self._poll.poll(self._idle_seconds * 1000 / 10)}
+            if self._requests in ready and not os.read(self._requests, _INT.size):
+                return
+            # What the processes say comes first: a connection that was closed after its task is no task given up.
+            for partition, holder in list(self._holders.items()):
+                if holder.channel.fileno() in ready:
+                    self._hear(partition, holder)
+            for partition, holder in list(self._holders.items()):
+                self._drop_what_was_given_up(partition, holder, ready)
+            for descriptor in ready & self._free.keys():
+                self._begin(self._free[descriptor])
+            if self._listener.fileno() in ready:
+                connection, _ = self._listener.accept()
+                connection.sendall(_INT.pack(os.getpid()))
+                self._set_free(connection)
+
+    def _begin(self, connection: socket.socket) -> None:
+        """A task has come by a free connection, or its end."""
+        self._poll.unregister(connection)
+        del self._free[connection.fileno()]
+        try:
+            # All of the number or nothing: it comes with what follows it.
+            said = connection.recv(_INT.size, socket.MSG_PEEK)
+        except OSError:
+            said = b""
+        if len(said) < _INT.size:
+            connection.close()
+            return
+        partition = _INT.unpack(said)[0]
+        try:
+            holder = self._holders.get(partition) or self._fork(partition)
+        except OSError:
+            # Too many processes, or too little memory: the task fails, and Spark says so.
+            traceback.print_exc()
+            connection.close()
+            return
+        # Nothing to wait for but its end, as long as it has a task or waits for its turn.
+        self._poll.register(connection, 0)
+        holder.waiting.append(connection)
+        self._give_next(holder)
+
+    def _give_next(self, holder: _Holder) -> None:
+        if holder.connection is None and holder.waiting:
+            holder.connection, holder.last_task = holder.waiting.popleft(), time.monotonic()
+            with suppress(OSError):
+                socket.send_fds(holder.channel, [_TASK], [holder.connection.fileno()])
+
+    def _hear(self, partition: int, holder: _Holder) -> None:
+        """A process has ended its task, or itself."""
+        try:
+            said = holder.channel.recv(1)
+        except OSError:
+            said = b""
+        if said and holder.connection is not None:
+            self._poll.unregister(holder.connection)
+            self._set_free(holder.connection)
+            holder.connection = None
+            self._give_next(holder)
+        else:
+            self._end(partition, holder)
+
+    def _drop_what_was_given_up(self, partition: int, holder: _Holder, ready: set[int]) -> None:
+        for connection in [one for one in holder.waiting if one.fileno() in ready]:
+            holder.waiting.remove(connection)
+            self._close(connection)
+        is_given_up = holder.connection is not None and holder.connection.fileno() in ready
+        is_idle = holder.connection is None and time.monotonic() - holder.last_task > self._idle_seconds
+        if is_given_up or is_idle:
+            self._end(partition, holder)
+
+    def _end(self, partition: int, holder: _Holder) -> None:
+        """Ends a process, if it has not ended itself, and with it the task that it is at."""
+        os.kill(holder.pid, signal.SIGKILL)
+        os.waitpid(holder.pid, 0)
+        _hand_over_traceback(holder.pid)
+        del self._holders[partition]
+        self._close(holder.channel)
+        if holder.connection is not None:
+            self._close(holder.connection)
+        for connection in holder.waiting:
+            self._poll.unregister(connection)
+            self._set_free(connection)
+
+    def _close(self, connection: socket.socket) -> None:
+        self._poll.unregister(connection)
+        connection.close()
+
+    def _set_free(self, connection: socket.socket) -> None:
+        self._free[connection.fileno()] = connection
+        self._poll.register(connection, select.POLLIN)
+
+    def _fork(self, partition: int) -> _Holder:
+        ours, theirs = socket.socketpair()
+        pid = os.fork()
+        if pid == 0:
+            ours.close()
+            _hold(theirs, [self._listener, *self._connections()], self._task)
+        theirs.close()
+        self._holders[partition] = holder = _Holder(pid, ours, time.monotonic())
+        self._poll.register(ours, select.POLLIN)
+        return holder
+
+    def _connections(self) -> list[socket.socket]:
+        found = list(self._free.values())
+        for holder in self._holders.values():
+            found += [holder.channel, *holder.waiting, *filter(None, (holder.connection,))]
+        return found
+
+
+def _hold(channel: socket.socket, inherited: list[socket.socket], task: Task) -> NoReturn:
+    """A process of a partition: one task after the other, until one fails or the manager is gone."""
+    try:
+        for sig in (signal.SIGHUP, signal.SIGTERM):
+            signal.signal(sig, signal.SIG_DFL)
+        for connection in inherited:
+            # Open here, it would not be closed when its owner closes it.
+            connection.close()
+        devnull = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(devnull, 0)
+        os.close(devnull)
+        while True:
+            said, descriptors, _, _ = socket.recv_fds(channel, 1, 1)
+            if not said:
+                break
+            with socket.socket(fileno=descriptors[0]) as connection:
+                if task(connection, True):
+                    # Spark closes it when it has read why.
+                    with suppress(OSError):
+                        while connection.recv(1024):
+                            pass
+                    break
+            channel.sendall(_DONE)
+            gc.collect()
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
+def _hand_over_traceback(pid: int) -> None:
+    """Lets Spark find what a process has left where it looks for it: under the process id that it was told."""
+    folder = os.environ.get("PYTHON_FAULTHANDLER_DIR")
+    if folder:
+        with suppress(OSError):
+            os.replace(os.path.join(folder, str(pid)), os.path.join(folder, str(os.getpid())))
+
+
+def manage(task: Task, idle_seconds: float = MAX_IDLE_SECONDS) -> NoReturn:
+    """The body of the process that Spark has started; it writes where it listens."""
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    path = os.path.join(os.environ["PYTHON_WORKER_FACTORY_SOCK_DIR"], f".{os.getpid()}-{time.time_ns()}.sock")
+    try:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(path)
+            listener.listen(socket.SOMAXCONN)
+            said = path.encode()
+            os.write(1, _INT.pack(len(said)) + said)
+            HolderManager(listener, 0, task, idle_seconds).serve()
+    finally:
+        with suppress(OSError):
+            os.remove(path)
+        # To all of the process group: the processes of the partitions.
+        os.kill(0, signal.SIGHUP)
+    sys.exit(0)
+
+
+def speaks_by_unix_sockets() -> bool:
+    """Whether Spark's settings are those that `manage` is made for."""
+    return os.environ.get("PYTHON_UNIX_DOMAIN_ENABLED", "").lower() == "true"
