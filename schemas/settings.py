@@ -66,7 +66,9 @@ class StreamSettings(Section):
     change_threshold: Annotated[float, Field(gt=0, le=10)]
     """Relative move of a rate that is significant, as a fraction (PIP-483: 0.25)."""
     max_stats_per_batch: Annotated[int, Field(ge=1)]
-    """Maximum of segment-stats messages in one micro-batch."""
+    """Maximum of segment-stats messages in one micro-batch; mostly fewer, by how long batches take."""
+    batch_seconds: Seconds
+    """How long a micro-batch may take, seconds: an event that comes in the middle of it waits for its end."""
     max_events_per_batch: Annotated[int, Field(ge=1)]
     """Maximum of consumer and control events in one micro-batch."""
     spark_conf: str

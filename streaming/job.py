@@ -24,6 +24,7 @@ from engine.kernel.settings import EngineSettings, Repeated
 from lake.job_lease import Claim, JobLease, hold_lake
 from schemas.settings import Settings, SettingsError
 from streaming.checkpoint import CheckpointUnfit, check_place, holder_name, lock_checkpoint, read_place
+from streaming.pace import Pace, PacedSource
 from streaming.pinned import pin_settings
 from streaming.policy import NotAnnounced, announce_policy, configured_policy
 from streaming.processor import BucketProcessor
@@ -68,6 +69,11 @@ def engine_settings(settings: Settings) -> EngineSettings:
     )
 
 
+def pace_of(settings: Settings) -> Pace:
+    """How large batches may become, from that of the first one on."""
+    return Pace(settings.stream.max_stats_per_batch, settings.stream.batch_seconds)
+
+
 def operator_output(spark: SparkSession, settings: Settings, repeated: Repeated | None = None) -> DataFrame:
     """The streaming frame from Kafka to the operator's output (`OUTPUT_DDL`)."""
     stream = settings.stream
@@ -78,7 +84,7 @@ def operator_output(spark: SparkSession, settings: Settings, repeated: Repeated 
         spark,
         settings.kafka_connection(),
         stream.buckets,
-        stream.max_stats_per_batch,
+        pace_of(settings).messages,
         stream.max_events_per_batch,
         start,
     )
@@ -118,7 +124,9 @@ def start_query(
     Raises `NotAnnounced` when Kafka does not take the policy.
     """
     announce_policy(settings.kafka_connection(), configured_policy(settings))
-    return (
+    source = PacedSource(pace_of(settings))
+    sink.also_report(source.observe_batch)
+    query = (
         operator_output(spark, settings, repeated)
         .writeStream.queryName(QUERY_NAME)
         .option("checkpointLocation", spark_location(checkpoint_of(settings)))
@@ -127,6 +135,8 @@ def start_query(
         .foreachBatch(sink.write)
         .start()
     )
+    source.follow(query)
+    return query
 
 
 @contextmanager

@@ -81,7 +81,7 @@ class LakeSink:
     ) -> None:
         """`report` is told of each batch that is written; what it raises is logged and stops nothing. Raises
         `LakeError`."""
-        self._lake, self._ask_for_tick, self._report = lake, ask_for_tick, report
+        self._lake, self._ask_for_tick, self._reports = lake, ask_for_tick, [report]
         self._tables = {name: OpenTable(table) for name, table in create_lake(lake).items()}
         self._commit_seconds: dict[str, float] = {}
         self._lease: JobLease | None = None
@@ -93,6 +93,10 @@ class LakeSink:
         raises."""
         lease.shut_out_others({name: table for name, table in self._tables.items() if name in _WRITTEN})
         self._lease = lease
+
+    def also_report(self, report: Callable[[WrittenBatch], None]) -> None:
+        """Tells one more of each batch that is written."""
+        self._reports.append(report)
 
     def has_batches(self) -> bool:
         """Whether the lake has rows of any batch."""
@@ -130,10 +134,11 @@ class LakeSink:
             self._tell(WrittenBatch(row, rare, decided_at, operator_seconds, self._commit_seconds), batch_id)
 
     def _tell(self, batch: WrittenBatch, batch_id: int) -> None:
-        try:
-            self._report(batch)
-        except Exception:
-            log.exception("batch %d is written, but its metrics are not", batch_id, extra={"batch_id": batch_id})
+        for report in self._reports:
+            try:
+                report(batch)
+            except Exception:
+                log.exception("batch %d is written, but its metrics are not", batch_id, extra={"batch_id": batch_id})
 
     def _write_batch_row(self, output: BatchOutput, query: str, batch_id: int) -> dict[str, Any] | None:
         if output.now is None:

@@ -54,7 +54,7 @@ def report(change: Change, silent_seconds: float, ticks: int, query_says: str) -
     log.error(
         "no evaluation for %.0f s (limit: %d ticks); the query says: %s. Does Kafka answer (anabranch doctor), were "
         "ticks not written (lines above)? Is the disk of the lake or the checkpoint full? Does one batch take longer "
-        "than a tick (anabranch_stream_batch_seconds; lower stream.max_stats_per_batch, or add cores)?",
+        "than a tick (anabranch_stream_batch_seconds; lower stream.batch_seconds, or add cores)?",
         silent_seconds,
         ticks,
         query_says,

@@ -1,0 +1,87 @@
+"""How many messages of samples the next batch may hold, so that a batch takes about as long as it may.
+
+Stage: beside the query, in the driver. An event that comes in the middle of a batch waits for its end, so that samples
+that have piled up must not make it long. How much there is in a message of samples, one or ten thousand, is known when
+it has been read: the first batches after a start are small, and each later one is cut by what the one before it took.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark import SparkContext
+from pyspark.sql.streaming import StreamingQuery
+
+from schemas.kafka import SEGMENT_STATS
+from streaming.sink import WrittenBatch
+
+MAX_SAMPLES = 1_000_000
+"""Of a batch, as far as the one before it tells."""
+FIRST, FEWEST = 500, 100
+"""Messages of the first batch, and of the smallest."""
+GROWTH = 4
+
+
+@dataclass
+class Pace:
+    """The number of messages that the next batch may hold."""
+
+    most: int
+    """Never more messages than these."""
+    goal_seconds: float
+    """How long a batch may take."""
+
+    def __post_init__(self) -> None:
+        self.messages = min(FIRST, self.most)
+
+    def observe(self, messages: int, samples: int, seconds: float) -> None:
+        """Takes in a batch: its messages of samples, the samples in them, and how long it took."""
+        if not messages:
+            return
+        fitting = messages * self.goal_seconds / max(seconds, 1e-3)
+        if samples:
+            fitting = min(fitting, messages * MAX_SAMPLES / samples)
+        if messages > fitting:
+            allowed = fitting
+        elif 2 * messages > self.messages:
+            allowed = min(fitting, self.messages * GROWTH)
+        else:
+            # There was not more to read.
+            return
+        self.messages = min(self.most, max(FEWEST, int(allowed)))
+
+
+class PacedSource:
+    """The source of samples of a running query, which reads as many messages a batch as a pace says."""
+
+    def __init__(self, pace: Pace) -> None:
+        self._pace = pace
+        self._query: StreamingQuery | None = None
+
+    def follow(self, query: StreamingQuery) -> None:
+        """From now on the pace holds for this query."""
+        self._query = query
+
+    def observe_batch(self, batch: WrittenBatch) -> None:
+        """Takes in a batch of the query, on the thread that plans the next one."""
+        row, before = batch.row, self._pace.messages
+        # Dead letters among the events count as samples here, and do no harm.
+        messages = row["messages"] - row["events"]
+        self._pace.observe(messages, row["samples"], (row["committed_at"] - row["batch_at"]) / 1000)
+        if self._query is not None and self._pace.messages != before:
+            _limit(self._query, self._pace.messages)
+
+
+def _limit(query: StreamingQuery, messages: int) -> None:
+    """Before each batch Spark tells its sources how much they may say, by a table that it makes when the query starts
+    and keeps for good. There is no way to change it but in place."""
+    execution: Any = query._jsq.streamingQuery()
+    limits = execution.uniqueSources()
+    sources = limits.keysIterator()
+    while sources.hasNext():
+        source = sources.next()
+        if SEGMENT_STATS.name in source.toString():
+            allowed = SparkContext._jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit.maxRows(messages)
+            limits = limits.updated(source, allowed)
+    getattr(execution, "uniqueSources_$eq")(limits)
