@@ -1,9 +1,10 @@
 """How long after a consumer has registered its decision is committed to Delta: alone, and under a stream of samples.
 
 Run as `python -m benchmarks.latency [--quick]`. Each event is of a topic of its own, of one segment and two consumers:
-each leads to one split. Measured from the event's own time to the instant at which the last table of its batch
-was committed. Ticks over every topic, other consumers' events and the controller's snapshots go on all the time. The
-stages are Spark's own durations of the same batches. Prints a table and writes benchmarks/latency.json.
+each leads to one split. Measured from the event's own time to the instant at which `decisions` was committed, which is
+when an executor can act; the batch goes on after that. Ticks over every topic, other consumers' events and the
+controller's snapshots go on all the time. Samples come in messages of a topic, and in columns. Stage by stage: medians
+over the batches of the events. Prints a table and writes benchmarks/latency.json.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -46,6 +48,9 @@ LOADED_TOPICS = 10_000
 SEGMENTS = 10
 SAMPLES_PER_SECOND = LOADED_TOPICS * SEGMENTS
 TICK_SECONDS = 60.0
+IDLE_SECONDS = 30.0
+FORMS: dict[str, dict[str, int]] = {"a message a topic": {}, "in columns": {"brokers": 10, "per_message": 1_000}}
+"""Of samples: arguments of their feed."""
 
 
 def main(quick: bool) -> None:
@@ -73,51 +78,88 @@ def _measure(settings: Settings, events: int) -> dict[str, Any]:
         _send_layouts(settings, Fleet(LOADED_TOPICS, SEGMENTS, 0.1, "loaded"))
         _until(lambda: sum(row["events"] for row in batches_of(settings)) >= LOADED_TOPICS, query)
         ticks.start()
+        found = {}
         with feeding("announcements", bootstrap, **fleet):
             _events(settings, "warm-up", 20, query)
-            alone = _scenario(settings, query, written, "alone", events)
-            with feeding("samples", bootstrap, seconds=1, **fleet):
-                _events(settings, "warm-up-loaded", 20, query)
-                loaded = _scenario(settings, query, written, "loaded", events)
-        idle = _idle_cores(spark.sparkContext._gateway.proc, 20.0)
+            found["alone"] = _scenario(settings, query, written, "alone", events)
+            for form, about in FORMS.items():
+                with feeding("samples", bootstrap, seconds=1, **fleet, **about):
+                    name = form.replace(" ", "-")
+                    _events(settings, f"{name}-warm-up", 20, query)
+                    load = f"{SAMPLES_PER_SECOND:,} samples/s {form}"
+                    found[load] = _scenario(settings, query, written, name, events)
+        _until(lambda: not query.status["isDataAvailable"], query)
+        found["idle cores"] = _idle_cores(spark.sparkContext._gateway.proc, IDLE_SECONDS)
         query.stop()
     finally:
         ticks.stop()
         spark.stop()
-    return {"alone": alone, f"under {SAMPLES_PER_SECOND} samples/s": loaded, "idle cores": idle}
+    return found
 
 
 def _scenario(
     settings: Settings, query: StreamingQuery, written: list[WrittenBatch], name: str, events: int
 ) -> dict[str, Any]:
-    first, began = query.lastProgress["batchId"] + 1, time.time()
-    before = len(written)
-    latencies = _events(settings, name, events, query)
-    seconds = time.time() - began
-    progress = [dict(one["durationMs"]) for one in query.recentProgress if one["batchId"] >= first]
-    stages = {stage: statistics.median(one.get(stage, 0) for one in progress) for stage in progress[0]}
-    batches = written[before:]
+    began, before = time.time(), len(written)
+    measured = _events(settings, name, events, query)
+    seconds, latencies = time.time() - began, [one.milliseconds for one in measured]
     return {
         "events": events,
         "p50_ms": _percentile(latencies, 0.50),
         "p99_ms": _percentile(latencies, 0.99),
-        "most_ms": max(latencies),
-        "spark_stages_ms": stages,
-        "operator_ms": round(1000 * statistics.median(one.operator_seconds for one in batches)),
-        "delta_commits_ms": round(1000 * statistics.median(sum(one.commit_seconds.values()) for one in batches)),
-        "samples_per_second": round(sum(one.row["samples"] for one in batches) / seconds),
+        "most_ms": round(max(latencies)),
+        "stages_ms": _stages(measured, {one.row["batch_id"]: one for one in written[before:]}),
+        "samples_per_second": round(sum(one.row["samples"] for one in written[before:]) / seconds),
     }
 
 
-def _events(settings: Settings, name: str, count: int, query: StreamingQuery) -> list[int]:
-    """Milliseconds from each event to the commit of its batch; events come at irregular times."""
+def _stages(measured: list[Measured], written: dict[int, WrittenBatch]) -> dict[str, int]:
+    """Medians over the events, milliseconds, of what stands between an event and its decision, and after that."""
+    stages: dict[str, list[float]] = {}
+    for one in measured:
+        batch = written[one.batch]
+        operator, decisions = 1000 * batch.operator_seconds, 1000 * batch.commit_seconds[DECISIONS.name]
+        waited = max(0, batch.row["batch_at"] - one.at)
+        found = {
+            "waits for its batch": waited,
+            "offsets, plan, logs": one.milliseconds - waited - operator - decisions,
+            "Kafka, decode, shuffle, state": operator,
+            "of that in the engine": batch.row["operator_ms"],
+            "decisions committed": decisions,
+            "then, the other tables": 1000 * sum(batch.commit_seconds.values()) - decisions,
+        }
+        if one.progress:
+            durations, state = one.progress["durationMs"], one.progress["stateOperators"][0]
+            found["of that the state's commit"] = state["commitTimeMs"]
+            for stage in ("latestOffset", "queryPlanning", "walCommit", "commitOffsets", "triggerExecution"):
+                found[f"Spark: {stage}"] = durations.get(stage, 0)
+        for stage, value in found.items():
+            stages.setdefault(stage, []).append(value)
+    return {stage: round(statistics.median(values)) for stage, values in stages.items()}
+
+
+@dataclass
+class Measured:
+    """An event and its decision."""
+
+    at: int
+    """Of the event, milliseconds."""
+    batch: int
+    milliseconds: float
+    """From `at` to the commit of `decisions`."""
+    progress: dict[str, Any] | None
+    """What Spark says of the batch; it keeps that of some."""
+
+
+def _events(settings: Settings, name: str, count: int, query: StreamingQuery) -> list[Measured]:
+    """Events at irregular times, and what became of each."""
     producer = Producer(settings.kafka_connection().librdkafka({"linger.ms": 0}))
     fleet = Fleet(count, 1, 0.0, name)
     _send_layouts(settings, fleet)
     sent_at = datetime.now(timezone.utc)
     # The first batch after that may have been planned before it.
     _until(lambda: sum(row["batch_at"] > sent_at for row in batches_of(settings)) >= 2, query)
-    sent = {}
+    sent, progress = {}, {}
     for number, topic in enumerate(fleet.names):
         now = sent[topic] = time.time_ns() // 1_000_000
         event = ConsumerEvent(
@@ -126,6 +168,8 @@ def _events(settings: Settings, name: str, count: int, query: StreamingQuery) ->
         producer.produce(CONSUMER_EVENTS.name, event.to_json().encode(), topic.encode())
         producer.flush(5)
         time.sleep(EVENT_SECONDS * (0.5 + number * 0.618 % 1))
+        last = query.lastProgress
+        progress[last["batchId"]] = last
 
     def decided() -> dict[str, int]:
         table = open_table(settings.lake_path, DECISIONS)
@@ -133,9 +177,22 @@ def _events(settings: Settings, name: str, count: int, query: StreamingQuery) ->
         return {row["subject"]: row["batch_id"] for row in rows}
 
     _until(lambda: sent.keys() <= decided().keys(), query)
-    committed = {row["batch_id"]: row["committed_at"].timestamp() * 1000 for row in batches_of(settings)}
-    of_batch = decided()
-    return [round(committed[of_batch[topic]] - at) for topic, at in sent.items()]
+    committed, of_batch = _decisions_committed(settings), decided()
+    return [
+        Measured(at, batch, committed[batch] - at, progress.get(batch))
+        for topic, at in sent.items()
+        for batch in (of_batch[topic],)
+    ]
+
+
+def _decisions_committed(settings: Settings) -> dict[int, float]:
+    """By batch the instant, milliseconds, at which Delta's log of `decisions` got its entry."""
+    found = {}
+    for file in Path(settings.lake_path, DECISIONS.name, "_delta_log").glob("*.json"):
+        for line in file.read_text().splitlines():
+            if (said := json.loads(line).get("txn")) is not None:
+                found[said["version"]] = file.stat().st_mtime_ns / 1e6
+    return found
 
 
 def _send_layouts(settings: Settings, fleet: Fleet) -> None:
@@ -162,9 +219,9 @@ def _until(condition: Any, query: StreamingQuery, deadline_s: float = 180.0) -> 
         time.sleep(0.2)
 
 
-def _percentile(values: list[int], share: float) -> int:
+def _percentile(values: list[float], share: float) -> int:
     ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+    return round(ordered[min(len(ordered) - 1, int(share * len(ordered)))])
 
 
 def _show(report: dict[str, Any]) -> None:
@@ -172,11 +229,11 @@ def _show(report: dict[str, Any]) -> None:
     for name, found in report.items():
         if isinstance(found, dict) and "p50_ms" in found:
             print(
-                f"{name:28} p50 {found['p50_ms']:6} ms   p99 {found['p99_ms']:6} ms   most {found['most_ms']:6} ms"
-                f"   {found['samples_per_second']:,} samples/s"
+                f"{name}: p50 {found['p50_ms']} ms, p99 {found['p99_ms']} ms, most {found['most_ms']:.0f} ms, "
+                f"of {found['events']} events; {found['samples_per_second']:,} samples/s"
             )
-            print(f"  stages: {found['spark_stages_ms']}")
-            print(f"  operator {found['operator_ms']} ms, Delta commits {found['delta_commits_ms']} ms")
+            for stage, median in found["stages_ms"].items():
+                print(f"  {stage:34}{median:6} ms")
     print(f"idle: {report['idle cores']} cores")
 
 
