@@ -80,12 +80,12 @@ def _measure(settings: Settings, events: int) -> dict[str, Any]:
         ticks.start()
         found = {}
         with feeding("announcements", bootstrap, **fleet):
-            _events(settings, "warm-up", 20, query)
+            _events(settings, "warm-up", 20, query, written)
             found["alone"] = _scenario(settings, query, written, "alone", events)
             for form, about in FORMS.items():
                 with feeding("samples", bootstrap, seconds=1, **fleet, **about):
                     name = form.replace(" ", "-")
-                    _events(settings, f"{name}-warm-up", 20, query)
+                    _events(settings, f"{name}-warm-up", 20, query, written)
                     load = f"{SAMPLES_PER_SECOND:,} samples/s {form}"
                     found[load] = _scenario(settings, query, written, name, events)
         _until(lambda: not query.status["isDataAvailable"], query)
@@ -101,23 +101,23 @@ def _scenario(
     settings: Settings, query: StreamingQuery, written: list[WrittenBatch], name: str, events: int
 ) -> dict[str, Any]:
     began, before = time.time(), len(written)
-    measured = _events(settings, name, events, query)
+    measured = _events(settings, name, events, query, written)
     seconds, latencies = time.time() - began, [one.milliseconds for one in measured]
     return {
         "events": events,
         "p50_ms": _percentile(latencies, 0.50),
         "p99_ms": _percentile(latencies, 0.99),
         "most_ms": round(max(latencies)),
-        "stages_ms": _stages(measured, {one.row["batch_id"]: one for one in written[before:]}),
+        "stages_ms": _stages(measured),
         "samples_per_second": round(sum(one.row["samples"] for one in written[before:]) / seconds),
     }
 
 
-def _stages(measured: list[Measured], written: dict[int, WrittenBatch]) -> dict[str, int]:
+def _stages(measured: list[Measured]) -> dict[str, int]:
     """Medians over the events, milliseconds, of what stands between an event and its decision, and after that."""
     stages: dict[str, list[float]] = {}
     for one in measured:
-        batch = written[one.batch]
+        batch = one.batch
         operator, decisions = 1000 * batch.operator_seconds, 1000 * batch.commit_seconds[DECISIONS.name]
         waited = max(0, batch.row["batch_at"] - one.at)
         found = {
@@ -126,7 +126,7 @@ def _stages(measured: list[Measured], written: dict[int, WrittenBatch]) -> dict[
             "Kafka, decode, shuffle, state": operator,
             "of that in the engine": batch.row["operator_ms"],
             "decisions committed": decisions,
-            "then, the other tables": 1000 * sum(batch.commit_seconds.values()) - decisions,
+            "then, the other tables": batch.row["committed_at"] - (batch.decided_at or 0),
         }
         if one.progress:
             durations, state = one.progress["durationMs"], one.progress["stateOperators"][0]
@@ -144,14 +144,20 @@ class Measured:
 
     at: int
     """Of the event, milliseconds."""
-    batch: int
-    milliseconds: float
-    """From `at` to the commit of `decisions`."""
+    batch: WrittenBatch
     progress: dict[str, Any] | None
     """What Spark says of the batch; it keeps that of some."""
 
+    @property
+    def milliseconds(self) -> int:
+        """To the commit of `decisions`."""
+        assert self.batch.decided_at is not None
+        return self.batch.decided_at - self.at
 
-def _events(settings: Settings, name: str, count: int, query: StreamingQuery) -> list[Measured]:
+
+def _events(
+    settings: Settings, name: str, count: int, query: StreamingQuery, written: list[WrittenBatch]
+) -> list[Measured]:
     """Events at irregular times, and what became of each."""
     producer = Producer(settings.kafka_connection().librdkafka({"linger.ms": 0}))
     fleet = Fleet(count, 1, 0.0, name)
@@ -177,22 +183,10 @@ def _events(settings: Settings, name: str, count: int, query: StreamingQuery) ->
         return {row["subject"]: row["batch_id"] for row in rows}
 
     _until(lambda: sent.keys() <= decided().keys(), query)
-    committed, of_batch = _decisions_committed(settings), decided()
-    return [
-        Measured(at, batch, committed[batch] - at, progress.get(batch))
-        for topic, at in sent.items()
-        for batch in (of_batch[topic],)
-    ]
-
-
-def _decisions_committed(settings: Settings) -> dict[int, float]:
-    """By batch the instant, milliseconds, at which Delta's log of `decisions` got its entry."""
-    found = {}
-    for file in Path(settings.lake_path, DECISIONS.name, "_delta_log").glob("*.json"):
-        for line in file.read_text().splitlines():
-            if (said := json.loads(line).get("txn")) is not None:
-                found[said["version"]] = file.stat().st_mtime_ns / 1e6
-    return found
+    of_batch = decided()
+    _until(lambda: set(of_batch.values()) <= {one.row["batch_id"] for one in written}, query)
+    batches = {one.row["batch_id"]: one for one in written}
+    return [Measured(at, batches[of_batch[topic]], progress.get(of_batch[topic])) for topic, at in sent.items()]
 
 
 def _send_layouts(settings: Settings, fleet: Fleet) -> None:

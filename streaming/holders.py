@@ -76,9 +76,11 @@ class HolderManager:
             for descriptor in ready & self._free.keys():
                 self._begin(self._free[descriptor])
             if self._listener.fileno() in ready:
-                connection, _ = self._listener.accept()
-                connection.sendall(_INT.pack(os.getpid()))
-                self._set_free(connection)
+                # Whoever has gone again meanwhile, has.
+                with suppress(OSError):
+                    connection, _ = self._listener.accept()
+                    connection.sendall(_INT.pack(os.getpid()))
+                    self._set_free(connection)
 
     def _begin(self, connection: socket.socket) -> None:
         """A task has come by a free connection, or its end."""
@@ -107,7 +109,7 @@ class HolderManager:
 
     def _give_next(self, holder: _Holder) -> None:
         if holder.connection is None and holder.waiting:
-            holder.connection, holder.last_task = holder.waiting.popleft(), time.monotonic()
+            holder.connection = holder.waiting.popleft()
             with suppress(OSError):
                 socket.send_fds(holder.channel, [_TASK], [holder.connection.fileno()])
 
@@ -120,7 +122,7 @@ class HolderManager:
         if said and holder.connection is not None:
             self._poll.unregister(holder.connection)
             self._set_free(holder.connection)
-            holder.connection = None
+            holder.connection, holder.last_task = None, time.monotonic()
             self._give_next(holder)
         else:
             self._end(partition, holder)
