@@ -3,7 +3,7 @@
 `python -m tests.streaming.crashing_job SETTINGS POINT VICTIM`: at POINT in a batch after the first that this start has
 gone through. All rows are in files that the workers write. POINT is one of `tests.streaming.crashes`, `state-upload`
 (the changes of the state stand in the checkpoint) or `commit-log` (Spark has called the batch done). VICTIM is `all`,
-`driver` or `jvm`.
+`driver`, `jvm`, or `manager`: the processes that hold the state end with it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import threading
 from functools import partial
 from pathlib import Path
 
+import psutil
 from pyspark import SparkContext
 
 import streaming.job
@@ -22,6 +23,7 @@ from anabranch.cli import main as run_command
 from schemas.settings import load_settings
 from streaming.processor import BucketProcessor
 from streaming.sink import LakeSink
+from streaming.workers import STAGE_VARIABLE, STATE
 from tests.streaming.crashes import crashing_sink
 from tests.waiting import wait_until
 
@@ -30,7 +32,13 @@ def kill(victim: str) -> None:
     """SIGKILL to this process and its JVM at once, or to one of them."""
     if victim == "all":
         os.killpg(0, signal.SIGKILL)
-    os.kill(os.getpid() if victim == "driver" else SparkContext._gateway.proc.pid, signal.SIGKILL)
+    jvm = SparkContext._gateway.proc.pid
+    if victim == "manager":
+        for process in psutil.Process(jvm).children():
+            if process.environ().get(STAGE_VARIABLE) == STATE:
+                process.kill()
+    else:
+        os.kill(os.getpid() if victim == "driver" else jvm, signal.SIGKILL)
 
 
 def sink_before_new_file(files: str, checkpoint: Path, victim: str) -> type[LakeSink]:

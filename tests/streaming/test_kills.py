@@ -33,6 +33,7 @@ KILLS = [
     ("events:after", "driver", -signal.SIGKILL),
     ("segment_load:after", "jvm", 1),
     ("commit-log", "driver", -signal.SIGKILL),
+    ("decisions:after", "manager", 1),
 ]
 """Point, victim, and how the driver ends."""
 
