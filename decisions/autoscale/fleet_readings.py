@@ -34,6 +34,11 @@ class FleetReadings(NamedTuple):
     eligible_at: Ints
     """`NEVER`: time alone does not open the gate."""
 
+    def where(self, chosen: Bools) -> FleetReadings:
+        """Those of some topics."""
+        measured, limit, margin = (column[chosen] for column in self[:3])
+        return FleetReadings(measured, limit, margin, self.eligible_at[chosen])
+
 
 def binding_readings(fleet: Fleet, gates: npt.NDArray[np.int8]) -> FleetReadings:
     """What was measured at the gate that binds each topic; `gates` are those of `FleetAnswers`, and all are holds."""

@@ -21,8 +21,7 @@ from decisions.autoscale.decide import Hold, Merge, Split, consumers_ask_nothing
 from decisions.autoscale.gates import Gate
 from decisions.autoscale.snapshot import TopicSnapshot, required_segments, snapshot_to_json
 from decisions.kernel.readings import Reading
-from engine.autoscale.fleet_columns import Scalar
-from engine.autoscale.fleet_view import FleetView, Noteworthy
+from engine.autoscale.fleet_view import FleetView, Held
 from engine.autoscale.loads import LoadTable
 from engine.autoscale.policies import EffectivePolicy, Policies
 from engine.autoscale.topics import BucketState, TopicState
@@ -61,7 +60,7 @@ class Evaluation:
         if is_tick:
             found = self.view.look(self.now, _WORTH_A_TICK, self._next_tick)
             counts.evaluations += found.evaluated
-            self._hold_all(found)
+            self._hold_all(found.held)
             by_tick, by_consumer = set(found.chosen), set()
         held: list[tuple[TopicState, EffectivePolicy, TopicSnapshot, Reading[Gate]]] = []
         for name in sorted(by_tick | by_consumer):
@@ -115,17 +114,16 @@ class Evaluation:
             "seq": [topic.hold_seq for topic, *_ in held],
         })  # fmt: skip
 
-    def _hold_all(self, found: Noteworthy) -> None:
+    def _hold_all(self, held: Held) -> None:
         """Puts holds on record that were found in columns."""
-        held, count = found.held, len(found.places)
+        count = len(held.names)
         if not count:
             return
-        self.view.hold(found)
-        measured, limit, margin, eligible_at = found.readings
-        digests = np.array([policy.digest for policy in held.policies], object)
+        self.view.hold(held)
+        measured, limit, margin, eligible_at = held.readings
         self._record_holds({
             "subject": held.names,
-            "gate": _GATES[found.gates],
+            "gate": _GATES[held.gates],
             "measured": pa.array(measured, from_pandas=True),
             "limit": pa.array(limit, from_pandas=True),
             "margin": pa.array(margin, from_pandas=True),
@@ -133,8 +131,8 @@ class Evaluation:
             "trigger": ["tick"] * count,
             "layout_epoch": [layout.epoch for layout in held.layouts],
             "layout_digest": [layout.digest for layout in held.layouts],
-            "policy_digest": digests[held.policy_of],
-            "seq": held.scalars[Scalar.HOLD_SEQ] + 1,
+            "policy_digest": held.policy_digests,
+            "seq": held.seqs,
         })  # fmt: skip
 
     def _record_holds(self, columns: dict[str, Any]) -> None:

@@ -12,14 +12,32 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from decisions.autoscale.columns import GATES, HOLD, NEVER, Ints
+from decisions.autoscale.columns import GATES, HOLD, NEVER, Bools, Ints
 from decisions.autoscale.fleet import decide_fleet
 from decisions.autoscale.fleet_readings import FleetReadings, binding_readings
 from decisions.autoscale.gates import Gate
 from engine.autoscale.fleet_columns import FleetColumns, Scalar, columns_of
+from engine.autoscale.layouts import KnownLayout
 from engine.autoscale.loads import LoadTable
 from engine.autoscale.policies import Policies
 from engine.autoscale.topics import BucketState, TopicState
+
+_NAMES = np.array([gate.value for gate in GATES], object)
+
+
+class Held(NamedTuple):
+    """Topics whose binding gate is another than the one on record."""
+
+    places: Ints
+    names: list[str]
+    layouts: list[KnownLayout]
+    policy_digests: npt.NDArray[np.object_]
+    seqs: Ints
+    """The number of this hold among those of its topic."""
+    gates: npt.NDArray[np.int8]
+    """That gate, as index into `GATES`."""
+    readings: FleetReadings
+    """What was measured at it."""
 
 
 class Noteworthy(NamedTuple):
@@ -29,14 +47,7 @@ class Noteworthy(NamedTuple):
     """How many topics there are."""
     chosen: list[str]
     """Topics that may act, now or before the next tick, by name."""
-    places: Ints
-    """Of topics whose binding gate is another than the one on record."""
-    held: FleetColumns
-    """These topics."""
-    gates: npt.NDArray[np.int8]
-    """That gate, as index into `GATES`."""
-    readings: FleetReadings
-    """What was measured at it."""
+    held: Held
 
 
 class FleetView:
@@ -66,20 +77,26 @@ class FleetView:
         readings = binding_readings(fleet.take(told), gates)
         opens_soon = is_urgent[told] & (readings.eligible_at != NEVER) & (readings.eligible_at < next_tick)
         chosen = np.concatenate([np.flatnonzero(~is_hold), told[opens_soon]])
-        held = is_new[told]
-        return Noteworthy(
-            len(columns),
-            [columns.names[place] for place in chosen.tolist()],
-            told[held],
-            columns.take(told[held]),
-            gates[held],
-            FleetReadings(*(column[held] for column in readings)),
+        names = [columns.names[place] for place in chosen.tolist()]
+        return Noteworthy(len(columns), names, self._held(told, gates, readings, is_new[told]))
+
+    def _held(self, told: Ints, gates: npt.NDArray[np.int8], readings: FleetReadings, is_new: Bools) -> Held:
+        columns, topics = self._columns, told[is_new]
+        digests = np.array([policy.digest for policy in columns.policies], object)
+        return Held(
+            topics,
+            [columns.names[place] for place in topics.tolist()],
+            [columns.layouts[place] for place in topics.tolist()],
+            digests[columns.policy_of[topics]],
+            columns.scalars[Scalar.HOLD_SEQ, topics] + 1,
+            gates[is_new],
+            readings.where(is_new),
         )
 
-    def hold(self, found: Noteworthy) -> None:
+    def hold(self, held: Held) -> None:
         """The topics are held by the gates that were found just now: state and columns have them from here on."""
-        self._state.hold_all(found.held.names, [GATES[code].value for code in found.gates.tolist()])
-        self._columns.set_held(found.places, found.gates)
+        self._state.hold_all(held.names, _NAMES[held.gates].tolist())
+        self._columns.set_held(held.places, held.gates)
 
     def _refreshed(self) -> FleetColumns:
         """The columns as things stand: laid out again where a layout, a policy or a row has changed."""
@@ -96,27 +113,23 @@ class FleetView:
     def _refresh(self, of_topics: set[str], of_rows: set[str]) -> None:
         """Takes over what has changed of topics, and of the rows of topics."""
         columns, topics = self._columns, self._state.topics
+        if moved := [place for name in of_rows if (place := columns.places.get(name)) is not None]:
+            columns.set_rows(moved, self._loads)
         gone: list[int] = []
         again: list[TopicState] = []
-        other_scalars: list[TopicState] = []
-        other_rows: list[int] = []
-        for name in of_topics | of_rows:
+        same: list[TopicState] = []
+        for name in of_topics:
             topic, place = topics.get(name), columns.places.get(name)
             layout = None if topic is None else topic.known
             if topic is not None and place is not None and layout is columns.layouts[place]:
-                if name in of_topics:
-                    other_scalars.append(topic)
-                if name in of_rows:
-                    other_rows.append(place)
+                same.append(topic)
                 continue
             if place is not None:
                 gone.append(place)
             if topic is not None and layout is not None:
                 again.append(topic)
-        if other_scalars:
-            columns.set_scalars(other_scalars)
-        if other_rows:
-            columns.set_rows(other_rows, self._loads)
+        if same:
+            columns.set_scalars(same)
         if gone or again:
             kept = np.ones(len(columns), np.bool_)
             kept[gone] = False
