@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from schemas.messages import MAX_CLOCK_AHEAD_MS, MAX_VALUE_BYTES, RejectReason, Source
+from schemas.messages import MAX_CLOCK_AHEAD_MS, MAX_SAMPLES_PER_MESSAGE, MAX_VALUE_BYTES, RejectReason, Source
 
 _RATES = {"msgRateIn": 120.0, "bytesRateIn": 120_000.0, "msgRateOut": 240.0, "bytesRateOut": 240_000.0}
 
@@ -26,7 +26,9 @@ class Garbage:
     key: bytes | None
     value: bytes | None
     expected: RejectReason | None
-    """Reason of the dead letter; None = no dead letter."""
+    """Reason of the one dead letter; None = no dead letter."""
+    of_a_sample: bool
+    """Whether that is of one sample, and the others of the message are good."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class _Kind:
     make: Callable[[str, int, Random], bytes | None]
     source: Source = "segment-stats"
     key: Callable[[str], bytes | None] = str.encode
+    of_a_sample: bool = False
 
 
 def _sample(topic: str, now_ms: int) -> dict[str, Any]:
@@ -52,6 +55,25 @@ def _rate(text: str) -> Callable[[str, int, Random], bytes]:
         .replace('"HERE"', text)
         .encode()
     )
+
+
+def _columns(now_ms: int, **changed: Any) -> bytes:
+    rates = {name: [120.0, 120.0] for name in _RATES}
+    return json.dumps({"v": 2, "reporter": "garbage", "sampledAt": now_ms, "ids": [0, 1], **rates, **changed}).encode()
+
+
+def _in_columns(name: str, expected: RejectReason | None, late_ms: int = 0, **changed: Any) -> _Kind:
+    """A message in columns that is bad as a whole, or none."""
+
+    def make(topic: str, now_ms: int, _: Random) -> bytes:
+        return _columns(now_ms - late_ms, **{"topics": [topic], "counts": [2], **changed})
+
+    return _Kind(name, expected, make, key=lambda _: b"garbage")
+
+
+def _of_columns(name: str, **changed: Any) -> _Kind:
+    """A message in columns with one bad sample; the other one is late."""
+    return replace(_in_columns(name, RejectReason.INVALID, 3_600_000, **changed), of_a_sample=True)
 
 
 def _text(value: bytes | None) -> Callable[[str, int, Random], bytes | None]:
@@ -143,6 +165,18 @@ _KINDS = (
     _Kind("no key", RejectReason.WRONG_KEY, _stats(), key=_no_key),
     _Kind("from the future", RejectReason.FROM_THE_FUTURE, _from_the_future),
     _Kind("out of order", None, _out_of_order),
+    _in_columns("columns of different lengths", _INVALID, msgRateIn=[1.0]),
+    _in_columns("counts that do not add up", _INVALID, counts=[3]),
+    _in_columns("columns from the future", RejectReason.FROM_THE_FUTURE, -4 * MAX_CLOCK_AHEAD_MS),
+    _in_columns("columns of another reporter", RejectReason.WRONG_KEY, reporter="another"),
+    _in_columns("too many samples", _INVALID, **dict.fromkeys(("ids", *_RATES), [0] * (MAX_SAMPLES_PER_MESSAGE + 1))),
+    _in_columns("columns out of order", None, 3_600_000),
+    _of_columns("one rate is NaN", msgRateIn=[1.0, float("nan")]),
+    _of_columns("one rate is negative", bytesRateOut=[-1.0, 1.0]),
+    _of_columns("one rate is a text", msgRateOut=["12", 1.0]),
+    _of_columns("one segment twice", ids=[1, 1]),
+    _of_columns("one segment id overflows", ids=[2**63, 1]),
+    _of_columns("one topic has no topic's name", topics=["orders", "topic://acme/shop/garbage"], counts=[1, 1]),
     _Kind("repeated JSON key", None, _repeated_key),
     _Kind("negative consumers", _INVALID, _consumer(consumers=-1), "consumer-events"),
     _Kind("unknown subscription type", _INVALID, _consumer(type="BROADCAST"), "consumer-events"),
@@ -168,4 +202,5 @@ def make_garbage(topic: str, now_ms: int, random: Random, kind: str | None = Non
         key=chosen.key(topic),
         value=chosen.make(topic, now_ms, random),
         expected=chosen.expected,
+        of_a_sample=chosen.of_a_sample,
     )

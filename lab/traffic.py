@@ -1,8 +1,8 @@
 """The traffic of the local run: topics, consumers and load samples, as a cluster with many clients would cause them.
 
 Stage: closes the local loop. `Sessions` makes the controller hold the topics and consumers that `lab.demand` asks for
-and reads the layouts; `Reports` integrates the demand over every active segment and produces `segment-stats` to Kafka,
-as the brokers that own the segments would. Nothing here decides anything.
+and reads the layouts; `Reports` produces to `segment-stats` what the brokers that own the segments would report of it
+(`lab.samples`). Nothing here decides anything.
 
 Everything is level-based: each pass compares what is wanted now with what is known, so a restart of the controller, of
 the broker or of this process needs no special case. While the controller is down, the last known layouts stand in.
@@ -16,13 +16,11 @@ import logging
 import os
 import threading
 import time
-import zlib
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from random import Random
 
-import numpy as np
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from admin.answers import Answered, Fault, Refused, Unanswered
@@ -30,48 +28,19 @@ from admin.topics import ScalableTopics
 from admin.transport import Transport
 from lab.demand import Demand, demands
 from lab.garbage import make_garbage
+from lab.samples import reported
 from messaging.producer import LastingProducer
 from schemas.kafka import SEGMENT_STATS
 from schemas.kafka_connection import KafkaConnection
-from schemas.messages import MAX_VALUE_BYTES, VERSION, SegmentSample, SegmentStats
+from schemas.messages import MAX_VALUE_BYTES, key_of
 from schemas.metadata import ScalableTopicMetadata
 from schemas.settings import Settings
 
 COUNTERS_FILE = "traffic.json"
-REPORTERS = 3
-"""Brokers that share the segments of a topic."""
 MAX_DELAY_SECONDS = 10.0
 FLUSH_SECONDS = 15.0
 
 log = logging.getLogger(__name__)
-
-
-def segment_stats(demand: Demand, layout: ScalableTopicMetadata, t: float) -> list[SegmentStats]:
-    """What the owners of the topic's active segments report at `t` (seconds since 1970): one message a reporter."""
-    active = [segment for segment in layout.segments.values() if segment.state == "ACTIVE"]
-    rates = demand.rates(
-        t, [segment.hash_range.start for segment in active], [segment.hash_range.end for segment in active]
-    )
-    rates = np.round(np.maximum(rates, 0.0), 3)
-    owned: dict[str, list[SegmentSample]] = {}
-    for segment, (msg_in, bytes_in, msg_out, bytes_out) in zip(active, rates.tolist(), strict=True):
-        owned.setdefault(_owner(demand.topic, segment.segment_id), []).append(
-            SegmentSample(
-                id=segment.segment_id,
-                msg_rate_in=msg_in,
-                bytes_rate_in=bytes_in,
-                msg_rate_out=msg_out,
-                bytes_rate_out=bytes_out,
-            )
-        )
-    return [
-        SegmentStats(v=VERSION, topic=demand.topic, reporter=reporter, sampled_at=int(t * 1000), segments=samples)
-        for reporter, samples in sorted(owned.items())
-    ]
-
-
-def _owner(topic: str, segment: int) -> str:
-    return f"broker-{1 + zlib.crc32(f'{topic}/{segment}'.encode()) % REPORTERS}"
 
 
 class Sessions:
@@ -221,14 +190,9 @@ class Reports:
 
     def report(self, t: float, layouts: dict[str, ScalableTopicMetadata]) -> int:
         """Sends the samples of instant `t`; the number of messages."""
-        messages = [
-            message
-            for demand in self._demands
-            if demand.topic in layouts
-            for message in segment_stats(demand, layouts[demand.topic], t)
-        ]
+        messages = reported(self._demands, layouts, t)
         for message in messages:
-            self._outlet.send(SEGMENT_STATS.name, message.topic.encode(), message.to_json().encode())
+            self._outlet.send(SEGMENT_STATS.name, key_of(message).encode(), message.to_json().encode())
         self._outlet.poll()
         return len(messages)
 

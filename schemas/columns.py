@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -38,13 +38,11 @@ class Segments:
     topics: list[str]
     """n, each once."""
     hashes: Ints
-    """n; `hash_of` each topic's name."""
+    """n; `hash_of` each topic's name: modulo the number of buckets it is the topic's bucket."""
     counts: Ints
     """n; how many segments each topic has, in the order of the topics."""
     ids: Ints
     """m segment ids, each once in its topic."""
-    memo: dict[str, Any] = field(default_factory=dict)
-    """What a later stage makes of these segments alone, by its name for it, as long as the object is kept here."""
 
     @classmethod
     def of(cls, topics: list[str], hashes: Ints, counts: Sequence[int], ids: Sequence[int]) -> Segments:
@@ -53,11 +51,6 @@ class Segments:
 
     def __len__(self) -> int:
         return len(self.ids)
-
-    def buckets(self, number: int) -> Ints:
-        """The bucket of each topic (n), as `streaming.sources.bucket_of` answers for the topic's name as a key."""
-        found: Ints = np.mod(self.hashes, number)
-        return found
 
 
 @dataclass(frozen=True)

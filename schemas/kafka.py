@@ -1,7 +1,7 @@
 """Definitions of the three Kafka topics (design "Kafka messages"): names, partitions, settings.
 
-Created by `lab.broker` locally, and by an operator on a cluster of one's own. Partitions are keyed by the
-scalable topic's name, so a topic's messages keep their order.
+Created by `lab.broker` locally, and by an operator on a cluster of one's own. Records are keyed by the
+scalable topic's name, so a topic's messages keep their order; samples in columns by their reporter's.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The whole loop on virtual time: demand, samples, the job's bucket engine, decisions applied at once, demand again.
 
-Everything but Kafka, Delta and REST is the real part: the messages are those of `lab.traffic`, the engine is the
+Everything but Kafka, Delta and REST is the real part: the messages are those of `lab.samples`, the engine is the
 stream's own with its filter and policies, and layouts change as the controller changes them.
 """
 
@@ -18,7 +18,7 @@ from engine.kernel.packed import Packed
 from engine.kernel.records import RawRecord
 from engine.kernel.settings import EngineSettings
 from lab.demand import Demand, demands
-from lab.traffic import segment_stats
+from lab.samples import segment_stats
 from schemas.ids import EVERY_TOPIC
 from schemas.settings import Settings
 from streaming.policy import stored_policy

@@ -20,9 +20,11 @@ from admin.answers import NotConnected, Response, Unanswered
 from admin.topics import ScalableTopics
 from admin.transport import Transport
 from lab.demand import KEYS, Demand
-from lab.traffic import Counters, Outlet, Reports, Sessions, next_instant, run_traffic, segment_stats
+from lab.samples import in_columns, segment_stats
+from lab.traffic import Counters, Outlet, Reports, Sessions, next_instant, run_traffic
+from schemas.columns import split_columns
 from schemas.kafka_connection import KafkaConnection
-from schemas.messages import ConsumerEvent, Rejected, SegmentStats, parse_message
+from schemas.messages import ConsumerEvent, Rejected, SegmentStats, SegmentStatsColumns, key_of, parse_message
 from schemas.metadata import ScalableTopicMetadata
 from tests.controller.conftest import RunningController, run_controller
 from tests.lab.demonstration import HOME, NOW, local_settings, traffic_settings
@@ -120,6 +122,29 @@ def test_a_wide_layout_is_split_over_several_reporters_and_every_message_is_vali
     assert len(messages) == 3
     for message in messages:
         assert parse_message("segment-stats", message.topic.encode(), message.to_json().encode()) == message
+
+
+def test_columns_have_the_same_samples_in_messages_of_bounded_size():
+    demands = [Demand(traffic_settings(), index) for index in range(5)]
+    plain = [message for demand in demands for message in segment_stats(demand, HALVES, NOW)]
+    expected = {
+        (message.reporter, message.topic, sample.id): sample.model_dump(exclude={"id"})
+        for message in plain
+        for sample in message.segments
+    }
+    names, found = list(next(iter(expected.values()))), {}
+    for message in in_columns(plain, most=3):
+        value = message.to_json().encode()
+        assert parse_message("segment-stats", key_of(message).encode(), value) == message
+        good, refused = split_columns(message)
+        assert refused == []
+        assert 0 < len(good) <= 3
+        of = good.segments
+        topics = [topic for topic, count in zip(of.topics, of.counts, strict=True) for _ in range(count)]
+        for topic, segment, rates in zip(topics, of.ids.tolist(), good.rates.T.tolist(), strict=True):
+            assert (message.reporter, topic, segment) not in found
+            found[message.reporter, topic, segment] = dict(zip(names, rates, strict=True))
+    assert found == expected
 
 
 def test_an_owner_keeps_its_segments_from_sample_to_sample():
@@ -266,17 +291,19 @@ def read_all(bootstrap: str, topic: str) -> list[tuple[bytes | None, bytes | Non
     return found
 
 
-def test_reports_reach_kafka_keyed_by_topic_and_are_all_counted(kafka, tmp_path):
+def test_reports_reach_kafka_in_both_forms_and_are_all_counted(kafka, tmp_path):
     settings = local_settings(tmp_path, kafka)
-    topics = [Demand(settings.traffic, index) for index in range(3)]
+    topics = [Demand(settings.traffic, index) for index in range(7)]
     counters = Counters(tmp_path / "traffic.json")
     outlet = Outlet(KafkaConnection(kafka), counters)
-    sent = Reports(settings, topics, outlet, counters).report(NOW, {demand.topic: HALVES for demand in topics[:2]})
+    sent = Reports(settings, topics, outlet, counters).report(NOW, {demand.topic: HALVES for demand in topics[1:]})
     outlet.close()
     messages = [parse_message("segment-stats", *record) for record in read_all(kafka, "segment-stats")]
     assert len(messages) == sent
-    assert all(isinstance(message, SegmentStats) for message in messages)
-    assert {message.topic for message in messages} == {demand.topic for demand in topics[:2]}
+    by_hand = {message.topic for message in messages if isinstance(message, SegmentStats)}
+    in_columns = {topic for message in messages if isinstance(message, SegmentStatsColumns) for topic in message.topics}
+    assert by_hand == {topics[5].topic}
+    assert in_columns == {demand.topic for demand in (*topics[1:5], topics[6])}
     assert counters.counts["sent"] == counters.counts["delivered"] == sent
 
 

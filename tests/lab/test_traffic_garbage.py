@@ -7,7 +7,8 @@ from random import Random
 import pytest
 
 from lab.garbage import KINDS, make_garbage
-from schemas.messages import Rejected, RejectReason, parse_message
+from schemas.columns import split_columns
+from schemas.messages import Rejected, RejectReason, SegmentStatsColumns, parse_message
 
 TOPIC = "topic://acme/shop/orders"
 JUDGED_BY_THE_OPERATOR = {RejectReason.FROM_THE_FUTURE, RejectReason.BAD_LAYOUT}
@@ -17,7 +18,10 @@ JUDGED_BY_THE_OPERATOR = {RejectReason.FROM_THE_FUTURE, RejectReason.BAD_LAYOUT}
 def test_garbage_is_refused_for_the_reason_that_its_kind_names(kind):
     garbage = make_garbage(TOPIC, 1_763_660_000_000, Random(1), kind)
     parsed = parse_message(garbage.source, garbage.key, garbage.value)
-    if garbage.expected is None or garbage.expected in JUDGED_BY_THE_OPERATOR:
+    if isinstance(parsed, SegmentStatsColumns):
+        reasons = [one.reason for one in split_columns(parsed)[1]]
+        assert reasons == ([garbage.expected] if garbage.of_a_sample else [])
+    if garbage.of_a_sample or garbage.expected is None or garbage.expected in JUDGED_BY_THE_OPERATOR:
         assert not isinstance(parsed, Rejected)
     else:
         assert isinstance(parsed, Rejected)
