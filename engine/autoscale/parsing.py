@@ -21,6 +21,7 @@ from schemas.messages import (
     Rejected,
     RejectReason,
     SegmentStats,
+    SegmentStatsColumns,
 )
 from schemas.plain_events import PlainConsumerEvent, PlainLayoutEvent
 
@@ -78,8 +79,10 @@ def _of_layout(
     return TopicDeleted(event, found.layout) if event.cause == "deleted" else NewLayout(event, found)
 
 
-def read_sample(stats: SegmentStats, now: int) -> SegmentStats | Rejected:
-    """A sample, unless its reporter's clock is too far ahead; `now` is the later of Kafka's time and the batch's."""
+def read_samples(
+    stats: SegmentStats | SegmentStatsColumns, now: int
+) -> SegmentStats | SegmentStatsColumns | Rejected:  # fmt: skip
+    """Samples, unless their reporter's clock is too far ahead; `now` is the later of Kafka's time and the batch's."""
     if stats.sampled_at > now + MAX_CLOCK_AHEAD_MS:
         ahead = (stats.sampled_at - now) // 1000
         return Rejected(
@@ -96,7 +99,8 @@ READINGS: dict[type, Reading] = {
     LayoutEvent: read_layout,
     PlainLayoutEvent: read_plain_layout,
     PlainConsumerEvent: _as_it_is,
-    SegmentStats: read_sample,
+    SegmentStats: read_samples,
+    SegmentStatsColumns: read_samples,
     ConsumerEvent: _as_it_is,
     PolicyEvent: _as_it_is,
     OutcomeEvent: _as_it_is,
