@@ -138,7 +138,7 @@ def decode_columns(key: bytes | None, value: bytes | None, size: int, now: int) 
         return None
     segments = _directory.segments(bytes(plain.topics), bytes(plain.counts), bytes(plain.ids))
     rates = plain.msg_rate_in, plain.bytes_rate_in, plain.msg_rate_out, plain.bytes_rate_out
-    if segments is None or any(len(column) != len(segments) for column in rates):
+    if segments is None or {*map(len, rates)} != {len(segments)}:
         return None
     return BulkColumns(plain.reporter, plain.sampled_at, segments, packed_rates(*rates))
 

@@ -54,12 +54,12 @@ def accept_causes(
     sample's topic, a row of NaN where crossing does not count.
     """
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        moved = np.where(last == 0, current != 0, np.abs(current - last) / last > threshold).any(axis=1)
+        moved = _any_of_four(np.where(last == 0, current != 0, np.abs(current - last) / last > threshold))
     codes = np.where(moved, 2, 0).astype(np.int8)
     if thresholds is not None:
         split, merge = thresholds[:, :4], thresholds[:, 4:]
         crossed = ((last > split) != (current > split)) | ((last < merge) != (current < merge))
-        codes[(codes == 0) & crossed.any(axis=1)] = 3
+        codes[(codes == 0) & _any_of_four(crossed)] = 3
     codes[~has_last] = 1
     return codes
 
@@ -67,6 +67,12 @@ def accept_causes(
 def are_cold(rates: npt.NDArray[np.float64], merge_thresholds: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
     """`is_cold` over n x 4 rates; `merge_thresholds` is n x 4, or 4 for all."""
     return np.asarray((rates < merge_thresholds).all(axis=1), np.bool_)
+
+
+def _any_of_four(flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """`flags.any(axis=1)` of n x 4 flags, read as one number a row: several times as fast."""
+    found: npt.NDArray[np.bool_] = np.ascontiguousarray(flags).view(np.uint32)[:, 0] != 0
+    return found
 
 
 def _moved(last: float, current: float, threshold: float) -> bool:

@@ -26,6 +26,7 @@ from engine.autoscale.samples import (
     Samples,
     batch_of,
     places_of,
+    starts_of_runs,
 )
 from engine.kernel.family import RefusedPart
 from schemas.bulk import BulkStats, decode_stats
@@ -67,34 +68,38 @@ class SampleColumns:
         order = np.argsort(entries.bucket.astype(np.uint16) if buckets <= 1 << 16 else entries.bucket, kind="stable")
         bucket, message, counts = entries.bucket[order], entries.message[order], entries.counts[order]
         places = places_of(np.cumsum(entries.counts) - entries.counts, entries.counts, order)
-        segments = entries.segments[places]
         rates = np.empty((len(places), 4))
         for column, of_all in enumerate(entries.rates):
             rates[:, column] = of_all[places]
-        topics = pa.array(entries.topics, pa.string()).take(pa.array(order))
-        reporters = pa.array([one.reporter for one in messages], pa.string())
-        sampled_at = np.fromiter((one.sampled_at for one in messages), np.int64, len(messages))
+        # In all columns the buckets lie one behind the other. `of_…` says where each one's begin.
+        starts, heads = starts_of_runs(bucket), starts_of_runs(bucket, message)
+        of_entries = np.append(starts, len(bucket))
+        of_heads = np.searchsorted(heads, of_entries)
+        of_samples = np.append(0, np.cumsum(counts))[of_entries]
+        # No two buckets have a name in common, so the names of each lie together too.
+        topics = pa.array(entries.topics, pa.string()).take(pa.array(order)).dictionary_encode()
+        topic = topics.indices.to_numpy()
+        of_topics = np.append(topic[starts], len(topics.dictionary))
+        topic = np.repeat(topic - np.repeat(of_topics[:-1], np.diff(of_entries)), counts)
+        message = message[heads]
+        rank = np.repeat(np.arange(len(starts)), np.diff(of_heads))
+        by = pa.array([one.reporter for one in messages], pa.string()).dictionary_encode()
+        reporter, reporters, of_reporters = _shared_out(by.indices.to_numpy()[message], rank, len(by.dictionary))
         as_whole = np.fromiter((isinstance(one, BulkColumns) for one in messages), np.bool_, len(messages))
-        ends = np.cumsum(counts)
-        starts = np.flatnonzero(np.r_[True, bucket[1:] != bucket[:-1]])
-        for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(bucket)], strict=True):
-            of, here = int(bucket[start]), message[start:end]
-            firsts = np.flatnonzero(np.r_[True, here[1:] != here[:-1]])
-            chosen = here[firsts]
-            at_home = np.where(as_whole[chosen], AS_A_WHOLE, BY_SAMPLES)
-            first, last = int(ends[start] - counts[start]), int(ends[end - 1])
-            named, by = topics[start:end].dictionary_encode(), reporters.take(pa.array(chosen)).dictionary_encode()
-            yield of, batch_of(
-                partition,
-                {"topics": named.dictionary, "reporters": by.dictionary},
-                {
-                    "reporter": by.indices, "sampled_at": sampled_at[chosen], "offset": offsets[chosen],
-                    "timestamp": timestamps[chosen], "counted": np.where(homes[chosen] == of, at_home, ELSEWHERE),
-                    "samples": np.add.reduceat(counts[start:end], firsts),
-                    "topic": np.repeat(named.indices.to_numpy(), counts[start:end]),
-                    "segment": segments[first:last], "rates": rates[first:last].ravel(),
-                },
-            )  # fmt: skip
+        at_home = np.where(as_whole, AS_A_WHOLE, BY_SAMPLES)[message]
+        sampled_at = np.fromiter((one.sampled_at for one in messages), np.int64, len(messages))
+        batch = batch_of(partition, {
+            "topics": (topics.dictionary, of_topics),
+            "reporters": (by.dictionary.take(pa.array(reporters)), of_reporters),
+            "reporter": (reporter, of_heads), "sampled_at": (sampled_at[message], of_heads),
+            "offset": (offsets[message], of_heads), "timestamp": (timestamps[message], of_heads),
+            "counted": (np.where(homes[message] == bucket[heads], at_home, ELSEWHERE), of_heads),
+            "samples": (np.add.reduceat(counts, heads), of_heads),
+            "topic": (topic, of_samples), "segment": (entries.segments[places], of_samples),
+            "rates": (rates.ravel(), 4 * of_samples),
+        })  # fmt: skip
+        for row, of in enumerate(bucket[starts].tolist()):
+            yield of, batch.slice(row, 1)
 
     def from_arrow(self, batches: Sequence[pa.RecordBatch]) -> Samples:
         """All messages of some batches, in the order of partition and offset."""
@@ -134,6 +139,16 @@ class _Entries:
         return cls(topics, message[order], bucket[order], counts[order], segments[places], rates[:, places])
 
 
+def _shared_out(codes: Ints, rank: Ints, number: int) -> tuple[Ints, Ints, Ints]:
+    """Codes below `number`, each of a bucket (by rank, in order), as places among those that its bucket has; the codes
+    that each has, one bucket behind the other; and where those of each begin."""
+    key = rank * number + codes
+    seen = np.zeros((int(rank[-1]) + 1) * number, np.bool_)
+    seen[key] = True
+    begins = np.append(0, np.cumsum(seen.reshape(-1, number).sum(axis=1)))
+    return (np.cumsum(seen) - 1)[key] - begins[rank], np.flatnonzero(seen) % number, begins
+
+
 def _entries_of(messages: Sequence[Decoded], homes: Ints, buckets: int) -> _Entries:
     in_columns = [place for place, one in enumerate(messages) if isinstance(one, BulkColumns)]
     if not in_columns:
@@ -159,7 +174,7 @@ def _of_topics(messages: Sequence[Any], places: Ints, homes: Ints) -> _Entries:
 
 
 def _of_columns(messages: Sequence[BulkColumns], places: Ints, homes: Ints, buckets: int) -> _Entries:
-    """Messages of many topics. One that has none in its home has an entry of no topic and no sample there."""
+    """Messages of many topics. One that has none in its home has an entry there, of no topic and without samples."""
     which = [one.segments for one in messages]
     lengths = [len(one.topics) for one in which]
     bucket = np.mod(np.concatenate([one.hashes for one in which]), buckets)
@@ -178,6 +193,11 @@ def _of_columns(messages: Sequence[BulkColumns], places: Ints, homes: Ints, buck
         return entries
     away, nothing = np.flatnonzero(~is_home), np.zeros(0, np.int64)
     without = _Entries(
-        [""] * len(away), places[away], homes[away], np.zeros(len(away), np.int64), nothing, np.zeros((4, 0))
+        [f"none of bucket {bucket}" for bucket in homes[away].tolist()],
+        places[away],
+        homes[away],
+        np.zeros(len(away), np.int64),
+        nothing,
+        np.zeros((4, 0)),
     )
     return _Entries.together([entries, without])

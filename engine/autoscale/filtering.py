@@ -157,7 +157,10 @@ def rounds(rows: Ints, most: int) -> Iterator[Ints | slice]:
     # Sorts of plain integers: ten times as fast as those that answer positions.
     of_row = np.sort(rows << 32 | places)
     row, place = of_row >> 32, of_row & 0xFFFFFFFF
-    first = np.maximum.accumulate(np.where(np.r_[True, row[1:] != row[:-1]], places, 0))
+    first = np.zeros(len(row), np.int64)
+    starts = np.flatnonzero(row[1:] != row[:-1]) + 1
+    first[starts] = starts
+    first = np.maximum.accumulate(first)
     by_round = np.sort(places - first << 32 | place)
     number = by_round >> 32
     yield from np.split(by_round & 0xFFFFFFFF, np.flatnonzero(number[1:] != number[:-1]) + 1)

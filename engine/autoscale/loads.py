@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,6 +36,7 @@ STALE = -1
 INSTANTS = ("modified_at", "cold_since", "sampled_at", "seen_at")
 
 
+@lru_cache(maxsize=100_000)
 def reporter_code(name: str) -> int:
     """A number for a reporter, so that a row has room for it. Two that share one are taken for the same: then the older
     sample of either is stale."""

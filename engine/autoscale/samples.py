@@ -108,15 +108,26 @@ class Samples:
         )  # fmt: skip
 
 
-def batch_of(partition: int, names: dict[str, pa.Array], columns: dict[str, Any]) -> pa.RecordBatch:
-    """One row of `SCHEMA`: a list of each of the names and of each of the columns."""
-    arrays = {
-        **names,
-        **{name: pa.array(column, SCHEMA.field(name).type.value_type) for name, column in columns.items()},
-    }
-    lists = [pa.ListArray.from_arrays(pa.array([0, len(arrays[name])], pa.int32()), arrays[name])
-             for name in SCHEMA.names[1:]]  # fmt: skip
-    return pa.RecordBatch.from_arrays([pa.array([partition], pa.int32()), *lists], schema=SCHEMA)
+def batch_of(partition: int, columns: dict[str, tuple[Any, Ints]]) -> pa.RecordBatch:
+    """Rows of `SCHEMA`: of each column the entries of all rows, and where those of each row begin and the last end."""
+    lists = []
+    for name in SCHEMA.names[1:]:
+        values, begins = columns[name]
+        kind = SCHEMA.field(name).type.value_type
+        lists.append(pa.ListArray.from_arrays(pa.array(begins, pa.int32()), pa.array(values, kind)))
+    return pa.RecordBatch.from_arrays(
+        [pa.repeat(pa.scalar(partition, pa.int32()), len(lists[0])), *lists], schema=SCHEMA
+    )
+
+
+def starts_of_runs(*columns: npt.NDArray[Any]) -> Ints:
+    """Where a run of equal entries begins: the places at which one of the columns changes."""
+    begins = np.ones(len(columns[0]), np.bool_)
+    if len(begins):
+        begins[1:] = False
+    for column in columns:
+        begins[1:] |= column[1:] != column[:-1]
+    return np.flatnonzero(begins)
 
 
 def places_of(starts: Ints, counts: Ints, order: Ints) -> Ints:
