@@ -136,7 +136,7 @@ class _Topic:
     loads: dict[int, tuple[float, float, float, float]] = field(default_factory=dict)
     consumers: dict[str, tuple[str, int]] = field(default_factory=dict)
     hold: HoldView | None = None
-    layout: Mapping[str, Any] | None = None
+    own_policy: Mapping[str, Any] | None = None
     newest_decision: str | None = None
 
 
@@ -203,7 +203,7 @@ class LakeReader:
             topic = self._topic(row["subject"])
             topic.epoch = body["layout"]["epoch"]
             topic.created_at = created_at or topic.created_at
-            topic.layout, topic.ranges = body["layout"], active_ranges(body["layout"])
+            topic.own_policy, topic.ranges = body["layout"].get("autoScalePolicy"), active_ranges(body["layout"])
             topic.loads = {segment: load for segment, load in topic.loads.items() if segment in topic.ranges}
 
     def _take_decision_or_hold(self, row: StoredRow) -> None:
@@ -245,7 +245,7 @@ class LakeReader:
 
     def _topic_view(self, name: str, topic: _Topic) -> TopicView:
         newest = None if topic.newest_decision is None else self._decisions.get(topic.newest_decision)
-        policy = self._policies.of(name, topic.layout)
+        policy = self._policies.of(name, topic.own_policy)
         if newest and self._outcomes.get(newest["decision_id"], {}).get("status") not in (None, "intent"):
             newest = None
         return TopicView(

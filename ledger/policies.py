@@ -36,10 +36,9 @@ class PoliciesOnRecord:
             self._senders[name] = sender
             self._state.set_policy(event.name, override)
 
-    def of(self, topic: str, layout: Mapping[str, Any] | None) -> Policy | None:
-        """The policy of a topic with this layout's record; None: the job has not said its own."""
+    def of(self, topic: str, own: Mapping[str, Any] | None) -> Policy | None:
+        """The policy of a topic with this override of its own; None: the job has not said its policy."""
         if self._state.configured is None:
             return None
-        own = (layout or {}).get("autoScalePolicy")
         override = AutoScalePolicyOverride.model_validate_json(json.dumps(own)).known_json() if own else None
         return self._policies.of_name(self._state, topic, override).policy

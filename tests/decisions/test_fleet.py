@@ -12,6 +12,7 @@ from decisions.autoscale.decide import Hold, Merge, Split, decide
 from decisions.autoscale.fleet import GATES, HOLD, NEVER, REASONS, SPLIT, decide_fleet, pack
 from decisions.autoscale.fleet_readings import binding_readings
 from decisions.autoscale.gates import PRECEDENCE, Gate
+from decisions.topic.layout import HASH_SPACE, SegmentLayout
 from tests.decisions.snapshots import COLD, DEFAULT, NOW, PIP, load, random_snapshot, snapshot
 
 
@@ -93,3 +94,9 @@ def test_blocks_cut_a_large_fleet_without_a_seam():
     snapshots = [replace(random_snapshot(rng), policy=PIP) for _ in range(9_000)]
     assert sum(len(one.layout.active) for one in snapshots) > 33_000
     assert answers_of(snapshots) == [answer_of(one) for one in snapshots]
+
+
+def test_one_hot_key_is_measured_as_the_width_of_its_segment():
+    """No random snapshot has as many segments as there are hashes."""
+    one = snapshot(SegmentLayout.create(HASH_SPACE, 0), {7: load((1e6, 0, 0, 0))}, replace(DEFAULT, max_segments=10**6))
+    assert answers_of([one]) == [answer_of(one)] == [("hold", "unsplittable", 1.0, 1.0, 0.0, None)]
