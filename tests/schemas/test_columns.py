@@ -219,6 +219,10 @@ def test_the_most_samples_of_a_message_are_accepted():
     assert len(split(value)[0]) == n
 
 
+def test_the_hash_is_the_one_in_sparks_documentation():
+    assert hash_of("ABC") == 4105715581806190027
+
+
 def test_names_that_are_kept_are_bounded():
     directory = TopicDirectory(most=10)
     for number in range(50):
