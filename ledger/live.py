@@ -15,13 +15,16 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 
 from decisions.autoscale.policy import Policy
 from decisions.autoscale.rates import Rates as SegmentRates
 from decisions.autoscale.rates import is_cold, overload
 from lake.rows import active_ranges
-from lake.tail import StoredRow, Tail
+from lake.tables import stream_columns
+from lake.tail import BACKLOG_VERSIONS, StoredRow, Tail
 from ledger.actions import action_kind, decision_segments, segments_text
 from ledger.policies import PoliciesOnRecord
 from schemas.tables import (
@@ -143,9 +146,12 @@ class _Topic:
 class LakeReader:
     """Keeps a `LakeView` up to date. Not thread-safe: one thread calls `refresh`; the views are immutable."""
 
-    def __init__(self, lake: str) -> None:
+    def __init__(self, lake: str, backlog: int = BACKLOG_VERSIONS) -> None:
+        """`backlog`: versions of each table to look back on at first."""
+        self._lake, self._backlog = lake, backlog
+        self._has_older = False
         self._tails = {
-            table.name: Tail(lake, table)
+            table.name: Tail(lake, table, backlog=backlog)
             for table in (EVENTS, SEGMENT_LOAD, DECISIONS, HOLDS, OUTCOMES, DEAD_LETTERS, BATCHES)
         }
         self._topics: dict[str, _Topic] = {}
@@ -160,7 +166,7 @@ class LakeReader:
     def refresh(self, now: datetime | None = None) -> LakeView:
         """Reads what is new and gives the picture as of `now` (default: the wall clock)."""
         new = {name: _news(tail) for name, tail in self._tails.items()}
-        for row in new[EVENTS.name]:
+        for row in (*self._older_events(), *new[EVENTS.name]):
             self._take_event(row)
         for row in new[SEGMENT_LOAD.name]:
             self._topic(row["topic"]).loads[row["segment_id"]] = (
@@ -174,6 +180,29 @@ class LakeReader:
         self._dead_letters.update(row["reason"] for row in new[DEAD_LETTERS.name])
         self._batches.extend(new[BATCHES.name])
         return self._view(now or datetime.now(timezone.utc))
+
+    def _older_events(self) -> list[StoredRow]:
+        """Of each topic the newest layout and counts of consumers, oldest first: what has not changed since is on
+        record once, however long ago. None where the tail sees all, or when they were asked for before."""
+        if self._has_older or not (versions := self._tails[EVENTS.name].position):
+            return []
+        self._has_older = True
+        if versions <= self._backlog:
+            return []
+        newest: dict[tuple[str, str], StoredRow] = {}
+        columns = ("subject", "type", "cause", "body", "accepted_at", "kafka_offset")
+        is_of_topic = pc.is_in(pc.field("type"), pa.array(["layout", "consumer"]))
+        try:
+            for rows in stream_columns(self._lake, EVENTS, columns, 1024, is_of_topic):
+                for row in rows.to_pylist():
+                    key = row["subject"], json.loads(row["body"])["subscription"] if row["type"] == "consumer" else ""
+                    if key not in newest or _age(newest[key]) < _age(row):
+                        newest[key] = row
+        except (DeltaError, OSError) as error:
+            log.debug("events cannot be read, trying again: %s", error)
+            self._has_older = False
+            return []
+        return sorted(newest.values(), key=_age)
 
     def _topic(self, name: str) -> _Topic:
         return self._topics.setdefault(name, _Topic())
@@ -282,6 +311,10 @@ class LakeReader:
             status_at=outcome.get("at"),
             error=outcome.get("error"),
         )
+
+
+def _age(event: StoredRow) -> tuple[datetime, int]:
+    return event["accepted_at"], event["kafka_offset"]
 
 
 def _news(tail: Tail) -> list[StoredRow]:
