@@ -161,12 +161,11 @@ def _layout_in(record: _Record) -> SegmentLayout:
     return layout
 
 
-def _derived(segment: Segment) -> tuple[bool, bool, bool, bool, bool]:
+def _derived(
+    is_active: bool, parents: Sequence[int], children: Sequence[int], legacy: str | None
+) -> tuple[bool, bool, bool, bool, bool]:  # fmt: skip
     """What Pulsar derives of a segment: sealed, active, root, leaf, legacy."""
-    is_active = segment.is_active
-    return (
-        not is_active, is_active, not segment.parent_ids, not segment.child_ids, segment.legacy_topic_name is not None
-    )  # fmt: skip
+    return not is_active, is_active, not parents, not children, legacy is not None
 
 
 _NOT_DERIVED = (UNSET,) * 5
@@ -183,7 +182,10 @@ def _record_of(plain: PlainLayout) -> _Record | None:
             one.legacy_topic_name,
         )  # fmt: skip
         told = (one.sealed, one.active, one.root, one.leaf, one.legacy)
-        if told != (_NOT_DERIVED if derived is _NOT_DERIVED else _derived(segment)):
+        expected = _NOT_DERIVED if derived is _NOT_DERIVED else _derived(
+            one.state == "ACTIVE", one.parent_ids, one.child_ids, one.legacy_topic_name
+        )  # fmt: skip
+        if told != expected:
             if segments or told != _NOT_DERIVED:
                 return None
             derived = _NOT_DERIVED
@@ -207,7 +209,8 @@ def _plain_of(packed: bytes) -> PlainLayout:
         segments[one.segment_id] = PlainSegment(
             one.segment_id, PlainRange(one.start, one.end), one.state.value, list(one.parent_ids), list(one.child_ids),
             one.created_at_epoch, one.sealed_at_epoch, one.created_at_ms, one.sealed_at_ms, one.legacy_topic_name,
-            *(_derived(one) if record.is_derived else _NOT_DERIVED),
+            *(_derived(one.is_active, one.parent_ids, one.child_ids, one.legacy_topic_name)
+              if record.is_derived else _NOT_DERIVED),
         )  # fmt: skip
     return PlainLayout(
         record.epoch,
