@@ -182,8 +182,9 @@ class LakeReader:
         return self._view(now or datetime.now(timezone.utc))
 
     def _older_events(self) -> list[StoredRow]:
-        """Of each topic the newest layout and counts of consumers, oldest first: what has not changed since is on
-        record once, however long ago. None where the tail sees all, or when they were asked for before."""
+        """Of each topic the newest layout and counts of consumers, and the newest policies, oldest first: what has not
+        changed since is on record once, however long ago. None where the tail sees all, or when they were asked for
+        before."""
         if self._has_older or not (versions := self._tails[EVENTS.name].position):
             return []
         self._has_older = True
@@ -191,11 +192,11 @@ class LakeReader:
             return []
         newest: dict[tuple[str, str], StoredRow] = {}
         columns = ("subject", "type", "cause", "body", "accepted_at", "kafka_offset")
-        is_of_topic = pc.is_in(pc.field("type"), pa.array(["layout", "consumer"]))
+        is_of_topic = pc.is_in(pc.field("type"), pa.array(["layout", "consumer", "policy"]))
         try:
             for rows in stream_columns(self._lake, EVENTS, columns, 1024, is_of_topic):
                 for row in rows.to_pylist():
-                    key = row["subject"], json.loads(row["body"])["subscription"] if row["type"] == "consumer" else ""
+                    key = row["subject"], _part(row)
                     if key not in newest or _age(newest[key]) < _age(row):
                         newest[key] = row
         except (DeltaError, OSError) as error:
@@ -311,6 +312,16 @@ class LakeReader:
             status_at=outcome.get("at"),
             error=outcome.get("error"),
         )
+
+
+def _part(event: StoredRow) -> str:
+    """What of its subject an event tells anew: each says all of that."""
+    if event["type"] == "layout":
+        return ""
+    body = json.loads(event["body"])
+    if event["type"] == "consumer":
+        return str(body["subscription"])
+    return f"{body['scope']} {body.get('name')} {body.get('profile') is None}"
 
 
 def _age(event: StoredRow) -> tuple[datetime, int]:

@@ -50,13 +50,15 @@ def test_tables_that_are_made_later_are_picked_up(lake):
 
 
 def test_a_topic_that_has_not_changed_for_long_is_in_the_picture_too(lake):
-    write(lake, layout_event(WHOLE, 0), consumer_event("billing", 2, 1))
+    write(lake, policy_event(0), layout_event(WHOLE, 0), consumer_event("billing", 2, 1), load(0, 20_000, 1))
     for seconds in range(2, 6):
         write(lake, layout_event(SPLIT, seconds, topic="topic://acme/shop/other"))
     reader = LakeReader(lake, backlog=1)
     for now in (6, 7):
-        known = {topic.name: (topic.epoch, topic.consumers) for topic in reader.refresh(at(now)).topics}
+        topics = reader.refresh(at(now)).topics
+        known = {topic.name: (topic.epoch, topic.consumers) for topic in topics}
         assert known == {ORDERS: (0, (("billing", "STREAM", 2),)), "topic://acme/shop/other": (1, ())}
+        assert [segment.overload for topic in topics for segment in topic.segments] == [2.0, None, None]
 
 
 def test_segments_follow_the_newest_layout_and_carry_their_load_relative_to_the_thresholds(lake):
