@@ -20,7 +20,7 @@ MAX_SAMPLES = 1_000_000
 """Of a batch, as far as the one before it tells."""
 FIRST, FEWEST = 500, 100
 """Messages of the first batch, and of the smallest."""
-GROWTH = 4
+GROWTH = 10
 
 
 @dataclass
@@ -68,6 +68,9 @@ class PacedSource:
         row, before = batch.row, self._pace.messages
         # Dead letters among the events count as samples here, and do no harm.
         messages = row["messages"] - row["events"]
+        if row["events"] > messages:
+            # The layouts of a first start take seconds, which say nothing about samples.
+            return
         self._pace.observe(messages, row["samples"], (row["committed_at"] - row["batch_at"]) / 1000)
         if self._query is not None and self._pace.messages != before:
             _limit(self._query, self._pace.messages)
