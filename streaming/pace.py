@@ -14,6 +14,7 @@ from pyspark import SparkContext
 from pyspark.sql.streaming import StreamingQuery
 
 from schemas.kafka import SEGMENT_STATS
+from streaming.meter import lag_of
 from streaming.sink import WrittenBatch
 
 MAX_SAMPLES = 1_000_000
@@ -65,26 +66,36 @@ class PacedSource:
 
     def observe_batch(self, batch: WrittenBatch) -> None:
         """Takes in a batch of the query, on the thread that plans the next one."""
-        row, before = batch.row, self._pace.messages
-        # Dead letters among the events count as samples here, and do no harm.
-        messages = row["messages"] - row["events"]
+        if self._query is None:
+            return
+        execution: Any = self._query._jsq.streamingQuery()
+        row, before, source = batch.row, self._pace.messages, _source_of_samples(execution)
+        messages = _messages(execution, source)
         if row["events"] > messages:
             # The layouts of a first start take seconds, which say nothing about samples.
             return
         self._pace.observe(messages, row["samples"], (row["committed_at"] - row["batch_at"]) / 1000)
-        if self._query is not None and self._pace.messages != before:
-            _limit(self._query, self._pace.messages)
+        if self._pace.messages != before:
+            _limit(execution, source, self._pace.messages)
 
 
-def _limit(query: StreamingQuery, messages: int) -> None:
+def _source_of_samples(execution: Any) -> Any:
+    """The JVM's object for it, by the Kafka topics that it says it is subscribed to."""
+    sources = execution.uniqueSources().keysIterator()
+    while SEGMENT_STATS.name not in (source := sources.next()).toString():
+        pass
+    return source
+
+
+def _messages(execution: Any, source: Any) -> int:
+    """How many messages the batch that runs has of the source."""
+    start, end = execution.getStartOffsetsOfLatestBatch().get(source), execution.availableOffsets().get(source)
+    said = [offset.get().json() if offset.isDefined() else None for offset in (start, end)]
+    return sum(lag_of(*said).values())
+
+
+def _limit(execution: Any, source: Any, messages: int) -> None:
     """Before each batch Spark tells its sources how much they may say, by a table that it makes when the query starts
     and keeps for good. There is no way to change it but in place."""
-    execution: Any = query._jsq.streamingQuery()
-    limits = execution.uniqueSources()
-    sources = limits.keysIterator()
-    while sources.hasNext():
-        source = sources.next()
-        if SEGMENT_STATS.name in source.toString():
-            allowed = SparkContext._jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit.maxRows(messages)
-            limits = limits.updated(source, allowed)
-    getattr(execution, "uniqueSources_$eq")(limits)
+    allowed = SparkContext._jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit.maxRows(messages)
+    getattr(execution, "uniqueSources_$eq")(execution.uniqueSources().updated(source, allowed))
