@@ -110,6 +110,8 @@ class StreamMeter:
             self._of(WRITE_SECONDS, table).observe(seconds)
         for (reason,) in batch.columns(DEAD_LETTERS, "reason"):
             self._add(DEAD_LETTERS_MADE, 1, reason)
+        for topic, epoch, active in batch.layouts:
+            self._observe_layout(topic, epoch, active)
         self._observe_events(batch)
         self._observe_decisions(batch)
         for subject, gate in batch.columns(HOLDS, "subject", "gate"):
@@ -120,8 +122,12 @@ class StreamMeter:
     def _observe_events(self, batch: WrittenBatch) -> None:
         for subject, kind, cause, body in batch.columns(EVENTS, "subject", "type", "cause", "body"):
             self._add(EVENTS_TAKEN, 1, kind)
-            if kind == "layout":
-                self._observe_layout(subject, cause, pydantic_core.from_json(body)["layout"])
+            if kind == "layout" and cause == "deleted":
+                self._observe_deletion(subject)
+            elif kind == "layout":
+                layout = pydantic_core.from_json(body)["layout"]
+                active = sum(segment["state"] == "ACTIVE" for segment in layout["segments"].values())
+                self._observe_layout(subject, layout["epoch"], active)
             elif kind == "outcome":
                 self._add(OUTCOMES, 1, cause)
                 self._observe_outcome(subject, cause, pydantic_core.from_json(body)["decisionId"])
@@ -130,15 +136,15 @@ class StreamMeter:
             self._set(TICK_LAG, max(0.0, written_at - batch.newest_tick))
             self._set(LAST_EVALUATION, written_at)
 
-    def _observe_layout(self, topic: str, cause: str, layout: Mapping[str, Any]) -> None:
-        if cause == "deleted":
-            self._epochs.pop(topic, None)
-            self._open.pop(topic, None)
-            for metric in _PER_TOPIC:
-                self._made[metric.name].remove(topic)
-        elif layout["epoch"] >= self._epochs.get(topic, 0):
-            self._epochs[topic] = layout["epoch"]
-            active = sum(segment["state"] == "ACTIVE" for segment in layout["segments"].values())
+    def _observe_deletion(self, topic: str) -> None:
+        self._epochs.pop(topic, None)
+        self._open.pop(topic, None)
+        for metric in _PER_TOPIC:
+            self._made[metric.name].remove(topic)
+
+    def _observe_layout(self, topic: str, epoch: int, active: int) -> None:
+        if epoch >= self._epochs.get(topic, 0):
+            self._epochs[topic] = epoch
             self._set(ACTIVE_SEGMENTS, active, topic)
 
     def _observe_outcome(self, topic: str, status: str, decision_id: str) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pydantic_core
 from pyspark.sql import DataFrame
 
-from engine.kernel.records import DUE
+from engine.kernel.records import DUE, LAYOUTS
 from lake.files import write_file
 from lake.job_lease import LEASE, JobLease, check_lease, check_token
 from lake.lease import LeaseLost
@@ -53,6 +53,8 @@ class WrittenBatch:
     """From the start of the batch's plan until the sink had the operator's output."""
     commit_seconds: dict[str, float]
     """Time of each Delta commit, by table."""
+    layouts: Sequence[tuple[str, int, int]] = ()
+    """Topics whose state was decoded anew, as after a start: name, epoch, number of active segments."""
 
     def columns(self, table: Table, *names: str) -> Iterator[tuple[Any, ...]]:
         """The rows of a rare table, cut to some of its columns."""
@@ -131,7 +133,9 @@ class LakeSink:
         self._is_first = False
         if row is not None:
             rare = {table.name: output.rows(table) for table in (DECISIONS, HOLDS, EVENTS, DEAD_LETTERS)}
-            self._tell(WrittenBatch(row, rare, decided_at, operator_seconds, self._commit_seconds), batch_id)
+            layouts = list(output.said(LAYOUTS))
+            written = WrittenBatch(row, rare, decided_at, operator_seconds, self._commit_seconds, layouts)
+            self._tell(written, batch_id)
 
     def _tell(self, batch: WrittenBatch, batch_id: int) -> None:
         for report in self._reports:

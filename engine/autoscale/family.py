@@ -87,6 +87,14 @@ class AutoscaleState:
         self.loads.set_back(now)
         self.topics.set_back(self.view.names_ahead(now), now)
 
+    def tell(self, output: Output) -> None:
+        """Says the layouts that are known."""
+        output.layouts += [
+            (topic.name, topic.known.epoch, topic.known.active_count)
+            for topic in self.topics.topics.values()
+            if topic.known is not None
+        ]
+
     def begin(self, now: int, output: Output) -> AutoscaleBatch:
         """Begins a batch; `now` is its time in milliseconds."""
         return AutoscaleBatch(self, now, output)

@@ -75,7 +75,11 @@ class BucketEngine:
     ) -> BucketBatch:  # fmt: skip
         """A batch of a bucket that is taken in part by part, in the order of arrival, and gives its output away in
         chunks (`Output.give`). Raises as `run` does."""
-        return BucketBatch(self, bucket, self._take(bucket, packed), now, Output(give))
+        is_decoded, output = self.has_decoded(bucket, packed.fingerprint), Output(give)
+        decoded = self._take(bucket, packed)
+        for state in () if is_decoded else decoded.states:
+            state.tell(output)
+        return BucketBatch(self, bucket, decoded, now, output)
 
     def keep(self, bucket: int, decoded: _Decoded) -> None:
         """Keeps the decoded state for the next batch."""

@@ -108,6 +108,9 @@ class FamilyState(Protocol):
     def parts(self) -> Mapping[str, Part]:
         """By the names and in the order of `Family.parts`."""
 
+    def tell(self, output: Output) -> None:
+        """Says what is known of its subjects: the state was decoded just now, by a worker that is new or another."""
+
     def begin(self, now: int, output: Output) -> FamilyBatch:
         """Begins a batch; `now` is its time in milliseconds."""
 

@@ -115,6 +115,9 @@ class Output:
     dead_letters: list[dict[str, Any]] = field(default_factory=list)
     due: list[tuple[str, int]] = field(default_factory=list)
     """Subjects that ask for an evaluation before the next tick, and when."""
+    layouts: list[tuple[str, int, int]] = field(default_factory=list)
+    """What was known when the state was decoded, for those who watch the job: subject, epoch, number of active
+    segments."""
     counts: Counts = field(default_factory=Counts)
     _columns: dict[str, list[pa.RecordBatch]] = field(default_factory=lambda: {kind: [] for kind in COLUMNS})
     _events: list[tuple[Any, ...]] = field(default_factory=list)
@@ -171,6 +174,8 @@ class Output:
         bodies = {COUNTS: pydantic_core.to_json([asdict(self.counts)]), **self._rows()}
         if self.due:
             bodies[DUE] = pydantic_core.to_json(self.due)
+        if self.layouts:
+            bodies[LAYOUTS] = pydantic_core.to_json(self.layouts)
         return bodies
 
     def _rows(self) -> dict[str, bytes]:
@@ -197,5 +202,6 @@ OUTPUT_DDL = "kind STRING, body BINARY, now BIGINT"
 batches."""
 COUNTS = "counts"
 DUE = "due"
+LAYOUTS = "layouts"
 RARE = ("decisions", "dead_letters")
 """Kinds that are rows of the table of the same name."""

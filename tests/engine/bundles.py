@@ -76,6 +76,9 @@ class BundlesState:
         self.changed = set()
         return pydantic_core.to_json({name: asdict(self.bundles[name]) for name in names})
 
+    def tell(self, output):
+        """Nobody watches bundles."""
+
     def begin(self, now, output):
         return BundlesBatch(self, now, output)
 

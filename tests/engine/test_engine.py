@@ -128,6 +128,11 @@ def test_a_burst_of_consumers_asks_for_a_tick_when_the_split_cooldown_ends():
     assert [row["reason"] for row in output.decisions] == ["consumer-count"]
 
 
+def said_of_batch(output):
+    """All but what was known before: only who has decoded the state says that."""
+    return asdict(replace(output, layouts=[]))
+
+
 def test_a_restart_with_the_stored_state_goes_on_as_if_nothing_had_happened():
     story = [
         (NOW + SECOND, [consumers(2)]),
@@ -141,7 +146,7 @@ def test_a_restart_with_the_stored_state_goes_on_as_if_nothing_had_happened():
         restarted.restart()
         one, other = steady.batch(now, *records), restarted.batch(now, *records)
         one.counts.operator_ms = other.counts.operator_ms = 0.0
-        assert asdict(one) == asdict(other)
+        assert said_of_batch(one) == said_of_batch(other)
         assert steady.packed == restarted.packed
 
 
@@ -153,7 +158,7 @@ def test_a_replayed_batch_gives_the_same_rows_and_the_same_state():
     bucket.packed = before
     second = bucket.batch(NOW + SECOND, *records)
     first.counts.operator_ms = second.counts.operator_ms = 0.0
-    assert asdict(first) == asdict(second)
+    assert said_of_batch(first) == said_of_batch(second)
     assert bucket.packed == packed
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pyarrow as pa
 import pytest
@@ -44,7 +44,8 @@ def topic_and_bundles():
 
 def without_time(output):
     output.counts.operator_ms = 0.0
-    return asdict(output)
+    # Only who has decoded the state says what was known.
+    return asdict(replace(output, layouts=[]))
 
 
 def test_a_second_family_decides_beside_the_first():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from http.client import HTTPConnection
 from pathlib import Path
 from urllib.request import urlopen
@@ -188,6 +189,12 @@ def test_caps_that_begin_to_bind_are_counted_by_topic(scrape):
     values = scrape(observed(batch(rows={HOLDS.name: [(TOPIC, "max-segments"), (TOPIC, "max-dag-depth")]})))
     assert values["pulsar_scalable_topic_split_suppressed_max_segments_total", TOPIC] == 1
     assert values["pulsar_scalable_topic_merge_suppressed_max_depth_total", TOPIC] == 1
+
+
+def test_active_segments_of_topics_that_were_known_before_a_start_are_there(scrape):
+    meter = StreamMeter(60, NOW)
+    meter.observe_batch(replace(batch(), layouts=[[TOPIC, 3, 5]]))
+    assert scrape(meter)["pulsar_scalable_topic_active_segments", TOPIC] == 5
 
 
 def test_active_segments_follow_the_newest_layout_and_a_deleted_topic_leaves_no_series(scrape):
