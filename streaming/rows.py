@@ -35,7 +35,7 @@ _ORDER = {
     HOLDS.name: ("subject", "seq"),
     EVENTS.name: ("kafka_topic", "kafka_partition", "kafka_offset"),
     DEAD_LETTERS.name: ("kafka_topic", "kafka_partition", "kafka_offset", "sample"),
-    SEGMENT_LOAD.name: ("kafka_partition", "kafka_offset", "segment_id"),
+    SEGMENT_LOAD.name: ("kafka_partition", "kafka_offset", "segment_id", "topic"),
     BATCHES.name: ("batch_id",),
 }
 

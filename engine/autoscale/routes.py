@@ -8,7 +8,7 @@ are routed in columns, whoever reports them and in whatever company.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -28,6 +28,7 @@ MAX_AHEAD = 64
 """How far a segment's id may be ahead of the layout that is known; more than a topic gets in many splits."""
 MAX_ROWS_WITHOUT_LAYOUT = 10_000
 """Segments of topics without a layout that a bucket keeps, 100 bytes each."""
+_MAX_POLICIES = 20_000
 _UNKNOWN, _KEPT, _LEFT = 0, 1, 2
 """What is known of a row: nothing, that samples of its segment are kept, that they are not."""
 
@@ -71,11 +72,12 @@ class Routes:
                 self._loads.forget_before(name, now - MAX_WAIT_FOR_LAYOUT_MS)
             self._take_changes()
         index = self._loads.index
-        numbers = index.numbers_of(samples.topics.to_numpy(zero_copy_only=False).tolist())
+        names: list[str] = samples.topics.to_numpy(zero_copy_only=False).tolist()
+        numbers = index.numbers_of(names)
         rows = index.find(numbers[samples.topic], samples.segment)
         found = np.where(rows == NO_ROW, _UNKNOWN, self._of_row[rows]) if len(self._of_row) else np.zeros_like(rows)
         if len(unsure := np.flatnonzero(found == _UNKNOWN)):
-            rows[unsure], found[unsure] = self._judge(samples, unsure, rows[unsure].tolist(), now)
+            rows[unsure], found[unsure] = self._judge(samples, names, unsure, rows[unsure].tolist(), now)
         # Rows that were given on the way move no others: what was found before still holds.
         self._seen = self._generations()
         kept = found == _KEPT
@@ -85,10 +87,10 @@ class Routes:
         return Routed(places, rows, self._since[number], *self._policies.thresholds(number))
 
     def _judge(
-        self, samples: Samples, unsure: Ints, rows: list[int], now: int
+        self, samples: Samples, names: Sequence[str], unsure: Ints, rows: list[int], now: int
     ) -> tuple[list[int], list[int]]:  # fmt: skip
         """The rows of some samples, given where there were none, and whether they are kept: message by message and
-        topic by topic."""
+        topic by topic, by the `names` of `samples.topics`."""
         index, state = self._loads.index, self._state
         segments, found = samples.segment[unsure].tolist(), [_LEFT] * len(unsure)
         groups: dict[tuple[int, int], list[int]] = {}
@@ -101,7 +103,7 @@ class Routes:
         left: list[int] = []
         topics: dict[int, TopicState] = {}
         for (_, code), places in groups.items():
-            name = samples.topics[code].as_py()
+            name = names[code]
             topic, number = state.topics.get(name), index.number_of(name)
             for place in places if new else ():
                 if rows[place] == NO_ROW:
@@ -146,7 +148,8 @@ class Routes:
         self._seen = self._generations()
         index = self._loads.index
         layouts, rows = self._state.layouts.since(layouts_seen), index.generations.since(rows_seen)
-        if layouts is None or rows is None or policies_seen != self._state.policy_generation:
+        is_other = policies_seen != self._state.policy_generation or self._policies.is_full
+        if layouts is None or rows is None or is_other:
             changed = set(index.topics())
             self._of_row[:] = _UNKNOWN
             self._strangers, self._room = {}, MAX_ROWS_WITHOUT_LAYOUT
@@ -187,6 +190,11 @@ class _PoliciesByNumber:
         self._of = np.zeros(0, np.int32)
         """By a topic's number: the place of its policy."""
         self._crossing, self._merge = np.zeros((0, 8)), np.zeros((0, 4))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it is time to forget those that topics no longer have."""
+        return len(self._found) > _MAX_POLICIES
 
     def put(self, state: BucketState, topics: Mapping[int, TopicState]) -> None:
         """Takes over those of some topics, by their numbers."""
