@@ -79,8 +79,9 @@ _decode = msgspec.json.Decoder(_Plain).decode
 class SegmentsDirectory:
     """The segments of messages by their bytes: the same bytes are decoded and checked once."""
 
-    def __init__(self, most: int = 1_000_000) -> None:
-        """`most`: so many samples, or topics without any, are kept; then it begins again."""
+    def __init__(self, most: int = 4_000_000) -> None:
+        """`most`: so many samples and topics, of all messages together, are kept; then it begins again. A fleet of a
+        million segments, each of another topic, has two million."""
         self._most, self._size = most, 0
         self._names = TopicDirectory()
         self._known: dict[tuple[bytes, bytes, bytes], Segments] = {}
