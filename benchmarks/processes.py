@@ -8,10 +8,49 @@ from pathlib import Path
 
 import psutil
 
+from streaming.workers import STAGE_VARIABLE
+
 
 def cpu_seconds(jvm: int) -> float:
     """Processor time so far of this process, the JVM and all that the JVM has started."""
     return sum(process_seconds(pid) for pid in (jvm, os.getpid(), *descendants(jvm)))
+
+
+def seconds_by_part(jvm: int) -> dict[str, float]:
+    """Processor time so far of the driver's Python, of the JVM by kinds of threads, of the Python workers by their
+    stage, and of what else this process has started (a broker, feeds). Only of processes that are still there; threads
+    of the JVM that have ended are in "JVM, rest"."""
+    of_spark = {jvm, *descendants(jvm)}
+    found = {
+        "broker and feeds": sum(process_seconds(pid) for pid in descendants(os.getpid()) if pid not in of_spark),
+        "driver's Python": process_seconds(os.getpid()),
+        **dict.fromkeys(("decode workers", "state workers", *set(_THREADS.values())), 0.0),
+    }  # fmt: skip
+    for pid in descendants(jvm):
+        with suppress(psutil.Error):
+            stage = psutil.Process(pid).environ().get(STAGE_VARIABLE)
+            if stage is not None:
+                found[f"{stage} workers"] += process_seconds(pid)
+    rest = process_seconds(jvm)
+    for thread in Path(f"/proc/{jvm}/task").iterdir():
+        with suppress(OSError):
+            name, times = (
+                (thread / "comm").read_text().strip(),
+                (thread / "stat").read_text().rpartition(")")[2].split(),
+            )
+            seconds = (int(times[11]) + int(times[12])) / os.sysconf("SC_CLK_TCK")
+            kind = next((kind for begin, kind in _THREADS.items() if name.startswith(begin)), None)
+            if kind is not None:
+                found[kind] += seconds
+                rest -= seconds
+    return {**found, "JVM, rest": max(rest, 0.0)}
+
+
+_THREADS = {
+    "Executor task": "JVM, tasks", "stream execut": "JVM, the stream's thread", "C1 Compiler": "JVM, compiler",
+    "C2 Compiler": "JVM, compiler", "VM Thread": "JVM, garbage", "GC Thread": "JVM, garbage",
+}  # fmt: skip
+"""The kinds of the JVM's threads, by how their names begin; the serial collector works in the VM's own thread."""
 
 
 def process_seconds(pid: int) -> float:

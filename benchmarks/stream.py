@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
@@ -32,7 +33,7 @@ from benchmarks.feeds import feeding
 from benchmarks.fleet import Fleet, Sender
 from benchmarks.floors import measure_floors
 from benchmarks.jobs import batches_of, on_a_broker, seconds_between
-from benchmarks.processes import folder_bytes, resident_mb
+from benchmarks.processes import folder_bytes, resident_mb, seconds_by_part
 from schemas.ids import EVERY_TOPIC
 from schemas.kafka import CONTROL_EVENTS
 from schemas.messages import TickEvent
@@ -61,6 +62,8 @@ class Case:
     rounds: int
     reporters: int = 1
     """Of each topic: every one sends a message of its own with the segments that it owns."""
+    together: int = 0
+    """Samples of a message in columns; 0: a message of each reporter for each topic."""
     tick_seconds: int = 10
     """Between two ticks while samples are taken in; a short case needs more than one."""
     ticks: int = 0
@@ -72,12 +75,15 @@ class Case:
 
     @property
     def messages(self) -> int:
+        if self.together:
+            return self.rounds * self.reporters * -(-self.topics * self.segments // (self.reporters * self.together))
         return self.topics * self.reporters * self.rounds
 
     @property
     def most(self) -> int:
         """Messages of a batch: a million samples, or 100,000 messages; fewer when that leaves too few batches."""
-        return max(1, min(100_000, 1_000_000 * self.reporters // self.segments, self.messages // 20))
+        a_million = 1_000_000 * self.messages // self.samples
+        return max(1, min(100_000, a_million, self.messages // 20))
 
 
 CASES = {
@@ -149,24 +155,29 @@ def _measure(settings: Settings, case: Case) -> dict[str, Any]:
         # Partitions are not of quite the same length.
         messages = min(int(case.messages * 0.9), FLOOR_SAMPLES * case.reporters // case.segments)
         floors = measure_floors(spark, settings, messages)
-        batches = _run_job(spark, settings, case)
-        checkpoint = folder_bytes(Path(settings.stream.checkpoint))
         jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
+        batches, spent = _run_job(spark, settings, case, jvm)
+        checkpoint = folder_bytes(Path(settings.stream.checkpoint))
         resident = resident_mb(jvm)
         ticks = _ticks(spark, settings, case.ticks)
     finally:
         spark.stop()
     return {
         "floors": {name: round(rate * case.segments / case.reporters) for name, rate in floors.items()},
-        "job": _throughput(batches, case),
+        "job": (job := _throughput(batches, case)),
+        "core_seconds_per_million": per_million(spent, *job.pop("interval"), job.pop("samples")),
         "checkpoint_mb": round(checkpoint / 1e6, 1),
         "resident_mb": resident,
         "ticks": {"first": ticks[0], "steady": statistics.median(ticks[-3:]), "seconds": ticks} if ticks else None,
     }
 
 
-def _run_job(spark: SparkSession, settings: Settings, case: Case) -> list[dict[str, Any]]:
-    """The batches of the job until it has taken all samples in, in the surroundings of a service."""
+def _run_job(
+    spark: SparkSession, settings: Settings, case: Case, jvm: int
+) -> tuple[list[dict[str, Any]], list[tuple[float, dict[str, float]]]]:
+    """The batches of the job until it has taken all samples in, in the surroundings of a service; and what processor
+    time each part had used at some instants."""
+    spent: list[tuple[float, dict[str, float]]] = []
     ticks = TickWriter(settings.kafka_connection(), case.tick_seconds)
     query = start_query(spark, settings, LakeSink(settings.lake_path, ticks.ask))
     try:
@@ -175,10 +186,11 @@ def _run_job(spark: SparkSession, settings: Settings, case: Case) -> list[dict[s
             while (taken := sum(row["samples"] for row in batches_of(settings))) < case.samples:
                 if query.exception() is not None:
                     raise SystemExit(str(query.exception()))
+                spent.append((time.time(), seconds_by_part(jvm)))
                 print(f"\r{taken:,} of {case.samples:,} samples …", end="", flush=True)
                 threading.Event().wait(0.5)
         print("\r" + " " * 60 + "\r", end="", flush=True)
-        return batches_of(settings)
+        return batches_of(settings), spent
     finally:
         ticks.stop()
         query.stop()
@@ -219,6 +231,8 @@ def _throughput(batches: list[dict[str, Any]], case: Case) -> dict[str, Any]:
     seconds = seconds_between(warm[0]["committed_at"], warm[-1]["committed_at"])
     parts = [warm[start : start + len(warm) // 10 + 1] for start in range(0, len(warm) - 1, max(1, len(warm) // 10))]
     return {
+        "interval": (warm[0]["committed_at"].timestamp(), warm[-1]["committed_at"].timestamp()),
+        "samples": _samples(warm[1:]),
         "samples_per_second": round(_samples(warm[1:]) / seconds),
         "seconds": round(seconds, 1),
         "batches": len(warm),
@@ -233,6 +247,19 @@ def _throughput(batches: list[dict[str, Any]], case: Case) -> dict[str, Any]:
         "operator_us_per_sample": round(1000 * sum(row["operator_ms"] for row in warm) / _samples(warm), 3),
         "first_batches_seconds": [round(_batch_seconds(row), 1) for row in batches[:4]],
     }
+
+
+def per_million(
+    spent: list[tuple[float, dict[str, float]]], start: float, end: float, samples: int
+) -> dict[str, float]:
+    """Core-seconds of each part for a million samples, within an interval; `spent` is by instants, in order."""
+    at = [instant for instant, _ in spent]
+    found = {}
+    for part in spent[0][1]:
+        used = [parts[part] for _, parts in spent]
+        first, last = np.interp([start, end], at, used)
+        found[part] = round(float(last - first) * 1e6 / samples, 3)
+    return found
 
 
 def _events_until(batches: list[dict[str, Any]], last: dict[str, Any]) -> int:
@@ -259,6 +286,9 @@ def _show(name: str, found: dict[str, Any]) -> None:
     print("  meanwhile: " + ", ".join(f"{count:,} {what}" for what, count in job["meanwhile"].items()))
     print(f"  operator {job['operator_us_per_sample']} us a sample; a batch {job['batch_seconds']:.2f} s")
     print(f"  the first batches, with all layouts: {job['first_batches_seconds']} s")
+    spent = found["core_seconds_per_million"]
+    print(f"  core-seconds a million samples: {sum(spent.values()):.2f}")
+    print("    " + ", ".join(f"{part} {seconds:.2f}" for part, seconds in spent.items()))
     print(f"  checkpoint {found['checkpoint_mb']:,} MB; resident MB {found['resident_mb']}")
     print(f"  by tenth of the run: {', '.join(format(rate, ',') for rate in job['by_tenth'])}")
     if found["ticks"]:
