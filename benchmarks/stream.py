@@ -30,7 +30,7 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from benchmarks.feeds import feeding
-from benchmarks.fleet import Fleet, Sender
+from benchmarks.fleet import Fleet, InColumns, Sender
 from benchmarks.floors import measure_floors
 from benchmarks.jobs import batches_of, on_a_broker, seconds_between
 from benchmarks.processes import folder_bytes, resident_mb, seconds_by_part
@@ -74,6 +74,10 @@ class Case:
         return self.topics * self.segments * self.rounds
 
     @property
+    def form(self) -> InColumns | None:
+        return InColumns(self.reporters, self.together) if self.together else None
+
+    @property
     def messages(self) -> int:
         if self.together:
             return self.rounds * self.reporters * -(-self.topics * self.segments // (self.reporters * self.together))
@@ -87,7 +91,8 @@ class Case:
 
 
 CASES = {
-    "sustained": Case(100_000, 10, 0.1, 40, tick_seconds=60),
+    "sustained": Case(100_000, 10, 0.1, 24, tick_seconds=60),
+    "sustained, columns": Case(100_000, 10, 0.1, 120, reporters=3, together=1_000, tick_seconds=60),
     "ticks": Case(100_000, 10, 0.1, 2, ticks=20),
     "10k segments": Case(1_000, 10, 0.1, 400),
     "100k segments": Case(10_000, 10, 0.1, 60),
@@ -95,12 +100,18 @@ CASES = {
     "1 segment a message": Case(10_000, 10, 0.1, 20, reporters=10),
     "1 a topic": Case(100_000, 1, 0.1, 20),
     "64 a topic": Case(1_563, 64, 0.1, 60),
-    "none significant": Case(10_000, 10, 0.0, 60),
-    "all significant": Case(10_000, 10, 1.0, 30),
+    "columns, 1 reporter": Case(10_000, 10, 0.1, 120, reporters=1, together=1_000),
+    "columns, 3 reporters": Case(10_000, 10, 0.1, 120, reporters=3, together=1_000),
+    "columns, 10 reporters": Case(10_000, 10, 0.1, 120, reporters=10, together=1_000),
+    "columns, 1 a topic": Case(100_000, 1, 0.1, 120, reporters=3, together=1_000),
+    "columns, 64 a message": Case(10_000, 10, 0.1, 60, reporters=3, together=64),
+    "none significant": Case(10_000, 10, 0.0, 120, reporters=3, together=1_000),
+    "all significant": Case(10_000, 10, 1.0, 60, reporters=3, together=1_000),
+    "10M segments": Case(1_000_000, 10, 0.1, 4, reporters=10, together=1_000, ticks=4, tick_seconds=60),
 }
 QUICK = {
     "10k segments": Case(1_000, 10, 0.1, 100, tick_seconds=2, ticks=6),
-    "3 reporters a topic": Case(1_000, 10, 0.1, 60, reporters=3, tick_seconds=2),
+    "columns, 3 reporters": Case(1_000, 10, 0.1, 400, reporters=3, together=1_000, tick_seconds=2),
 }
 
 
@@ -137,14 +148,15 @@ def run_case(case: Case, work: Path) -> None:
 
 
 def _produce(bootstrap: str, case: Case) -> None:
-    sender, fleet = Sender(bootstrap), Fleet(case.topics, case.segments, case.significant, reporters=case.reporters)
+    reporters = 1 if case.together else case.reporters
+    sender, fleet = Sender(bootstrap), Fleet(case.topics, case.segments, case.significant, reporters=reporters)
     sender.layouts(fleet)
     now = time.time_ns() // 1_000_000
     for number in range(case.rounds):
         print(f"\rproducing round {number + 1} of {case.rounds} …", end="", flush=True)
         if case.significant:
             fleet.heat(round((number + 1) / case.rounds * HOT * case.topics))
-        sender.round(fleet, now - (case.rounds - number) * 1_000)
+        sender.round(fleet, now - (case.rounds - number) * 1_000, case.form)
     sender.flush()
     print("\r" + " " * 60 + "\r", end="", flush=True)
 
@@ -153,7 +165,7 @@ def _measure(settings: Settings, case: Case) -> dict[str, Any]:
     spark = start_session(settings, {"spark.driver.memory": "3g"})
     try:
         # Partitions are not of quite the same length.
-        messages = min(int(case.messages * 0.9), FLOOR_SAMPLES * case.reporters // case.segments)
+        messages = min(int(case.messages * 0.9), FLOOR_SAMPLES * case.messages // case.samples)
         floors = measure_floors(spark, settings, messages)
         jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
         batches, spent = _run_job(spark, settings, case, jvm)
@@ -163,7 +175,7 @@ def _measure(settings: Settings, case: Case) -> dict[str, Any]:
     finally:
         spark.stop()
     return {
-        "floors": {name: round(rate * case.segments / case.reporters) for name, rate in floors.items()},
+        "floors": {name: round(rate * case.samples / case.messages) for name, rate in floors.items()},
         "job": (job := _throughput(batches, case)),
         "core_seconds_per_million": per_million(spent, *job.pop("interval"), job.pop("samples")),
         "checkpoint_mb": round(checkpoint / 1e6, 1),
