@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from engine.families import bucket_packer
 from engine.kernel.packing import PACKED_DDL
+from lab.offsets import partition_ends
 from schemas.kafka import SEGMENT_STATS
 from schemas.settings import Settings
 from streaming.sources import KAFKA_OPTIONS, with_bucket
@@ -39,9 +40,10 @@ def measure_floors(spark: SparkSession, settings: Settings, messages: int) -> di
 
 
 def _read(spark: SparkSession, settings: Settings, messages: int, decode: bool) -> None:
-    """The first `messages` records, equally many of each partition."""
-    partitions, buckets = SEGMENT_STATS.partitions, settings.stream.buckets
-    ends = {SEGMENT_STATS.name: {str(number): messages // partitions for number in range(partitions)}}
+    """About `messages` records, the first of each partition, of each the same share."""
+    buckets, there = settings.stream.buckets, partition_ends(settings.kafka_connection(), SEGMENT_STATS)
+    share = min(1.0, messages / sum(there.values()))
+    ends = {SEGMENT_STATS.name: {str(number): int(end * share) for number, end in there.items()}}
     reader = spark.read.format("kafka").options(**settings.kafka_connection().spark())
     reader = reader.options(**KAFKA_OPTIONS).option("subscribe", SEGMENT_STATS.name)
     rows = with_bucket(reader.option("endingOffsets", json.dumps(ends)).load(), buckets)

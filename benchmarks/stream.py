@@ -92,7 +92,7 @@ class Case:
 
 CASES = {
     "sustained": Case(100_000, 10, 0.1, 24, tick_seconds=60),
-    "sustained, columns": Case(100_000, 10, 0.1, 120, reporters=3, together=1_000, tick_seconds=60),
+    "sustained, columns": Case(100_000, 10, 0.1, 120, reporters=12, together=1_000, tick_seconds=60),
     "ticks": Case(100_000, 10, 0.1, 2, ticks=20),
     "10k segments": Case(1_000, 10, 0.1, 400),
     "100k segments": Case(10_000, 10, 0.1, 60),

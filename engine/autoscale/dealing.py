@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from msgspec.structs import astuple
 
 from engine.autoscale.samples import (
     AS_A_WHOLE,
@@ -37,7 +38,10 @@ from schemas.messages import MAX_CLOCK_AHEAD_MS, SegmentStats, SegmentStatsColum
 
 Decoded = BulkStats | SegmentStats | BulkColumns
 _ID = attrgetter("id")
-_RATES = tuple(attrgetter(name) for name in ("msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out"))
+_FIELDS = attrgetter("id", "msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out")
+"""Of a sample, in the order of `schemas.bulk.BulkSegment`."""
+_EXACT_IDS = 2.0**53
+"""Smaller ids are what they were after having been floats."""
 
 
 class SampleColumns:
@@ -165,12 +169,14 @@ def _of_topics(messages: Sequence[Any], places: Ints, homes: Ints) -> _Entries:
     """Messages of one topic each."""
     counts = np.fromiter((len(one.segments) for one in messages), np.int64, len(messages))
     segments = [segment for one in messages for segment in one.segments]
-    total = len(segments)
-    rates = np.empty((4, total))
-    for column, get in enumerate(_RATES):
-        rates[column] = np.fromiter(map(get, segments), np.float64, total)
-    ids = np.fromiter(map(_ID, segments), np.int64, total)
-    return _Entries([one.topic for one in messages], places, homes, counts, ids, rates)
+    # One walk over the samples, not one for each of their five fields, takes a third of the time.
+    values = astuple if all(isinstance(one, BulkStats) for one in messages) else _FIELDS
+    fields = np.fromiter(chain.from_iterable(map(values, segments)), np.float64, 5 * len(segments)).reshape(-1, 5).T
+    if len(segments) and fields[0].max() < _EXACT_IDS:
+        ids = fields[0].astype(np.int64)
+    else:
+        ids = np.fromiter(map(_ID, segments), np.int64, len(segments))
+    return _Entries([one.topic for one in messages], places, homes, counts, ids, fields[1:])
 
 
 def _of_columns(messages: Sequence[BulkColumns], places: Ints, homes: Ints, buckets: int) -> _Entries:
