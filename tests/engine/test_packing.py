@@ -100,6 +100,13 @@ def test_plain_samples_travel_as_columns_with_their_values():
     ]  # fmt: skip
 
 
+def test_segment_ids_beyond_what_a_float_tells_apart_come_out_as_they_went_in():
+    ids = [0, 2**53, 2**53 + 1, 2**63 - 1]
+    for some in (ids, ids[:1]):
+        ((_, of_kinds, *_),) = packed([stats(dict.fromkeys(some, 1.0), NOW)]).values()
+        assert [segment for _, segment, _, _ in rows_of(of_kinds["samples"])] == some
+
+
 def test_a_message_in_columns_is_counted_in_the_bucket_of_its_reporter_also_where_none_of_its_topics_is():
     names = [f"topic://acme/shop/t{number}" for number in range(20)]
     home = bucket_of(b"broker-1")
