@@ -174,8 +174,9 @@ class Traffic:
 
     def _positions(self, committed: CommittedOffsets, life: int, held: dict[int, str]) -> list[TopicPartition]:
         """Where the subscription is on each segment; 0 where it has no position."""
-        made_at, found = self.topic.made_at[life], []
+        found = []
         for segment in held.values():
+            made_at = self.topic.made_at[life]
             group, name = group_id(segment, SUBSCRIPTION, made_at), kafka_topic(segment, made_at)
             found.append(TopicPartition(name, 0, committed.of([group], name, 0).get(group, 0)))
         return found

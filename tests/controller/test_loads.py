@@ -12,6 +12,7 @@ from confluent_kafka import Producer
 from controller.loads import PAUSE_SECONDS, ReportedLoads
 from schemas.kafka_connection import KafkaConnection
 from tests.controller.conftest import NOWHERE, run_controller
+from tests.waiting import wait_until
 
 NAME = "acme/loads/t"
 PATH = f"/admin/v2/scalable/{NAME}"
@@ -42,6 +43,10 @@ def test_stats_show_the_newest_load_of_each_segment_that_was_reported_in_this_li
         report(one, ago)
     report(sample("another", 1, rate=9), key="topic://acme/loads/other")
     report(columns("broker-2", [2, 3, 4], [3.5, 4.5, -1]), 300, "broker-2")
+    # In another partition, and of a later millisecond.
+    producer.flush(10)
+    taken_at = time.time_ns() // 1_000_000
+    wait_until(lambda: time.time_ns() // 1_000_000 > taken_at)
     report(columns("broker-3", [3], [6.5], slashes="\\/"), 200, "broker-3")
     producer.flush(10)
     with run_controller(tmp_path / "layouts.db", kafka) as running:

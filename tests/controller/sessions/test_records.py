@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from types import MappingProxyType
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -86,7 +87,7 @@ def test_a_registration_needs_a_name_within_bounds(name: str) -> None:
 
 def test_a_consumer_is_told_epoch_ranges_and_the_topics_behind() -> None:
     layout = SegmentLayout.create(2, 0).split_segment(1, 1)
-    legacy = replace(layout.segments[0], legacy_topic_name="persistent://acme/shop/orders-partition-0")
+    legacy = msgspec.structs.replace(layout.segments[0], legacy_topic_name="persistent://acme/shop/orders-partition-0")
     layout = replace(layout, segments=MappingProxyType({**layout.segments, 0: legacy}))
     assignment = ConsumerAssignment.of(TOPIC, Push("a", Link(1, 0), layout.epoch, layout.active[:2]))
     assert json.loads(assignment.to_json()) == {
