@@ -31,8 +31,11 @@ def on_a_broker(work: Path, buckets: int, most: int) -> Iterator[Settings]:
 
 def bench_settings(work: Path, buckets: int, most: int) -> Settings:
     """The job's settings for a benchmark in the folder `work`; whoever wants ticks writes them."""
-    file = work / "bench.toml"
+    file, policy = work / "bench.toml", work / "policy.toml"
+    # Samples lie in Kafka for minutes before they are read: they are to be decided on all the same.
+    policy.write_text("maxLoadAgeSeconds = 86400\n")
     file.write_text(
+        f'[policy]\ncluster = "{policy}"\n'
         f'[lake]\npath = "{work}/lake"\n[stream]\ncheckpoint = "{work}/checkpoint"\nbuckets = {buckets}\n'
         f"tick_seconds = 86400\nmax_stats_per_batch = {most}\n"
         f'max_events_per_batch = 50000\n[local]\nfolder = "{work}"\n'

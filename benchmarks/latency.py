@@ -42,7 +42,7 @@ from streaming.ticks import TickWriter
 EVENTS = 500
 """Of each scenario: so many that five are beyond the 99th percentile."""
 QUICK_EVENTS = 30
-EVENT_SECONDS = 0.5
+EVENT_SECONDS = 0.25
 """Between two events, on average."""
 LOADED_TOPICS = 10_000
 SEGMENTS = 10

@@ -200,7 +200,7 @@ def _run_job(
                     raise SystemExit(str(query.exception()))
                 spent.append((time.time(), seconds_by_part(jvm)))
                 print(f"\r{taken:,} of {case.samples:,} samples …", end="", flush=True)
-                threading.Event().wait(0.5)
+                threading.Event().wait(2)
         print("\r" + " " * 60 + "\r", end="", flush=True)
         return batches_of(settings), spent
     finally:

@@ -134,6 +134,7 @@ class LakeSink:
         if row is not None:
             rare = {table.name: output.rows(table) for table in (DECISIONS, HOLDS, EVENTS, DEAD_LETTERS)}
             layouts = list(output.said(LAYOUTS))
+            row["batch_id"] = batch_id
             written = WrittenBatch(row, rare, decided_at, operator_seconds, self._commit_seconds, layouts)
             self._tell(written, batch_id)
 
