@@ -10,6 +10,8 @@ Stage: a `MetadataStore`. How the promises of the interface are kept with what Z
   counter is where it was before the read. The counter only rises, so nothing was made there meanwhile. When the
   multi fails because something moved, all is read and judged again: someone else got a commit through.
 - Under the given root, `/tree` has the nodes and `/made` the counters.
+
+Longer than other files: reads, commits and watches judge nodes by the same versions and counters.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The executor at work on a real lake and a real controller."""
+"""The executor at work on a real lake and a real controller.
+
+Longer than other files: each test is one way in which applying a decision can go, on the same fixtures.
+"""
 
 from __future__ import annotations
 

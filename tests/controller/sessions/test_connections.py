@@ -1,4 +1,7 @@
-"""Consumer sessions at a real controller: assignments pushed, lost connections, goodbyes, restarts, draining."""
+"""Consumer sessions at a real controller: assignments pushed, lost connections, goodbyes, restarts, draining.
+
+Longer than other files: all tests speak as the same client, with the same way to start a controller, made here.
+"""
 
 from __future__ import annotations
 

@@ -88,7 +88,8 @@ def test_while_something_is_read_looks_stay_close_and_end_with_the_last_message(
         scene.looks.changed(KEY)
         await scene.until(lambda: scene.number == 20)
         assert scene.delays == [1] * 19
-        await asyncio.sleep(0.01)
+        # Without a plan nothing looks again.
+        await scene.until(lambda: KEY not in scene.looks._plans)
         assert scene.number == 20
 
     run(test, monkeypatch)
