@@ -9,8 +9,8 @@ connection and stays until it is unregistered by REST.
 What others change is not followed event by event: after any change of members or layout, a coordinator is brought to
 what the store holds.
 
-Longer than other files: one table of coordinators and a lock for each of them belong to all of its steps, and a step that lived
-elsewhere would have to be told of both.
+Longer than other files: one table of coordinators and a lock for each of them belong to all of its steps, and a step
+that lived elsewhere would have to be told of both.
 """
 
 from __future__ import annotations
