@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 from confluent_kafka import KafkaException
 
@@ -75,16 +76,21 @@ class TickWriter(threading.Thread):
 
     def __init__(self, kafka: KafkaConnection, tick_seconds: float, wall: Clock = wall_ms) -> None:
         super().__init__(name="ticks", daemon=True)
-        self._producer = LastingProducer(kafka.librdkafka({
+        self._configuration = kafka.librdkafka({
             "enable.idempotence": True, "linger.ms": 0, "log_level": 3,
             "message.timeout.ms": int(max(tick_seconds, 5) * 1000),
-        }))  # fmt: skip
+        })  # fmt: skip
         self._tick_ms, self._wall = int(tick_seconds * 1000), wall
         self._asked: list[tuple[int, int, str]] = []
         """When each is due by the steady clock, its instant by the wall clock, and its topic."""
         self._known: set[tuple[int, str]] = set()
         self._changed = threading.Condition()
         self._stopped = False
+
+    @cached_property
+    def _producer(self) -> LastingProducer:
+        """Made with the first tick: a job that refuses to start has no business with Kafka, and says nothing of it."""
+        return LastingProducer(self._configuration)
 
     def ask(self, topic: str, at: int) -> None:
         """Asks for an evaluation of one topic at `at`, milliseconds; asking again for the same is harmless."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
+import selectors
 import signal
 import socket
 import subprocess
@@ -70,19 +70,21 @@ class Link:
                 return
 
     def _pass(self, client: socket.socket, server: socket.socket) -> None:
-        other = {client: server, server: client}
         silent = False
-        while not self._closed.is_set():
-            ready, _, _ = select.select([client, server], [], [], _LOOK_S)
-            if silent and not self._cut.is_set():
-                return
-            silent = silent or self._cut.is_set()
-            for one in ready:
-                data = one.recv(_CHUNK)
-                if not data:
+        with selectors.DefaultSelector() as waiting:
+            waiting.register(client, selectors.EVENT_READ, (client, server))
+            waiting.register(server, selectors.EVENT_READ, (server, client))
+            while not self._closed.is_set():
+                ready = [key.data for key, _ in waiting.select(_LOOK_S)]
+                if silent and not self._cut.is_set():
                     return
-                if not silent:
-                    other[one].sendall(data)
+                silent = silent or self._cut.is_set()
+                for source, target in ready:
+                    data = source.recv(_CHUNK)
+                    if not data:
+                        return
+                    if not silent:
+                        target.sendall(data)
 
 
 class Links:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import select
+import selectors
 import socket
 import time
 from collections.abc import Iterator, Sequence
@@ -44,8 +44,7 @@ def said(connection: socket.socket, every_s: float | None = None, byte: bytes = 
     began, found = time.monotonic(), b""
     with connection:
         while time.monotonic() - began < LATE_S:
-            readable, _, _ = select.select([connection], [], [], every_s or LATE_S)
-            if readable:
+            if _is_readable(connection, every_s or LATE_S):
                 try:
                     data = connection.recv(65_536)
                 except ConnectionResetError:
@@ -192,10 +191,15 @@ def _are_closed(connections: Sequence[socket.socket], at_least: int) -> bool:
     return sum(map(_is_closed, connections)) >= at_least
 
 
+def _is_readable(connection: socket.socket, seconds: float) -> bool:
+    with selectors.DefaultSelector() as waiting:
+        waiting.register(connection, selectors.EVENT_READ)
+        return bool(waiting.select(seconds))
+
+
 def _is_closed(connection: socket.socket) -> bool:
-    readable, _, _ = select.select([connection], [], [], 0)
     try:
-        return bool(readable) and connection.recv(1, socket.MSG_PEEK) == b""
+        return _is_readable(connection, 0) and connection.recv(1, socket.MSG_PEEK) == b""
     except OSError:
         return True
 
