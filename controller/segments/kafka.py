@@ -191,6 +191,8 @@ class KafkaSegments(SegmentStore):
             except KafkaException as error:
                 if code_of(error) not in NO_TOPIC:
                     raise
+            # The broker that is asked next may hear of it a moment later.
+            self._kafka.until(lambda: self._topic(segment) is None)
             # Consumers that are still there: their positions went with the topic, their groups go with them.
             self._positions.delete(segment, self._positions.named(segment), NO_GROUP | GROUP_IN_USE)
 

@@ -24,6 +24,7 @@ from controller.node import Node, NodeSettings
 from controller.outbox.entries import Outbox
 from controller.publishing.publisher import Publisher
 from controller.segments.base import SegmentStore
+from controller.segments.kafka import KafkaSegments
 from controller.segments.no_segments import NoSegments
 from controller.server import ControllerServer, connection_counts, http_config
 from controller.service import ScalableTopicService
@@ -158,6 +159,12 @@ def run_controller(
 def kafka(broker: EmbeddedBroker) -> str:
     """`host:port` of a real broker with the three topics."""
     return broker.bootstrap
+
+
+@pytest.fixture(scope="session")
+def kafka_segments(kafka: str) -> KafkaSegments:
+    """One store for all tests, as a process has one: it keeps connections. Each test takes topics of its own."""
+    return KafkaSegments(KafkaConnection(kafka))
 
 
 @pytest.fixture(scope="session")

@@ -71,11 +71,11 @@ def start(zookeeper: EmbeddedZooKeeper) -> Iterator[Callable[..., Node]]:
 
 @pytest.mark.parametrize("gate", GATES)
 def test_a_leader_frozen_in_an_earlier_life_of_a_topic_touches_no_segment_of_the_next(
-    gate: str, kafka: str, gated: Gated, start: Callable[..., Node]
+    gate: str, kafka: str, kafka_segments: KafkaSegments, gated: Gated, start: Callable[..., Node]
 ) -> None:
     name = f"acme/lives/{gate.replace('_', '-')}"
     topic = f"topic://{name}"
-    old, new = start("http://127.0.0.1:1", gated), start("http://127.0.0.1:2", KafkaSegments(KafkaConnection(kafka)))
+    old, new = start("http://127.0.0.1:1", gated), start("http://127.0.0.1:2", kafka_segments)
     if gate != "create":
         old.service.create_topic(topic, 1, {})
         old.registry.create_subscription(topic, "s", "STREAM")
@@ -129,10 +129,10 @@ def _until_refused(work: Callable[[], None]) -> None:
 
 
 def test_everything_that_is_said_of_a_topic_names_its_life_and_the_next_is_later(
-    kafka: str, start: Callable[..., Node]
+    kafka: str, kafka_segments: KafkaSegments, start: Callable[..., Node]
 ) -> None:
     topic, clock, lives = "topic://acme/lives/said", Clock(), []
-    node = start("http://127.0.0.1:1", KafkaSegments(KafkaConnection(kafka)), clock)
+    node = start("http://127.0.0.1:1", kafka_segments, clock)
     for _ in range(2):
         node.service.create_topic(topic, 1, {})
         lives.append(node.store.created_at(topic))
@@ -154,10 +154,10 @@ def test_everything_that_is_said_of_a_topic_names_its_life_and_the_next_is_later
 
 
 def test_the_segments_of_an_older_release_are_split_read_and_deleted_under_the_names_that_they_have(
-    kafka: str, start: Callable[..., Node]
+    kafka: str, kafka_segments: KafkaSegments, start: Callable[..., Node]
 ) -> None:
     topic, name = "topic://acme/lives/older", "acme/lives/older"
-    node = start("http://127.0.0.1:1", KafkaSegments(KafkaConnection(kafka)))
+    node = start("http://127.0.0.1:1", kafka_segments)
     node.service.create_topic(topic, 1, {})
     stored = node.store.existing_topic(topic)
     segment = f"segment://{name}/0000-ffff-0"

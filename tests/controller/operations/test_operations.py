@@ -140,9 +140,9 @@ def check_nothing_lost(client: httpx.Client, segments: KafkaSegments, parent: st
 @pytest.mark.broker
 @pytest.mark.parametrize("point", ["terminate-parent", "update-layout", "published"])
 def test_stopped_in_a_split_on_kafka_no_message_and_no_subscription_is_lost(
-    point: str, kafka: str, tmp_path: Path
+    point: str, kafka: str, kafka_segments: KafkaSegments, tmp_path: Path
 ) -> None:
-    segments = KafkaSegments(KafkaConnection(kafka))
+    segments = kafka_segments
     with node_on(tmp_path / "before.db", segments) as node:
         node.service.create_topic(TOPIC, 1, {})
         node.registry.create_subscription(TOPIC, "billing", "STREAM")
@@ -154,9 +154,10 @@ def test_stopped_in_a_split_on_kafka_no_message_and_no_subscription_is_lost(
 
 
 @pytest.mark.broker
-def test_killed_in_a_split_on_kafka_no_message_and_no_subscription_is_lost(kafka: str, tmp_path: Path) -> None:
-    service = ControllerProcess(tmp_path, "kafka", kafka)
-    segments = KafkaSegments(KafkaConnection(kafka))
+def test_killed_in_a_split_on_kafka_no_message_and_no_subscription_is_lost(
+    kafka: str, kafka_segments: KafkaSegments, tmp_path: Path
+) -> None:
+    service, segments = ControllerProcess(tmp_path, "kafka", kafka), kafka_segments
     with service.life() as (client, _):
         assert client.put(PATH).status_code == 204
         assert client.put(f"{PATH}/subscriptions/billing").status_code == 204

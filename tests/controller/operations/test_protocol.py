@@ -20,7 +20,6 @@ from controller.segments.kafka import KafkaSegments
 from controller.segments.no_segments import NoSegments
 from decisions.topic.layout import LayoutArgumentError, SegmentLayout
 from decisions.topic.segment import segment_topic
-from schemas.kafka_connection import KafkaConnection
 from schemas.messages import LayoutEvent, parse_message
 from schemas.metadata import AutoScalePolicyOverride, HashRange
 from tests.controller.operations.operating import Deadly, FileJournal, RecordingLayouts, resume_until
@@ -129,9 +128,8 @@ def store(tmp_path: Path) -> Iterator[OwnedStore]:
 
 
 @pytest.fixture(scope="session")
-def segments(kafka: str) -> KafkaSegments:
-    """One store of segments for all tests."""
-    return KafkaSegments(KafkaConnection(kafka))
+def segments(kafka_segments: KafkaSegments) -> KafkaSegments:
+    return kafka_segments
 
 
 @pytest.fixture

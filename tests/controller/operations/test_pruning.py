@@ -16,7 +16,6 @@ from controller.operations import pruning
 from controller.segments.kafka import KafkaSegments
 from controller.segments.kafka_names import group_id
 from controller.segments.no_segments import NoSegments
-from schemas.kafka_connection import KafkaConnection
 from tests.controller.conftest import LIFE, run_controller
 from tests.controller.operations.test_operations import in_kafka, node_on
 from tests.controller.processes import ControllerProcess
@@ -33,9 +32,9 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def node(kafka: str, name: str, tmp_path: Path) -> Iterator[Node]:
+def node(kafka: str, kafka_segments: KafkaSegments, name: str, tmp_path: Path) -> Iterator[Node]:
     """A topic whose first segment is sealed, with three messages for the subscription `billing`; no retention."""
-    with node_on(tmp_path / "layouts.db", KafkaSegments(KafkaConnection(kafka)), retention_seconds=0) as one:
+    with node_on(tmp_path / "layouts.db", kafka_segments, retention_seconds=0) as one:
         one.service.create_topic(f"topic://{name}", 1, {})
         one.registry.create_subscription(f"topic://{name}", "billing", "STREAM")
         write(kafka, f"segment://{name}/0000-ffff-0", [b"a", b"b", b"c"], life=LIFE)
@@ -88,7 +87,7 @@ def test_what_a_subscription_is_known_to_have_read_it_does_not_get_again(kafka: 
 
 @pytest.mark.broker
 def test_killed_between_a_registration_and_its_positions_no_unread_message_is_pruned(
-    kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kafka: str, kafka_segments: KafkaSegments, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pruning, "DELAY_SECONDS", 0.05)
     path, segment = "/admin/v2/scalable/acme/pruning/killed", "segment://acme/pruning/killed/0000-ffff-0"
@@ -99,10 +98,11 @@ def test_killed_between_a_registration_and_its_positions_no_unread_message_is_pr
         with pytest.raises(httpx.TransportError):
             client.put(f"{path}/subscriptions/billing")
         assert process.wait(30) == -signal.SIGKILL
-    root = KafkaSegments(KafkaConnection(kafka))
-    segments = root.of_life(life)
+    segments = kafka_segments.of_life(life)
     assert segments.subscriptions(segment) == []
-    with run_controller(tmp_path / "layouts.db", segments=root, retention_seconds=0, prune_seconds=0.05) as running:
+    with run_controller(
+        tmp_path / "layouts.db", segments=kafka_segments, retention_seconds=0, prune_seconds=0.05
+    ) as running:
         running.clock.now = life
         assert running.client.post(f"{path}/split/0").status_code == 204
         wait_until(lambda: segments.subscriptions(segment) == ["billing"], 30)

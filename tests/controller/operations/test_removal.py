@@ -17,7 +17,6 @@ from controller.node import Node
 from controller.segments.base import SegmentStoreError
 from controller.segments.kafka import KafkaSegments
 from controller.segments.no_segments import NoSegments
-from schemas.kafka_connection import KafkaConnection
 from schemas.messages import ConsumerEvent, LayoutEvent
 from tests.controller.conftest import RunningController, run_controller
 from tests.controller.operations.crash_points import DELETE_POINTS, PRUNE_POINTS, Crash, crash_at
@@ -52,9 +51,9 @@ def leftovers(node: Node) -> list[str]:
 @pytest.mark.broker
 @pytest.mark.parametrize("point", DELETE_POINTS)
 def test_a_deletion_stopped_anywhere_is_ended_by_the_next_leader_and_announced_once(
-    point: str, kafka: str, tmp_path: Path
+    point: str, kafka: str, kafka_segments: KafkaSegments, tmp_path: Path
 ) -> None:
-    segments = KafkaSegments(KafkaConnection(kafka))
+    segments = kafka_segments
     with node_on(tmp_path / "before.db", segments) as node:
         node.service.create_topic(TOPIC, 2, {})
         node.service.split_segment(TOPIC, 0)
@@ -94,9 +93,9 @@ def test_a_deletion_killed_with_9_is_ended_after_the_start_though_nobody_asks(ka
 @pytest.mark.broker
 @pytest.mark.parametrize("point", PRUNE_POINTS)
 def test_a_pruning_stopped_anywhere_leaves_no_segment_and_is_announced_once(
-    point: str, kafka: str, tmp_path: Path
+    point: str, kafka: str, kafka_segments: KafkaSegments, tmp_path: Path
 ) -> None:
-    segments = KafkaSegments(KafkaConnection(kafka))
+    segments = kafka_segments
     with node_on(tmp_path / "before.db", segments, retention_seconds=0) as node:
         node.service.create_topic(TOPIC, 1, {})
         node.service.split_segment(TOPIC, 0)

@@ -10,7 +10,6 @@ from confluent_kafka import Producer
 from controller.segments.kafka import KafkaSegments
 from controller.segments.kafka_names import kafka_topic
 from lab.setup import ensure_admin_client
-from schemas.kafka_connection import KafkaConnection
 from schemas.settings import load_settings
 from tests.controller.conftest import LIFE, NOWHERE, RunningController, run_controller
 from tests.controller.rest.java_admin import JavaAdmin
@@ -21,8 +20,8 @@ NEW = "/admin/v2/segments/acme/segrest/t/8000-ffff-7"
 
 
 @pytest.fixture(scope="module")
-def segments(kafka: str) -> KafkaSegments:
-    return KafkaSegments(KafkaConnection(kafka)).of_life(LIFE)
+def segments(kafka_segments: KafkaSegments) -> KafkaSegments:
+    return kafka_segments.of_life(LIFE)
 
 
 @pytest.fixture(scope="module")

@@ -86,9 +86,11 @@ def test_at_a_closed_port_nothing_is_known_and_nobody_is_held_up() -> None:
 
 
 @pytest.mark.broker
-def test_watchers_and_stats_are_told_the_brokers_that_lead_the_partitions(kafka: str, tmp_path: Path) -> None:
+def test_watchers_and_stats_are_told_the_brokers_that_lead_the_partitions(
+    kafka: str, kafka_segments: KafkaSegments, tmp_path: Path
+) -> None:
     port = kafka.rpartition(":")[2]
-    with run_controller(tmp_path / "layouts.db", segments=KafkaSegments(KafkaConnection(kafka))) as running:
+    with run_controller(tmp_path / "layouts.db", segments=kafka_segments) as running:
         assert running.client.put(f"{PATH}?numInitialSegments=2").status_code == 204
         try:
             with events(f"{running.url}{PATH}/watch") as stream:

@@ -39,9 +39,8 @@ REFUSALS = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_TIMESTAMP}
 
 
 @pytest.fixture(scope="session")
-def segments(kafka: str) -> KafkaSegments:
-    """One store for all tests; each test takes topics of its own."""
-    return KafkaSegments(KafkaConnection(kafka))
+def segments(kafka_segments: KafkaSegments) -> KafkaSegments:
+    return kafka_segments
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ from websockets.sync.client import ClientConnection, connect
 from controller.segments.kafka import KafkaSegments
 from controller.segments.kafka_names import group_id, kafka_topic
 from controller.segments.no_segments import NoSegments
-from schemas.kafka_connection import KafkaConnection
 from schemas.messages import ConsumerEvent
 from tests.controller.conftest import LIFE, RunningController, run_controller
 from tests.controller.processes import ControllerProcess
@@ -301,9 +300,9 @@ def test_what_an_earlier_subscription_of_the_name_has_read_does_not_count_for_th
 
 @pytest.mark.broker
 def test_on_kafka_children_are_handed_out_when_the_group_has_committed_the_end_of_their_parent(
-    kafka: str, tmp_path: Path
+    kafka: str, kafka_segments: KafkaSegments, tmp_path: Path
 ) -> None:
-    with controller(tmp_path, segments=KafkaSegments(KafkaConnection(kafka))) as running, client(running) as one:
+    with controller(tmp_path, segments=kafka_segments) as running, client(running) as one:
         assert running.client.put(PATH).status_code == 204
         one.register(1, "a")
         assert one.assigned() == (1, [0])

@@ -37,8 +37,8 @@ VALUES = [b"a", b"b", b"c", b"d"]
 
 
 @pytest.fixture(scope="module")
-def segments(kafka: str) -> KafkaSegments:
-    return KafkaSegments(KafkaConnection(kafka)).of_life(LIFE)
+def segments(kafka_segments: KafkaSegments) -> KafkaSegments:
+    return kafka_segments.of_life(LIFE)
 
 
 @pytest.fixture
