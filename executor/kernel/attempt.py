@@ -22,6 +22,7 @@ from executor.kernel.family import (
     Gone,
     NoAnswer,
     Seen,
+    Superseded,
     Verdict,
 )
 from schemas.messages import OutcomeStatus
@@ -38,11 +39,12 @@ class Standing:
     refusals: int = 0
     """Refused calls of this process."""
     absences: int = 0
-    """Looks in a row of this process that did not find the subject."""
+    """Looks in a row of this process that did not find the subject, or not the effect that a call may have had."""
 
 
 ABSENCES = 2
-"""So many looks in a row must not find a subject, with a delay between them, before it is gone."""
+"""So many looks in a row must not find a subject, with a delay between them, before it is gone; or no effect of a call
+on a subject that has changed, before somebody else has changed it: a copy that lags shows the one without the other."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,8 @@ class TryAgain:
     reason: str
     seen: Seen | None = None
     slowly: bool = False
+    confirms: bool = False
+    """One more look, after a delay, confirms or corrects what this one has shown: no time is too late for that."""
 
 
 Result = Ended | TryAgain
@@ -73,12 +77,13 @@ def try_once(
     decision: Decision, standing: Standing, actor: Actor[Any, Any], may_call: Callable[[], bool]
 ) -> tuple[Result, Standing]:
     """Advances one decision by at most one call. `may_call` is asked right before it."""
-    before = _look(actor, decision, may_have_called=standing.open_end or standing.calls > 0)
+    may_have_called = standing.open_end or standing.calls > 0
+    before = _look(actor, decision, may_have_called)
     if isinstance(before, NoAnswer):
         return TryAgain(before.reason, slowly=before.denied), standing
-    standing = _counted(standing, before)
+    standing = _counted(standing, before, may_have_called)
     if not isinstance(before.verdict, Act):
-        return _settled(before, standing), standing
+        return _settled(before, standing, may_have_called), standing
     if not may_call():
         return TryAgain("the executor stops", before.seen), standing
 
@@ -88,9 +93,9 @@ def try_once(
     after = _look(actor, decision, may_have_called=True)
     if isinstance(after, NoAnswer):
         return TryAgain(_joined(answer, after.reason), slowly=after.denied), unsure
-    called, unsure = _counted(called, after), _counted(unsure, after)
+    called, unsure = _counted(called, after, unsure.open_end), _counted(unsure, after, unsure.open_end)
     if not isinstance(after.verdict, Act):
-        result = _settled(after, called, answer)
+        result = _settled(after, called, unsure.open_end, answer)
         return result, called if isinstance(result, Ended) else unsure
     if isinstance(answer, CallRefused):
         # An earlier call may show only now, if the look was answered by a copy that lags; and so may the subject, if
@@ -108,14 +113,14 @@ def observe_once(decision: Decision, standing: Standing, actor: Actor[Any, Any])
     now = _look(actor, decision, may_have_called=standing.open_end)
     if isinstance(now, NoAnswer):
         return TryAgain(now.reason, slowly=now.denied), standing
-    standing = _counted(standing, now)
+    standing = _counted(standing, now, may_have_called=False)
     if isinstance(now.verdict, Act):
         return Ended("observed", now.seen, would=str(decision)), standing
     if isinstance(now.verdict, Applied):
         # Begun by an executor in mode act: its real end counts more than a hypothetical one.
-        return _settled(now, standing), standing
+        return _settled(now, standing, standing.open_end), standing
     if isinstance(now.verdict, Gone) and standing.absences < ABSENCES:
-        return TryAgain(now.verdict.why, now.seen), standing
+        return TryAgain(now.verdict.why, now.seen, confirms=True), standing
     return Ended("observed", now.seen, now.verdict.why, would="nothing: superseded"), standing
 
 
@@ -132,20 +137,25 @@ def _look(actor: Actor[Any, Any], decision: Decision, may_have_called: bool) -> 
     return _Look(actor.judge(decision, live, may_have_called), actor.describe(decision, live))
 
 
-def _counted(standing: Standing, look: _Look) -> Standing:
+def _counted(standing: Standing, look: _Look, may_have_called: bool) -> Standing:
     """With the absences up to this look."""
-    return replace(standing, absences=standing.absences + 1 if isinstance(look.verdict, Gone) else 0)
+    return replace(standing, absences=standing.absences + 1 if _is_absence(look, may_have_called) else 0)
 
 
-def _settled(look: _Look, standing: Standing, answer: Answer | None = None) -> Result:
+def _is_absence(look: _Look, may_have_called: bool) -> bool:
+    """Whether a copy that lags may show this although it is not so."""
+    return isinstance(look.verdict, Gone) or (may_have_called and isinstance(look.verdict, Superseded))
+
+
+def _settled(look: _Look, standing: Standing, may_have_called: bool, answer: Answer | None = None) -> Result:
     """The end of a decision on which nothing is left to do, as far as that is certain."""
     verdict = look.verdict
     if isinstance(verdict, Applied):
         return Ended("applied", look.seen)
     assert not isinstance(verdict, Act)
     why = _joined(answer, verdict.why)
-    if isinstance(verdict, Gone) and standing.absences < ABSENCES:
-        return TryAgain(why, look.seen)
+    if _is_absence(look, may_have_called) and standing.absences < ABSENCES:
+        return TryAgain(why, look.seen, confirms=True)
     return Ended("superseded", look.seen, why)
 
 

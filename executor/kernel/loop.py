@@ -193,7 +193,7 @@ class Executor:
         if isinstance(result, TryAgain):
             work.failures += 1
             waited = (self._clock() - work.begun_at).total_seconds() if work.begun_at else 0.0
-            if waited >= self._settings.give_up_seconds:
+            if waited >= self._settings.give_up_seconds and not result.confirms:
                 step = Ended("failed", result.seen, f"given up after {waited:.0f} s: {result.reason}")
             else:
                 level = logging.WARNING if work.failures == 1 else logging.DEBUG
@@ -321,7 +321,7 @@ class Executor:
 
     def _retry_later(self, work: _Work, step: TryAgain) -> None:
         delay = self._backoff.slowly() if step.slowly else self._backoff.after(work.failures)
-        if work.begun_at is not None:
+        if work.begun_at is not None and not step.confirms:
             left = self._settings.give_up_seconds - (self._clock() - work.begun_at).total_seconds()
             delay = min(delay, max(0.0, left))
         heapq.heappush(self._later, (time.monotonic() + delay, next(self._numbers), work))

@@ -67,6 +67,7 @@ class Gate:
         self._client = httpx.Client(base_url=upstream, timeout=30)
         self._faults: dict[str, deque[Fault]] = defaultdict(deque)
         self._always: list[tuple[str, Callable[[str], bool], Fault]] = []
+        self._before: dict[str, Callable[[], object]] = {}
         self.requests: list[Request] = []
         self.released = threading.Event()
         gate = self
@@ -95,6 +96,10 @@ class Gate:
     def on(self, method: str, *faults: Fault) -> None:
         """The next requests of this method meet these faults, one each."""
         self._faults[method].extend(faults)
+
+    def before_next(self, method: str, happens: Callable[[], object]) -> None:
+        """What happens at the server right before the next request of this method reaches it."""
+        self._before[method] = happens
 
     def always(self, method: str, fault: Fault, path: Callable[[str], bool] = lambda _: True) -> None:
         """Every request of this method to such a path meets this fault."""
@@ -126,6 +131,7 @@ class Gate:
         sent = handler.rfile.read(int(handler.headers.get("content-length", 0)))
         headers = {name.lower(): value for name, value in handler.headers.items()}
         self.requests.append(Request(handler.command, handler.path, headers))
+        self._before.pop(handler.command, lambda: None)()
         fault = self._fault(handler.command, handler.path)
         status, body = fault.answer or (0, "")
         if fault.reaches:

@@ -21,7 +21,7 @@ from lake.tables import table_path
 from schemas.tables import DECISIONS
 from tests.executor import orders
 from tests.executor.conftest import Clock, House
-from tests.executor.gate import HANGS, HANGS_AFTER, ILLEGAL_ARGUMENT, LOST_AFTER, LOST_BEFORE, answers
+from tests.executor.gate import HANGS, HANGS_AFTER, ILLEGAL_ARGUMENT, LOST_AFTER, LOST_BEFORE, Fault, answers
 from tests.waiting import wait_until
 
 
@@ -196,6 +196,26 @@ def test_a_refusal_after_a_lost_answer_is_believed_only_when_it_is_repeated(hous
         house.commit(split)
         assert house.end(split)["status"] == "applied"
     assert house.layout(topic).epoch == 1
+
+
+@pytest.mark.parametrize("call", [Fault(), LOST_AFTER])
+def test_a_call_that_a_lagging_look_does_not_show_on_a_changed_layout_is_applied_all_the_same(
+    house: House, call: Fault
+):
+    topic = house.create("orders", 2)
+    split = house.decide(topic, 0)
+
+    def change_by_hand_and_lag() -> None:
+        house.post(topic, "split/1")
+        stale = house.controller.client.get(f"/admin/v2/scalable/{house.namespace}/orders").text
+        house.gate.on("GET", answers(200, stale))
+
+    house.gate.before_next("POST", change_by_hand_and_lag)
+    house.gate.on("POST", call)
+    with house.running():
+        house.commit(split)
+        assert house.end(split)["status"] == "applied"
+    assert (house.gate.count("POST"), house.layout(topic).epoch) == (1, 2)
 
 
 def test_an_accepted_call_that_does_not_show_yet_is_waited_for(house: House):

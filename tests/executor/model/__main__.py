@@ -1,0 +1,129 @@
+"""`python -m tests.executor.model > docs/executor-protocol.md`: explores the larger bounds and prints the record."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+from tests.executor.model.explore import Explored, explore
+from tests.executor.model.rules import Rules
+
+BOUNDS = (Rules(faults=3), Rules(faults=2, decisions=2))
+"""What is proven on record; the tests explore smaller ones."""
+
+PROTECTIONS = {
+    "fenced": "the fence and the look at the lease before each call",
+    "intents": "the durable intent",
+    "lineage": "the judgement by lineage (an executor believes its memory and the call's answer)",
+    "margin": "the margin: a call may be begun up to the end of the lease",
+    "waits": "the wait of who takes over",
+}
+ASSUMPTIONS = {
+    "frozen_in_between": "a process is frozen between the look at its lease and the first byte of the call",
+    "late": "the server carries out a call after the caller has given it up",
+    "anew": "somebody makes the topic anew between the look and the call, or a copy lags over that",
+}
+RULES = {
+    "without a durable intent": "no effect without a durable intent",
+    "applied twice": "no decision applied twice",
+    "ends twice": "no decision ends twice",
+    "lost its lease": "no call without the lease",
+    "two executors": "no two executors with a call out for one topic",
+    "for a decision that has ended": "no call for a decision that has ended",
+    "though it was applied": "who ends as superseded or rejected was not applied before",
+    "that has ended as": "nor after",
+    "without an effect": "who ends as applied was",
+    "made anew since": "no effect on another life of the topic",
+}
+
+HEAD = """\
+# The executor's protocol, checked exhaustively
+
+A model of how one decision becomes at most one change of a layout, whatever fails: `tests/executor/model/`. The world
+is small: one topic, two executors that take over from each other, a job that decides, a server, and somebody who splits
+by hand or makes the topic anew. A fault is one of: kill -9, a freeze (SIGSTOP), a lease that runs out in the hands of a
+living process, a lost call, a lost answer, a refusal, a look without an answer, a look at a copy that lags, a change by
+hand, a brake, the end of `give_up_seconds`. Every order of steps with up to so many faults is explored, breadth first.
+This page is generated: `python -m tests.executor.model > docs/executor-protocol.md`.
+
+What must hold, in each state:
+"""
+
+MIDDLE = """
+And in the end: from each state, with nothing more failing, every decision ends and the job hears of it (steps that
+stay possible are taken at last).
+"""
+
+
+def main() -> None:
+    """Prints the page."""
+    print(HEAD)
+    print("\n".join(f"- {rule}" for rule in RULES.values()))
+    print(MIDDLE)
+    print("| decisions | faults | states | steps | longest way | seconds of one core | |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for rules in BOUNDS:
+        found = explore(rules)
+        figures = f"{found.states:,} | {found.transitions:,} | {found.depth} | {found.seconds:.0f}"
+        print(f"| {rules.decisions} | {rules.faults} | {figures} | {_verdict(found)} |")
+        _say(rules)
+    print(PROTECTED)
+    for name, what in PROTECTIONS.items():
+        print(f"\nWithout {what}:\n\n```\n{_counterexample(replace(Rules(), **{name: False}))}\n```")
+        _say(name)
+    print(ASSUMED)
+    print(f"| rule | {' | '.join(ASSUMPTIONS.values())} |\n| --- |{' --- |' * len(ASSUMPTIONS)}")
+    for words, rule in RULES.items():
+        cells = []
+        for name in ASSUMPTIONS:
+            found = explore(replace(Rules(faults=WILD), **{name: True}), liveness=False, seek=words)
+            cells.append("broken" if found.counterexample else "holds")
+            _say((name, words))
+        print(f"| {rule} | {' | '.join(cells)} |")
+    for name, what in ASSUMPTIONS.items():
+        print(f"\nWhen {what}, for instance:\n\n```\n{_counterexample(replace(Rules(), **{name: True}))}\n```")
+    print(TAIL, end="")
+
+
+WILD = 2
+"""Faults beside that what is assumed does not hold."""
+
+PROTECTED = """
+## Without a protection
+
+What each of them is for: the shortest history that breaks a rule without it, as the model finds it."""
+
+ASSUMED = f"""
+## Without an assumption
+
+The rules hold as long as three things do not happen, which no executor can rule out by itself. What is left if one does
+(one decision, {WILD} faults):
+"""
+
+TAIL = """
+What stands against the three. The window of the first is some instructions wide, after a look at the steady clock, and
+a server refuses to split or merge what is sealed already: even then no segment is split twice. Against the second,
+whoever takes over waits for the whole lease, of which a call's time-out is a part. The third takes a topic of the same
+name with the same segments, and a race of milliseconds.
+"""
+
+
+def _counterexample(rules: Rules) -> str:
+    """The one with the fewest faults."""
+    for faults in range(4):
+        found = explore(replace(rules, faults=faults))
+        if found.counterexample or found.stuck:
+            return str(found.counterexample or found.stuck)
+    return "none"
+
+
+def _verdict(found: Explored) -> str:
+    return "holds" if found.counterexample is None and found.stuck is None else "BROKEN"
+
+
+def _say(what: object) -> None:
+    print(f"explored {what}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""Which protections the protocol has, and what the world around it may do. Without changes: the protocol as it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Rules:
+    """A protocol and its world."""
+
+    faults: int = 3
+    """How many faults there may be in one history: each crash, freeze, lost message, stale look, … is one."""
+    decisions: int = 1
+    """How many decisions the job takes at most, one after the other."""
+
+    fenced: bool = True
+    """A commit of an executor that was overtaken fails, and a call is made only while the lease holds."""
+    intents: bool = True
+    """An intent is durable before the call."""
+    lineage: bool = True
+    """Effect is read off the layout; without: an executor believes its memory and the answer of the call."""
+    margin: bool = True
+    """A call is begun only if it ends within the lease, come what may."""
+    waits: bool = True
+    """Who takes over waits until the lease has run out."""
+
+    frozen_in_between: bool = False
+    """An executor may be frozen between the look at its lease and the first byte of the call."""
+    late: bool = False
+    """The server may carry out a call after the caller has given it up."""
+    anew: bool = False
+    """Somebody may delete the topic and make it anew between a look and the call, or a copy may lag over that."""

@@ -1,0 +1,46 @@
+"""The model of the executor's protocol: its rules hold in every state; each protection is missed when it is gone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.executor.model.explore import explore
+from tests.executor.model.rules import Rules
+
+
+@pytest.mark.parametrize(("faults", "decisions", "states"), [(2, 1, 30_000), (1, 2, 4_000)])
+def test_every_rule_holds_and_every_decision_ends_in_all_orders_of_steps(faults: int, decisions: int, states: int):
+    found = explore(Rules(faults=faults, decisions=decisions))
+    assert found.counterexample is None, f"\n{found.counterexample}"
+    assert found.stuck is None, f"\n{found.stuck}"
+    assert found.states >= states
+
+
+PLANTED = {
+    "fenced": "a call is made by an executor that has lost its lease",
+    "intents": "a call takes effect without a durable intent",
+    "lineage": "a decision ends as rejected though it was applied",
+    "margin": "two executors have a call out for one topic",
+    "waits": "two executors have a call out for one topic",
+}
+
+
+@pytest.mark.parametrize(("protection", "broken"), PLANTED.items())
+def test_without_a_protection_a_short_history_breaks_a_rule(protection: str, broken: str):
+    rules = replace(Rules(), **{protection: False})
+    explored = (explore(replace(rules, faults=faults), liveness=False, seek=broken) for faults in range(3))
+    found = next(one.counterexample for one in explored if one.counterexample)
+    print(found)
+    assert found.broken == broken
+    assert "A      take the lease" in str(found).splitlines()[1]
+    assert len(found.trace) < 30
+
+
+@pytest.mark.parametrize("assumption", ["frozen_in_between", "late", "anew"])
+def test_a_rule_that_rests_on_an_assumption_is_broken_without_it_and_what_matters_most_is_not(assumption: str):
+    rules = replace(Rules(faults=2), **{assumption: True})
+    assert explore(rules).counterexample is not None
+    for words in ("without a durable intent", "ends twice", "without an effect"):
+        assert explore(replace(rules, faults=1), liveness=False, seek=words).counterexample is None
