@@ -144,7 +144,11 @@ def _spark_conf(settings: Settings) -> Iterator[Finding]:
 
 
 def _jars(settings: Settings) -> Iterator[Finding]:
-    for name in ("spark", "kafka", "zookeeper"):
+    wanted = ["spark", "kafka", "zookeeper"]
+    if (settings.path(settings.local.jars) / "pulsar").is_dir():
+        # Fetched only when somebody asks for them.
+        wanted.append("pulsar")
+    for name in wanted:
         expected = read_checksums(settings.path(f"conf/jars/{name}.sha256"))
         folder = settings.path(settings.local.jars) / name
         wrong = wrong_jars(folder, expected)
@@ -154,7 +158,10 @@ def _jars(settings: Settings) -> Iterator[Finding]:
         if not folder.is_dir():
             found = f"{len(expected)} are not fetched yet"
         yield Finding(
-            f"jars for {name}", not wrong, found, "`anabranch setup` fetches them again (in a clone: make setup)"
+            f"jars for {name}",
+            not wrong,
+            found,
+            f"`anabranch setup{' --pulsar' * (name == 'pulsar')}` fetches them again (in a clone: make setup)",
         )
 
 

@@ -2,28 +2,32 @@
 
 Stage: set-up. Needs Python and Java only. `conf/jars/NAME.xml` names every jar of a purpose, without resolving
 dependencies; `conf/jars/NAME.sha256` says what must come, and what must still be there at every later start (0.05 s for
-all of them). A folder of jars appears as a whole or not at all.
+those of the local run). A folder of jars appears as a whole or not at all. Those of a real Pulsar are fetched when
+something asks for one.
 `ANABRANCH_IVY_SETTINGS` may name an Ivy settings file, for those who fetch from a mirror.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
-import subprocess
 import tempfile
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.java_home import SetupError, find_java
+from filelock import FileLock
+
+from lab.compiling import compile_java, is_current
+from lab.fetching import IVY_SETTINGS_VARIABLE, fetch_jars
+from lab.java_home import SetupError
 from schemas.settings import Settings
 
-IVY_SETTINGS_VARIABLE = "ANABRANCH_IVY_SETTINGS"
 LOCALFS_JAR = "anabranch-localfs.jar"
+PULSAR_PROGRAMS_JAR = "anabranch-pulsar.jar"
 _SOURCES = Path(__file__).parent / "java"
+_PULSAR_SOURCES = Path(__file__).parent / "pulsar" / "java"
+_OURS = {LOCALFS_JAR, PULSAR_PROGRAMS_JAR}
 
 
 @dataclass(frozen=True)
@@ -52,14 +56,29 @@ def ensure_admin_client(settings: Settings, say: Callable[[str], None] = lambda 
     return _ensure_folder(settings, "pulsar-admin", say)
 
 
+def ensure_pulsar(settings: Settings, say: Callable[[str], None] = lambda _: None) -> Path:
+    """The folder of a standalone Pulsar 5, its V5 client and our programs for it (220 MB); fetched when first asked."""
+    folder = _ensure_folder(settings, "pulsar", say)
+    programs = folder / PULSAR_PROGRAMS_JAR
+    with FileLock(folder.with_suffix(".lock")):
+        if not is_current(programs, _PULSAR_SOURCES):
+            say("compiling the programs that talk to Pulsar's own classes (once) …")
+            compile_java(_PULSAR_SOURCES, programs, sorted(set(folder.glob("*.jar")) - {programs}))
+    return folder
+
+
 def _ensure_folder(settings: Settings, name: str, say: Callable[[str], None]) -> Path:
     folder = settings.path(settings.local.jars) / name
     expected = read_checksums(settings.path(f"conf/jars/{name}.sha256"))
-    wrong = wrong_jars(folder, expected)
-    if wrong:
-        why = f"{'; '.join(wrong[:3])}: all are fetched again" if folder.is_dir() else "once"
-        say(f"fetching {len(expected)} jars for {name} ({why}) …")
-        _fetch(settings.path(f"conf/jars/{name}.xml"), folder, expected)
+    if wrong_jars(folder, expected):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder.with_suffix(".lock")):
+            # Another process may have fetched them meanwhile.
+            wrong = wrong_jars(folder, expected)
+            if wrong:
+                why = f"{'; '.join(wrong[:3])}: all are fetched again" if folder.is_dir() else "once"
+                say(f"fetching {len(expected)} jars for {name} ({why}) …")
+                _fetch(settings.path(f"conf/jars/{name}.xml"), folder, expected, say)
     return folder
 
 
@@ -75,7 +94,7 @@ def read_checksums(file: Path) -> dict[str, str]:
 
 def wrong_jars(folder: Path, expected: dict[str, str]) -> list[str]:
     """What is wrong in a folder of jars, a line each: missing, changed, or not on the list."""
-    found = {file.name for file in folder.glob("*.jar")} - {LOCALFS_JAR}
+    found = {file.name for file in folder.glob("*.jar")} - _OURS
     problems = [f"{name} is missing" for name in sorted(expected.keys() - found)]
     problems += [f"{name} is not on the list" for name in sorted(found - expected.keys())]
     for name in sorted(expected.keys() & found):
@@ -86,79 +105,25 @@ def wrong_jars(folder: Path, expected: dict[str, str]) -> list[str]:
 
 def localfs_is_current(jar: Path) -> bool:
     """Whether the jar of `lab/java` was compiled from the sources as they are now."""
-    try:
-        with zipfile.ZipFile(jar) as archive:
-            return archive.comment == _source_digest()
-    except (OSError, zipfile.BadZipFile):
-        return False
+    return is_current(jar, _SOURCES)
 
 
-def _source_digest() -> bytes:
-    texts = (source.read_bytes() for source in sorted(_SOURCES.rglob("*.java")))
-    return hashlib.sha256(b"".join(texts)).hexdigest().encode()
+def compile_localfs(target: Path) -> None:
+    """Compiles `lab/java` into a jar."""
+    compile_java(_SOURCES, target)
 
 
-def _fetch(ivy_file: Path, folder: Path, expected: dict[str, str]) -> None:
+def _fetch(ivy_file: Path, folder: Path, expected: dict[str, str], say: Callable[[str], None]) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{folder.name}-") as work:
         got = Path(work) / "jars"
         got.mkdir()
-        command = [find_java(), "-jar", str(_pyspark_jar("ivy")), "-ivy", str(ivy_file), "-cache", f"{work}/cache",
-                   "-retrieve", f"{got}/[artifact]-[revision].[ext]"]  # fmt: skip
-        if os.environ.get(IVY_SETTINGS_VARIABLE):
-            command += ["-settings", os.environ[IVY_SETTINGS_VARIABLE]]
-        run = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+        said = fetch_jars(ivy_file, got, Path(work), say)
         problems = wrong_jars(got, expected)
         if problems:
-            words = (run.stdout + run.stderr).splitlines()
-            said = [line.strip() for line in words if "unresolved" in line or "ERROR" in line]
             raise SetupError(
                 f"the jars of {ivy_file.name} could not be fetched: {'; '.join([*problems[:3], *said[:2]])}. Is this "
                 f"machine online? {IVY_SETTINGS_VARIABLE} may name an Ivy settings file with a mirror; then try again"
             )
         shutil.rmtree(folder, ignore_errors=True)
         got.rename(folder)
-
-
-def compile_localfs(target: Path) -> None:
-    """Compiles `lab/java` into a jar, by the Janino compiler inside pyspark: a machine with a JRE has no javac."""
-    from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
-
-    jars = _pyspark_jar("janino").parent
-    port, token, process = launch_gateway(
-        jarpath=str(_pyspark_jar("py4j")), classpath=f"{jars}/*", java_path=find_java(), die_on_exit=True,
-        redirect_stdout=None, redirect_stderr=None, enable_auth=True, return_proc=True,
-    )  # fmt: skip
-    gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=token, auto_convert=True))
-    try:
-        with tempfile.TemporaryDirectory() as classes:
-            file_class = gateway.jvm.java.io.File
-            sources = sorted(_SOURCES.rglob("*.java"))
-            files = gateway.new_array(file_class, len(sources))
-            for number, source in enumerate(sources):
-                files[number] = file_class(str(source))
-            compiler = gateway.jvm.org.codehaus.janino.CompilerFactory().newCompiler()
-            compiler.setDestinationDirectory(file_class(classes), False)
-            compiler.compile(files)
-            made = target.with_suffix(".part")
-            with zipfile.ZipFile(made, "w") as archive:
-                archive.comment = _source_digest()
-                for file in sorted(Path(classes).rglob("*.class")):
-                    archive.write(file, file.relative_to(classes))
-            made.rename(target)
-    finally:
-        gateway.shutdown()
-        process.stdin.close()
-        process.wait(20)
-
-
-def _pyspark_jar(name: str) -> Path:
-    import pyspark
-
-    found = sorted((Path(pyspark.__file__).parent / "jars").glob(f"{name}-[0-9]*.jar"))
-    if not found:
-        raise SetupError(
-            f"pyspark's own {name} jar is missing: the virtual environment is damaged, install it again (in a clone: "
-            "make clean setup)"
-        )
-    return found[0]

@@ -4,37 +4,45 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings as hypothesis_settings
 
 from lab.broker import EmbeddedBroker, create_topics
-from lab.setup import Jars, ensure_jars
+from lab.pulsar.standalone import StandalonePulsar
+from lab.setup import Jars, ensure_jars, ensure_pulsar
 from schemas.settings import load_settings
 
 hypothesis_settings.register_profile("anabranch", deadline=None)
 hypothesis_settings.load_profile("anabranch")
 
 SERVERS = {
-    "broker", "controller", "guarded", "jars", "java", "kafka", "own_broker", "place", "scrape", "spark", "zookeeper",
+    "broker", "controller", "guarded", "jars", "java", "kafka", "own_broker", "place", "pulsar", "pulsar_jars",
+    "scrape", "spark", "zookeeper",
 }  # fmt: skip
 """Fixtures that start a JVM or a server."""
-NO_UNIT = {"spark", "broker", "local_run", "process"}
+NO_UNIT = {"spark", "broker", "local_run", "process", "pulsar"}
 """Marks of tests that start a JVM, a server or a process."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks the unit tests: those without a fixture that starts a JVM, a server or a process.
 
-    Tests with a Spark session run one after the other in one process of xdist, all others beside them in another one.
+    Tests with a Spark session run one after the other in one process of xdist, those with a Pulsar in one, all others
+    beside them.
     """
     for item in items:
         marks = {mark.name for mark in item.iter_markers()}
         if not marks & NO_UNIT and not SERVERS & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.unit)
-        if marks & {"spark", "local_run"} and config.pluginmanager.hasplugin("xdist"):
+        if not config.pluginmanager.hasplugin("xdist"):
+            continue
+        if marks & {"spark", "local_run"}:
             item.add_marker(pytest.mark.xdist_group("spark"))
+        elif "pulsar" in marks:
+            item.add_marker(pytest.mark.xdist_group("pulsar"))
 
 
 class StartsNothing:
@@ -80,6 +88,23 @@ def pytest_configure(config: pytest.Config) -> None:
 def jars() -> Jars:
     """The checked jars, fetched if this is the first time."""
     return ensure_jars(load_settings(environment={}), print)
+
+
+@pytest.fixture(scope="session")
+def pulsar_jars() -> Path:
+    """The checked jars of a Pulsar 5 with our programs for it, fetched if this is the first time."""
+    return ensure_pulsar(load_settings(environment={}), print)
+
+
+@pytest.fixture(scope="session")
+def pulsar(pulsar_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandalonePulsar]:
+    """One standalone Pulsar 5 for the whole session (mark the test `pulsar`); tests use topic names of their own."""
+    one = StandalonePulsar(tmp_path_factory.mktemp("pulsar"), pulsar_jars)
+    one.start()
+    try:
+        yield one
+    finally:
+        one.stop()
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lab import setup
+from lab import compiling, fetching, setup
 from lab.broker import EmbeddedBroker, check_port_is_free, free_ports
 from lab.java_home import SetupError, find_java, java_version
 from lab.reset import reset
@@ -46,7 +46,7 @@ def served(tmp_path, jars, monkeypatch):
     shutil.copytree(kept, copy)
     fetched = []
 
-    def bring(ivy_file, folder, expected):
+    def bring(ivy_file, folder, expected, say):
         fetched.append(folder.name)
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(kept / folder.name, folder)
@@ -81,31 +81,31 @@ def test_the_local_file_system_is_compiled_again_when_its_sources_change(served,
     before = jar.stat().st_ino
     ensure_jars(settings)
     assert jar.stat().st_ino == before
-    monkeypatch.setattr(setup, "_source_digest", lambda: b"of other sources")
+    monkeypatch.setattr(compiling, "source_digest", lambda sources: b"of other sources")
     ensure_jars(settings)
     assert localfs_is_current(jar)
     assert jar.stat().st_ino != before
     assert fetched == []
 
 
-@pytest.mark.parametrize("name", ["spark", "kafka", "zookeeper", "pulsar-admin"])
+@pytest.mark.parametrize("name", ["spark", "kafka", "zookeeper", "pulsar-admin", "pulsar"])
 def test_every_jar_of_the_ivy_list_has_a_checksum(name):
-    listed = (HOME / "conf" / "jars" / f"{name}.xml").read_text().count("<dependency ")
+    listed = fetching.listed_jars(HOME / "conf" / "jars" / f"{name}.xml")
     assert listed == len(read_checksums(HOME / "conf" / "jars" / f"{name}.sha256"))
 
 
 def test_jars_that_are_there_are_not_fetched_again(jars, monkeypatch):
-    monkeypatch.setattr(setup, "find_java", lambda: pytest.fail("a process would be started"))
+    monkeypatch.setattr(fetching, "find_java", lambda: pytest.fail("a process would be started"))
     assert ensure_jars(load_settings(environment={})) == jars
 
 
 @pytest.mark.process
 def test_a_download_that_brings_other_jars_is_refused_and_leaves_no_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        setup, "find_java", lambda: str(script(tmp_path / "bin", "echo unresolved: nowhere >&2; exit 1"))
+        fetching, "find_java", lambda: str(script(tmp_path / "bin", "echo unresolved: nowhere >&2; exit 1"))
     )
-    with pytest.raises(SetupError, match=r"wanted\.jar is missing"):
-        setup._fetch(tmp_path / "list.xml", tmp_path / "jars" / "spark", {"wanted.jar": "0" * 64})
+    with pytest.raises(SetupError, match=r"wanted\.jar is missing; unresolved: nowhere"):
+        setup._fetch(HOME / "conf/jars/spark.xml", tmp_path / "jars" / "spark", {"wanted.jar": "0" * 64}, print)
     assert list((tmp_path / "jars").iterdir()) == []
 
 

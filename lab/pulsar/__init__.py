@@ -1,0 +1,1 @@
+"""A real Pulsar 5 on this machine, and programs of ours that use its own classes."""

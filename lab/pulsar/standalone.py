@@ -1,0 +1,261 @@
+"""A standalone Pulsar 5 on loopback, from the checked jars, in a folder of its own: broker and bookie in one process.
+
+Stage: the real cluster of the tests and of a local run with Pulsar. It is unmodified: only its configuration is ours.
+Data survives kill -9 and later starts, also with other ports. Rates, which it works out every 60 s by default, come
+every second. Its own auto-scaler is off unless it is asked for, so that nobody else splits and merges.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+
+from admin.answers import Answered, Response
+from admin.topics import ScalableTopics
+from admin.transport import Transport
+from lab.broker import check_port_is_free, free_ports
+from lab.java_home import SetupError, find_java, java_version
+from lab.processes import tethered
+from lab.pulsar.tokens import new_key, token_of
+
+_FLAGS = [
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Xshare:auto",
+    "-Dio.netty.tryReflectionSetAccessible=true",
+    "-Dpulsar.allocator.exit_on_oom=true",
+    "-Dlog4j2.disable.jmx=true",
+]
+_OPENED = [
+    "java.base/java.lang", "java.base/java.nio", "java.base/java.util.zip", "java.base/jdk.internal.misc",
+    "java.base/jdk.internal.platform", "java.base/sun.net", "java.management/sun.management",
+    "jdk.management/com.sun.management.internal",
+]  # fmt: skip
+_START_SECONDS = 120
+_STOP_SECONDS = 30
+_ADMIN = "admin"
+"""The role that may do everything."""
+
+
+class StandalonePulsar:
+    """One process. `admin_url` and `service_url` are known from the start, and stay through restarts of the process."""
+
+    def __init__(
+        self,
+        folder: Path,
+        jars: Path,
+        heap: str = "512m",
+        web_port: int = 0,
+        tokens: bool = False,
+        settings: Mapping[str, object] | None = None,
+    ) -> None:
+        """`folder` holds data, configuration and log; `jars` is the folder of `lab.setup.ensure_pulsar`.
+
+        `tokens` asks every client for a token (see `token`). `settings` are lines of broker.conf over ours, such as
+        `{"scalableTopicAutoScaleEnabled": True}`. `web_port` 0 means a free one.
+        """
+        self.folder, self._jars, self._heap = Path(folder).resolve(), Path(jars).resolve(), heap
+        if web_port:
+            check_port_is_free(web_port, "Pulsar's admin interface")
+        self.port, found = free_ports(2)
+        self.web_port = web_port or found
+        self._settings = dict(settings or {})
+        self._key = self._kept_key() if tokens else None
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def admin_url(self) -> str:
+        """Of the admin REST interface."""
+        return f"http://127.0.0.1:{self.web_port}"
+
+    @property
+    def service_url(self) -> str:
+        """Of producers and consumers."""
+        return f"pulsar://127.0.0.1:{self.port}"
+
+    @property
+    def log(self) -> Path:
+        """The file that it writes its log to."""
+        return self.folder / "pulsar.log"
+
+    def token(self, role: str = _ADMIN) -> str | None:
+        """A token of a role; the default may do everything. None: it asks for no token."""
+        return None if self._key is None else token_of(role, self._key)
+
+    def prepare(self) -> list[str]:
+        """Writes the configuration, and answers the command that runs it; raises `SetupError` without a loopback."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        configuration = self.folder / "standalone.conf"
+        configuration.touch(mode=0o600)
+        configuration.write_text("".join(f"{name}={_text(value)}\n" for name, value in self._properties().items()))
+        logging = self.folder / "log4j2.properties"
+        logging.write_text(_LOGGING)
+        java = find_java()
+        opened = [word for package in _OPENED for word in ("--add-opens", f"{package}=ALL-UNNAMED")]
+        return [
+            java, f"-Xms{self._heap}", f"-Xmx{self._heap}", f"-XX:MaxDirectMemorySize={self._heap}", *_FLAGS,
+            *_of_version(java_version(java)), *opened,
+            f"-Dlog4j2.configurationFile={logging}", f"-Djava.io.tmpdir={self.folder}",
+            "-cp", f"{self._jars}/*", "org.apache.pulsar.PulsarStandaloneStarter",
+            "--config", str(configuration), "--metadata-dir", str(self.folder / "metadata"),
+            "--bookkeeper-dir", str(self.folder / "bookkeeper"),
+            "--advertised-address", "127.0.0.1", "--no-functions-worker", "--no-stream-storage",
+        ]  # fmt: skip
+
+    def start(self) -> None:
+        """Starts it and waits until it serves; raises `SetupError` with the end of its log when it does not.
+
+        It ends at the latest with the thread that calls this (Linux).
+        """
+        self.launch()
+        self.wait_until_serving()
+
+    def launch(self) -> None:
+        """Starts the process; returns before it serves."""
+        command = self.prepare()
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(
+                tethered(command),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd=self.folder,
+            )
+
+    def wait_until_serving(self) -> None:
+        """Returns when it serves; raises `SetupError` when it does not."""
+        deadline = time.monotonic() + _START_SECONDS
+        while not self.serves():
+            if self.process is None or self.process.poll() is not None or time.monotonic() > deadline:
+                words = self.log.read_text(errors="replace")[-800:]
+                self.kill()
+                raise SetupError(f"Pulsar did not start; the end of {self.log}: {words}")
+            time.sleep(0.1)
+
+    def serves(self) -> bool:
+        """Whether it answers clients now, and has made the namespace `public/default`."""
+        transport = Transport(self.admin_url, self.token(), user_agent="anabranch-lab", timeout_seconds=5)
+        topics = ScalableTopics(transport)
+        try:
+            ready = transport.exchange("GET", "/admin/v2/brokers/ready")
+            if not isinstance(ready, Response) or ready.status != 200:
+                return False
+            found = topics.list_namespaces("public")
+            return isinstance(found, Answered) and "public/default" in found.value
+        finally:
+            topics.close()
+
+    def stop(self) -> None:
+        """Stops it cleanly."""
+        if self.process and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    def kill(self) -> None:
+        """Ends it with SIGKILL."""
+        if self.process and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+    def _properties(self) -> dict[str, object]:
+        ours = {
+            **_PROPERTIES,
+            "brokerServicePort": self.port,
+            "webServicePort": self.web_port,
+            "listeningInterface": _loopback(),
+        }
+        if self._key is not None:
+            ours |= {
+                "authenticationEnabled": True,
+                "authorizationEnabled": True,
+                "authenticationProviders": "org.apache.pulsar.broker.authentication.AuthenticationProviderToken",
+                "superUserRoles": _ADMIN,
+                "tokenSecretKey": f"data:;base64,{base64.b64encode(self._key).decode()}",
+                "brokerClientAuthenticationPlugin": "org.apache.pulsar.client.impl.auth.AuthenticationToken",
+                "brokerClientAuthenticationParameters": json.dumps({"token": self.token()}),
+            }
+        return ours | self._settings
+
+    def _kept_key(self) -> bytes:
+        """The key of earlier starts in this folder, or a new one."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        file = self.folder / "token.key"
+        if not file.is_file():
+            with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as made:
+                made.write(new_key())
+        return file.read_bytes()
+
+
+def _of_version(version: int) -> list[str]:
+    """Flags that later versions of Java need."""
+    flags = ["--enable-native-access=ALL-UNNAMED"] if version >= 21 else []
+    return [*flags, "--sun-misc-unsafe-memory-access=allow"] if version >= 23 else flags
+
+
+def _loopback() -> str:
+    """The name of the loopback interface: the bookie would listen on all of them."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(one.address == "127.0.0.1" for one in addresses):
+            return name
+    raise SetupError("no network interface of this machine has the address 127.0.0.1: Pulsar needs one to listen on")
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+_PROPERTIES: dict[str, object] = {
+    "clusterName": "standalone",
+    "bindAddress": "127.0.0.1",
+    "advertisedAddress": "127.0.0.1",
+    "numIOThreads": 2,
+    "numHttpServerThreads": 8,
+    "managedLedgerDefaultEnsembleSize": 1,
+    "managedLedgerDefaultWriteQuorum": 1,
+    "managedLedgerDefaultAckQuorum": 1,
+    "managedLedgerCacheSizeMB": 32,
+    "bookkeeperNumberOfChannelsPerBookie": 2,
+    # The bookie. Ledgers name it by its identity, so that it may come back with another port.
+    "bookieId": "bookie-0",
+    "allowLoopback": True,
+    "journalSyncData": False,
+    "dbStorage_writeCacheMaxSizeMb": 32,
+    "dbStorage_readAheadCacheMaxSizeMb": 32,
+    "dbStorage_rocksDB_blockCacheSize": 16_777_216,
+    "diskUsageThreshold": 0.99,
+    "diskUsageWarnThreshold": 0.99,
+    "systemTopicEnabled": True,
+    "topicLevelPoliciesEnabled": True,
+    "transactionCoordinatorEnabled": False,
+    "webSocketServiceEnabled": False,
+    "loadBalancerEnabled": False,
+    "defaultNumberOfNamespaceBundles": 4,
+    # Rates are worked out, and broker-stats are refreshed, so often (60 and 60 by default).
+    "statsUpdateFrequencyInSecs": 1,
+    "statsUpdateInitialDelayInSecs": 1,
+    "scalableTopicsEnabled": True,
+    "scalableTopicAutoScaleEnabled": False,
+    "scalableTopicAutoScaleIntervalSeconds": 5,
+    "scalableTopicLoadReportIntervalSeconds": 2,
+}
+_LOGGING = """\
+status = warn
+appender.out.type = Console
+appender.out.name = out
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %d{ISO8601} %-5level [%t] %logger{36} - %msg %X%n%xEx{12}
+rootLogger.level = info
+rootLogger.appenderRef.out.ref = out
+"""
