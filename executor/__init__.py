@@ -4,6 +4,7 @@ Stage: after the Spark job, before the cluster; a plain process without a JVM. I
 is never proof: whether a call took effect is read off the cluster (design "What must always hold", 2).
 
 - `kernel/`    what every family of decisions shares: the loop, the record, the announcements
+- `brakes/`    what may act when: pauses, approvals, rates, stops, windows
 - `autoscale/` what acts and judges for splits and merges of a topic's segments
 - `replies`    what the admin client's replies tell the kernel
 - `process`    all of it put together from the settings

@@ -6,17 +6,21 @@ Stage: called by `anabranch executor`. Faults of the lake are reported before an
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable
 
 from admin.topics import ScalableTopics
 from admin.transport import Transport
 from executor.autoscale.actor import AutoscaleActor
+from executor.brakes.record import WaitTable
+from executor.brakes.waiting import Brakes
 from executor.kernel.announcer import Announcer, follow_outcomes
 from executor.kernel.decision import follow_decisions
 from executor.kernel.family import Actors
-from executor.kernel.loop import LAKE_ERRORS, Executor
+from executor.kernel.loop import LAKE_ERRORS, Executor, Work, utc_now
 from executor.kernel.outcomes import OutcomeLedger
 from executor.kernel.publisher import KafkaPublisher
+from lake.brakes import BrakeLog
 from schemas.settings import Settings
 
 
@@ -34,6 +38,7 @@ def run_executor(settings: Settings, ready: Callable[[str], None]) -> None:
     try:
         ledger = OutcomeLedger(settings.lake_path, chosen.mode)
         tail = follow_decisions(settings.lake_path)
+        record, waits = BrakeLog(settings.lake_path), WaitTable(settings.lake_path, ledger.executor)
     except LAKE_ERRORS as error:
         raise _no_lake(settings, error) from error
     topics = ScalableTopics(
@@ -47,7 +52,8 @@ def run_executor(settings: Settings, ready: Callable[[str], None]) -> None:
         )
     )
     announcer = Announcer(KafkaPublisher(settings.kafka_connection()), follow_outcomes(settings.lake_path))
-    executor = Executor(chosen, tail, ledger, actors_of(topics), announcer)
+    brakes: Brakes[Work] = Brakes(chosen, record, waits, ledger.executor, utc_now, time.monotonic)
+    executor = Executor(chosen, tail, ledger, actors_of(topics), announcer, brakes)
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: executor.stop())
     try:

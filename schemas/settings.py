@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
+from schemas.brake_settings import BrakeSettings
 from schemas.controller_settings import ControllerSettings
 from schemas.kafka_connection import PASSWORD_VARIABLE, KafkaConnection
 from schemas.kafka_settings import KafkaSettings
@@ -85,8 +86,9 @@ class LogSettings(Section):
 
 
 class ExecutorSettings(Section):
-    mode: Literal["act", "observe"]
-    """`act` applies decisions, `observe` writes what it would do and touches nothing."""
+    mode: Literal["act", "approve", "observe"]
+    """`act` applies decisions, `approve` those that a person has approved, `observe` writes what it would do and
+    touches nothing."""
     poll_ms: Annotated[int, Field(ge=10, le=60_000)]
     """Time between two looks at the decisions table, milliseconds."""
     workers: Annotated[int, Field(ge=1, le=256)]
@@ -98,7 +100,9 @@ class ExecutorSettings(Section):
     retry_max_delay_seconds: Seconds
     """Longest such delay, seconds."""
     give_up_seconds: Seconds
-    """A decision that could not be applied for this long ends as `failed`, seconds."""
+    """A decision that could not be applied for this long ends as `failed`, seconds; time held by a brake is no part of
+    it."""
+    brakes: BrakeSettings
 
 
 class LocalSettings(Section):

@@ -226,7 +226,50 @@ class OutcomeRow(TableRow):
     executor: str
     """Which executor process wrote this: host, process and fencing token."""
     mode: str
-    """`act` or `observe`."""
+    """`act`, `approve` or `observe`."""
+    day: date
+
+
+class BrakeRow(TableRow):
+    """One act on the executor's brakes, of a person or of the executor itself; the newest one counts."""
+
+    number: int
+    """1, 2, 3, … without gaps: the order of the acts, each made knowing those before it."""
+    act: str
+    """`approve` or `reject` (a decision), `pause` or `resume` (a subject, a namespace, all), or `stop` (all, by the
+    executor after too many failures; a `resume` of all ends it)."""
+    subject: str
+    """What it is about: the subject of the decision, or a subject, a namespace (`tenant/namespace`), or `*` for all."""
+    decision_id: str | None
+    """Of `approve` and `reject`."""
+    reason: str
+    until: datetime | None
+    """When a pause ends by itself; None: it needs a `resume`."""
+    actor: str
+    """Who: a person's name, or the executor process."""
+    at: datetime
+    """By the clock of who did it."""
+    day: date
+
+
+class WaitRow(TableRow):
+    """A change of the brake that holds an open decision back.
+
+    A decision waits as its newest row here says, unless a row of `outcomes` that is as new or newer says otherwise.
+    """
+
+    decision_id: str
+    family: str
+    subject: str
+    brake: str
+    """`stop`, `pause`, `window`, `approval` or `rate`: the first of them, in that order, that holds it."""
+    reason: str
+    """In words: who paused it and why, which limit, what to do."""
+    until: datetime | None
+    """When that brake could end by time alone."""
+    at: datetime
+    executor: str
+    """Which executor process wrote this."""
     day: date
 
 
@@ -273,14 +316,17 @@ EVENTS = Table("events", EventRow, "streaming", log_retention_days=7)
 DEAD_LETTERS = Table("dead_letters", DeadLetterRow, "streaming", log_retention_days=7)
 BATCHES = Table("batches", BatchRow, "streaming", log_retention_days=2)
 OUTCOMES = Table("outcomes", OutcomeRow, "executor")
+BRAKES = Table("brakes", BrakeRow, "people and executor")
+WAITS = Table("waits", WaitRow, "executor")
 ALERTS = Table("alerts", AlertRow, "ledger")
 
 TABLES = {
-    table.name: table for table in (DECISIONS, HOLDS, SEGMENT_LOAD, EVENTS, DEAD_LETTERS, BATCHES, OUTCOMES, ALERTS)
+    table.name: table
+    for table in (DECISIONS, HOLDS, SEGMENT_LOAD, EVENTS, DEAD_LETTERS, BATCHES, OUTCOMES, BRAKES, WAITS, ALERTS)
 }
 
 __all__ = [
-    "ALERTS", "BATCHES", "DEAD_LETTERS", "DECISIONS", "EVENTS", "HOLDS", "OUTCOMES", "SEGMENT_LOAD", "TABLES",
-    "Action", "AlertRow", "BatchRow", "DeadLetterRow", "DecisionRow", "EventRow", "Family", "HoldRow",
-    "OutcomeRow", "RejectReason", "SegmentLoadRow", "Table", "TableRow", "Trigger",
+    "ALERTS", "BATCHES", "BRAKES", "DEAD_LETTERS", "DECISIONS", "EVENTS", "HOLDS", "OUTCOMES", "SEGMENT_LOAD",
+    "TABLES", "WAITS", "Action", "AlertRow", "BatchRow", "BrakeRow", "DeadLetterRow", "DecisionRow", "EventRow",
+    "Family", "HoldRow", "OutcomeRow", "RejectReason", "SegmentLoadRow", "Table", "TableRow", "Trigger", "WaitRow",
 ]  # fmt: skip

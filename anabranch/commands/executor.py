@@ -1,24 +1,41 @@
-"""`anabranch executor`: applies decisions in the foreground."""
+"""`anabranch executor`: applies decisions in the foreground; and its brakes: status, pause, resume."""
 
 from __future__ import annotations
 
+import json
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING
+
 import click
 
+from anabranch.braking import instant, lake_errors, said, utc_now
+from anabranch.connection import policy_subject
 from anabranch.context import Context
+from anabranch.duration import DURATION
+from schemas.printable import printable
+
+if TYPE_CHECKING:
+    from lake.brakes import Act, Acts
 
 
-@click.command("executor")
-@click.option("--mode", type=click.Choice(["act", "observe"]), help="Instead of [executor] mode of the settings.")
-@click.pass_obj
-def command(context: Context, mode: str | None) -> None:
+@click.group("executor", invoke_without_command=True)
+@click.option(
+    "--mode", type=click.Choice(["act", "approve", "observe"]), help="Instead of [executor] mode of the settings."
+)
+@click.pass_context
+def command(ctx: click.Context, mode: str | None) -> None:
     """Apply decisions until told to stop (Ctrl-C, SIGTERM: running calls get a few seconds to end).
 
     \b
     Tails the table decisions of [lake] path, calls the admin REST interface at [controller] url, writes the table
     outcomes and tells Kafka ([kafka] bootstrap). May be killed and started again at any moment: it finishes what it
     began and does nothing twice. One at a time: a newly started one takes over, the older one stops.
-    With --mode observe it writes what it would do, and touches nothing.
+    With --mode approve a decision waits for anabranch approve; with --mode observe it writes what it would do, and
+    touches nothing. The brakes below hold an executor wherever it runs: they are rows in the lake.
     """
+    if ctx.invoked_subcommand is not None:
+        return
+    context: Context = ctx.obj
     context.start_logging("executor")
     settings = context.settings
     if mode is not None:
@@ -31,3 +48,87 @@ def command(context: Context, mode: str | None) -> None:
         run_executor(settings, click.echo)
     except (StartError, LeaseLost) as error:
         raise click.ClickException(str(error)) from error
+
+
+def _scope(value: str) -> str:
+    return "*" if value in ("all", "*") else policy_subject(value)
+
+
+def _name(subject: str) -> str:
+    return "everything" if subject == "*" else printable(subject)
+
+
+def _until(at: datetime | None) -> str:
+    return "until it is resumed" if at is None else f"until {instant(at)}"
+
+
+@command.command("pause")
+@click.argument("scope", type=_scope, metavar="TOPIC|NAMESPACE|all")
+@click.option("--for", "duration", type=DURATION, metavar="DURATION", help="Ends by itself after 90s, 2m, 1h, 3d.")
+@said
+@click.pass_obj
+def pause(context: Context, scope: str, duration: float | None, reason: str, by: str) -> None:
+    """Have no call made for TOPIC, NAMESPACE (tenant/namespace) or all, until it is resumed.
+
+    Decisions wait; a call that is out is finished. A newer pause of the same replaces the older one.
+    """
+    from lake.brakes import Act, BrakeLog
+
+    replaced: list[Act] = []
+
+    def make(acts: Acts) -> list[Act]:
+        now = utc_now()
+        replaced[:] = filter(None, [acts.pause_of([scope], now)])
+        until = None if duration is None else now + timedelta(seconds=duration)
+        return [Act("pause", scope, reason, by, now, until=until)]
+
+    with lake_errors(context) as lake:
+        [act] = BrakeLog(lake).write(make)
+    click.echo(f"paused {_name(scope)} {_until(act.until)}")
+    for before in replaced:
+        click.echo(f"this replaces the pause {printable(str(before))}")
+
+
+@command.command("resume")
+@click.argument("scope", type=_scope, metavar="TOPIC|NAMESPACE|all")
+@said
+@click.pass_obj
+def resume(context: Context, scope: str, reason: str, by: str) -> None:
+    """End the pause of TOPIC, NAMESPACE or all; of all also a stop after too many failures.
+
+    Each pause is ended by its own name: resume all does not end the pause of a namespace.
+    """
+    from lake.brakes import Act, BrakeLog
+
+    ended: list[Act] = []
+
+    def make(acts: Acts) -> list[Act]:
+        now = utc_now()
+        ended[:] = filter(None, [acts.pause_of([scope], now), acts.stop if scope == "*" else None])
+        if not ended:
+            there = [_name(act.subject) for act in acts.paused(now)]
+            there += ["everything, by a stop" if acts.stop else ""]
+            what = ", ".join(filter(None, there)) or "nothing is"
+            raise click.ClickException(f"{_name(scope)} is not paused; paused: {what}")
+        return [Act("resume", scope, reason, by, now)]
+
+    with lake_errors(context) as lake:
+        BrakeLog(lake).write(make)
+    for act in ended:
+        click.echo(f"ended the {act.kind} of {_name(scope)} {printable(str(act))}")
+
+
+@command.command("status")
+@click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.pass_obj
+def status(context: Context, output: str) -> None:
+    """Show what brakes the executor, and which decisions wait for what.
+
+    Pauses, stops, approvals, counts and waiting decisions are those of the lake; mode, limits and windows those of the
+    settings of this command: give it the executor's --config.
+    """
+    from anabranch.brake_report import brake_report, printed
+
+    with lake_errors(context) as lake:
+        report = brake_report(lake, context.settings.executor, datetime.now(timezone.utc))
+    click.echo(json.dumps(report, indent=2) if output == "json" else printed(report))

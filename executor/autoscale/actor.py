@@ -16,6 +16,7 @@ from executor.autoscale.decision import SegmentDecision, read_segment_decision
 from executor.autoscale.judge import describe, judge
 from executor.kernel.family import Answer, NoAnswer, Seen, Verdict
 from executor.replies import MAX_REASON, answer_to_call, no_answer
+from schemas.ids import topic_parts
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,14 @@ class AutoscaleActor:
     def read(self, row: Mapping[str, Any]) -> SegmentDecision:
         """The split or merge in a row of `decisions`. Raises `MalformedDecision`."""
         return read_segment_decision(row)
+
+    def namespace(self, subject: str) -> str | None:
+        """Of the topic's name."""
+        try:
+            tenant, namespace, _ = topic_parts(subject)
+        except ValueError:
+            return None
+        return f"{tenant}/{namespace}"
 
     def look(self, decision: SegmentDecision) -> LiveLayout | NoAnswer:
         """The topic's layout as it is now."""

@@ -68,6 +68,8 @@ class TryAgain:
     slowly: bool = False
     confirms: bool = False
     """One more look, after a delay, confirms or corrects what this one has shown: no time is too late for that."""
+    held: bool = False
+    """Nothing was tried but a look: the call may not be made now."""
 
 
 Result = Ended | TryAgain
@@ -76,7 +78,8 @@ Result = Ended | TryAgain
 def try_once(
     decision: Decision, standing: Standing, actor: Actor[Any, Any], may_call: Callable[[], bool]
 ) -> tuple[Result, Standing]:
-    """Advances one decision by at most one call. `may_call` is asked right before it."""
+    """Advances one decision by at most one call. `may_call` is asked right before it; without a call, a decision may
+    still turn out to be settled."""
     may_have_called = standing.open_end or standing.calls > 0
     before = _look(actor, decision, may_have_called)
     if isinstance(before, NoAnswer):
@@ -85,7 +88,7 @@ def try_once(
     if not isinstance(before.verdict, Act):
         return _settled(before, standing, may_have_called), standing
     if not may_call():
-        return TryAgain("the executor stops", before.seen), standing
+        return TryAgain("the call may not be made now", before.seen, held=True), standing
 
     answer = actor.call(decision)
     called = replace(standing, calls=standing.calls + 1, refusals=standing.refusals + isinstance(answer, CallRefused))

@@ -102,6 +102,9 @@ class Actor(Protocol[Chosen, Live]):
     def read(self, row: Mapping[str, Any]) -> Chosen:
         """The decision in a row with the columns of `decision.COLUMNS`; raises `MalformedDecision` and nothing else."""
 
+    def namespace(self, subject: str) -> str | None:
+        """The namespace (`tenant/namespace`) that a subject is in; None: in none. Total: raises for no subject."""
+
     def look(self, decision: Chosen) -> Live | NoAnswer:
         """The subject as it is now."""
 

@@ -16,17 +16,20 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from itertools import count
 
 from deltalake.exceptions import DeltaError
 
+from executor.brakes.rate import WINDOW_SECONDS as COUNTED_SECONDS
+from executor.brakes.rules import Candidate
+from executor.brakes.waiting import Brakes
 from executor.kernel.announcer import Announcer
 from executor.kernel.attempt import Ended, Result, Standing, TryAgain, observe_once, try_once
 from executor.kernel.backoff import Backoff
 from executor.kernel.decision import Malformed, read_decision
 from executor.kernel.family import Actors, Decision
-from executor.kernel.outcomes import INTENT, OutcomeLedger, RecordedEnd
+from executor.kernel.outcomes import INTENT, OutcomeLedger, RecordedEnd, is_failure
 from executor.kernel.workers import Workers
 from lake.tail import Tail
 from schemas.settings import ExecutorSettings
@@ -45,6 +48,11 @@ MAX_ERROR = 2_000
 LAKE_ERRORS = (DeltaError, OSError)
 
 
+def utc_now() -> datetime:
+    """The wall clock."""
+    return datetime.now(timezone.utc)
+
+
 @dataclass(frozen=True)
 class _Begin:
     """A decision is about to be acted on: its intent must be durable first."""
@@ -54,7 +62,7 @@ _Recordable = _Begin | Ended | TryAgain
 
 
 @dataclass
-class _Work:
+class Work:
     """One open decision; only the loop's thread changes it."""
 
     decision: Decision | Malformed
@@ -62,6 +70,11 @@ class _Work:
     """When its first intent was recorded (in mode observe: when it was first looked at)."""
     standing: Standing = field(default_factory=Standing)
     failures: int = 0
+    """Tries of this process that settled nothing."""
+    only_looks: bool = False
+    """Of the newest try: a brake held the decision when it began."""
+    held_since: datetime | None = None
+    """A brake holds it since, although it has begun; it was looked at since then."""
 
     @property
     def subject(self) -> tuple[str, str]:
@@ -105,25 +118,27 @@ class Executor:
         ledger: OutcomeLedger,
         actors: Actors,
         announcer: Announcer,
-        clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
+        brakes: Brakes[Work],
+        clock: Callable[[], datetime] = utc_now,
     ) -> None:
         self._settings, self._tail, self._ledger = settings, tail, ledger
         self._actors, self._announcer, self._clock = actors, announcer, clock
+        self._brakes = brakes
         self._observe = settings.mode == "observe"
         self._backoff = Backoff(settings.retry_delay_seconds, settings.retry_max_delay_seconds)
-        self._subjects: dict[tuple[str, str], deque[_Work]] = {}
+        self._subjects: dict[tuple[str, str], deque[Work]] = {}
         self._known: set[str] = set()
         self._open: set[str] = set()
         self._to_answer: set[str] = set()
         self._was_scanned = False
-        self._fresh: deque[_Work] = deque()
-        self._later: list[tuple[float, int, _Work]] = []
+        self._fresh: deque[Work] = deque()
+        self._later: list[tuple[float, int, Work]] = []
         self._numbers: Iterator[int] = count()
-        self._to_record: list[tuple[_Work, _Recordable]] = []
+        self._to_record: list[tuple[Work, _Recordable]] = []
         self._poll_at = 0.0
         self._reading = _Outage("decisions cannot be read")
         self._writing = _Outage("outcomes cannot be written")
-        self._workers: Workers[_Work, tuple[Result, Standing]] = Workers(settings.workers)
+        self._workers: Workers[Work, tuple[Result, Standing]] = Workers(settings.workers)
         self._stopping = threading.Event()
 
     @property
@@ -143,9 +158,11 @@ class Executor:
             while not self._stopping.is_set():
                 self._take_results(self._wait_seconds())
                 self._take_decisions()
+                self._release()
                 self._record()
                 self._dispatch()
                 self._announcer.poll()
+                self._brakes.write()
             self._finish()
         finally:
             self._stopping.set()
@@ -157,6 +174,7 @@ class Executor:
 
     def _restore(self) -> None:
         recorded = self._ledger.recorded()
+        self._brakes.read()
         self._known |= recorded.ended
         self._announcer.open()
         for row in self._tail.read(self._known):
@@ -168,11 +186,25 @@ class Executor:
                 if begun is not None:
                     work.begun_at = begun.at
                     work.standing = Standing(calls=begun.calls, open_end=True)
+        self._restore_counts()
         for works in self._subjects.values():
             self._begin(works[0])
 
+    def _restore_counts(self) -> None:
+        """What the brakes count; of what has begun a call may have been out until now, and nobody would know."""
+        now = self._clock()
+        seconds = max(COUNTED_SECONDS, self._settings.brakes.failures_seconds)
+        recently = self._ledger.since(now - timedelta(seconds=seconds))
+        begun = [(*work.subject, now) for works in self._subjects.values() for work in works if work.begun_at]
+        calls = [
+            (self._actors[family].namespace(subject), at)
+            for family, subject, at in recently.calls + begun
+            if family in self._actors
+        ]
+        self._brakes.restore(calls, recently.failures)
+
     def _wait_seconds(self) -> float:
-        wake_at = self._poll_at
+        wake_at = min(self._poll_at, self._brakes.wake_at)
         if self._to_record:
             wake_at = min(wake_at, self._writing.until)
         if self._later and self._workers.has_room_for_retry:
@@ -182,14 +214,21 @@ class Executor:
     def _take_results(self, wait_seconds: float) -> None:
         for work, found in self._workers.results(wait_seconds):
             if isinstance(found, Exception):
+                self._brakes.ended(work.decision.decision_id, called=True)
                 self._take_result(work, TryAgain(f"an error in the executor itself: {found!r}"))
             else:
-                result, work.standing = found
+                result, standing = found
+                self._brakes.ended(work.decision.decision_id, called=standing.calls > work.standing.calls)
+                work.standing = standing
                 self._take_result(work, result)
 
-    def _take_result(self, work: _Work, result: Result) -> None:
+    def _take_result(self, work: Work, result: Result) -> None:
         """Ends a decision whose time is over, if the try settled nothing."""
         step: _Recordable = result
+        if isinstance(result, TryAgain) and (result.held or (work.only_looks and not result.confirms)):
+            work.held_since = work.held_since or self._clock()
+            self._brakes.wait(self._candidate(work), work)
+            return
         if isinstance(result, TryAgain):
             work.failures += 1
             waited = (self._clock() - work.begun_at).total_seconds() if work.begun_at else 0.0
@@ -212,6 +251,7 @@ class Executor:
             return
         try:
             self._ledger.check_lease()
+            self._brakes.read()
             rows = self._tail.read(self._known)
         except LAKE_ERRORS as error:
             self._reading.failed(error)
@@ -243,7 +283,7 @@ class Executor:
                 self._announcer.announce(end)
         self._to_answer.clear()
 
-    def _take_up(self, row: dict[str, object]) -> _Work | None:
+    def _take_up(self, row: dict[str, object]) -> Work | None:
         """Adds a row to its subject's work, unless its decision is known."""
         decision = read_decision(row, self._actors)
         if decision.decision_id in self._known:
@@ -251,11 +291,11 @@ class Executor:
             return None
         self._known.add(decision.decision_id)
         self._open.add(decision.decision_id)
-        work = _Work(decision)
+        work = Work(decision)
         self._subjects.setdefault(work.subject, deque()).append(work)
         return work
 
-    def _begin(self, work: _Work) -> None:
+    def _begin(self, work: Work) -> None:
         """The first step of the oldest open decision of a subject."""
         if isinstance(work.decision, Malformed):
             self._to_record.append((work, Ended("rejected", None, work.decision.why)))
@@ -265,7 +305,26 @@ class Executor:
         elif work.begun_at is not None:
             self._fresh.append(work)
         else:
-            self._to_record.append((work, _Begin()))
+            self._brakes.wait(self._candidate(work), work)
+
+    def _release(self) -> None:
+        """What no brake holds goes on: to its intent, or, if that is on record, to another try."""
+        for work, rejected in self._brakes.released():
+            if rejected is not None:
+                self._to_record.append((work, Ended("rejected", None, rejected.why)))
+            elif work.begun_at is None:
+                self._to_record.append((work, _Begin()))
+            else:
+                if work.held_since is not None:
+                    now = self._clock()
+                    work.begun_at = work.begun_at + (now - work.held_since) if work.failures else now
+                    work.held_since = None
+                self._fresh.append(work)
+
+    def _candidate(self, work: Work) -> Candidate:
+        family, subject = work.subject
+        namespace = self._actors[family].namespace(subject)
+        return Candidate(work.decision.decision_id, family, subject, namespace, work.begun_at is not None)
 
     def _record(self) -> None:
         """One commit with all steps that are ready; they take effect only after it."""
@@ -273,12 +332,15 @@ class Executor:
             return
         now = self._clock()
         rows = [self._row(work, step, now) for work, step in self._to_record]
+        failures = [(row.at, f"{row.subject}: {row.error}") for row in rows if is_failure(row.status, row.attempt)]
         try:
+            self._brakes.stop_before(failures)
             self._ledger.append(rows)
         except LAKE_ERRORS as error:
             self._writing.failed(error)
             return
         self._writing.succeeded()
+        self._brakes.count_failures(failures)
         recorded, self._to_record = self._to_record, []
         for (work, step), row in zip(recorded, rows, strict=True):
             if isinstance(step, Ended):
@@ -289,7 +351,7 @@ class Executor:
                 work.begun_at = row.at
                 self._fresh.append(work)
 
-    def _row(self, work: _Work, step: _Recordable, now: datetime) -> OutcomeRow:
+    def _row(self, work: Work, step: _Recordable, now: datetime) -> OutcomeRow:
         decision = work.decision
         seen = None if isinstance(step, _Begin) else step.seen
         error = step.error if isinstance(step, Ended) else step.reason if isinstance(step, TryAgain) else None
@@ -308,7 +370,7 @@ class Executor:
             error=error and _printable(error),
         )
 
-    def _end(self, work: _Work, row: OutcomeRow) -> None:
+    def _end(self, work: Work, row: OutcomeRow) -> None:
         log.info("%s: %s%s", work.decision, row.status, f": {row.error}" if row.error else "")
         self._open.discard(row.decision_id)
         self._announcer.announce(RecordedEnd(row.decision_id, row.family, row.subject, row.status, row.error, row.at))
@@ -319,7 +381,7 @@ class Executor:
         else:
             del self._subjects[work.subject]
 
-    def _retry_later(self, work: _Work, step: TryAgain) -> None:
+    def _retry_later(self, work: Work, step: TryAgain) -> None:
         delay = self._backoff.slowly() if step.slowly else self._backoff.after(work.failures)
         if work.begun_at is not None and not step.confirms:
             left = self._settings.give_up_seconds - (self._clock() - work.begun_at).total_seconds()
@@ -332,17 +394,23 @@ class Executor:
         while self._later and self._later[0][0] <= time.monotonic() and self._workers.has_room_for_retry:
             self._start(heapq.heappop(self._later)[2])
 
-    def _start(self, work: _Work) -> None:
+    def _start(self, work: Work) -> None:
         decision, standing = work.decision, work.standing
         assert isinstance(decision, Decision)
         actor, retry = self._actors[decision.family], work.failures > 0
         if self._observe:
             self._workers.give(work, retry, lambda: observe_once(decision, standing, actor))
-        else:
-            self._workers.give(work, retry, lambda: try_once(decision, standing, actor, self._may_call))
+            return
+        candidate = self._candidate(work)
+        held = work.only_looks = self._brakes.ask(candidate) is not None
+        if held and work.held_since is not None:
+            self._brakes.wait(candidate, work)
+            return
 
-    def _may_call(self) -> bool:
-        return not self._stopping.is_set()
+        def may_call() -> bool:
+            return not held and not self._stopping.is_set() and not self._brakes.holds_now(candidate)
+
+        self._workers.give(work, retry, lambda: try_once(decision, standing, actor, may_call))
 
     def _finish(self) -> None:
         """No new tries; running calls get their time, and their results are recorded and announced."""

@@ -53,6 +53,20 @@ class Recorded:
     begun: dict[str, Begun] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Recently:
+    """What the brakes count, from a look at the newest rows."""
+
+    calls: list[tuple[str, str, datetime]]
+    """Family and subject of each call, and an instant at which it had ended."""
+    failures: list[datetime]
+
+
+def is_failure(status: str, calls: int) -> bool:
+    """Whether an end is one that brakes count: not applied although it was tried, and not for lack of a subject."""
+    return status == "failed" or (status == "rejected" and calls > 0)
+
+
 class OutcomeLedger:
     """The `outcomes` table of a lake, made if it is missing. One thread uses it."""
 
@@ -79,6 +93,16 @@ class OutcomeLedger:
         for decision in recorded.ended:
             recorded.begun.pop(decision, None)
         return recorded
+
+    def since(self, first: datetime) -> Recently:
+        """What was done since an instant. A call counts at the first row since then that knows of it."""
+        columns = ("decision_id", "family", "subject", "status", "attempt", "at")
+        rows = self._table.read(columns, [("day", ">=", first.date()), ("at", ">=", first)]).sort_by("at").to_pylist()
+        calls = {(row["decision_id"], row["attempt"]): row for row in reversed(rows) if row["attempt"]}
+        return Recently(
+            [(row["family"], row["subject"], row["at"]) for row in calls.values()],
+            [row["at"] for row in rows if is_failure(row["status"], row["attempt"])],
+        )
 
     def ends(self, decisions: Collection[str]) -> list[RecordedEnd]:
         """How those of some decisions ended that did; ids in, the newest terminal row of each out."""

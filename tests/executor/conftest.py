@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,12 +18,15 @@ from admin.topics import ScalableTopics
 from admin.transport import Transport
 from decisions.topic.layout import SegmentLayout
 from executor.autoscale.decision import SegmentDecision
+from executor.brakes.record import WaitTable
+from executor.brakes.waiting import Brakes
 from executor.kernel.announcer import Announcer, follow_outcomes
 from executor.kernel.decision import follow_decisions
 from executor.kernel.family import Actors
-from executor.kernel.loop import Executor
+from executor.kernel.loop import Executor, utc_now
 from executor.kernel.outcomes import OutcomeLedger
 from executor.process import actors_of
+from lake.brakes import BrakeLog
 from lake.tables import create_lake, open_table
 from schemas.messages import OutcomeEvent
 from schemas.settings import ExecutorSettings, load_settings
@@ -123,19 +127,26 @@ class House:
 
     @contextmanager
     def running(
-        self, clock: Any = None, url: str | None = None, actors: Actors | None = None, **changed: Any
+        self,
+        clock: Any = None,
+        url: str | None = None,
+        actors: Actors | None = None,
+        steady: Any = None,
+        **changed: Any,
     ) -> Iterator[Executor]:
         """An executor at work until the end of the block, then stopped cleanly; `actors` of families beside ours."""
         chosen = settings(**changed)
         topics = topics_at(url or self.gate.url, chosen.request_timeout_seconds)
-        with_clock = {"clock": clock} if clock else {}
+        ledger, wall = self.open_ledger(chosen.mode), clock or utc_now
+        record, waits = BrakeLog(self.lake), WaitTable(self.lake, ledger.executor)
         executor = Executor(
             chosen,
             follow_decisions(self.lake),
-            self.open_ledger(chosen.mode),
+            ledger,
             {**actors_of(topics), **(actors or {})},
             Announcer(self.published, follow_outcomes(self.lake)),
-            **with_clock,
+            Brakes(chosen, record, waits, ledger.executor, wall, steady or time.monotonic),
+            wall,
         )
         failed: list[BaseException] = []
 

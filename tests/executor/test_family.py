@@ -54,6 +54,9 @@ class Brokers:
             raise MalformedDecision("a move has from and to")
         return Move(row["decision_id"], row["family"], row["subject"], arguments["from"], arguments["to"])
 
+    def namespace(self, subject: str) -> str | None:
+        return subject.rpartition("/")[0]
+
     def look(self, decision: Move) -> str | NoAnswer:
         return self.owners.get(decision.subject) or NoAnswer("no broker has it")
 

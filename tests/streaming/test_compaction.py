@@ -125,7 +125,8 @@ def test_sorting_leaves_the_day_that_is_not_over_as_it_is(spark, tmp_path, compa
 def test_every_table_has_a_column_to_sort_by():
     assert {name: cluster_column(table) for name, table in TABLES.items()} == {
         "decisions": "subject", "holds": "subject", "segment_load": "topic", "events": "subject",
-        "dead_letters": "kafka_topic", "batches": "batch_id", "outcomes": "subject", "alerts": "subject",
+        "dead_letters": "kafka_topic", "batches": "batch_id", "outcomes": "subject", "brakes": "subject",
+        "waits": "subject", "alerts": "subject",
     }  # fmt: skip
 
 

@@ -1,0 +1,196 @@
+"""Who waits for which brake, and who may go on: asked by the executor's loop before each intent and each further call.
+
+Stage: between the pure rules beside it and `executor.kernel.loop`. Owned by the loop's thread, but for `holds_now`.
+Nothing here has to survive a crash: pauses, approvals and stops are in `brakes`, calls and failures in `outcomes`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Generic, TypeVar
+
+from executor.brakes.rate import Places
+from executor.brakes.record import WaitTable
+from executor.brakes.rules import BRAKES, Brake, Candidate, Held, Rejected, held_by
+from lake.brakes import ALL, Act, Acts, BrakeLog
+from schemas.settings import ExecutorSettings
+
+log = logging.getLogger(__name__)
+
+Work = TypeVar("Work")
+
+
+@dataclass
+class _Waiting(Generic[Work]):
+    candidate: Candidate
+    work: Work
+
+
+class Brakes(Generic[Work]):
+    """The brakes of one executor. `wall`: aware instants, `steady`: seconds that are never set back."""
+
+    def __init__(
+        self,
+        settings: ExecutorSettings,
+        record: BrakeLog,
+        waits: WaitTable,
+        actor: str,
+        wall: Callable[[], datetime],
+        steady: Callable[[], float],
+    ) -> None:
+        """`actor`: who writes a stop, for people."""
+        self._settings, self._record, self._waits, self._actor = settings, record, waits, actor
+        self._wall, self._steady = wall, steady
+        limits = settings.brakes
+        self._fleet = Places(limits.actions_per_minute)
+        self._namespaces: dict[str | None, Places] = {}
+        self._granted: dict[str, str | None] = {}
+        self._failures: list[datetime] = []
+        self._new: list[_Waiting[Work]] = []
+        self._waiting: dict[Brake, dict[str, _Waiting[Work]]] = {brake: {} for brake in BRAKES}
+        self._look_at: dict[Brake, float] = dict.fromkeys(BRAKES, math.inf)
+
+    @property
+    def acts(self) -> Acts:
+        """What people, and executors, have done about brakes so far."""
+        return self._record.acts
+
+    def waiting(self) -> dict[Brake, int]:
+        """Decisions that wait, by brake."""
+        return {brake: len(waiting) for brake, waiting in self._waiting.items()}
+
+    @property
+    def wake_at(self) -> float:
+        """When to call `released` again, by the steady clock."""
+        return -math.inf if self._new else min(self._look_at.values())
+
+    def restore(self, calls: list[tuple[str | None, datetime]], failures: list[datetime]) -> None:
+        """What the record says of the last minutes: calls (namespace, and when they had ended), and failures."""
+        now, wall = self._steady(), self._wall()
+        for namespace, at in sorted(calls, key=lambda call: call[1]):
+            until = now - max(0.0, (wall - at).total_seconds())
+            self._fleet.count(until)
+            self._places(namespace).count(until)
+        resumed = self.acts.resumed_at
+        self._failures += [at for at in failures if resumed is None or at > resumed]
+
+    def read(self) -> None:
+        """Takes in new acts. Raises what Delta raises."""
+        resumed = self.acts.resumed_at
+        if self._record.read():
+            self._look_at = dict.fromkeys(BRAKES, -math.inf)
+        if self.acts.resumed_at != resumed:
+            self._failures.clear()
+
+    def wait(self, candidate: Candidate, work: Work) -> None:
+        """Has a decision wait; `released` gives it back, at once if nothing holds it."""
+        self._new.append(_Waiting(candidate, work))
+
+    def released(self) -> Iterator[tuple[Work, Rejected | None]]:
+        """Those that may go on, each with its place among the calls; and those that somebody has rejected."""
+        now = self._steady()
+        for brake in BRAKES:
+            if self._look_at[brake] <= now:
+                yield from self._look_again(brake)
+        new, self._new = self._new, []
+        for waiting in new:
+            yield from self._look(waiting, None)
+
+    def ask(self, candidate: Candidate) -> Held | Rejected | None:
+        """What holds a decision now. None: nothing, and it has its place among the calls until `ended`."""
+        found = held_by(candidate, self.acts, self._settings, self._wall())
+        if found is not None:
+            self.ended(candidate.decision_id, False)
+            return found
+        if candidate.decision_id in self._granted:
+            return None
+        return self._rate(candidate)
+
+    def holds_now(self, candidate: Candidate) -> bool:
+        """Whether a brake that is known by now holds a decision that had its place; from any thread."""
+        return held_by(replace(candidate, has_begun=True), self.acts, self._settings, self._wall()) is not None
+
+    def ended(self, decision_id: str, called: bool) -> None:
+        """A try has ended: its place is kept for a minute if it made a call, else it is free."""
+        if decision_id not in self._granted:
+            return
+        namespace, now = self._granted.pop(decision_id), self._steady()
+        for places in (self._fleet, self._places(namespace)):
+            places.end(decision_id, now if called else None)
+        if not called and self._waiting["rate"]:
+            self._look_at["rate"] = -math.inf
+
+    def stop_before(self, failures: list[tuple[datetime, str]]) -> None:
+        """Writes a stop if these failures, which are about to be recorded, are too many with those before them.
+
+        Before: then a crash between the two forgets neither. Raises what Delta raises: then nothing is recorded yet.
+        """
+        limit, seconds = self._settings.brakes.failures, self._settings.brakes.failures_seconds
+        if not failures or not limit or self.acts.stop is not None:
+            return
+        first = failures[-1][0] - timedelta(seconds=seconds)
+        self._failures = [at for at in self._failures if at > first]
+        if len(self._failures) + len(failures) < limit:
+            return
+        reason = f"{len(self._failures) + len(failures)} failures within {seconds:g} s, the last: {failures[-1][1]}"
+        stop = Act("stop", ALL, reason, self._actor, failures[-1][0])
+        self._record.write(lambda acts: [] if acts.stop else [stop])
+        self._look_at = dict.fromkeys(BRAKES, -math.inf)
+        log.error("stopped: %s. Go on with: anabranch executor resume all --reason …", reason)
+
+    def count_failures(self, failures: list[tuple[datetime, str]]) -> None:
+        """These are on record now."""
+        self._failures += [at for at, _ in failures]
+
+    def write(self) -> None:
+        """Puts on record what decisions have begun to wait for. Raises nothing."""
+        self._waits.write(self._steady())
+
+    def _look_again(self, brake: Brake) -> Iterator[tuple[Work, Rejected | None]]:
+        self._look_at[brake] = math.inf
+        for waiting in list(self._waiting[brake].values()):
+            if brake == "rate" and not self._fleet.is_free(self._steady()):
+                self._look_at[brake] = self._fleet.free_at(self._steady())
+                return
+            yield from self._look(waiting, brake)
+
+    def _look(self, waiting: _Waiting[Work], before: Brake | None) -> Iterator[tuple[Work, Rejected | None]]:
+        candidate = waiting.candidate
+        found = self.ask(candidate)
+        if before is not None and (not isinstance(found, Held) or found.brake != before):
+            del self._waiting[before][candidate.decision_id]
+        if not isinstance(found, Held):
+            yield waiting.work, found
+            return
+        if found.brake != before:
+            self._waiting[found.brake][candidate.decision_id] = waiting
+            self._waits.note(candidate, found, self._wall())
+        if found.until is not None:
+            left = max(0.0, (found.until - self._wall()).total_seconds())
+            self._look_at[found.brake] = min(self._look_at[found.brake], self._steady() + left)
+
+    def _rate(self, candidate: Candidate) -> Held | None:
+        now = self._steady()
+        for places, whose, key in (
+            (self._fleet, "fleet", "actions_per_minute"),
+            (self._places(candidate.namespace), f"namespace {candidate.namespace}", "actions_per_minute_per_namespace"),
+        ):
+            if not places.is_free(now):
+                until = self._wall() + timedelta(seconds=places.free_at(now) - now)
+                why = f"the {whose} has had {places.limit} actions in 60 s, [executor.brakes] {key}"
+                return Held("rate", why, until)
+        self._fleet.grant(candidate.decision_id)
+        self._places(candidate.namespace).grant(candidate.decision_id)
+        self._granted[candidate.decision_id] = candidate.namespace
+        return None
+
+    def _places(self, namespace: str | None) -> Places:
+        """Those of a namespace; what is in none is limited by the fleet's alone."""
+        if namespace not in self._namespaces:
+            limit = 0 if namespace is None else self._settings.brakes.actions_per_minute_per_namespace
+            self._namespaces[namespace] = Places(limit)
+        return self._namespaces[namespace]
