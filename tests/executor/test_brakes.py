@@ -155,6 +155,22 @@ def test_a_begun_decision_is_not_called_again_while_it_is_paused_and_does_not_fa
     assert house.gate.count("POST") == calls + 1
 
 
+def test_a_begun_decision_whose_cluster_is_away_during_a_pause_waits_and_does_not_fail(house: House):
+    split, clock = house.decide(house.create("orders"), 0), Clock()
+    house.gate.always("POST", LOST_BEFORE)
+    with house.running(clock):
+        house.commit(split)
+        wait_until(lambda: house.gate.count("POST"))
+        house.gate.always("GET", LOST_BEFORE)
+        say(house, "executor", "pause", "all")
+        clock.now += timedelta(seconds=100)
+        wait_until(lambda: waits(house))
+        clock.now += timedelta(hours=2)
+        house.gate.heal()
+        say(house, "executor", "resume", "all")
+        assert house.end(split)["status"] == "applied"
+
+
 def test_an_effect_that_shows_only_during_a_pause_ends_the_decision(house: House):
     split = house.decide(house.create("orders"), 0)
     stale = house.controller.client.get(f"/admin/v2/scalable/{house.namespace}/orders").text
