@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from engine.families import bucket_packer
+from engine.families import PARTS, bucket_packer
 from engine.kernel.packing import PACKED_DDL
 from engine.kernel.records import OUTPUT_DDL
 from engine.kernel.settings import EngineSettings, Repeated
@@ -93,7 +93,7 @@ def operator_output(spark: SparkSession, settings: Settings, repeated: Repeated 
     state = None if start is None else spark.read.schema(STATE_DDL).parquet(start.state).groupBy("bucket")
     with _workers_of_their_own(spark, STATE):
         return packed.groupBy("bucket").transformWithState(
-            BucketProcessor(engine_settings(settings), settings.lake_path, repeated),
+            BucketProcessor(PARTS, engine_settings(settings), settings.lake_path, repeated),
             OUTPUT_DDL,
             "Append",
             "None",

@@ -46,6 +46,7 @@ from streaming.metrics import (
     Metric,
 )  # fmt: skip
 from streaming.sink import WrittenBatch
+from streaming.topic_series import TopicSeries
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -81,7 +82,10 @@ class StreamMeter:
         """`now`: Unix time in seconds, from which on an evaluation is expected."""
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
-        self._made = {metric.name: _make(metric, self.registry) for metric in METRICS}
+        self._made = {metric.name: _make(metric, self.registry) for metric in METRICS if metric not in _PER_TOPIC}
+        self._of_topics = {metric.name: TopicSeries(metric) for metric in _PER_TOPIC}
+        for series in self._of_topics.values():
+            self.registry.register(series)
         for name, values in _BOUNDED.items():
             for value in values:
                 self._made[name].labels(value)
@@ -110,14 +114,16 @@ class StreamMeter:
             self._of(WRITE_SECONDS, table).observe(seconds)
         for (reason,) in batch.columns(DEAD_LETTERS, "reason"):
             self._add(DEAD_LETTERS_MADE, 1, reason)
-        for topic, epoch, active in batch.layouts:
-            self._observe_layout(topic, epoch, active)
+        for layouts in batch.layouts:
+            topics, epochs, active = (column.to_pylist() for column in layouts.columns)
+            self._epochs.update(zip(topics, epochs, strict=True))
+            self._of_topics[ACTIVE_SEGMENTS.name].set_all(zip(topics, active, strict=True))
         self._observe_events(batch)
         self._observe_decisions(batch)
         for subject, gate in batch.columns(HOLDS, "subject", "gate"):
             self._add(HOLDS_BEGUN, 1, gate)
             if gate in _SUPPRESSED:
-                self._add(_SUPPRESSED[gate], 1, subject)
+                self._of_topics[_SUPPRESSED[gate].name].add(subject)
 
     def _observe_events(self, batch: WrittenBatch) -> None:
         for subject, kind, cause, body in batch.columns(EVENTS, "subject", "type", "cause", "body"):
@@ -139,20 +145,20 @@ class StreamMeter:
     def _observe_deletion(self, topic: str) -> None:
         self._epochs.pop(topic, None)
         self._open.pop(topic, None)
-        for metric in _PER_TOPIC:
-            self._made[metric.name].remove(topic)
+        for series in self._of_topics.values():
+            series.remove(topic)
 
     def _observe_layout(self, topic: str, epoch: int, active: int) -> None:
         if epoch >= self._epochs.get(topic, 0):
             self._epochs[topic] = epoch
-            self._set(ACTIVE_SEGMENTS, active, topic)
+            self._of_topics[ACTIVE_SEGMENTS.name].set_all([(topic, active)])
 
     def _observe_outcome(self, topic: str, status: str, decision_id: str) -> None:
         taken = self._open.get(topic)
         if taken is not None and taken[0] == decision_id:
             del self._open[topic]
             if status == "applied":
-                self._add(AUTO_SPLITS if taken[1] == "split" else AUTO_MERGES, 1, topic)
+                self._of_topics[(AUTO_SPLITS if taken[1] == "split" else AUTO_MERGES).name].add(topic)
 
     def _observe_decisions(self, batch: WrittenBatch) -> None:
         for subject, decision_id, action, reason, trigger in batch.columns(

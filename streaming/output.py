@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pydantic_core
 
-from engine.kernel.records import COUNTS
+from engine.kernel.records import COLUMNS, COUNTS
 from lake.files import FileUnfit, WrittenFile
 from schemas.arrow import arrow_schema
 from schemas.tables import Table
@@ -77,6 +77,11 @@ class BatchOutput:
         """The entries of a kind whose bodies are JSON arrays."""
         for body in self._bodies.get(kind, ()):
             yield from pydantic_core.from_json(body)
+
+    def said_in_columns(self, kind: str) -> Iterator[pa.RecordBatch]:
+        """The record batches of a kind that is no table's."""
+        for body in self._bodies.get(kind, ()):
+            yield pa.ipc.read_record_batch(pa.py_buffer(body), COLUMNS[kind])
 
     def _rows(self, table: Table) -> TableRows:
         kind = KIND_OF[table.name]

@@ -53,8 +53,8 @@ class WrittenBatch:
     """From the start of the batch's plan until the sink had the operator's output."""
     commit_seconds: dict[str, float]
     """Time of each Delta commit, by table."""
-    layouts: Sequence[tuple[str, int, int]] = ()
-    """Topics whose state was decoded anew, as after a start: name, epoch, number of active segments."""
+    layouts: Sequence[pa.RecordBatch] = ()
+    """Topics whose state was decoded anew, as after a start (`engine.kernel.records.LAYOUT_SCHEMA`)."""
 
     def columns(self, table: Table, *names: str) -> Iterator[tuple[Any, ...]]:
         """The rows of a rare table, cut to some of its columns."""
@@ -133,7 +133,7 @@ class LakeSink:
         self._is_first = False
         if row is not None:
             rare = {table.name: output.rows(table) for table in (DECISIONS, HOLDS, EVENTS, DEAD_LETTERS)}
-            layouts = list(output.said(LAYOUTS))
+            layouts = list(output.said_in_columns(LAYOUTS))
             row["batch_id"] = batch_id
             written = WrittenBatch(row, rare, decided_at, operator_seconds, self._commit_seconds, layouts)
             self._tell(written, batch_id)

@@ -33,7 +33,7 @@ DECODE, STATE = "decode", "state"
 _DECODED_OBJECTS = 100_000
 _MODULES = {
     DECODE: ("engine.families",),
-    STATE: ("streaming.processor", "pyspark.sql.streaming.proto.StateMessage_pb2"),
+    STATE: ("streaming.processor", "streaming.bucket_task", "pyspark.sql.streaming.proto.StateMessage_pb2"),
 }
 
 

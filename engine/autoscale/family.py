@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import numpy as np
+import pyarrow as pa
 
 from engine.autoscale.dealing import SampleColumns
 from engine.autoscale.evaluation import FAMILY, Evaluation
@@ -40,7 +41,7 @@ from engine.autoscale.storing import (
 from engine.autoscale.topics import BucketState
 from engine.autoscale.topics_codec import TopicsPart, unpack_topics
 from engine.kernel.packed import Part, StoredPart
-from engine.kernel.records import LOAD, Output
+from engine.kernel.records import LAYOUT_SCHEMA, LAYOUTS, LOAD, Output
 from engine.kernel.settings import EngineSettings
 from schemas.kafka import CONSUMER_EVENTS
 from schemas.messages import ConsumerEvent, PolicyEvent, Rejected, RejectReason
@@ -89,11 +90,14 @@ class AutoscaleState:
 
     def tell(self, output: Output) -> None:
         """Says the layouts that are known."""
-        output.layouts += [
-            (topic.name, topic.known.epoch, topic.known.active_count)
-            for topic in self.topics.topics.values()
-            if topic.known is not None
-        ]
+        known = {topic.name: layout for topic in self.topics.topics.values() if (layout := topic.known) is not None}
+        columns = (
+            [*known],
+            [layout.epoch for layout in known.values()],
+            [layout.active_count for layout in known.values()],
+        )
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, LAYOUT_SCHEMA, strict=True)]
+        output.add_columns(LAYOUTS, pa.RecordBatch.from_arrays(arrays, schema=LAYOUT_SCHEMA))
 
     def begin(self, now: int, output: Output) -> AutoscaleBatch:
         """Begins a batch; `now` is its time in milliseconds."""

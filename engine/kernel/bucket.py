@@ -1,7 +1,7 @@
 """The bucket engine: stored state, raw records and the batch's time in; new state and output out. Pure, no Spark.
 
-Stage: the whole of the stateful operator (design "The flow"). `streaming.processor` is the thin adapter that Spark
-sees. Decoded state is kept under the fingerprint of its bytes: a retried or replayed batch, whose store holds others,
+Stage: the whole of the stateful operator (design "The flow"). `streaming.bucket_task` is the thin adapter to Spark.
+Decoded state is kept under the fingerprint of its bytes: a retried or replayed batch, whose store holds others,
 decodes it again.
 """
 

@@ -77,9 +77,14 @@ EVENT_SCHEMA = pa.schema([
 ])  # fmt: skip
 """Accepted events, of a whole fleet when its layouts come; instants are milliseconds."""
 
-LOAD, HOLDS, EVENTS = "load", "holds", "events"
-COLUMNS = {LOAD: LOAD_SCHEMA, HOLDS: HOLD_SCHEMA, EVENTS: EVENT_SCHEMA}
-"""Kinds of output that come in columns, with their schemas: rows of `segment_load`, `holds` and `events`."""
+LAYOUT_SCHEMA = pa.schema([("subject", pa.string()), ("epoch", pa.int64()), ("active", pa.int32())])
+"""Layouts that were known when the state was decoded, of a whole fleet after a start, for those who watch the job;
+`active` is the number of active segments."""
+
+LOAD, HOLDS, EVENTS, LAYOUTS = "load", "holds", "events", "layouts"
+COLUMNS = {LOAD: LOAD_SCHEMA, HOLDS: HOLD_SCHEMA, EVENTS: EVENT_SCHEMA, LAYOUTS: LAYOUT_SCHEMA}
+"""Kinds of output that come in columns, with their schemas: rows of `segment_load`, `holds` and `events`, and of no
+table."""
 
 
 @dataclass
@@ -115,9 +120,6 @@ class Output:
     dead_letters: list[dict[str, Any]] = field(default_factory=list)
     due: list[tuple[str, int]] = field(default_factory=list)
     """Subjects that ask for an evaluation before the next tick, and when."""
-    layouts: list[tuple[str, int, int]] = field(default_factory=list)
-    """What was known when the state was decoded, for those who watch the job: subject, epoch, number of active
-    segments."""
     counts: Counts = field(default_factory=Counts)
     _columns: dict[str, list[pa.RecordBatch]] = field(default_factory=lambda: {kind: [] for kind in COLUMNS})
     _events: list[tuple[Any, ...]] = field(default_factory=list)
@@ -169,13 +171,17 @@ class Output:
         rows = self.columns(HOLDS)
         return [] if rows is None else rows.to_pylist()
 
+    @property
+    def layouts(self) -> list[dict[str, Any]]:
+        """The layouts that are told here, row by row: for those who look at one bucket."""
+        rows = self.columns(LAYOUTS)
+        return [] if rows is None else rows.to_pylist()
+
     def bodies(self) -> dict[str, bytes]:
         """The rows of `OUTPUT_DDL`: a body for each kind that has something to say, and the counts."""
         bodies = {COUNTS: pydantic_core.to_json([asdict(self.counts)]), **self._rows()}
         if self.due:
             bodies[DUE] = pydantic_core.to_json(self.due)
-        if self.layouts:
-            bodies[LAYOUTS] = pydantic_core.to_json(self.layouts)
         return bodies
 
     def _rows(self) -> dict[str, bytes]:
@@ -202,6 +208,5 @@ OUTPUT_DDL = "kind STRING, body BINARY, now BIGINT"
 batches."""
 COUNTS = "counts"
 DUE = "due"
-LAYOUTS = "layouts"
 RARE = ("decisions", "dead_letters")
 """Kinds that are rows of the table of the same name."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
 
 import pyarrow as pa
 import pytest
@@ -13,7 +12,7 @@ from engine.families import FAMILIES
 from engine.kernel.bucket import BucketEngine
 from engine.kernel.packed import Packed, StateError, StoredPart
 from engine.kernel.packing import BucketPacker, unpack_bucket
-from engine.kernel.records import RAW_SCHEMA
+from engine.kernel.records import LAYOUTS, RAW_SCHEMA
 from tests.engine.buckets import SETTINGS, Bucket, stored
 from tests.engine.bundles import BUNDLES, PART, SOURCE
 from tests.engine.records import TOPIC, layout, outcome, record, stats, tick
@@ -45,7 +44,7 @@ def topic_and_bundles():
 def without_time(output):
     output.counts.operator_ms = 0.0
     # Only who has decoded the state says what was known.
-    return asdict(replace(output, layouts=[]))
+    return {kind: body for kind, body in output.bodies().items() if kind != LAYOUTS}
 
 
 def test_a_second_family_decides_beside_the_first():

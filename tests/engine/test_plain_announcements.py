@@ -160,7 +160,7 @@ def test_a_snapshot_of_what_is_known_is_accepted_and_is_no_event(snapshot, by):
 def test_layouts_that_are_no_events_are_told_once_after_a_restart():
     bucket = known_bucket()
     told = [bucket.batch(NOW + at * SECOND, layout(two_segments(), "snapshot")).layouts for at in range(2)]
-    assert told == [[(TOPIC, 0, 2)], []]
+    assert told == [[{"subject": TOPIC, "epoch": 0, "active": 2}], []]
 
 
 @pytest.mark.parametrize("snapshot", SNAPSHOTS)

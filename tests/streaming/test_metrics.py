@@ -16,6 +16,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from decisions.topic.layout import SegmentLayout
+from engine.kernel.records import LAYOUT_SCHEMA
 from schemas.ids import EVERY_TOPIC
 from schemas.tables import DEAD_LETTERS, DECISIONS, EVENTS, HOLDS
 from streaming.meter import StreamMeter, lag_of, serve_metrics
@@ -193,7 +194,8 @@ def test_caps_that_begin_to_bind_are_counted_by_topic(scrape):
 
 def test_active_segments_of_topics_that_were_known_before_a_start_are_there(scrape):
     meter = StreamMeter(60, NOW)
-    meter.observe_batch(replace(batch(), layouts=[[TOPIC, 3, 5]]))
+    layouts = pa.RecordBatch.from_pylist([{"subject": TOPIC, "epoch": 3, "active": 5}], LAYOUT_SCHEMA)
+    meter.observe_batch(replace(batch(), layouts=[layouts]))
     assert scrape(meter)["pulsar_scalable_topic_active_segments", TOPIC] == 5
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -12,7 +14,7 @@ from engine.kernel import records
 from engine.kernel.bucket import BucketEngine
 from engine.kernel.packing import BucketPacker, unpack_bucket
 from schemas.tables import DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
-from streaming import arrivals, processor
+from streaming import arrivals, bucket_task, processor
 from streaming.output import BatchOutput
 from tests.engine.buckets import RAW, SETTINGS
 from tests.engine.bundles import BUNDLES, PART
@@ -68,18 +70,25 @@ class Handle:
 
 def test_the_state_variables_are_those_of_the_first_release():
     handle = Handle()
-    processor.BucketProcessor(SETTINGS, "lake").init(handle)
+    processor.BucketProcessor(families.PARTS, SETTINGS, "lake").init(handle)
     assert sorted(handle.variables) == ["fence", "loads", "loads_log", "topics", "topics_log"]
+
+
+@pytest.mark.process
+def test_what_the_variables_are_is_answered_without_the_engine():
+    """Spark asks a Python of its own, before the first batch of a query."""
+    ask = "import sys, streaming.processor, engine.kernel.settings; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", ask], check=True, capture_output=True, text=True).stdout.split()
+    assert {"pandas", "pyarrow", "numpy", "engine.families"}.isdisjoint(loaded)
 
 
 @pytest.fixture
 def both(monkeypatch):
     """A second family, as if it ran in the product."""
     running = (*families.FAMILIES, BUNDLES)
-    monkeypatch.setattr(processor, "PARTS", families.part_names(running))
-    monkeypatch.setattr(processor, "bucket_engine", lambda settings: BucketEngine(settings, running))
-    monkeypatch.setattr(processor, "unpack_rows", lambda kinds, bodies: unpack_bucket(kinds, bodies, running))
-    monkeypatch.setattr(processor, "_ENGINES", {})
+    monkeypatch.setattr(bucket_task, "bucket_engine", lambda settings: BucketEngine(settings, running))
+    monkeypatch.setattr(bucket_task, "unpack_rows", lambda kinds, bodies: unpack_bucket(kinds, bodies, running))
+    monkeypatch.setattr(bucket_task, "_ENGINES", {})
     return running
 
 
@@ -94,7 +103,7 @@ def test_a_second_family_has_state_variables_of_its_own_and_outlives_its_worker(
     handle = Handle()
 
     def batch(now, *records):
-        operator = processor.BucketProcessor(SETTINGS, "lake")
+        operator = processor.BucketProcessor(families.part_names(both), SETTINGS, "lake")
         operator.init(handle)
         return {
             row.kind: row.body for row in operator.handleInputRows((0,), iter(packed_rows(both, records, now)), None)
@@ -102,7 +111,7 @@ def test_a_second_family_has_state_variables_of_its_own_and_outlives_its_worker(
 
     assert b'"family":"bundles"' in batch(NOW, configured(), *topic_and_bundles())["decisions"]
     assert handle.variables[f"{PART}_log"].rows
-    monkeypatch.setattr(processor, "_ENGINES", {})
+    monkeypatch.setattr(bucket_task, "_ENGINES", {})
     said = batch(NOW + 1, report(HOT, 600.0), tick(2))
     assert "decisions" not in said
     holds = pa.ipc.read_record_batch(pa.py_buffer(said["holds"]), records.HOLD_SCHEMA)
@@ -129,8 +138,8 @@ def test_a_batch_that_fits_nowhere_at_once_leads_to_the_same_rows_and_the_same_s
         if is_tight:
             monkeypatch.setattr(arrivals.in_parts, "__defaults__", (1, 1))
             monkeypatch.setattr(records, "MAX_CHUNK_BYTES", 2_000)
-            monkeypatch.setattr(processor, "batch_of_task", lambda: 1)
-        monkeypatch.setattr(processor, "_ENGINES", {})
+            monkeypatch.setattr(bucket_task, "batch_of_task", lambda: 1)
+        monkeypatch.setattr(bucket_task, "_ENGINES", {})
         handle, said, packer = Handle(), [], families.bucket_packer(1)
         for batch in [Batch(NOW, [("control-events", b"*", configured().value, 0, 0)], False), *batches[:25]]:
             rows = [
@@ -138,7 +147,8 @@ def test_a_batch_that_fits_nowhere_at_once_leads_to_the_same_rows_and_the_same_s
                          strict=True))
                 for source, key, value, partition, offset in batch.records
             ]  # fmt: skip
-            operator = processor.BucketProcessor(SETTINGS, str(tmp_path), inline_bytes=1_000 if is_tight else 1 << 30)
+            inline_bytes = 1_000 if is_tight else 1 << 30
+            operator = processor.BucketProcessor(families.PARTS, SETTINGS, str(tmp_path), inline_bytes=inline_bytes)
             operator.init(handle)
             raw = (
                 [pa.RecordBatch.from_pylist([row], RAW) for row in rows]
