@@ -22,6 +22,7 @@ from deltalake.exceptions import DeltaError
 from decisions.autoscale.policy import Policy
 from decisions.autoscale.rates import Rates as SegmentRates
 from decisions.autoscale.rates import is_cold, overload
+from lake.brakes import Act, BrakeReader
 from lake.rows import active_ranges
 from lake.tables import stream_columns
 from lake.tail import BACKLOG_VERSIONS, StoredRow, Tail
@@ -35,6 +36,7 @@ from schemas.tables import (
     HOLDS,
     OUTCOMES,
     SEGMENT_LOAD,
+    WAITS,
 )
 
 log = logging.getLogger(__name__)
@@ -84,6 +86,8 @@ class TopicView:
     """None while a decision is under way or before the first evaluation."""
     open_decision: str | None
     """`split 3` or `merge 4+5` while that decision has no outcome yet."""
+    brake: str | None = None
+    """What holds that decision (`schemas.tables.WaitRow.brake`); None: nothing."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,18 @@ class DecisionView:
     """Newest outcome: intent, applied, superseded, rejected, failed or observed; None = not begun."""
     status_at: datetime | None
     error: str | None
+    brake: str | None = None
+    """What holds it (`schemas.tables.WaitRow.brake`); None: nothing."""
+
+
+@dataclass(frozen=True)
+class BrakesView:
+    """What keeps the executor from acting."""
+
+    stop: Act | None = None
+    pauses: tuple[Act, ...] = ()
+    waiting: Mapping[str, int] = field(default_factory=dict)
+    """Decisions that wait, by brake."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +144,7 @@ class LakeView:
     dead_letters: Mapping[str, int] = field(default_factory=dict)
     """By reason, as far as the tail looks back."""
     rates: Rates = Rates()
+    brakes: BrakesView = BrakesView()
 
 
 @dataclass
@@ -152,8 +169,10 @@ class LakeReader:
         self._has_older = False
         self._tails = {
             table.name: Tail(lake, table, backlog=backlog)
-            for table in (EVENTS, SEGMENT_LOAD, DECISIONS, HOLDS, OUTCOMES, DEAD_LETTERS, BATCHES)
+            for table in (EVENTS, SEGMENT_LOAD, DECISIONS, HOLDS, OUTCOMES, WAITS, DEAD_LETTERS, BATCHES)
         }
+        self._brakes = BrakeReader(lake)
+        self._waits: dict[str, StoredRow] = {}
         self._topics: dict[str, _Topic] = {}
         self._policies = PoliciesOnRecord()
         self._decisions: dict[str, StoredRow] = {}
@@ -175,8 +194,11 @@ class LakeReader:
         # Of the two tables the one with the later instant has the last word on whether a topic holds.
         for row in sorted(new[DECISIONS.name] + new[HOLDS.name], key=lambda row: row.get("decided_at") or row["since"]):
             self._take_decision_or_hold(row)
+        for row in new[WAITS.name]:
+            self._waits[row["decision_id"]] = row
         for row in new[OUTCOMES.name]:
             self._take_outcome(row)
+        self._read_brakes()
         self._dead_letters.update(row["reason"] for row in new[DEAD_LETTERS.name])
         self._batches.extend(new[BATCHES.name])
         return self._view(now or datetime.now(timezone.utc))
@@ -254,8 +276,16 @@ class LakeReader:
                 since=row["since"],
             )
 
+    def _read_brakes(self) -> None:
+        try:
+            self._brakes.read()
+        except (DeltaError, OSError) as error:
+            log.debug("brakes cannot be read, trying again: %s", error)
+
     def _take_outcome(self, row: StoredRow) -> None:
         identity = row["decision_id"]
+        if identity in self._waits and (row["status"] != "intent" or self._waits[identity]["at"] <= row["at"]):
+            del self._waits[identity]
         if identity not in self._decisions:
             return
         self._outcomes[identity] = row
@@ -271,7 +301,15 @@ class LakeReader:
             actions=dict(self._actions),
             dead_letters=dict(self._dead_letters.most_common()),
             rates=lately(self._batches, now),
+            brakes=BrakesView(
+                stop=self._brakes.acts.stop,
+                pauses=tuple(self._brakes.acts.paused(now)),
+                waiting=dict(Counter(row["brake"] for row in self._waits.values()).most_common()),
+            ),
         )
+
+    def _brake(self, decision_id: str) -> str | None:
+        return self._waits[decision_id]["brake"] if decision_id in self._waits else None
 
     def _topic_view(self, name: str, topic: _Topic) -> TopicView:
         newest = None if topic.newest_decision is None else self._decisions.get(topic.newest_decision)
@@ -296,6 +334,7 @@ class LakeReader:
             # The job notes that a decision is open, but not that it no longer is: the outcome says so.
             hold=None if topic.hold and topic.hold.gate == "in-flight" and not newest else topic.hold,
             open_decision=f"{newest['action']} {segments_text(decision_segments(newest))}" if newest else None,
+            brake=self._brake(newest["decision_id"]) if newest else None,
         )
 
     def _decision_view(self, row: StoredRow) -> DecisionView:
@@ -311,6 +350,7 @@ class LakeReader:
             status=outcome.get("status"),
             status_at=outcome.get("at"),
             error=outcome.get("error"),
+            brake=self._brake(row["decision_id"]),
         )
 
 

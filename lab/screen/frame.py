@@ -16,6 +16,7 @@ from rich.text import Text
 from lab.processes import PartState
 from lab.screen.keyspace import legend, ruler, strip
 from lab.screen.words import age, amount, hold_reason, printable, short_names, span
+from lake.brakes import ALL
 from ledger.live import DecisionView, LakeView, TopicView
 
 DIM = "grey62"
@@ -53,7 +54,8 @@ class _Columns:
 
 def frame(view: LakeView, parts: Sequence[PartState], width: int, height: int, elapsed: float = 0.0) -> Group:
     """The whole screen in at most `height` lines of at most `width` cells. `elapsed`: seconds since the start."""
-    top = [_parts_line(parts, width, elapsed), *_trouble_lines(parts, width, height), _rates_line(view, width)]
+    top = [_parts_line(parts, width, elapsed), *_trouble_lines(parts, width, height)]
+    top += [*_brake_lines(view, height), _rates_line(view, width)]
     if height >= 16:
         top.append(_actions_line(view))
     room = height - len(top)
@@ -117,6 +119,21 @@ def _trouble_lines(parts: Sequence[PartState], width: int, height: int) -> list[
         Text(printable(f"{part.name} {part.state}: {part.detail}" if part.detail else f"{part.name} {part.state}"), BAD)
         for part in troubled[: max(1, height // 10)]
     ]
+
+
+def _brake_lines(view: LakeView, height: int) -> list[Text]:
+    """What keeps the executor from acting: a stop, pauses, and how many decisions wait for what."""
+    brakes, lines = view.brakes, []
+    if brakes.stop is not None:
+        lines.append(Text(printable(f"■ the executor has stopped: {brakes.stop.reason}"), BAD))
+    for act in brakes.pauses:
+        name = "everything" if act.subject == ALL else act.subject
+        left = f", {span((act.until - view.now).total_seconds())} left" if act.until else ""
+        lines.append(Text(printable(f"‖ {name} is paused by {act.actor}{left}: {act.reason}"), BUSY))
+    if brakes.waiting:
+        held = ", ".join(f"{number} for {brake}" for brake, number in brakes.waiting.items())
+        lines.append(Text(printable(f"‖ decisions wait: {held} (anabranch executor status)"), BUSY))
+    return lines[: max(1, height // 10)]
 
 
 def _rates_line(view: LakeView, width: int) -> Text:
@@ -225,7 +242,8 @@ def _second_line(topic: TopicView, columns: _Columns, now: datetime, width: int)
 
 def _standing(topic: TopicView, now: datetime, room: int) -> Text:
     if topic.open_decision is not None:
-        return Text.assemble(("▸ ", BUSY), (printable(topic.open_decision), f"bold {BUSY}"), (" under way", BUSY))
+        doing = f" waits: {printable(topic.brake)}" if topic.brake else " under way"
+        return Text.assemble(("▸ ", BUSY), (printable(topic.open_decision), f"bold {BUSY}"), (doing, BUSY))
     if topic.hold is None:
         return Text("evaluated at the next tick", FAINT)
     return Text(hold_reason(topic.hold, now, room), DIM)
@@ -267,7 +285,8 @@ def _decision_line(decision: DecisionView, name: str, name_width: int, action_wi
     line.append_text(_cell(Text(_action(decision)), action_width))
     line.append(f"  {printable(decision.reason):<14}", "#56b4e9")
     line.append(f"  {printable(decision.trigger):<8}", FAINT)
-    line.append(f"  {printable(decision.status or 'not begun')}", style)
+    standing = f"waits: {decision.brake}" if decision.brake else decision.status or "not begun"
+    line.append(f"  {printable(standing)}", BUSY if decision.brake else style)
     if decision.status_at is not None and decision.status != "intent":
         line.append(f" after {span((decision.status_at - decision.decided_at).total_seconds())}", FAINT)
     if decision.error:

@@ -14,7 +14,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from anabranch.cli import cli
+from lab.screen import export_frame
 from lake.tables import open_table
+from ledger.live import BrakesView, LakeReader
 from schemas.brake_settings import BrakeSettings
 from schemas.settings import load_settings
 from schemas.tables import WAITS
@@ -262,6 +264,25 @@ def test_a_window_holds_until_it_opens(house: House):
     clock.now = clock.now.replace(hour=22)
     with house.running(clock, brakes=brakes(windows=[nightly])):
         assert house.end(split)["status"] == "applied"
+
+
+def test_the_live_picture_shows_what_holds_until_it_does_no_more(house: House):
+    split = house.decide(house.create("orders"), 0)
+    reader = LakeReader(house.lake)
+    say(house, "executor", "pause", house.namespace, reason="broker upgrade")
+    with house.running():
+        house.commit(split)
+        view = wait_until(lambda: (seen := reader.refresh()).brakes.waiting and seen)
+        assert [(act.subject, act.reason) for act in view.brakes.pauses] == [(house.namespace, "broker upgrade")]
+        assert dict(view.brakes.waiting) == {"pause": 1}
+        assert [decision.brake for decision in view.decisions] == ["pause"]
+        frame = export_frame(view, (), form="text")
+        assert f"‖ {house.namespace} is paused by ann: broker upgrade" in frame
+        assert "waits: pause" in frame
+        say(house, "executor", "resume", house.namespace)
+        house.end(split)
+    view = reader.refresh()
+    assert (view.brakes, [decision.brake for decision in view.decisions]) == (BrakesView(), [None])
 
 
 def test_the_status_tells_people_what_holds_and_why(house: House):
