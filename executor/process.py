@@ -20,8 +20,10 @@ from executor.kernel.family import Actors
 from executor.kernel.loop import LAKE_ERRORS, Executor, Work, utc_now
 from executor.kernel.outcomes import OutcomeLedger
 from executor.kernel.publisher import KafkaPublisher
+from executor.metrics import registry_of
 from lake.brakes import BrakeLog
 from schemas.settings import Settings
+from telemetry.serving import MetricsError, serve_metrics
 
 
 class StartError(Exception):
@@ -54,6 +56,11 @@ def run_executor(settings: Settings, ready: Callable[[str], None]) -> None:
     announcer = Announcer(KafkaPublisher(settings.kafka_connection()), follow_outcomes(settings.lake_path))
     brakes: Brakes[Work] = Brakes(chosen, record, waits, ledger.executor, utc_now, time.monotonic)
     executor = Executor(chosen, tail, ledger, actors_of(topics), announcer, brakes)
+    if chosen.metrics_port:
+        try:
+            serve_metrics(registry_of(executor, brakes), chosen.metrics_port, "executor.metrics_port")
+        except MetricsError as error:
+            raise StartError(str(error)) from error
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: executor.stop())
     try:

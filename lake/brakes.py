@@ -94,7 +94,7 @@ class Acts:
 
     def paused(self, now: datetime) -> list[Act]:
         """All pauses at an instant, by subject."""
-        return [self.pauses[name] for name in sorted(self.pauses) if self.pause_of([name], now)]
+        return [pause for name in sorted(self.pauses) if (pause := self.pause_of([name], now))]
 
     def verdict_on(self, decision_id: str) -> Act | None:
         """The approval or rejection of a decision."""

@@ -102,6 +102,8 @@ class ExecutorSettings(Section):
     give_up_seconds: Seconds
     """A decision that could not be applied for this long ends as `failed`, seconds; time held by a brake is no part of
     it."""
+    metrics_port: Port
+    """Loopback port of the executor's Prometheus metrics; 0 = none."""
     brakes: BrakeSettings
 
 

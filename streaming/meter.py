@@ -7,15 +7,14 @@ Prometheus expects. `streaming.metrics` holds the names.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, get_args
+from collections.abc import Mapping
+from typing import Any, get_args
 from wsgiref.simple_server import WSGIServer
 
 import pydantic_core
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
 from decisions.autoscale.gates import BINDING_GATES, DESCRIPTIONS
-from schemas.addresses import is_loopback, read_authority
 from schemas.messages import OutcomeStatus, RejectReason
 from schemas.tables import DEAD_LETTERS, DECISIONS, EVENTS, HOLDS
 from streaming.metrics import (
@@ -47,18 +46,7 @@ from streaming.metrics import (
 )  # fmt: skip
 from streaming.sink import WrittenBatch
 from streaming.topic_series import TopicSeries
-
-if TYPE_CHECKING:
-    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
-
-LOOPBACK = "127.0.0.1"
-MAX_REQUEST_SECONDS = 10
-"""Longest silence of who scrapes."""
-
-
-class MetricsError(RuntimeError):
-    """The metrics cannot be served; the message says where, why and what to do."""
-
+from telemetry.serving import serve_metrics
 
 _MAKERS = {"counter": Counter, "gauge": Gauge}
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -213,32 +201,6 @@ def lag_of(end: str | None, latest: str | None) -> dict[str, int]:
     }
 
 
-def serve_metrics(meter: StreamMeter, port: int) -> WSGIServer:
-    """Answers scrapes of http://127.0.0.1:`port`/metrics from a thread of its own; raises `MetricsError`."""
-    try:
-        server, _ = start_http_server(port, LOOPBACK, meter.registry)
-    except OSError as error:
-        raise MetricsError(
-            f"cannot serve metrics at {LOOPBACK}:{port}: {error.strerror}; "
-            "choose another stream.metrics_port, or 0 for none"
-        ) from error
-    server.set_app(not_for_pages(server.get_app()))
-    server.RequestHandlerClass = type("Handler", (server.RequestHandlerClass,), {"timeout": MAX_REQUEST_SECONDS})
-    return server
-
-
-def not_for_pages(app: WSGIApplication) -> WSGIApplication:
-    """`app` on loopback, with 403 for what a page in a browser asks, also by a name of its own (DNS rebinding)."""
-
-    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        host = read_authority(environ.get("HTTP_HOST", LOOPBACK))
-        by_a_page = "HTTP_ORIGIN" in environ or environ.get("HTTP_SEC_FETCH_SITE", "none") not in (
-            "none",
-            "same-origin",
-        )
-        if by_a_page or host is None or not is_loopback(host.host):
-            start_response("403 Forbidden", [("Content-Type", "text/plain")])
-            return [b"this is for programs on this machine\n"]
-        return app(environ, start_response)
-
-    return answer
+def serve_meter(meter: StreamMeter, port: int) -> WSGIServer:
+    """Answers scrapes at `stream.metrics_port`; raises `MetricsError`."""
+    return serve_metrics(meter.registry, port, "stream.metrics_port")

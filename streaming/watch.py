@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql.streaming import StreamingQuery
 
 from schemas.settings import Settings
-from streaming.meter import StreamMeter, serve_metrics
+from streaming.meter import StreamMeter, serve_meter
 from streaming.sink import WrittenBatch
 from streaming.watchdog import Watchdog, report
 
@@ -35,7 +35,7 @@ class JobWatch:
     def __enter__(self) -> JobWatch:
         """Raises `MetricsError`."""
         if self._port:
-            server = serve_metrics(self._meter, self._port)
+            server = serve_meter(self._meter, self._port)
             self._open.callback(server.server_close)
             self._open.callback(server.shutdown)
         return self

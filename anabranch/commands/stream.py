@@ -33,7 +33,7 @@ def command(context: Context, new_checkpoint: bool) -> None:
     from lake.job_lease import NoLease
     from streaming.checkpoint import CheckpointInUse
     from streaming.job import JobFailed, JvmLost, PersonNeeded, run_job
-    from streaming.meter import MetricsError
+    from telemetry.serving import MetricsError
 
     stop = threading.Event()
     for name in (signal.SIGINT, signal.SIGTERM):

@@ -30,8 +30,8 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(__file__).resolve().parent
 PIPS = ("pip-483", "pip-468")
 PACKAGES = (
-    "schemas", "decisions", "admin", "lake", "messaging", "engine", "streaming", "executor", "controller", "ledger",
-    "lab", "anabranch",
+    "schemas", "decisions", "admin", "lake", "messaging", "telemetry", "engine", "streaming", "executor", "controller",
+    "ledger", "lab", "anabranch",
 )  # fmt: skip
 _KEYS = {"rule", "property", "key", "code", "test", "not_built"}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Generic, TypeVar
@@ -16,6 +16,7 @@ from typing import Generic, TypeVar
 from executor.brakes.rate import Places
 from executor.brakes.record import WaitTable
 from executor.brakes.rules import BRAKES, Brake, Candidate, Held, Rejected, held_by
+from executor.brakes.windows import may_act
 from lake.brakes import ALL, Act, Acts, BrakeLog
 from schemas.settings import ExecutorSettings
 
@@ -28,6 +29,21 @@ Work = TypeVar("Work")
 class _Waiting(Generic[Work]):
     candidate: Candidate
     work: Work
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The brakes at an instant, in numbers."""
+
+    waiting: Mapping[Brake, int]
+    """Decisions that wait, by brake."""
+    is_stopped: bool
+    pauses: int
+    is_window_open: bool
+    failures: int
+    """Those that count towards a stop."""
+    calls: int
+    """Since the start."""
 
 
 class Brakes(Generic[Work]):
@@ -50,6 +66,7 @@ class Brakes(Generic[Work]):
         self._namespaces: dict[str | None, Places] = {}
         self._granted: dict[str, str | None] = {}
         self._failures: list[datetime] = []
+        self._calls = 0
         self._new: list[_Waiting[Work]] = []
         self._waiting: dict[Brake, dict[str, _Waiting[Work]]] = {brake: {} for brake in BRAKES}
         self._look_at: dict[Brake, float] = dict.fromkeys(BRAKES, math.inf)
@@ -59,9 +76,18 @@ class Brakes(Generic[Work]):
         """What people, and executors, have done about brakes so far."""
         return self._record.acts
 
-    def waiting(self) -> dict[Brake, int]:
-        """Decisions that wait, by brake."""
-        return {brake: len(waiting) for brake, waiting in self._waiting.items()}
+    def standing(self) -> Standing:
+        """For people, and from any thread: what may be late by an instant."""
+        now = self._wall()
+        first = now - timedelta(seconds=self._settings.brakes.failures_seconds)
+        return Standing(
+            waiting={brake: len(waiting) for brake, waiting in self._waiting.items()},
+            is_stopped=self.acts.stop is not None,
+            pauses=len(self.acts.paused(now)),
+            is_window_open=may_act(self._settings.brakes.windows, now),
+            failures=sum(at > first for at in list(self._failures)),
+            calls=self._calls,
+        )
 
     @property
     def wake_at(self) -> float:
@@ -118,6 +144,7 @@ class Brakes(Generic[Work]):
         """A try has ended: its place is kept for a minute if it made a call, else it is free."""
         if decision_id not in self._granted:
             return
+        self._calls += called
         namespace, now = self._granted.pop(decision_id), self._steady()
         for places in (self._fleet, self._places(namespace)):
             places.end(decision_id, now if called else None)

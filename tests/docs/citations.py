@@ -13,8 +13,8 @@ from pathlib import Path
 from docs.pips.page import ROOT, outline
 
 CODE = (
-    "schemas", "decisions", "admin", "lake", "messaging", "engine", "streaming", "executor", "controller", "ledger",
-    "lab", "anabranch", "benchmarks", "deploy", "docs", "tests",
+    "schemas", "decisions", "admin", "lake", "messaging", "telemetry", "engine", "streaming", "executor", "controller",
+    "ledger", "lab", "anabranch", "benchmarks", "deploy", "docs", "tests",
 )  # fmt: skip
 _QUOTED = r'"[^"]+"'
 _PIP = re.compile(rf"PIP-(483|468),? ({_QUOTED}(?:(?:,| and|, and) {_QUOTED})*)")

@@ -6,23 +6,28 @@ On a real lake and a real controller; people speak through the command line.
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
+from deltalake import QueryBuilder
 
 from anabranch.cli import cli
+from executor.metrics import registry_of
 from lab.screen import export_frame
 from lake.tables import open_table
 from ledger.live import BrakesView, LakeReader
 from schemas.brake_settings import BrakeSettings
 from schemas.settings import load_settings
-from schemas.tables import WAITS
+from schemas.tables import TABLES, WAITS
 from tests.executor.conftest import Clock, House
 from tests.executor.conftest import settings as executor_settings
 from tests.executor.gate import LOST_BEFORE, answers
+from tests.executor.test_crash import started
 from tests.waiting import wait_until
 
 
@@ -255,6 +260,49 @@ def test_failures_stop_the_executor_until_a_person_resumes_it(house: House):
     assert status(house)["stop"] is None
 
 
+@pytest.mark.process
+def test_an_approval_outlives_a_kill_before_the_intent(house: House, tmp_path: Path):
+    split = house.decide(house.create("orders"), 0)
+    house.commit(split)
+    with started(house, tmp_path, "before-intent", 'mode = "approve"\n') as process:
+        wait_until(lambda: waits(house), 30)
+        say(house, "approve", split.decision_id)
+        assert process.wait(30) == -signal.SIGKILL
+    assert house.outcomes() == []
+    with house.running(mode="approve"):
+        assert house.end(split)["status"] == "applied"
+    assert waits(house) == [(split.decision_id, "approval")]
+
+
+@pytest.mark.process
+def test_a_kill_between_a_stop_and_its_failure_forgets_neither(house: House, tmp_path: Path):
+    split = house.decide(house.create("orders"), 0)
+    house.gate.always("POST", answers(412, '{"reason":"not now"}'))
+    house.commit(split)
+    with started(house, tmp_path, "before-end", "[executor.brakes]\nfailures = 1\n") as process:
+        assert process.wait(30) == -signal.SIGKILL
+    assert status(house)["stop"]["reason"] == f"1 failures within 600 s, the last: {split.subject}: 412 not now"
+    house.gate.heal()
+    with house.running(brakes=brakes(failures=1)):
+        wait_until(lambda: waits(house) == [(split.decision_id, "stop")])
+        assert (house.ends(), house.gate.count("POST")) == ([], 1)
+        say(house, "executor", "resume", "all")
+        assert house.end(split)["status"] == "applied"
+
+
+@pytest.mark.process
+def test_a_call_that_a_kill_left_without_a_row_counts_for_the_rate(house: House, tmp_path: Path):
+    first, second = splits(house, 2)
+    house.commit(first)
+    with started(house, tmp_path, "after-call", "[executor.brakes]\nactions_per_minute = 1\n") as process:
+        assert process.wait(30) == -signal.SIGKILL
+    house.commit(second)
+    with house.running(brakes=brakes(actions_per_minute=1)):
+        assert house.end(first)["status"] == "applied"
+        wait_until(lambda: waits(house) == [(second.decision_id, "rate")])
+    assert (house.outcomes(second), house.gate.count("POST")) == ([], 1)
+
+
 def test_a_window_holds_until_it_opens(house: House):
     split, clock = house.decide(house.create("orders"), 0), Clock()
     nightly = {"acting": "allowed", "days": ["fri"], "start": "22:00", "end": "23:00", "zone": "UTC"}
@@ -264,6 +312,53 @@ def test_a_window_holds_until_it_opens(house: House):
     clock.now = clock.now.replace(hour=22)
     with house.running(clock, brakes=brakes(windows=[nightly])):
         assert house.end(split)["status"] == "applied"
+
+
+def test_metrics_tell_what_holds_and_the_page_for_people_names_them_all(house: House):
+    split = house.decide(house.create("orders"), 0)
+    say(house, "executor", "pause", house.namespace)
+    with house.running() as executor:
+        registry = registry_of(executor, executor._brakes)
+        house.commit(split)
+        wait_until(lambda: registry.get_sample_value("anabranch_executor_waiting_decisions", {"brake": "pause"}))
+        assert registry.get_sample_value("anabranch_executor_pauses") == 1
+        assert registry.get_sample_value("anabranch_executor_stopped") == 0
+        say(house, "executor", "resume", house.namespace)
+        house.end(split)
+        wait_until(lambda: registry.get_sample_value("anabranch_executor_calls_total") == 1)
+        wait_until(lambda: registry.get_sample_value("anabranch_executor_open_decisions") == 0)
+        samples = {sample.name for metric in registry.collect() for sample in metric.samples}
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    assert {name for name in samples if f"`{name}`" not in page} == set()
+
+
+SQL_PAGE = Path(__file__).parents[2] / "docs" / "sql.md"
+
+
+def test_the_queries_of_the_page_on_sql_tell_what_is_paused_and_what_waits(house: House):
+    split = house.decide(house.create("orders"), 0)
+    for scope, verb in (("all", "pause"), ("acme/one", "pause"), ("acme/two", "pause"), ("acme/one", "resume")):
+        say(house, "executor", verb, scope, reason=f"{verb} {scope}")
+    with house.running():
+        house.commit(split)
+        wait_until(lambda: waits(house))
+        say(house, "reject", split.decision_id, by="bob")
+        house.end(split)
+        house.commit(house.decide(split.subject, 0), decision_id="second")
+        wait_until(lambda: len(waits(house)) == 2)
+    part = SQL_PAGE.read_text().partition("What brakes the executor")[2]
+    paused, waiting, verdicts = part.partition("```sql\n")[2].partition("```")[0].split(";\n")[:3]
+    lake = {name: open_table(house.lake, TABLES[name]) for name in ("brakes", "waits", "decisions", "outcomes")}
+
+    def answer(query: str) -> list[dict]:
+        builder = QueryBuilder()
+        for name, table in lake.items():
+            builder = builder.register(name, table)
+        return pa.table(builder.execute(query).read_all()).to_pylist()
+
+    assert sorted(row["subject"] for row in answer(paused)) == ["*", "acme/two"]
+    assert [(row["decision_id"], row["brake"]) for row in answer(waiting)] == [("second", "pause")]
+    assert [(row["act"], row["actor"], row["status"]) for row in answer(verdicts)] == [("reject", "bob", "rejected")]
 
 
 def test_the_live_picture_shows_what_holds_until_it_does_no_more(house: House):

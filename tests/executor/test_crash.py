@@ -18,11 +18,11 @@ from tests.waiting import wait_until
 
 
 @contextmanager
-def started(house: House, folder: Path, point: str) -> Iterator[subprocess.Popen[str]]:
-    """An executor as a process of its own, ended at the end of the block at the latest."""
+def started(house: House, folder: Path, point: str, more: str = "") -> Iterator[subprocess.Popen[str]]:
+    """An executor as a process of its own, ended at the end of the block at the latest; `more` settings of it."""
     settings = folder / "executor.toml"
     settings.write_text(
-        f'[lake]\npath = "{house.lake}"\n[controller]\nurl = "{house.gate.url}"\n[executor]\npoll_ms = 10\n'
+        f'[lake]\npath = "{house.lake}"\n[controller]\nurl = "{house.gate.url}"\n[executor]\npoll_ms = 10\n{more}'
     )
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.executor.crashing_executor", str(settings), str(folder / "events"), point],

@@ -19,7 +19,7 @@ from decisions.topic.layout import SegmentLayout
 from engine.kernel.records import LAYOUT_SCHEMA
 from schemas.ids import EVERY_TOPIC
 from schemas.tables import DEAD_LETTERS, DECISIONS, EVENTS, HOLDS
-from streaming.meter import StreamMeter, lag_of, serve_metrics
+from streaming.meter import StreamMeter, lag_of, serve_meter
 from streaming.metrics import METRICS, page
 from streaming.sink import WrittenBatch
 from tests.engine.records import TOPIC, layout
@@ -42,7 +42,7 @@ def scrape():
 
     def scraped(meter: StreamMeter) -> dict[tuple, float]:
         if not servers:
-            servers.append(serve_metrics(meter, free_port()))
+            servers.append(serve_meter(meter, free_port()))
         with urlopen(f"http://127.0.0.1:{servers[0].server_port}/metrics", timeout=10) as answer:
             text = answer.read().decode()
         return {
@@ -59,7 +59,7 @@ def scrape():
 
 @pytest.mark.process
 def test_metrics_are_for_programs_on_this_machine_and_no_page():
-    server = serve_metrics(StreamMeter(60, NOW), free_port())
+    server = serve_meter(StreamMeter(60, NOW), free_port())
     for headers, status in [
         ({}, 200), ({"Host": "localhost:9"}, 200), ({"Host": "[::1]"}, 200), ({"Sec-Fetch-Site": "none"}, 200),
         ({"Host": "rebound.example"}, 403), ({"Host": "10.0.0.1"}, 403), ({"Host": "localhost.evil.example"}, 403),
