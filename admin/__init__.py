@@ -7,6 +7,7 @@ Each module may import only those above it:
 - `paths`        where in the interface a topic, a subscription or a policy is
 - `redirects`    whether a redirect is followed, and whether it gets the token
 - `connections`  pooled, behind TLS, and bound by a deadline, byte by byte
+- `credentials`  the token of a call: fixed, or given by an identity provider for a while
 - `transport`    one exchange: address, token, redirects, bounded time and size
 - `watch`        layouts as the server pushes them
 - `topics`       the calls, typed

@@ -17,6 +17,7 @@ import httpx
 
 from admin.answers import Lost, Misdirected, NotConnected, Response, Unanswered
 from admin.connections import Closed, Connections, deadline_in
+from admin.credentials import Credentials, FixedToken, NoToken
 from admin.redirects import MAX_REDIRECTS, REDIRECTS, TokenAddresses, next_hop
 
 MAX_BODY_BYTES = 128 * 1_048_576
@@ -39,6 +40,7 @@ class BodyTooLarge(Exception):
 
 _NO_CONNECTION = (
     Closed,
+    NoToken,
     httpcore.ConnectError,
     httpcore.ConnectTimeout,
     httpcore.UnsupportedProtocol,
@@ -84,7 +86,7 @@ class Transport:
     def __init__(
         self,
         url: str,
-        token: str | None,
+        token: str | Credentials | None,
         *,
         user_agent: str,
         timeout_seconds: float,
@@ -94,6 +96,7 @@ class Transport:
     ) -> None:
         """`url` is the base, without `/admin/v2`; `nodes` are those of other servers that may have the token.
 
+        `token` may also say where tokens come from; one that is refused as unknown (401) is then asked for anew, once.
         `timeout_seconds` bounds every silence and `deadline_seconds` an exchange as a whole, redirects included; left
         out: the same. `tls` says which certificates are believed; left out: what the system believes.
         """
@@ -101,7 +104,7 @@ class Transport:
         self._deadline_seconds = deadline_seconds or timeout_seconds
         self._timeout = httpx.Timeout(timeout_seconds)
         self._headers = {"Accept": "application/json", "Accept-Encoding": "gzip", "User-Agent": user_agent}
-        self._token = {"Authorization": f"Bearer {token}", "X-Pulsar-Auth-Method-Name": "token"} if token else {}
+        self._credentials = FixedToken(token) if isinstance(token, str) and token else token or None
         self._token_addresses = TokenAddresses(self.url, nodes)
         self._asking = threading.Lock()
         self._ask_at = float("-inf")
@@ -153,18 +156,25 @@ class Transport:
         """
         timeout = self._timeout if silence_seconds is None else httpx.Timeout(silence_seconds)
         hop = httpx.URL(self.url + path, params=query or None)
-        for _ in range(MAX_REDIRECTS + 1):
-            sent = {**self._headers, **(headers or {}), **self._token}
+        token, was_renewed = self._token(), False
+        redirects = 0
+        while redirects <= MAX_REDIRECTS:
+            sent = {**self._headers, **(headers or {}), **_authorization(token)}
             with self._send(method, hop, body, sent, timeout) as answer:
+                if answer.status_code == 401 and not was_renewed and self._has_another(token):
+                    # Refused before anything was done, so it may be asked again.
+                    token, was_renewed = self._token(), True
+                    continue
                 if answer.status_code not in REDIRECTS:
                     yield answer
                     return
                 location = answer.headers.get("location", "")
+            redirects += 1
             following = next_hop(hop, location)
             if following is None:
                 yield Misdirected(f"{hop} redirects to {location[:200]!r}, which is not followed")
                 return
-            if self._token and not self._may_have_token(following):
+            if token and not self._may_have_token(following, token):
                 where = f"{following.scheme}://{following.netloc.decode('ascii', 'replace')[:200]}"
                 yield Misdirected(
                     f"{hop} redirects to {where}, which the token is not sent to: if it belongs to the same cluster, "
@@ -181,7 +191,14 @@ class Transport:
         request = httpx.Request(method, url, content=body, headers=headers, extensions=extensions)
         return contextlib.closing(self._connections.handle_request(request))
 
-    def _may_have_token(self, url: httpx.URL) -> bool:
+    def _token(self) -> str | None:
+        """What calls carry now. Raises `NoToken`."""
+        return None if self._credentials is None else self._credentials.token()
+
+    def _has_another(self, refused: str | None) -> bool:
+        return refused is not None and self._credentials is not None and self._credentials.renew(refused)
+
+    def _may_have_token(self, url: httpx.URL, token: str) -> bool:
         """Whether it is configured, or announced by the server at the base URL if that has a certificate."""
         if self._token_addresses.admit(url):
             return True
@@ -194,7 +211,7 @@ class Transport:
                 # Without the list the call is not sent on; that is all its caller has to know.
                 with (
                     contextlib.suppress(*NETWORK_FAULTS),
-                    self._send("GET", base, None, {**self._headers, **self._token}, self._timeout) as answer,
+                    self._send("GET", base, None, {**self._headers, **_authorization(token)}, self._timeout) as answer,
                 ):
                     if answer.status_code == 200:
                         self._token_addresses.learn(_whole_body(answer))
@@ -205,10 +222,16 @@ class Transport:
         self._connections.close()
 
 
+def _authorization(token: str | None) -> dict[str, str]:
+    """Pulsar's clients name the method of OAuth2 so, too: what the server gets is a token."""
+    return {} if token is None else {"Authorization": f"Bearer {token}", "X-Pulsar-Auth-Method-Name": "token"}
+
+
 def unanswered(asked: str, error: Exception, may_be_done: bool) -> NotConnected | Lost:
     """The value for one of `NETWORK_FAULTS`."""
     if isinstance(error, _NO_CONNECTION):
-        return NotConnected(asked, str(error)[:_SHOWN])
+        why = f"no token: {error}" if isinstance(error, NoToken) else str(error)
+        return NotConnected(asked, why[:_SHOWN])
     why = str(error) if isinstance(error, BodyTooLarge) else f"{type(error).__name__}: {error}"
     return Lost(asked, why[:_SHOWN], may_be_done)
 

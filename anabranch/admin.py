@@ -13,6 +13,7 @@ from typing import TypeVar
 import click
 
 from admin.answers import Answered, Denied, Fault, Lost, Misdirected, Nonsense, NotConnected, Reply
+from admin.credentials import Credentials
 from admin.topics import ScalableTopics
 from admin.transport import BadAddress, PasswordInAddress, Transport, check_address
 from admin.watch import NoWatch
@@ -49,7 +50,7 @@ class AdminInterface:
     def __init__(
         self,
         url: str,
-        token: str | None,
+        token: str | Credentials | None,
         timeout_seconds: float = TIMEOUT_SECONDS,
         nodes: Sequence[str] = (),
         tls: ssl.SSLContext | None = None,

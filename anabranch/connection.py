@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from admin.credentials import credentials_of
 from anabranch.admin import AdminInterface
 from anabranch.context import Context
 from schemas.exposure import url_exposures
@@ -74,7 +75,7 @@ def connected(function: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(function)
     def run(context: Context, **arguments: Any) -> None:
         settings = context.settings.controller
-        token = None if settings.token is None else settings.token.get_secret_value()
+        token = credentials_of(context.settings)
         url = arguments.pop("url") or settings.url
         for said in url_exposures(url, settings.nodes) if token else ():
             click.echo(f"Warning: {printable(said)}", err=True)

@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Callable
 
+from admin.credentials import credentials_of
 from admin.topics import ScalableTopics
 from admin.transport import Transport
 from executor.autoscale.actor import AutoscaleActor
@@ -36,7 +37,6 @@ def run_executor(settings: Settings, ready: Callable[[str], None]) -> None:
     Raises `StartError`, or `lake.lease.LeaseLost` when another executor has taken over.
     """
     chosen = settings.executor
-    token = settings.controller.token
     try:
         ledger = OutcomeLedger(settings.lake_path, chosen.mode)
         tail = follow_decisions(settings.lake_path)
@@ -46,7 +46,7 @@ def run_executor(settings: Settings, ready: Callable[[str], None]) -> None:
     topics = ScalableTopics(
         Transport(
             settings.controller.url,
-            token.get_secret_value() if token else None,
+            credentials_of(settings),
             user_agent="anabranch-executor",
             timeout_seconds=chosen.request_timeout_seconds,
             tls=settings.url_context(),

@@ -24,6 +24,7 @@ from random import Random
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from admin.answers import Answered, Fault, Refused, Unanswered
+from admin.credentials import credentials_of
 from admin.topics import ScalableTopics
 from admin.transport import Transport
 from lab.demand import Demand, demands
@@ -241,11 +242,10 @@ def run_traffic(settings: Settings, stop: threading.Event, garbage: float = 0.0)
 
 def controller_topics(settings: Settings) -> ScalableTopics:
     """A client of the controller's admin interface, with the token when one is set."""
-    token = settings.controller.token
     return ScalableTopics(
         Transport(
             settings.controller.url,
-            token.get_secret_value() if token else None,
+            credentials_of(settings),
             user_agent="anabranch-traffic",
             timeout_seconds=settings.executor.request_timeout_seconds,
             tls=settings.url_context(),

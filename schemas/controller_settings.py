@@ -112,6 +112,16 @@ class ControllerSettings(Section):
     """SQLite file of the metadata, for `sqlite`."""
     token: Token | None = None
     """Bearer token that clients send; by the environment only. Without `tokens_file` the controller asks for it."""
+    oauth2_key: str
+    """Key file of OAuth2's client credentials, as Pulsar's clients take it (admin/credentials.py); empty: no OAuth2."""
+    oauth2_issuer: Annotated[str, Field(pattern=r"^(https?://[^?#\s]+)?$", max_length=2048)]
+    """Base URL of who gives tokens; empty: the key file's `issuer_url`."""
+    oauth2_audience: str
+    """What tokens are for, as the provider calls it; empty: not said."""
+    oauth2_scope: str
+    """Scope that is asked for; empty: none."""
+    oauth2_ca: str
+    """PEM file of the authorities that the provider's certificate is believed by; empty: those of the system."""
     tokens_file: str
     """File of the controller's tokens with their roles (controller/access/tokens.py); empty: `token` alone."""
     snapshot_seconds: Seconds
@@ -161,6 +171,10 @@ class ControllerSettings(Section):
             raise ValueError("client_ca needs TLS: give certificate and key")
         if self.certificate and self.node_url.startswith("http:"):
             raise ValueError("node_url begins with http:, and with a certificate the controller speaks https only")
+        if self.oauth2_key and self.token is not None:
+            raise ValueError("oauth2_key and a token exclude one another: unset ANABRANCH_CONTROLLER_TOKEN, or the key")
+        if not self.oauth2_key and (self.oauth2_issuer or self.oauth2_audience or self.oauth2_scope or self.oauth2_ca):
+            raise ValueError("oauth2_issuer, oauth2_audience, oauth2_scope and oauth2_ca need oauth2_key")
         if (self.metadata_ca or self.metadata_certificate) and not self.metadata.startswith("zks:"):
             raise ValueError('metadata_ca and metadata_certificate need metadata = "zks://…"')
         return self

@@ -194,6 +194,10 @@ class Settings(Section):
         chosen = self.controller
         return self._context(client_context, chosen.url_certificate, chosen.url_key, chosen.url_ca)
 
+    def oauth2_context(self) -> ssl.SSLContext:
+        """TLS towards the provider of tokens; raises `SettingsError` when its file cannot be used."""
+        return self._context(client_context, "", "", self.controller.oauth2_ca)
+
     def metadata_context(self) -> ssl.SSLContext | None:
         """TLS towards ZooKeeper; None: it has none. Raises `SettingsError` when its files cannot be used."""
         chosen = self.controller
