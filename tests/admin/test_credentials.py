@@ -20,7 +20,6 @@ from tests.admin.provider import CLIENT, providing
 from tests.admin.server import CERTIFICATE, dribble, http, serving
 from tests.controller.conftest import RunningController, run_controller
 
-
 pytestmark = pytest.mark.process
 
 
