@@ -14,9 +14,14 @@ NAMES = ("msgRateIn", "bytesRateIn", "msgRateOut", "bytesRateOut")
 
 def decide_by_the_text(snapshot: TopicSnapshot) -> tuple:
     """`("split", id, reason)`, `("merge", (low, high), "cold")` or `("none",)`."""
+    return equal_answers_by_the_text(snapshot)[0]
+
+
+def equal_answers_by_the_text(snapshot: TopicSnapshot) -> list[tuple]:
+    """The answers that the text leaves open between, where there are ties; the first is the one that is given."""
     policy, now = snapshot.policy, snapshot.now
     if not policy.enabled or not valid(policy) or snapshot.in_flight is not None:
-        return ("none",)
+        return [("none",)]
     active = [segment for segment in snapshot.layout.segments.values() if segment.state.value == "ACTIVE"]
     by_id = sorted(active, key=lambda segment: segment.segment_id)
 
@@ -30,13 +35,11 @@ def decide_by_the_text(snapshot: TopicSnapshot) -> tuple:
             if kind != "QUEUE":
                 required = max(required, count)
         if required > len(active):
-            busiest = by_id[0]
-            for segment in by_id:
-                if rates(snapshot, segment.segment_id)[0] > rates(snapshot, busiest.segment_id)[0]:
-                    busiest = segment
-            return ("split", busiest.segment_id, "consumer-count")
+            msgs_in = {segment.segment_id: rates(snapshot, segment.segment_id)[0] for segment in by_id}
+            most = max(msgs_in.values())
+            return [("split", number, "consumer-count") for number, rate in msgs_in.items() if rate == most]
         if snapshot.trigger == "tick":
-            worst, worst_score, worst_reason = None, 0.0, ""
+            found = []
             for segment in by_id:
                 current = rates(snapshot, segment.segment_id)
                 over = any(rate > limit for rate, limit in zip(current, split_limits(policy), strict=True))
@@ -44,19 +47,20 @@ def decide_by_the_text(snapshot: TopicSnapshot) -> tuple:
                 for name, rate, limit in zip(NAMES, current, split_limits(policy), strict=True):
                     if not reason or rate / limit > score:
                         score, reason = rate / limit, name
-                if over and (worst is None or score > worst_score):
-                    worst, worst_score, worst_reason = segment, score, reason
-            if worst is not None:
-                return ("split", worst.segment_id, worst_reason)
+                if over:
+                    found.append((score, ("split", segment.segment_id, reason)))
+            if found:
+                worst = max(score for score, _ in found)
+                return [answer for score, answer in found if score == worst]
     if snapshot.trigger == "consumer":
-        return ("none",)
+        return [("none",)]
 
     # Pass 2: MERGE
     if snapshot.last_merge_at is not None and now - snapshot.last_merge_at < policy.merge_cooldown_ms:
-        return ("none",)
+        return [("none",)]
     if len(active) <= policy.min_segments:
-        return ("none",)
-    best, best_rate = None, 0.0
+        return [("none",)]
+    pairs = []
     for left in sorted(active, key=lambda segment: segment.start):
         for right in active:
             if right.start != left.end + 1:
@@ -66,9 +70,9 @@ def decide_by_the_text(snapshot: TopicSnapshot) -> tuple:
             if any(merges(snapshot, one.segment_id) >= policy.max_dag_depth for one in (left, right)):
                 continue
             combined = added_up(rates(snapshot, left.segment_id)) + added_up(rates(snapshot, right.segment_id))
-            if best is None or combined < best_rate:
-                best, best_rate = (left.segment_id, right.segment_id), combined
-    return ("none",) if best is None else ("merge", best, "cold")
+            pairs.append((combined, ("merge", (left.segment_id, right.segment_id), "cold")))
+    coldest = min((combined for combined, _ in pairs), default=0.0)
+    return [answer for combined, answer in pairs if combined == coldest] or [("none",)]
 
 
 def rates(snapshot, segment_id):
