@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count, cycle, islice
 
-from benchmarks.fleet import Fleet, InColumns, Sender, first_layout
+from benchmarks.fleet import Fleet, InColumns, Sender, first_layouts
 from schemas.kafka import CONSUMER_EVENTS, CONTROL_EVENTS, SEGMENT_STATS
-from schemas.messages import ConsumerEvent, ConsumerEventKind, LayoutEvent
+from schemas.messages import ConsumerEvent, ConsumerEventKind
 
 SNAPSHOT_SECONDS = 300
 """`controller.snapshot_seconds` as it is delivered."""
@@ -58,14 +58,13 @@ def announcements(bootstrap: str, topics: int, segments: int, prefix: str = "ord
     """Sends snapshots and consumer events evenly until it is ended."""
     names = Fleet(topics, segments, 0.0, prefix).names
     sender, in_turn, counts = Sender(bootstrap), cycle(names), dict.fromkeys(names, 1)
-    layout = first_layout(segments)
     due = time.monotonic()
     for second in count():
         due = _wait_for(due + 1.0)
         now = _now()
-        for name in islice(in_turn, -(-topics // SNAPSHOT_SECONDS)):
-            snapshot = LayoutEvent(v=1, type="layout", topic=name, cause="snapshot", layout=layout, at=now)
-            sender.send(CONTROL_EVENTS.name, iter([(name, snapshot.to_json().encode())]))
+        said = list(islice(in_turn, -(-topics // SNAPSHOT_SECONDS)))
+        sender.send(CONTROL_EVENTS.name, first_layouts(said, segments, "snapshot", now))
+        for name in said:
             sender.send(CONSUMER_EVENTS.name, iter([consumers_message(name, "snapshot", counts[name], now)]))
         for name in names[second % EVENTFUL :: EVENTFUL]:
             counts[name] = 3 - counts[name]

@@ -7,11 +7,13 @@ piece comes from the message models, and the first message of each reporter is h
 from __future__ import annotations
 
 import json
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import zip_longest
 from typing import NamedTuple
+from zlib import crc32
 
 import numpy as np
 from confluent_kafka import Producer
@@ -20,10 +22,11 @@ from decisions.topic.layout import SegmentLayout
 from schemas.columns import split_columns
 from schemas.kafka import CONTROL_EVENTS, SEGMENT_STATS
 from schemas.kafka_connection import KafkaConnection
-from schemas.messages import LayoutEvent, SegmentSample, SegmentStats, SegmentStatsColumns, parse_message
-from schemas.metadata import ScalableTopicMetadata
+from schemas.messages import LayoutCause, LayoutEvent, SegmentSample, SegmentStats, SegmentStatsColumns, parse_message
 
 _CREATED_AT = 1_763_660_000_000
+_CREATED_WITHIN = 1_000_000
+"""Milliseconds: topics of a fleet are made one after the other."""
 RATES = 5_000
 """Distinct pairs of rates that segments go to and fro between."""
 _HOT_RATE = 14_000.0
@@ -39,9 +42,15 @@ def sample_of(segment: int, rate: float) -> SegmentSample:
     )
 
 
-def first_layout(segments: int) -> ScalableTopicMetadata:
-    """The layout that every topic has; the same in every process, for a later one would be of another topic."""
-    return SegmentLayout.create(segments, _CREATED_AT).to_metadata()
+def first_layouts(names: Sequence[str], segments: int, cause: LayoutCause, at: int) -> Iterator[tuple[str, bytes]]:
+    """Key and value of a layout event for each topic, each made at an instant of its own; the same in every process,
+    for a later one would be of another topic. `at`: when it is said."""
+    layout = SegmentLayout.create(segments, _CREATED_AT).to_metadata()
+    first = LayoutEvent(v=1, type="layout", topic=names[0], cause=cause, layout=layout, at=at)
+    topic, *rest = re.split(rb'(?<="topic":")[^"]*|(?<="createdAtMs":)\d+', first.to_json().encode())
+    for name in names:
+        made = b"%d" % (_CREATED_AT + crc32(name.encode()) % _CREATED_WITHIN)
+        yield name, topic + name.encode() + made.join(rest)
 
 
 class InColumns(NamedTuple):
@@ -87,11 +96,7 @@ class Fleet:
 
     def layouts(self) -> Iterator[tuple[str, bytes]]:
         """Key and value of a layout event for each topic."""
-        now = time.time_ns() // 1_000_000
-        layout = first_layout(self._segments)
-        for name in self.names:
-            event = LayoutEvent(v=1, type="layout", topic=name, cause="created", layout=layout, at=now)
-            yield name, event.to_json().encode()
+        return first_layouts(self.names, self._segments, "created", time.time_ns() // 1_000_000)
 
     def heat(self, topics: int) -> None:
         """From the next round on the first segment of so many topics is hot: each has to be split."""

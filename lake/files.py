@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -30,6 +30,7 @@ PARTITION = "day"
 _REPEATED = ("topic", "subject", "reporter", "cause", "type", "gate", "trigger", "family", "reason", "policy_digest",
              "engine_version", "kafka_topic")  # fmt: skip
 """Columns whose values are worth a dictionary."""
+_READ_ROWS = 4096
 _STATISTICS = b"anabranch.statistics"
 """Key of the footer."""
 
@@ -111,14 +112,16 @@ class WrittenFile:
         found = json.loads(self.statistics)
         return found["minValues"].get(column), found["maxValues"].get(column)
 
-    def chunks(self) -> Iterator[pa.Table]:
-        """The rows, some ten thousands at a time. Raises `OSError`."""
-        schema = arrow_schema(self.table.row)
+    def chunks(self, names: Sequence[str]) -> Iterator[pa.Table]:
+        """The rows cut to some columns, `_READ_ROWS` at a time; no other column is read. Raises `OSError`."""
+        whole = arrow_schema(self.table.row)
+        schema = pa.schema([whole.field(name) for name in names])
         day = pa.scalar(date.fromisoformat(self.day), pa.date32())
+        in_file = [name for name in names if name != PARTITION]
         with _open_for_reading(table_path(self.lake, self.table), self.path) as source, pq.ParquetFile(source) as file:
-            for number in range(file.num_row_groups):
-                rows = file.read_row_group(number)
-                yield rows.append_column(PARTITION, pa.repeat(day, len(rows))).select(schema.names).cast(schema)
+            for batch in file.iter_batches(_READ_ROWS, columns=in_file):
+                rows = pa.Table.from_batches([batch])
+                yield rows.append_column(PARTITION, pa.repeat(day, len(rows))).select(names).cast(schema)
 
 
 def write_file(lake: str, table: Table, rows: pa.Table) -> WrittenFile:

@@ -12,8 +12,10 @@ from itertools import groupby
 from tempfile import TemporaryFile
 from typing import IO, Any, NamedTuple
 
+from engine.kernel.packing import unpacked_size
+
 MAX_PART_BYTES = 8 * 1024 * 1024
-"""Of a part; what is of one place is never parted, and has at most as much."""
+"""Of a part, unpacked; what is of one place is never parted, and has at most as much."""
 MAX_WAITING_BYTES = 64 * 1024 * 1024
 """Rows that wait in memory; the others wait in a file."""
 
@@ -26,6 +28,8 @@ class _Waiting(NamedTuple):
     """None: in the file."""
     start: int
     length: int
+    size: int
+    """In memory, once it is unpacked."""
 
 
 def in_parts(
@@ -39,18 +43,18 @@ def in_parts(
         for number, row in enumerate(rows):
             place, kind, body = bytes(row.place), row.kind, bytes(row.body)
             if in_memory + len(body) <= waiting_bytes:
-                waiting.append(_Waiting(place, number, kind, body, 0, len(body)))
+                waiting.append(_Waiting(place, number, kind, body, 0, len(body), unpacked_size(kind, body)))
                 in_memory += len(body)
                 continue
             file = file or opened.enter_context(TemporaryFile(prefix="anabranch-arrivals-"))
             file.write(body)
-            waiting.append(_Waiting(place, number, kind, None, in_file, len(body)))
+            waiting.append(_Waiting(place, number, kind, None, in_file, len(body), unpacked_size(kind, body)))
             in_file += len(body)
         waiting.sort(key=lambda one: (one.place, one.number))
         part: list[_Waiting] = []
         for _, of_place in groupby(waiting, lambda one: one.place):
             more = list(of_place)
-            if part and sum(one.length for one in (*part, *more)) > part_bytes:
+            if part and sum(one.size for one in (*part, *more)) > part_bytes:
                 yield _read(part, file)
                 part = []
             part += more

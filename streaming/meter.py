@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from itertools import groupby
 from typing import Any, get_args
 from wsgiref.simple_server import WSGIServer
 
+import pyarrow as pa
 import pydantic_core
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
@@ -77,8 +79,6 @@ class StreamMeter:
         for name, values in _BOUNDED.items():
             for value in values:
                 self._made[name].labels(value)
-        self._epochs: dict[str, int] = {}
-        """Of the newest layout of each topic."""
         self._open: dict[str, tuple[str, str]] = {}
         """Topic to the decision that was taken last and has no outcome yet: its id and action."""
         self._set(TICK_INTERVAL, tick_seconds)
@@ -100,29 +100,25 @@ class StreamMeter:
         self._of(BATCH_SECONDS, "operator").observe(batch.operator_seconds)
         for table, seconds in batch.commit_seconds.items():
             self._of(WRITE_SECONDS, table).observe(seconds)
-        for (reason,) in batch.columns(DEAD_LETTERS, "reason"):
-            self._add(DEAD_LETTERS_MADE, 1, reason)
+        for reason, number in batch.count(DEAD_LETTERS, "reason").items():
+            self._add(DEAD_LETTERS_MADE, number, reason)
         for layouts in batch.layouts:
-            topics, epochs, active = (column.to_pylist() for column in layouts.columns)
-            self._epochs.update(zip(topics, epochs, strict=True))
-            self._of_topics[ACTIVE_SEGMENTS.name].set_all(zip(topics, active, strict=True))
+            self._observe_layouts(layouts)
         self._observe_events(batch)
         self._observe_decisions(batch)
-        for subject, gate in batch.columns(HOLDS, "subject", "gate"):
-            self._add(HOLDS_BEGUN, 1, gate)
-            if gate in _SUPPRESSED:
+        holds = batch.count(HOLDS, "gate")
+        for gate, number in holds.items():
+            self._add(HOLDS_BEGUN, number, gate)
+        if suppressed := holds.keys() & _SUPPRESSED.keys():
+            for subject, gate in batch.where(HOLDS, "gate", suppressed, "subject", "gate"):
                 self._of_topics[_SUPPRESSED[gate].name].add(subject)
 
     def _observe_events(self, batch: WrittenBatch) -> None:
-        for subject, kind, cause, body in batch.columns(EVENTS, "subject", "type", "cause", "body"):
-            self._add(EVENTS_TAKEN, 1, kind)
-            if kind == "layout" and cause == "deleted":
-                self._observe_deletion(subject)
-            elif kind == "layout":
-                layout = pydantic_core.from_json(body)["layout"]
-                active = sum(segment["state"] == "ACTIVE" for segment in layout["segments"].values())
-                self._observe_layout(subject, layout["epoch"], active)
-            elif kind == "outcome":
+        kinds = batch.count(EVENTS, "type")
+        for kind, number in kinds.items():
+            self._add(EVENTS_TAKEN, number, kind)
+        if "outcome" in kinds:
+            for subject, cause, body in batch.where(EVENTS, "type", ["outcome"], "subject", "cause", "body"):
                 self._add(OUTCOMES, 1, cause)
                 self._observe_outcome(subject, cause, pydantic_core.from_json(body)["decisionId"])
         if batch.newest_tick is not None:
@@ -130,16 +126,17 @@ class StreamMeter:
             self._set(TICK_LAG, max(0.0, written_at - batch.newest_tick))
             self._set(LAST_EVALUATION, written_at)
 
-    def _observe_deletion(self, topic: str) -> None:
-        self._epochs.pop(topic, None)
-        self._open.pop(topic, None)
-        for series in self._of_topics.values():
-            series.remove(topic)
-
-    def _observe_layout(self, topic: str, epoch: int, active: int) -> None:
-        if epoch >= self._epochs.get(topic, 0):
-            self._epochs[topic] = epoch
-            self._of_topics[ACTIVE_SEGMENTS.name].set_all([(topic, active)])
+    def _observe_layouts(self, layouts: pa.RecordBatch) -> None:
+        """In their order: a topic may be made again after it was deleted."""
+        told = zip(*(column.to_pylist() for column in layouts.columns), strict=True)
+        for is_gone, of_some in groupby(told, lambda one: one[1] is None):
+            if not is_gone:
+                self._of_topics[ACTIVE_SEGMENTS.name].set_all(of_some)
+                continue
+            for topic, _ in of_some:
+                self._open.pop(topic, None)
+                for series in self._of_topics.values():
+                    series.remove(topic)
 
     def _observe_outcome(self, topic: str, status: str, decision_id: str) -> None:
         taken = self._open.get(topic)

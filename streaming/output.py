@@ -5,7 +5,7 @@ Stage: in the sink, before `lake`. Of what is in files only the footers are read
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -27,11 +27,15 @@ class TableRows:
         self.inline, self.files = inline, files
 
     def __iter__(self) -> Iterator[pa.Table]:
-        """The rows, a file's group of them in memory at a time. Raises `OSError`."""
+        """The rows, some thousands of a file in memory at a time. Raises `OSError`."""
+        return self.chunks(self.inline.column_names)
+
+    def chunks(self, names: Sequence[str]) -> Iterator[pa.Table]:
+        """The same, cut to some columns; of files nothing else is read."""
         if len(self.inline):
-            yield self.inline
+            yield self.inline.select(names)
         for file in self.files:
-            yield from file.chunks()
+            yield from file.chunks(names)
 
     def __len__(self) -> int:
         """The number of rows."""

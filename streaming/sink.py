@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -45,8 +46,8 @@ class WrittenBatch:
 
     row: dict[str, Any]
     """Its row in `batches`; instants are milliseconds."""
-    rare: Mapping[str, Iterable[pa.Table]]
-    """The rows of decisions, holds, events and dead letters, by table, in chunks."""
+    rare: Mapping[str, TableRows]
+    """The rows of decisions, holds, events and dead letters, by table."""
     decided_at: int | None
     """When the commit of `decisions` was done, milliseconds; None: the batch decided nothing."""
     operator_seconds: float
@@ -54,22 +55,34 @@ class WrittenBatch:
     commit_seconds: dict[str, float]
     """Time of each Delta commit, by table."""
     layouts: Sequence[pa.RecordBatch] = ()
-    """Topics whose state was decoded anew, as after a start (`engine.kernel.records.LAYOUT_SCHEMA`)."""
+    """Topics whose layout is new, or whose state was decoded anew, as after a start
+    (`engine.kernel.records.LAYOUT_SCHEMA`)."""
 
     def columns(self, table: Table, *names: str) -> Iterator[tuple[Any, ...]]:
         """The rows of a rare table, cut to some of its columns."""
-        for rows in self.rare[table.name]:
+        for rows in self.rare[table.name].chunks(names):
             yield from zip(*(rows[name].to_pylist() for name in names), strict=True)
+
+    def count(self, table: Table, name: str) -> dict[str, int]:
+        """How many rows of a rare table have each value of a column."""
+        found: Counter[str] = Counter()
+        for rows in self.rare[table.name].chunks([name]):
+            for counted in rows[name].value_counts().to_pylist():
+                found[counted["values"]] += counted["counts"]
+        return found
+
+    def where(self, table: Table, name: str, values: Collection[str], *names: str) -> Iterator[tuple[Any, ...]]:
+        """Those rows of a rare table that have one of these values in a column, cut to some of its columns."""
+        for rows in self.rare[table.name].chunks([name, *names]):
+            chosen = rows.filter(pc.is_in(rows[name], pa.array(values, pa.string())))
+            yield from zip(*(chosen[each].to_pylist() for each in names), strict=True)
 
     @property
     def newest_tick(self) -> float | None:
         """The instant of the newest tick for every topic, Unix time in seconds; None: the batch had none."""
-        ticks = (
-            pc.max(rows.filter(pc.and_(pc.equal(rows["type"], "tick"), pc.equal(rows["subject"], EVERY_TOPIC)))["at"])
-            for rows in self.rare[EVENTS.name]
-        )
-        newest = max((tick.as_py() for tick in ticks if tick.is_valid), default=None)
-        return None if newest is None else newest.timestamp()
+        ticks = self.where(EVENTS, "type", ["tick"], "subject", "at")
+        newest = max((at for subject, at in ticks if subject == EVERY_TOPIC), default=None)
+        return None if newest is None else float(newest.timestamp())
 
 
 class LakeSink:

@@ -91,11 +91,7 @@ class AutoscaleState:
     def tell(self, output: Output) -> None:
         """Says the layouts that are known."""
         known = {topic.name: layout for topic in self.topics.topics.values() if (layout := topic.known) is not None}
-        columns = (
-            [*known],
-            [layout.epoch for layout in known.values()],
-            [layout.active_count for layout in known.values()],
-        )
+        columns = ([*known], [layout.active_count for layout in known.values()])
         arrays = [pa.array(column, field.type) for column, field in zip(columns, LAYOUT_SCHEMA, strict=True)]
         output.add_columns(LAYOUTS, pa.RecordBatch.from_arrays(arrays, schema=LAYOUT_SCHEMA))
 
@@ -142,9 +138,13 @@ class AutoscaleBatch:
         if isinstance(taken, NewLayout):
             topic = taken.event.topic
             is_due = store_layout(state, loads, policies, taken, news_of_layout(state, taken, now), now)
+            if is_due:
+                self._output.add_row(LAYOUTS, (topic, len(taken.layout.active)), len(topic))
         elif isinstance(taken, TopicDeleted):
             topic = taken.event.topic
             is_due = store_deletion(state, loads, taken, news_of_deletion(state, taken, now), now)
+            if topic not in state.topics:
+                self._output.add_row(LAYOUTS, (topic, None), len(topic))
         elif isinstance(taken, ConsumerEvent | PlainConsumerEvent):
             topic = taken.topic
             is_due = store_consumers(state, loads, taken, news_of_consumers(state, taken, now), now)

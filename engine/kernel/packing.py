@@ -34,6 +34,7 @@ _PACKED = pa.schema([
 ])  # fmt: skip
 _RAW, _LETTERS, _LETTERS_OF_PARTS = "raw", "letters", "letters of parts"
 _PLACE = struct.Struct(">iq")
+_CODEC, _SIZE = "lz4_raw", struct.Struct(">I")
 _MAX_BATCH_BYTES = 1024 * 1024
 _MAX_TAKEN_BYTES = 2 * 1024 * 1024
 """Of the values that are packed at a time, or one value: no row that comes of them is larger than twice that."""
@@ -118,7 +119,7 @@ class BucketPacker:
             raw, is_raw = _raw_columns(batch), np.ones(batch.num_rows, np.bool_)
             is_raw[list(letters)] = False
             for bucket, chosen in _by_bucket(buckets, np.flatnonzero(is_raw)):
-                yield bucket, now, place, _RAW, raw.take(pa.array(chosen)).serialize().to_pybytes()
+                yield bucket, now, place, _RAW, _compressed(raw.take(pa.array(chosen)))
             yield from self._for_all(records, shorter, buckets, now, place)
 
     def _dealt(
@@ -245,8 +246,24 @@ def _by_bucket(buckets: Any, rows: Any) -> Iterator[tuple[int, Any]]:
 def _packed_records(records: Sequence[RawRecord]) -> bytes:
     cells = zip(*records, strict=True)
     arrays = [pa.array(column, field.type) for column, field in zip(cells, RAW_SCHEMA, strict=True)]
-    packed: bytes = pa.RecordBatch.from_arrays(arrays, schema=RAW_SCHEMA).serialize().to_pybytes()
-    return packed
+    return _compressed(pa.RecordBatch.from_arrays(arrays, schema=RAW_SCHEMA))
+
+
+def _compressed(batch: pa.RecordBatch) -> bytes:
+    """Raw rows as the body of a packed one. A fleet's layouts are much alike: a thirtieth of them crosses the JVM."""
+    plain = batch.serialize()
+    compressed: bytes = pa.compress(plain, _CODEC, asbytes=True)
+    return _SIZE.pack(plain.size) + compressed
+
+
+def _decompressed(body: bytes) -> pa.RecordBatch:
+    plain = pa.decompress(memoryview(body)[_SIZE.size :], _SIZE.unpack_from(body)[0], _CODEC)
+    return pa.ipc.read_record_batch(plain, RAW_SCHEMA)
+
+
+def unpacked_size(kind: str, body: bytes) -> int:
+    """The bytes of a packed row in memory, once it is unpacked."""
+    return int(_SIZE.unpack_from(body)[0]) if kind == _RAW else len(body)
 
 
 def _batch_of(packed: Sequence[_Cells]) -> pa.RecordBatch:
@@ -263,8 +280,7 @@ def unpack_bucket(kinds: Sequence[str], bodies: Sequence[bytes], families: Seque
     columns_of = {family.columns.kind: family.columns for family in families if family.columns}
     for kind, body in zip(kinds, bodies, strict=True):
         if kind == _RAW:
-            batch = pa.ipc.read_record_batch(pa.py_buffer(body), RAW_SCHEMA)
-            cells: list[list[Any]] = [column.to_pylist() for column in batch.columns]
+            cells: list[list[Any]] = [column.to_pylist() for column in _decompressed(body).columns]
             found.records.extend(RawRecord(*values) for values in zip(*cells, strict=True))
         elif kind == _LETTERS:
             found.letters.extend(pydantic_core.from_json(body))

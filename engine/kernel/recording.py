@@ -10,7 +10,7 @@ import hashlib
 from typing import Any
 
 from engine.kernel.family import RefusedPart
-from engine.kernel.records import Output, RawRecord
+from engine.kernel.records import EVENTS, Output, RawRecord
 from schemas.messages import ConsumerEvent, Message, Rejected, key_of
 from schemas.plain_events import PlainConsumerEvent, PlainEvent
 
@@ -26,7 +26,8 @@ def record_event(output: Output, record: RawRecord, message: Message | PlainEven
     kind = "consumer" if isinstance(message, ConsumerEvent | PlainConsumerEvent) else message.type  # type: ignore[union-attr]
     cause = getattr(message, "cause", None) or getattr(message, "event", None) or getattr(message, "status", None)
     body = record.value or b""
-    output.add_event(
+    output.add_row(
+        EVENTS,
         (key_of(message), kind, cause, body, message.at,  # type: ignore[union-attr]
          record.source, record.partition, record.offset, record.timestamp, now),
         len(body),

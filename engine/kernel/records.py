@@ -77,9 +77,9 @@ EVENT_SCHEMA = pa.schema([
 ])  # fmt: skip
 """Accepted events, of a whole fleet when its layouts come; instants are milliseconds."""
 
-LAYOUT_SCHEMA = pa.schema([("subject", pa.string()), ("epoch", pa.int64()), ("active", pa.int32())])
-"""Layouts that were known when the state was decoded, of a whole fleet after a start, for those who watch the job;
-`active` is the number of active segments."""
+LAYOUT_SCHEMA = pa.schema([("subject", pa.string()), ("active", pa.int32())])
+"""Layouts that are new, or were known when the state was decoded, of a whole fleet after a start: for those who watch
+the job. `active` is the number of active segments, null where the subject is gone. In the order in which they came."""
 
 LOAD, HOLDS, EVENTS, LAYOUTS = "load", "holds", "events", "layouts"
 COLUMNS = {LOAD: LOAD_SCHEMA, HOLDS: HOLD_SCHEMA, EVENTS: EVENT_SCHEMA, LAYOUTS: LAYOUT_SCHEMA}
@@ -112,7 +112,7 @@ class Output:
     """Everything that one bucket says in one batch. Rows are columns by name; instants are milliseconds.
 
     Where `give` is set, what has been gathered is given away whenever it is more than `MAX_CHUNK_BYTES`, and is then
-    no longer here: rows enter by `add`, `add_columns` and `add_event` only.
+    no longer here: rows enter by `add`, `add_columns` and `add_row` only.
     """
 
     give: Callable[[dict[str, bytes]], None] | None = None
@@ -122,8 +122,8 @@ class Output:
     """Subjects that ask for an evaluation before the next tick, and when."""
     counts: Counts = field(default_factory=Counts)
     _columns: dict[str, list[pa.RecordBatch]] = field(default_factory=lambda: {kind: [] for kind in COLUMNS})
-    _events: list[tuple[Any, ...]] = field(default_factory=list)
-    """Rows of `EVENT_SCHEMA` that are not in columns yet."""
+    _single: dict[str, list[tuple[Any, ...]]] = field(default_factory=lambda: {EVENTS: [], LAYOUTS: []})
+    """Rows that are not in columns yet."""
     _gathered: int = 0
     """Bytes, about."""
 
@@ -138,18 +138,18 @@ class Output:
             self._columns[kind].append(rows)
             self._grow(rows.nbytes)
 
-    def add_event(self, row: tuple[Any, ...], size: int) -> None:
-        """One more row of `EVENT_SCHEMA`, of about so many bytes."""
-        self._events.append(row)
+    def add_row(self, kind: str, row: tuple[Any, ...], size: int) -> None:
+        """One more row of `EVENTS` or `LAYOUTS`, of about so many bytes."""
+        self._single[kind].append(row)
         self._grow(size)
 
     def columns(self, kind: str) -> pa.RecordBatch | None:
         """The rows of a kind of `COLUMNS` that are here."""
-        if kind == EVENTS and self._events:
-            cells = zip(zip(*self._events, strict=True), EVENT_SCHEMA, strict=True)
+        if single := self._single.get(kind):
+            cells = zip(zip(*single, strict=True), COLUMNS[kind], strict=True)
             arrays = [pa.array(column, field.type) for column, field in cells]
-            self._columns[EVENTS].append(pa.RecordBatch.from_arrays(arrays, schema=EVENT_SCHEMA))
-            self._events.clear()
+            self._columns[kind].append(pa.RecordBatch.from_arrays(arrays, schema=COLUMNS[kind]))
+            single.clear()
         if not self._columns[kind]:
             return None
         return pa.Table.from_batches(self._columns[kind], COLUMNS[kind]).combine_chunks().to_batches()[0]

@@ -160,7 +160,14 @@ def test_a_snapshot_of_what_is_known_is_accepted_and_is_no_event(snapshot, by):
 def test_layouts_that_are_no_events_are_told_once_after_a_restart():
     bucket = known_bucket()
     told = [bucket.batch(NOW + at * SECOND, layout(two_segments(), "snapshot")).layouts for at in range(2)]
-    assert told == [[{"subject": TOPIC, "epoch": 0, "active": 2}], []]
+    assert told == [[{"subject": TOPIC, "active": 2}], []]
+
+
+def test_layouts_that_come_and_go_are_told_to_those_who_watch():
+    bucket, split = known_bucket(), two_segments().split_segment(0, NOW)
+    late = layout(split, at=NOW + 1)
+    told = bucket.batch(NOW + SECOND, layout(split, "split", at=NOW + 1), late, layout(split, "deleted", at=NOW + 2))
+    assert [(one["subject"], one["active"]) for one in told.layouts] == [(TOPIC, 2), (TOPIC, 3), (TOPIC, None)]
 
 
 @pytest.mark.parametrize("snapshot", SNAPSHOTS)

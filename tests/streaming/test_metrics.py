@@ -15,14 +15,14 @@ import pydantic_core
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from decisions.topic.layout import SegmentLayout
 from engine.kernel.records import LAYOUT_SCHEMA
 from schemas.ids import EVERY_TOPIC
 from schemas.tables import DEAD_LETTERS, DECISIONS, EVENTS, HOLDS
 from streaming.meter import StreamMeter, lag_of, serve_meter
 from streaming.metrics import METRICS, page
+from streaming.output import TableRows
 from streaming.sink import WrittenBatch
-from tests.engine.records import TOPIC, layout
+from tests.engine.records import TOPIC
 
 ROOT = Path(__file__).parents[2]
 NOW = 1_763_660_000.0
@@ -98,20 +98,13 @@ def batch(written_at: float = NOW, rows: dict[str, list[tuple]] | None = None, *
         found = (rows or {}).get(table, [])
         kinds = [pa.timestamp("us", tz="UTC") if name == "at" else pa.string() for name in columns]
         arrays = [pa.array([row[i] for row in found], kind) for i, kind in enumerate(kinds)]
-        rare[table] = [pa.table(arrays, names=columns)]
+        rare[table] = TableRows(pa.table(arrays, names=columns), [])
     row = {**dict.fromkeys(names, 0), **counts, "committed_at": int(written_at * 1000)}
     return WrittenBatch(row, rare, decided_at=None, operator_seconds=0.2, commit_seconds={"events": 0.03})
 
 
 def event(kind: str, subject: str = TOPIC, cause: str | None = None, body: object = None, at: float = NOW) -> tuple:
     return (subject, kind, cause, pydantic_core.to_json(body).decode(), int(at * 1_000_000))
-
-
-def layout_event(segments: int, cause: str = "created", epoch: int | None = None) -> tuple:
-    body = pydantic_core.from_json(layout(SegmentLayout.create(segments, 1)).value)
-    if epoch is not None:
-        body["layout"]["epoch"] = epoch
-    return event("layout", cause=cause, body=body)
 
 
 def outcome(decision_id: str, status: str = "applied") -> tuple:
@@ -192,20 +185,23 @@ def test_caps_that_begin_to_bind_are_counted_by_topic(scrape):
     assert values["pulsar_scalable_topic_merge_suppressed_max_depth_total", TOPIC] == 1
 
 
-def test_active_segments_of_topics_that_were_known_before_a_start_are_there(scrape):
-    meter = StreamMeter(60, NOW)
-    layouts = pa.RecordBatch.from_pylist([{"subject": TOPIC, "epoch": 3, "active": 5}], LAYOUT_SCHEMA)
-    meter.observe_batch(replace(batch(), layouts=[layouts]))
-    assert scrape(meter)["pulsar_scalable_topic_active_segments", TOPIC] == 5
+def of_layouts(*told: tuple[str, int | None], **rows) -> WrittenBatch:
+    layouts = [{"subject": subject, "active": active} for subject, active in told]
+    return replace(batch(**rows), layouts=[pa.RecordBatch.from_pylist(layouts, LAYOUT_SCHEMA)])
 
 
-def test_active_segments_follow_the_newest_layout_and_a_deleted_topic_leaves_no_series(scrape):
-    meter = observed(batch(rows={EVENTS.name: [layout_event(4, epoch=7), layout_event(2, epoch=6)]}))
-    assert scrape(meter)["pulsar_scalable_topic_active_segments", TOPIC] == 4
-    meter.observe_batch(batch(rows={EVENTS.name: [layout_event(3, "deleted", epoch=8)]}))
+def test_active_segments_follow_what_the_workers_say_and_a_deleted_topic_leaves_no_series(scrape):
+    other = f"{TOPIC}-2"
+    meter = observed(of_layouts((TOPIC, 5), (other, 7), (TOPIC, 4)))
+    values = scrape(meter)
+    assert [values["pulsar_scalable_topic_active_segments", name] for name in (TOPIC, other)] == [4, 7]
+    meter.observe_batch(batch(rows={HOLDS.name: [(TOPIC, "max-segments")]}))
+    meter.observe_batch(of_layouts((TOPIC, None), (TOPIC, None)))
     assert [name for name in scrape(meter) if name[-1] == TOPIC] == []
-    meter.observe_batch(batch(rows={EVENTS.name: [layout_event(1, epoch=0)]}))
-    assert scrape(meter)["pulsar_scalable_topic_active_segments", TOPIC] == 1
+    meter.observe_batch(of_layouts((TOPIC, None), (TOPIC, 1), (other, None)))
+    values = scrape(meter)
+    assert values["pulsar_scalable_topic_active_segments", TOPIC] == 1
+    assert ("pulsar_scalable_topic_active_segments", other) not in values
 
 
 def test_a_tick_for_every_topic_sets_the_lag_and_the_last_evaluation(scrape):

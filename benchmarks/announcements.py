@@ -1,0 +1,84 @@
+"""What layouts and counts of consumers cost a job: the first of each topic, and the same again as snapshots.
+
+Run as `python -m benchmarks.announcements [--quick]`. A broker, and the job as a process of its own (`anabranch
+stream`), which has done before whatever a JVM does only once. Of each kind as many messages as there are topics, each
+topic made at another instant; then the processor time of the driver's Python, of the JVM and of the Python workers
+until all are committed, for each message. Prints a table and writes benchmarks/announcements.json.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.decide import machine
+from benchmarks.feeds import consumers_message
+from benchmarks.fleet import Fleet, Sender
+from benchmarks.job_process import JobProcess, Taken, warm
+from benchmarks.jobs import on_a_broker
+from schemas.kafka import CONSUMER_EVENTS, CONTROL_EVENTS
+from schemas.settings import Settings
+
+RESULT = Path(__file__).parent / "announcements.json"
+SEGMENTS = 10
+TOPICS, QUICK_TOPICS = 100_000, 10_000
+BUCKETS = 16
+SNAPSHOTS = 2
+"""How often all is said again; the best counts."""
+
+Messages = list[tuple[str, bytes]]
+
+
+def main(quick: bool) -> None:
+    """Measures, prints, writes."""
+    topics = QUICK_TOPICS if quick else TOPICS
+    with tempfile.TemporaryDirectory() as work, on_a_broker(Path(work), BUCKETS, TOPICS) as settings:
+        found = _measure(settings, Path(work), topics)
+    print(f"{machine()}; load {os.getloadavg()[1]:.1f}; {topics:,} topics of {SEGMENTS}; microseconds of CPU each")
+    for name, cost in found["cpu_us_each"].items():
+        print(f"  {name:20}" + ", ".join(f"{part} {value:6.1f}" for part, value in cost.items()))
+    print(f"  resident MB {found['resident_mb']}")
+    if not quick:
+        RESULT.write_text(json.dumps({"machine": machine(), "topics": topics, **found}, indent=2) + "\n")
+
+
+def _measure(settings: Settings, work: Path, topics: int) -> dict[str, Any]:
+    sender, job, taken = Sender(settings.kafka.bootstrap), JobProcess(settings, work), Taken(settings)
+    job.start()
+    try:
+        with warm(job, sender, taken):
+            fleet, now = Fleet(topics, SEGMENTS, 0.1), time.time_ns() // 1_000_000
+            layouts = list(fleet.layouts())
+            consumers = [consumers_message(name, "snapshot", 1, now) for name in fleet.names]
+        again = [(name, value.replace(b'"cause":"created"', b'"cause":"snapshot"')) for name, value in layouts]
+
+        def cost(source: str, messages: Messages) -> dict[str, float]:
+            before = job.seconds()
+            sender.send(source, iter(messages))
+            sender.flush()
+            taken.expect(len(messages))
+            job.wait(taken.all)
+            after = job.seconds()
+            each = {name: round((after[name] - before[name]) / len(messages) * 1e6, 1) for name in before}
+            return {**each, "sum": round(sum(each.values()), 1)}
+
+        found = {
+            "first layouts": cost(CONTROL_EVENTS.name, layouts),
+            "first consumers": cost(CONSUMER_EVENTS.name, consumers),
+        }
+        for name, source, messages in (
+            ("equal layouts", CONTROL_EVENTS.name, again), ("equal consumers", CONSUMER_EVENTS.name, consumers),
+        ):  # fmt: skip
+            found[name] = min((cost(source, messages) for _ in range(SNAPSHOTS)), key=lambda each: each["sum"])
+        return {"cpu_us_each": found, "resident_mb": job.resident()}
+    finally:
+        job.kill()
+
+
+if __name__ == "__main__":
+    main("--quick" in sys.argv)
