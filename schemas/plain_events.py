@@ -6,8 +6,8 @@ Plain is what is written again byte for byte as it came: then nothing was repeat
 accepted here `parse_message` accepts, with the same values (a property test over raw bytes says so). What is not plain
 is left to it, and so are all reasons for refusals.
 
-The layout of an announcement is not looked at until it is asked for (`read_layout`): most announcements repeat one that
-is known, and then its bytes are all that is needed.
+The layout of an announcement is taken out before the rest is read, and not looked at until it is asked for
+(`read_layout`): most announcements repeat one that is known, and then its digest is all that is needed.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class PlainLayout(msgspec.Struct, rename="camel", gc=False, forbid_unknown_field
 class PlainLayoutEvent(
     msgspec.Struct, rename="camel", gc=False, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
 ):  # fmt: skip
-    """See `schemas.messages.LayoutEvent`, in the order of a stamped announcement. Its layout is still JSON, or none."""
+    """See `schemas.messages.LayoutEvent`, in the order of a stamped announcement. Its layout is still bytes."""
 
     sender: _Sender | None = None
     v: Literal[1]
@@ -110,6 +110,7 @@ _DECODE: dict[str, Callable[[bytes], PlainEvent]] = {
     CONTROL_EVENTS.name: msgspec.json.Decoder(PlainLayoutEvent).decode,
     CONSUMER_EVENTS.name: msgspec.json.Decoder(PlainConsumerEvent).decode,
 }
+_BEFORE_LAYOUT, _AFTER_LAYOUT = b',"layout":', b',"at":'
 _decode_layout = msgspec.json.Decoder(PlainLayout).decode
 _encode = msgspec.json.Encoder().encode
 _check_name = TypeAdapter(TopicName).validate_python
@@ -119,11 +120,18 @@ _FAULTS = (msgspec.MsgspecError, ValueError, RecursionError)
 def read_plain(source: str, key: bytes | None, value: bytes | None, size: int) -> PlainEvent | None:
     """The announcement, or None when `parse_message` has to look at it. Total: raises for no input.
 
-    `source` is the Kafka topic, `size` the length of the whole value in bytes. The layout is accepted by `read_layout`.
+    `source` is the Kafka topic, `size` the length of the whole value in bytes. Of an announcement of a layout this
+    says nothing about the layout, which may be no JSON at all: `read_layout` accepts it, or who knows its digest.
     """
     decode = _DECODE.get(source)
     if decode is None or key is None or value is None or not size == len(value) <= MAX_VALUE_BYTES:
         return None
+    layout = b""
+    if source == CONTROL_EVENTS.name:
+        start, end = value.find(_BEFORE_LAYOUT) + len(_BEFORE_LAYOUT), value.rfind(_AFTER_LAYOUT)
+        if not len(_BEFORE_LAYOUT) <= start < end:
+            return None
+        layout, value = value[start:end], b"%b{}%b" % (value[:start], value[end:])
     try:
         event = decode(value)
         if _encode(event) != value or event.topic.encode() != key:
@@ -131,6 +139,11 @@ def read_plain(source: str, key: bytes | None, value: bytes | None, size: int) -
         _check_name(event.topic)
     except _FAULTS:
         return None
+    if isinstance(event, PlainLayoutEvent):
+        # What was found is the field, for it is alone in having a value with braces: in a text its quotes are escaped.
+        if bytes(event.layout) != b"{}":
+            return None
+        event.layout = Raw(layout)
     return event
 
 

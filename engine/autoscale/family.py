@@ -139,7 +139,7 @@ class AutoscaleBatch:
             topic = taken.event.topic
             is_due = store_layout(state, loads, policies, taken, news_of_layout(state, taken, now), now)
             if is_due:
-                self._output.add_row(LAYOUTS, (topic, len(taken.layout.active)), len(topic))
+                self._output.add_row(LAYOUTS, (topic, len(taken.read.active)), len(topic))
         elif isinstance(taken, TopicDeleted):
             topic = taken.event.topic
             is_due = store_deletion(state, loads, taken, news_of_deletion(state, taken, now), now)

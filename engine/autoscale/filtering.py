@@ -73,7 +73,7 @@ def news_of_layout(state: BucketState, new: NewLayout, now: int) -> News:
         return News.NOTHING
     if known is None or life is Life.LATER:
         return News.BEGINS
-    if known.known and known.known.epoch > new.layout.epoch:
+    if known.known and known.known.epoch > new.read.epoch:
         return News.NOTHING
     return News.ITS_SENDER if known.known and known.known.digest == new.read.digest else News.ALL
 

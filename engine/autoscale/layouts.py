@@ -8,18 +8,20 @@ we do not know is kept as JSON.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from struct import pack
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from struct import Struct
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 import numpy as np
 import xxhash
 from msgspec import UNSET, Raw
+from msgspec.structs import astuple
 
-from decisions.topic.layout import SegmentLayout
-from decisions.topic.segment import Segment, SegmentState
+from decisions.topic.layout import HASH_SPACE, SegmentLayout
+from decisions.topic.segment import Segment
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 from schemas.plain_events import PlainLayout, PlainRange, PlainSegment, read_layout, write_layout
 
@@ -29,29 +31,53 @@ kept through pruning (guard `explicitLineage`), and whether its range is one has
 _SEGMENT = "qii?"
 _RECENT = 1024
 """Layouts that were asked for lately are kept as they were read."""
-_STATES = {state.value: state for state in SegmentState}
 
 
-class ReadLayout(NamedTuple):
-    """A layout as it was announced."""
+@dataclass(slots=True)
+class ReadLayout:
+    """A layout as it was announced. What is asked of every new one is read off it at once, the rest on demand."""
 
-    layout: SegmentLayout
     record: bytes
     """All of it: JSON, or a `_Record`."""
     digest: str
     """As `digest_of` says it."""
+    epoch: int
+    next_segment_id: int
+    ids: list[int]
+    """Of all segments, sorted."""
+    active: list[tuple[int, int, int]]
+    """Start, id and end of the active segments, in the order of their ranges."""
+    has_parents: bool
+    """Whether any segment comes of another."""
+    override: str | None
+    """As of `KnownLayout`."""
+    _layout: SegmentLayout | None = field(default=None, compare=False)
+
+    @property
+    def layout(self) -> SegmentLayout:
+        """The layout as the decisions see it."""
+        if self._layout is None:
+            self._layout = _layout_of(self.record)
+        return self._layout
 
     def known(self, merge_depths: Mapping[int, int]) -> KnownLayout:
         """The same as it is kept; `merge_depths` are those that are kept through pruning."""
-        layout = self.layout
+        kept = merge_depths.get
         cells: list[int | bool] = []
-        for segment in layout.active:
-            number = segment.segment_id
-            shown = layout.merge_depth(number) if segment.parent_ids else 0
-            cells += (number, shown, max(shown, merge_depths.get(number, 0)), segment.start == segment.end)
-        segments = pack("<" + _SEGMENT * len(layout.active), *cells)
-        override = layout.auto_scale_policy.known_json() if layout.auto_scale_policy else None
-        return KnownLayout(self.record, self.digest, layout.epoch, layout.next_segment_id, segments, override)
+        if self.has_parents:
+            depth_of = self.layout.merge_depth
+            for start, number, end in self.active:
+                cells += (number, (shown := depth_of(number)), max(shown, kept(number, 0)), start == end)
+        else:
+            for start, number, end in self.active:
+                cells += (number, 0, kept(number, 0), start == end)
+        segments = _struct_of(len(self.active)).pack(*cells)
+        return KnownLayout(self.record, self.digest, self.epoch, self.next_segment_id, segments, self.override)
+
+
+@cache
+def _struct_of(segments: int) -> Struct:
+    return Struct("<" + _SEGMENT * segments)
 
 
 class KnownLayout(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -119,16 +145,21 @@ def plain_layout(layout: Raw | bytes) -> ReadLayout | None:
     plain = read_layout(layout)
     if plain is None:
         return None
-    record = _record_of(plain)
-    if record is None:
-        return None
-    return ReadLayout(_layout_in(record), _encode(record), digest_of(layout))
+    return _read(plain, digest_of(layout))
 
 
 def layout_of_model(metadata: ScalableTopicMetadata) -> ReadLayout:
     """The same of a record that the model has read. Raises `LayoutError`."""
     text = metadata.to_json().encode()
-    return plain_layout(text) or ReadLayout(SegmentLayout.from_metadata(metadata), text, digest_of(text))
+    if (plain := plain_layout(text)) is not None:
+        return plain
+    layout = SegmentLayout.from_metadata(metadata)
+    return ReadLayout(
+        text, digest_of(text), layout.epoch, layout.next_segment_id, sorted(layout.segments),
+        [(one.start, one.segment_id, one.end) for one in layout.active],
+        any(one.parent_ids for one in layout.segments.values()),
+        layout.auto_scale_policy.known_json() if layout.auto_scale_policy else None, layout,
+    )  # fmt: skip
 
 
 def layout_of_json(text: str) -> ReadLayout:
@@ -171,38 +202,56 @@ def _derived(
 _NOT_DERIVED = (UNSET,) * 5
 
 
-def _record_of(plain: PlainLayout) -> _Record | None:
-    """None where what is derived is wrong, or there for some segments only."""
-    segments: list[Segment] = []
+def _read(plain: PlainLayout, digest: str) -> ReadLayout | None:
+    """In one pass over the segments; None where what is derived is wrong, or there for some segments only.
+
+    Raises `LayoutError` as `plain_layout` does.
+    """
+    segments: list[tuple[object, ...]] = []
+    active: list[tuple[int, int, int]] = []
     derived: Sequence[object] = ()
+    has_parents = False
     for one in plain.segments.values():
-        segment = Segment(
-            one.segment_id, one.hash_range.start, one.hash_range.end, _STATES[one.state], tuple(one.parent_ids),
-            tuple(one.child_ids), one.created_at_epoch, one.sealed_at_epoch, one.created_at_ms, one.sealed_at_ms,
-            one.legacy_topic_name,
-        )  # fmt: skip
-        told = (one.sealed, one.active, one.root, one.leaf, one.legacy)
+        number, of, state, parents, children, *times, legacy, sealed, is_active, root, leaf, is_legacy = astuple(one)
+        told = (sealed, is_active, root, leaf, is_legacy)
         expected = _NOT_DERIVED if derived is _NOT_DERIVED else _derived(
-            one.state == "ACTIVE", one.parent_ids, one.child_ids, one.legacy_topic_name
+            state == "ACTIVE", parents, children, legacy
         )  # fmt: skip
         if told != expected:
             if segments or told != _NOT_DERIVED:
                 return None
             derived = _NOT_DERIVED
-        segments.append(segment)
-    return _Record(
-        derived is not _NOT_DERIVED,
-        plain.epoch,
-        plain.next_segment_id,
-        segments,
-        plain.properties,
-        None if plain.auto_scale_policy is UNSET else bytes(plain.auto_scale_policy).decode(),
+        segments.append((number, of.start, of.end, state, parents, children, *times, legacy, (), ()))
+        if state == "ACTIVE":
+            active.append((of.start, number, of.end))
+        if parents:
+            has_parents = True
+    policy = None if plain.auto_scale_policy is UNSET else bytes(plain.auto_scale_policy).decode()
+    record = _encode((
+        derived is not _NOT_DERIVED, plain.epoch, plain.next_segment_id, segments, plain.properties, policy,
         None if plain.created_at_ms is UNSET else plain.created_at_ms,
+    ))  # fmt: skip
+    active.sort()
+    if not _tile(active):
+        _layout_of(record)  # says where not
+    override = None if policy is None else AutoScalePolicyOverride.model_validate_json(policy).known_json()
+    return ReadLayout(
+        record, digest, plain.epoch, plain.next_segment_id, sorted(plain.segments), active, has_parents, override
     )
 
 
+def _tile(active: Sequence[tuple[int, int, int]]) -> bool:
+    """As `SegmentLayout.check`."""
+    expected = 0
+    for start, _, end in active:
+        if start != expected:
+            return False
+        expected = end + 1
+    return expected == HASH_SPACE
+
+
 def _plain_of(packed: bytes) -> PlainLayout:
-    """The inverse of `_record_of`."""
+    """The announced layout in a `_Record`."""
     record = _decode(packed)
     segments = {}
     for one in record.segments:

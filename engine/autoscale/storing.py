@@ -16,9 +16,9 @@ from decisions.autoscale.clocks import (
     open_after_layout,
     open_after_outcome,
 )
-from decisions.topic.layout import SegmentLayout
 from decisions.topic.lineage import merge_depths_after_layout
 from engine.autoscale.filtering import Codes, Floats, Ints, News, rounds, significant_samples
+from engine.autoscale.layouts import ReadLayout
 from engine.autoscale.lives import began_with
 from engine.autoscale.loads import LoadTable, Origins
 from engine.autoscale.parsing import ConsumerAnnouncement, NewLayout, TopicDeleted
@@ -32,12 +32,12 @@ def store_layout(
 ) -> bool:  # fmt: skip
     """A newer layout: clocks and merge depths follow its new segments, loads of segments that are sealed are forgotten,
     and it may close the open decision."""
-    name, sender, layout = new.event.topic, new.event.sender or 0, new.layout
+    name, sender, read = new.event.topic, new.event.sender or 0, new.read
     if news is News.NOTHING:
         return False
     if news is News.BEGINS:
         is_other = name in state.topics
-        state.begin(name, new.event.topic_created_at, began_with(layout) if is_other else None, now)
+        state.begin(name, new.event.topic_created_at, began_with(new.layout) if is_other else None, now)
     topic = state.topics[name]
     if topic.known is None:
         loads.forget_before(name, max(topic.since, now - MAX_WAIT_FOR_LAYOUT_MS))
@@ -49,20 +49,24 @@ def store_layout(
         return False
     state.touch(name)
     override_before = topic.override
-    follow_lineage(topic, layout, now)
-    state.set_layout(topic, new.read.known(topic.merge_depths))
+    follow_lineage(topic, read, now)
+    state.set_layout(topic, read.known(topic.merge_depths))
     if reporting := loads.index.segments_of(name):
         active = topic.active_ids
-        loads.keep_segments(name, [i for i in reporting if i in active or i >= layout.next_segment_id])
+        loads.keep_segments(name, [i for i in reporting if i in active or i >= read.next_segment_id])
     if override_before != topic.override:
         loads.judge_coldness_again(name, policies.of(state, topic).merge_thresholds)
-    topic.open_decision = open_after_layout(topic.open_decision, layout.epoch)
+    topic.open_decision = open_after_layout(topic.open_decision, read.epoch)
     return True
 
 
-def follow_lineage(topic: TopicState, layout: SegmentLayout, now: int) -> None:
-    """Keeps clocks and merge depths explicitly, from what was committed: the segments that `layout` adds."""
-    known = topic.known.layout.segments if topic.known else {}
+def follow_lineage(topic: TopicState, read: ReadLayout, now: int) -> None:
+    """Keeps clocks and merge depths explicitly, from what was committed: the segments that a layout adds."""
+    if topic.known is None and not read.has_parents and not topic.merge_depths:
+        # As below, where nothing was split or merged yet.
+        topic.merge_depths = dict.fromkeys(read.ids, 0)
+        return
+    known, layout = topic.known.layout.segments if topic.known else {}, read.layout
     topic.cooldowns = cooldowns_after_layout(topic.cooldowns, known, layout, now)
     topic.merge_depths = merge_depths_after_layout(topic.merge_depths, known, layout.segments)
 
