@@ -10,5 +10,6 @@ Each module may import only those above it:
 - `credentials`  the token of a call: fixed, or given by an identity provider for a while
 - `transport`    one exchange: address, token, redirects, bounded time and size
 - `watch`        layouts as the server pushes them
-- `topics`       the calls, typed
+- `cluster`      the calls that tell of a cluster as a whole: its brokers and their load
+- `topics`       the calls of scalable topics, typed
 """

@@ -7,6 +7,7 @@ for a fault of a server or the network.
 from __future__ import annotations
 
 import contextlib
+import copy
 import ssl
 import threading
 import time
@@ -19,6 +20,7 @@ from admin.answers import Lost, Misdirected, NotConnected, Response, Unanswered
 from admin.connections import Closed, Connections, deadline_in
 from admin.credentials import Credentials, FixedToken, NoToken
 from admin.redirects import MAX_REDIRECTS, REDIRECTS, TokenAddresses, next_hop
+from schemas.addresses import read_authority
 
 MAX_BODY_BYTES = 128 * 1_048_576
 """A larger answer is not read to its end: the largest layout that is accepted has 131,072 segments."""
@@ -32,10 +34,10 @@ _SHOWN = 500
 
 
 class BodyTooLarge(Exception):
-    """More than `MAX_BODY_BYTES` came."""
+    """More than `limit` bytes came."""
 
-    def __init__(self) -> None:
-        super().__init__(f"the answer is larger than {MAX_BODY_BYTES} bytes")
+    def __init__(self, limit: int | None = None) -> None:
+        super().__init__(f"the answer is larger than {limit or MAX_BODY_BYTES} bytes")
 
 
 _NO_CONNECTION = (
@@ -93,14 +95,18 @@ class Transport:
         deadline_seconds: float | None = None,
         tls: ssl.SSLContext | None = None,
         nodes: Sequence[str] = (),
+        max_body_bytes: int | None = None,
     ) -> None:
         """`url` is the base, without `/admin/v2`; `nodes` are those of other servers that may have the token.
+        An answer above `max_body_bytes` is not read to its end; left out: `MAX_BODY_BYTES`.
 
         `token` may also say where tokens come from; one that is refused as unknown (401) is then asked for anew, once.
         `timeout_seconds` bounds every silence and `deadline_seconds` an exchange as a whole, redirects included; left
         out: the same. `tls` says which certificates are believed; left out: what the system believes.
         """
         self.url = url.rstrip("/")
+        self._nodes = tuple(nodes)
+        self._max_body_bytes = max_body_bytes
         self._deadline_seconds = deadline_seconds or timeout_seconds
         self._timeout = httpx.Timeout(timeout_seconds)
         self._headers = {"Accept": "application/json", "Accept-Encoding": "gzip", "User-Agent": user_agent}
@@ -133,7 +139,7 @@ class Transport:
                 return Response(
                     answer.status_code,
                     answer.reason_phrase,
-                    _whole_body(answer),
+                    _whole_body(answer, self._max_body_bytes or MAX_BODY_BYTES),
                     str(answer.url),
                     answer.encoding or "utf-8",
                 )
@@ -214,8 +220,34 @@ class Transport:
                     self._send("GET", base, None, {**self._headers, **_authorization(token)}, self._timeout) as answer,
                 ):
                     if answer.status_code == 200:
-                        self._token_addresses.learn(_whole_body(answer))
+                        self._token_addresses.learn(_whole_body(answer, MAX_BODY_BYTES))
         return self._token_addresses.admit(url)
+
+    def beside(self, broker: str) -> Transport | Misdirected:
+        """The way to another server of the same cluster, announced as `host:port`; connections are shared.
+
+        A configured address of that host comes first, else the scheme is that of the base. A fault when this is no
+        address, or one that the token may not go to.
+        """
+        base = httpx.URL(self.url)
+        if read_authority(broker) is None:
+            return Misdirected(f"{self.url} lists a broker that cannot be called: {broker[:200]!r} is no host:port")
+        found = httpx.URL(f"{base.scheme}://{broker}")
+        configured = [node.rstrip("/") for node in (self.url, *self._nodes) if _is_of(node, found)]
+        url = configured[0] if configured else f"{base.scheme}://{broker}"
+        try:
+            with deadline_in(self._deadline_seconds):
+                token = self._token()
+                admitted = token is None or self._may_have_token(httpx.URL(url), token)
+        except NETWORK_FAULTS as error:
+            return Misdirected(f"{url}: {error}")
+        if not admitted:
+            return Misdirected(
+                f"the token is not sent to the broker {url}, which is announced without TLS: add it to controller.nodes"
+            )
+        other = copy.copy(self)
+        other.url = url
+        return other
 
     def close(self) -> None:
         """Drops all connections; calls that wait for an answer end with `Lost`, later ones are not sent."""
@@ -227,6 +259,15 @@ def _authorization(token: str | None) -> dict[str, str]:
     return {} if token is None else {"Authorization": f"Bearer {token}", "X-Pulsar-Auth-Method-Name": "token"}
 
 
+def _is_of(node: str, announced: httpx.URL) -> bool:
+    """Whether a configured address is that of an announced server: the same host, and the port, or another scheme."""
+    try:
+        url = httpx.URL(node)
+    except httpx.InvalidURL:
+        return False
+    return url.host == announced.host and (url.port == announced.port or url.scheme != announced.scheme)
+
+
 def unanswered(asked: str, error: Exception, may_be_done: bool) -> NotConnected | Lost:
     """The value for one of `NETWORK_FAULTS`."""
     if isinstance(error, _NO_CONNECTION):
@@ -236,10 +277,10 @@ def unanswered(asked: str, error: Exception, may_be_done: bool) -> NotConnected 
     return Lost(asked, why[:_SHOWN], may_be_done)
 
 
-def _whole_body(answer: httpx.Response) -> bytes:
+def _whole_body(answer: httpx.Response, limit: int) -> bytes:
     body = bytearray()
     for chunk in answer.iter_bytes():
         body += chunk
-        if len(body) > MAX_BODY_BYTES:
-            raise BodyTooLarge
+        if len(body) > limit:
+            raise BodyTooLarge(limit)
     return bytes(body)

@@ -20,6 +20,7 @@ COMMANDS = {
     "executor": "applies decisions from the Delta table through the admin REST interface; its brakes",
     "approve": "let decisions be applied that wait for a person",
     "reject": "end decisions that nobody should apply",
+    "collect": "reads a Pulsar cluster's load, layouts and consumers into Kafka",
     "controller": "the scalable-topic controller: layouts, split, merge, sessions, REST",
     "traffic": "the load generator of the local run",
     "why": "why a topic acts or does not, now or at any instant, with every gate",

@@ -10,12 +10,14 @@ import os
 import re
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from deltalake.exceptions import DeltaError
 
+from collectors.status import read_status
 from controller.access.tokens import TokensError, read_tokens
 from decisions.autoscale.policy import read_cluster_policy
 from lab.broker import check_port_is_free, is_serving
@@ -51,7 +53,20 @@ def examine(home: Path | None, files: list[Path]) -> list[Finding]:
             Finding("settings", False, str(error), "correct the file; conf/anabranch.toml describes every key"),
         ]
     findings.append(Finding("settings", True, ", ".join(map(str, [settings.path("conf/anabranch.toml"), *files]))))
-    for check in (_policy, _tokens, _spark_conf, _jars, _disk, _memory, _ports, _local_run, _transport, _kafka, _lake):
+    for check in (
+        _policy,
+        _tokens,
+        _spark_conf,
+        _jars,
+        _disk,
+        _memory,
+        _ports,
+        _local_run,
+        _transport,
+        _kafka,
+        _lake,
+        _collector,
+    ):
         findings += _guarded(check, settings)
     return findings
 
@@ -251,3 +266,33 @@ def _lake(settings: Settings) -> Iterator[Finding]:
             yield Finding("lake", False, f"{name} in {settings.lake_path} cannot be read: {said}", remedy)
             return
     yield Finding("lake", True, f"{len(made)} of {len(TABLES)} tables in {settings.lake_path}")
+
+
+def _collector(settings: Settings) -> Iterator[Finding]:
+    """How the collector of `[collect]` is doing, if there was one."""
+    file = settings.path(settings.collect.status_file)
+    status = read_status(file)
+    if status is None:
+        return
+    age = time.time() - status.at / 1000
+    if age > status.stale_after_seconds:
+        found = f"the collector of {status.url} has not been heard of for {age:,.0f} s"
+        yield Finding("collector", False, found, f"start `anabranch collect pulsar`, or remove {file}")
+        return
+    late = max((one.lag_seconds for one in status.brokers if one.lag_seconds is not None), default=0.0)
+    yield Finding(
+        "collector", True,
+        f"{status.topics} topics of {status.url}; loads up to {late:.1f} s late, counts of consumers "
+        f"{status.consumers_age_seconds:.1f} s",
+    )  # fmt: skip
+    unseen = status.segments_known - status.segments_seen
+    shown = ", ".join(status.unseen[:3])
+    yield Finding(
+        "collector's coverage", not unseen,
+        f"{status.segments_seen:,} of {status.segments_known:,} segments"
+        + (f"; no broker that answers serves {shown}" + (" and others" if unseen > 3 else "") if unseen else ""),
+        "what nobody uses is served by no broker; else see what brokers do not answer",
+    )  # fmt: skip
+    silent = [one for one in status.brokers if not one.answers]
+    troubles = [*(f"{one.broker}: {one.trouble or 'no answer yet'}" for one in silent), *status.troubles]
+    yield Finding("collector's view", not troubles, "; ".join(troubles[:3]) or "all that it asks for", "docs/pulsar.md")

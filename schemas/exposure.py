@@ -77,6 +77,7 @@ _LOOKS: dict[str, tuple[Callable[[Settings], Iterator[str]], ...]] = {
     "stream": (_kafka,),
     "executor": (_kafka, _url),
     "traffic": (_kafka, _url),
+    "collect": (_kafka, _url),
 }
 PARTS = tuple(_LOOKS)
 

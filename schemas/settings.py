@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from schemas.brake_settings import BrakeSettings
+from schemas.collect_settings import CollectSettings
 from schemas.controller_settings import ControllerSettings
 from schemas.kafka_connection import PASSWORD_VARIABLE, KafkaConnection
 from schemas.kafka_settings import KafkaSettings
@@ -161,6 +162,7 @@ class Settings(Section):
     log: LogSettings
     executor: ExecutorSettings
     controller: ControllerSettings
+    collect: CollectSettings
     local: LocalSettings
     traffic: TrafficSettings
     home: Path

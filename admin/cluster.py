@@ -1,0 +1,72 @@
+"""The calls that tell of a cluster as a whole: its brokers, tenants, and what a broker says of its load.
+
+Stage: beside `topics`, over the same transport; what collectors use.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from admin.answers import Answered, Misdirected, Nonsense, Reply, Response, judge_response
+from admin.transport import ANNOUNCED_PATH, Transport
+
+MAX_BROKERS = 10_000
+
+
+class Cluster:
+    """The cluster behind one admin interface; used by several threads at once. A fault is answered, never raised."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def brokers(self, cluster: str = "") -> Reply[list[str]]:
+        """The brokers that are alive, each `host:port`; of the server's own cluster when none is named."""
+        path = ANNOUNCED_PATH + (f"/{cluster}" if cluster else "")
+        found = self._names(path)
+        if isinstance(found, Answered) and len(found.value) > MAX_BROKERS:
+            return Nonsense(f"{len(found.value)} brokers, at most {MAX_BROKERS} are read")
+        return found
+
+    def tenants(self) -> Reply[list[str]]:
+        """All tenants; a right of super-users."""
+        return self._names("/admin/v2/tenants")
+
+    def broker_configuration(self) -> Reply[dict[str, Any]]:
+        """The settings that the answering broker runs with; a right of super-users."""
+        reply = self._get("/admin/v2/brokers/configuration/runtime")
+        if not isinstance(reply, Answered):
+            return reply
+        found = _json(reply.value)
+        return Answered(found) if isinstance(found, dict) else Nonsense("the settings of a broker were expected")
+
+    def broker_stats(self) -> Reply[bytes]:
+        """What the answering broker says of all topics that it serves, as it is."""
+        # Compressed it would cost the broker ten times as much.
+        return self._get("/admin/v2/broker-stats/topics", {"Accept-Encoding": "identity"})
+
+    def at_broker(self, broker: str) -> Transport | Misdirected:
+        """The way to a broker of `brokers`: by its configured address, else by what is announced, over the scheme of
+        the base. A fault when the token may not go there."""
+        return self._transport.beside(broker)
+
+    def _names(self, path: str) -> Reply[list[str]]:
+        reply = self._get(path)
+        if not isinstance(reply, Answered):
+            return reply
+        found = _json(reply.value)
+        if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+            return Nonsense("a list of names was expected")
+        return Answered(found)
+
+    def _get(self, path: str, headers: Mapping[str, str] | None = None) -> Reply[bytes]:
+        answer = self._transport.exchange("GET", path, headers=headers)
+        return judge_response(answer) if isinstance(answer, Response) else answer
+
+
+def _json(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None

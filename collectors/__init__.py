@@ -1,0 +1,12 @@
+"""Collectors: what a cluster does, read through its REST interface and said to Kafka (design "Kafka messages").
+
+Stage: before the job. A collector decides nothing and changes nothing in the cluster; it knows only `schemas` and the
+admin client. Each module may import only those above it:
+
+- `announcements`  the records for Kafka: samples in columns, layouts, consumers, policies
+- `said`           what was said so far, and what has to be said now; pure
+- `publisher`      towards Kafka
+- `status`         how a collector is doing, for people, for the doctor and for Prometheus
+- `metrics`        the same for Prometheus
+- `pulsar`         the collector of a Pulsar cluster; one folder for each kind of cluster
+"""

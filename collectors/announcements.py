@@ -1,0 +1,150 @@
+"""The records that a collector writes to Kafka, built from the models of `schemas.messages`; pure.
+
+Stage: under `said`. Announcements begin with the number of their sender, as our controller writes them: the job has a
+short way for those bytes (`schemas.plain_events`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from schemas.messages import (
+    MAX_VALUE_BYTES,
+    ConsumerEvent,
+    ConsumerEventKind,
+    LayoutCause,
+    LayoutEvent,
+    PolicyEvent,
+    SegmentStatsColumns,
+    Source,
+    SubscriptionType,
+    key_of,
+)
+from schemas.metadata import AutoScalePolicyOverride, HashRange, ScalableTopicMetadata, SegmentInfo
+
+MAX_SAMPLES = 4_000
+"""Of one record: some 300 KiB."""
+MAX_TOPIC_BYTES = 400_000
+"""Of the names of topics in one record."""
+
+
+class Record(NamedTuple):
+    """One record for Kafka."""
+
+    source: Source
+    key: str
+    value: bytes
+    is_end: bool = False
+    """Whether it says that a topic or a subscription is gone."""
+
+
+class Load(NamedTuple):
+    """The four rates of one segment, per second."""
+
+    topic: str
+    segment: int
+    msg_rate_in: float
+    bytes_rate_in: float
+    msg_rate_out: float
+    bytes_rate_out: float
+
+
+def layout_record(topic: str, cause: LayoutCause, layout: ScalableTopicMetadata, at: int, sender: int) -> Record | None:
+    """The layout after `cause`, seen at `at` (ms). One above the size of a record goes without its sealed segments.
+
+    None when not even the active ones fit: some 5,000 of them. That a topic is deleted is always said, if need be with
+    one segment in place of all.
+    """
+    for shown in _shorter_and_shorter(layout, cause):
+        event = LayoutEvent(
+            v=1, type="layout", topic=topic, cause=cause, layout=shown, at=at, topic_created_at=layout.created_at_ms
+        )
+        record = Record("control-events", key_of(event), _stamped(event.to_json(), sender), cause == "deleted")
+        if len(record.value) <= MAX_VALUE_BYTES:
+            return record
+    return None
+
+
+def consumers_record(
+    topic: str,
+    subscription: str,
+    type: SubscriptionType,
+    event: ConsumerEventKind,
+    consumers: int,
+    at: int,
+    sender: int,
+) -> Record:
+    """`consumers` of a subscription, as seen at `at` (ms)."""
+    message = ConsumerEvent(
+        v=1, topic=topic, subscription=subscription, type=type, event=event, consumers=consumers, at=at
+    )
+    return Record("consumer-events", key_of(message), _stamped(message.to_json(), sender), event == "deleted")
+
+
+def policy_record(namespace: str, policy: AutoScalePolicyOverride | None, at: int, sender: int) -> Record:
+    """The override of a namespace as seen at `at` (ms); None: there is none."""
+    event = PolicyEvent(v=1, type="policy", scope="namespace", name=namespace, policy=policy, at=at)
+    return Record("control-events", key_of(event), _stamped(event.to_json(), sender))
+
+
+def load_records(reporter: str, sampled_at: int, loads: Sequence[Load]) -> Iterator[Record]:
+    """The samples of a reporter in columns, in records of bounded size; those of a topic stand side by side."""
+    start = 0
+    while start < len(loads):
+        end, names, last = start, 0, ""
+        while end < len(loads) and end - start < MAX_SAMPLES:
+            topic = loads[end].topic
+            if topic != last:
+                names += len(topic.encode())
+                if names > MAX_TOPIC_BYTES:
+                    break
+                last = topic
+            end += 1
+        yield _columns(reporter, sampled_at, loads[start:end])
+        start = end
+
+
+def _columns(reporter: str, sampled_at: int, loads: Sequence[Load]) -> Record:
+    topics: list[str] = []
+    counts: list[int] = []
+    for load in loads:
+        if topics and topics[-1] == load.topic:
+            counts[-1] += 1
+        else:
+            topics.append(load.topic)
+            counts.append(1)
+    message = SegmentStatsColumns.model_construct(
+        v=2,
+        reporter=reporter,
+        sampled_at=sampled_at,
+        topics=topics,
+        counts=counts,
+        ids=[load.segment for load in loads],
+        msg_rate_in=[round(load.msg_rate_in, 3) for load in loads],
+        bytes_rate_in=[round(load.bytes_rate_in, 3) for load in loads],
+        msg_rate_out=[round(load.msg_rate_out, 3) for load in loads],
+        bytes_rate_out=[round(load.bytes_rate_out, 3) for load in loads],
+    )
+    return Record("segment-stats", reporter, message.to_json().encode())
+
+
+def _stamped(message: str, sender: int) -> bytes:
+    return b'{"sender":%d,%s' % (sender, message[1:].encode())
+
+
+def _shorter_and_shorter(layout: ScalableTopicMetadata, cause: LayoutCause) -> Iterator[ScalableTopicMetadata]:
+    yield layout
+    active = {id: segment for id, segment in layout.segments.items() if segment.state == "ACTIVE"}
+    if len(active) < len(layout.segments):
+        yield layout.model_copy(
+            update={
+                "segments": {
+                    id: segment.model_copy(update={"parent_ids": [one for one in segment.parent_ids if one in active]})
+                    for id, segment in active.items()
+                }
+            }
+        )
+    if cause == "deleted":
+        whole = SegmentInfo(segment_id=0, hash_range=HashRange(start=0, end=0xFFFF), state="ACTIVE")
+        yield ScalableTopicMetadata(epoch=layout.epoch, next_segment_id=layout.next_segment_id, segments={0: whole})

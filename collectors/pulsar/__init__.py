@@ -1,0 +1,12 @@
+"""The collector of a Pulsar 5 cluster, through nothing but its admin REST interface (docs/pulsar.md).
+
+Stage: under `anabranch collect pulsar`. Each module may import only those above it:
+
+- `broker_stats`  a broker's own load report as rates and subscriptions of segments; pure
+- `refresh`       when a broker computes its rates, learned from what it answers; pure
+- `sweep`         which topic is looked at next, and how many calls a broker may get; pure
+- `topic_stats`   the consumers that the cluster counts of a topic; pure
+- `reader`        the calls
+- `collector`     the loop: what is due is asked, what has changed is said
+- `process`       its parts, assembled from the settings, and the signals that stop it
+"""

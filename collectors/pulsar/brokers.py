@@ -1,0 +1,115 @@
+"""The brokers of a cluster as the collector knows them: the way to each, its budget, what it serves and whether it
+answers; and which of them is asked about a topic.
+
+Stage: under `collector`; makes no calls. A topic is always asked of the same broker while that answers: asking another
+one would make it, too, keep a controller for that topic.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from random import Random
+
+from collectors.pulsar.broker_stats import BrokerLoad
+from collectors.pulsar.reader import BrokerReader
+from collectors.pulsar.refresh import Refresh
+from collectors.pulsar.sweep import Budget, Sweep
+
+RETRY_SECONDS, MAX_RETRY_SECONDS = 1.0, 15.0
+"""Delay after a call that a broker has not answered; doubled each time, up to the longest, and random within that."""
+
+
+@dataclass
+class Broker:
+    """One broker."""
+
+    name: str
+    """As the cluster announces it: the reporter of its samples."""
+    reader: BrokerReader
+    refresh: Refresh
+    budget: Budget
+    consumers: Sweep
+    """The topics whose consumers it is asked for."""
+    layouts: Sweep
+    in_flight: int = 0
+    load: BrokerLoad | None = None
+    """Its last answer; None: none, or not lately."""
+    read_at: float = float("-inf")
+    """When that was asked for."""
+    lag: float | None = None
+    """From the computation until it was read, at most, seconds."""
+    said_at: float = float("-inf")
+    """When its load was sent to Kafka last."""
+    trouble: str | None = None
+    """Why its load cannot be read."""
+    silent_until: float = float("-inf")
+    """After a call without an answer it is left alone for a while."""
+    failures: int = 0
+
+    def failed(self, why: str, now: float, random: Random) -> None:
+        """A call got no answer: the broker is left alone, longer each time."""
+        self.failures += 1
+        longest = min(MAX_RETRY_SECONDS, RETRY_SECONDS * 2 ** min(self.failures - 1, 10))
+        self.silent_until = now + longest * random.uniform(0.5, 1.0)
+        self.trouble = why
+
+    def answered(self) -> None:
+        """A call got its answer."""
+        self.failures = 0
+        self.silent_until = float("-inf")
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether its last calls got no answer."""
+        return self.failures >= 2
+
+
+@dataclass
+class Brokers:
+    """All of them, by name, and who is asked about what."""
+
+    known: dict[str, Broker] = field(default_factory=dict)
+    topics: dict[str, str] = field(default_factory=dict)
+    """The broker that is asked about each topic."""
+
+    def add_topic(self, topic: str) -> None:
+        """A topic that is new here; it is looked at soon."""
+        if topic not in self.topics:
+            self._give(topic, self._candidates())
+
+    def remove_topic(self, topic: str) -> None:
+        """A topic that is gone."""
+        broker = self.known.get(self.topics.pop(topic, ""))
+        if broker is not None:
+            broker.consumers.remove(topic)
+            broker.layouts.remove(topic)
+
+    def of_topic(self, topic: str) -> Broker | None:
+        """The broker that is asked about a topic."""
+        return self.known.get(self.topics.get(topic, ""))
+
+    def share_again(self) -> None:
+        """Brokers have come, gone, fallen silent or come back: topics move, and only those that have to."""
+        candidates = self._candidates()
+        for topic in list(self.topics):
+            if _best(topic, candidates) != self.topics[topic]:
+                self.remove_topic(topic)
+                self._give(topic, candidates)
+
+    def _candidates(self) -> list[str]:
+        return [name for name, broker in self.known.items() if not broker.is_silent] or list(self.known)
+
+    def _give(self, topic: str, candidates: Iterable[str]) -> None:
+        name = _best(topic, candidates)
+        if name is None:
+            return
+        self.topics[topic] = name
+        self.known[name].consumers.add(topic)
+        self.known[name].layouts.add(topic)
+
+
+def _best(topic: str, names: Iterable[str]) -> str | None:
+    """By highest random weight: whatever the others are, a topic stays with its broker while that is there."""
+    return max(names, key=lambda name: (zlib.crc32(f"{name}|{topic}".encode()), name), default=None)

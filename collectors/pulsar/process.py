@@ -1,0 +1,84 @@
+"""The collector of Pulsar as a process: its parts, assembled from the settings, and the signals that stop it.
+
+Stage: called by `anabranch collect pulsar`.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+from admin.credentials import credentials_of
+from admin.transport import Transport
+from collectors.metrics import CollectorMeter
+from collectors.publisher import Publisher
+from collectors.pulsar.collector import PulsarCollector
+from collectors.pulsar.reader import BrokerReader
+from collectors.said import Said
+from collectors.status import CollectorStatus, write_status
+from schemas.settings import Settings
+from telemetry.serving import serve_metrics
+
+log = logging.getLogger(__name__)
+
+CLOSE_SECONDS = 5.0
+"""Longest wait at a stop for Kafka's confirmations; what is left is said by the next one that starts."""
+ONCE_SECONDS = 30.0
+"""Longest time for `once`, and as long again for each 1,000 topics."""
+
+
+def collect_pulsar(settings: Settings, ready: Callable[[str], None], *, once: bool = False) -> CollectorStatus:
+    """Collects until SIGTERM or SIGINT, or, with `once`, until everything was read once; answers how it went.
+
+    `ready` gets one line when the first answers have come. Raises `telemetry.serving.MetricsError`.
+    """
+    chosen, controller = settings.collect, settings.controller
+    transport = Transport(
+        controller.url,
+        credentials_of(settings),
+        user_agent="anabranch-collect",
+        timeout_seconds=chosen.request_timeout_seconds,
+        tls=settings.url_context(),
+        nodes=controller.nodes,
+        max_body_bytes=chosen.max_answer_mb * 1_000_000,
+    )
+    said = Said(sender=time.time_ns() // 1_000_000)
+    publisher = Publisher(settings.kafka_connection(), said.unsay)
+    meter = CollectorMeter()
+    server = None
+    if chosen.metrics_port:
+        server = serve_metrics(meter.registry, chosen.metrics_port, "[collect] metrics_port")
+    collector = PulsarCollector(chosen, controller.url, BrokerReader.over(transport), said, publisher)
+    stop = threading.Event()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, lambda *_: stop.set())
+    file = settings.path(chosen.status_file)
+    began, is_ready = time.monotonic(), False
+
+    def each(status: CollectorStatus) -> bool:
+        nonlocal is_ready
+        meter.observe(status)
+        try:
+            write_status(file, status)
+        except OSError as error:
+            log.warning("cannot write %s, [collect] status_file: %s", file, error)
+        if not is_ready and status.brokers:
+            is_ready = True
+            ready(f"collector ready: {len(status.brokers)} brokers at {controller.url}")
+        limit = ONCE_SECONDS * (1 + status.topics_listed / 1_000)
+        return not once or not (collector.has_seen_all or time.monotonic() - began > limit)
+
+    try:
+        collector.run(stop, each)
+    finally:
+        collector.close()
+        transport.close()
+        missing = publisher.close(CLOSE_SECONDS)
+        if missing:
+            log.warning("%d records are not confirmed by Kafka: the next start says them again", missing)
+        if server is not None:
+            server.shutdown()
+    return collector.status()

@@ -1,0 +1,130 @@
+"""Which topic is looked at next, and how many calls a broker may get; pure: the clock is an argument.
+
+Stage: under `collector`. A call for each topic every second or two is too much for a cluster of ten thousand. So the
+calls that brokers may get are dealt out: half of them to topics of which something says that they change (they have
+changed lately, or a broker's load shows other consumers), the other half to all of them in turn.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+HOT_SECONDS = 30.0
+"""A topic that has changed is looked at often for so long: consumers come and go together."""
+
+
+@dataclass
+class Budget:
+    """The calls that one broker may get: so many per second, and what was left over of one second."""
+
+    per_second: float
+    left: float = 1.0
+    filled_at: float = 0.0
+
+    def take(self, now: float) -> bool:
+        """Whether a call may be made now; it counts."""
+        if not self.has_room(now):
+            return False
+        self.left -= 1
+        return True
+
+    def has_room(self, now: float) -> bool:
+        """Whether a call could be made now."""
+        self.left = min(max(self.per_second, 1.0), self.left + max(0.0, now - self.filled_at) * self.per_second)
+        self.filled_at = now
+        return self.left >= 1
+
+    def spend(self, now: float) -> None:
+        """A call that is made in any case, now; others wait for it."""
+        self.has_room(now)
+        self.left -= 1
+
+
+@dataclass
+class Sweep:
+    """The order in which topics are looked at; each at most once in `pause` seconds."""
+
+    pause: float
+    _turn: deque[str] = field(default_factory=deque)
+    """All topics, the one looked at longest ago first."""
+    _asked_at: dict[str, float] = field(default_factory=dict)
+    _hot_until: dict[str, float] = field(default_factory=dict)
+    _at_once: dict[str, float] = field(default_factory=dict)
+    _hot_next: bool = True
+
+    def __len__(self) -> int:
+        return len(self._asked_at)
+
+    def add(self, topic: str) -> None:
+        """A topic that is new here; it is looked at soon."""
+        if topic not in self._asked_at:
+            self._asked_at[topic] = float("-inf")
+            self._turn.append(topic)
+            self._at_once[topic] = 0.0
+
+    def remove(self, topic: str) -> None:
+        """A topic that is gone."""
+        self._asked_at.pop(topic, None)
+        self._hot_until.pop(topic, None)
+        self._at_once.pop(topic, None)
+
+    def heat(self, topic: str, now: float) -> None:
+        """Something says that a topic changes: it is looked at soon, and often for a while."""
+        if topic in self._asked_at:
+            self._hot_until[topic] = now + HOT_SECONDS
+            self._at_once[topic] = 0.0
+
+    def hurry(self, topic: str, at: float = 0.0) -> None:
+        """A topic that is to be looked at next, not before `at`."""
+        if topic in self._asked_at:
+            self._at_once[topic] = at
+
+    @property
+    def untried(self) -> int:
+        """Topics that were never looked at, or are to be looked at next."""
+        return len(self._at_once)
+
+    def next(self, now: float) -> str | None:
+        """The topic to look at now; None: all were, a moment ago."""
+        self._hot_next = not self._hot_next
+        first, second = (self._next_hot, self._next_in_turn) if self._hot_next else (self._next_in_turn, self._next_hot)
+        topic = first(now) or second(now)
+        if topic is not None:
+            self._asked_at[topic] = now
+            self._at_once.pop(topic, None)
+        return topic
+
+    def oldest_seconds(self, now: float) -> float:
+        """How long ago the topic was looked at that waits longest."""
+        while self._turn and self._turn[0] not in self._asked_at:
+            self._turn.popleft()
+        return max((now - at for at in self._asked_at.values() if at != float("-inf")), default=0.0)
+
+    def _next_hot(self, now: float) -> str | None:
+        for topic, at in list(self._at_once.items())[:64]:
+            if now >= at:
+                return topic
+        for topic, until in list(self._hot_until.items())[:64]:
+            if now > until:
+                del self._hot_until[topic]
+            elif now - self._asked_at[topic] >= self.pause:
+                # To the end, so that hot topics, too, have their turns.
+                self._hot_until[topic] = self._hot_until.pop(topic)
+                return topic
+        return None
+
+    def _next_in_turn(self, now: float) -> str | None:
+        for _ in range(min(len(self._turn), 64)):
+            topic = self._turn[0]
+            at = self._asked_at.get(topic)
+            if at is None:
+                self._turn.popleft()
+                continue
+            if now - at < self.pause:
+                # Hot topics are looked at out of turn: the one behind them may be due.
+                self._turn.rotate(-1)
+                continue
+            self._turn.rotate(-1)
+            return topic
+        return None

@@ -1,0 +1,162 @@
+"""What a collector has said so far, and what has to be said now: only the difference, and everything now and then.
+
+Stage: between what was read and the publisher; pure: instants are arguments. Level-based: what could not be handed to
+Kafka is taken back by `unsay` and comes out as a difference again, as it is then. A collector that starts knows nothing
+and says all; its `sender` is higher than those before it, so the job believes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from collectors.announcements import Record, consumers_record, layout_record, policy_record
+from schemas.ids import EVERY_TOPIC
+from schemas.messages import ConsumerEventKind, LayoutCause, SubscriptionType
+from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
+
+
+class Consumers(NamedTuple):
+    """The consumers of one subscription."""
+
+    type: SubscriptionType
+    number: int
+
+
+@dataclass
+class Topic:
+    """What was said of one topic."""
+
+    layout: ScalableTopicMetadata
+    consumers: dict[str, Consumers] = field(default_factory=dict)
+    said_at: int = 0
+    """When all of it was said last, ms."""
+
+
+@dataclass
+class Said:
+    """What one collector has said; `sender` is its number."""
+
+    sender: int
+    topics: dict[str, Topic] = field(default_factory=dict)
+    policies: dict[str, AutoScalePolicyOverride | None] = field(default_factory=dict)
+    """Of namespaces; None: said that there is none."""
+    too_large: set[str] = field(default_factory=set)
+    """Topics whose layout does not fit into a record."""
+    again: list[Record] = field(default_factory=list)
+    """What is gone, and this did not reach Kafka: it is said again as it is, before anything else."""
+
+    def layout(self, topic: str, layout: ScalableTopicMetadata, now: int) -> list[Record]:
+        """What to say of a layout that was read at `now` (ms)."""
+        known = self.topics.get(topic)
+        if known is not None and known.layout == layout:
+            return []
+        life = compare_lives(known.layout, layout) if known is not None else 0
+        if life > 0:
+            return [*self.gone(topic, now), *self.layout(topic, layout, now + 1)]
+        if known is not None and (life < 0 or layout.epoch < known.layout.epoch):
+            return []  # a server whose memory is behind
+        record = layout_record(topic, cause_of(known.layout if known else None, layout), layout, now, self.sender)
+        if record is None:
+            self.too_large.add(topic)
+            return []
+        self.too_large.discard(topic)
+        if known is None:
+            self.topics[topic] = Topic(layout, said_at=now)
+        else:
+            known.layout = layout
+        return [record]
+
+    def consumers(self, topic: str, consumers: Mapping[str, Consumers], now: int) -> list[Record]:
+        """What to say of the consumers of all subscriptions that a topic has at `now` (ms).
+
+        Nothing of a topic whose layout was not said: the job would wait for it.
+        """
+        known = self.topics.get(topic)
+        if known is None:
+            return []
+        records = []
+        for name, (type, count) in consumers.items():
+            event: ConsumerEventKind
+            before = known.consumers.get(name)
+            if before == (type, count):
+                continue
+            if before is None:
+                event = "snapshot"
+            else:
+                event = "registered" if count > before.number else "unregistered"
+            records.append(consumers_record(topic, name, type, event, count, now, self.sender))
+        for name, (type, _) in known.consumers.items():
+            if name not in consumers:
+                records.append(consumers_record(topic, name, type, "deleted", 0, now, self.sender))
+        known.consumers = dict(consumers)
+        return records
+
+    def gone(self, topic: str, now: int) -> list[Record]:
+        """What to say of a topic that does not exist any more at `now` (ms)."""
+        self.too_large.discard(topic)
+        known = self.topics.pop(topic, None)
+        record = layout_record(topic, "deleted", known.layout, now, self.sender) if known else None
+        return [] if record is None else [record]
+
+    def policy(self, namespace: str, policy: AutoScalePolicyOverride | None, now: int) -> list[Record]:
+        """What to say of the override that a namespace has at `now` (ms)."""
+        if namespace in self.policies and self.policies[namespace] == policy:
+            return []
+        self.policies[namespace] = policy
+        return [policy_record(namespace, policy, now, self.sender)]
+
+    def unsay(self, record: Record) -> None:
+        """Forget what a record that did not reach Kafka had said, so that it is said again."""
+        if record.is_end:
+            self.again.append(record)
+        elif record.key == EVERY_TOPIC:
+            self.policies.clear()
+        elif record.key in self.topics and record.source == "consumer-events":
+            self.topics[record.key].consumers.clear()
+        elif record.key in self.topics:
+            del self.topics[record.key]
+
+    def repeats(self, topic: str, now: int) -> Iterator[Record]:
+        """All that is known of a topic, once more."""
+        known = self.topics[topic]
+        known.said_at = now
+        record = layout_record(topic, "snapshot", known.layout, now, self.sender)
+        if record is not None:
+            yield record
+        for name, (type, count) in known.consumers.items():
+            yield consumers_record(topic, name, type, "snapshot", count, now, self.sender)
+
+    def repeat_policies(self, now: int) -> Iterator[Record]:
+        """The overrides of all namespaces, once more."""
+        for namespace, policy in self.policies.items():
+            yield policy_record(namespace, policy, now, self.sender)
+
+
+def cause_of(before: ScalableTopicMetadata | None, after: ScalableTopicMetadata) -> LayoutCause:
+    """What has led from one layout to the other, by its segments; `snapshot` when it is the first that was seen."""
+    if before is None:
+        return "snapshot"
+    added = [segment for id, segment in after.segments.items() if id not in before.segments]
+    if any(len(segment.parent_ids) > 1 for segment in added):
+        return "merge"
+    if added:
+        return "split"
+    if len(after.segments) < len(before.segments):
+        return "prune"
+    return "policy" if after.epoch == before.epoch else "snapshot"
+
+
+def compare_lives(before: ScalableTopicMetadata, after: ScalableTopicMetadata) -> int:
+    """Whether `after` is of a later life of the topic (1: deleted and created again), of the same (0) or of an earlier
+    one (-1): by when segments were made, as ids and epochs begin anew."""
+    for id, segment in after.segments.items():
+        known = before.segments.get(id)
+        if known is not None and known.created_at_ms != segment.created_at_ms:
+            return 1 if segment.created_at_ms > known.created_at_ms else -1
+    if before.segments.keys() & after.segments.keys() or after.epoch >= before.epoch:
+        return 0
+    oldest = min((segment.created_at_ms for segment in after.segments.values()), default=0)
+    newest = max((segment.created_at_ms for segment in before.segments.values()), default=0)
+    return 1 if oldest > newest else 0

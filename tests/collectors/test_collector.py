@@ -1,0 +1,259 @@
+"""The collector against a cluster of fake brokers: what it says, also when they lie, are slow or cut their answers."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from admin.transport import Transport
+from collectors.pulsar.collector import PulsarCollector
+from collectors.pulsar.reader import BrokerReader
+from collectors.said import Said
+from lab.fake_pulsar import FakeBroker, serving_cluster
+from schemas.metadata import AutoScalePolicyOverride
+from schemas.settings import load_settings
+from tests.collectors.outlets import Listed
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.process
+T = "topic://acme/shop/orders"
+RATES = (100.0, 20_000.0, 300.0, 60_000.0)
+QUICK = {
+    "brokers_seconds": 0.2, "namespaces_seconds": 0.3, "topics_seconds": 0.2, "consumers_seconds": 0.2,
+    "layouts_seconds": 0.4, "request_timeout_seconds": 1.0, "calls_per_second": 500, "load_seconds": 1.0,
+}  # fmt: skip
+
+
+class Running:
+    """A collector at work in a thread."""
+
+    def __init__(self, url, outlet, options, token=None, max_bytes=50_000_000):
+        settings = load_settings(environment={}).collect.model_copy(update={**QUICK, **options})
+        self.outlet, self.stop = outlet, threading.Event()
+        self.transport = Transport(
+            url, token, user_agent="test", timeout_seconds=settings.request_timeout_seconds, max_body_bytes=max_bytes
+        )
+        said = Said(sender=time.time_ns() // 1_000_000)
+        self.collector = PulsarCollector(settings, url, BrokerReader.over(self.transport), said, outlet, seed=1)
+        self.statuses = []
+        self.thread = threading.Thread(target=self.collector.run, args=(self.stop,), daemon=True)
+        self.thread.start()
+
+    @property
+    def status(self):
+        return self.collector.status()
+
+    def end(self):
+        self.stop.set()
+        self.thread.join(5)
+        self.collector.close()
+        self.transport.close()
+
+
+@contextmanager
+def collecting(cluster, outlet=None, token=None, max_bytes=50_000_000, **options):
+    running = Running(cluster.brokers[0].url, outlet or Listed(), options, token, max_bytes)
+    try:
+        yield running
+    finally:
+        running.end()
+
+
+@pytest.fixture
+def cluster():
+    with serving_cluster(brokers=2) as found:
+        found.topic(T, segments=2, billing=3)
+        found.topics[T].rates = {0: RATES, 1: (0.0, 0.0, 0.0, 0.0)}
+        yield found
+
+
+def test_everything_that_a_cluster_has_is_said(cluster):
+    cluster.policies["acme/shop"] = {"maxSegments": 8}
+    with collecting(cluster) as running:
+        out = running.outlet
+        wait_until(lambda: len(out.rates()) == 2 and out.consumers.get(T) and out.policies)
+        assert out.layouts[T].layout == cluster.topics[T].layout.to_metadata()
+        assert out.consumers[T] == {"billing": 3}
+        assert out.rates() == {(T, 0): RATES, (T, 1): (0.0, 0.0, 0.0, 0.0)}
+        assert out.policies == {"acme/shop": AutoScalePolicyOverride(max_segments=8)}
+        assert {one.reporter for one in out.samples} == {broker.name for broker in cluster.brokers}
+        wait_until(lambda: running.status.coverage == 1.0)
+        assert running.status.is_complete
+
+
+def test_changes_are_said_within_two_seconds(cluster):
+    with collecting(cluster) as running:
+        out, topic = running.outlet, cluster.topics[T]
+        wait_until(lambda: out.consumers.get(T) == {"billing": 3})
+        began = time.monotonic()
+        topic.consumers["billing"] = 4
+        wait_until(lambda: out.consumers[T] == {"billing": 4}, 2)
+        topic.layout = topic.layout.split_segment(0, int(time.time() * 1000))
+        wait_until(lambda: out.causes[-1] == "split", 2)
+        del topic.consumers["billing"]
+        wait_until(lambda: out.consumers[T] == {}, 2)
+        topic.rates[1] = (7.0, 7.0, 7.0, 7.0)
+        wait_until(lambda: out.rates().get((T, 1)) == (7.0, 7.0, 7.0, 7.0), 1 + 2)
+        assert time.monotonic() - began < 9
+
+
+def test_what_has_not_changed_is_not_said_again_before_its_time(cluster):
+    with collecting(cluster) as running:
+        out = running.outlet
+        wait_until(lambda: out.consumers.get(T) == {"billing": 3})
+        said = out.sent
+        calls = cluster.calls.total()
+        wait_until(lambda: cluster.calls.total() > calls + 40)
+        assert out.sent == said
+    with collecting(cluster, snapshot_seconds=0.5) as running:
+        wait_until(lambda: running.outlet.causes.count("snapshot") >= 3)
+        assert running.outlet.consumers[T] == {"billing": 3}
+
+
+def test_a_topic_that_is_deleted_is_said_to_be_gone_and_one_that_comes_again_is_new(cluster):
+    with collecting(cluster) as running:
+        out = running.outlet
+        wait_until(lambda: out.consumers.get(T))
+        del cluster.topics[T]
+        wait_until(lambda: out.deleted == [T])
+        cluster.topic(T, segments=1, other=1)
+        wait_until(lambda: out.consumers.get(T) == {"other": 1})
+        assert len(out.layouts[T].layout.segments) == 1
+        assert out.deleted == [T]
+
+
+def test_a_deleted_topic_that_is_listed_on_and_on_is_gone_all_the_same(cluster, monkeypatch):
+    with collecting(cluster) as running:
+        out = running.outlet
+        wait_until(lambda: T in out.layouts)
+        gone = cluster.topics.pop(T)
+        kept = dict(cluster.topics)
+        monkeypatch.setattr(cluster, "topics", Lists(kept, T))
+        wait_until(lambda: out.deleted == [T])
+        monkeypatch.setattr(cluster, "topics", {T: gone})
+        wait_until(lambda: T in out.layouts)
+
+
+class Lists(dict):
+    """Topics, of which one is listed and is not there, as M1 does after a deletion."""
+
+    def __init__(self, topics, listed):
+        super().__init__(topics)
+        self.listed = listed
+
+    def __iter__(self):
+        return iter([*super().keys(), self.listed])
+
+
+def cut(handler, body):
+    handler.send(200, body[: len(body) // 2], len(body))
+    handler.connection.shutdown(socket.SHUT_RDWR)
+
+
+FAULTS = {
+    "no answer": lambda handler, _: time.sleep(1.5),
+    "an error": lambda handler, _: handler.send(500, b'{"reason":"no"}'),
+    "half an answer, cut": cut,
+    "half an answer as if it were all": lambda handler, body: handler.send(200, body[: len(body) // 2]),
+    "no JSON": lambda handler, _: handler.send(200, b"<html>a proxy</html>"),
+    "endless bytes": lambda handler, _: handler.send(200, b" " * 6_000_000),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_broker_that_does_not_answer_as_it_should_makes_its_segments_unknown_and_never_idle(cluster, fault):
+    with collecting(cluster, max_bytes=5_000_000) as running:
+        out, status = running.outlet, lambda: running.status
+        wait_until(lambda: len(out.rates()) == 2 and status().coverage == 1.0)
+        broken, well = cluster.brokers[cluster.owner(T, 0)], cluster.brokers[cluster.owner(T, 1)]
+        broken.fault = FAULTS[fault]
+        wait_until(lambda: [one.broker for one in status().brokers if not one.answers] == [broken.name])
+        sent = sum(one.reporter == broken.name for one in out.samples)
+        others = sum(one.reporter == well.name for one in out.samples)
+        wait_until(lambda: sum(one.reporter == well.name for one in out.samples) >= others + 2)
+        assert sum(one.reporter == broken.name for one in out.samples) == sent
+        assert out.rates()[T, 0] == RATES
+        assert status().segments_seen == 1
+        assert status().unseen == [f"{T}/0"]
+        assert any(broken.name in trouble for trouble in status().troubles)
+        broken.fault = None
+        wait_until(lambda: status().coverage == 1.0 and status().is_complete, 20)
+
+
+def test_brokers_restart_join_and_leave_and_topics_are_read_on(cluster):
+    with collecting(cluster) as running:
+        out, status = running.outlet, lambda: running.status
+        wait_until(lambda: out.consumers.get(T) and status().segments_seen == 2)
+        second = cluster.brokers[1]
+        second.stop()
+        wait_until(lambda: not all(one.answers for one in status().brokers))
+        cluster.topics[T].consumers["billing"] = 9
+        wait_until(lambda: out.consumers[T] == {"billing": 9}, 20)
+        second.start(second.port)
+        wait_until(lambda: status().is_complete, 20)
+        third = FakeBroker(cluster)
+        cluster.brokers.append(third)
+        wait_until(lambda: len(status().brokers) == 3 and status().coverage == 1.0)
+        cluster.brokers.remove(second)
+        second.stop()
+        wait_until(lambda: len(status().brokers) == 2 and status().coverage == 1.0, 20)
+        cluster.topics[T].consumers["billing"] = 2
+        wait_until(lambda: out.consumers[T] == {"billing": 2}, 20)
+
+
+def test_no_broker_at_all_is_said_and_waited_for():
+    with serving_cluster() as cluster:
+        cluster.topic(T)
+        broker = cluster.brokers[0]
+        broker.stop()
+        with collecting(cluster) as running:
+            wait_until(lambda: any("no connection" in trouble for trouble in running.status.troubles))
+            assert running.outlet.records == []
+            broker.start(broker.port)
+            wait_until(lambda: T in running.outlet.layouts)
+
+
+def test_a_second_collector_says_everything_again_and_nothing_that_is_wrong(cluster):
+    """As after a kill -9: the second knows nothing of the first."""
+    first, second = Listed(), Listed()
+    with collecting(cluster, first):
+        wait_until(lambda: first.consumers.get(T) and len(first.rates()) == 2)
+    cluster.topics[T].layout = cluster.topics[T].layout.split_segment(1, int(time.time() * 1000))
+    with collecting(cluster, second):
+        wait_until(lambda: second.consumers.get(T) and {(T, 2), (T, 3)} <= second.rates().keys())
+    assert second.layouts[T].layout == cluster.topics[T].layout.to_metadata()
+    assert second.deleted == []
+    assert second.layouts[T].sender > first.layouts[T].sender
+
+
+def test_a_token_goes_to_no_broker_that_is_not_of_this_machine_and_not_configured(cluster):
+    cluster.listed = [broker.name for broker in cluster.brokers] + ["broker-9.example:8080"]
+    with collecting(cluster, token="secret") as running:
+        wait_until(lambda: any("the token is not sent" in trouble for trouble in running.status.troubles))
+        wait_until(lambda: running.status.coverage == 1.0)
+
+
+def test_strange_lists_of_brokers_and_topics_stop_nothing(cluster):
+    cluster.listed = [cluster.brokers[0].name, "", "a b", "x:99999", "http://10.0.0.1:1", cluster.brokers[1].name]
+    cluster.topics["topic://acme/shop/with space"] = cluster.topics[T]
+    cluster.topics["topic://acme/shop/"] = cluster.topics[T]
+    with collecting(cluster) as running:
+        wait_until(lambda: running.outlet.consumers.get(T))
+        wait_until(lambda: running.status.coverage == 1.0)
+        assert set(running.outlet.layouts) == {T}
+
+
+def test_no_broker_gets_more_calls_than_it_may():
+    with serving_cluster(brokers=1) as cluster:
+        for number in range(300):
+            cluster.topic(f"topic://acme/shop/t{number}", segments=1, s=1)
+        with collecting(cluster, calls_per_second=50, layouts_seconds=60, consumers_seconds=1) as running:
+            wait_until(lambda: cluster.calls.total() > 50)
+            calls, began = cluster.calls.total(), time.monotonic()
+            wait_until(lambda: cluster.calls.total() > calls + 150, 20)
+            assert 150 / (time.monotonic() - began) < 60
+            assert running.status.consumers_age_seconds < 30

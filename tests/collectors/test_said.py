@@ -1,0 +1,156 @@
+"""Only differences are said, everything is said now and then, and a listener who believes it knows what was read."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collectors.said import Consumers, Said, cause_of, compare_lives
+from decisions.topic.layout import SegmentLayout
+from schemas.metadata import AutoScalePolicyOverride
+from schemas.plain_events import read_plain
+from tests.collectors.outlets import Listed, parsed
+
+T = "topic://acme/shop/orders"
+NOW = 1_763_660_000_000
+BEFORE = SegmentLayout.create(2, NOW - 1000)
+SPLIT = BEFORE.split_segment(0, NOW)
+LATER = SegmentLayout.create(1, NOW + 5000)
+
+
+def test_the_same_layout_is_said_once():
+    said = Said(7)
+    assert [parsed(r).cause for r in said.layout(T, BEFORE.to_metadata(), NOW)] == ["snapshot"]
+    assert said.layout(T, BEFORE.to_metadata(), NOW + 1) == []
+
+
+def test_a_change_is_said_with_its_cause():
+    merged = SPLIT.merge_segments(2, 3, NOW + 1)
+    pruned = merged.prune_segment(0)
+    capped = pruned.with_policy(AutoScalePolicyOverride(max_segments=3))
+    steps = [one.to_metadata() for one in (BEFORE, SPLIT, merged, pruned, capped)]
+    assert [cause_of(before, after) for before, after in zip([None, *steps], steps, strict=False)] == [
+        "snapshot", "split", "merge", "prune", "policy",
+    ]  # fmt: skip
+
+
+def test_a_server_whose_memory_is_behind_is_not_believed():
+    said = Said(7)
+    said.layout(T, SPLIT.to_metadata(), NOW)
+    assert said.layout(T, BEFORE.to_metadata(), NOW + 1) == []
+    said.layout(T, LATER.to_metadata(), NOW + 2)
+    assert said.layout(T, SPLIT.to_metadata(), NOW + 3) == []
+
+
+def test_a_topic_that_is_deleted_and_created_again_is_said_to_be_gone_first():
+    said = Said(7)
+    said.layout(T, SPLIT.to_metadata(), NOW)
+    said.consumers(T, {"s": Consumers("STREAM", 2)}, NOW)
+    told = [parsed(record) for record in said.layout(T, LATER.to_metadata(), NOW + 6000)]
+    assert [(one.cause, one.at) for one in told] == [("deleted", NOW + 6000), ("snapshot", NOW + 6001)]
+    assert [parsed(r).consumers for r in said.consumers(T, {"s": Consumers("STREAM", 2)}, NOW + 6002)] == [2]
+
+
+def test_lives_are_told_apart_by_when_segments_were_made():
+    assert compare_lives(BEFORE.to_metadata(), SPLIT.to_metadata()) == 0
+    assert compare_lives(SPLIT.to_metadata(), LATER.to_metadata()) == 1
+    assert compare_lives(LATER.to_metadata(), SPLIT.to_metadata()) == -1
+
+
+def test_announcements_take_the_short_way_of_the_job():
+    said = Said(7)
+    records = [
+        *said.layout(T, SPLIT.to_metadata(), NOW),
+        *said.consumers(T, {"s": Consumers("STREAM", 2)}, NOW),
+        *said.repeats(T, NOW),
+    ]
+    for record in records:
+        plain = read_plain(record.source, record.key.encode(), record.value, len(record.value))
+        assert plain is not None
+        assert plain.sender == 7
+
+
+def test_consumers_of_a_topic_whose_layout_was_not_said_wait_for_it():
+    said = Said(7)
+    assert said.consumers(T, {"s": Consumers("STREAM", 2)}, NOW) == []
+
+
+def test_a_layout_above_a_message_goes_without_its_sealed_segments():
+    wide = SegmentLayout.create(5_000, NOW).to_metadata()
+    halves = {id: one.model_copy(update={"state": "SEALED"} if id % 2 else {}) for id, one in wide.segments.items()}
+    said = Said(7)
+    (record,) = said.layout(T, wide.model_copy(update={"segments": halves}), NOW)
+    told = parsed(record)
+    assert {segment.state for segment in told.layout.segments.values()} == {"ACTIVE"}
+    assert len(told.layout.segments) == 2_500
+
+
+def test_a_layout_that_never_fits_is_noted_and_its_end_is_said_all_the_same():
+    said = Said(7)
+    said.layout(T, BEFORE.to_metadata(), NOW)
+    huge = SegmentLayout.create(8_000, NOW + 9).to_metadata()
+    assert [parsed(r).cause for r in said.layout(T, huge, NOW + 10)] == ["deleted"]
+    assert said.too_large == {T}
+
+
+COUNTS = st.dictionaries(st.sampled_from(["a", "b", "c"]), st.integers(0, 5), max_size=3)
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["t1", "t2"]), st.sampled_from(["layout", "split", "gone", "lost", "repeat"]), COUNTS)
+    | st.tuples(st.just("ns"), st.just("policy"), COUNTS),
+    max_size=25,
+)
+
+
+@settings(max_examples=40)
+@given(STEPS)
+def test_a_listener_knows_what_was_read_whatever_happens_in_between(steps):
+    """Also when records are lost on the way: what was lost is said again at the next reading."""
+    said, listener, now = Said(7), Listed(), NOW
+    layouts: dict[str, SegmentLayout] = {}
+    counts: dict[str, dict[str, int]] = {}
+    policies: dict[str, AutoScalePolicyOverride | None] = {}
+
+    def read(topic):
+        records = []
+        if topic in layouts:
+            records += said.layout(topic, layouts[topic].to_metadata(), now)
+            records += said.consumers(topic, {s: Consumers("STREAM", n) for s, n in counts[topic].items()}, now)
+        else:
+            records += said.gone(topic, now)
+        return records
+
+    for name, what, numbers in steps:
+        now += 10
+        topic = f"topic://acme/shop/{name}"
+        if what == "policy":
+            policies["acme/shop"] = AutoScalePolicyOverride(max_segments=sum(numbers.values())) if numbers else None
+            for record in said.policy("acme/shop", policies["acme/shop"], now):
+                listener.announce(record)
+            continue
+        if what == "gone":
+            layouts.pop(topic, None)
+        elif topic not in layouts:
+            layouts[topic] = SegmentLayout.create(1 + sum(numbers.values()), now)
+        elif what == "split":
+            layouts[topic] = layouts[topic].split_segment(layouts[topic].active[-1].segment_id, now)
+        counts[topic] = numbers
+        records = read(topic)
+        for record in records:
+            if what == "lost":
+                said.unsay(record)
+            else:
+                listener.announce(record)
+        if what == "repeat" and topic in said.topics:
+            for record in said.repeats(topic, now):
+                listener.announce(record)
+        again, said.again = said.again, []
+        for record in again:
+            listener.announce(record)
+    for topic in counts:
+        for record in read(topic):
+            listener.announce(record)
+    assert {t: e.layout for t, e in listener.layouts.items()} == {t: one.to_metadata() for t, one in layouts.items()}
+    assert {t: listener.consumers.get(t, {}) for t in layouts} == {t: counts[t] for t in layouts}
+    assert listener.policies == policies
+    for topic in counts:
+        assert read(topic) == []

@@ -1,0 +1,64 @@
+"""Calls are dealt out: every topic has its turn, those that change have more, and no broker gets more than it may."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collectors.pulsar.sweep import Budget, Sweep
+
+
+def sweep_of(count, pause=1.0):
+    sweep = Sweep(pause)
+    for number in range(count):
+        sweep.add(str(number))
+    return sweep
+
+
+def test_every_topic_is_looked_at_before_one_is_again():
+    sweep = sweep_of(100)
+    assert sorted(sweep.next(0.0) for _ in range(100)) == sorted(map(str, range(100)))
+    assert sweep.next(0.5) is None
+    assert sweep.next(1.0) is not None
+
+
+def test_a_topic_that_changes_is_looked_at_first_and_every_other_one_still_has_its_turn():
+    sweep = sweep_of(1000)
+    for _ in range(1000):
+        sweep.next(0.0)
+    looked = Counter()
+    sweep.heat("7", 10.0)
+    assert "7" in (sweep.next(10.0), sweep.next(10.0))
+    now = 10.0
+    while now < 40:
+        now += 0.02
+        if topic := sweep.next(now):
+            looked[topic] += 1
+    assert looked["7"] >= 25
+    assert len(looked) > 700
+
+
+def test_a_topic_that_is_gone_is_not_looked_at():
+    sweep = sweep_of(3)
+    sweep.remove("1")
+    sweep.heat("1", 0.0)
+    assert {sweep.next(0.0) for _ in range(4)} == {"0", "2", None}
+
+
+def test_a_topic_that_is_to_be_looked_at_later_waits():
+    sweep = sweep_of(1, pause=60)
+    sweep.next(0.0)
+    sweep.hurry("0", 0.5)
+    assert sweep.next(0.4) is None
+    assert sweep.next(0.5) == "0"
+
+
+@given(st.lists(st.floats(0, 3), max_size=200), st.floats(0.5, 100))
+def test_a_broker_gets_no_more_than_its_calls_a_second(waits, rate):
+    budget, now, taken = Budget(rate), 0.0, 0
+    for wait in waits:
+        now += wait
+        taken += budget.take(now)
+    assert taken <= rate * now + max(rate, 1.0) + 1
