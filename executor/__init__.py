@@ -7,6 +7,7 @@ is never proof: whether a call took effect is read off the cluster (design "What
 - `brakes/`    what may act when: pauses, approvals, rates, stops, windows
 - `autoscale/` what acts and judges for splits and merges of a topic's segments
 - `replies`    what the admin client's replies tell the kernel
+- `shards/`    several executors, one active for each shard of the subjects; who has which, and until when
 - `metrics`    what Prometheus is told
 - `process`    all of it put together from the settings
 """

@@ -6,59 +6,71 @@ Stage: beside `executor.process`, which serves them at `[executor] metrics_port`
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from executor.brakes.waiting import Brakes
-from executor.kernel.loop import Executor, Work
+from executor.brakes.rules import BRAKES
+from executor.kernel.loop import Executor
 
 
 class ExecutorMetrics(Collector):
-    """All metrics of one executor; scraped from another thread than its own."""
+    """All metrics of the executors of a process, one a shard; scraped from another thread than theirs."""
 
-    def __init__(self, executor: Executor, brakes: Brakes[Work]) -> None:
-        self._executor, self._brakes = executor, brakes
+    def __init__(self, executors: Callable[[], Sequence[Executor]]) -> None:
+        self._executors = executors
 
     def collect(self) -> Iterator[Metric]:
         """The metrics as they are now."""
-        standing = self._brakes.standing()
+        executors = self._executors()
+        standings = [executor.brakes.standing() for executor in executors]
         yield GaugeMetricFamily(
-            "anabranch_executor_open_decisions", "Decisions without an end.", self._executor.open_decisions
+            "anabranch_executor_shards", "Shards that it acts on; 0 while it stands by.", len(executors)
+        )
+        yield GaugeMetricFamily(
+            "anabranch_executor_open_decisions",
+            "Decisions without an end.",
+            sum(executor.open_decisions for executor in executors),
         )
         waiting = GaugeMetricFamily(
             "anabranch_executor_waiting_decisions",
             "Decisions that a brake holds: stop, pause, window, approval or rate.",
             labels=["brake"],
         )
-        for brake, number in standing.waiting.items():
-            waiting.add_metric([brake], number)
+        for brake in BRAKES:
+            waiting.add_metric([brake], sum(standing.waiting[brake] for standing in standings))
         yield waiting
         yield GaugeMetricFamily(
             "anabranch_executor_stopped",
             "1 while too many failures have stopped it, until somebody resumes it.",
-            int(standing.is_stopped),
+            int(any(standing.is_stopped for standing in standings)),
         )
         yield GaugeMetricFamily(
-            "anabranch_executor_pauses", "Pauses of topics, namespaces or all that hold now.", standing.pauses
+            "anabranch_executor_pauses",
+            "Pauses of topics, namespaces or all that hold now.",
+            max((standing.pauses for standing in standings), default=0),
         )
         yield GaugeMetricFamily(
-            "anabranch_executor_window_open", "1 while maintenance windows allow acting.", int(standing.is_window_open)
+            "anabranch_executor_window_open",
+            "1 while maintenance windows allow acting.",
+            int(all(standing.is_window_open for standing in standings)),
         )
         yield GaugeMetricFamily(
             "anabranch_executor_recent_failures",
             "Failures that count towards a stop, within [executor.brakes] failures_seconds.",
-            standing.failures,
+            sum(standing.failures for standing in standings),
         )
         yield CounterMetricFamily(
-            "anabranch_executor_calls", "Calls since the start, repeated ones too.", standing.calls
+            "anabranch_executor_calls",
+            "Calls since the start, repeated ones too; without those on shards that it has given back.",
+            sum(standing.calls for standing in standings),
         )
 
 
-def registry_of(executor: Executor, brakes: Brakes[Work]) -> CollectorRegistry:
+def registry_of(executors: Callable[[], Sequence[Executor]]) -> CollectorRegistry:
     """A registry of its own with these metrics."""
     registry = CollectorRegistry()
-    registry.register(ExecutorMetrics(executor, brakes))
+    registry.register(ExecutorMetrics(executors))
     return registry

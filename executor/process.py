@@ -6,8 +6,11 @@ Stage: called by `anabranch executor`. Faults of the lake are reported before an
 from __future__ import annotations
 
 import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
+from uuid import uuid4
 
 from admin.credentials import credentials_of
 from admin.topics import ScalableTopics
@@ -19,9 +22,13 @@ from executor.kernel.announcer import Announcer, follow_outcomes
 from executor.kernel.decision import follow_decisions
 from executor.kernel.family import Actors
 from executor.kernel.loop import LAKE_ERRORS, Executor, Work, utc_now
-from executor.kernel.outcomes import OutcomeLedger
+from executor.kernel.outcomes import OutcomeLedger, Shard, process_name, shut_out_older
 from executor.kernel.publisher import KafkaPublisher
 from executor.metrics import registry_of
+from executor.shards.holding import Holding, StopSignal
+from executor.shards.limits import part_of
+from executor.shards.members import Member, Unlike, shard_of
+from executor.shards.register import MemberRegister
 from lake.brakes import BrakeLog
 from schemas.settings import Settings
 from telemetry.serving import MetricsError, serve_metrics
@@ -32,17 +39,11 @@ class StartError(Exception):
 
 
 def run_executor(settings: Settings, ready: Callable[[str], None]) -> None:
-    """Apply decisions until SIGTERM or SIGINT; `ready` gets one line when the record has been read.
+    """Apply decisions until SIGTERM or SIGINT; `ready` gets one line when it is known which ones are this executor's.
 
     Raises `StartError`, or `lake.lease.LeaseLost` when another executor has taken over.
     """
     chosen = settings.executor
-    try:
-        ledger = OutcomeLedger(settings.lake_path, chosen.mode)
-        tail = follow_decisions(settings.lake_path)
-        record, waits = BrakeLog(settings.lake_path), WaitTable(settings.lake_path, ledger.executor)
-    except LAKE_ERRORS as error:
-        raise _no_lake(settings, error) from error
     topics = ScalableTopics(
         Transport(
             settings.controller.url,
@@ -53,27 +54,97 @@ def run_executor(settings: Settings, ready: Callable[[str], None]) -> None:
             nodes=settings.controller.nodes,
         )
     )
-    announcer = Announcer(KafkaPublisher(settings.kafka_connection()), follow_outcomes(settings.lake_path))
-    brakes: Brakes[Work] = Brakes(chosen, record, waits, ledger.executor, utc_now, time.monotonic)
-    executor = Executor(chosen, tail, ledger, actors_of(topics), announcer, brakes)
-    if chosen.metrics_port:
-        try:
-            serve_metrics(registry_of(executor, brakes), chosen.metrics_port, "executor.metrics_port")
-        except MetricsError as error:
-            raise StartError(str(error)) from error
-    for name in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, lambda *_: executor.stop())
-    try:
-        executor.run(
-            lambda: ready(
-                f"executor ready: mode {chosen.mode}, lease token {ledger.token}, {executor.open_decisions} open "
-                f"decisions, applying at {settings.controller.url}"
-            )
+
+    def executor_of(number: int, lease_token: int, may_call: Callable[[], bool]) -> Executor:
+        shard = Shard(number, lease_token, lambda subject: shard_of(subject, chosen.shards) == number)
+        limited = chosen.model_copy(update={"brakes": part_of(chosen.brakes, number, chosen.shards)})
+        ledger = OutcomeLedger(settings.lake_path, chosen.mode, shard)
+        record, waits = BrakeLog(settings.lake_path), WaitTable(settings.lake_path, ledger.executor)
+        brakes: Brakes[Work] = Brakes(limited, record, waits, ledger.executor, utc_now, time.monotonic)
+        announcer = Announcer(KafkaPublisher(settings.kafka_connection()), follow_outcomes(settings.lake_path))
+        tail = follow_decisions(settings.lake_path)
+        return Executor(limited, tail, ledger, actors_of(topics), announcer, brakes, holds_lease=may_call)
+
+    def say(open_decisions: Mapping[int, int]) -> None:
+        shards = f"shards {', '.join(map(str, open_decisions))} of {chosen.shards}" if open_decisions else "standing by"
+        ready(
+            f"executor ready: mode {chosen.mode}, {shards}, {sum(open_decisions.values())} open decisions, applying at "
+            f"{settings.controller.url}"
         )
+
+    me = Member(
+        f"{process_name()}-{uuid4().hex[:8]}", chosen.mode, chosen.shards, chosen.lease_seconds,
+        datetime.now(timezone.utc),
+    )  # fmt: skip
+    stop = StopSignal()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, lambda *_: stop.set())
+    try:
+        shut_out_older(settings.lake_path)
+        register = MemberRegister(settings.lake_path)
+        holding = Holding(
+            register, me, chosen.request_timeout_seconds, lambda *shard: ShardWork(lambda: executor_of(*shard))
+        )
+        if chosen.metrics_port:
+            serve_metrics(registry_of(lambda: executors_of(holding)), chosen.metrics_port, "executor.metrics_port")
+        holding.run(stop, say)
+    except MetricsError as error:
+        raise StartError(str(error)) from error
     except LAKE_ERRORS as error:
         raise _no_lake(settings, error) from error
+    except Unlike as error:
+        raise StartError(str(error)) from error
     finally:
         topics.close()
+
+
+class ShardWork:
+    """An executor at work on one shard, in a thread of its own: to read the record may take longer than a beat."""
+
+    def __init__(self, make: Callable[[], Executor]) -> None:
+        """`make` is called in the thread."""
+        self._make, self._stopping = make, False
+        self.executors: list[Executor] = []
+        """The one that is at work, once it is made."""
+        self._failure: BaseException | None = None
+        self._begun = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    @property
+    def open_decisions(self) -> int | None:
+        """Open decisions; None: the record has not been read yet."""
+        return self.executors[0].open_decisions if self._begun.is_set() else None
+
+    def stop(self) -> None:
+        """Ends the work soon; returns at once."""
+        self._stopping = True
+        for executor in self.executors:
+            executor.stop()
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended. Raises what it has failed with."""
+        if self._thread.is_alive():
+            return False
+        if self._failure is not None:
+            raise self._failure
+        return True
+
+    def _run(self) -> None:
+        try:
+            executor = self._make()
+            self.executors.append(executor)
+            if self._stopping:
+                executor.stop()
+            executor.run(self._begun.set)
+        except BaseException as error:
+            self._failure = error
+
+
+def executors_of(holding: Holding[ShardWork]) -> list[Executor]:
+    """Those at work now, one a shard."""
+    return [executor for work in holding.works for executor in work.executors]
 
 
 def actors_of(topics: ScalableTopics) -> Actors:

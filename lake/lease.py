@@ -1,8 +1,8 @@
-"""A table that exactly one process writes: the one that took the lease on it last.
+"""A table of which exactly one process writes some rows: the one that took the lease on them last.
 
 Stage: under `executor.kernel.outcomes`. The lease is a Delta app transaction (name, token): a process that starts takes
-the next token, and every commit carries it. Two commits of one app transaction conflict in Delta, so a process that was
-overtaken cannot add a row: it finds the newer token and stops.
+the next token, or leaves one that it was given elsewhere, and every commit carries it. Two commits of one app
+transaction conflict in Delta, so a process that was overtaken cannot add a row: it finds the newer token and stops.
 """
 
 from __future__ import annotations
@@ -32,16 +32,20 @@ class LeaseLost(RuntimeError):
 class LeasedTable:
     """A table of the lake, made if it is missing, with the lease on it. One thread uses it."""
 
-    def __init__(self, lake: str, table: Table, app: str, identity: Sequence[str], holder: str, work: str) -> None:
-        """Takes the lease: from here on any older holder is shut out. Raises what Delta raises.
+    def __init__(
+        self, lake: str, table: Table, app: str, identity: Sequence[str], holder: str, work: str,
+        token: int | None = None,
+    ) -> None:  # fmt: skip
+        """Takes the lease: from here on any older holder is shut out. Raises `LeaseLost`, or what Delta raises.
 
         `app` names the lease in the table's log. The columns of `identity` tell apart the rows of one holder. `holder`
-        and `work` are for messages: "executor", "applies decisions".
+        and `work` are for messages: "executor", "applies decisions". `token`: the one that it was given; None: the
+        next one.
         """
         self._table, self._app, self._identity, self._holder, self._work = table, app, tuple(identity), holder, work
         self._open = OpenTable(create_table(lake, table))
         self._unsure_from: int | None = None
-        self.token = self._take()
+        self.token = self._take(token)
 
     def read(self, columns: Sequence[str], where: Sequence[tuple[str, str, Any]] | None = None) -> pa.Table:
         """All rows, or those of some conditions (column, operator, value), cut to some columns."""
@@ -72,22 +76,29 @@ class LeasedTable:
                 f"{self.token}. Only one {self._holder} {self._work}; stop the other one if this one is meant"
             )
 
-    def _take(self) -> int:
+    def last_seen(self, app: str) -> int:
+        """The newest token of another lease on the table, as of the last look; 0: there is none."""
+        return self._open.table.transaction_version(app) or 0
+
+    def _take(self, token: int | None) -> int:
         retrying = Retrying(
             retry=retry_if_exception_type(CommitFailedError),
             stop=stop_after_attempt(MAX_RACES),
             wait=wait_random(0, MAX_DELAY_SECONDS),
         )
         try:
-            return retrying(self._take_next)
+            return retrying(self._take_next, token)
         except RetryError as error:
             where = self._open.table.table_uri
             raise LeaseLost(
                 f"no lease on {where} in {MAX_RACES} attempts: too many {self._holder}s start at once"
             ) from error
 
-    def _take_next(self) -> int:
-        token = (self._open.newest_transaction(self._app) or 0) + 1
+    def _take_next(self, given: int | None) -> int:
+        newest = self._open.newest_transaction(self._app) or 0
+        token = newest + 1 if given is None else given
+        if newest >= token:
+            raise LeaseLost(f"another {self._holder} has taken over: it holds lease token {newest}, this one {token}")
         self._open.append(arrow_schema(self._table.row).empty_table(), self._app, token)
         return token
 

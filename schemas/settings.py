@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from schemas.brake_settings import BrakeSettings
 from schemas.collect_settings import CollectSettings
@@ -106,6 +106,31 @@ class ExecutorSettings(Section):
     metrics_port: Port
     """Loopback port of the executor's Prometheus metrics; 0 = none."""
     brakes: BrakeSettings
+    shards: Annotated[int, Field(ge=1, le=64)]
+    """Parts of the topics; each has one active executor. The same for all executors of a lake."""
+    lease_seconds: Seconds
+    """Silence after which other executors take over the shards of one, seconds."""
+
+    @model_validator(mode="after")
+    def _a_call_fits_into_the_lease(self) -> ExecutorSettings:
+        # A call is begun only while its time-out ends within the lease, and a beat comes every sixth of that.
+        if self.lease_seconds < 2 * self.request_timeout_seconds:
+            raise ValueError(
+                f"lease_seconds ({self.lease_seconds:g}) is less than twice request_timeout_seconds "
+                f"({self.request_timeout_seconds:g}): an executor would hardly ever be allowed to call; raise the "
+                "former or lower the latter"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _each_shard_has_a_part_of_the_limits(self) -> ExecutorSettings:
+        for name in ("actions_per_minute", "actions_per_minute_per_namespace"):
+            if 0 < getattr(self.brakes, name) < self.shards:
+                raise ValueError(
+                    f"brakes.{name} ({getattr(self.brakes, name)}) is less than shards ({self.shards}): each shard has "
+                    "a part of it; raise the former or lower the latter"
+                )
+        return self
 
 
 class LocalSettings(Section):

@@ -29,7 +29,7 @@ def command(ctx: click.Context, mode: str | None) -> None:
     \b
     Tails the table decisions of [lake] path, calls the admin REST interface at [controller] url, writes the table
     outcomes and tells Kafka ([kafka] bootstrap). May be killed and started again at any moment: it finishes what it
-    began and does nothing twice. One at a time: a newly started one takes over, the older one stops.
+    began and does nothing twice. Several share the topics, or stand by.
     With --mode approve a decision waits for anabranch approve; with --mode observe it writes what it would do, and
     touches nothing. The brakes below hold an executor wherever it runs: they are rows in the lake.
     """

@@ -76,8 +76,9 @@ Result = Ended | TryAgain
 
 
 def try_once(
-    decision: Decision, standing: Standing, actor: Actor[Any, Any], may_call: Callable[[], bool]
-) -> tuple[Result, Standing]:
+    decision: Decision, standing: Standing, actor: Actor[Any, Any], may_call: Callable[[], bool],
+    holds_lease: Callable[[], bool],
+) -> tuple[Result, Standing]:  # fmt: skip
     """Advances one decision by at most one call. `may_call` is asked right before it; without a call, a decision may
     still turn out to be settled."""
     may_have_called = standing.open_end or standing.calls > 0
@@ -89,6 +90,8 @@ def try_once(
         return _settled(before, standing, may_have_called), standing
     if not may_call():
         return TryAgain("the call may not be made now", before.seen, held=True), standing
+    if not holds_lease():
+        return TryAgain("the lease is not renewed", before.seen), standing
 
     answer = actor.call(decision)
     called = replace(standing, calls=standing.calls + 1, refusals=standing.refusals + isinstance(answer, CallRefused))

@@ -120,10 +120,13 @@ class Executor:
         announcer: Announcer,
         brakes: Brakes[Work],
         clock: Callable[[], datetime] = utc_now,
+        holds_lease: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`holds_lease` is asked, by any thread, right before a call is begun."""
+        self._holds_lease = holds_lease
         self._settings, self._tail, self._ledger = settings, tail, ledger
         self._actors, self._announcer, self._clock = actors, announcer, clock
-        self._brakes = brakes
+        self._brakes = self.brakes = brakes
         self._observe = settings.mode == "observe"
         self._backoff = Backoff(settings.retry_delay_seconds, settings.retry_max_delay_seconds)
         self._subjects: dict[tuple[str, str], deque[Work]] = {}
@@ -284,7 +287,9 @@ class Executor:
         self._to_answer.clear()
 
     def _take_up(self, row: dict[str, object]) -> Work | None:
-        """Adds a row to its subject's work, unless its decision is known."""
+        """Adds a row to its subject's work, unless its decision is known, or its subject another executor's."""
+        if not self._ledger.covers(str(row["subject"] or "")):
+            return None
         decision = read_decision(row, self._actors)
         if decision.decision_id in self._known:
             self._to_answer.add(decision.decision_id)
@@ -410,7 +415,7 @@ class Executor:
         def may_call() -> bool:
             return not held and not self._stopping.is_set() and not self._brakes.holds_now(candidate)
 
-        self._workers.give(work, retry, lambda: try_once(decision, standing, actor, may_call))
+        self._workers.give(work, retry, lambda: try_once(decision, standing, actor, may_call, self._holds_lease))
 
     def _finish(self) -> None:
         """No new tries; running calls get their time, and their results are recorded and announced."""

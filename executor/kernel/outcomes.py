@@ -9,16 +9,21 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from lake.lease import LeasedTable
+from lake.lease import LeasedTable, LeaseLost
+from lake.tables import OpenTable, create_table
 from schemas.tables import OUTCOMES, OutcomeRow
 
 LEASE = "executor-lease"
-"""Names the lease in the table's log; an executor of an older release takes the same one."""
+"""Names the lease of an executor of an older release, which has no shards, in the table's log."""
+ROUND = 2**20
+"""An older executor takes the next token of `LEASE`. One of this release leaves a multiple of this, and knows by any
+other token that an older one has started."""
 INTENT = "intent"
 
 
@@ -67,24 +72,45 @@ def is_failure(status: str, calls: int) -> bool:
     return status == "failed" or (status == "rejected" and calls > 0)
 
 
+@dataclass(frozen=True)
+class Shard:
+    """The part of the subjects that an executor acts on, and its lease on them."""
+
+    number: int
+    token: int
+    covers: Callable[[str], bool]
+    """Whether a subject is in it."""
+
+
 class OutcomeLedger:
     """The `outcomes` table of a lake, made if it is missing. One thread uses it."""
 
-    def __init__(self, lake: str, mode: str) -> None:
-        """Takes the lease: from here on any older executor is shut out. Raises what Delta raises."""
+    def __init__(self, lake: str, mode: str, shard: Shard | None = None) -> None:
+        """Takes the lease: from here on any older executor is shut out. Raises `LeaseLost`, or what Delta raises.
+
+        `shard`: of which shard; None: the lease on all subjects, with the next token.
+        """
         identity = ("decision_id", "status", "attempt", "executor")
-        self._table = LeasedTable(lake, OUTCOMES, LEASE, identity, "executor", "applies decisions")
+        app, token = (LEASE, None) if shard is None else (f"executor-shard-{shard.number}", shard.token)
+        self._table = LeasedTable(lake, OUTCOMES, app, identity, "executor", "applies decisions", token)
         self._mode = mode
+        self._shard = shard
         self.token = self._table.token
-        self.executor = f"{socket.gethostname()}:{os.getpid()}#{self.token}"
+        self.executor = f"{process_name()}#{self.token}" + (f"/{shard.number}" if shard and shard.number else "")
+
+    def covers(self, subject: str) -> bool:
+        """Whether a subject is in the shard."""
+        return self._shard is None or self._shard.covers(subject)
 
     def recorded(self) -> Recorded:
         """All that is on record, read once."""
-        columns = ("decision_id", "status", "attempt", "at")
+        columns = ("decision_id", "subject", "status", "attempt", "at")
         found = self._table.read(columns)
         recorded = Recorded()
         for values in zip(*(found[column].to_pylist() for column in columns), strict=True):
-            decision, status, calls, at = values
+            decision, subject, status, calls, at = values
+            if not self.covers(subject):
+                continue
             if status == INTENT:
                 known = recorded.begun.get(decision, Begun(at, calls))
                 recorded.begun[decision] = Begun(min(at, known.at), max(calls, known.calls))
@@ -97,7 +123,8 @@ class OutcomeLedger:
     def since(self, first: datetime) -> Recently:
         """What was done since an instant. A call counts at the first row since then that knows of it."""
         columns = ("decision_id", "family", "subject", "status", "attempt", "at")
-        rows = self._table.read(columns, [("day", ">=", first.date()), ("at", ">=", first)]).sort_by("at").to_pylist()
+        found = self._table.read(columns, [("day", ">=", first.date()), ("at", ">=", first)]).sort_by("at")
+        rows = [row for row in found.to_pylist() if self.covers(row["subject"])]
         calls = {(row["decision_id"], row["attempt"]): row for row in reversed(rows) if row["attempt"]}
         return Recently(
             [(row["family"], row["subject"], row["at"]) for row in calls.values()],
@@ -136,5 +163,26 @@ class OutcomeLedger:
         self._table.append(rows)
 
     def check_lease(self) -> None:
-        """Raises `LeaseLost` when another executor has started since."""
+        """Raises `LeaseLost` when another executor has taken over since."""
         self._table.check()
+        if self._shard is not None and self._table.last_seen(LEASE) % ROUND:
+            raise LeaseLost(
+                "an executor of an older release was started on this lake, and knows nothing of shards: stop it; this "
+                "one stops now, and shuts it out when it is started again"
+            )
+
+
+def process_name() -> str:
+    """Names this process, for people: host and process."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def shut_out_older(lake: str) -> None:
+    """Makes an executor of an older release stop, which knows one lease on all subjects. Raises what Delta raises."""
+    newest = OpenTable(create_table(lake, OUTCOMES)).newest_transaction(LEASE) or 0
+    if newest % ROUND:
+        identity = ("decision_id", "status", "attempt", "executor")
+        with suppress(LeaseLost):
+            LeasedTable(
+                lake, OUTCOMES, LEASE, identity, "executor", "applies decisions", newest - newest % ROUND + ROUND
+            )

@@ -318,7 +318,7 @@ def test_metrics_tell_what_holds_and_the_page_for_people_names_them_all(house: H
     split = house.decide(house.create("orders"), 0)
     say(house, "executor", "pause", house.namespace)
     with house.running() as executor:
-        registry = registry_of(executor, executor._brakes)
+        registry = registry_of(lambda: [executor])
         house.commit(split)
         wait_until(lambda: registry.get_sample_value("anabranch_executor_waiting_decisions", {"brake": "pause"}))
         assert registry.get_sample_value("anabranch_executor_pauses") == 1

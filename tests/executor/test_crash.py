@@ -63,7 +63,7 @@ def test_an_executor_that_is_told_to_stop_ends_well_and_the_next_goes_on(house: 
     house.commit(first)
     with started(house, tmp_path, "never") as process:
         assert process.stdout is not None
-        assert "executor ready: mode act, lease token 1, 1 open decisions" in process.stdout.readline()
+        assert "executor ready: mode act, shards 0 of 1, 1 open decisions" in process.stdout.readline()
         assert house.end(first)["status"] == "applied"
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0

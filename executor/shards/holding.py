@@ -1,0 +1,199 @@
+"""The beats of one executor: it renews its place among the members, begins work on the shards that it gets, and gives
+back those that are others' due.
+
+Stage: under `executor.process`; one thread, that of the process. A lease on a shard holds for `seconds` from the moment
+before the newest beat that is on record, by the steady clock. A call is begun only if its time-out ends before that,
+and nobody takes a shard of a member that was not seen to be silent for as long: so two members never have a call out
+for one subject. What that does not cover is a process that is frozen between the look at the clock and the first byte
+that it sends (docs/high-availability.md).
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Generic, Protocol, TypeVar
+
+from deltalake.exceptions import DeltaError
+
+from executor.shards.members import Member, Members, Removed, Watch, after_beat, excess
+from executor.shards.register import MemberRegister
+from lake.lease import LeaseLost
+from lake.register import Raced
+
+log = logging.getLogger(__name__)
+
+BEATS = 6
+"""A member beats so many times in the time that it promised, and looks at the others five times as often."""
+MAX_LOOK_SECONDS = 1.0
+START_LOOK_SECONDS = 0.02
+"""Between two looks until the work has begun."""
+
+
+class Work(Protocol):
+    """An executor at work on one shard."""
+
+    def stop(self) -> None:
+        """Ends the work soon; returns at once."""
+
+    @property
+    def open_decisions(self) -> int | None:
+        """Open decisions; None: the record has not been read yet."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended. Raises what it has failed with."""
+
+
+SomeWork = TypeVar("SomeWork", bound=Work)
+
+
+class StopSignal:
+    """Tells a `Holding` to end, also from a signal handler: an event might be waited for right there."""
+
+    def __init__(self) -> None:
+        self._told, self._is_set = queue.SimpleQueue[None](), False
+
+    def set(self) -> None:
+        """From any thread, and from signal handlers."""
+        self._is_set = True
+        self._told.put(None)
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it is set, at the latest after `seconds`."""
+        if not self._is_set:
+            with suppress(queue.Empty):
+                self._told.get(timeout=seconds)
+        return self._is_set
+
+
+class Holding(Generic[SomeWork]):
+    """One member and the work on its shards."""
+
+    def __init__(
+        self,
+        register: MemberRegister,
+        me: Member,
+        call_seconds: float,
+        begin: Callable[[int, int, Callable[[], bool]], SomeWork],
+        steady: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`begin` starts the work on a shard, with its token, and asks whether a call may be begun; `call_seconds`:
+        longest time that a call takes."""
+        self._register, self._me, self._begin, self._steady = register, me, begin, steady
+        self._call_seconds = call_seconds
+        self._watch = Watch()
+        self._works: dict[int, SomeWork] = {}
+        self._leaving: set[int] = set()
+        self._holds_until = float("-inf")
+        self._beat_at = float("-inf")
+
+    @property
+    def works(self) -> list[SomeWork]:
+        """The work on each shard that it has. For any thread."""
+        return list(self._works.values())
+
+    def may_call(self) -> bool:
+        """Whether a call that is begun now ends while the lease still holds. For any thread."""
+        return self._steady() + self._call_seconds <= self._holds_until
+
+    def run(self, stop: StopSignal, ready: Callable[[dict[int, int]], None] = lambda _: None) -> None:
+        """Beats until `stop`, then ends the work and gives everything back.
+
+        `ready` gets the open decisions of each shard that it works on, when their record has been read for the first
+        time. Raises `LeaseLost`, `Unlike`, and what the work has failed with.
+        """
+        step = min(MAX_LOOK_SECONDS, self._me.seconds / (5 * BEATS))
+        is_ready = False
+        try:
+            while not self._is_member() and not stop.wait(0):
+                with suppress(Raced):
+                    self._look_and_beat()
+            while not stop.wait(step if is_ready else min(step, START_LOOK_SECONDS)):
+                if not is_ready and self._all_begun():
+                    ready({shard: work.open_decisions or 0 for shard, work in sorted(self._works.items())})
+                    is_ready = True
+                self.beat()
+        finally:
+            self._leave()
+
+    def _is_member(self) -> bool:
+        return self._me.beat > 0
+
+    def _all_begun(self) -> bool:
+        return all(work.open_decisions is not None for work in self._works.values())
+
+    def beat(self) -> None:
+        """One look at the members, and a beat if it is time for one or something has to change."""
+        for shard, work in list(self._works.items()):
+            if work.ended and shard not in self._leaving:
+                raise RuntimeError(f"the work on shard {shard} has ended by itself")
+        try:
+            self._look_and_beat()
+        except Raced as error:
+            log.debug("another executor has changed the register meanwhile, looking again: %s", error)
+        except (DeltaError, OSError) as error:
+            log.warning("the register of the executors cannot be read or written, trying again: %s", error)
+
+    def _look_and_beat(self) -> None:
+        now = self._steady()
+        number, members = self._register.read()
+        dead = self._watch.dead(members, now, self._steady()) - {self._me.name}
+        given_back = {shard for shard in self._leaving if self._works[shard].ended}
+        try:
+            changed = after_beat(members, self._me, number + 1, dead, given_back)
+        except Removed:
+            raise LeaseLost(
+                f"other executors have taken this one ({self._me.name}) for dead, as it was silent for "
+                f"{self._me.seconds:g} s, and have taken over its shards. It stops; a new one may start at any time"
+            ) from None
+        mine = next(member for member in changed if member.name == self._me.name)
+        known = next((member for member in members if member.name == self._me.name), None)
+        if now >= self._beat_at or dead or known is None or known.tokens != mine.tokens:
+            for name in dead:
+                log.warning("the executor %s was silent for longer than it had promised: its shards are free", name)
+            self._register.replace(changed)
+            self._me, self._holds_until, self._beat_at = mine, now + mine.seconds, now + mine.seconds / BEATS
+            members = changed
+            for shard in given_back:
+                del self._works[shard]
+                self._leaving.discard(shard)
+        self._follow(members)
+
+    def _follow(self, members: Members) -> None:
+        """Begins work on shards that this member has got, and ends it on those that are others' due."""
+        for shard, token in self._me.tokens:
+            if shard not in self._works:
+                log.info("shard %d of %d is taken, lease token %d", shard, self._me.of, token)
+                self._works[shard] = self._begin(shard, token, self.may_call)
+        for shard in excess(members, self._me.name):
+            if shard not in self._leaving:
+                log.info("shard %d of %d is left to another executor", shard, self._me.of)
+                self._leaving.add(shard)
+                self._works[shard].stop()
+
+    def _leave(self) -> None:
+        """Stops the work and gives everything back, so that others need not wait; never raises: else it runs out."""
+        for work in self._works.values():
+            work.stop()
+        try:
+            while not all(work.ended for work in self._works.values()):
+                time.sleep(0.02)
+        except BaseException as error:
+            log.warning("the shards are not given back, so their lease runs out: %s", error)
+            return
+        for _ in range(20):
+            try:
+                _, members = self._register.read()
+                others = tuple(member for member in members if member.name != self._me.name)
+                if others != members:
+                    self._register.replace(others)
+                return
+            except Raced:
+                continue
+            except (DeltaError, OSError) as error:
+                log.warning("the shards are not given back, so their lease runs out: %s", error)
+                return

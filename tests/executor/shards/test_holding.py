@@ -1,0 +1,182 @@
+"""Beats on a real register, with a clock that the test moves: who works on what, and who may call when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+
+import pytest
+from deltalake.exceptions import DeltaError
+
+from executor.shards.holding import BEATS, Holding, StopSignal
+from executor.shards.members import Member
+from executor.shards.register import MemberRegister, read_members
+from lake.lease import LeaseLost
+
+SECONDS, CALL_SECONDS = 20.0, 8.0
+
+
+@dataclass
+class Work:
+    """Work that ends as soon as it is told to, unless it lingers."""
+
+    token: int
+    may_call: Callable[[], bool]
+    stopped: bool = False
+    lingers: bool = False
+    open_decisions: int | None = 0
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    @property
+    def ended(self) -> bool:
+        return self.stopped and not self.lingers
+
+
+@dataclass
+class Process:
+    """One executor of the test."""
+
+    holding: Holding
+    works: dict[int, list[Work]] = field(default_factory=dict)
+
+    def beat(self) -> None:
+        self.holding.beat()
+
+    def at_work(self) -> list[int]:
+        return sorted(shard for shard, works in self.works.items() if not works[-1].stopped)
+
+
+class House:
+    """A lake, a clock, and processes."""
+
+    def __init__(self, lake: str, shards: int = 4) -> None:
+        self.lake, self.shards, self.now, self.count = lake, shards, 0.0, 0
+
+    def start(self) -> Process:
+        self.count += 1
+        since = datetime(2026, 11, 20, 12, 0, self.count, tzinfo=timezone.utc)
+        me = Member(f"m{self.count}", "act", self.shards, SECONDS, since)
+        works: dict[int, list[Work]] = {}
+
+        def begin(shard: int, token: int, may_call: Callable[[], bool]) -> Work:
+            works.setdefault(shard, []).append(Work(token, may_call))
+            return works[shard][-1]
+
+        register = MemberRegister(self.lake)
+        process = Process(Holding(register, me, CALL_SECONDS, begin, steady=lambda: self.now), works)
+        process.beat()
+        return process
+
+
+@pytest.fixture
+def house(tmp_path):
+    return House(str(tmp_path))
+
+
+def test_a_second_executor_gets_its_part_when_the_first_has_stopped_its_work_on_it(house: House):
+    first = house.start()
+    assert first.at_work() == [0, 1, 2, 3]
+    second = house.start()
+    first.works[2][0].lingers = True
+    first.beat()
+    first.beat()
+    second.beat()
+    assert (first.at_work(), second.at_work()) == ([0, 1], [3])
+    first.works[2][0].lingers = False
+    first.beat()
+    second.beat()
+    assert second.at_work() == [2, 3]
+    assert second.works[2][0].token > first.works[2][0].token
+
+
+def test_a_silent_executor_is_taken_over_after_the_time_that_it_promised_and_not_before(house: House):
+    house.start()
+    second = house.start()
+    second.beat()
+    for house.now in (SECONDS / 2, SECONDS - 0.1):
+        second.beat()
+        assert second.at_work() == []
+    house.now = SECONDS + 0.1
+    second.beat()
+    assert second.at_work() == [0, 1, 2, 3]
+
+
+def test_an_executor_that_was_taken_for_dead_may_not_call_and_stops(house: House):
+    first = house.start()
+    second = house.start()
+    may_call = first.works[0][0].may_call
+    for house.now, allowed in ((0.0, True), (SECONDS - CALL_SECONDS, True), (SECONDS - CALL_SECONDS + 0.1, False)):
+        assert may_call() == allowed
+    second.beat()
+    house.now = 2 * SECONDS
+    second.beat()
+    assert second.at_work() == [0, 1, 2, 3]
+    with pytest.raises(LeaseLost, match=r"have taken this one \(m1\) for dead, as it was silent for 20 s"):
+        first.beat()
+    assert not may_call()
+
+
+def test_a_frozen_executor_of_which_nobody_took_anything_goes_on(house: House):
+    only = house.start()
+    house.now = 5 * SECONDS
+    assert not only.works[0][0].may_call()
+    only.beat()
+    assert only.works[0][0].may_call()
+    assert len(only.works[0]) == 1
+
+
+def test_calls_end_before_the_lease_does_while_the_lake_cannot_be_written(house: House, monkeypatch):
+    only = house.start()
+    may_call, replacing = only.works[0][0].may_call, MemberRegister.replace
+
+    def broken(*_: object) -> int:
+        raise DeltaError("no space left on device")
+
+    monkeypatch.setattr(MemberRegister, "replace", broken)
+    for house.now in (SECONDS / BEATS, SECONDS / 2, SECONDS - CALL_SECONDS + 0.1):
+        only.beat()
+    assert not may_call()
+    monkeypatch.setattr(MemberRegister, "replace", replacing)
+    only.beat()
+    assert may_call()
+
+
+def test_a_beat_that_was_made_though_it_failed_is_no_trouble(house: House, monkeypatch):
+    only, replacing = house.start(), MemberRegister.replace
+
+    def made_and_failed(register: MemberRegister, members: tuple[Member, ...]) -> int:
+        replacing(register, members)
+        raise OSError("the connection broke")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MemberRegister, "replace", made_and_failed)
+        house.now = SECONDS / 2
+        only.beat()
+    only.beat()
+    assert only.works[0][0].may_call()
+    assert [one.beat for one in read_members(house.lake)] == [3]
+
+
+def test_who_leaves_cleanly_is_followed_at_once(house: House):
+    first, second = house.start(), house.start()
+    stop = StopSignal()
+    stop.set()
+    first.holding.run(stop)
+    second.beat()
+    assert second.at_work() == [0, 1, 2, 3]
+    assert [one.name for one in read_members(house.lake)] == ["m2"]
+
+
+def test_two_that_beat_at_once_never_have_the_same_shard(house: House):
+    first, second = house.start(), house.start()
+    register = MemberRegister(house.lake)
+    number, members = register.read()
+    house.now = SECONDS / BEATS
+    first.beat()
+    second.beat()
+    with pytest.raises(Exception, match=r"(?i)concurrent|conflict|transaction"):
+        register.replace(tuple(replace(one, beat=99) for one in members))
+    assert register.read()[0] > number

@@ -1,0 +1,18 @@
+"""The parts of a limit."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from executor.shards.limits import part_of
+from schemas.settings import load_settings
+
+
+@given(st.integers(0, 500), st.integers(1, 64))
+def test_parts_of_a_limit_add_up_to_it_and_no_limit_stays_none(limit: int, shards: int):
+    limits = load_settings(environment={}).executor.brakes.model_copy(update={"actions_per_minute": limit})
+    parts = [part_of(limits, shard, shards).actions_per_minute for shard in range(shards)]
+    if limit == 0 or limit >= shards:
+        assert sum(parts) == limit
+    assert (min(parts) == 0) == (limit == 0)

@@ -1,0 +1,98 @@
+"""Several executors as processes: killed, frozen beyond their lease and woken up, stopped."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from executor.shards.members import Members, shard_of
+from executor.shards.register import read_members
+from tests.executor.conftest import House
+from tests.executor.test_crash import started
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.process
+
+LEASE_SECONDS = 3.0
+DEADLINE = 40.0
+
+
+@contextmanager
+def executors(house: House, folder: Path, count: int, shards: int) -> Iterator[list[subprocess.Popen[str]]]:
+    """So many executors, each ready."""
+    more = f"shards = {shards}\nlease_seconds = {LEASE_SECONDS}\nrequest_timeout_seconds = 1.5\n"
+    with ExitStack() as stack:
+        processes = []
+        for number in range(count):
+            (folder / str(number)).mkdir()
+            processes.append(stack.enter_context(started(house, folder / str(number), "never", more)))
+        for process in processes:
+            assert process.stdout is not None
+            assert "executor ready" in process.stdout.readline()
+        yield processes
+
+
+def held_by(members: Members, process: subprocess.Popen[str]) -> tuple[int, ...]:
+    """The shards of a process; none if it is no member."""
+    return next((one.shards for one in members if f":{process.pid}-" in one.name), ())
+
+
+def test_of_three_executors_on_four_shards_one_is_killed_and_the_others_take_its_shards_over(
+    house: House, tmp_path: Path
+):
+    topics = [house.create(f"t{number}") for number in range(8)]
+    assert {shard_of(topic, 4) for topic in topics} == {0, 1, 2, 3}
+    with executors(house, tmp_path, 3, 4) as processes:
+        wait_until(
+            lambda: sorted(len(held_by(read_members(house.lake), one)) for one in processes) == [1, 1, 2], DEADLINE
+        )
+        first = [house.decide(topic, 0) for topic in topics]
+        house.commit(*first)
+        assert {house.end(one, DEADLINE)["status"] for one in first} == {"applied"}
+        assert len({row["executor"].partition("#")[0] for row in house.ends()}) == 3
+
+        victim = max(processes, key=lambda one: len(held_by(read_members(house.lake), one)))
+        victim.kill()
+        killed_at = time.monotonic()
+        second = [house.decide(topic, 1) for topic in topics]
+        house.commit(*second)
+        wait_until(lambda: not held_by(read_members(house.lake), victim), DEADLINE)
+        silence = time.monotonic() - killed_at
+        assert {house.end(one, DEADLINE)["status"] for one in second} == {"applied"}
+        assert {shard for one in read_members(house.lake) for shard in one.shards} == {0, 1, 2, 3}
+    assert silence > LEASE_SECONDS / 2
+    assert [house.layout(topic).epoch for topic in topics] == [2] * 8
+    assert house.gate.count("POST") == 16
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_an_executor_that_is_frozen_beyond_its_lease_does_nothing_more_when_it_wakes_up(
+    house: House, tmp_path: Path, method: str
+):
+    """Frozen during the look before the call, or while its call is out: the next one finishes the decision, once."""
+    split = house.decide(house.create("orders", 2), 0)
+    with executors(house, tmp_path, 2, 1) as processes:
+        active = next(one for one in processes if held_by(read_members(house.lake), one))
+        [other] = [one for one in processes if one is not active]
+        house.gate.before_next(method, lambda: active.send_signal(signal.SIGSTOP))
+        house.commit(split)
+        assert house.end(split, DEADLINE)["status"] == "applied"
+        assert f":{other.pid}#" in house.ends(split)[0]["executor"]
+        calls = house.gate.count("POST")
+        active.send_signal(signal.SIGCONT)
+        assert active.wait(DEADLINE) != 0
+        assert held_by(read_members(house.lake), other) == (0,)
+        later = house.decide(split.subject, 1)
+        house.commit(later)
+        assert house.end(later, DEADLINE)["status"] == "applied"
+    assert calls == 1
+    assert house.gate.count("POST") == 2
+    assert len(house.ends()) == 2
+    begun, *_, ended = house.outcomes(split)
+    assert begun["executor"] != ended["executor"]
