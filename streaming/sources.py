@@ -51,6 +51,15 @@ def raw_rows(
     return with_bucket(events, buckets).unionByName(with_bucket(stats, buckets))
 
 
+def batch_time() -> Column:
+    """The batch's time, milliseconds: fixed for the batch, and kept in its replays.
+
+    As the element of an array that is transformed, which Spark computes without generating code: the time as it is
+    would stand in the code of the whole stage, and the JVM would compile and load that anew for every batch, twice.
+    """
+    return F.transform(F.array(F.unix_millis(F.current_timestamp())), lambda time: time)[0]
+
+
 def bucket_of(key: Column, buckets: int) -> Column:
     """The bucket of a Kafka key; a record without a key goes where the empty key goes."""
     return F.pmod(F.xxhash64(F.coalesce(key, F.lit(b""))), F.lit(buckets)).cast("int")
@@ -73,7 +82,9 @@ def _source(
     reader = reader.options(**options).option("maxOffsetsPerTrigger", most)
     if start is not None:
         reader = reader.option("startingOffsets", start.offsets_json(topics))
-    return reader.load()
+    # A task for each partition of Kafka with something new would be a round trip to a Python worker for a few events
+    # each. As many as there are state partitions keep all cores busy.
+    return reader.load().coalesce(int(str(spark.conf.get("spark.sql.shuffle.partitions"))))
 
 
 def with_bucket(source: DataFrame, buckets: int) -> DataFrame:
@@ -90,8 +101,7 @@ def with_bucket(source: DataFrame, buckets: int) -> DataFrame:
         "partition": F.col("partition"),
         "offset": F.col("offset"),
         "timestamp": F.unix_millis(F.col("timestamp")),
-        # Fixed for the batch, and kept in its replays.
-        "now": F.unix_millis(F.current_timestamp()),
+        "now": batch_time(),
         "bucket": bucket_of(F.col("key"), buckets),
     }
     return source.select([column.alias(name) for name, column in columns.items()])

@@ -13,6 +13,7 @@ from confluent_kafka import OFFSET_END, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from deltalake import DeltaTable
 from pyspark import TaskContext
+from pyspark.sql import SparkSession
 
 import streaming.job
 import streaming.pace
@@ -61,8 +62,21 @@ def recording_processor(file: Path) -> type[BucketProcessor]:
     return RecordingProcessor
 
 
+def compilations(spark: SparkSession) -> int:
+    """How often the JVM has compiled code that Spark generated, for plans and for rows."""
+    metrics = spark.sparkContext._gateway.jvm.org.apache.spark.metrics.source.CodegenMetrics
+    return metrics.METRIC_COMPILATION_TIME().getCount()
+
+
+def tasks_of_stages(spark: SparkSession) -> list[int]:
+    """Of each stage of the query that runs, as far as Spark remembers."""
+    (query,), tracker = spark.streams.active, spark.sparkContext.statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(str(query.runId))]
+    return [tracker.getStageInfo(stage).numTasks for job in jobs for stage in job.stageIds]
+
+
 def test_events_samples_and_garbage_become_decisions_loads_and_dead_letters(
-    start, job_settings, own_broker, tmp_path, monkeypatch
+    spark, start, job_settings, own_broker, tmp_path, monkeypatch
 ):
     tasks = tmp_path / "tasks"
     monkeypatch.setattr(streaming.job, "BucketProcessor", recording_processor(tasks))
@@ -83,6 +97,11 @@ def test_events_samples_and_garbage_become_decisions_loads_and_dead_letters(
     wait_until(lambda: read(settings) == feed.end_offsets(), 180, 0.2)
     feed.send(tick(now_ms()))
     wait_until(lambda: read(settings) == feed.end_offsets(), 120, 0.2)
+    compiled = compilations(spark)
+    feed.send(tick(now_ms()))
+    wait_until(lambda: read(settings) == feed.end_offsets(), 120, 0.2)
+    assert compilations(spark) == compiled, "a batch like one before it has the same code"
+    assert max(tasks_of_stages(spark)) <= 4, "at most two for each of the two sources, whatever partitions Kafka has"
     decided = {row["subject"]: row for row in rows(settings, DECISIONS)}
     assert set(decided) == set(TOPICS)
     assert decided[TOPICS[0]]["reason"] == "consumer-count"
