@@ -24,6 +24,7 @@ COMMANDS = {
     "controller": "the scalable-topic controller: layouts, split, merge, sessions, REST",
     "traffic": "the load generator of the local run",
     "why": "why a topic acts or does not, now or at any instant, with every gate",
+    "shadow": "what the cluster's own scaler did, beside what we would have done",
     "decide": "decide snapshots from a file or standard input, one JSON object a line",
     "topics": "scalable topics at the controller: create, show, split, merge, delete, watch, policy",
     "namespaces": "namespaces at the controller: create, list, delete",

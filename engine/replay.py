@@ -15,6 +15,7 @@ from typing import Any
 
 import pydantic_core
 
+from decisions.autoscale.policy import Policy
 from decisions.autoscale.snapshot import TopicSnapshot
 from engine.agreement import Difference, hold_differs, inputs_differ
 from engine.autoscale.evaluation import snapshot_of
@@ -111,6 +112,11 @@ class BucketReplay:
         if topic is None or topic.known is None:
             return None
         return snapshot_of(topic, self.loads, self._policies.of(self.state, topic), now, "tick")
+
+    def policy(self, name: str) -> Policy | None:
+        """The policy that a topic has; None: nothing is known of it."""
+        topic = self.state.topics.get(name)
+        return None if topic is None else self._policies.of(self.state, topic).policy
 
     def _evaluated(self, row: RecordedRow, batch: RecordedBatch, kind: str) -> TopicState:
         """The topic of a decision or hold, found to be as it was when that was taken."""

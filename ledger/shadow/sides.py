@@ -1,0 +1,150 @@
+"""The actions of two sides on the segments of topics, paired where both are the same. Pure.
+
+An action is known by topic, kind and segments: ids are never given twice in the life of a topic, and both sides act on
+the same layout. What we want stands until the other side does it, until one of its segments is gone, or until we hold
+again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from decisions.topic.layout import SegmentLayout
+
+Segments = tuple[int, ...]
+What = tuple[str, Segments]
+"""`split` or `merge`, and the ids of its segments, ascending."""
+Ending = Literal["open", "withdrawn", "overtaken", "deleted"]
+
+
+@dataclass(frozen=True)
+class Done:
+    """What the other scaler did."""
+
+    topic: str
+    action: str
+    segments: Segments
+    at: int
+    """By the layout: when the children were made, milliseconds since 1970."""
+    answer: str | None
+    """What we would have said at that moment: the same action, `other: …`, or the gate of a hold; None: the segments
+    were not known to us then."""
+    looked_at: int | None = None
+    """The tick after it, milliseconds: when the job looked at every topic the next time."""
+    hot_since: int | None = None
+    """Since when a segment of it was over a split threshold without a break; None: none was."""
+
+    @property
+    def what(self) -> What:
+        """Its kind and segments."""
+        return self.action, self.segments
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What we decided, and nobody of ours did."""
+
+    topic: str
+    action: str
+    segments: Segments
+    at: int
+    """When it was decided first, milliseconds since 1970."""
+    reason: str
+    hot_since: int | None = None
+    """As of `Done`."""
+    ending: Ending = "open"
+    """What became of it, if the other side did not do it."""
+    ended_at: int | None = None
+
+    @property
+    def what(self) -> What:
+        """Its kind and segments."""
+        return self.action, self.segments
+
+
+@dataclass(frozen=True)
+class Both:
+    """The same action of both sides, decided by us before it was done."""
+
+    wanted: Wanted
+    done: Done
+
+    @property
+    def lead_ms(self) -> int:
+        """How much earlier we were, milliseconds."""
+        return self.done.at - self.wanted.at
+
+
+SAME = "same"
+"""`Done.answer` when we would have said the same."""
+
+
+@dataclass
+class Sides:
+    """All actions of both sides."""
+
+    both: list[Both] = field(default_factory=list)
+    theirs: list[Done] = field(default_factory=list)
+    """What we had not decided before."""
+    ours: list[Wanted] = field(default_factory=list)
+    """What they did not do."""
+    parents: dict[tuple[str, int], Segments] = field(default_factory=dict)
+    """Of each segment: what it was split off from, or merged from."""
+
+    def within(self, since: int, until: int) -> Sides:
+        """The actions of a time, milliseconds; a pair belongs to the instant of the first of both."""
+        return Sides(
+            [pair for pair in self.both if since <= min(pair.wanted.at, pair.done.at) <= until],
+            [done for done in self.theirs if since <= done.at <= until],
+            [wanted for wanted in self.ours if since <= wanted.at <= until],
+            self.parents,
+        )
+
+    def all_done(self) -> list[Done]:
+        """What the other side did, in order of time."""
+        return sorted([*self.theirs, *(pair.done for pair in self.both)], key=lambda done: done.at)
+
+    def all_wanted(self) -> list[Wanted]:
+        """What we wanted, in order of time."""
+        return sorted([*self.ours, *(pair.wanted for pair in self.both)], key=lambda wanted: wanted.at)
+
+
+def actions_in(layout: SegmentLayout) -> Iterator[tuple[str, Segments, Segments, int]]:
+    """Every split and merge that a layout still shows: kind, segments, children, and when, milliseconds since 1970."""
+    by_parents: dict[Segments, list[int]] = {}
+    for segment in layout.segments.values():
+        if segment.parent_ids:
+            by_parents.setdefault(tuple(sorted(segment.parent_ids)), []).append(segment.segment_id)
+    for parents, children in by_parents.items():
+        at = min(layout.segments[child].created_at_ms for child in children)
+        yield "split" if len(parents) == 1 else "merge", parents, tuple(sorted(children)), at
+
+
+def reversals(
+    actions: Iterable[tuple[str, str, Segments, int]], parents: Mapping[tuple[str, int], Segments], within_ms: int
+) -> int:
+    """How often one side took back soon what it had done: merged what it had split, or split what it had merged.
+
+    `actions`: topic, kind, segments, instant; `parents` as of `Sides`; `within_ms`: how soon.
+    """
+    acted: dict[tuple[str, str, Segments], int] = {}
+    found = 0
+    for topic, action, segments, at in sorted(actions, key=lambda one: one[3]):
+        opposite = "merge" if action == "split" else "split"
+        origins = {parents.get((topic, segment), ()) for segment in segments}
+        before = [acted[key] for origin in origins if (key := (topic, opposite, origin)) in acted]
+        found += any(at - earlier <= within_ms for earlier in before)
+        acted[topic, action, segments] = at
+    return found
+
+
+def of_done(actions: Sequence[Done]) -> list[tuple[str, str, Segments, int]]:
+    """As `reversals` takes them."""
+    return [(done.topic, done.action, done.segments, done.at) for done in actions]
+
+
+def of_wanted(actions: Sequence[Wanted]) -> list[tuple[str, str, Segments, int]]:
+    """As `reversals` takes them."""
+    return [(wanted.topic, wanted.action, wanted.segments, wanted.at) for wanted in actions]
