@@ -6,5 +6,6 @@ are, and `docs/sql.md` has the queries that people start from.
 - `live`       the fleet as it stands, kept up to date: what the screen draws
 - `summary`    what happened between two instants: what a run's report says
 - `latencies`  every stage from a consumer event to the applied decision
+- `shadow`     what another scaler did, beside what we wanted
 - `actions`    what a row of `decisions` is about, in short
 """
