@@ -1,12 +1,19 @@
-"""`python -m tests.executor.model > docs/executor-protocol.md`: explores the larger bounds and prints the record."""
+"""`python -m tests.executor.model > docs/executor-protocol.md`: explores the larger bounds, has the real executor take
+the steps of many histories, and prints the record.
+"""
 
 from __future__ import annotations
 
 import sys
+import tempfile
 from dataclasses import replace
+from itertools import chain
+from pathlib import Path
 
 from tests.executor.model.explore import Explored, explore
 from tests.executor.model.rules import Rules
+from tests.executor.model.scenarios import scenarios
+from tests.executor.model.stage import Stage
 
 BOUNDS = (Rules(faults=3), Rules(faults=2, decisions=2))
 """What is proven on record; the tests explore smaller ones."""
@@ -44,7 +51,7 @@ is small: one topic, two executors that take over from each other, a job that de
 by hand or makes the topic anew. A fault is one of: kill -9, a freeze (SIGSTOP), a lease that runs out in the hands of a
 living process, a lost call, a lost answer, a refusal, a look without an answer, a look at a copy that lags, a change by
 hand, a brake, the end of `give_up_seconds`. Every order of steps with up to so many faults is explored, breadth first.
-This page is generated: `python -m tests.executor.model > docs/executor-protocol.md`.
+This page is generated: `python -m tests.executor.model --play 16 > docs/executor-protocol.md`.
 
 What must hold, in each state:
 """
@@ -82,7 +89,8 @@ def main() -> None:
         print(f"| {rule} | {' | '.join(cells)} |")
     for name, what in ASSUMPTIONS.items():
         print(f"\nWhen {what}, for instance:\n\n```\n{_counterexample(replace(Rules(), **{name: True}))}\n```")
-    print(TAIL, end="")
+    print(TAIL)
+    print(PLAYED.format(*_play()), end="")
 
 
 WILD = 2
@@ -105,6 +113,34 @@ What stands against the three. The window of the first is some instructions wide
 a server refuses to split or merge what is sealed already: even then no segment is split twice. Against the second,
 whoever takes over waits for the whole lease, of which a call's time-out is a part. The third takes a topic of the same
 name with the same segments, and a race of milliseconds.
+"""
+
+
+def _play() -> tuple[int, int, int]:
+    """How many scenarios with one fault, with two, and of those: with two decisions, the real executor has followed."""
+    chosen = [scenarios(Rules(faults=1)), scenarios(Rules(faults=2))[::EVERY], scenarios(Rules(faults=1, decisions=2))]
+    with tempfile.TemporaryDirectory() as folder:
+        stage = Stage(Path(folder))
+        for number, scenario in enumerate(chain(*chosen)):
+            stage.play(scenario)
+            if number % 50 == 0:
+                _say(f"played {number}")
+    one, two, decisions = map(len, chosen)
+    return one, two, decisions
+
+
+EVERY = 16
+"""Of the histories with two faults the real executor takes every sixteenth."""
+
+PLAYED = """\
+## The same steps by the real executor
+
+`tests/executor/model/stage.py` has the real kernel of the executor, with real Delta tables, take the steps of histories
+out of the model: its threads wait at each step until the history says so, its memory is dropped at a kill, and the
+server of the layouts loses what the history says is lost. At each step it must want what the model says comes next, and
+record and layout must be the model's at the end. For this record it has followed {} histories with one fault, {} with
+two, and {} with one fault and two decisions; those with one fault are among the tests
+(`tests/executor/test_protocol.py`).
 """
 
 

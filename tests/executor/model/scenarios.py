@@ -14,9 +14,8 @@ from tests.executor.model.state import NAMES, State, Step
 from tests.executor.model.steps import Next, is_done, steps
 
 MAX_STEPS = 60
-UNSEEN = {"is braked", "freeze", "wake up", "renew the lease", "start again"}
-"""Steps that tell a real executor nothing: two histories that differ in those only are one scenario. Brakes have tests
-of their own."""
+UNSEEN = {"freeze", "wake up", "renew the lease", "start again"}
+"""Steps that tell a real executor nothing: two histories that differ in those only are one scenario."""
 Scenario = tuple[tuple[Step, ...], State]
 
 
@@ -24,7 +23,9 @@ def scenarios(rules: Rules, detours: int = 0) -> list[Scenario]:
     """Histories from the beginning until every decision has ended, and the last state of each."""
     found: dict[tuple[Step, ...], Scenario] = {}
     for trace, state in _histories(State(rules.faults), rules, detours, (), frozenset()):
-        if not any(step.what == "is braked" for step in trace):
+        is_braked = any(step.what == "is braked" for step in trace)
+        if not is_braked or rules.faults - state.faults == 1:
+            # In the model a brake is forgotten by a crash; the real one is not, and has tests of its own.
             found.setdefault(tuple(step for step in trace if step.what not in UNSEEN), (trace, state))
     return list(found.values())
 
