@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from executor.brakes.windows import may_act, next_change
+from executor.shards.register import read_members
 from lake.brakes import Act
 from ledger.brakes import standing
 from schemas.printable import printable
@@ -29,6 +30,10 @@ def brake_report(lake: str, settings: ExecutorSettings, now: datetime) -> dict[s
     return {
         "lake": lake,
         "mode": settings.mode,
+        "executors": [
+            {"executor": one.name, "mode": one.mode, "shards": list(one.shards), "of": one.of, "since": _iso(one.since)}
+            for one in read_members(lake)
+        ],
         "stop": None if found.acts.stop is None else _act(found.acts.stop),
         "pauses": [_act(act) for act in found.acts.paused(now)],
         "windows": {
@@ -74,6 +79,12 @@ def printed(report: dict[str, Any]) -> str:
     stop = report["stop"]
     lines = [
         f"mode      {report['mode']}",
+        *[
+            f"{'executors' if number == 0 else '':<9} {one['executor']} in mode {one['mode']} since {one['since']}, "
+            + (f"shards {', '.join(map(str, one['shards']))} of {one['of']}" if one["shards"] else "standing by")
+            for number, one in enumerate(report["executors"])
+        ],
+        *([] if report["executors"] else ["executors none"]),
         "stopped   " + ("no" if stop is None else f"since {stop['at']}, {stop['by']}: {printable(stop['reason'])}"),
         *[
             f"{'paused' if number == 0 else '':<9} {_name(act['subject'])} {_until(act['until'])}, "

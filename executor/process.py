@@ -21,9 +21,11 @@ from executor.brakes.waiting import Brakes
 from executor.kernel.announcer import Announcer, follow_outcomes
 from executor.kernel.decision import follow_decisions
 from executor.kernel.family import Actors
-from executor.kernel.loop import LAKE_ERRORS, Executor, Work, utc_now
+from executor.kernel.loop import Executor, utc_now
+from executor.kernel.outages import LAKE_ERRORS
 from executor.kernel.outcomes import OutcomeLedger, Shard, process_name, shut_out_older
 from executor.kernel.publisher import KafkaPublisher
+from executor.kernel.work import Work
 from executor.metrics import registry_of
 from executor.shards.holding import Holding, StopSignal
 from executor.shards.limits import part_of

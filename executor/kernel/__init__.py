@@ -10,5 +10,7 @@ The kernel never asks which family a decision is of. Each module may import only
 - `announcer`  how decisions ended, said until the job has taken it in
 - `workers`    the threads that make calls
 - `backoff`    delays before something is tried again
+- `outages`    times at which the lake cannot be read or written
+- `work`       one open decision, as the loop keeps it
 - `loop`       the open decisions, subject by subject: record, then act; persist, then wait
 """

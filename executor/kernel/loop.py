@@ -15,11 +15,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from itertools import count
-
-from deltalake.exceptions import DeltaError
 
 from executor.brakes.rate import WINDOW_SECONDS as COUNTED_SECONDS
 from executor.brakes.rules import Candidate
@@ -29,7 +27,9 @@ from executor.kernel.attempt import Ended, Result, Standing, TryAgain, observe_o
 from executor.kernel.backoff import Backoff
 from executor.kernel.decision import Malformed, read_decision
 from executor.kernel.family import Actors, Decision
+from executor.kernel.outages import LAKE_ERRORS, Outage
 from executor.kernel.outcomes import INTENT, OutcomeLedger, RecordedEnd, is_failure
+from executor.kernel.work import Work
 from executor.kernel.workers import Workers
 from lake.tail import Tail
 from schemas.settings import ExecutorSettings
@@ -39,13 +39,8 @@ log = logging.getLogger(__name__)
 
 STOP_SECONDS = 5.0
 """At a clean stop, longest wait for running calls; the next start reads their effect off the layout."""
-LAKE_DELAY_SECONDS = 0.1
-LAKE_MAX_DELAY_SECONDS = 5.0
-"""Shortest and longest delay after the lake could not be read or written."""
 MAX_ERROR = 2_000
 """Characters of an error text that are kept."""
-
-LAKE_ERRORS = (DeltaError, OSError)
 
 
 def utc_now() -> datetime:
@@ -59,49 +54,6 @@ class _Begin:
 
 
 _Recordable = _Begin | Ended | TryAgain
-
-
-@dataclass
-class Work:
-    """One open decision; only the loop's thread changes it."""
-
-    decision: Decision | Malformed
-    begun_at: datetime | None = None
-    """When its first intent was recorded (in mode observe: when it was first looked at)."""
-    standing: Standing = field(default_factory=Standing)
-    failures: int = 0
-    """Tries of this process that settled nothing."""
-    only_looks: bool = False
-    """Of the newest try: a brake held the decision when it began."""
-    held_since: datetime | None = None
-    """A brake holds it since, although it has begun; it was looked at since then."""
-
-    @property
-    def subject(self) -> tuple[str, str]:
-        """What it is about: family and subject."""
-        return self.decision.family, self.decision.subject
-
-
-class _Outage:
-    """Retries while the lake fails, with one line in the log when that begins and one when it ends."""
-
-    def __init__(self, what: str) -> None:
-        self._what, self._failures = what, 0
-        self._backoff = Backoff(LAKE_DELAY_SECONDS, LAKE_MAX_DELAY_SECONDS)
-        self.until = 0.0
-
-    def failed(self, error: Exception) -> None:
-        """Wait before the next attempt."""
-        if not self._failures:
-            log.warning("%s, trying again: %s", self._what, error)
-        self._failures += 1
-        self.until = time.monotonic() + self._backoff.after(self._failures)
-
-    def succeeded(self) -> None:
-        """The lake works again."""
-        if self._failures:
-            log.info("the lake works again (%s)", self._what)
-        self.until, self._failures = 0.0, 0
 
 
 class Executor:
@@ -139,8 +91,8 @@ class Executor:
         self._numbers: Iterator[int] = count()
         self._to_record: list[tuple[Work, _Recordable]] = []
         self._poll_at = 0.0
-        self._reading = _Outage("decisions cannot be read")
-        self._writing = _Outage("outcomes cannot be written")
+        self._reading = Outage("decisions cannot be read")
+        self._writing = Outage("outcomes cannot be written")
         self._workers: Workers[Work, tuple[Result, Standing]] = Workers(settings.workers)
         self._stopping = threading.Event()
 
@@ -339,7 +291,9 @@ class Executor:
         rows = [self._row(work, step, now) for work, step in self._to_record]
         failures = [(row.at, f"{row.subject}: {row.error}") for row in rows if is_failure(row.status, row.attempt)]
         try:
-            self._brakes.stop_before(failures)
+            if failures:
+                self._ledger.check_lease()
+                self._brakes.stop_before(failures)
             self._ledger.append(rows)
         except LAKE_ERRORS as error:
             self._writing.failed(error)

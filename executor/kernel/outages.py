@@ -1,0 +1,42 @@
+"""Times at which the lake cannot be read or written: waited for, and told once.
+
+Stage: under `loop`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from deltalake.exceptions import DeltaError
+
+from executor.kernel.backoff import Backoff
+
+log = logging.getLogger(__name__)
+
+LAKE_DELAY_SECONDS = 0.1
+LAKE_MAX_DELAY_SECONDS = 5.0
+"""Shortest and longest delay after the lake could not be read or written."""
+LAKE_ERRORS = (DeltaError, OSError)
+
+
+class Outage:
+    """Retries while the lake fails, with one line in the log when that begins and one when it ends."""
+
+    def __init__(self, what: str) -> None:
+        self._what, self._failures = what, 0
+        self._backoff = Backoff(LAKE_DELAY_SECONDS, LAKE_MAX_DELAY_SECONDS)
+        self.until = 0.0
+
+    def failed(self, error: Exception) -> None:
+        """Wait before the next attempt."""
+        if not self._failures:
+            log.warning("%s, trying again: %s", self._what, error)
+        self._failures += 1
+        self.until = time.monotonic() + self._backoff.after(self._failures)
+
+    def succeeded(self) -> None:
+        """The lake works again."""
+        if self._failures:
+            log.info("the lake works again (%s)", self._what)
+        self.until, self._failures = 0.0, 0
