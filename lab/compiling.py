@@ -56,6 +56,7 @@ def compile_java(sources: Path, target: Path, class_path: Sequence[Path] = ()) -
             for number, source in enumerate(found):
                 files[number] = file_class(str(source))
             compiler = gateway.jvm.org.codehaus.janino.CompilerFactory().newCompiler()
+            compiler.setTargetVersion(8)
             compiler.setDestinationDirectory(file_class(classes), False)
             try:
                 compiler.compile(files)

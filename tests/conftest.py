@@ -104,7 +104,7 @@ def pulsar(pulsar_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     try:
         yield one
     finally:
-        one.stop()
+        one.kill()
 
 
 @pytest.fixture(scope="session")

@@ -81,7 +81,7 @@ class Gate:
             do_POST = do_PUT = do_DELETE = do_GET
 
             def handle(self) -> None:
-                with suppress(ConnectionError):
+                with suppress(ConnectionError, httpx.TransportError):
                     super().handle()
 
             def log_message(self, *_: object) -> None:

@@ -1,0 +1,191 @@
+package anabranch.pulsar;
+
+import com.fasterxml.jackson.databind.ObjectMapper;
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.Map;
+import java.util.Set;
+import java.util.TreeMap;
+import java.util.TreeSet;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.Semaphore;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicLong;
+import java.util.function.BiConsumer;
+import org.apache.pulsar.client.api.v5.Message;
+import org.apache.pulsar.client.api.v5.Producer;
+import org.apache.pulsar.client.api.v5.PulsarClient;
+import org.apache.pulsar.client.api.v5.StreamConsumer;
+import org.apache.pulsar.client.api.v5.async.AsyncMessageBuilder;
+import org.apache.pulsar.client.api.v5.config.SubscriptionInitialPosition;
+import org.apache.pulsar.client.api.v5.schema.Schema;
+
+/**
+ * Keyed messages through a scalable topic by Pulsar's own V5 client, each with a number: SERVICE_URL TOPIC
+ * MESSAGES_PER_SECOND KEYS MESSAGES_IN_FLIGHT. Counts on standard output, a JSON object a line, four times a second.
+ * When standard input ends it stops to produce, waits until all that was acknowledged has been received, says so in a
+ * last line (finished) and ends.
+ */
+public final class KeyedLoad {
+    private static final ObjectMapper JSON = new ObjectMapper();
+    private static final long DRAIN_SECONDS = 60;
+    private static final int ERRORS_KEPT = 10;
+
+    private final Set sent = ConcurrentHashMap.newKeySet();
+    /** Number to the place in Pulsar that it was first received from. */
+    private final Map seen = new ConcurrentHashMap();
+    private final Set errors = ConcurrentHashMap.newKeySet();
+    private final Map lastOfKey = new ConcurrentHashMap();
+    private final Set segments = ConcurrentHashMap.newKeySet();
+    private final AtomicLong redelivered = new AtomicLong();
+    private final AtomicLong resent = new AtomicLong();
+    private final AtomicLong inversions = new AtomicLong();
+    private volatile boolean producing = true;
+    private volatile boolean consuming = true;
+
+    private KeyedLoad() {
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        final KeyedLoad load = new KeyedLoad();
+        PulsarClient client = PulsarClient.builder().serviceUrl(arguments[0]).build();
+        final StreamConsumer consumer = (StreamConsumer) client.newStreamConsumer(Schema.string()).topic(arguments[1])
+                .subscriptionName("load").consumerName("load-0")
+                .subscriptionInitialPosition(SubscriptionInitialPosition.EARLIEST).subscribe();
+        Thread receiver = start("receive", new Runnable() {
+            public void run() {
+                load.receive(consumer);
+            }
+        });
+        start("end of input", new Runnable() {
+            public void run() {
+                load.awaitEndOfInput();
+            }
+        });
+        start("counts", new Runnable() {
+            public void run() {
+                load.tell();
+            }
+        });
+        Producer producer = (Producer) client.newProducer(Schema.string()).topic(arguments[1]).create();
+        load.produce(producer, Integer.parseInt(arguments[2]), Integer.parseInt(arguments[3]), Integer.parseInt(arguments[4]));
+        long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(DRAIN_SECONDS);
+        while (System.nanoTime() < deadline && !load.seen.keySet().containsAll(load.sent)) {
+            Thread.sleep(20);
+        }
+        load.consuming = false;
+        receiver.join();
+        load.say(true);
+        System.exit(0);
+    }
+
+    private static Thread start(String name, Runnable work) {
+        Thread thread = new Thread(work, name);
+        thread.setDaemon(true);
+        thread.start();
+        return thread;
+    }
+
+    private void produce(Producer producer, int rate, int keys, final int inFlight) throws Exception {
+        final Semaphore places = new Semaphore(inFlight);
+        long started = System.nanoTime();
+        for (long number = 0; producing; number++) {
+            while (producing && number >= (System.nanoTime() - started) / 1e9 * rate) {
+                Thread.sleep(1);
+            }
+            places.acquire();
+            final Long one = Long.valueOf(number);
+            AsyncMessageBuilder message = (AsyncMessageBuilder) producer.async().newMessage();
+            message.key("k" + number % keys);
+            message.value(String.valueOf(number));
+            message.send().whenComplete(new BiConsumer() {
+                public void accept(Object id, Object error) {
+                    if (error == null) {
+                        sent.add(one);
+                    } else {
+                        failed("send: " + error);
+                    }
+                    places.release();
+                }
+            });
+        }
+        places.acquire(inFlight);
+    }
+
+    private void receive(StreamConsumer consumer) {
+        while (consuming) {
+            try {
+                Message message = (Message) consumer.receive(Duration.ofMillis(200));
+                if (message != null) {
+                    count(message);
+                    consumer.acknowledgeCumulative(message.id());
+                }
+            } catch (Exception error) {
+                failed("receive: " + error);
+            }
+        }
+    }
+
+    private void count(Message message) {
+        Long number = Long.valueOf((String) message.value());
+        segments.add(message.topic());
+        String place = message.topic() + " " + message.id();
+        Object first = seen.putIfAbsent(number, place);
+        if (first != null) {
+            (first.equals(place) ? redelivered : resent).incrementAndGet();
+            return;
+        }
+        Long before = (Long) lastOfKey.put(message.key().orElse(""), number);
+        if (before != null && before.longValue() > number.longValue()) {
+            inversions.incrementAndGet();
+        }
+    }
+
+    private void failed(String what) {
+        if (errors.size() < ERRORS_KEPT) {
+            errors.add(what);
+        }
+    }
+
+    private void awaitEndOfInput() {
+        try {
+            BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+            while (in.readLine() != null) {
+                continue;
+            }
+        } catch (java.io.IOException error) {
+            failed("input: " + error);
+        }
+        producing = false;
+    }
+
+    private void tell() {
+        try {
+            while (consuming) {
+                say(false);
+                Thread.sleep(250);
+            }
+        } catch (Exception error) {
+            failed("tell: " + error);
+        }
+    }
+
+    private synchronized void say(boolean finished) throws Exception {
+        Set lost = new TreeSet(sent);
+        lost.removeAll(seen.keySet());
+        Map counts = new TreeMap();
+        counts.put("finished", Boolean.valueOf(finished));
+        counts.put("acknowledged", Integer.valueOf(sent.size()));
+        counts.put("received", Integer.valueOf(seen.size()));
+        counts.put("missing", Integer.valueOf(lost.size()));
+        counts.put("redelivered", Long.valueOf(redelivered.get()));
+        counts.put("resent", Long.valueOf(resent.get()));
+        counts.put("inversions", Long.valueOf(inversions.get()));
+        counts.put("segments", new TreeSet(segments));
+        counts.put("errors", new TreeSet(errors));
+        System.out.println(JSON.writeValueAsString(counts));
+        System.out.flush();
+    }
+}
