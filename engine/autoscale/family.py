@@ -78,6 +78,7 @@ class AutoscaleState:
         self.parts: dict[str, Part] = {TOPICS: TopicsPart(state), LOADS: LoadsPart(loads)}
         self.routes = Routes(state, loads, policies)
         self.view = FleetView(state, loads, policies)
+        self.view.lay_out()
 
     def set_back(self, now: int) -> None:
         """No clock is ahead of `now` from here on: the job's own may have been set back.
@@ -185,6 +186,7 @@ class AutoscaleBatch:
             self._state, self._loads, of.policies, of.view, of.settings.tick_ms, self._now, self._output
         )  # fmt: skip
         evaluation.run(is_tick, self._due_by_tick, self._due_by_consumer)
+        of.view.keep_up()
 
 
 AUTOSCALE = Autoscale()

@@ -1,7 +1,8 @@
 """A bucket's topics in columns, kept between ticks, as `decisions.autoscale.fleet` evaluates them.
 
 Stage: under `engine.autoscale.evaluation`, at a tick for every topic. Topics are laid out again when a generation says
-that they have changed; the loads are gathered by row at each tick.
+that they have changed: at the tick, or before it where they are many, as when a fleet's layouts arrive or its state was
+decoded. The loads are gathered by row at each tick.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from engine.autoscale.loads import LoadTable
 from engine.autoscale.policies import Policies
 from engine.autoscale.topics import BucketState, TopicState
 
+_FEW = 256
+"""Changes that a tick takes over itself, besides an eighth of the topics: then each of them is copied a few times at
+most on its way, however many come."""
 _NAMES = np.array([gate.value for gate in GATES], object)
 
 
@@ -58,6 +62,15 @@ class FleetView:
         self._columns = self._laid_out(())
         self._seen = (-1, -1, -1)
         """The generations of topics, rows and policies of which the columns are."""
+
+    def keep_up(self) -> None:
+        """Lays topics out where many have changed, so that the next tick finds it done."""
+        if self._state.changes.newest - self._seen[0] > len(self._columns) // 8 + _FEW:
+            self._refreshed()
+
+    def lay_out(self) -> None:
+        """Lays all topics out: the state was decoded just now."""
+        self._refreshed()
 
     def names_ahead(self, now: int) -> list[str]:
         """Topics with a clock that is ahead of `now`."""

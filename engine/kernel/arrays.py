@@ -42,7 +42,7 @@ def unpack_arrays(packed: bytes, types: Mapping[str, np.dtype]) -> tuple[dict[st
         arrays = {}
         for (name, kind), count in zip(types.items(), fields.pop("lengths"), strict=True):
             end = at + count * kind.itemsize
-            arrays[name] = np.frombuffer(packed[at:end], kind, count)
+            arrays[name] = np.frombuffer(packed, kind, count, at)
             at = end
     except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedArrays(f"{len(packed)} bytes: {error}") from error

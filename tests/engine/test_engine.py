@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -15,8 +16,9 @@ from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 
 from decisions.topic.layout import SegmentLayout
-from engine.autoscale import topics
+from engine.autoscale import fleet_view, topics
 from engine.autoscale.family import LOADS, TOPICS
+from engine.autoscale.fleet_columns import columns_of
 from engine.autoscale.loads_codec import LOADS_VERSION
 from engine.autoscale.policies import Policies
 from engine.autoscale.topics_codec import STATE_VERSION, pack_topics, unpack_topics
@@ -416,8 +418,10 @@ def test_a_batch_stores_what_it_changed_and_a_log_that_outgrows_its_base_becomes
     bucket.batch(NOW, *(layout(SegmentLayout.create(8, NOW - MINUTE), topic=name) for name in names))
     bases, entries = 0, []
     for number in range(1, 120):
-        rate = 2_000.0 if number % 20 else 4_000.0
-        samples = [stats(dict.fromkeys(range(8), rate), NOW + number, topic=name) for name in names]
+        rate, random = 2_000.0 if number % 20 else 4_000.0, Random(number)
+        samples = [
+            stats({segment: rate + random.random() for segment in range(8)}, NOW + number, topic=name) for name in names
+        ]
         before = bucket.packed.parts.get(LOADS, StoredPart())
         bucket.batch(NOW + number, *(samples if number % 10 == 0 else samples[:1]))
         loads = bucket.packed.parts[LOADS]
@@ -512,3 +516,25 @@ def test_a_worker_that_has_just_started_puts_the_same_bytes_on_record_at_its_fir
     there_all_the_time = holds_said(())
     assert [rest for _, *rest in there_all_the_time] == [[8, []], [4, []], [1, ["topic://acme/shop/t0"]], [7, []]]
     assert holds_said(restarts) == there_all_the_time
+
+
+def test_a_tick_finds_the_fleet_laid_out_when_it_has_arrived_and_when_it_was_decoded(monkeypatch):
+    laid_out = [0]
+
+    def counted(topics, *rest):
+        laid_out[-1] += len(topics)
+        return columns_of(topics, *rest)
+
+    monkeypatch.setattr(fleet_view, "columns_of", counted)
+    bucket, names = Bucket(), [f"topic://acme/shop/t{number}" for number in range(1_000)]
+
+    def batch(at, *records):
+        laid_out.append(0)
+        return bucket.batch(NOW + at, *records)
+
+    batch(1, *(layout(SegmentLayout.create(2, NOW - MINUTE), topic=name) for name in names))
+    assert batch(2, tick(1)).counts.evaluations == len(names)
+    bucket.restart()
+    batch(3, layout(SegmentLayout.create(2, NOW - MINUTE)))
+    assert batch(4, tick(2)).counts.evaluations == len(names) + 1
+    assert laid_out == [0, len(names), 0, len(names), 1]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from decisions.autoscale.clocks import NEVER
 from decisions.autoscale.policy import PROFILES
 from decisions.autoscale.significance import accept_cause
+from engine.autoscale import loads_codec
 from engine.autoscale.loads import STALE, LoadTable, Origins
 from engine.autoscale.loads_codec import pack_load_changes, pack_loads, unpack_loads
 from engine.autoscale.storing import store_samples
@@ -128,6 +129,15 @@ def test_damaged_or_newer_bytes_are_refused(packed):
 def test_a_damaged_entry_of_the_log_is_refused(entry):
     with pytest.raises(StateError):
         unpack_loads(StoredPart(packed_table()[0], [entry]))
+
+
+def test_bytes_of_releases_that_did_not_compress_are_read(monkeypatch):
+    base, entry = packed_table()
+    monkeypatch.setattr(loads_codec, "_compressed", lambda plain: plain)
+    plain_base, plain_entry = packed_table()
+    assert (plain_base[0], plain_entry[0]) == (3, 3)
+    packed = [pack_loads(unpack_loads(StoredPart(*one))) for one in ((base, [entry]), (plain_base, [plain_entry]))]
+    assert packed[0] == packed[1]
 
 
 def test_a_log_without_its_base_is_refused():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import Counter
 from hashlib import sha256
 from pathlib import Path
@@ -49,15 +50,15 @@ def allow_large_values(bootstrap: str) -> None:
 
 
 def recording_processor(file: Path) -> type[BucketProcessor]:
-    """The operator, which notes the partition and the process of each task."""
+    """The operator, which notes the partition and the process of each task, and whether it has loaded pandas."""
 
     # Local, so that it travels to the workers by value: they do not know the tests.
     class RecordingProcessor(BucketProcessor):
-        def init(self, handle) -> None:
-            super().init(handle)
+        def close(self) -> None:
+            super().close()
             if (task := TaskContext.get()) is not None:
                 with open(file, "a") as notes:
-                    notes.write(f"{task.partitionId()} {os.getpid()}\n")
+                    notes.write(f"{task.partitionId()} {os.getpid()} {'pandas' in sys.modules}\n")
 
     return RecordingProcessor
 
@@ -115,6 +116,7 @@ def test_events_samples_and_garbage_become_decisions_loads_and_dead_letters(
     job.stop()
     ran = Counter(tasks.read_text().splitlines())
     assert sorted(task.split()[0] for task in ran) == ["0", "1"], "each partition has one process in all batches"
+    assert {task.split()[2] for task in ran} == {"False"}, "nothing loads pandas"
     assert min(ran.values()) > 2
     sizes = [
         row["messages"] - row["events"] for row in sorted(rows(settings, BATCHES), key=lambda row: row["batch_id"])
