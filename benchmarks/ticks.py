@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -164,12 +165,19 @@ def _layouts(topics: int) -> Iterator[RawRecord]:
 
 
 def _samples(topics: int, rate: float, at: int) -> Iterator[RawRecord]:
-    sample = {"msgRateIn": rate, "bytesRateIn": rate * 1e3, "msgRateOut": rate * 2, "bytesRateOut": rate * 2e3}
-    segments = [{"id": number, **sample} for number in range(SEGMENTS)]
-    body = {"v": 1, "topic": _name(0), "reporter": "broker-1", "sampledAt": at, "segments": segments}
-    text = json.dumps(body, separators=(",", ":"))
+    """Rates that are all different, as a compression finds them in service."""
+    random = Random(7)
     for number in range(topics):
-        yield _raw("segment-stats", number, _name(number), text.replace(_name(0), _name(number)).encode())
+        segments = []
+        for segment in range(SEGMENTS):
+            one, size, fan_out = rate * random.uniform(0.9, 1), random.uniform(500, 1_000), random.uniform(1, 2)
+            rates = {
+                "msgRateIn": one, "bytesRateIn": one * size, "msgRateOut": one * fan_out,
+                "bytesRateOut": one * size * fan_out,
+            }  # fmt: skip
+            segments.append({"id": segment, **rates})
+        body = {"v": 1, "topic": _name(number), "reporter": "broker-1", "sampledAt": at, "segments": segments}
+        yield _raw("segment-stats", number, _name(number), json.dumps(body, separators=(",", ":")).encode())
 
 
 def _record(offset: int, key: str, body: dict[str, Any]) -> RawRecord:
