@@ -1,8 +1,8 @@
 """What a collector has said so far, and what has to be said now: only the difference, and everything now and then.
 
 Stage: between what was read and the publisher; pure: instants are arguments. Level-based: what could not be handed to
-Kafka is taken back by `unsay` and comes out as a difference again, as it is then. A collector that starts knows nothing
-and says all; its `sender` is higher than those before it, so the job believes it.
+Kafka is taken back by `unsay` and comes out as a difference again, as it is then. A collector that starts says all,
+and of topics that the one before it knew that they are gone; its `sender` is higher, so the job believes it.
 """
 
 from __future__ import annotations
@@ -44,6 +44,10 @@ class Said:
     """Of namespaces; None: said that there is none."""
     too_large: set[str] = field(default_factory=set)
     """Topics whose layout does not fit into a record."""
+    before: dict[str, ScalableTopicMetadata] = field(default_factory=dict)
+    """Topics that a collector before this one knew and that were not seen yet, with their layouts."""
+    changes: int = 0
+    """How often what is known of layouts has changed."""
     again: list[Record] = field(default_factory=list)
     """What is gone, and this did not reach Kafka: it is said again as it is, before anything else."""
 
@@ -52,6 +56,9 @@ class Said:
         known = self.topics.get(topic)
         if known is not None and known.layout == layout:
             return []
+        before = self.before.get(topic)
+        if before is not None and compare_lives(before, layout) > 0:
+            return [*self.gone(topic, now), *self.layout(topic, layout, now + 1)]
         life = compare_lives(known.layout, layout) if known is not None else 0
         if life > 0:
             return [*self.gone(topic, now), *self.layout(topic, layout, now + 1)]
@@ -62,6 +69,8 @@ class Said:
             self.too_large.add(topic)
             return []
         self.too_large.discard(topic)
+        self.before.pop(topic, None)
+        self.changes += 1
         if known is None:
             self.topics[topic] = Topic(layout, said_at=now)
         else:
@@ -96,8 +105,10 @@ class Said:
     def gone(self, topic: str, now: int) -> list[Record]:
         """What to say of a topic that does not exist any more at `now` (ms)."""
         self.too_large.discard(topic)
-        known = self.topics.pop(topic, None)
-        record = layout_record(topic, "deleted", known.layout, now, self.sender) if known else None
+        before, known = self.before.pop(topic, None), self.topics.pop(topic, None)
+        layout = known.layout if known else before
+        self.changes += 1
+        record = layout_record(topic, "deleted", layout, now, self.sender) if layout else None
         return [] if record is None else [record]
 
     def policy(self, namespace: str, policy: AutoScalePolicyOverride | None, now: int) -> list[Record]:

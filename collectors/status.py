@@ -11,6 +11,8 @@ from pathlib import Path
 
 from schemas.base import Wire
 
+STATUS_FILE = "status.json"
+
 
 class BrokerStatus(Wire):
     """One broker, as the collector sees it."""

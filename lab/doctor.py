@@ -17,7 +17,7 @@ from pathlib import Path
 
 from deltalake.exceptions import DeltaError
 
-from collectors.status import read_status
+from collectors.status import STATUS_FILE, read_status
 from controller.access.tokens import TokensError, read_tokens
 from decisions.autoscale.policy import read_cluster_policy
 from lab.broker import check_port_is_free, is_serving
@@ -270,7 +270,7 @@ def _lake(settings: Settings) -> Iterator[Finding]:
 
 def _collector(settings: Settings) -> Iterator[Finding]:
     """How the collector of `[collect]` is doing, if there was one."""
-    file = settings.path(settings.collect.status_file)
+    file = settings.path(settings.collect.folder) / STATUS_FILE
     status = read_status(file)
     if status is None:
         return

@@ -45,5 +45,6 @@ class CollectSettings(Section):
     """Every layout, policy and count of consumers is said again once in this time, seconds."""
     metrics_port: Port
     """Loopback port of the collector's Prometheus metrics; 0 = none."""
-    status_file: str
-    """Where the collector writes how it goes, for `anabranch doctor`."""
+    folder: str
+    """Where the collector writes how it goes (`status.json`, for `anabranch doctor`) and which topics it knows
+    (`topics.json`, for the next one that starts). One for each collector."""

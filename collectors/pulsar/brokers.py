@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from random import Random
+from typing import Literal
 
 from collectors.pulsar.broker_stats import BrokerLoad
 from collectors.pulsar.reader import BrokerReader
@@ -19,6 +20,7 @@ from collectors.pulsar.sweep import Budget, Sweep
 
 RETRY_SECONDS, MAX_RETRY_SECONDS = 1.0, 15.0
 """Delay after a call that a broker has not answered; doubled each time, up to the longest, and random within that."""
+LAYOUT_TURN = 4
 
 
 @dataclass
@@ -47,6 +49,7 @@ class Broker:
     silent_until: float = float("-inf")
     """After a call without an answer it is left alone for a while."""
     failures: int = 0
+    _looks: int = 0
 
     def failed(self, why: str, now: float, random: Random) -> None:
         """A call got no answer: the broker is left alone, longer each time."""
@@ -59,6 +62,18 @@ class Broker:
         """A call got its answer."""
         self.failures = 0
         self.silent_until = float("-inf")
+
+    def next_look(self, now: float) -> tuple[Literal["layout", "stats"], str | None]:
+        """What it is asked next about a topic; None: nothing now. A layout that may have changed comes first; of the
+        others one for every `LAYOUT_TURN` looks at consumers, which say the epoch of the layout as well."""
+        self._looks += 1
+        topic = self.layouts.next_at_once(now)
+        if topic is None and self._looks % LAYOUT_TURN == 0:
+            topic = self.layouts.next(now)
+        if topic is not None:
+            return "layout", topic
+        topic = self.consumers.next(now)
+        return ("stats", topic) if topic is not None else ("layout", self.layouts.next(now))
 
     @property
     def is_silent(self) -> bool:

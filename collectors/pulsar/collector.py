@@ -34,6 +34,7 @@ from collectors.said import Said
 from collectors.status import BrokerStatus, CollectorStatus
 from schemas.base import TOPIC_PATTERN
 from schemas.collect_settings import CollectSettings
+from schemas.ids import topic_parts
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 
 log = logging.getLogger(__name__)
@@ -118,6 +119,8 @@ class PulsarCollector:
         self._of_tenant: dict[str, set[str]] = {}
         self._missing: dict[str, float] = {}
         """Topics that were not found, and since when."""
+        self._ghosts: dict[str, float] = {}
+        """Topics that are not there, and when that was seen: M1 lists a deleted topic on and on."""
         self._repeating: deque[str] = deque()
         self._repeat_at = self._repeat_policies_at = 0.0
         self._troubles: dict[tuple[str, str], str] = {}
@@ -218,7 +221,7 @@ class PulsarCollector:
         return max(able, key=lambda one: one.budget.left, default=None)
 
     def _ask_about_topics(self, broker: Broker, now: float) -> None:
-        """As many topics as the broker may be asked about now; layouts and consumers in turn."""
+        """As many topics as the broker may be asked about now."""
         most = max(2, self._settings.calls_in_flight // 4)
         while (
             now >= broker.silent_until
@@ -227,13 +230,11 @@ class PulsarCollector:
             and self._outlet.has_room
             and broker.budget.has_room(now)
         ):
-            reader = broker.reader
-            if (topic := broker.layouts.next(now)) is not None:
-                self._ask(_Call("layout", topic, broker.name), partial(reader.layout, topic))
-            elif (topic := broker.consumers.next(now)) is not None:
-                self._ask(_Call("stats", topic, broker.name), partial(reader.stats, topic))
-            else:
+            kind, topic = broker.next_look(now)
+            if topic is None:
                 return
+            ask: Callable[[str], Reply[Any]] = broker.reader.layout if kind == "layout" else broker.reader.stats
+            self._ask(_Call(kind, topic, broker.name), partial(ask, topic))
             broker.budget.take(now)
 
     def _ask(self, call: _Call, function: Callable[[], Reply[Any]]) -> None:
@@ -299,6 +300,9 @@ class PulsarCollector:
                 self._note(("broker", name), f"broker {name!r} is not asked: {reader}")
             elif reader is not None and name not in self._brokers.known:
                 self._add_broker(name, reader)
+        for topic in self._said.before:
+            if not self._settings.namespaces or topic_parts(topic).full_namespace in self._settings.namespaces:
+                self._brokers.add_topic(topic)
         for name in self._brokers.known.keys() - found.keys():
             log.info("broker %s has left", name)
             del self._brokers.known[name]
@@ -365,16 +369,17 @@ class PulsarCollector:
         self._plan("topics", namespace, self._settings.topics_seconds * max(1.0, len(self._namespaces) / 20))
         if not isinstance(answer.reply, Answered):
             return
-        found = {name for name in answer.reply.value if _is_topic(name, namespace)}
+        names = {name for name in answer.reply.value if _is_topic(name, namespace)}
+        for topic in [one for one in self._ghosts if one not in names and one.startswith(f"topic://{namespace}/")]:
+            del self._ghosts[topic]
+        again = answer.answered_at - self._settings.layouts_seconds
+        found = {name for name in names if self._ghosts.get(name, again) <= again}
         before = self._listed.get(namespace, set())
         self._listed[namespace] = found
         for topic in found - before:
             self._brokers.add_topic(topic)
         for topic in before - found:
             self._look_at_layout(topic)
-        for topic in found - self._brokers.topics.keys():
-            if topic in self._said.topics or topic not in self._missing:
-                self._brokers.add_topic(topic)
 
     def _look_at_layout(self, topic: str) -> None:
         broker = self._brokers.of_topic(topic)
@@ -465,7 +470,7 @@ class PulsarCollector:
         self._brokers.remove_topic(topic)
         self._note(("layout", topic), None)
         self._note(("stats", topic), None)
-        # M1 lists a deleted topic on and on: it is taken up again when it is listed and there.
+        self._ghosts[topic] = answer.answered_at
         for topics in self._listed.values():
             topics.discard(topic)
 

@@ -5,6 +5,7 @@ Stage: called by `anabranch collect pulsar`.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 import threading
@@ -13,12 +14,12 @@ from collections.abc import Callable
 
 from admin.credentials import credentials_of
 from admin.transport import Transport
+from collectors.memory import MEMORY_FILE, WRITE_SECONDS, recall, remember
 from collectors.metrics import CollectorMeter
 from collectors.publisher import Publisher
 from collectors.pulsar.collector import PulsarCollector
 from collectors.pulsar.reader import BrokerReader
-from collectors.said import Said
-from collectors.status import CollectorStatus, write_status
+from collectors.status import STATUS_FILE, CollectorStatus, write_status
 from schemas.settings import Settings
 from telemetry.serving import serve_metrics
 
@@ -45,7 +46,8 @@ def collect_pulsar(settings: Settings, ready: Callable[[str], None], *, once: bo
         nodes=controller.nodes,
         max_body_bytes=chosen.max_answer_mb * 1_000_000,
     )
-    said = Said(sender=time.time_ns() // 1_000_000)
+    folder = settings.path(chosen.folder)
+    said = recall(folder / MEMORY_FILE, controller.url, time.time_ns() // 1_000_000)
     publisher = Publisher(settings.kafka_connection(), said.unsay)
     meter = CollectorMeter()
     server = None
@@ -55,16 +57,19 @@ def collect_pulsar(settings: Settings, ready: Callable[[str], None], *, once: bo
     stop = threading.Event()
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: stop.set())
-    file = settings.path(chosen.status_file)
     began, is_ready = time.monotonic(), False
+    written, write_at = -1, began
 
     def each(status: CollectorStatus) -> bool:
-        nonlocal is_ready
+        nonlocal is_ready, written, write_at
         meter.observe(status)
         try:
-            write_status(file, status)
+            write_status(folder / STATUS_FILE, status)
+            if said.changes != written and time.monotonic() >= write_at:
+                written, write_at = said.changes, time.monotonic() + WRITE_SECONDS
+                remember(folder / MEMORY_FILE, controller.url, said)
         except OSError as error:
-            log.warning("cannot write %s, [collect] status_file: %s", file, error)
+            log.warning("cannot write to %s, [collect] folder: %s", folder, error)
         if not is_ready and status.brokers:
             is_ready = True
             ready(f"collector ready: {len(status.brokers)} brokers at {controller.url}")
@@ -79,6 +84,8 @@ def collect_pulsar(settings: Settings, ready: Callable[[str], None], *, once: bo
         missing = publisher.close(CLOSE_SECONDS)
         if missing:
             log.warning("%d records are not confirmed by Kafka: the next start says them again", missing)
+        with contextlib.suppress(OSError):
+            remember(folder / MEMORY_FILE, controller.url, said)
         if server is not None:
             server.shutdown()
     return collector.status()

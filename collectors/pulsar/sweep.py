@@ -89,7 +89,13 @@ class Sweep:
         """The topic to look at now; None: all were, a moment ago."""
         self._hot_next = not self._hot_next
         first, second = (self._next_hot, self._next_in_turn) if self._hot_next else (self._next_in_turn, self._next_hot)
-        topic = first(now) or second(now)
+        return self._taken(first(now) or second(now), now)
+
+    def next_at_once(self, now: float) -> str | None:
+        """The topic of which something says that it has changed; None: there is none."""
+        return self._taken(next((topic for topic, at in list(self._at_once.items())[:64] if now >= at), None), now)
+
+    def _taken(self, topic: str | None, now: float) -> str | None:
         if topic is not None:
             self._asked_at[topic] = now
             self._at_once.pop(topic, None)

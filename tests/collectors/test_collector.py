@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from admin.transport import Transport
+from collectors.memory import recall, remember
 from collectors.pulsar.collector import PulsarCollector
 from collectors.pulsar.reader import BrokerReader
 from collectors.said import Said
@@ -31,14 +32,14 @@ QUICK = {
 class Running:
     """A collector at work in a thread."""
 
-    def __init__(self, url, outlet, options, token=None, max_bytes=50_000_000):
+    def __init__(self, url, outlet, options, token=None, max_bytes=50_000_000, said=None):
         settings = load_settings(environment={}).collect.model_copy(update={**QUICK, **options})
         self.outlet, self.stop = outlet, threading.Event()
         self.transport = Transport(
             url, token, user_agent="test", timeout_seconds=settings.request_timeout_seconds, max_body_bytes=max_bytes
         )
-        said = Said(sender=time.time_ns() // 1_000_000)
-        self.collector = PulsarCollector(settings, url, BrokerReader.over(self.transport), said, outlet, seed=1)
+        self.said = said or Said(sender=time.time_ns() // 1_000_000)
+        self.collector = PulsarCollector(settings, url, BrokerReader.over(self.transport), self.said, outlet, seed=1)
         self.statuses = []
         self.thread = threading.Thread(target=self.collector.run, args=(self.stop,), daemon=True)
         self.thread.start()
@@ -55,8 +56,8 @@ class Running:
 
 
 @contextmanager
-def collecting(cluster, outlet=None, token=None, max_bytes=50_000_000, **options):
-    running = Running(cluster.brokers[0].url, outlet or Listed(), options, token, max_bytes)
+def collecting(cluster, outlet=None, token=None, max_bytes=50_000_000, said=None, **options):
+    running = Running(cluster.brokers[0].url, outlet or Listed(), options, token, max_bytes, said)
     try:
         yield running
     finally:
@@ -228,6 +229,25 @@ def test_a_second_collector_says_everything_again_and_nothing_that_is_wrong(clus
     assert second.layouts[T].layout == cluster.topics[T].layout.to_metadata()
     assert second.deleted == []
     assert second.layouts[T].sender > first.layouts[T].sender
+
+
+def test_a_topic_that_was_deleted_while_no_collector_ran_is_said_to_be_gone(cluster, tmp_path):
+    file, url = tmp_path / "topics.json", cluster.brokers[0].url
+    cluster.topic("topic://acme/shop/stays", 1)
+    with collecting(cluster) as running:
+        wait_until(lambda: len(running.outlet.layouts) == 2)
+        remember(file, url, running.said)
+    del cluster.topics[T]
+    began = recall(file, url, 0)
+    assert began.sender > running.said.sender
+    with collecting(cluster, said=began) as running:
+        wait_until(lambda: running.outlet.deleted)
+        wait_until(lambda: running.outlet.layouts)
+        assert (running.outlet.deleted, list(running.outlet.layouts)) == ([T], ["topic://acme/shop/stays"])
+        assert not began.before
+    assert recall(file, "http://another", 0).before == {}
+    file.write_text("{half")
+    assert recall(file, url, 7).sender == 7
 
 
 def test_a_token_goes_to_no_broker_that_is_not_of_this_machine_and_not_configured(cluster):

@@ -1,0 +1,49 @@
+"""What a collector that was killed had said: the topics that it knew, in a file.
+
+Stage: beside `said`. A collector that starts says everything anew, so it needs no memory for what is there. But a topic
+that was deleted while no collector ran is in no answer of the cluster: only who knew it can say that it is gone. The
+file is written in one step, every `WRITE_SECONDS` at most, and may be deleted at any time.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pydantic import Field
+
+from collectors.said import Said
+from schemas.base import TopicName, Wire
+from schemas.messages import Sender
+from schemas.metadata import ScalableTopicMetadata
+
+WRITE_SECONDS = 30.0
+MEMORY_FILE = "topics.json"
+
+
+class Memory(Wire):
+    """What is in the file."""
+
+    url: str
+    """The cluster: topics of another one are none of this."""
+    sender: Sender
+    topics: dict[TopicName, ScalableTopicMetadata] = Field(default_factory=dict)
+
+
+def recall(file: Path, url: str, now_ms: int) -> Said:
+    """A collector's beginning: its number is above those before it, and it knows which topics there were."""
+    try:
+        found = Memory.model_validate_json(file.read_bytes(), by_alias=True, by_name=False)
+    except (OSError, ValueError):
+        return Said(now_ms)
+    # The number also when it was another cluster: the job may have heard of both.
+    return Said(max(now_ms, found.sender + 1), before=dict(found.topics) if found.url == url else {})
+
+
+def remember(file: Path, url: str, said: Said) -> None:
+    """Replaces the file in one step; raises `OSError`."""
+    topics = {**said.before, **{name: topic.layout for name, topic in said.topics.items()}}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    scratch = file.with_name(f"{file.name}.{os.getpid()}.new")
+    scratch.write_text(Memory.model_construct(url=url, sender=said.sender, topics=topics).to_json())
+    os.replace(scratch, file)
