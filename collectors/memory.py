@@ -2,7 +2,7 @@
 
 Stage: beside `said`. A collector that starts says everything anew, so it needs no memory for what is there. But a topic
 that was deleted while no collector ran is in no answer of the cluster: only who knew it can say that it is gone. The
-file is written in one step, every `WRITE_SECONDS` at most, and may be deleted at any time.
+file is written in one step, seldom if it is large, and may be deleted at any time.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from schemas.base import TopicName, Wire
 from schemas.messages import Sender
 from schemas.metadata import ScalableTopicMetadata
 
-WRITE_SECONDS = 30.0
 MEMORY_FILE = "topics.json"
+WRITE_SECONDS = 2.0
+TOPICS_PER_SECOND = 300
+"""Time between two writes: the longer of `WRITE_SECONDS` and this."""
 
 
 class Memory(Wire):
@@ -38,6 +40,11 @@ def recall(file: Path, url: str, now_ms: int) -> Said:
         return Said(now_ms)
     # The number also when it was another cluster: the job may have heard of both.
     return Said(max(now_ms, found.sender + 1), before=dict(found.topics) if found.url == url else {})
+
+
+def write_delay(said: Said) -> float:
+    """Time from one write to the next, seconds."""
+    return max(WRITE_SECONDS, len(said.topics) / TOPICS_PER_SECOND)
 
 
 def remember(file: Path, url: str, said: Said) -> None:

@@ -56,6 +56,8 @@ class BrokerLoad:
     """For each topic something that changes when consumers are attached or leave."""
     digest: bytes
     """Equal for two answers of which the broker has computed nothing in between."""
+    size: int
+    """Of the answer, bytes."""
     refused: int = 0
     """Segments without usable rates."""
     names: list[str] = field(default_factory=list)
@@ -101,7 +103,8 @@ def read_broker_stats(body: bytes) -> BrokerLoad:
                             types[topic, subscription] = _TYPES[seen.type]
                     attached[topic] = mark
     loads.sort(key=lambda load: load[:2])
-    return BrokerLoad(loads, types, attached, hashlib.blake2b(body, digest_size=16).digest(), len(refused), refused[:5])
+    digest = hashlib.blake2b(body, digest_size=16).digest()
+    return BrokerLoad(loads, types, attached, digest, len(body), len(refused), refused[:5])
 
 
 def _numbers(raw: msgspec.Raw) -> _Topic | None:

@@ -165,6 +165,11 @@ class PulsarCollector:
             sweep.untried == 0 for b in self._brokers.known.values() for sweep in (b.consumers, b.layouts)
         ) and len(self._listed) >= len(self._namespaces)  # fmt: skip
 
+    @property
+    def brokers(self) -> list[Broker]:
+        """Those that are known."""
+        return list(self._brokers.known.values())
+
     # What is asked next
 
     def _plan(self, kind: Kind, key: str, seconds: float) -> None:
@@ -366,7 +371,8 @@ class PulsarCollector:
         namespace = answer.call.key
         if namespace not in self._namespaces:
             return
-        self._plan("topics", namespace, self._settings.topics_seconds * max(1.0, len(self._namespaces) / 20))
+        slower = max(1.0, len(self._namespaces) / 20, len(self._listed.get(namespace, ())) / 1_000)
+        self._plan("topics", namespace, self._settings.topics_seconds * slower)
         if not isinstance(answer.reply, Answered):
             return
         names = {name for name in answer.reply.value if _is_topic(name, namespace)}
@@ -414,7 +420,7 @@ class PulsarCollector:
         load: BrokerLoad = reply.value
         previous, refresh = broker.load, broker.refresh
         broker.load = load
-        is_new = refresh.note(load.digest, answer.asked_at, answer.answered_at)
+        is_new = refresh.note(load.digest, answer.asked_at, answer.answered_at, load.size)
         if is_new and refresh.earliest is not None:
             broker.lag = answer.answered_at - refresh.earliest
         if not is_new and answer.asked_at - broker.said_at < refresh.period:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from admin.credentials import credentials_of
 from admin.transport import Transport
-from collectors.memory import MEMORY_FILE, WRITE_SECONDS, recall, remember
+from collectors.memory import MEMORY_FILE, recall, remember, write_delay
 from collectors.metrics import CollectorMeter
 from collectors.publisher import Publisher
 from collectors.pulsar.collector import PulsarCollector
@@ -66,7 +66,7 @@ def collect_pulsar(settings: Settings, ready: Callable[[str], None], *, once: bo
         try:
             write_status(folder / STATUS_FILE, status)
             if said.changes != written and time.monotonic() >= write_at:
-                written, write_at = said.changes, time.monotonic() + WRITE_SECONDS
+                written, write_at = said.changes, time.monotonic() + write_delay(said)
                 remember(folder / MEMORY_FILE, controller.url, said)
         except OSError as error:
             log.warning("cannot write to %s, [collect] folder: %s", folder, error)

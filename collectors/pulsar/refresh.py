@@ -19,6 +19,8 @@ SHARP_SECONDS = 0.5
 """What is known so exactly is not halved any more."""
 MARGIN_SECONDS = 0.2
 """After the latest possible instant, until the broker is done with its computation."""
+BYTES_PER_SECOND = 2_000_000
+"""Both are longer for a long answer: a megabyte of it costs a broker 5 ms, and this keeps that at 1 % of a core."""
 DRIFT_SECONDS = 0.05
 """A computation may come so much before a whole period is over."""
 
@@ -36,6 +38,8 @@ class Refresh:
     read_at: float = float("-inf")
     """When the last answer was asked for."""
     digest: bytes | None = None
+    size: int = 0
+    """Of the last answer, bytes."""
     changed_at: float = float("-inf")
     """When an answer was another one than before."""
 
@@ -43,16 +47,17 @@ class Refresh:
         """When to read next."""
         if self.earliest is None or self.read_at >= self.latest + self.period + MARGIN_SECONDS:
             quiet = self.read_at - self.changed_at > 2 * self.period
-            return self.read_at + min(QUIET_SECONDS if quiet else AGAIN_SECONDS, max(self.period / 2, 0.5))
+            wait = min(QUIET_SECONDS if quiet else AGAIN_SECONDS, max(self.period / 2, 0.5))
+            return self.read_at + max(wait, min(self.size / BYTES_PER_SECOND, self.period / 2))
         low, high = self.earliest + self.period, self.latest + self.period
         middle = (low + high) / 2
         if high - low > SHARP_SECONDS and self.read_at < middle:
             return middle
         return high + MARGIN_SECONDS
 
-    def note(self, digest: bytes, asked_at: float, answered_at: float) -> bool:
-        """Takes in an answer; whether it is another one than before."""
-        before, self.read_at = self.read_at, asked_at
+    def note(self, digest: bytes, asked_at: float, answered_at: float, size: int = 0) -> bool:
+        """Takes in an answer of `size` bytes; whether it is another one than before."""
+        before, self.read_at, self.size = self.read_at, asked_at, size
         if digest == self.digest:
             if self.earliest is not None and asked_at < self.latest + self.period:
                 self.earliest = max(self.earliest, min(asked_at - self.period, self.latest))

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from collectors.pulsar.refresh import Refresh
 
 
-def follow(period, phase, seconds, *, took=0.05, drift=0.0, idle_from=float("inf")):
+def follow(period, phase, seconds, *, took=0.05, drift=0.0, idle_from=float("inf"), size=0):
     """Reads a broker that computes at phase, phase + period, …; (lag of each computation that was read, readings)."""
     refresh, now, reads, lags, seen = Refresh(period), 0.0, 0, [], -1
     while now < seconds:
         reads += 1
         turn = int((now - phase) // (period + drift))
         answered = now + took
-        refresh.note(str(turn if now < idle_from else -99).encode(), now, answered)
+        refresh.note(str(turn if now < idle_from else -99).encode(), now, answered, size)
         if turn != seen:
             lags.append((now, answered - (phase + turn * (period + drift))))
             seen = turn
@@ -53,3 +53,9 @@ def test_after_no_answer_nothing_is_known_any_more():
     assert refresh.due_at() > 55
     refresh.forget()
     assert refresh.due_at() < 10
+
+
+def test_a_long_answer_is_read_less_often_and_still_soon_after_its_computation():
+    lags, reads = follow(60.0, 7.0, 1200, size=12_000_000)
+    assert all(lag <= 2.0 for at, lag in lags if at > 300)
+    assert reads < 60

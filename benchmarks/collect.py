@@ -1,0 +1,141 @@
+"""The price of collecting a large Pulsar cluster: calls and bytes that a broker answers, and the collector's CPU.
+
+`python -m benchmarks.collect [--quick]`. The cluster is a fake of 10,000 topics with three segments each on three
+brokers, in a process of its own: it shows which calls come, how often, and how late loads are read. What a call costs a
+real broker was measured apart (`COSTS`, by CPU time of its process): both together are the broker's CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import resource
+import threading
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from admin.transport import Transport
+from collectors.announcements import Record
+from collectors.pulsar.collector import PulsarCollector
+from collectors.pulsar.reader import BrokerReader
+from collectors.said import Said
+from schemas.settings import load_settings
+
+COSTS = {"scalable-5": 1.03, "scalable-4": 0.65, "scalable": 0.53, "brokers": 0.45, "namespaces": 0.5, "tenants": 0.5}
+"""Milliseconds of a broker's CPU for a call, by the fake's name for it: Pulsar 5.0.0-M1, JDK 17, warm, 6,000 calls."""
+LOAD_MS_PER_MB = 4.9
+"""The same for broker-stats: 300 answers of 0.73 MB."""
+BROKERS, SEGMENTS, PERIOD = 3, 3, 60.0
+FILE = Path(__file__).with_suffix(".json")
+
+
+def serve(pipe: Connection, topics: int) -> None:
+    """The cluster; answers each question on the pipe with what it has counted."""
+    from lab.fake_pulsar import serving_cluster
+
+    with serving_cluster(BROKERS, PERIOD) as cluster:
+        for number in range(topics):
+            made = cluster.topic(f"topic://acme/shop/t{number}", SEGMENTS, billing=2)
+            made.rates = dict.fromkeys(range(SEGMENTS), (10.0 + number, 2e4, 20.0, 4e4))
+        pipe.send(cluster.brokers[0].url)
+        while pipe.recv():
+            for number in range(0, topics, 10):
+                topic = cluster.topics[f"topic://acme/shop/t{number}"]
+                topic.rates = {id: (rates[0] + 1, *rates[1:]) for id, rates in topic.rates.items()}
+            pipe.send((dict(cluster.calls), cluster.bytes_sent))
+
+
+class Counting:
+    """Takes all records, and counts."""
+
+    def __init__(self) -> None:
+        self.waiting = self.samples_waiting = self.lost = self.sent = self.bytes = 0
+        self.trouble = None
+        self.has_room = True
+
+    def announce(self, record: Record) -> None:
+        self.sent += 1
+        self.bytes += len(record.value)
+
+    def report(self, record: Record) -> None:
+        self.bytes += len(record.value)
+
+    def poll(self) -> None:
+        """Nothing waits."""
+
+
+def main() -> None:
+    """Measures, prints a table and writes the JSON."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--quick", action="store_true")
+    quick = parser.parse_args().quick
+    topics, seconds = (1_000, 20) if quick else (10_000, 180)
+    context = multiprocessing.get_context("spawn")
+    pipe, other = context.Pipe()
+    process = context.Process(target=serve, args=(other, topics), daemon=True)
+    process.start()
+    url, out, stop = pipe.recv(), Counting(), threading.Event()
+    settings = load_settings(environment={}).collect
+    transport = Transport(url, None, user_agent="benchmark", timeout_seconds=30, max_body_bytes=256_000_000)
+    collector = PulsarCollector(settings, url, BrokerReader.over(transport), Said(1), out)
+    thread = threading.Thread(target=collector.run, args=(stop,), daemon=True)
+    thread.start()
+
+    def look() -> tuple[dict[str, int], int, float, float]:
+        pipe.send(True)
+        calls, sent = pipe.recv()
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        return calls, sent, used.ru_utime + used.ru_stime, time.monotonic()
+
+    before, rows = look(), []
+    for phase in ("first reading", "afterwards"):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            time.sleep(2)
+            look()
+        after = look()
+        rows.append(row(phase, before, after, collector))
+        before = after
+    stop.set()
+    thread.join(5)
+    pipe.send(False)
+    print(f"{topics} topics, {topics * SEGMENTS} segments, {BROKERS} brokers, rates every {PERIOD:.0f} s")
+    for one in rows:
+        print("  ".join(f"{name} {value}" for name, value in one.items()))
+    if not quick:
+        FILE.write_text(json.dumps({"topics": topics, "brokers": BROKERS, "phases": rows}, indent=1) + "\n")
+
+
+def row(
+    phase: str,
+    before: tuple[dict[str, int], int, float, float],
+    after: tuple[dict[str, int], int, float, float],
+    collector: PulsarCollector,
+) -> dict[str, object]:
+    """One phase, per broker and second."""
+    took, status = after[3] - before[3], collector.status()
+    calls = {name: count - before[0].get(name, 0) for name, count in after[0].items()}
+    loads = calls.get("broker-stats", 0)
+    megabytes = (
+        loads * sum(len(one.load.loads) and one.load.size for one in collector.brokers if one.load) / BROKERS / 1e6
+    )
+    milliseconds = sum(COSTS.get(name, 1.0) * count for name, count in calls.items() if name != "broker-stats")
+    cpu = (milliseconds + LOAD_MS_PER_MB * megabytes + 0.3 * loads) / 1000 / took / BROKERS
+    return {
+        "phase": phase,
+        "calls/s a broker": round(sum(calls.values()) / took / BROKERS, 1),
+        "MB/s a broker": round((after[1] - before[1]) / 1e6 / took / BROKERS, 3),
+        "loads read a broker": round(loads / BROKERS, 1),
+        "broker's CPU": f"{cpu:.2%}",
+        "collector's CPU": f"{(after[2] - before[2]) / took:.1%}",
+        "coverage": f"{status.coverage:.1%}",
+        "topics known": status.topics,
+        "oldest consumers s": round(status.consumers_age_seconds),
+        "load lag s": round(max((one.lag_seconds or 0.0 for one in status.brokers), default=0.0), 2),
+    }
+
+
+if __name__ == "__main__":
+    main()
