@@ -5,7 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 
-BENCHMARKS = ("decide", "engine", "ticks", "stream", "latency", "announcements", "restart", "controller", "executor", "collect")
+BENCHMARKS = (
+    "decide",
+    "engine",
+    "ticks",
+    "stream",
+    "latency",
+    "announcements",
+    "restart",
+    "controller",
+    "executor",
+    "collect",
+)
 
 
 def main(arguments: list[str]) -> int:

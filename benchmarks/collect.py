@@ -21,6 +21,7 @@ from collectors.announcements import Record
 from collectors.pulsar.collector import PulsarCollector
 from collectors.pulsar.reader import BrokerReader
 from collectors.said import Said
+from collectors.status import CollectorStatus
 from schemas.settings import load_settings
 
 COSTS = {"scalable-5": 1.03, "scalable-4": 0.65, "scalable": 0.53, "brokers": 0.45, "namespaces": 0.5, "tenants": 0.5}
@@ -71,7 +72,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
     quick = parser.parse_args().quick
-    topics, seconds = (1_000, 20) if quick else (10_000, 180)
+    topics, seconds = (1_000, 20) if quick else (10_000, 150)
     context = multiprocessing.get_context("spawn")
     pipe, other = context.Pipe()
     process = context.Process(target=serve, args=(other, topics), daemon=True)
@@ -80,7 +81,13 @@ def main() -> None:
     settings = load_settings(environment={}).collect
     transport = Transport(url, None, user_agent="benchmark", timeout_seconds=30, max_body_bytes=256_000_000)
     collector = PulsarCollector(settings, url, BrokerReader.over(transport), Said(1), out)
-    thread = threading.Thread(target=collector.run, args=(stop,), daemon=True)
+    statuses: list[CollectorStatus] = [collector.status()]
+
+    def keep(status: CollectorStatus) -> bool:
+        statuses[0] = status
+        return True
+
+    thread = threading.Thread(target=collector.run, args=(stop, keep), daemon=True)
     thread.start()
 
     def look() -> tuple[dict[str, int], int, float, float]:
@@ -96,7 +103,7 @@ def main() -> None:
             time.sleep(2)
             look()
         after = look()
-        rows.append(row(phase, before, after, collector))
+        rows.append(row(phase, before, after, collector, statuses[0]))
         before = after
     stop.set()
     thread.join(5)
@@ -113,9 +120,10 @@ def row(
     before: tuple[dict[str, int], int, float, float],
     after: tuple[dict[str, int], int, float, float],
     collector: PulsarCollector,
+    status: CollectorStatus,
 ) -> dict[str, object]:
     """One phase, per broker and second."""
-    took, status = after[3] - before[3], collector.status()
+    took = after[3] - before[3]
     calls = {name: count - before[0].get(name, 0) for name, count in after[0].items()}
     loads = calls.get("broker-stats", 0)
     megabytes = (

@@ -16,6 +16,9 @@ from schemas.ids import EVERY_TOPIC
 from schemas.messages import ConsumerEventKind, LayoutCause, SubscriptionType
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 
+UNSAID = -1
+"""In place of a number of consumers that did not get to Kafka."""
+
 
 class Consumers(NamedTuple):
     """The consumers of one subscription."""
@@ -30,6 +33,8 @@ class Topic:
 
     layout: ScalableTopicMetadata
     consumers: dict[str, Consumers] = field(default_factory=dict)
+    is_said: bool = True
+    """Whether the layout got to Kafka, as far as is known."""
     said_at: int = 0
     """When all of it was said last, ms."""
 
@@ -54,7 +59,7 @@ class Said:
     def layout(self, topic: str, layout: ScalableTopicMetadata, now: int) -> list[Record]:
         """What to say of a layout that was read at `now` (ms)."""
         known = self.topics.get(topic)
-        if known is not None and known.layout == layout:
+        if known is not None and known.is_said and known.layout == layout:
             return []
         before = self.before.get(topic)
         if before is not None and compare_lives(before, layout) > 0:
@@ -64,7 +69,9 @@ class Said:
             return [*self.gone(topic, now), *self.layout(topic, layout, now + 1)]
         if known is not None and (life < 0 or layout.epoch < known.layout.epoch):
             return []  # a server whose memory is behind
-        record = layout_record(topic, cause_of(known.layout if known else None, layout), layout, now, self.sender)
+        record = layout_record(
+            topic, cause_of(known.layout if known and known.is_said else None, layout), layout, now, self.sender
+        )
         if record is None:
             self.too_large.add(topic)
             return []
@@ -74,7 +81,7 @@ class Said:
         if known is None:
             self.topics[topic] = Topic(layout, said_at=now)
         else:
-            known.layout = layout
+            known.layout, known.is_said = layout, True
         return [record]
 
     def consumers(self, topic: str, consumers: Mapping[str, Consumers], now: int) -> list[Record]:
@@ -91,7 +98,7 @@ class Said:
             before = known.consumers.get(name)
             if before == (type, count):
                 continue
-            if before is None:
+            if before is None or before.number == UNSAID:
                 event = "snapshot"
             else:
                 event = "registered" if count > before.number else "unregistered"
@@ -124,10 +131,11 @@ class Said:
             self.again.append(record)
         elif record.key == EVERY_TOPIC:
             self.policies.clear()
-        elif record.key in self.topics and record.source == "consumer-events":
-            self.topics[record.key].consumers.clear()
-        elif record.key in self.topics:
-            del self.topics[record.key]
+        elif (known := self.topics.get(record.key)) is not None and record.source == "consumer-events":
+            # Which subscriptions there were is still known: one that goes is said to be gone.
+            known.consumers = {name: Consumers(one.type, UNSAID) for name, one in known.consumers.items()}
+        elif known is not None:
+            known.is_said = False
 
     def repeats(self, topic: str, now: int) -> Iterator[Record]:
         """All that is known of a topic, once more."""
@@ -137,7 +145,8 @@ class Said:
         if record is not None:
             yield record
         for name, (type, count) in known.consumers.items():
-            yield consumers_record(topic, name, type, "snapshot", count, now, self.sender)
+            if count != UNSAID:
+                yield consumers_record(topic, name, type, "snapshot", count, now, self.sender)
 
     def repeat_policies(self, now: int) -> Iterator[Record]:
         """The overrides of all namespaces, once more."""

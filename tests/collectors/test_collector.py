@@ -40,13 +40,13 @@ class Running:
         )
         self.said = said or Said(sender=time.time_ns() // 1_000_000)
         self.collector = PulsarCollector(settings, url, BrokerReader.over(self.transport), self.said, outlet, seed=1)
-        self.statuses = []
-        self.thread = threading.Thread(target=self.collector.run, args=(self.stop,), daemon=True)
+        self.status = self.collector.status()
+        self.thread = threading.Thread(target=self.collector.run, args=(self.stop, self._keep), daemon=True)
         self.thread.start()
 
-    @property
-    def status(self):
-        return self.collector.status()
+    def _keep(self, status):
+        self.status = status
+        return True
 
     def end(self):
         self.stop.set()
@@ -62,6 +62,11 @@ def collecting(cluster, outlet=None, token=None, max_bytes=50_000_000, said=None
         yield running
     finally:
         running.end()
+
+
+@pytest.fixture(autouse=True)
+def _status_at_once(monkeypatch):
+    monkeypatch.setattr("collectors.pulsar.collector.STATUS_SECONDS", 0.05)
 
 
 @pytest.fixture

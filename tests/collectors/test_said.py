@@ -101,7 +101,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=60)
 @given(STEPS)
 def test_a_listener_knows_what_was_read_whatever_happens_in_between(steps):
     """Also when records are lost on the way: what was lost is said again at the next reading."""
