@@ -1,4 +1,4 @@
-"""`anabranch executor status`: the brakes as they stand, as JSON and in words.
+"""`anabranch executor status`: who acts, and the brakes as they stand, as JSON and in words.
 
 Stage: between `ledger.brakes`, which reads the lake, and the command.
 """
@@ -31,7 +31,15 @@ def brake_report(lake: str, settings: ExecutorSettings, now: datetime) -> dict[s
         "lake": lake,
         "mode": settings.mode,
         "executors": [
-            {"executor": one.name, "mode": one.mode, "shards": list(one.shards), "of": one.of, "since": _iso(one.since)}
+            {
+                "executor": one.name,
+                "mode": one.mode,
+                "shards": list(one.shards),
+                "of": one.of,
+                "since": _iso(one.since),
+                "lastBeatAt": _iso(one.at),
+                "isSilent": one.at is not None and (now - one.at).total_seconds() > one.seconds,
+            }
             for one in read_members(lake)
         ],
         "stop": None if found.acts.stop is None else _act(found.acts.stop),
@@ -80,8 +88,9 @@ def printed(report: dict[str, Any]) -> str:
     lines = [
         f"mode      {report['mode']}",
         *[
-            f"{'executors' if number == 0 else '':<9} {one['executor']} in mode {one['mode']} since {one['since']}, "
-            + (f"shards {', '.join(map(str, one['shards']))} of {one['of']}" if one["shards"] else "standing by")
+            f"{'executors' if number == 0 else '':<9} {printable(one['executor'])} in mode {one['mode']}, "
+            f"{_shards(one)}, since {one['since']}, last beat {one['lastBeatAt']}"
+            + (" (silent: others take over)" if one["isSilent"] else "")
             for number, one in enumerate(report["executors"])
         ],
         *([] if report["executors"] else ["executors none"]),
@@ -113,6 +122,11 @@ def printed(report: dict[str, Any]) -> str:
     if len(waiting) > SHOWN:
         lines.append(f"  … and {len(waiting) - SHOWN} more: --output json")
     return "\n".join(lines)
+
+
+def _shards(one: dict[str, Any]) -> str:
+    held = ", ".join(map(str, one["shards"]))
+    return f"shards {held} of {one['of']}" if held else "stands by"
 
 
 def _act(act: Act) -> dict[str, Any]:

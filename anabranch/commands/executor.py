@@ -122,7 +122,7 @@ def resume(context: Context, scope: str, reason: str, by: str) -> None:
 @click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @click.pass_obj
 def status(context: Context, output: str) -> None:
-    """Show what brakes the executor, and which decisions wait for what.
+    """Show which executors act on what, what brakes them, and which decisions wait for what.
 
     Pauses, stops, approvals, counts and waiting decisions are those of the lake; mode, limits and windows those of the
     settings of this command: give it the executor's --config.

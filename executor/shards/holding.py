@@ -15,6 +15,8 @@ import queue
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timezone
 from typing import Generic, Protocol, TypeVar
 
 from deltalake.exceptions import DeltaError
@@ -80,10 +82,12 @@ class Holding(Generic[SomeWork]):
         call_seconds: float,
         begin: Callable[[int, int, Callable[[], bool]], SomeWork],
         steady: Callable[[], float] = time.monotonic,
+        wall: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
     ) -> None:
         """`begin` starts the work on a shard, with its token, and asks whether a call may be begun; `call_seconds`:
         longest time that a call takes."""
-        self._register, self._me, self._begin, self._steady = register, me, begin, steady
+        self._register, self._me, self._begin = register, me, begin
+        self._steady, self._wall = steady, wall
         self._call_seconds = call_seconds
         self._watch = Watch()
         self._works: dict[int, SomeWork] = {}
@@ -144,7 +148,7 @@ class Holding(Generic[SomeWork]):
         dead = self._watch.dead(members, now, self._steady()) - {self._me.name}
         given_back = {shard for shard in self._leaving if self._works[shard].ended}
         try:
-            changed = after_beat(members, self._me, number + 1, dead, given_back)
+            changed = after_beat(members, replace(self._me, at=self._wall()), number + 1, dead, given_back)
         except Removed:
             raise LeaseLost(
                 f"other executors have taken this one ({self._me.name}) for dead, as it was silent for "

@@ -33,6 +33,8 @@ class Member:
     beat: int = 0
     tokens: tuple[tuple[int, int], ...] = ()
     """The shards that it has, each with its token."""
+    at: datetime | None = None
+    """Of its last beat, by its own clock; for people, and compared with nothing."""
 
     @property
     def shards(self) -> tuple[int, ...]:
@@ -79,7 +81,7 @@ def after_beat(
     part = fair_part([member.name for member in alive], me.name, me.of)
     free = [shard for shard in range(me.of) if shard not in held]
     tokens += [(shard, number) for shard in free[: max(0, part - len(tokens))]]
-    mine = replace(known, beat=known.beat + 1, tokens=tuple(sorted(tokens)))
+    mine = replace(known, beat=known.beat + 1, tokens=tuple(sorted(tokens)), at=me.at)
     return tuple(mine if member.name == me.name else member for member in alive)
 
 

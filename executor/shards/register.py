@@ -17,7 +17,7 @@ FOLDER = "executors"
 _SCHEMA = pa.schema([
     ("executor", pa.string()), ("mode", pa.string()), ("shards", pa.int32()), ("seconds", pa.float64()),
     ("since", pa.timestamp("us", tz="UTC")), ("beat", pa.int64()), ("held", pa.list_(pa.int32())),
-    ("tokens", pa.list_(pa.int64())),
+    ("tokens", pa.list_(pa.int64())), ("beat_at", pa.timestamp("us", tz="UTC")),
 ])  # fmt: skip
 
 
@@ -39,6 +39,7 @@ class MemberRegister:
             {
                 "executor": one.name, "mode": one.mode, "shards": one.of, "seconds": one.seconds, "since": one.since,
                 "beat": one.beat, "held": list(one.shards), "tokens": [token for _, token in one.tokens],
+                "beat_at": one.at,
             }
             for one in members
         ])  # fmt: skip
@@ -52,6 +53,6 @@ def read_members(lake: str) -> Members:
 def _members(rows: list[dict[str, Any]]) -> Members:
     return tuple(
         Member(row["executor"], row["mode"], row["shards"], row["seconds"], row["since"], row["beat"],
-               tuple(zip(row["held"], row["tokens"], strict=True)))
+               tuple(zip(row["held"], row["tokens"], strict=True)), row["beat_at"])
         for row in sorted(rows, key=lambda row: (row["since"], row["executor"]))
     )  # fmt: skip

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 
 import pytest
 from deltalake.exceptions import DeltaError
 
+from anabranch.brake_report import brake_report, printed
 from executor.shards.holding import BEATS, Holding, StopSignal
 from executor.shards.members import Member
 from executor.shards.register import MemberRegister, read_members
 from lake.lease import LeaseLost
+from schemas.settings import load_settings
 
 SECONDS, CALL_SECONDS = 20.0, 8.0
 
@@ -180,3 +182,18 @@ def test_two_that_beat_at_once_never_have_the_same_shard(house: House):
     with pytest.raises(Exception, match=r"(?i)concurrent|conflict|transaction"):
         register.replace(tuple(replace(one, beat=99) for one in members))
     assert register.read()[0] > number
+
+
+def test_the_status_shows_who_acts_on_what_and_who_stands_by_or_is_silent(house: House):
+    house.shards = 1
+    house.start()
+    house.start()
+    now = datetime.now(timezone.utc)
+    first, second = brake_report(house.lake, load_settings(environment={}).executor, now)["executors"]
+    assert (first["executor"], first["shards"], first["of"], first["isSilent"]) == ("m1", [0], 1, False)
+    assert (second["executor"], second["shards"]) == ("m2", [])
+    later = now + timedelta(seconds=2 * SECONDS)
+    lines = printed(brake_report(house.lake, load_settings(environment={}).executor, later)).splitlines()
+    assert "executors m1 in mode act, shards 0 of 1, since 2026-11-20T12:00:01Z, last beat " in lines[1]
+    assert lines[2].endswith("(silent: others take over)")
+    assert "m2 in mode act, stands by, " in lines[2]
