@@ -126,12 +126,12 @@ class ShardWork:
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended. Raises what it has failed with."""
+        """Whether it has ended, with no call out. Raises what it has failed with."""
         if self._thread.is_alive():
             return False
         if self._failure is not None:
             raise self._failure
-        return True
+        return not any(executor.has_calls_out for executor in self.executors)
 
     def _run(self) -> None:
         try:

@@ -101,6 +101,13 @@ class Executor:
         """Open decisions."""
         return sum(len(works) for works in self._subjects.values())
 
+    @property
+    def has_calls_out(self) -> bool:
+        """Whether a try has not come back yet, after `run` has ended without waiting for it any longer."""
+        for _ in self._workers.results(0):
+            continue
+        return self._workers.busy
+
     def run(self, ready: Callable[[], None] = lambda: None) -> None:
         """Work until `stop`; `ready` is called when the record has been read. Raises `LeaseLost` when overtaken.
 

@@ -21,7 +21,7 @@ from typing import Generic, Protocol, TypeVar
 
 from deltalake.exceptions import DeltaError
 
-from executor.shards.members import Member, Members, Removed, Watch, after_beat, excess
+from executor.shards.members import Member, Members, Removed, Unlike, Watch, after_beat, excess
 from executor.shards.register import MemberRegister
 from lake.lease import LeaseLost
 from lake.register import Raced
@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 BEATS = 6
 """A member beats so many times in the time that it promised, and looks at the others five times as often."""
 MAX_LOOK_SECONDS = 1.0
+LEAVE_SECONDS = 10.0
+"""At a clean stop, longest wait for the work to end."""
 START_LOOK_SECONDS = 0.02
 """Between two looks until the work has begun."""
 
@@ -47,7 +49,7 @@ class Work(Protocol):
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended. Raises what it has failed with."""
+        """Whether it has ended, with no call out. Raises what it has failed with."""
 
 
 SomeWork = TypeVar("SomeWork", bound=Work)
@@ -94,6 +96,7 @@ class Holding(Generic[SomeWork]):
         self._leaving: set[int] = set()
         self._holds_until = float("-inf")
         self._beat_at = float("-inf")
+        self._waits = False
 
     @property
     def works(self) -> list[SomeWork]:
@@ -113,9 +116,8 @@ class Holding(Generic[SomeWork]):
         step = min(MAX_LOOK_SECONDS, self._me.seconds / (5 * BEATS))
         is_ready = False
         try:
-            while not self._is_member() and not stop.wait(0):
-                with suppress(Raced):
-                    self._look_and_beat()
+            while not self._is_member() and not stop.wait(START_LOOK_SECONDS):
+                self._join()
             while not stop.wait(step if is_ready else min(step, START_LOOK_SECONDS)):
                 if not is_ready and self._all_begun():
                     ready({shard: work.open_decisions or 0 for shard, work in sorted(self._works.items())})
@@ -123,6 +125,19 @@ class Holding(Generic[SomeWork]):
                 self.beat()
         finally:
             self._leave()
+
+    def _join(self) -> None:
+        """The first beat, unless executors with other settings are there. Raises `Unlike` once one of those beats."""
+        try:
+            self._look_and_beat()
+        except Raced:
+            return
+        except Unlike as unlike:
+            if unlike.other in self._watch.heard:
+                raise
+            if not self._waits:
+                log.warning("waiting up to %g s for a sign of life: %s", self._me.seconds, unlike)
+                self._waits = True
 
     def _is_member(self) -> bool:
         return self._me.beat > 0
@@ -183,10 +198,13 @@ class Holding(Generic[SomeWork]):
         """Stops the work and gives everything back, so that others need not wait; never raises: else it runs out."""
         for work in self._works.values():
             work.stop()
+        end = time.monotonic() + LEAVE_SECONDS
         try:
             while not all(work.ended for work in self._works.values()):
+                if time.monotonic() > end:
+                    raise TimeoutError("a call is still out")
                 time.sleep(0.02)
-        except BaseException as error:
+        except Exception as error:
             log.warning("the shards are not given back, so their lease runs out: %s", error)
             return
         for _ in range(20):

@@ -47,7 +47,14 @@ Members = tuple[Member, ...]
 
 
 class Unlike(Exception):
-    """Executors with other settings are at work; the message says which and what to do."""
+    """An executor with other settings is at work; the message says which and what to do."""
+
+    def __init__(self, other: Member, me: Member) -> None:
+        super().__init__(
+            f"the executor {other.name} is at work on this lake with {other.of} shards in mode {other.mode}, "
+            f"this one has {me.of} in mode {me.mode}: give all the same [executor] shards and mode, or stop it"
+        )
+        self.other = other.name
 
 
 class Removed(Exception):
@@ -69,10 +76,7 @@ def after_beat(
             raise Removed
         for other in alive:
             if (other.of, other.mode) != (me.of, me.mode):
-                raise Unlike(
-                    f"the executor {other.name} is at work on this lake with {other.of} shards in mode {other.mode}, "
-                    f"this one has {me.of} in mode {me.mode}: give all the same [executor] shards and mode, or stop it"
-                )
+                raise Unlike(other, me)
         known = me
         alive.append(me)
     tokens = [(shard, token) for shard, token in known.tokens if shard not in given_back]
@@ -102,6 +106,8 @@ class Watch:
     """When others were last seen to beat, by the steady clock of who watches."""
 
     seen: dict[str, tuple[int, float]] = field(default_factory=dict)
+    heard: set[str] = field(default_factory=set)
+    """Who has beaten since the first look."""
 
     def dead(self, members: Members, before: float, after: float) -> frozenset[str]:
         """Who has not beaten for as long as it promised.
@@ -110,6 +116,8 @@ class Watch:
         """
         found = set()
         for member in members:
+            if member.name in self.seen and self.seen[member.name][0] != member.beat:
+                self.heard.add(member.name)
             beat, at = self.seen.get(member.name, (-1, after))
             if beat != member.beat:
                 self.seen[member.name] = (member.beat, after)

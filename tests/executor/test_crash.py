@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from executor.kernel import loop
 from schemas.messages import OutcomeEvent
 from tests.executor.conftest import House
 from tests.executor.crashing_executor import POINTS
+from tests.executor.gate import HANGS_AFTER
 from tests.waiting import wait_until
 
 
@@ -91,3 +93,17 @@ def test_a_call_that_is_out_when_the_stop_comes_is_finished_and_recorded(house: 
         wait_until(executor._stopping.is_set)
     assert [row["status"] for row in house.outcomes(split)] == ["intent", "applied"]
     assert [event.status for event in house.published.events] == ["applied"]
+
+
+def test_a_call_that_a_stop_did_not_wait_for_is_known_to_be_out_until_it_comes_back(
+    house: House, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(loop, "STOP_SECONDS", 0.0)
+    split = house.decide(house.create("orders"), 0)
+    house.gate.on("POST", HANGS_AFTER)
+    with house.running() as executor:
+        house.commit(split)
+        wait_until(lambda: house.gate.count("POST"))
+        executor.stop()
+        assert executor.has_calls_out
+    wait_until(lambda: not executor.has_calls_out)

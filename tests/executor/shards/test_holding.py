@@ -11,7 +11,7 @@ from deltalake.exceptions import DeltaError
 
 from anabranch.brake_report import brake_report, printed
 from executor.shards.holding import BEATS, Holding, StopSignal
-from executor.shards.members import Member
+from executor.shards.members import Member, Unlike
 from executor.shards.register import MemberRegister, read_members
 from lake.lease import LeaseLost
 from schemas.settings import load_settings
@@ -58,6 +58,13 @@ class House:
         self.lake, self.shards, self.now, self.count = lake, shards, 0.0, 0
 
     def start(self) -> Process:
+        """An executor that has beaten for the first time."""
+        process = self.make()
+        process.holding._join()
+        return process
+
+    def make(self) -> Process:
+        """An executor that was not there yet."""
         self.count += 1
         since = datetime(2026, 11, 20, 12, 0, self.count, tzinfo=timezone.utc)
         me = Member(f"m{self.count}", "act", self.shards, SECONDS, since)
@@ -68,9 +75,7 @@ class House:
             return works[shard][-1]
 
         register = MemberRegister(self.lake)
-        process = Process(Holding(register, me, CALL_SECONDS, begin, steady=lambda: self.now), works)
-        process.beat()
-        return process
+        return Process(Holding(register, me, CALL_SECONDS, begin, steady=lambda: self.now), works)
 
 
 @pytest.fixture
@@ -197,3 +202,19 @@ def test_the_status_shows_who_acts_on_what_and_who_stands_by_or_is_silent(house:
     assert "executors m1 in mode act, shards 0 of 1, since 2026-11-20T12:00:01Z, last beat " in lines[1]
     assert lines[2].endswith("(silent: others take over)")
     assert "m2 in mode act, stands by, " in lines[2]
+
+
+@pytest.mark.parametrize("is_alive", [True, False])
+def test_an_executor_with_other_shards_waits_for_a_sign_of_life_and_begins_when_there_is_none(house: House, is_alive):
+    first = house.start()
+    house.shards = 2
+    other = house.make()
+    other.holding._join()
+    house.now = SECONDS
+    if is_alive:
+        first.beat()
+        with pytest.raises(Unlike, match="the executor m1 is at work on this lake with 4 shards in mode act"):
+            other.holding._join()
+    else:
+        other.holding._join()
+        assert other.at_work() == [0, 1]
