@@ -170,3 +170,10 @@ def test_a_cluster_policy_that_is_not_there_is_named_with_its_key(tmp_path):
     settings = load(tmp_path, '[policy]\ncluster = "nowhere.toml"\n')
     with pytest.raises(SettingsError, match=r"nowhere\.toml, \[policy\] cluster"):
         settings.cluster_policy_text()
+
+
+def test_the_example_of_the_page_on_brakes_is_valid(tmp_path):
+    page = (HOME / "docs" / "operations.md").read_text()
+    example = page.partition("## Brakes")[2].partition("```toml\n")[2].partition("```")[0]
+    settings = load(tmp_path, example).executor
+    assert (settings.mode, settings.brakes.actions_per_minute, len(settings.brakes.windows)) == ("approve", 30, 2)
