@@ -180,10 +180,13 @@ class Brakes(Generic[Work]):
     def _look_again(self, brake: Brake) -> Iterator[tuple[Work, Rejected | None]]:
         self._look_at[brake] = math.inf
         for waiting in list(self._waiting[brake].values()):
-            if brake == "rate" and not self._fleet.is_free(self._steady()):
-                self._look_at[brake] = self._fleet.free_at(self._steady())
+            full = self._full(waiting.candidate.namespace) if brake == "rate" else None
+            if full is None:
+                yield from self._look(waiting, brake)
+                continue
+            self._look_at[brake] = min(self._look_at[brake], full.free_at(self._steady()))
+            if full is self._fleet:
                 return
-            yield from self._look(waiting, brake)
 
     def _look(self, waiting: _Waiting[Work], before: Brake | None) -> Iterator[tuple[Work, Rejected | None]]:
         candidate = waiting.candidate
@@ -201,19 +204,23 @@ class Brakes(Generic[Work]):
             self._look_at[found.brake] = min(self._look_at[found.brake], self._steady() + left)
 
     def _rate(self, candidate: Candidate) -> Held | None:
-        now = self._steady()
-        for places, whose, key in (
-            (self._fleet, "fleet", "actions_per_minute"),
-            (self._places(candidate.namespace), f"namespace {candidate.namespace}", "actions_per_minute_per_namespace"),
-        ):
-            if not places.is_free(now):
-                until = self._wall() + timedelta(seconds=places.free_at(now) - now)
-                why = f"the {whose} has had {places.limit} actions in 60 s, [executor.brakes] {key}"
-                return Held("rate", why, until)
+        full = self._full(candidate.namespace)
+        if full is not None:
+            now = self._steady()
+            whose, key = "fleet", "actions_per_minute"
+            if full is not self._fleet:
+                whose, key = f"namespace {candidate.namespace}", "actions_per_minute_per_namespace"
+            why = f"the {whose} has had {full.limit} actions in 60 s, [executor.brakes] {key}"
+            return Held("rate", why, self._wall() + timedelta(seconds=full.free_at(now) - now))
         self._fleet.grant(candidate.decision_id)
         self._places(candidate.namespace).grant(candidate.decision_id)
         self._granted[candidate.decision_id] = candidate.namespace
         return None
+
+    def _full(self, namespace: str | None) -> Places | None:
+        """The places, of the fleet or of a namespace, of which none is free; None: both have one."""
+        now = self._steady()
+        return next((places for places in (self._fleet, self._places(namespace)) if not places.is_free(now)), None)
 
     def _places(self, namespace: str | None) -> Places:
         """Those of a namespace; what is in none is limited by the fleet's alone."""
