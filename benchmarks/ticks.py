@@ -2,8 +2,9 @@
 
 Run as `python -m benchmarks.ticks [--quick]`: prints a table and writes benchmarks/ticks.json. A job has 16 buckets, so
 6,250 topics a bucket are a fleet of 100,000, and 62,500 one of a million. Each number of topics has a process of its
-own, and another one for what comes after a restart: its memory is that of the state, decoded and evaluated. Seconds are
-those of the processor; a tick includes its output as bytes.
+own, and another one for what comes after a restart, a worker with eight such buckets: its memory is that of the state,
+decoded and evaluated. Seconds are those of the processor for one bucket; a tick includes its output as bytes. Unpacking
+includes that the columns of the fleet are laid out.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from schemas.messages import LayoutEvent
 
 SIZES = (1_000, 6_250, 62_500)
 SEGMENTS = 10
+BUCKETS_A_WORKER = 8
 NOW = 1_763_660_000_000
 MINUTE = 60_000
 STEPS = ("layouts", "first tick", "every hold", "steady tick", "unpacking", "tick after")
@@ -87,17 +89,20 @@ def measure(topics: int) -> dict[str, Any]:
 
 
 def measure_after(file: Path) -> dict[str, Any]:
-    """A worker that takes over the stored bucket in a file."""
-    with file.open("rb") as opened:
-        bucket = _Bucket(pickle.load(opened))
-    stored = sum(len(part.base) + sum(map(len, part.log)) for part in bucket.packed.parts.values())
-    before = _resident()
-    seconds = {
-        "unpacking": bucket.batch(NOW + 3 * MINUTE, []),
-        "tick after": bucket.tick(NOW + 3 * MINUTE + 1),
-    }
-    gc.collect()
-    return {"seconds": seconds, "memory": _resident() - before, "stored": stored}
+    """A worker that takes over the stored bucket in a file, and as many more like it as a state partition has."""
+    before, taken = _resident(), []
+    for _ in range(BUCKETS_A_WORKER):
+        with file.open("rb") as opened:
+            bucket = _Bucket(pickle.load(opened))
+        stored = sum(len(part.base) + sum(map(len, part.log)) for part in bucket.packed.parts.values())
+        unpacking = bucket.batch(NOW + 3 * MINUTE, [])
+        bucket.packed = Packed(bucket.packed.fingerprint)
+        taken.append((bucket, unpacking, bucket.tick(NOW + 3 * MINUTE + 1)))
+        bucket.packed = Packed(bucket.packed.fingerprint)
+        gc.collect()
+        gc.freeze()
+    seconds = {"unpacking": min(one[1] for one in taken), "tick after": min(one[2] for one in taken)}
+    return {"seconds": seconds, "memory": (_resident() - before) / len(taken), "stored": stored}
 
 
 class _Bucket:
