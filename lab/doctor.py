@@ -285,14 +285,14 @@ def _collector(settings: Settings) -> Iterator[Finding]:
         f"{status.topics} topics of {status.url}; loads up to {late:.1f} s late, counts of consumers "
         f"{status.consumers_age_seconds:.1f} s",
     )  # fmt: skip
+    silent = [one for one in status.brokers if not one.answers]
     unseen = status.segments_known - status.segments_seen
     shown = ", ".join(status.unseen[:3])
     yield Finding(
-        "collector's coverage", not unseen,
+        "collector's coverage", not (unseen and silent),
         f"{status.segments_seen:,} of {status.segments_known:,} segments"
         + (f"; no broker that answers serves {shown}" + (" and others" if unseen > 3 else "") if unseen else ""),
-        "what nobody uses is served by no broker; else see what brokers do not answer",
+        "see why brokers do not answer: those segments are unknown, and neither split nor merged",
     )  # fmt: skip
-    silent = [one for one in status.brokers if not one.answers]
     troubles = [*(f"{one.broker}: {one.trouble or 'no answer yet'}" for one in silent), *status.troubles]
     yield Finding("collector's view", not troubles, "; ".join(troubles[:3]) or "all that it asks for", "docs/pulsar.md")

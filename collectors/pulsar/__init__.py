@@ -7,6 +7,9 @@ Stage: under `anabranch collect pulsar`. Each module may import only those above
 - `sweep`         which topic is looked at next, and how many calls a broker may get; pure
 - `topic_stats`   the consumers that the cluster counts of a topic; pure
 - `reader`        the calls
+- `brokers`       the brokers as they are known, and which one is asked about a topic
+- `calls`         calls under way, in worker threads
+- `coverage`      what is seen of the cluster, and what is not
 - `collector`     the loop: what is due is asked, what has changed is said
 - `process`       its parts, assembled from the settings, and the signals that stop it
 """

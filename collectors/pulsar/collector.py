@@ -10,28 +10,27 @@ from __future__ import annotations
 
 import heapq
 import logging
-import queue
 import re
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from random import Random
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from admin.answers import Answered, Lost, Misdirected, NotConnected, Refused, Reply, ServerFault
 from collectors.announcements import Record, load_records
 from collectors.pulsar.broker_stats import BrokerLoad
 from collectors.pulsar.brokers import Broker, Brokers
+from collectors.pulsar.calls import Answer, Call, Calls, Kind
+from collectors.pulsar.coverage import broker_status, oldest, seen_segments
 from collectors.pulsar.reader import BrokerReader
 from collectors.pulsar.refresh import Refresh
 from collectors.pulsar.sweep import Budget, Sweep
 from collectors.pulsar.topic_stats import TopicStats
 from collectors.said import Said
-from collectors.status import BrokerStatus, CollectorStatus
+from collectors.status import CollectorStatus
 from schemas.base import TOPIC_PATTERN
 from schemas.collect_settings import CollectSettings
 from schemas.ids import topic_parts
@@ -48,8 +47,6 @@ MAX_TROUBLES = 20
 _IDLE_SECONDS = 0.05
 _TOPIC = re.compile(TOPIC_PATTERN)
 _JITTER = 0.1
-
-Kind = Literal["brokers", "settings", "tenants", "namespaces", "topics", "policy", "load", "layout", "stats"]
 
 
 class Outlet(Protocol):
@@ -75,21 +72,6 @@ class Outlet(Protocol):
         """Takes in confirmations."""
 
 
-class _Call(NamedTuple):
-    kind: Kind
-    key: str
-    broker: str
-
-
-@dataclass
-class _Answer:
-    call: _Call
-    reply: Reply[Any]
-    asked_at: float
-    answered_at: float
-    asked_ms: int
-
-
 class PulsarCollector:
     """Collects one cluster, whose address `base` leads to."""
 
@@ -108,9 +90,7 @@ class PulsarCollector:
         self._brokers = Brokers()
         self._shared_by: tuple[str, ...] = ()
         """The brokers among which the topics are shared."""
-        self._pool = ThreadPoolExecutor(settings.calls_in_flight, thread_name_prefix="call")
-        self._answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
-        self._in_flight: set[_Call] = set()
+        self._calls = Calls(settings.calls_in_flight)
         self._due: list[tuple[float, int, Kind, str]] = []
         self._scheduled: set[tuple[Kind, str]] = set()
         self._number = 0
@@ -124,10 +104,7 @@ class PulsarCollector:
         self._repeating: deque[str] = deque()
         self._repeat_at = self._repeat_policies_at = 0.0
         self._troubles: dict[tuple[str, str], str] = {}
-        self._samples = self._calls = self._failed = 0
-        self._unseen: list[str] = []
-        self._seen = self._known = 0
-        self._has_refresh_seconds: set[str] = set()
+        self._samples = self._failed = 0
         self._plan("brokers", "", 0)
         if settings.namespaces:
             for namespace in settings.namespaces:
@@ -143,7 +120,8 @@ class PulsarCollector:
             self._dispatch(now)
             self._say_again(now)
             self._outlet.poll()
-            self._absorb(_IDLE_SECONDS)
+            for answer in self._calls.answers(_IDLE_SECONDS):
+                self._take(answer)
             if now >= status_at:
                 status_at = now + STATUS_SECONDS
                 if not each(self.status()):
@@ -151,13 +129,13 @@ class PulsarCollector:
 
     def close(self) -> None:
         """Waits for no call; the way to the cluster is to be closed as well."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._calls.close()
 
     @property
     def has_seen_all(self) -> bool:
         """Whether everything was asked for once, and an answer or a fault has come."""
         started = not self._settings.namespaces and not self._of_tenant
-        if self._in_flight or started or not self._brokers.known:
+        if self._calls or started or not self._brokers.known:
             return False
         if any(at == float("-inf") for at in (b.read_at for b in self._brokers.known.values() if not b.trouble)):
             return False
@@ -182,12 +160,12 @@ class PulsarCollector:
 
     def _dispatch(self, now: float) -> None:
         for broker in self._brokers.known.values():
-            call = _Call("load", broker.name, broker.name)
+            call = Call("load", broker.name, broker.name)
             is_due = now >= max(broker.refresh.due_at(), broker.silent_until)
-            if is_due and call not in self._in_flight and len(self._in_flight) < self._settings.calls_in_flight:
+            if is_due and call not in self._calls and self._calls.has_room:
                 broker.budget.spend(now)
                 self._ask(call, broker.reader.load)
-        while self._due and self._due[0][0] <= now and len(self._in_flight) < self._settings.calls_in_flight:
+        while self._due and self._due[0][0] <= now and self._calls.has_room:
             _, _, kind, key = heapq.heappop(self._due)
             self._scheduled.discard((kind, key))
             self._ask_planned(kind, key, now)
@@ -200,7 +178,7 @@ class PulsarCollector:
             broker = self._any_broker(now) if ("brokers", "") in self._troubles else None
             reader = broker.reader if broker else self._base
             self._ask(
-                _Call(kind, key, broker.name if broker else ""),
+                Call(kind, key, broker.name if broker else ""),
                 partial(reader.brokers, self._settings.cluster, frozenset(self._brokers.known)),
             )
             return
@@ -218,7 +196,7 @@ class PulsarCollector:
             "topics": lambda: reader.topics.list_topics(key),
             "policy": lambda: reader.policy(key),
         }
-        self._ask(_Call(kind, key, broker.name), calls[kind])
+        self._ask(Call(kind, key, broker.name), calls[kind])
 
     def _any_broker(self, now: float) -> Broker | None:
         """The broker with the most calls left, of those that answer."""
@@ -231,7 +209,7 @@ class PulsarCollector:
         while (
             now >= broker.silent_until
             and broker.in_flight < most
-            and len(self._in_flight) < self._settings.calls_in_flight
+            and self._calls.has_room
             and self._outlet.has_room
             and broker.budget.has_room(now)
         ):
@@ -239,43 +217,17 @@ class PulsarCollector:
             if topic is None:
                 return
             ask: Callable[[str], Reply[Any]] = broker.reader.layout if kind == "layout" else broker.reader.stats
-            self._ask(_Call(kind, topic, broker.name), partial(ask, topic))
+            self._ask(Call(kind, topic, broker.name), partial(ask, topic))
             broker.budget.take(now)
 
-    def _ask(self, call: _Call, function: Callable[[], Reply[Any]]) -> None:
-        if call in self._in_flight:
-            return
-        self._in_flight.add(call)
-        self._calls += 1
-        if call.broker in self._brokers.known:
+    def _ask(self, call: Call, function: Callable[[], Reply[Any]]) -> None:
+        if self._calls.make(call, function) and call.broker in self._brokers.known:
             self._brokers.known[call.broker].in_flight += 1
-
-        def work() -> None:
-            asked_at, asked_ms = time.monotonic(), time.time_ns() // 1_000_000
-            try:
-                reply = function()
-            except Exception as error:  # a fault of ours must not end the loop
-                log.exception("asking for %s %s", call.kind, call.key)
-                reply = Lost(f"{call.kind} {call.key}", f"{type(error).__name__}: {error}", False)
-            self._answers.put(_Answer(call, reply, asked_at, time.monotonic(), asked_ms))
-
-        self._pool.submit(work)
 
     # What has come back
 
-    def _absorb(self, seconds: float) -> None:
-        """Takes in the answers that have come; waits for the first at most so long."""
-        try:
-            answer = self._answers.get(timeout=seconds)
-            while True:
-                self._take(answer)
-                answer = self._answers.get_nowait()
-        except queue.Empty:
-            return
-
-    def _take(self, answer: _Answer) -> None:
+    def _take(self, answer: Answer) -> None:
         call, reply, now = answer.call, answer.reply, answer.answered_at
-        self._in_flight.discard(call)
         broker = self._brokers.known.get(call.broker)
         if broker is not None:
             broker.in_flight -= 1
@@ -285,7 +237,7 @@ class PulsarCollector:
                 broker.answered()
         answered = isinstance(reply, Answered)
         self._failed += not answered
-        take: dict[Kind, Callable[[_Answer], None]] = {
+        take: dict[Kind, Callable[[Answer], None]] = {
             "brokers": self._take_brokers, "settings": self._take_settings, "tenants": self._take_tenants,
             "namespaces": self._take_namespaces, "topics": self._take_topics, "policy": self._take_policy,
             "load": self._take_load, "layout": self._take_layout, "stats": self._take_stats,
@@ -295,7 +247,7 @@ class PulsarCollector:
             self._note((call.kind, call.key), None if answered else f"{call.kind} {call.key}".rstrip() + f": {reply}")
         self._share()
 
-    def _take_brokers(self, answer: _Answer) -> None:
+    def _take_brokers(self, answer: Answer) -> None:
         self._plan("brokers", "", self._settings.brokers_seconds)
         if not isinstance(answer.reply, Answered):
             return
@@ -324,7 +276,7 @@ class PulsarCollector:
         if not chosen.load_seconds:
             self._plan("settings", name, 0)
 
-    def _take_settings(self, answer: _Answer) -> None:
+    def _take_settings(self, answer: Answer) -> None:
         broker = self._brokers.known.get(answer.call.key)
         if broker is None:
             return
@@ -332,7 +284,7 @@ class PulsarCollector:
             broker.refresh.period = answer.reply.value
         self._plan("settings", answer.call.key, 600 if isinstance(answer.reply, Answered) else 60)
 
-    def _take_tenants(self, answer: _Answer) -> None:
+    def _take_tenants(self, answer: Answer) -> None:
         self._plan("tenants", "", self._settings.namespaces_seconds)
         if not isinstance(answer.reply, Answered):
             return
@@ -343,7 +295,7 @@ class PulsarCollector:
             for namespace in self._of_tenant.pop(tenant):
                 self._remove_namespace(namespace)
 
-    def _take_namespaces(self, answer: _Answer) -> None:
+    def _take_namespaces(self, answer: Answer) -> None:
         # Planned again by the tenants.
         tenant = answer.call.key
         if not isinstance(answer.reply, Answered) or tenant not in self._of_tenant:
@@ -367,7 +319,7 @@ class PulsarCollector:
         for topic in self._listed.pop(namespace, ()):
             self._look_at_layout(topic)
 
-    def _take_topics(self, answer: _Answer) -> None:
+    def _take_topics(self, answer: Answer) -> None:
         namespace = answer.call.key
         if namespace not in self._namespaces:
             return
@@ -392,7 +344,7 @@ class PulsarCollector:
         if broker is not None:
             broker.layouts.hurry(topic)
 
-    def _take_policy(self, answer: _Answer) -> None:
+    def _take_policy(self, answer: Answer) -> None:
         namespace, reply = answer.call.key, answer.reply
         if namespace not in self._namespaces:
             return
@@ -401,7 +353,7 @@ class PulsarCollector:
             policy: AutoScalePolicyOverride | None = reply.value
             self._announce(self._said.policy(namespace, policy, answer.asked_ms))
 
-    def _take_load(self, answer: _Answer) -> None:
+    def _take_load(self, answer: Answer) -> None:
         broker, reply = self._brokers.known.get(answer.call.key), answer.reply
         if broker is None:
             return
@@ -442,7 +394,7 @@ class PulsarCollector:
             if topic in known and segment >= known[topic].layout.next_segment_id:
                 self._look_at_layout(topic)
 
-    def _take_layout(self, answer: _Answer) -> None:
+    def _take_layout(self, answer: Answer) -> None:
         topic, reply = answer.call.key, answer.reply
         if isinstance(reply, Refused) and reply.status == 404 and reply.from_interface:
             self._take_missing(topic, answer)
@@ -464,7 +416,7 @@ class PulsarCollector:
             if is_new:
                 self._repeating.append(topic)
 
-    def _take_missing(self, topic: str, answer: _Answer) -> None:
+    def _take_missing(self, topic: str, answer: Answer) -> None:
         """A topic that is not there: asked again before it is believed, for a server's memory may be behind."""
         since = self._missing.setdefault(topic, answer.asked_at)
         if answer.asked_at - since < CONFIRM_SECONDS:
@@ -480,7 +432,7 @@ class PulsarCollector:
         for topics in self._listed.values():
             topics.discard(topic)
 
-    def _take_stats(self, answer: _Answer) -> None:
+    def _take_stats(self, answer: Answer) -> None:
         topic, reply = answer.call.key, answer.reply
         known = self._said.topics.get(topic)
         if not isinstance(reply, Answered):
@@ -558,60 +510,29 @@ class PulsarCollector:
             log.warning("%s", trouble)
 
     def status(self) -> CollectorStatus:
-        """How it goes, now."""
-        now = time.monotonic()
-        brokers, longest = list(self._brokers.known.values()), self._settings.request_timeout_seconds
-        lately = {
-            (load.topic, load.segment)
-            for one in brokers
-            if one.load is not None and now - one.read_at < 2 * one.refresh.period + longest
-            for load in one.load.loads
-        }
-        unseen: list[str] = []
-        seen = total = 0
-        for topic, known in self._said.topics.items():
-            for id, segment in known.layout.segments.items():
-                if segment.state == "ACTIVE":
-                    total += 1
-                    if (topic, id) in lately:
-                        seen += 1
-                    elif len(unseen) < MAX_TROUBLES:
-                        unseen.append(f"{topic}/{id}")
+        """How it goes, now; only for the thread that runs it."""
         troubles = [*([self._outlet.trouble] if self._outlet.trouble else []), *self._troubles.values()]
+        seen = seen_segments(self.brokers, self._said.topics, self._settings.request_timeout_seconds, time.monotonic())
         return CollectorStatus(
             url=self._url,
             at=time.time_ns() // 1_000_000,
             stale_after_seconds=10 * STATUS_SECONDS,
-            brokers=[_broker_status(one, now) for one in sorted(brokers, key=lambda one: one.name)],
+            brokers=[broker_status(one, time.monotonic()) for one in sorted(self.brokers, key=lambda one: one.name)],
             topics=len(self._said.topics),
             topics_listed=len(set().union(*self._listed.values())),
-            segments_known=total,
-            segments_seen=seen,
-            unseen=unseen,
-            consumers_age_seconds=max((one.consumers.oldest_seconds(now) for one in brokers), default=0.0),
-            layouts_age_seconds=max((one.layouts.oldest_seconds(now) for one in brokers), default=0.0),
+            segments_known=seen.known,
+            segments_seen=seen.seen,
+            unseen=seen.unseen,
+            consumers_age_seconds=oldest(one.consumers for one in self.brokers),
+            layouts_age_seconds=oldest(one.layouts for one in self.brokers),
             samples=self._samples,
             events=self._outlet.sent,
             waiting=self._outlet.waiting + self._outlet.samples_waiting,
             lost=self._outlet.lost,
-            calls=self._calls,
+            calls=self._calls.made,
             failed_calls=self._failed,
             troubles=troubles[:MAX_TROUBLES],
         )
-
-
-def _broker_status(broker: Broker, now: float) -> BrokerStatus:
-    load = broker.load
-    return BrokerStatus(
-        broker=broker.name,
-        answers=broker.trouble is None and load is not None,
-        trouble=broker.trouble,
-        segments=len(load.loads) if load else 0,
-        refused=load.refused if load else 0,
-        refresh_seconds=broker.refresh.period,
-        load_age_seconds=now - broker.read_at if load else None,
-        lag_seconds=broker.lag,
-    )
 
 
 def _is_topic(name: str, namespace: str) -> bool:

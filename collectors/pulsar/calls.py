@@ -1,0 +1,96 @@
+"""Calls under way: made by worker threads, their answers handed to the one thread that owns the collector's state.
+
+Stage: under `collector`. No call is made twice at a time, and none raises.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from admin.answers import Lost, Reply
+
+log = logging.getLogger(__name__)
+
+Kind = Literal["brokers", "settings", "tenants", "namespaces", "topics", "policy", "load", "layout", "stats"]
+
+
+class Call(NamedTuple):
+    """One call: what is asked about what, and of which broker (empty: of the configured address)."""
+
+    kind: Kind
+    key: str
+    broker: str
+
+
+@dataclass
+class Answer:
+    """What has come back."""
+
+    call: Call
+    reply: Reply[Any]
+    asked_at: float
+    """On the clock `time.monotonic`, as `answered_at`."""
+    answered_at: float
+    asked_ms: int
+    """Since 1970."""
+
+
+class Calls:
+    """At most `most` calls at a time. One thread uses it."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._pool = ThreadPoolExecutor(most, thread_name_prefix="call")
+        self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        self._in_flight: set[Call] = set()
+        self.made = 0
+
+    def __len__(self) -> int:
+        return len(self._in_flight)
+
+    def __contains__(self, call: Call) -> bool:
+        return call in self._in_flight
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more may be made."""
+        return len(self._in_flight) < self._most
+
+    def make(self, call: Call, function: Callable[[], Reply[Any]]) -> bool:
+        """Makes a call by `function`; False: the same one is under way."""
+        if call in self._in_flight:
+            return False
+        self._in_flight.add(call)
+        self.made += 1
+        self._pool.submit(self._work, call, function)
+        return True
+
+    def answers(self, seconds: float) -> Iterator[Answer]:
+        """The answers that have come; waits for the first at most so long."""
+        try:
+            answer = self._answers.get(timeout=seconds)
+            while True:
+                self._in_flight.discard(answer.call)
+                yield answer
+                answer = self._answers.get_nowait()
+        except queue.Empty:
+            return
+
+    def close(self) -> None:
+        """Makes no more; those under way end with the connections."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _work(self, call: Call, function: Callable[[], Reply[Any]]) -> None:
+        asked_at, asked_ms = time.monotonic(), time.time_ns() // 1_000_000
+        try:
+            reply = function()
+        except Exception as error:  # a fault of ours must not end the loop
+            log.exception("asking for %s %s", call.kind, call.key)
+            reply = Lost(f"{call.kind} {call.key}", f"{type(error).__name__}: {error}", False)
+        self._answers.put(Answer(call, reply, asked_at, time.monotonic(), asked_ms))

@@ -1,0 +1,80 @@
+"""How a collector is doing is said in words, by the doctor and to Prometheus, and the page lists every metric."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from prometheus_client import generate_latest
+
+from collectors.metrics import METRICS, CollectorMeter
+from collectors.status import STATUS_FILE, BrokerStatus, CollectorStatus, describe, read_status, write_status
+from lab.doctor import examine
+from tests.lab.settings import home_with
+
+HOME = Path(__file__).resolve().parents[2]
+
+
+def status(**other):
+    well = BrokerStatus(
+        broker="b1:8080", answers=True, segments=3, refresh_seconds=60, load_age_seconds=4, lag_seconds=1.2
+    )
+    silent = BrokerStatus(broker="b2:8080", answers=False, trouble="no connection", refresh_seconds=60)
+    given = {
+        "url": "http://b1:8080", "at": time.time_ns() // 1_000_000, "stale_after_seconds": 20.0,
+        "brokers": [well, silent], "topics": 2, "topics_listed": 2, "segments_known": 4, "segments_seen": 3,
+        "unseen": ["topic://a/b/c/7"], "consumers_age_seconds": 1.5, "layouts_age_seconds": 9.0, "samples": 30,
+        "events": 5, "waiting": 0, "lost": 0, "calls": 40, "failed_calls": 3, "troubles": ["the load is not known"],
+    }  # fmt: skip
+    return CollectorStatus(**{**given, **other})
+
+
+def test_a_status_names_what_is_not_seen_and_which_broker_is_silent():
+    said = describe(status())
+    assert "3 of 4 segments seen (75%)" in said
+    assert "broker b2:8080: no connection" in said
+    assert "topic://a/b/c/7" in said
+    assert not status().is_complete
+
+
+def test_a_status_survives_its_file_and_half_a_file_is_none(tmp_path):
+    file = tmp_path / "new" / STATUS_FILE
+    found = status()
+    write_status(file, found)
+    assert read_status(file) == found
+    file.write_bytes(file.read_bytes()[:50])
+    assert read_status(file) is None
+
+
+def test_prometheus_gets_every_metric_of_the_page():
+    meter = CollectorMeter()
+    meter.observe(status())
+    text = generate_latest(meter.registry).decode()
+    assert "anabranch_collect_segments_seen 3.0" in text
+    assert 'anabranch_collect_broker_up{broker="b2:8080"} 0.0' in text
+    page = (HOME / "docs/pulsar.md").read_text()
+    assert [metric.name for metric in METRICS if f"| `{metric.name}` |" not in page or metric.name not in text] == []
+
+
+@pytest.mark.process
+def test_the_doctor_says_what_the_collector_cannot_see_and_that_it_does_not_run(tmp_path):
+    file = home_with(tmp_path)
+    file.write_text(file.read_text() + f'\n[collect]\nfolder = "{tmp_path}"\n')
+
+    def found():
+        return {one.check: one for one in examine(HOME, [file]) if one.check.startswith("collector")}
+
+    assert found() == {}
+    write_status(tmp_path / STATUS_FILE, status())
+    told = found()
+    assert told["collector"].ok
+    assert "topic://a/b/c/7" in told["collector's coverage"].found
+    assert "b2:8080: no connection" in told["collector's view"].found
+    assert not told["collector's view"].ok
+    assert not told["collector's coverage"].ok
+    answering = [one for one in status().brokers if one.answers]
+    write_status(tmp_path / STATUS_FILE, status(brokers=answering, troubles=[]))
+    assert all(one.ok for one in found().values())
+    write_status(tmp_path / STATUS_FILE, status(at=0))
+    assert "has not been heard of" in found()["collector"].found
