@@ -22,6 +22,7 @@ from msgspec.structs import astuple
 
 from decisions.topic.layout import HASH_SPACE, SegmentLayout
 from decisions.topic.segment import Segment
+from engine.autoscale.shapes import Shape, Shaped, shape_of
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 from schemas.plain_events import PlainLayout, PlainRange, PlainSegment, read_layout, write_layout
 
@@ -52,6 +53,12 @@ class ReadLayout:
     override: str | None
     """As of `KnownLayout`."""
     _layout: SegmentLayout | None = field(default=None, compare=False)
+
+    def in_another_record(self, record: bytes, digest: str) -> ReadLayout:
+        """The same of a layout with another record."""
+        return ReadLayout(
+            record, digest, self.epoch, self.next_segment_id, self.ids, self.active, self.has_parents, self.override
+        )
 
     @property
     def layout(self) -> SegmentLayout:
@@ -128,6 +135,10 @@ class _Record(msgspec.Struct, array_like=True, gc=False):
     created_at_ms: int | None
 
 
+MAX_SHAPES = 1_000
+"""That are remembered; then all are forgotten. Most layouts of topics that were split have one of their own."""
+_SHAPES: dict[Shape, tuple[list[bytes], ReadLayout] | None] = {}
+"""What was read of layouts of a shape, and the record cut where the instant is in it; None: it has come once."""
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Record).decode
 
@@ -142,10 +153,37 @@ def plain_layout(layout: Raw | bytes) -> ReadLayout | None:
 
     Raises `LayoutError` when its active segments do not tile the hash space.
     """
+    text = bytes(layout)
+    shaped = shape_of(text)
+    known = None if shaped is None else _SHAPES.get(shaped.shape)
+    if shaped is not None and known is not None:
+        parts, read = known
+        return read.in_another_record(shaped.packed.join(parts), digest_of(text))
+    found = _read_anew(text)
+    if found is not None and shaped is not None:
+        _remember(shaped, text, found)
+    return found
+
+
+def _read_anew(layout: bytes) -> ReadLayout | None:
     plain = read_layout(layout)
-    if plain is None:
-        return None
-    return _read(plain, digest_of(layout))
+    return None if plain is None else _read(plain, digest_of(layout))
+
+
+def _remember(shaped: Shaped, layout: bytes, found: ReadLayout) -> None:
+    """What was read of a layout is that of its shape, if with another instant it is the same but for the record, and
+    the record the same but for the instant. Shapes that come once are not looked at."""
+    if shaped.shape not in _SHAPES:
+        if len(_SHAPES) >= MAX_SHAPES:
+            _SHAPES.clear()
+        _SHAPES[shaped.shape] = None
+        return
+    other = shaped.at_another_instant(layout)
+    parts, others = found.record.split(shaped.packed), shape_of(other)
+    if others is not None and len(parts) == shaped.shape.times + 1:
+        expected = found.in_another_record(others.packed.join(parts), digest_of(other))
+        if _read_anew(other) == expected:
+            _SHAPES[shaped.shape] = parts, found
 
 
 def layout_of_model(metadata: ScalableTopicMetadata) -> ReadLayout:

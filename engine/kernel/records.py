@@ -152,6 +152,8 @@ class Output:
             single.clear()
         if not self._columns[kind]:
             return None
+        if len(self._columns[kind]) == 1:
+            return self._columns[kind][0]
         return pa.Table.from_batches(self._columns[kind], COLUMNS[kind]).combine_chunks().to_batches()[0]
 
     @property

@@ -4,6 +4,7 @@ what is known changes nothing and is no event."""
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -13,9 +14,9 @@ from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 
 from decisions.topic.layout import LayoutError, SegmentLayout
-from engine.autoscale.layouts import SEGMENT, layout_of_json, layout_of_model, plain_layout
+from engine.autoscale.layouts import SEGMENT, digest_of, layout_of_json, layout_of_model, plain_layout
 from schemas.messages import ConsumerEvent, LayoutEvent, parse_message
-from schemas.metadata import AutoScalePolicyOverride
+from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 from schemas.plain_events import read_plain
 from tests.engine.buckets import Bucket, topics_of
 from tests.engine.records import TOPIC, consumers, layout, of_life, sent_by, tick
@@ -120,6 +121,40 @@ def test_a_layout_is_kept_short_and_comes_back_byte_for_byte(grown, is_derived, 
               for s in grown.active]  # fmt: skip
     assert np.frombuffer(known.segments, SEGMENT).tolist() == active
     assert known.override == (grown.auto_scale_policy and grown.auto_scale_policy.known_json())
+
+
+def check_alone(text):
+    """What is read of a layout, whatever came before it, is what the model reads of it."""
+    read, metadata = plain_layout(text), ScalableTopicMetadata.model_validate_json(text)
+    expected = SegmentLayout.from_metadata(metadata)
+    assert read is not None
+    assert (read.layout, read.known({}).metadata_json, read.digest) == (expected, text.decode(), digest_of(text))
+    assert (read.epoch, read.next_segment_id, read.ids) == (
+        expected.epoch, expected.next_segment_id, sorted(expected.segments)
+    )  # fmt: skip
+    assert read.active == [(one.start, one.segment_id, one.end) for one in expected.active]
+    assert read.has_parents == any(one.parent_ids for one in expected.segments.values())
+
+
+_INSTANTS = st.integers(10**12, 10**13 - 1) | st.sampled_from([0, 1, 10**12 - 1, 10**13, 10**13 + 1, NOW * 10 + 5, NOW])
+
+
+@given(grown_layouts(), _INSTANTS, st.lists(_INSTANTS, min_size=3, max_size=6))
+def test_layouts_that_differ_in_an_instant_are_read_as_if_each_were_alone(grown, made_at, instants):
+    grown = replace(grown, created_at_ms=made_at)
+    first = f'"createdAtMs":{next(iter(grown.segments.values())).created_at_ms}'.encode()
+    text = grown.to_metadata().to_json().encode()
+    for at in instants:
+        check_alone(text.replace(first + b",", b'"createdAtMs":%d,' % at))
+
+
+def test_an_instant_that_begins_like_another_or_stands_elsewhere_too_is_not_taken_for_it():
+    segments = SegmentLayout.create(3, NOW).to_metadata().to_json().encode()
+    of_each = segments.split(b"%d" % NOW)
+    for at in (NOW + 1, NOW, NOW + 2, NOW, NOW + 3):
+        of_second, sealed = b"%d" % (NOW * 10 + 5), of_each[3].replace(b'"sealedAtMs":-1', b'"sealedAtMs":%d' % NOW)
+        check_alone(b"".join((of_each[0], b"%d" % at, of_each[1], of_second, of_each[2], b"%d" % NOW, sealed)))
+        check_alone(b"".join((of_each[0], b"%d" % at, of_each[1], b"%d5" % at, of_each[2], b"7", sealed)))
 
 
 @pytest.mark.parametrize("odd", ['"theirs":1,', '"epoch":0,', " "])
