@@ -88,13 +88,13 @@ class Taken:
 
 
 @contextmanager
-def warm(job: JobProcess, sender: Sender, taken: Taken) -> Iterator[None]:
-    """Whatever a JVM does only once is done: a thousand other topics have come. The block is run meanwhile."""
-    others = Fleet(1_000, 10, 0.0, "warm")
+def warm(job: JobProcess, sender: Sender, taken: Taken, topics: int = 1_000) -> Iterator[None]:
+    """Whatever a JVM does only once is done: so many other topics have come. The block is run meanwhile."""
+    others = Fleet(topics, 10, 0.0, "warm")
     sender.layouts(others)
     sender.flush()
     yield
-    taken.expect(len(others.names) + 1)  # and the job's own policy
+    taken.expect(topics + 1)  # and the job's own policy
     job.wait(taken.all)
 
 
