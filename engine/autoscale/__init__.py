@@ -9,7 +9,7 @@ A record's way, one module a stage, each importing only those before it:
 - `fleet_columns`, `fleet_view`   the topics side by side, as a tick evaluates them
 - `evaluation`               what is due is decided on; decisions and holds are put on record
 
-The state: `topics` with `layouts` (over `shapes`), `rows` and `loads`, with `topics_codec` and `loads_codec` for their bytes;
-`policies`, `samples`.
+The state: `topics` with `layouts` (over `shapes`), `rows` and `loads`, with `topics_codec` and `loads_codec` for their
+bytes; `policies`, `samples`.
 `family` puts the stages together for the kernel.
 """
