@@ -4,7 +4,8 @@ Stage: last of the job (design "Tables"). The frame is consumed first and exactl
 a batch that skips its plan leaves the state store without its version and never starts again. What is much the workers
 have written as files by then (`streaming.outbox`), and only the commit is left. Each commit carries the
 Delta app transaction (query id, batch id); a table that already holds the batch is left as it is. Decisions go first:
-the executor waits for them. The other tables follow side by side, and `batches` when they are done.
+the executor waits for them. The other tables follow side by side, and `batches` when they are done. The tables'
+logs are read while Spark is at work; a commit by which another job shuts us out after that makes ours fail.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pydantic_core
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
 from pyspark.sql import DataFrame
 
 from engine.kernel.records import DUE, LAYOUTS
@@ -99,6 +102,8 @@ class LakeSink:
         self._lake, self._ask_for_tick, self._reports = lake, ask_for_tick, [report]
         self._tables = {name: OpenTable(table) for name, table in create_lake(lake).items()}
         self._commit_seconds: dict[str, float] = {}
+        self._looks: dict[str, Future[DeltaTable]] = {}
+        """At the logs of the tables that the running batch is likely to write, by table."""
         self._lease: JobLease | None = None
         self._is_first = True
         self._side_by_side = ThreadPoolExecutor(len(TURNS[1]), "commit")
@@ -125,14 +130,15 @@ class LakeSink:
     def write(self, frame: DataFrame, batch_id: int) -> None:
         """One micro-batch; safe to repeat. Raises what Delta raises when a table cannot be written."""
         query = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-        if self._lease is not None:
-            # Not only before the commits: a job that was overtaken need not read and evaluate.
-            check_lease(self._tables[DECISIONS.name], self._lease.token)
-        self._commit_seconds = {}
+        if self._lease is not None and self._lease.lost is not None:
+            raise self._lease.lost
+        self._look_meanwhile()
         began = time.perf_counter()
         with _shown_as(frame, batch_id, "read Kafka, evaluate"):
             output = BatchOutput(frame.toArrow(), batch_id, self._lake)
         operator_seconds = time.perf_counter() - began
+        wait(self._looks.values())
+        self._newest_written(DECISIONS, query)
         if self._is_first:
             attempt = FirstAttempt(self._tables, f"{APP}:{query}", batch_id)
             for table in (table for turn in TURNS[:-1] for table in turn):
@@ -150,6 +156,27 @@ class LakeSink:
             row["batch_id"] = batch_id
             written = WrittenBatch(row, rare, decided_at, operator_seconds, self._commit_seconds, layouts)
             self._tell(written, batch_id)
+
+    def _look_meanwhile(self) -> None:
+        """Begins to read the logs of the tables that every batch writes, and of those that the one before wrote."""
+        likely = {DECISIONS.name, BATCHES.name, *self._commit_seconds}
+        self._commit_seconds = {}
+        self._looks = {name: self._side_by_side.submit(self._tables[name].newest) for name in likely}
+
+    def _newest_written(self, table: Table, query: str) -> int | None:
+        """The newest batch of the query that a table holds; `LeaseLost` when another job has shut us out of it.
+
+        As of the version that our next commit stands on: what has come since then makes it fail.
+        """
+        opened, look = self._tables[table.name], self._looks.get(table.name)
+        if look is None:
+            opened.newest()
+        else:
+            look.result()
+        stands_on = opened.table
+        if self._lease is not None:
+            check_token(stands_on.transaction_version(LEASE), self._lease.token)
+        return stands_on.transaction_version(f"{APP}:{query}")
 
     def _tell(self, batch: WrittenBatch, batch_id: int) -> None:
         for report in self._reports:
@@ -191,21 +218,27 @@ class LakeSink:
         if not len(rows):
             return
         began = time.perf_counter()
-        opened, app = self._tables[table.name], f"{APP}:{query}"
-        written, holder = opened.newest_transactions(app, LEASE)
+        written = self._newest_written(table, query)
         if written is not None and written >= batch_id:
             log.info("%s already holds batch %d: a replay", table.name, batch_id, extra={"batch_id": batch_id})
             return
-        lease = {}
-        if self._lease is not None:
-            check_token(holder, self._lease.token)
-            lease = {LEASE: self._lease.token}
+        try:
+            self._append(table, rows, f"{APP}:{query}", batch_id)
+        except CommitFailedError:
+            if self._lease is not None:
+                # Who shuts us out between look and commit makes it fail.
+                check_lease(self._tables[table.name], self._lease.token)
+            raise
+        self._commit_seconds[table.name] = time.perf_counter() - began
+
+    def _append(self, table: Table, rows: TableRows, app: str, batch_id: int) -> None:
+        opened = self._tables[table.name]
+        lease = {} if self._lease is None else {LEASE: self._lease.token}
         if not rows.files:
             opened.append(rows.inline, app, batch_id, lease)
         else:
             inline = [write_file(self._lake, table, rows.inline)] if len(rows.inline) else []
             opened.add([*inline, *rows.files], app, batch_id, lease)
-        self._commit_seconds[table.name] = time.perf_counter() - began
 
 
 @contextmanager

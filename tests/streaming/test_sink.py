@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from concurrent.futures import wait
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -117,3 +118,19 @@ def test_a_lost_lease_is_told_before_what_else_went_wrong(tmp_path, bodies):
         sink.write(Frame(tmp_path, bodies, 0, 3), 3)
     (tmp_path / "away").rename(Path(table_path(tmp_path, HOLDS), "_delta_log"))
     assert numbers(tmp_path)["segment_load"] == numbers(tmp_path)["batches"] == 0
+
+
+def test_a_job_that_is_overtaken_while_spark_works_is_told_so_and_writes_nothing(tmp_path, bodies):
+    sink = LakeSink(str(tmp_path), nowhere)
+    tables = {table.name: OpenTable(DeltaTable(table_path(tmp_path, table))) for table in TABLES}
+    sink.hold(JobLease(tables[EVENTS.name], 1, 30.0))
+
+    class Overtaken(Frame):
+        def toArrow(self) -> pa.Table:
+            wait(sink._looks.values())
+            JobLease(tables[EVENTS.name], 2, 30.0).shut_out_others(tables)
+            return super().toArrow()
+
+    with pytest.raises(LeaseLost, match="another job has taken over this lake"):
+        sink.write(Overtaken(tmp_path, bodies, 0, 3), 3)
+    assert not any(numbers(tmp_path).values())
