@@ -1,22 +1,24 @@
 """How long after a consumer has registered its decision is committed to Delta: alone, and under a stream of samples.
 
-Run as `python -m benchmarks.latency [--quick]`. Each event is of a topic of its own, of one segment and two consumers:
-each leads to one split. Measured from the event's own time to the instant at which `decisions` was committed, which is
-when an executor can act; the batch goes on after that. Ticks over every topic, other consumers' events and the
-controller's snapshots go on all the time. Samples come in messages of a topic, and in columns. Stage by stage: medians
-over the batches of the events. Prints a table and writes benchmarks/latency.json.
+Run as `python -m benchmarks.latency [--quick] [--case alone]`. Each event is of a topic of its own, of one segment and
+two consumers: each leads to one split. Measured from the event's own time to the instant at which `decisions` was
+committed, which is when an executor can act; the batch goes on after that. Ticks over every topic, other consumers'
+events and the controller's snapshots go on all the time. Samples come in messages of a topic, and in columns. Stage by
+stage: medians over the batches of the events. Prints a table and writes benchmarks/latency.json, but of one case alone
+nothing.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
 import statistics
-import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -51,23 +53,25 @@ TICK_SECONDS = 60.0
 IDLE_SECONDS = 30.0
 FORMS: dict[str, dict[str, int]] = {"a message a topic": {}, "in columns": {"brokers": 10, "per_message": 1_000}}
 """Of samples: arguments of their feed."""
+ALONE = "alone"
+CASES = (ALONE, *FORMS)
 
 
-def main(quick: bool) -> None:
+def main(quick: bool, cases: Sequence[str] = CASES) -> None:
     """Measures, prints, writes."""
     events = QUICK_EVENTS if quick else EVENTS
     with tempfile.TemporaryDirectory() as work, on_a_broker(Path(work), 16, 50_000) as settings:
         report = {
             "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.machine()},
-            **_measure(settings, events),
+            **_measure(settings, events, cases),
         }
     _show(report)
-    if quick:
+    if quick or tuple(cases) != CASES:
         return
     (Path(__file__).parent / "latency.json").write_text(json.dumps(report, indent=2) + "\n")
 
 
-def _measure(settings: Settings, events: int) -> dict[str, Any]:
+def _measure(settings: Settings, events: int, cases: Sequence[str]) -> dict[str, Any]:
     spark = start_session(settings)
     written: list[WrittenBatch] = []
     bootstrap = settings.kafka.bootstrap
@@ -81,8 +85,11 @@ def _measure(settings: Settings, events: int) -> dict[str, Any]:
         found = {}
         with feeding("announcements", bootstrap, **fleet):
             _events(settings, "warm-up", 20, query, written)
-            found["alone"] = _scenario(settings, query, written, "alone", events)
+            if ALONE in cases:
+                found[ALONE] = _scenario(settings, query, written, ALONE, events)
             for form, about in FORMS.items():
+                if form not in cases:
+                    continue
                 with feeding("samples", bootstrap, seconds=1, **fleet, **about):
                     name = form.replace(" ", "-")
                     _events(settings, f"{name}-warm-up", 20, query, written)
@@ -232,4 +239,10 @@ def _show(report: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main("--quick" in sys.argv)
+    arguments = argparse.ArgumentParser(prog="python -m benchmarks.latency")
+    arguments.add_argument(
+        "--quick", action="store_true", help=f"{QUICK_EVENTS} events of each case instead of {EVENTS}"
+    )
+    arguments.add_argument("--case", action="append", choices=CASES, help="only this; may be given several times")
+    given = arguments.parse_args()
+    main(given.quick, given.case or CASES)

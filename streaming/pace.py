@@ -66,10 +66,12 @@ class PacedSource:
 
     def observe_batch(self, batch: WrittenBatch) -> None:
         """Takes in a batch of the query, on the thread that plans the next one."""
-        if self._query is None:
+        row, before = batch.row, self._pace.messages
+        if self._query is None or not (row["samples"] or row["dead_letters"]):
+            # Without samples there is nothing to learn, and asking the JVM takes milliseconds.
             return
         execution: Any = self._query._jsq.streamingQuery()
-        row, before, source = batch.row, self._pace.messages, _source_of_samples(execution)
+        source = _source_of_samples(execution)
         messages = _messages(execution, source)
         if row["events"] > messages:
             # The layouts of a first start take seconds, which say nothing about samples.
