@@ -8,12 +8,13 @@ is dealt out to the buckets of their names; at home, in the bucket of its own ke
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from msgspec.structs import astuple
 
@@ -31,6 +32,7 @@ from engine.autoscale.samples import (
 )
 from engine.kernel.family import RefusedPart
 from schemas.bulk import BulkStats, decode_stats
+from schemas.bulk_arrays import BulkArrays, decode_many
 from schemas.bulk_columns import decode_columns
 from schemas.columns import BulkColumns, split_columns
 from schemas.kafka import SEGMENT_STATS
@@ -52,23 +54,34 @@ class SampleColumns:
     messages = (SegmentStats, SegmentStatsColumns)
     schema = SCHEMA
 
-    def decode(self, key: bytes | None, value: bytes | None, size: int, now: int) -> Decoded | None:
-        """A plain message, or None when it has to be parsed."""
-        stats = decode_stats(key, value, size)
-        if stats is None:
-            return decode_columns(key, value, size, now)
-        return None if stats.sampled_at > now + MAX_CLOCK_AHEAD_MS else stats
-
-    def read(self, message: Any) -> tuple[Decoded, Sequence[RefusedPart]]:
-        """The good samples of a message that was parsed, and the others."""
-        return split_columns(message) if isinstance(message, SegmentStatsColumns) else (message, ())
+    def decode(self, keys: pa.BinaryArray, values: pa.BinaryArray, sizes: Ints, now: Ints) -> Messages:
+        """The plain messages of a batch."""
+        names: list[bytes | None] = keys.to_pylist()
+        together = decode_many(names, values, sizes, now + MAX_CLOCK_AHEAD_MS)
+        found = Messages(keys, together)
+        is_left = np.ones(len(names), np.bool_)
+        if together is not None:
+            is_left[together.rows] = False
+        rest = np.flatnonzero(is_left)
+        few = values if len(rest) == len(names) else values.take(pa.array(rest))
+        for row, value, size, at in zip(
+            rest.tolist(), few.to_pylist(), sizes[rest].tolist(), now[rest].tolist(), strict=True
+        ):
+            message = _decode(names[row], value, size, at)
+            if message is None:
+                found.missing.append(row)
+            else:
+                found.others[row] = message
+        return found
 
     def deal(
-        self, messages: Sequence[Decoded], homes: Ints, buckets: int, partition: int, offsets: Ints, timestamps: Ints
+        self, found: Messages, homes: Ints, buckets: int, partition: int, offsets: Ints, timestamps: Ints
     ) -> Iterator[tuple[int, pa.RecordBatch]]:  # fmt: skip
         """Messages of one Kafka partition, in its order, as batches of `schema` by bucket; `homes` are the buckets of
         their keys, `buckets` is how many there are."""
-        entries = _entries_of(messages, homes, buckets)
+        if found.is_empty:
+            return
+        entries = _entries_of(found, homes, buckets)
         order = np.argsort(entries.bucket.astype(np.uint16) if buckets <= 1 << 16 else entries.bucket, kind="stable")
         bucket, message, counts = entries.bucket[order], entries.message[order], entries.counts[order]
         places = places_of(np.cumsum(entries.counts) - entries.counts, entries.counts, order)
@@ -81,17 +94,16 @@ class SampleColumns:
         of_heads = np.searchsorted(heads, of_entries)
         of_samples = np.append(0, np.cumsum(counts))[of_entries]
         # No two buckets have a name in common, so the names of each lie together too.
-        topics = pa.array(entries.topics, pa.string()).take(pa.array(order)).dictionary_encode()
+        topics = entries.topics.take(pa.array(order)).dictionary_encode()
         topic = topics.indices.to_numpy()
         of_topics = np.append(topic[starts], len(topics.dictionary))
         topic = np.repeat(topic - np.repeat(of_topics[:-1], np.diff(of_entries)), counts)
         message = message[heads]
         rank = np.repeat(np.arange(len(starts)), np.diff(of_heads))
-        by = pa.array([one.reporter for one in messages], pa.string()).dictionary_encode()
+        names, sampled_at, in_columns = found.by_row(len(homes))
+        by = pa.array(names, pa.string()).dictionary_encode()
         reporter, reporters, of_reporters = _shared_out(by.indices.to_numpy()[message], rank, len(by.dictionary))
-        as_whole = np.fromiter((isinstance(one, BulkColumns) for one in messages), np.bool_, len(messages))
-        at_home = np.where(as_whole, AS_A_WHOLE, BY_SAMPLES)[message]
-        sampled_at = np.fromiter((one.sampled_at for one in messages), np.int64, len(messages))
+        at_home = np.where(in_columns, AS_A_WHOLE, BY_SAMPLES)[message]
         batch = batch_of(partition, {
             "topics": (topics.dictionary, of_topics),
             "reporters": (by.dictionary.take(pa.array(reporters)), of_reporters),
@@ -110,13 +122,65 @@ class SampleColumns:
         return Samples.from_arrow(batches)
 
 
+@dataclass
+class Messages:
+    """Messages of some rows of a batch, decoded."""
+
+    keys: pa.BinaryArray
+    """Of all rows."""
+    together: BulkArrays | None
+    """Those that were decoded together; none of them is missing or among the others."""
+    others: dict[int, Decoded] = field(default_factory=dict)
+    """By row."""
+    missing: list[int] = field(default_factory=list)
+    """Rows of messages that have to be parsed."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no message."""
+        return self.together is None and not self.others
+
+    def put(self, row: int, message: Any) -> Sequence[RefusedPart]:
+        """Adds a message that was parsed; answers what is refused of it."""
+        self.others[row], refused = (
+            split_columns(message) if isinstance(message, SegmentStatsColumns) else (message, ())
+        )
+        return refused
+
+    def by_row(self, rows: int) -> tuple[list[str], Ints, npt.NDArray[np.bool_]]:
+        """Of each of so many rows the reporter, the time of its samples, and whether it is in columns; of those without
+        a message anything."""
+        reporters, sampled_at, in_columns = [""] * rows, np.zeros(rows, np.int64), np.zeros(rows, np.bool_)
+        if (together := self.together) is not None:
+            sampled_at[together.rows] = together.sampled_at
+            if len(together.rows) == rows:
+                return together.reporters, sampled_at, in_columns
+            for row, name in zip(together.rows.tolist(), together.reporters, strict=True):
+                reporters[row] = name
+        for row, one in self.others.items():
+            reporters[row], sampled_at[row], in_columns[row] = (
+                one.reporter,
+                one.sampled_at,
+                isinstance(one, BulkColumns),
+            )
+        return reporters, sampled_at, in_columns
+
+
+def _decode(key: bytes | None, value: bytes | None, size: int, now: int) -> Decoded | None:
+    """A plain message, or None when it has to be parsed."""
+    stats = decode_stats(key, value, size)
+    if stats is None:
+        return decode_columns(key, value, size, now)
+    return None if stats.sampled_at > now + MAX_CLOCK_AHEAD_MS else stats
+
+
 @dataclass(frozen=True)
 class _Entries:
     """What messages say of topics: an entry for each message and topic, with that many samples."""
 
-    topics: list[str]
+    topics: pa.StringArray
     message: Ints
-    """The place of its message."""
+    """The row of its message."""
     bucket: Ints
     counts: Ints
     segments: Ints
@@ -129,7 +193,7 @@ class _Entries:
         """All entries, in the order of their messages."""
         if len(parts) == 1:
             return parts[0]
-        topics = [name for part in parts for name in part.topics]
+        topics = pa.concat_arrays([part.topics for part in parts])
         message, bucket, counts, segments = (
             np.concatenate([getattr(part, name) for part in parts])
             for name in ("message", "bucket", "counts", "segments")
@@ -139,8 +203,14 @@ class _Entries:
             return cls(topics, message, bucket, counts, segments, rates)
         order = np.argsort(message, kind="stable")
         places = places_of(np.cumsum(counts) - counts, counts, order)
-        topics = [topics[place] for place in order.tolist()]
-        return cls(topics, message[order], bucket[order], counts[order], segments[places], rates[:, places])
+        return cls(
+            topics.take(pa.array(order)),
+            message[order],
+            bucket[order],
+            counts[order],
+            segments[places],
+            rates[:, places],
+        )
 
 
 def _shared_out(codes: Ints, rank: Ints, number: int) -> tuple[Ints, Ints, Ints]:
@@ -153,19 +223,20 @@ def _shared_out(codes: Ints, rank: Ints, number: int) -> tuple[Ints, Ints, Ints]
     return (np.cumsum(seen) - 1)[key] - begins[rank], np.flatnonzero(seen) % number, begins
 
 
-def _entries_of(messages: Sequence[Decoded], homes: Ints, buckets: int) -> _Entries:
-    in_columns = [place for place, one in enumerate(messages) if isinstance(one, BulkColumns)]
-    if not in_columns:
-        return _of_topics(messages, np.arange(len(messages)), homes)
-    of_many: list[BulkColumns] = [messages[place] for place in in_columns]  # type: ignore[misc]
-    parts = [_of_columns(of_many, np.array(in_columns), homes[in_columns], buckets)]
-    if len(in_columns) < len(messages):
-        others = np.setdiff1d(np.arange(len(messages)), in_columns)
-        parts.append(_of_topics([messages[place] for place in others.tolist()], others, homes[others]))
+def _entries_of(found: Messages, homes: Ints, buckets: int) -> _Entries:
+    parts = []
+    if (many := found.together) is not None:
+        topics = found.keys.take(pa.array(many.rows)).cast(pa.string())
+        parts.append(_Entries(topics, many.rows, homes[many.rows], many.counts, many.ids, many.rates))
+    for of, make in ((True, _of_columns), (False, _of_topics)):
+        rows = np.array([row for row, one in found.others.items() if isinstance(one, BulkColumns) == of], np.int64)
+        if len(rows):
+            rows.sort()
+            parts.append(make([found.others[row] for row in rows.tolist()], rows, homes[rows], buckets))
     return _Entries.together(parts)
 
 
-def _of_topics(messages: Sequence[Any], places: Ints, homes: Ints) -> _Entries:
+def _of_topics(messages: Sequence[Any], places: Ints, homes: Ints, buckets: int) -> _Entries:
     """Messages of one topic each."""
     counts = np.fromiter((len(one.segments) for one in messages), np.int64, len(messages))
     segments = [segment for one in messages for segment in one.segments]
@@ -176,10 +247,11 @@ def _of_topics(messages: Sequence[Any], places: Ints, homes: Ints) -> _Entries:
         ids = fields[0].astype(np.int64)
     else:
         ids = np.fromiter(map(_ID, segments), np.int64, len(segments))
-    return _Entries([one.topic for one in messages], places, homes, counts, ids, fields[1:])
+    topics = pa.array([one.topic for one in messages], pa.string())
+    return _Entries(topics, places, homes, counts, ids, fields[1:])
 
 
-def _of_columns(messages: Sequence[BulkColumns], places: Ints, homes: Ints, buckets: int) -> _Entries:
+def _of_columns(messages: Sequence[Any], places: Ints, homes: Ints, buckets: int) -> _Entries:
     """Messages of many topics. One that has none in its home has an entry there, of no topic and without samples."""
     which = [one.segments for one in messages]
     lengths = [len(one.topics) for one in which]
@@ -188,7 +260,7 @@ def _of_columns(messages: Sequence[BulkColumns], places: Ints, homes: Ints, buck
     is_home = np.zeros(len(messages), np.bool_)
     is_home[of[bucket == homes[of]]] = True
     entries = _Entries(
-        list(chain.from_iterable(one.topics for one in which)),
+        pa.array(chain.from_iterable(one.topics for one in which), pa.string(), size=sum(lengths)),
         places[of],
         bucket,
         np.concatenate([one.counts for one in which]),
@@ -199,7 +271,7 @@ def _of_columns(messages: Sequence[BulkColumns], places: Ints, homes: Ints, buck
         return entries
     away, nothing = np.flatnonzero(~is_home), np.zeros(0, np.int64)
     without = _Entries(
-        [f"none of bucket {bucket}" for bucket in homes[away].tolist()],
+        pa.array([f"none of bucket {bucket}" for bucket in homes[away].tolist()], pa.string()),
         places[away],
         homes[away],
         np.zeros(len(away), np.int64),

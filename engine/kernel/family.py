@@ -43,6 +43,17 @@ class RefusedPart(Protocol):
         """The part, cut where it is too long."""
 
 
+class DecodedRows(Protocol):
+    """What a family's short way has made of some rows."""
+
+    @property
+    def missing(self) -> Sequence[int]:
+        """Rows of messages that are not plain, and have to be parsed."""
+
+    def put(self, row: int, message: Any) -> Sequence[RefusedPart]:
+        """Puts a message that was parsed among the others; answers what is refused of it."""
+
+
 class Columns(Protocol):
     """A family's short way for the messages of one Kafka topic: they are decoded before the shuffle, into columns by
     bucket. What is not plain is parsed there too, and put among the others."""
@@ -63,17 +74,15 @@ class Columns(Protocol):
     def schema(self) -> pa.Schema:
         """Of the packed rows."""
 
-    def decode(self, key: bytes | None, value: bytes | None, size: int, now: int) -> Any | None:
-        """A plain message, or None when it has to be parsed; `now`: the later of Kafka's time and the batch's."""
-
-    def read(self, message: Any) -> tuple[Any, Sequence[RefusedPart]]:
-        """What is good of a message that was parsed, as `decode` gives it, and what is refused of it."""
+    def decode(self, keys: pa.BinaryArray, values: pa.BinaryArray, sizes: Any, now: Any) -> DecodedRows:
+        """The plain messages of some rows, by their Kafka keys and values; `sizes` are the lengths of the whole values
+        in bytes, `now` the later of Kafka's time and the batch's."""
 
     def deal(
-        self, messages: Sequence[Any], homes: Any, buckets: int, partition: int, offsets: Any, timestamps: Any
+        self, found: Any, homes: Any, buckets: int, partition: int, offsets: Any, timestamps: Any
     ) -> Iterator[tuple[int, pa.RecordBatch]]:  # fmt: skip
-        """Messages of one Kafka partition, in its order, as batches of `schema` by bucket; `homes` are the buckets of
-        their keys, `buckets` is how many there are."""
+        """What was decoded of rows of one Kafka partition, in its order, as batches of `schema` by bucket; `homes` are
+        the buckets of the rows' keys, `buckets` is how many there are."""
 
     def from_arrow(self, batches: Sequence[pa.RecordBatch]) -> Any:
         """All messages of some batches, in the order of partition and offset."""

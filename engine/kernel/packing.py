@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pydantic_core
 
-from engine.kernel.family import Columns, Family
+from engine.kernel.family import Columns, DecodedRows, Family
 from engine.kernel.parsing import Accepted, parse_record, readers_of
 from engine.kernel.recording import MAX_PIECE_BYTES, dead_letter, dead_letter_of_part
 from engine.kernel.records import RAW_SCHEMA, RawRecord, source_rank
@@ -85,21 +85,20 @@ class BucketPacker:
         now, place = batch.column("now")[0].as_py(), _place_of(batch)
         source: str = batch.column("source")[0].as_py()
         columns = next((one for one in self._columns if one.source == source), None)
-        found: list[Any] = _decoded(batch, columns, now) if columns else [None] * batch.num_rows
+        found = _decoded(batch, columns, now) if columns else None
         records: dict[int, RawRecord] = {}
         letters: dict[int, list[dict[str, Any]]] = {}
         parts: dict[int, list[dict[str, Any]]] = {}
         shorter: dict[int, bytes] = {}
-        rest = [row for row, message in enumerate(found) if message is None] if columns else _to_look_at(batch)
+        rest = _to_look_at(batch) if found is None else found.missing
         for row, (record, sha256) in zip(rest, _records(batch, rest), strict=True):
-            if columns or len(record.value or b"") > MAX_PIECE_BYTES:
+            if found is not None or len(record.value or b"") > MAX_PIECE_BYTES:
                 parsed = parse_record(record, self._readers, now)
                 if not isinstance(parsed, Accepted):
                     letters[row] = [dead_letter(record, parsed, now, sha256)]
                     continue
-                if columns:
-                    found[row], refused = columns.read(parsed.message)
-                    if refused:
+                if found is not None:
+                    if refused := found.put(row, parsed.message):
                         parts[row] = [
                             dead_letter_of_part(record, one, now, number < _MAX_WHOLE_PARTS)
                             for number, one in enumerate(refused)
@@ -109,8 +108,11 @@ class BucketPacker:
                     shorter[row] = parsed.message.known_json().encode()
             records[row] = record
         buckets = batch.column("bucket").to_numpy()
-        if columns:
-            yield from self._dealt(columns, found, batch, now, place)
+        if columns and found is not None:
+            offsets, timestamps = (batch.column(name).to_numpy() for name in ("offset", "timestamp"))
+            partition = batch.column("partition")[0].as_py()
+            for bucket, body in columns.deal(found, buckets, self._buckets, partition, offsets, timestamps):
+                yield bucket, now, place, columns.kind, body.serialize().to_pybytes()
         for kind, by_row in ((_LETTERS, letters), (_LETTERS_OF_PARTS, parts)):
             for bucket, chosen in _by_bucket(buckets, np.array(sorted(by_row), np.int64)):
                 rows = [letter for row in chosen.tolist() for letter in by_row[row]]
@@ -121,19 +123,6 @@ class BucketPacker:
             for bucket, chosen in _by_bucket(buckets, np.flatnonzero(is_raw)):
                 yield bucket, now, place, _RAW, _compressed(raw.take(pa.array(chosen)))
             yield from self._for_all(records, shorter, buckets, now, place)
-
-    def _dealt(
-        self, columns: Columns, found: Sequence[Any], batch: pa.RecordBatch, now: int, place: bytes
-    ) -> Iterator[_Cells]:  # fmt: skip
-        """The messages that were found in rows of a batch, dealt out to the buckets."""
-        rows = np.flatnonzero([message is not None for message in found])
-        if not len(rows):
-            return
-        homes, offsets, timestamps = (batch.column(name).to_numpy()[rows] for name in ("bucket", "offset", "timestamp"))
-        messages = found if len(rows) == len(found) else [found[row] for row in rows.tolist()]
-        partition = batch.column("partition")[0].as_py()
-        for bucket, body in columns.deal(messages, homes, self._buckets, partition, offsets, timestamps):
-            yield bucket, now, place, columns.kind, body.serialize().to_pybytes()
 
     def _for_all(
         self, records: dict[int, RawRecord], shorter: dict[int, bytes], buckets: Any, now: int, place: bytes
@@ -211,15 +200,14 @@ def _place_of(batch: pa.RecordBatch) -> bytes:
     return bytes([source_rank(source)]) + source.encode() + b"\0" + _PLACE.pack(*coordinates)
 
 
-def _decoded(batch: pa.RecordBatch, columns: Columns, now: int) -> list[Any | None]:
-    """Row by row the plain message, or None."""
-    decode = columns.decode
-    cells = (batch.column(name).to_pylist() for name in ("key", "value", "size"))
-    latest = np.maximum(batch.column("timestamp").to_numpy(), now).tolist()
-    return [decode(key, value, size, at) for key, value, size, at in zip(*cells, latest, strict=True)]
+def _decoded(batch: pa.RecordBatch, columns: Columns, now: int) -> DecodedRows:
+    """The plain messages among the rows."""
+    keys, values = (batch.column(name).cast(pa.binary()) for name in ("key", "value"))
+    latest = np.maximum(batch.column("timestamp").to_numpy(), now)
+    return columns.decode(keys, values, batch.column("size").to_numpy(), latest)
 
 
-def _records(batch: pa.RecordBatch, rows: list[int]) -> Iterator[tuple[RawRecord, str | None]]:
+def _records(batch: pa.RecordBatch, rows: Sequence[int]) -> Iterator[tuple[RawRecord, str | None]]:
     """Some rows as records, each with the digest of its value if that came cut."""
     batch = batch if len(rows) == batch.num_rows else batch.take(pa.array(rows, pa.int64()))
     sha256s = batch.column("sha256").to_pylist() if "sha256" in batch.schema.names else [None] * len(rows)
