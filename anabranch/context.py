@@ -15,6 +15,8 @@ log = logging.getLogger(__name__)
 
 DEMONSTRATION = Path("conf/demonstration.toml")
 """Laid over `conf/anabranch.toml` by a local run that is given no settings of its own."""
+WITH_PULSAR = Path("conf/demonstration-pulsar.toml")
+"""Laid over that by a local run with a Pulsar."""
 
 
 @dataclass

@@ -30,8 +30,10 @@ from lab.broker import EmbeddedBroker, check_port_is_free, create_topics, free_p
 from lab.java_home import SetupError
 from lab.offsets import unread_messages
 from lab.processes import PartSpec, PartState
+from lab.pulsar.standalone import StandalonePulsar
+from lab.pulsar.traffic import traffic_command
 from lab.report import build_report
-from lab.setup import ensure_jars
+from lab.setup import ensure_jars, ensure_pulsar
 from lab.supervisor import Supervisor
 from lake.tables import create_lake
 from schemas.kafka_connection import KafkaConnection
@@ -70,6 +72,8 @@ class LocalRun:
     """When set, the run ends cleanly."""
     at_once: threading.Event = field(default_factory=threading.Event)
     """When also set, it does not wait for anything."""
+    pulsar: bool = False
+    """With a real Pulsar, the collector and load by Pulsar's client, instead of our controller and made-up traffic."""
 
     def __post_init__(self) -> None:
         self.folder = self.settings.path(self.settings.local.folder)
@@ -89,6 +93,7 @@ class LocalRun:
         self._check_disk()
         self._check_state()
         jars = ensure_jars(self.settings, self.say)
+        pulsar_jars = ensure_pulsar(self.settings, self.say) if self.pulsar else None
         if "stream" not in self.without:
             ensure_archive(self.settings, self.say)
         self._supervisor = supervisor = Supervisor(
@@ -99,6 +104,7 @@ class LocalRun:
             check_port_is_free(controller.port, "the controller")
         port = controller.port or free_ports(1)[0]
         url = f"http://127.0.0.1:{port}"
+        pulsar = None if pulsar_jars is None else StandalonePulsar(self.folder / "pulsar", pulsar_jars, web_port=port)
         run_file = self._write_run_file(broker.bootstrap, port, url)
         self.settings = load_settings([*self.files, run_file], self.settings.home, {})
         self.say("starting the Kafka broker …")
@@ -108,18 +114,24 @@ class LocalRun:
             return
         self._make_topics_and_tables(broker.connection)
 
-        def part(
-            name: str, rank: int, is_ready: Callable[[], bool] = lambda: True, stop_seconds: float = 15
-        ) -> PartSpec:
-            environment = part_environment(os.environ, broker.bootstrap, url)
-            return PartSpec(name, self._part_command(name, run_file), rank, is_ready, environment, stop_seconds)
+        environment = part_environment(os.environ, broker.bootstrap, url)
 
-        parts = [
-            part("controller", 1, lambda: _answers(url)),
-            part("stream", 2, stop_seconds=60),
-            part("executor", 2),
-            part("traffic", 3),
-        ]
+        def part(
+            name: str, rank: int, is_ready: Callable[[], bool] = lambda: True, stop_seconds: float = 15, *more: str
+        ) -> PartSpec:
+            return PartSpec(name, self._part_command(name, run_file, *more), rank, is_ready, environment, stop_seconds)
+
+        parts = [part("stream", 2, stop_seconds=60), part("executor", 2)]
+        if pulsar is None:
+            parts = [part("controller", 1, lambda: _answers(url)), *parts, part("traffic", 3)]
+        else:
+            load = traffic_command(pulsar, self.folder)
+            parts = [
+                PartSpec("pulsar", pulsar.prepare, 1, pulsar.serves, environment, stop_seconds=30),
+                *parts,
+                part("collect", 2, lambda: True, 15, "pulsar"),
+                PartSpec("traffic", lambda: load, 3, environment=environment),
+            ]
         for spec in parts:
             if spec.name not in self.without and not self.stop.is_set():
                 self.say(f"starting the {spec.name} …")
@@ -174,11 +186,11 @@ class LocalRun:
         )
         return file
 
-    def _part_command(self, name: str, run_file: Path) -> Callable[[], Sequence[str]]:
+    def _part_command(self, name: str, run_file: Path, *more: str) -> Callable[[], Sequence[str]]:
         options = [argument for file in (*self.files, run_file) for argument in ("--config", str(file))]
         command = [
             sys.executable, "-m", "anabranch.cli", "--home", str(self.settings.home), *options,
-            "--log-level", self.log_level, *(("--log-format", self.log_format) if self.log_format else ()), name,
+            "--log-level", self.log_level, *(("--log-format", self.log_format) if self.log_format else ()), name, *more,
         ]  # fmt: skip
         return lambda: command
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from anabranch.context import DEMONSTRATION, Context
+from anabranch.context import DEMONSTRATION, WITH_PULSAR, Context
 from anabranch.duration import DURATION
 from anabranch.logs import start_logging
 
@@ -28,13 +28,17 @@ from anabranch.logs import start_logging
     "--field", is_flag=True, help="The clocks and thresholds of conf/anabranch.toml, not the demonstration's."
 )
 @click.option(
-    "--without", multiple=True, type=click.Choice(["controller", "stream", "executor", "traffic"]),
+    "--pulsar", is_flag=True,
+    help="A real Pulsar 5 with its own client's load and the collector, instead of our controller and made-up traffic.",
+)  # fmt: skip
+@click.option(
+    "--without", multiple=True, type=click.Choice(["controller", "collect", "stream", "executor", "traffic"]),
     help="Leave a part out, to run it yourself.",
 )  # fmt: skip
 @click.pass_obj
 def command(
     context: Context, is_local: bool, seconds: float | None, report_file: Path | None, no_screen: bool, field: bool,
-    without: tuple[str, ...],
+    pulsar: bool, without: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Run broker, controller, traffic, Spark job and executor on this machine until Ctrl-C.
 
@@ -49,6 +53,8 @@ def command(
         )
     if not field and not context.own:
         context.extra.append(DEMONSTRATION)
+    if pulsar:
+        context.extra.append(WITH_PULSAR)
     settings = context.settings
     from lab.java_home import SetupError
     from lab.local_run import LocalRun
@@ -59,8 +65,9 @@ def command(
     screen = sys.stdout.isatty() and not no_screen and seconds is None
     start_logging("run", "warning", "text")
     run = LocalRun(
-        settings, context.files, without, context.log_level, context.log_format, lambda line: click.echo(line, err=True)
-    )
+        settings, context.files, without, context.log_level, context.log_format,
+        lambda line: click.echo(line, err=True), pulsar=pulsar,
+    )  # fmt: skip
     _stop_on_signals(run.stop, run.at_once)
     try:
         with lock_folder(run.folder):

@@ -38,6 +38,11 @@ class KeyedLoad:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
+    @property
+    def ended(self) -> bool:
+        """Whether its process is gone."""
+        return self._process.poll() is not None
+
     def finish(self) -> dict[str, Any]:
         """Stops to produce, and waits a minute at most until all that was acknowledged is received; the last counts."""
         assert self._process.stdin is not None
@@ -54,9 +59,10 @@ class KeyedLoad:
 
 @contextmanager
 def keyed_load(
-    jars: Path, service_url: str, topic: str, log: Path, rate: int, keys: int, in_flight: int
+    jars: Path, service_url: str, topic: str, log: Path, rate: int, keys: int, in_flight: int, wave_seconds: float = 0
 ) -> Iterator[KeyedLoad]:
     """Load of `rate` messages a second over `keys` keys, with so many sends `in_flight`; killed when the block ends.
+    With a wave the rate rises and falls once in `wave_seconds`.
 
     `jars` is the folder of `lab.setup.ensure_pulsar`; the client's log goes to `log`.
     """
@@ -64,7 +70,7 @@ def keyed_load(
     configuration.write_text(_LOGGING)
     command = [
         find_java(), *_FLAGS, f"-Dlog4j2.configurationFile={configuration}", "-cp", f"{jars}/*",
-        "anabranch.pulsar.KeyedLoad", service_url, topic, str(rate), str(keys), str(in_flight),
+        "anabranch.pulsar.KeyedLoad", service_url, topic, str(rate), str(keys), str(in_flight), str(wave_seconds),
     ]  # fmt: skip
     with (
         open(log, "ab") as errors,

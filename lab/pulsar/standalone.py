@@ -39,7 +39,7 @@ _OPENED = [
     "java.base/jdk.internal.platform", "java.base/sun.net", "java.management/sun.management",
     "jdk.management/com.sun.management.internal",
 ]  # fmt: skip
-_START_SECONDS = 120
+_START_SECONDS = 180
 _STOP_SECONDS = 30
 _ADMIN = "admin"
 """The role that may do everything."""
@@ -80,6 +80,11 @@ class StandalonePulsar:
     def service_url(self) -> str:
         """Of producers and consumers."""
         return f"pulsar://127.0.0.1:{self.port}"
+
+    @property
+    def jars(self) -> Path:
+        """The folder of its jars."""
+        return self._jars
 
     @property
     def log(self) -> Path:

@@ -19,7 +19,7 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.pulsar
 
-PATIENCE_S = 60
+PATIENCE_S = 120
 MIDDLE_S = 0.03
 """After the call, which takes a Pulsar some 0.1 s: children made, the parent ended, and then the layout changed."""
 

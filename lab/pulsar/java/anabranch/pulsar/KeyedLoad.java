@@ -24,7 +24,8 @@ import org.apache.pulsar.client.api.v5.schema.Schema;
 
 /**
  * Keyed messages through a scalable topic by Pulsar's own V5 client, each with a number: SERVICE_URL TOPIC
- * MESSAGES_PER_SECOND KEYS MESSAGES_IN_FLIGHT. Counts on standard output, a JSON object a line, four times a second.
+ * MESSAGES_PER_SECOND KEYS MESSAGES_IN_FLIGHT WAVE_SECONDS. With a wave the rate rises and falls, from and to a
+ * fiftieth of it, once in that time; 0: it stays. Counts on standard output, a JSON object a line, four times a second.
  * When standard input ends it stops to produce, waits until all that was acknowledged has been received, says so in a
  * last line (finished) and ends.
  */
@@ -70,7 +71,8 @@ public final class KeyedLoad {
             }
         });
         Producer producer = (Producer) client.newProducer(Schema.string()).topic(arguments[1]).create();
-        load.produce(producer, Integer.parseInt(arguments[2]), Integer.parseInt(arguments[3]), Integer.parseInt(arguments[4]));
+        load.produce(producer, Integer.parseInt(arguments[2]), Integer.parseInt(arguments[3]),
+                Integer.parseInt(arguments[4]), Double.parseDouble(arguments[5]));
         long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(DRAIN_SECONDS);
         while (System.nanoTime() < deadline && !load.seen.keySet().containsAll(load.sent)) {
             Thread.sleep(20);
@@ -88,12 +90,18 @@ public final class KeyedLoad {
         return thread;
     }
 
-    private void produce(Producer producer, int rate, int keys, final int inFlight) throws Exception {
+    private void produce(Producer producer, int rate, int keys, final int inFlight, double wave) throws Exception {
         final Semaphore places = new Semaphore(inFlight);
         long started = System.nanoTime();
+        long looked = started;
+        double due = 1;
         for (long number = 0; producing; number++) {
-            while (producing && number >= (System.nanoTime() - started) / 1e9 * rate) {
+            while (producing && number >= due) {
                 Thread.sleep(1);
+                long now = System.nanoTime();
+                // What was not sent in time is not made up for.
+                due = Math.min(due + (now - looked) / 1e9 * rate * share((now - started) / 1e9, wave), number + rate);
+                looked = now;
             }
             places.acquire();
             final Long one = Long.valueOf(number);
@@ -112,6 +120,10 @@ public final class KeyedLoad {
             });
         }
         places.acquire(inFlight);
+    }
+
+    private static double share(double seconds, double wave) {
+        return wave == 0 ? 1 : Math.max(0.02, (1 - Math.cos(2 * Math.PI * seconds / wave)) / 2);
     }
 
     private void receive(StreamConsumer consumer) {

@@ -1,0 +1,83 @@
+"""The traffic of a local run with a Pulsar: one topic, and load by Pulsar's own client that rises and falls.
+
+Stage: `python -m lab.pulsar.traffic ADMIN_URL SERVICE_URL JARS FOLDER`, a part of `lab.local_run`. The topic gets a
+policy with low thresholds, which the collector reads, so that a laptop's load splits and merges it. The client's counts
+(nothing lost, nothing twice) are in `FOLDER/load.json` and in the log when it ends.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from admin.answers import Answered, Fault, Refused
+from admin.topics import ScalableTopics
+from admin.transport import Transport
+from lab.pulsar.load import KeyedLoad, keyed_load
+from lab.pulsar.standalone import StandalonePulsar
+from schemas.metadata import AutoScalePolicyOverride
+
+TOPIC = "topic://public/default/orders"
+PEAK_PER_SECOND = 1600
+WAVE_SECONDS = 90
+KEYS = 200
+IN_FLIGHT = 100
+POLICY = AutoScalePolicyOverride(
+    split_msg_rate_in_threshold=500.0,
+    merge_msg_rate_in_threshold=150.0,
+    max_segments=8,
+)
+
+log = logging.getLogger(__name__)
+
+
+def traffic_command(pulsar: StandalonePulsar, folder: Path) -> Sequence[str]:
+    """What runs the traffic of this Pulsar."""
+    words = (pulsar.admin_url, pulsar.service_url, str(pulsar.jars), str(folder))
+    return [sys.executable, "-m", "lab.pulsar.traffic", *words]
+
+
+def make_topic(topics: ScalableTopics) -> Fault | None:
+    """The topic with its policy, unless it is there; the fault that is in the way."""
+    made = topics.create_topic(TOPIC, 1, {})
+    if not isinstance(made, Answered) and not (isinstance(made, Refused) and made.status == 409):
+        return made
+    told = topics.set_policy(TOPIC, POLICY)
+    return None if isinstance(told, Answered) else told
+
+
+def main(admin_url: str, service_url: str, jars: Path, folder: Path) -> None:
+    """Load until SIGTERM or SIGINT; ends with an error when the topic cannot be made or the client ends by itself."""
+    stop = threading.Event()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, lambda *_: stop.set())
+    topics = ScalableTopics(Transport(admin_url, None, user_agent="anabranch-lab", timeout_seconds=10))
+    fault = make_topic(topics)
+    topics.close()
+    if fault is not None:
+        sys.exit(f"{TOPIC} cannot be made: {fault}")
+    client_log = folder / "log" / "load.log"
+    with keyed_load(jars, service_url, TOPIC, client_log, PEAK_PER_SECOND, KEYS, IN_FLIGHT, WAVE_SECONDS) as load:
+        while not stop.wait(1):
+            if load.ended:
+                sys.exit(f"the client has ended; see {client_log}")
+            _write(folder, load)
+        load.finish()
+        _write(folder, load)
+        log.info("what Pulsar's client sent and received: %s", json.dumps(load.counts))
+
+
+def _write(folder: Path, load: KeyedLoad) -> None:
+    part = folder / "load.part"
+    part.write_text(json.dumps(load.counts))
+    part.replace(folder / "load.json")
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO)
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4]))
