@@ -130,7 +130,7 @@ class LocalRun:
                 PartSpec("pulsar", pulsar.prepare, 1, pulsar.serves, environment, stop_seconds=30),
                 *parts,
                 part("collect", 2, lambda: True, 15, "pulsar"),
-                PartSpec("traffic", lambda: load, 3, environment=environment),
+                PartSpec("traffic", lambda: load, 3, environment=environment, stop_seconds=90),
             ]
         for spec in parts:
             if spec.name not in self.without and not self.stop.is_set():
@@ -154,6 +154,7 @@ class LocalRun:
         try:
             supervisor.stop(("traffic",), self.at_once)
             if report and self._is_up and not self.at_once.is_set():
+                supervisor.stop(("collect",), self.at_once)
                 self._drain(supervisor)
                 supervisor.stop(("executor",), self.at_once)
                 self._drain(supervisor)

@@ -13,6 +13,7 @@ from typing import Any
 
 from lab.offsets import end_offsets
 from lab.processes import PartState
+from lab.pulsar.traffic import COUNTS_FILE
 from lab.traffic import COUNTERS_FILE
 from lake.integrity import check_integrity
 from lake.rows import WholeTables
@@ -39,6 +40,7 @@ def build_report(
     - `parts`: a list of `name`, `state`, `restarts`, `lastExit`, `detail`; `restarts`: all of them
     - `partEvents`: `events` as given
     - `traffic`: the generator's own counters (`starts`, `sent`, `delivered`, `failed`, `garbage`), or null
+    - `load`: of a run with Pulsar, what its client counted (`lab.pulsar.load`), or null
     - `batches`: `count`, and `milliseconds` and `operatorMilliseconds` as distributions
     - `messages`: `total`, `accepted`, `suppressed`, `deadLetters`
     - `samples`: `in`, which are `accepted`, `insignificant` or `stale`; beside them `refused`, of messages in columns
@@ -58,6 +60,7 @@ def build_report(
     A distribution is `n`, `p50`, `p95`, `max`; the last three are null when there is nothing to measure.
     """
     lake = WholeTables(settings.lake_path)
+    has_pulsar = any(part.name == "pulsar" for part in parts)
     return {
         "run": {
             "startedAt": started_at.isoformat(),
@@ -74,7 +77,8 @@ def build_report(
         ],
         "partEvents": json.loads(json.dumps(list(events), default=str)),
         "restarts": sum(part.restarts for part in parts),
-        "traffic": _traffic_counters(settings),
+        "traffic": _counters(settings, COUNTERS_FILE),
+        "load": _counters(settings, COUNTS_FILE) if has_pulsar else None,
         **summarize(lake, started_at, stopped_at),
         "integrity": check_integrity(
             lake.rows(BATCHES), lake.committed(DECISIONS), lake.rows(HOLDS), lake.rows(OUTCOMES), lake.rows(EVENTS),
@@ -91,6 +95,7 @@ def report_text(report: Mapping[str, Any]) -> str:
         f"messages     {messages['total']}: {messages['accepted']} accepted, {messages['suppressed']} not significant, "
         f"{messages['deadLetters']} dead letters",
         f"samples      {samples['in']}, {samples['accepted']} significant; {samples['refused']} refused",
+        *_load_lines(report.get("load")),
         f"events       {_listed(report['events'])}",
         f"decisions    {report['decisions']['total']}: {_listed(report['decisions']['byReason'])}",
         f"applied      {_listed(report['applied'])}",
@@ -122,6 +127,16 @@ def report_text(report: Mapping[str, Any]) -> str:
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
+def _load_lines(load: Mapping[str, Any] | None) -> list[str]:
+    if not load or "acknowledged" not in load:
+        return []
+    return [
+        f"load         {load['acknowledged']} messages acknowledged by Pulsar, {load['missing']} of them not received, "
+        f"{load['resent']} received again, {load['inversions']} out of the order of their key; "
+        f"{len(load['segments'])} segments"
+    ]
+
+
 def _integrity_line(checks: Mapping[str, Any]) -> str:
     wrong = [f"{name}: {len(found)}" for name, found in checks.items() if isinstance(found, list) and found]
     kafka = checks["kafka"]
@@ -139,9 +154,9 @@ def _figure(value: float | None) -> str:
     return f"{'-' if value is None else format(value, '.0f'):>9}"
 
 
-def _traffic_counters(settings: Settings) -> dict[str, Any] | None:
+def _counters(settings: Settings, file: str) -> dict[str, Any] | None:
     try:
-        found = json.loads((settings.path(settings.local.folder) / COUNTERS_FILE).read_text())
+        found = json.loads((settings.path(settings.local.folder) / file).read_text())
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None

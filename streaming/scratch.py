@@ -18,8 +18,8 @@ from filelock import FileLock, Timeout
 from schemas.settings import SettingsError
 
 _HELD = ".held"
-_MAX_SOCKET_FOLDER_BYTES = 64
-"""The path of a Unix socket has at most 107 bytes, and Spark's names have 43 of them."""
+_MAX_SOCKET_FOLDER_BYTES = 63
+"""Java takes paths of Unix sockets of at most 106 bytes, one less than Linux, and Spark's names have 43 of them."""
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 Stage: `python -m lab.pulsar.traffic ADMIN_URL SERVICE_URL JARS FOLDER`, a part of `lab.local_run`. The topic gets a
 policy with low thresholds, which the collector reads, so that a laptop's load splits and merges it. The client's counts
-(nothing lost, nothing twice) are in `FOLDER/load.json` and in the log when it ends.
+(nothing lost, nothing twice) are in `FOLDER/load.json`, and in the log when it ends.
 """
 
 from __future__ import annotations
@@ -23,13 +23,16 @@ from lab.pulsar.standalone import StandalonePulsar
 from schemas.metadata import AutoScalePolicyOverride
 
 TOPIC = "topic://public/default/orders"
-PEAK_PER_SECOND = 1600
+COUNTS_FILE = "load.json"
+"""In the folder of the local run."""
+PEAK_PER_SECOND = 600
 WAVE_SECONDS = 90
 KEYS = 200
-IN_FLIGHT = 100
+IN_FLIGHT = 1
+"""The client of 5.0.0-M1 keeps the order of a key, and sends nothing twice, only so."""
 POLICY = AutoScalePolicyOverride(
-    split_msg_rate_in_threshold=500.0,
-    merge_msg_rate_in_threshold=150.0,
+    split_msg_rate_in_threshold=100.0,
+    merge_msg_rate_in_threshold=30.0,
     max_segments=8,
 )
 
@@ -75,7 +78,7 @@ def main(admin_url: str, service_url: str, jars: Path, folder: Path) -> None:
 def _write(folder: Path, load: KeyedLoad) -> None:
     part = folder / "load.part"
     part.write_text(json.dumps(load.counts))
-    part.replace(folder / "load.json")
+    part.replace(folder / COUNTS_FILE)
 
 
 if __name__ == "__main__":

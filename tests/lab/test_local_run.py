@@ -30,14 +30,24 @@ pytestmark = [pytest.mark.local_run, pytest.mark.spark, pytest.mark.broker, pyte
 class Run:
     """A run in a folder of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *more: str) -> None:
         self.folder = folder
         overlay = folder / "overlay.toml"
         overlay.write_text(
             f'[lake]\npath = "{folder}/lake"\n[stream]\ncheckpoint = "{folder}/checkpoints/stream"\n'
             f'[controller]\ndatabase = "{folder}/controller.db"\n[local]\nfolder = "{folder}"\n'
+            f'[collect]\nfolder = "{folder}/collect"\n'
         )
-        arguments = ["--config", "conf/demonstration.toml", "--config", str(overlay), "run", "--local", "--no-screen"]
+        arguments = [
+            "--config",
+            "conf/demonstration.toml",
+            "--config",
+            str(overlay),
+            "run",
+            "--local",
+            "--no-screen",
+            *more,
+        ]
         self.report = folder / "report.json"
         with open(folder / "out.log", "ab") as log:
             self.process = subprocess.Popen(
@@ -85,6 +95,18 @@ class Run:
 def run(tmp_path, jars):
     one = Run(tmp_path)
     yield one
+    end(one)
+
+
+@pytest.fixture
+def run_with_pulsar(tmp_path, jars, pulsar_jars):
+    one = Run(tmp_path, "--pulsar")
+    yield one
+    end(one)
+
+
+def end(one: Run) -> None:
+    """Ends what a test that failed has left."""
     if one.process.poll() is None:
         one.process.kill()
         one.process.wait()
@@ -175,3 +197,22 @@ def test_every_part_is_killed_and_the_run_goes_on_with_nothing_lost_and_nothing_
     assert messages["total"] == messages["accepted"] + messages["suppressed"] + messages["deadLetters"]
     assert set(sessions) == {"broker", "controller", "stream", "executor", "traffic"}
     assert [pid for session in sessions.values() for pid in session_members(session)] == []
+
+
+def test_on_a_real_pulsar_a_topic_is_split_under_load_and_merged_after_it_and_every_message_comes_once(run_with_pulsar):
+    run = run_with_pulsar
+    wait_until(lambda: "load" in applied_kinds(run), 240, 0.5)
+    run.kill("collect")
+    run.kill("executor")
+    wait_until(lambda: applied_kinds(run) == {"load", "merge"}, 240, 0.5)
+    run.process.send_signal(signal.SIGTERM)
+    assert run.process.wait(180) == 0, (run.folder / "out.log").read_text()[-3000:]
+
+    report = json.loads(run.report.read_text())
+    assert report["integrity"]["ok"], report["integrity"]
+    assert report["deadLetters"] == {}
+    load = report["load"]
+    assert load["finished"]
+    assert load["acknowledged"] > 1_000
+    assert len(load["segments"]) >= 4
+    assert (load["missing"], load["resent"], load["inversions"]) == (0, 0, 0), load

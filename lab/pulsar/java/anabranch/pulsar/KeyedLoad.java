@@ -34,6 +34,8 @@ public final class KeyedLoad {
     private static final long DRAIN_SECONDS = 60;
     private static final int ERRORS_KEPT = 10;
 
+    /** Of this process: messages of an earlier one are acknowledged and not counted. */
+    private final String run = Long.toHexString(System.currentTimeMillis()) + ":";
     private final Set sent = ConcurrentHashMap.newKeySet();
     /** Number to the place in Pulsar that it was first received from. */
     private final Map seen = new ConcurrentHashMap();
@@ -107,7 +109,7 @@ public final class KeyedLoad {
             final Long one = Long.valueOf(number);
             AsyncMessageBuilder message = (AsyncMessageBuilder) producer.async().newMessage();
             message.key("k" + number % keys);
-            message.value(String.valueOf(number));
+            message.value(run + number);
             message.send().whenComplete(new BiConsumer() {
                 public void accept(Object id, Object error) {
                     if (error == null) {
@@ -141,7 +143,11 @@ public final class KeyedLoad {
     }
 
     private void count(Message message) {
-        Long number = Long.valueOf((String) message.value());
+        String value = (String) message.value();
+        if (!value.startsWith(run)) {
+            return;
+        }
+        Long number = Long.valueOf(value.substring(run.length()));
         segments.add(message.topic());
         String place = message.topic() + " " + message.id();
         Object first = seen.putIfAbsent(number, place);
