@@ -76,7 +76,7 @@ class WrittenBatch:
 
     def where(self, table: Table, name: str, values: Collection[str], *names: str) -> Iterator[tuple[Any, ...]]:
         """Those rows of a rare table that have one of these values in a column, cut to some of its columns."""
-        for rows in self.rare[table.name].chunks([name, *names]):
+        for rows in self.rare[table.name].chunks(list(dict.fromkeys((name, *names)))):
             chosen = rows.filter(pc.is_in(rows[name], pa.array(values, pa.string())))
             yield from zip(*(chosen[each].to_pylist() for each in names), strict=True)
 
