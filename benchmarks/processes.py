@@ -62,12 +62,13 @@ def process_seconds(pid: int) -> float:
 
 
 def resident_mb(jvm: int) -> dict[str, int]:
-    """Resident memory in MiB of the driver's Python, of the JVM, and of the largest Python worker."""
+    """Resident memory in MiB of the driver's Python, of the JVM, of the largest Python worker and of all of them."""
     workers = [resident_kb(pid) // 1024 for pid in descendants(jvm)]
     return {
         "driver": resident_kb(os.getpid()) // 1024,
         "jvm": resident_kb(jvm) // 1024,
         "largest worker": max(workers, default=0),
+        "all workers": sum(workers),
     }
 
 

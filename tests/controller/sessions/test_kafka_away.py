@@ -96,7 +96,7 @@ def test_with_kafka_stopped_and_six_undrained_subscriptions_the_rest_answers_as_
         os.kill(stopped.process.pid, signal.SIGCONT)
         for name in NAMES:
             acknowledge(kafka, PARENT, name, 1, LIFE)
-        wait_until(lambda: drained(running) == NAMES, 120)
+        wait_until(lambda: drained(running) == NAMES, 30)
         wait_until(lambda: "new" in running.segments(TOPIC).subscriptions(PARENT), 30)
 
 
