@@ -23,7 +23,7 @@ COMMANDS = {
     "collect": "reads a Pulsar cluster's load, layouts and consumers into Kafka",
     "controller": "the scalable-topic controller: layouts, split, merge, sessions, REST",
     "traffic": "the load generator of the local run",
-    "why": "why a topic acts or does not, now or at any instant, with every gate",
+    "explain": "why a topic was split, merged or left alone, now or at any time, and what would change that",
     "shadow": "what the cluster's own scaler did, beside what we would have done",
     "decide": "decide snapshots from a file or standard input, one JSON object a line",
     "topics": "scalable topics at the controller: create, show, split, merge, delete, watch, policy",
@@ -80,7 +80,7 @@ def cli(
 
     \b
     Start here:   anabranch run --local
-    Then look:    anabranch doctor, anabranch lake show, anabranch why TOPIC
+    Then look:    anabranch doctor, anabranch lake show, anabranch explain TOPIC
     """
     ctx.obj = Context(config, home, log_level, log_format)
 

@@ -78,7 +78,7 @@ class HoldRow(TableRow):
     layout_epoch: int | None
     policy_digest: str | None
     inputs: str | None
-    """The whole snapshot, JSON, as older releases wrote it; None: `anabranch why` works it out from what is on
+    """The whole snapshot, JSON, as older releases wrote it; None: `anabranch explain` works it out from what is on
     record."""
     gates: str | None
     """JSON array of the gates that were looked at; None as above."""

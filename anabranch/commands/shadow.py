@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from datetime import datetime, timezone
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import click
 
 from anabranch.context import Context
 from anabranch.explanation import instant
+from anabranch.instants import INSTANT
 from schemas.printable import printable
 
 _SHOWN = 20
@@ -23,19 +24,9 @@ def command() -> None:
     """Run beside another scaler without acting, and compare."""
 
 
-def _instant(_context: click.Context, _option: click.Parameter, text: str | None) -> datetime | None:
-    if text is None:
-        return None
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is no instant like 2026-11-22T12:00:00+00:00") from None
-    return at if at.tzinfo else at.replace(tzinfo=timezone.utc)
-
-
 @command.command("report")
-@click.option("--since", callback=_instant, metavar="INSTANT", help="Beginning; without it, of what is on record.")
-@click.option("--until", callback=_instant, metavar="INSTANT", help="End; without it, the last batch on record.")
+@click.option("--since", type=INSTANT, metavar="TIME", help="Beginning; without it, of what is on record.")
+@click.option("--until", type=INSTANT, metavar="TIME", help="End; without it, the last batch on record.")
 @click.option("--namespace", metavar="TENANT/NAMESPACE", help="Of this namespace's topics alone.")
 @click.option(
     "--reversal-minutes", type=click.FloatRange(min=0), default=30, show_default=True,

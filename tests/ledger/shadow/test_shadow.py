@@ -18,7 +18,7 @@ from tests.engine.buckets import CONFIGURED
 from tests.engine.records import consumers, layout, outcome, stats, tick
 from tests.engine.test_engine import MINUTE, NOW, SECOND
 from tests.engine.test_replay import NAMES, RecordedBucket
-from tests.ledger.test_why import at, written
+from tests.ledger.test_explain import at, written
 
 T0, T1, T2 = NAMES
 WARM, HOT = 5_000.0, 40_000.0
@@ -194,7 +194,7 @@ def test_the_command_prints_text_json_or_a_page_with_a_chart(told):
 
 def test_wrong_usage_and_an_empty_lake_are_one_line(told, tmp_path):
     assert run(told, "--output", "html").exit_code == 2
-    assert "is no instant" in run(told, "--since", "yesterday").output
+    assert "is no time" in run(told, "--since", "yesterday").output
     nobody = run(told, "--namespace", "acme/other")
     assert (nobody.exit_code, "does a collector announce them?" in nobody.output) == (1, True)
     with pytest.raises(NothingOnRecord, match="is the job running"):

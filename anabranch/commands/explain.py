@@ -1,0 +1,114 @@
+"""`anabranch explain TOPIC`: why a topic acts or holds at an instant, and what would change that. No Spark, no JVM."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from anabranch.connection import encodable
+from anabranch.context import Context
+from anabranch.instants import INSTANT
+from schemas.printable import printable
+
+if TYPE_CHECKING:
+    from ledger.explain.changes import Change
+    from ledger.explain.record import Explanation
+
+
+@click.command("explain")
+@click.argument("topic")
+@click.option(
+    "--at", "at", type=INSTANT, metavar="TIME",
+    help="As 14:05, 2026-11-22T14:05:00Z or '10m ago', UTC; without it, the last batch on record.",
+)  # fmt: skip
+@click.option("--segment", type=click.IntRange(min=0), metavar="N", help="Why this segment is, or is not, acted on.")
+@click.option(
+    "--snapshot", "as_snapshot", is_flag=True,
+    help="The snapshot as JSON instead, for `anabranch decide`: what would another policy do?",
+)  # fmt: skip
+@click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.pass_obj
+def command(
+    context: Context, topic: str, at: datetime | None, segment: int | None, as_snapshot: bool, output: str
+) -> None:  # fmt: skip
+    """Say why TOPIC was split or merged, or why not, and what would have changed that.
+
+    \b
+    Why did orders not split at 14:05?    anabranch explain orders --at 14:05
+    Why does it not split now?            anabranch explain orders
+    Why was segment 3 left alone?         anabranch explain orders --at 14:05 --segment 3
+
+    TOPIC is a full name, or as much of its end as only one topic has. All gates are shown in the order in which they
+    are looked at (docs/gates.md), the one that binds marked with >>. Everything is worked out from what the lake has on
+    record; where that is too short to tell, it says so. What would change the answer was tried: each line changes one
+    thing as little as is enough, and decides again.
+    """
+    from deltalake.exceptions import DeltaError
+
+    from anabranch.explain_text import explanation_text
+    from decisions.autoscale.snapshot import snapshot_to_wire
+    from ledger.explain.changes import changes
+    from ledger.explain.record import NotOnRecord, check_segment, explain
+    from ledger.topics import UnknownTopic, find_topic, topics_on_record
+    from streaming.policy import configured_policy, stored_policy
+
+    settings = context.settings
+    try:
+        name = find_topic(topics_on_record(settings.lake_path), encodable(topic))
+        found = explain(settings.lake_path, name, at, stored_policy(configured_policy(settings)))
+        if segment is not None:
+            check_segment(found.snapshot.layout, segment)
+    except (NotOnRecord, UnknownTopic) as error:
+        raise click.ClickException(printable(str(error))) from error
+    except (DeltaError, OSError) as error:
+        raise click.ClickException(f"the lake {settings.lake_path} cannot be read: {error}") from error
+    if as_snapshot:
+        click.echo(snapshot_to_wire(found.snapshot).to_json())
+        return
+    changed = changes(found.snapshot, segment)
+    notes = _notes(found)
+    if output == "json":
+        click.echo(json.dumps({**_json(found, changed), "notes": notes}))
+        return
+    click.echo(explanation_text(found, changed, segment))
+    for said in notes:
+        click.echo(f"note: {printable(said)}", err=True)
+
+
+def _json(found: Explanation, changed: list[Change]) -> dict[str, Any]:
+    from decisions.autoscale.answers import answer_to_wire
+    from decisions.autoscale.snapshot import snapshot_to_wire
+
+    last, following = found.evaluations
+    row = found.hold
+    return {
+        "topic": found.snapshot.topic,
+        "at": found.asked_at,
+        "decision": None if found.decision is None else found.decision._asdict(),
+        "lastDecision": None if found.last_decision is None else found.last_decision._asdict(),
+        "hold": None if row is None else {"seq": row["seq"], "gate": row["gate"], "since": found.held_since},
+        "evaluatedAt": last,
+        "nextEvaluationAt": following,
+        "answer": json.loads(answer_to_wire(found.answer).to_json()),
+        "changes": [change.to_json() for change in changed],
+        "snapshot": json.loads(snapshot_to_wire(found.snapshot).to_json()),
+    }
+
+
+def _notes(found: Explanation) -> list[str]:
+    from anabranch.explanation import instant
+
+    notes = [f"the history on record is too short to be sure: {doubt}" for doubt in found.doubts[:3]]
+    if found.assumed_fresh:
+        ids = ", ".join(map(str, found.assumed_fresh[:10]))
+        notes.append(
+            f"when the loads of these segments were last seen is not on record, they are taken to be fresh: {ids}"
+        )
+    if found.asked_at > found.record_ends_at:
+        notes.append(
+            f"the record ends at {instant(found.record_ends_at)}: this is what would be found if nothing came after it"
+        )
+    return notes

@@ -1,0 +1,95 @@
+"""What would change an answer: of each single input the smallest change that leads to another one.
+
+Stage: above `inputs` and `search`, below the command line. Pure: `decide` itself is asked about every try, and each
+change carries the snapshot that it was verified on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from decisions.autoscale.answers import Answer, Hold, Merge, Split
+from decisions.autoscale.decide import decide
+from decisions.autoscale.snapshot import TopicSnapshot
+from ledger.explain.inputs import Input, inputs_of
+from ledger.explain.search import smallest_step
+
+
+@dataclass(frozen=True)
+class Change:
+    """One input, changed as little as leads to another answer."""
+
+    path: str
+    """By its name in a snapshot: `loads.3.msgRateIn`, `policy.maxSegments`, `now` (milliseconds)."""
+    value: float | bool | None
+    """As it is; None: there is none. Of durations of the policy: seconds."""
+    needed: float | bool | None
+    """As it would have to be."""
+    answer: Answer
+    """What `decide` says then."""
+    changed: TopicSnapshot
+    """What it says that of."""
+    almost: TopicSnapshot | None
+    """With one step less, to which the answer is still the old one; None: it is a single step."""
+
+    def to_json(self) -> dict[str, Any]:
+        """For scripts."""
+        return {"input": self.path, "is": self.value, "needed": self.needed, "then": answer_words(self.answer)}
+
+
+def changes(snapshot: TopicSnapshot, segment: int | None = None) -> list[Change]:
+    """The smallest change of each input by which the topic would act where it holds, or else where it acts.
+
+    With `segment`: by which an action takes that segment where none does, or none takes it where one does. What comes
+    by waiting is first, then loads, consumers, what is open or failed, and the policy.
+    """
+    asked = _asked(decide(snapshot), segment)
+    found: list[Change] = []
+    settled: set[str] = set()
+    for one in inputs_of(snapshot, segment):
+        if one.instead_of in settled:
+            continue
+        change = _change(one, asked, segment)
+        if change is not None:
+            found.append(change)
+            if one.instead_of is not None:
+                settled.add(one.instead_of)
+    return found
+
+
+def answer_words(answer: Answer) -> str:
+    """The answer in a few words: `split segment 3`, `merge segments 4 and 5`, `hold, merge-window`."""
+    if isinstance(answer, Split):
+        return f"split segment {answer.segment}"
+    if isinstance(answer, Merge):
+        return f"merge segments {answer.segments[0]} and {answer.segments[1]}"
+    return f"hold, {answer.gate.value}"
+
+
+def segments_of(answer: Answer) -> tuple[int, ...]:
+    """The segments that an answer acts on."""
+    if isinstance(answer, Split):
+        return (answer.segment,)
+    return answer.segments if isinstance(answer, Merge) else ()
+
+
+def _asked(answer: Answer, segment: int | None) -> object:
+    """What of an answer is asked about: two answers of which it is the same are the same answer."""
+    if segment is not None:
+        return segment in segments_of(answer)
+    return None if isinstance(answer, Hold) else (answer.action, segments_of(answer))
+
+
+def _change(one: Input, asked: object, segment: int | None) -> Change | None:
+    def leads_away(step: int) -> bool:
+        changed = one.changed(step)
+        return changed is not None and _asked(decide(changed), segment) != asked
+
+    step = smallest_step(leads_away, one.most, one.marks)
+    if step is None:
+        return None
+    changed = one.changed(step)
+    assert changed is not None
+    almost = one.changed(step - 1) if step > 1 else None
+    return Change(one.path, one.value, one.value_after(step), decide(changed), changed, almost)

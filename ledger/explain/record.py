@@ -1,0 +1,194 @@
+"""Why a topic acts or holds at any instant: its state out of the lake, decided again with all gates.
+
+Stage: the read end, about one topic. A row of `holds` names the gate that binds and what was measured at it; all others
+are worked out here, from what is on record of the topic up to that instant (`engine.replay`). A decision is explained
+by the snapshot that is on record with it.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from decisions.autoscale.answers import Answer, Hold
+from decisions.autoscale.decide import decide
+from decisions.autoscale.snapshot import TopicSnapshot, snapshot_from_wire
+from decisions.topic.layout import SegmentLayout
+from engine.agreement import may_have_been
+from engine.autoscale.topics import ConfiguredPolicy
+from engine.history import HISTORY_TABLES, columns_of, history_of, rows_of_topic
+from engine.kernel.settings import EngineSettings
+from engine.replay import BucketReplay, RecordedRow
+from lake.tables import read_columns, stream_columns
+from schemas.arrow import arrow_schema
+from schemas.ids import EVERY_TOPIC
+from schemas.snapshot import Snapshot
+from schemas.tables import BATCHES, DEAD_LETTERS, EVENTS
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_AFTER_RECORD = timedelta(minutes=5)
+"""How far behind the last batch on record a question may lie: what came since may have changed everything."""
+_LOOK_AROUND = timedelta(hours=1)
+"""How far before and after an instant its evaluations are looked for."""
+
+
+class NotOnRecord(LookupError):
+    """The lake cannot tell; the message says what is missing."""
+
+
+class Evaluations(NamedTuple):
+    """When all topics were evaluated, around an instant; milliseconds. None: not on record."""
+
+    last: int | None
+    following: int | None
+
+
+class Decided(NamedTuple):
+    """The last decision of the topic."""
+
+    decision_id: str
+    action: str
+    segments: tuple[int, ...]
+    at: int
+    """Milliseconds."""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What an evaluation saw and answered, and what is on record of it."""
+
+    snapshot: TopicSnapshot
+    answer: Answer
+    asked_at: int
+    """The instant that was asked about, milliseconds."""
+    decision: Decided | None
+    """The decision that is explained; None: the state at that instant is, as a tick would have seen it."""
+    last_decision: Decided | None
+    hold: RecordedRow | None
+    """The row of `holds` that stands at that instant; None: a decision came after it, or there is none."""
+    held_since: int | None
+    """Of that row, milliseconds."""
+    evaluations: Evaluations
+    record_ends_at: int
+    """Time of the last batch on record, milliseconds."""
+    assumed_fresh: list[int]
+    """Segments whose load is too old by what is on record, and is taken to be fresh, as what was found says: samples
+    that change nothing are in no table."""
+    doubts: list[str] = field(default_factory=list)
+    """What on record does not follow from what is on record before it: some of that is gone."""
+
+
+_SETTINGS = EngineSettings(change_threshold=0.0, tick_ms=60_000)
+"""A replay takes what was accepted as it is, and asks for no ticks."""
+
+
+def explain(lake: str, topic: str, at: datetime | None, configured: ConfiguredPolicy) -> Explanation:
+    """Why a topic acts or holds at an instant (aware; None: of the last batch on record).
+
+    When the newest evaluation up to then led to a decision, that is explained, on what it saw; else the state at that
+    instant. `configured`: the job's policy now, for releases that did not put it on record. Raises `NotOnRecord`, and
+    what Delta raises.
+    """
+    batches = read_columns(lake, BATCHES, columns_of(BATCHES))
+    if not len(batches):
+        raise NotOnRecord(f"no batch of the job is on record in {lake}: is the job running, with [lake] path there?")
+    ends = max(batches["batch_at"].to_pylist())
+    until = at or ends
+    if until < (begins := min(batches["batch_at"].to_pylist())):
+        raise NotOnRecord(f"the record begins at {begins:%F %T} UTC, and {until:%F %T} is before that")
+    if until > ends + _AFTER_RECORD:
+        raise NotOnRecord(f"the record ends at {ends:%F %T} UTC, and {until:%F %T} is too long after that to be known")
+    tables = {}
+    for table in HISTORY_TABLES:
+        columns = columns_of(table)
+        rows = [arrow_schema(table.row).empty_table().select(list(columns))]
+        if table is not DEAD_LETTERS:
+            rows += stream_columns(lake, table, columns, 65_536, rows_of_topic(table, topic, until))
+        tables[table.name] = pa.concat_tables(rows)
+    doubts: list[str] = []
+    hold: RecordedRow | None = None
+    held_since: int | None = None
+    decision: RecordedRow | None = None
+    decided: Decided | None = None
+    replay = BucketReplay(_SETTINGS, configured, doubts)
+    for batch in history_of(batches, tables).of_bucket([topic]):
+        replay.take(batch)
+        for decision in batch.decisions:
+            hold, held_since = None, None
+            segments = tuple(json.loads(decision["arguments"])["segments"])
+            decided = Decided(decision["decision_id"], decision["action"], segments, batch.now)
+        if batch.holds and not batch.decisions:
+            hold, held_since = batch.holds[-1], batch.now
+    asked_at = _millis(until)
+    snapshot = replay.snapshot(topic, asked_at)
+    if snapshot is None:
+        raise NotOnRecord(
+            f"no layout of {topic} is on record up to {until:%F %T} UTC: it was not there, its name is another, or the "
+            "rows of `events` that had it are gone"
+        )
+    evaluations = _evaluations(lake, topic, until)
+    explained = None
+    if decision is not None and decided is not None and decided.at >= (evaluations.last or 0) and decision["inputs"]:
+        explained = decided
+        seen = snapshot_from_wire(Snapshot.model_validate_json(decision["inputs"]))
+        fresh = []
+    else:
+        seen = _as_found(snapshot, hold)
+        fresh = [number for number, load in seen.loads.items() if load is not snapshot.loads[number]]
+    return Explanation(
+        seen, decide(seen), asked_at, explained, decided, hold, held_since, evaluations, _millis(ends), fresh, doubts
+    )
+
+
+def check_segment(layout: SegmentLayout, segment: int) -> None:
+    """Raises `NotOnRecord` unless the layout has that segment as an active one; the message says what became of it."""
+    active = [one.segment_id for one in layout.active]
+    if segment in active:
+        return
+    there = f"active are {', '.join(map(str, active[:10]))}{' and more' if len(active) > 10 else ''}"
+    known = layout.segments.get(segment)
+    if known is None:
+        raise NotOnRecord(f"there is no segment {segment} at that time; {there}")
+    into = " and ".join(map(str, known.child_ids)) or "others"
+    what = "merged" if len(known.child_ids) == 1 else "split"
+    when = datetime.fromtimestamp(known.sealed_at_ms / 1000, timezone.utc) if known.sealed_at_ms > 0 else None
+    at = "" if when is None else f" at {when:%F %T} UTC"
+    raise NotOnRecord(f"segment {segment} is no longer active: it was {what} into {into}{at}; {there}")
+
+
+def _evaluations(lake: str, topic: str, at: datetime) -> Evaluations:
+    """The ticks that reached the topic, next to an instant."""
+    begin, end = at - _LOOK_AROUND, at + _LOOK_AROUND
+    where = (
+        pc.field("subject").isin([topic, EVERY_TOPIC]) & (pc.field("type") == "tick")
+        & (pc.field("accepted_at") >= pa.scalar(begin)) & (pc.field("accepted_at") <= pa.scalar(end))
+        & (pc.field("day") >= pa.scalar(begin.date())) & (pc.field("day") <= pa.scalar(end.date()))
+    )  # fmt: skip
+    found = sorted({
+        _millis(one) for rows in stream_columns(lake, EVENTS, ("accepted_at",), 65_536, where)
+        for one in rows["accepted_at"].to_pylist()
+    })  # fmt: skip
+    place = bisect_right(found, _millis(at))
+    return Evaluations(found[place - 1] if place else None, found[place] if place < len(found) else None)
+
+
+def _millis(at: datetime) -> int:
+    return (at - _EPOCH) // timedelta(milliseconds=1)
+
+
+def _as_found(replayed: TopicSnapshot, hold: RecordedRow | None) -> TopicSnapshot:
+    """The snapshot that leads to the gate that stands on record; where none does, with all loads fresh."""
+    candidates, _ = may_have_been(replayed)
+    if hold is None:
+        return candidates[0]
+    for snapshot in candidates:
+        answer = decide(snapshot)
+        if isinstance(answer, Hold) and answer.gate.value == hold["gate"]:
+            return snapshot
+    return candidates[0]

@@ -1,0 +1,60 @@
+"""Topics by the names that people give them: in full, or by an ending that only one has.
+
+Stage: under every question about one topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from difflib import get_close_matches
+
+import pyarrow.compute as pc
+
+from lake.tables import stream_columns
+from schemas.ids import EVERY_TOPIC
+from schemas.printable import printable
+from schemas.tables import EVENTS
+
+_NEAREST = 5
+_SCHEME = "topic://"
+
+
+class UnknownTopic(LookupError):
+    """No topic has that name, or several have; the message says which are near."""
+
+
+def topics_on_record(lake: str) -> list[str]:
+    """Every topic of which the lake has a layout, sorted. Raises what Delta raises."""
+    found: set[str] = set()
+    for rows in stream_columns(lake, EVENTS, ("subject",), 65_536, pc.field("type") == "layout"):
+        found.update(pc.unique(rows["subject"]).to_pylist())
+    return sorted(found - {EVERY_TOPIC})
+
+
+def find_topic(names: Collection[str], given: str) -> str:
+    """The topic that is meant by `topic://acme/shop/orders`, `acme/shop/orders`, `shop/orders` or `orders`.
+
+    Raises `UnknownTopic`.
+    """
+    if given in names:
+        return given
+    tail = given.removeprefix(_SCHEME)
+    if _SCHEME + tail in names:
+        return _SCHEME + tail
+    ending = [name for name in names if name.endswith(f"/{tail}")]
+    if len(ending) == 1:
+        return ending[0]
+    if ending:
+        raise UnknownTopic(f"{printable(given)} may be each of {_listed(sorted(ending))}: give more of the name")
+    if not names:
+        raise UnknownTopic("no layout of any topic is on record: is the job running, and does something announce them?")
+    short = {name.rpartition("/")[2]: name for name in names}
+    near = [short[one] for one in get_close_matches(tail.rpartition("/")[2], short, _NEAREST, 0.5)]
+    near += [one for one in get_close_matches(_SCHEME + tail, list(names), _NEAREST, 0.6) if one not in near]
+    hint = f"the nearest names are {_listed(near)}" if near else f"there are {len(names)} topics, as {min(names)}"
+    raise UnknownTopic(f"no topic {printable(given)} is on record; {printable(hint)}")
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - _NEAREST
+    return ", ".join(names[:_NEAREST]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,176 @@
+"""Why a topic acts or holds, worked out from the lake's rows: the job's own engine writes them, without Spark."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from click.testing import CliRunner
+from deltalake import write_deltalake
+
+from anabranch.cli import cli
+from anabranch.instants import read_instant
+from decisions.topic.layout import SegmentLayout
+from lake.tables import create_table
+from ledger.explain.changes import changes
+from ledger.explain.record import NotOnRecord, check_segment, explain
+from ledger.topics import UnknownTopic, find_topic
+from schemas.tables import BATCHES, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
+from tests.engine.buckets import CONFIGURED
+from tests.engine.records import consumers, layout, stats, tick
+from tests.engine.test_engine import MINUTE, NOW, SECOND
+from tests.engine.test_replay import NAMES, RecordedBucket
+
+COLD, WARM = {0: 10.0, 1: 10.0}, {0: 5_000.0, 1: 5_000.0}
+TABLES = (EVENTS, SEGMENT_LOAD, DECISIONS, HOLDS, BATCHES)
+
+
+def written(bucket, lake, without=()):
+    for table in TABLES:
+        rows = bucket.table(table)
+        write_deltalake(create_table(lake, table), rows.slice(0, 0) if table in without else rows, mode="append")
+    return str(lake)
+
+
+def at(millis):
+    return datetime.fromtimestamp(millis / 1000, timezone.utc)
+
+
+@pytest.fixture(scope="module")
+def bucket():
+    """A topic that is warm, then cold and waits for its window; and another one beside it."""
+    bucket = RecordedBucket()
+    made = SegmentLayout.create(2, NOW - MINUTE)
+    bucket.batch(NOW, *(layout(made, topic=name) for name in NAMES[:2]), consumers(1, topic=NAMES[0]))
+    bucket.batch(NOW + SECOND, stats(WARM, NOW, NAMES[0]), tick(1))
+    bucket.batch(NOW + MINUTE, stats(COLD, NOW + MINUTE, NAMES[0]), tick(2))
+    for minute in range(2, 5):
+        bucket.batch(NOW + minute * MINUTE, stats(COLD, NOW + minute * MINUTE, NAMES[0]), tick(minute + 1))
+    return bucket
+
+
+def test_every_gate_is_told_although_the_row_of_the_hold_names_one(bucket, tmp_path):
+    lake = written(bucket, tmp_path / "lake")
+    found = explain(lake, NAMES[0], None, CONFIGURED)
+    assert (found.answer.gate.value, found.hold["gate"], found.held_since) == (
+        "merge-window", "merge-window", NOW + MINUTE
+    )  # fmt: skip
+    assert {reading.gate.value for reading in found.answer.gates} >= {"max-segments", "merge-cooldown", "merge-window"}
+    assert (found.doubts, found.assumed_fresh) == ([], [])
+    assert found.answer.binding.measured == 3 * MINUTE
+
+
+def test_an_instant_in_the_past_is_answered_as_it_was_then(bucket, tmp_path):
+    lake = written(bucket, tmp_path / "lake")
+    found = explain(lake, NAMES[0], at(NOW + 30 * SECOND), CONFIGURED)
+    assert (found.answer.gate.value, found.hold["gate"]) == ("merge-thresholds", "merge-thresholds")
+    with pytest.raises(NotOnRecord, match=r"the record begins at 2025-11-20 17:33:20 UTC"):
+        explain(lake, NAMES[0], at(NOW - 1), CONFIGURED)
+
+
+def test_constant_load_that_no_table_shows_is_taken_to_be_as_fresh_as_the_hold_on_record_says(tmp_path):
+    bucket = RecordedBucket()
+    bucket.batch(NOW, layout(SegmentLayout.create(2, NOW - MINUTE), topic=NAMES[0]))
+    for minute in range(30):
+        bucket.batch(NOW + minute * MINUTE, stats(WARM, NOW + minute * MINUTE, NAMES[0]), tick(minute))
+    found = explain(written(bucket, tmp_path / "lake"), NAMES[0], None, CONFIGURED)
+    assert (found.answer.gate.value, found.assumed_fresh) == ("merge-thresholds", [0, 1])
+
+
+def test_a_history_that_is_too_short_is_said(bucket, tmp_path):
+    found = explain(written(bucket, tmp_path / "lake", without=[SEGMENT_LOAD]), NAMES[0], None, CONFIGURED)
+    assert "gate was merge-thresholds, is now load-missing" in found.doubts[0]
+
+
+def command(lake, *arguments):
+    settings = lake / "settings.toml"
+    settings.write_text(f'[lake]\npath = "{lake}"\n')
+    return CliRunner().invoke(cli, ["-c", str(settings), "explain", *arguments], catch_exceptions=False)
+
+
+def test_the_command_says_why_what_it_saw_and_what_would_change_it(bucket, tmp_path):
+    lake = tmp_path / "lake"
+    written(bucket, lake)
+    run = command(lake, "t0")
+    assert run.exit_code == 0
+    assert " >> merge-window " in run.output
+    assert "on record: hold 2, merge-window (measured 0ms, limit 5m0s then), since 2025-11-20T17:34:20Z" in run.output
+    assert "in 2m0s, at 2025-11-20T17:39:20Z, if all else stays as it is" in run.output
+    assert "at 10,001 msg/s in on segment 0 (now 10)" in run.output
+    assert "consumers: billing 1 STREAM" in run.output
+    assert json.loads(command(lake, "t0", "--snapshot").output)["consumers"] == {
+        "billing": {"type": "STREAM", "count": 1}
+    }
+
+
+def test_a_time_between_two_evaluations_names_both(bucket, tmp_path):
+    lake = tmp_path / "lake"
+    written(bucket, lake)
+    said = json.loads(command(lake, "t0", "--at", "2025-11-20T17:35:50", "--output", "json").stdout)
+    assert (said["evaluatedAt"], said["nextEvaluationAt"]) == (NOW + 2 * MINUTE, NOW + 3 * MINUTE)
+    assert said["answer"]["gate"] == "merge-window"
+    assert {"input": "now", "is": NOW + 150 * SECOND, "needed": NOW + 6 * MINUTE,
+            "then": "merge segments 0 and 1"} in said["changes"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("order",), "no topic order is on record; "),
+        (("t",), "the nearest names are topic://acme/shop/t1, topic://acme/shop/t0"),
+        (("t0", "--segment", "9"), "there is no segment 9 at that time; active are 0, 1"),
+        (("t0", "--at", "2025-11-20T12:00"), "the record begins at 2025-11-20 17:33:20 UTC, and "),
+        (("t0", "--at", "2025-11-20T18:00"), "the record ends at 2025-11-20 17:37:20 UTC, and 2025-11-20 18:00:00"),
+        (("t0", "--at", "noon"), "'noon' is no time; write 14:05, 2026-11-22T14:05:00Z or '10m ago'"),
+    ],
+)
+def test_what_is_not_there_is_said_with_what_is(bucket, tmp_path, arguments, expected):
+    lake = tmp_path / "lake"
+    written(bucket, lake)
+    run = command(lake, *arguments)
+    assert run.exit_code != 0
+    assert expected in run.output
+
+
+def test_a_decision_is_explained_by_what_it_saw_until_the_next_evaluation(tmp_path):
+    bucket = RecordedBucket()
+    bucket.batch(NOW, layout(SegmentLayout.create(2, NOW - MINUTE), topic=NAMES[0]))
+    bucket.batch(NOW + SECOND, stats({0: 5_000.0, 1: 12_500.0}, NOW, NAMES[0]), tick(1))
+    bucket.batch(NOW + 61 * SECOND, stats({0: 5_000.0, 1: 12_500.0}, NOW + MINUTE, NAMES[0]), tick(2))
+    lake = written(bucket, tmp_path / "lake")
+    found = explain(lake, NAMES[0], at(NOW + 30 * SECOND), CONFIGURED)
+    assert (found.answer.action, found.answer.segment, found.decision.at) == ("split", 1, NOW + SECOND)
+    assert "loads.1.msgRateIn" in {one.path for one in changes(found.snapshot)}
+    later = explain(lake, NAMES[0], at(NOW + 90 * SECOND), CONFIGURED)
+    assert (later.answer.gate.value, later.decision, later.last_decision.segments) == ("in-flight", None, (1,))
+
+
+def test_a_segment_that_was_split_is_told_with_its_children():
+    divided = SegmentLayout.create(2, NOW).split_segment(0, NOW + MINUTE)
+    with pytest.raises(NotOnRecord, match=r"segment 0 is no longer active: it was split into 2 and 3 at 2025-11-20 17"):
+        check_segment(divided, 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [("orders", "topic://acme/shop/orders"), ("shop/clicks", "topic://acme/shop/clicks"),
+     ("acme/shop/orders", "topic://acme/shop/orders"), ("topic://acme/web/clicks", "topic://acme/web/clicks")],
+)  # fmt: skip
+def test_a_topic_is_found_by_as_much_of_its_end_as_only_it_has(given, name):
+    names = ["topic://acme/shop/orders", "topic://acme/shop/clicks", "topic://acme/web/clicks"]
+    assert find_topic(names, given) == name
+    with pytest.raises(UnknownTopic, match="clicks may be each of topic://acme/shop/clicks, topic://acme/web/clicks"):
+        find_topic(names, "clicks")
+
+
+@pytest.mark.parametrize(
+    ("text", "hours"),
+    [("14:05", -1), ("15:04:05", -24), ("2026-11-22T16:05:00+01:00", 0), ("2 h ago", -2), ("15:00", 0), ("now", 0)],
+)
+def test_a_time_of_day_is_the_last_one_and_has_no_zone_but_utc(text, hours):
+    now = datetime(2026, 11, 22, 15, 0, 0, tzinfo=timezone.utc)
+    minutes = {"14:05": 5, "15:04:05": 4, "2026-11-22T16:05:00+01:00": 5}.get(text, 0)
+    seconds = 5 if text == "15:04:05" else 0
+    expected = now + timedelta(hours=hours, minutes=minutes, seconds=seconds)
+    assert read_instant(text, now) == expected
