@@ -24,6 +24,7 @@ COMMANDS = {
     "controller": "the scalable-topic controller: layouts, split, merge, sessions, REST",
     "traffic": "the load generator of the local run",
     "explain": "why a topic was split, merged or left alone, now or at any time, and what would change that",
+    "history": "how a topic's segments split and merged, in the terminal or as a picture",
     "shadow": "what the cluster's own scaler did, beside what we would have done",
     "decide": "decide snapshots from a file or standard input, one JSON object a line",
     "topics": "scalable topics at the controller: create, show, split, merge, delete, watch, policy",

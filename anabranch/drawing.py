@@ -29,8 +29,8 @@ SHARED = "#"
 def picture(topic: str, layout: SegmentLayout, width: int, limit: int) -> RenderableType:
     """All of a layout in `width` columns; at most `limit` segments and `limit` newest epochs are listed."""
     parts: list[RenderableType] = [Text(_heading(topic, layout), "bold"), *_notes(layout), Text()]
-    row = strip(layout.active, _bar_width(width))
-    parts += [_scale(_bar_width(width)), row]
+    row = strip(layout.active, bar_width(width))
+    parts += [scale(bar_width(width)), row]
     if SHARED in row.plain:
         parts.append(Text(f"{SHARED}: several segments in one column", "dim"))
     parts += [Text(), _segments(layout.active, width, limit), Text()]
@@ -43,7 +43,7 @@ def change(topic: str, layout: SegmentLayout, width: int) -> RenderableType:
     newest = _epochs(layout)[-1]
     said = _event(layout, newest) if newest == layout.epoch else "nothing new; sealed segments may be pruned"
     return Group(
-        Text(f"{_heading(topic, layout)}: {said}"), strip(layout.active, _bar_width(width), _made_in(layout, newest))
+        Text(f"{_heading(topic, layout)}: {said}"), strip(layout.active, bar_width(width), _made_in(layout, newest))
     )
 
 
@@ -78,7 +78,7 @@ def _label(segment: Segment, size: int) -> str:
     return ""
 
 
-def _scale(width: int) -> Text:
+def scale(width: int) -> Text:
     """Hashes in hexadecimal above their columns, as many as fit."""
     marks = next((marks for marks in (8, 4, 2) if width >= marks * 8), 1)
     cells = [" "] * width
@@ -89,7 +89,8 @@ def _scale(width: int) -> Text:
     return Text("".join(cells[:width]), "dim", no_wrap=True, overflow="crop")
 
 
-def _bar_width(width: int) -> int:
+def bar_width(width: int) -> int:
+    """Columns of the key space where so many are free."""
     return max(width, NARROWEST)
 
 
@@ -137,7 +138,7 @@ def _lineage(layout: SegmentLayout, width: int, limit: int) -> RenderableType:
     events = [_event(layout, epoch) for epoch in shown]
     number = len(str(shown[-1])) + 6
     aside = min(max(map(len, events)), max(width // 3, 12))
-    bar = _bar_width(width - number - aside - 2)
+    bar = bar_width(width - number - aside - 2)
     table = Table.grid(padding=(0, 1))
     table.add_column(no_wrap=True, width=number)
     table.add_column(no_wrap=True, width=bar)
