@@ -12,7 +12,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -37,13 +37,15 @@ class Connections(httpx.BaseTransport):
     Raises the faults of `httpcore`. It follows no redirect and keeps no cookie.
     """
 
-    def __init__(self, tls: ssl.SSLContext) -> None:
+    def __init__(self, tls: ssl.SSLContext, resolve: Callable[[str, int], str] | None = None) -> None:
+        """`resolve`: the address that is connected to, of a host and port; it raises `httpcore.ConnectError` for one
+        that is not allowed. None: the system's."""
         self._closed = threading.Event()
         self._pool = httpcore.ConnectionPool(
             ssl_context=tls,
             max_connections=None,
             keepalive_expiry=KEEP_ALIVE_SECONDS,
-            network_backend=_Backend(),
+            network_backend=_Backend(resolve),
         )
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
@@ -108,8 +110,8 @@ class _Body(httpx.SyncByteStream):
 
 
 class _Backend(httpcore.NetworkBackend):
-    def __init__(self) -> None:
-        self._plain = httpcore.SyncBackend()
+    def __init__(self, resolve: Callable[[str, int], str] | None) -> None:
+        self._plain, self._resolve = httpcore.SyncBackend(), resolve
 
     def connect_tcp(
         self,
@@ -121,7 +123,8 @@ class _Backend(httpcore.NetworkBackend):
     ) -> httpcore.NetworkStream:
         left = _left(timeout, httpcore.ConnectTimeout)
         try:
-            return _Stream(self._plain.connect_tcp(host, port, left, local_address, socket_options))
+            address = host if self._resolve is None else self._resolve(host, port)
+            return _Stream(self._plain.connect_tcp(address, port, left, local_address, socket_options))
         except (UnicodeError, OverflowError) as error:  # a host or port that a redirect has made up
             raise httpcore.ConnectError(f"{host[:100]}:{port}: {error}") from None
 

@@ -26,6 +26,7 @@ COMMANDS = {
     "explain": "why a topic was split, merged or left alone, now or at any time, and what would change that",
     "history": "how a topic's segments split and merged, in the terminal or as a picture",
     "shadow": "what the cluster's own scaler did, beside what we would have done",
+    "alerts": "rules on the lake, evaluated as it grows, and told to Alertmanager, Slack, webhooks",
     "decide": "decide snapshots from a file or standard input, one JSON object a line",
     "topics": "scalable topics at the controller: create, show, split, merge, delete, watch, policy",
     "namespaces": "namespaces at the controller: create, list, delete",

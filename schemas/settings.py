@@ -133,6 +133,13 @@ class ExecutorSettings(Section):
         return self
 
 
+class AlertSettings(Section):
+    rules: str
+    """YAML file with the alert rules and where alerts are told."""
+    metrics_port: Port
+    """Loopback port of the Prometheus metrics of `anabranch alerts`; 0 = none."""
+
+
 class LocalSettings(Section):
     """The local run: everything on one machine, in separate processes."""
 
@@ -188,6 +195,7 @@ class Settings(Section):
     executor: ExecutorSettings
     controller: ControllerSettings
     collect: CollectSettings
+    alerts: AlertSettings
     local: LocalSettings
     traffic: TrafficSettings
     home: Path

@@ -274,17 +274,32 @@ class WaitRow(TableRow):
 
 
 class AlertRow(TableRow):
-    """One alert raised or resolved."""
+    """An alert that came to another status, or a notice of one: due at a destination, and what became of it there."""
 
     alert: str
+    """The rule's name."""
     subject: str
+    """The topic that it is about, by its label `topic` or `subject`; `*`: it is about none."""
     status: str
-    """`raised` or `resolved`."""
+    """Of the alert: `pending`, `firing`, `resolved`, or `inactive` (it was pending only). Of a notice: `due`,
+    `told`, or `untold` (given up)."""
     at: datetime
     summary: str
     labels: str
-    """JSON object."""
+    """JSON object of the labels that tell the alerts of a rule apart."""
     day: date
+    alert_id: str | None = None
+    """Digest of rule, labels and beginning: of one alert from its beginning to its end, and of its notices."""
+    since: datetime | None = None
+    """When the row that the rule answers was first there."""
+    value: float | None = None
+    severity: str | None = None
+    destination: str | None = None
+    """Of a notice: where it is told."""
+    notice: str | None = None
+    """Of a notice: the status of which it tells, `firing` or `resolved`."""
+    error: str | None = None
+    """Of an `untold` notice: the last fault."""
 
 
 @dataclass(frozen=True)

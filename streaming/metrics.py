@@ -139,8 +139,9 @@ The Spark job answers Prometheus at `http://127.0.0.1:PORT/metrics`, on the loop
   series from the first layout, outcome or hold that is read of it, and none any more once it is deleted. Applied splits
   and merges are counted by the outcome that the executor reports. Ten thousand topics make a scrape of 2.5 MB in 0.7 s:
   scrape such a job once a minute rather than every few seconds.
-- Rules for alerts: `conf/alerts.yml`. The watchdog behind `anabranch_stream_evaluation_outage` also logs: once when the
-  evaluation of every topic has stopped for `stream.watchdog_ticks` ticks, with what to do, and once when it goes on.
+- Rules for alerts: `conf/prometheus-alerts.yml`. The watchdog behind `anabranch_stream_evaluation_outage` also logs:
+  once when the evaluation of every topic has stopped for `stream.watchdog_ticks` ticks, with what to do, and once
+  when it goes on.
 
 | metric | type | labels | meaning |
 | --- | --- | --- | --- |

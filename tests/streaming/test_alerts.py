@@ -8,7 +8,7 @@ from pathlib import Path
 
 from streaming.metrics import METRICS
 
-RULES = Path(__file__).parents[2] / "conf" / "alerts.yml"
+RULES = Path(__file__).parents[2] / "conf" / "prometheus-alerts.yml"
 _NAME = re.compile(r"\b(?:anabranch|pulsar)_\w+")
 _SELECTOR = re.compile(r"\b(\w+)\{(\w+)=~?\"")
 _GROUPING = re.compile(r"\b(?:by|on) \(([\w, ]+)\)")

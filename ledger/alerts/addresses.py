@@ -1,0 +1,49 @@
+"""Which addresses a destination may have: looked up once, checked, and connected to as checked.
+
+Stage: under `ledger.alerts.posting`. A name that was looked up again for the connection could be another
+address by then (DNS rebinding). Addresses of this machine and its link are refused unless the rules allow them: a
+metadata service of a cloud listens there, and whatever trusts loopback.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Callable
+
+import httpcore
+
+
+def resolver(allow_local: bool) -> Callable[[str, int], str]:
+    """The address to connect to, of a host and port; raises `httpcore.ConnectError` when none may be."""
+
+    def resolve(host: str, port: int) -> str:
+        try:
+            found = [str(info[4][0]) for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+        except (OSError, UnicodeError) as error:
+            raise httpcore.ConnectError(f"{host[:100]} has no address: {error}") from None
+        allowed = found if allow_local else [address for address in found if not is_local(address)]
+        if not allowed:
+            raise httpcore.ConnectError(
+                f"{host[:100]} is {found[0]}, an address of this machine or its link: not allowed (allow_local)"
+            )
+        return allowed[0]
+
+    return resolve
+
+
+def is_local(address: str) -> bool:
+    """Whether an address is of this machine, its link, or of no machine at all; in IPv6 clothes too."""
+    one = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(one, ipaddress.IPv6Address):
+        inner = one.ipv4_mapped or one.sixtofour or (one.teredo[1] if one.teredo else None) or _nat64(one)
+        if inner is not None:
+            return is_local(str(inner))
+    return one.is_loopback or one.is_link_local or one.is_unspecified or one.is_multicast or one.is_reserved
+
+
+def _nat64(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
+    return ipaddress.IPv4Address(address.packed[-4:]) if address.packed[:12] == _NAT64 else None
+
+
+_NAT64 = ipaddress.IPv6Address("64:ff9b::").packed[:12]

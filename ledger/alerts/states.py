@@ -1,0 +1,104 @@
+"""How an alert goes from one evaluation to the next: pending, firing, resolved. Pure.
+
+Stage: under `ledger.alerts.evaluator`. As in Prometheus: a row that a rule answers is pending until it has been there
+for the rule's `for`, then it fires. When the rule no longer answers it, it is resolved, or inactive
+if it was only pending.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from hashlib import sha256
+from typing import Literal
+
+from ledger.alerts.rules import Rule
+
+Status = Literal["pending", "firing", "resolved", "inactive"]
+Labels = tuple[tuple[str, str], ...]
+"""Name and value, by name."""
+MAX_LABEL = 500
+"""Length of a label's value in characters; longer ones are cut."""
+OVERFLOW = "overflow"
+"""The label of the one alert that stands for what a rule answered beyond `max_alerts`."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A row that a rule answered, beyond its threshold."""
+
+    labels: Labels
+    value: float | None
+    summary: str
+
+
+@dataclass(frozen=True)
+class Alert:
+    """One alert of a rule, from when its row was first there."""
+
+    rule: str
+    labels: Labels
+    status: Status
+    since: datetime
+    """When the row was first there."""
+    at: datetime
+    """When it came to this status."""
+    value: float | None
+    summary: str
+
+    @property
+    def key(self) -> tuple[str, Labels]:
+        """What tells it apart from all others that are there at the same time."""
+        return self.rule, self.labels
+
+    @property
+    def alert_id(self) -> str:
+        """Digest of rule, labels and beginning: the same at every evaluation, and in every notice."""
+        named = json.dumps([self.rule, self.labels, self.since.isoformat()])
+        return sha256(named.encode()).hexdigest()[:24]
+
+
+def labels_of(row: Mapping[str, object]) -> Labels:
+    """The labels of a row: all its columns but `value`; null is no label."""
+    return tuple(
+        sorted((name, str(value)[:MAX_LABEL]) for name, value in row.items() if name != "value" and value is not None)
+    )
+
+
+def advance(rule: Rule, known: Sequence[Alert], found: Iterable[Found], now: datetime) -> list[Alert]:
+    """The alerts of a rule that come to another status, when it answers `found` at `now`.
+
+    `known`: those that are pending or firing. A clock that went back changes nothing: an alert is never older than it
+    was.
+    """
+    before = {alert.labels: alert for alert in known}
+    here = {one.labels: one for one in _bounded(rule, found, before)}
+    changed = []
+    for labels, one in here.items():
+        alert = before.get(labels)
+        if alert is None:
+            alert = Alert(rule.name, labels, "pending", now, now, one.value, one.summary)
+            if rule.for_ == 0:
+                alert = replace(alert, status="firing")
+            changed.append(alert)
+        elif alert.status == "pending" and now - alert.since >= timedelta(seconds=rule.for_):
+            changed.append(replace(alert, status="firing", at=now, value=one.value, summary=one.summary))
+    changed += [ended(alert, now) for labels, alert in before.items() if labels not in here]
+    return changed
+
+
+def ended(alert: Alert, now: datetime) -> Alert:
+    """The alert, when its row is there no more."""
+    return replace(alert, status="resolved" if alert.status == "firing" else "inactive", at=max(now, alert.at))
+
+
+def _bounded(rule: Rule, found: Iterable[Found], before: Mapping[Labels, Alert]) -> list[Found]:
+    """At most `max_alerts`, those that are known first, then by labels; and one that counts the others."""
+    ordered = sorted(found, key=lambda one: (one.labels not in before, one.labels))
+    more = len(ordered) - rule.max_alerts
+    if more <= 0:
+        return ordered
+    summary = f"{rule.name}: {more} more rows than the {rule.max_alerts} that a rule may raise (max_alerts)"
+    return [*ordered[: rule.max_alerts], Found(((OVERFLOW, "true"),), float(more), summary)]

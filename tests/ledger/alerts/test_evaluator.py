@@ -1,0 +1,215 @@
+"""Rounds over a lake that grows: what is recorded, told, and gone on from after a restart."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import pytest
+
+from lake.lease import LeaseLost
+from ledger.alerts.asking import Lake
+from ledger.alerts.couriers import Courier
+from ledger.alerts.evaluator import Evaluator
+from ledger.alerts.posting import sender_of
+from ledger.alerts.record import live_alerts, recorded_alerts
+from ledger.alerts.rehearsal import rehearse
+from ledger.alerts.rules import rules_of
+from tests.lab.lake import ORDERS, at, batch, dead_letter, decision, hold, outcome, write
+from tests.ledger.alerts.receiver import receiving
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.process
+
+OPEN = {
+    "name": "Open", "summary": "{topic} {value}", "above": 100,
+    "sql": "SELECT d.subject AS topic, date_part('epoch', $now) - date_part('epoch', d.decided_at) AS value "
+           "FROM decisions d WHERE NOT EXISTS (SELECT 1 FROM outcomes o WHERE o.decision_id = d.decision_id)",
+}  # fmt: skip
+
+
+@pytest.fixture
+def lake(tmp_path):
+    path = str(tmp_path / "lake")
+    write(path, decision(0), batch(1, 0))
+    return path
+
+
+@pytest.fixture
+def receiver():
+    with receiving() as one:
+        yield one
+
+
+class Clock:
+    def __init__(self, seconds=0.0):
+        self.seconds = seconds
+
+    def __call__(self):
+        return at(self.seconds)
+
+
+@contextmanager
+def evaluating(lake, receiver, clock, *rules, start=True):
+    content = rules_of({
+        "rules": list(rules) or [OPEN],
+        "destinations": {"hook": {"kind": "webhook", "url": receiver.url, "allow_local": True}},
+    }, "f")  # fmt: skip
+    couriers = {
+        name: Courier(name, sender_of(name, chosen, content), clock, max_delay=0.05)
+        for name, chosen in content.destinations.items()
+    }
+    evaluator = Evaluator(lake, content, couriers, clock)
+    if start:
+        couriers["hook"].start()
+    try:
+        yield evaluator
+    finally:
+        if start:
+            couriers["hook"].stop(10)
+
+
+def settled(evaluator, lake):
+    evaluator.settle()
+    return [row["status"] for row in recorded_alerts(lake) if row["status"] in ("told", "untold")]
+
+
+def told(receiver):
+    return [(body["status"], body["alerts"][0]["annotations"]["summary"]) for body in receiver.bodies]
+
+
+def test_an_alert_fires_once_is_told_once_and_is_resolved(lake, receiver):
+    clock = Clock(50)
+    with evaluating(lake, receiver, clock) as evaluator:
+        assert evaluator.round() == []
+        clock.seconds = 101
+        assert [alert.status for alert in evaluator.round()] == ["firing"]
+        assert evaluator.round() == []
+        write(lake, outcome("d1", "applied", 105))
+        clock.seconds = 110
+        assert [alert.status for alert in evaluator.round()] == ["resolved"]
+        wait_until(lambda: settled(evaluator, lake) == ["told", "told"])
+    assert told(receiver) == [("firing", f"{ORDERS} 101"), ("resolved", f"{ORDERS} 101")]
+    rows = recorded_alerts(lake)
+    assert sorted(row["status"] for row in rows) == ["due", "due", "firing", "resolved", "told", "told"]
+    assert {row["subject"] for row in rows} == {ORDERS}
+    assert live_alerts(rows) == []
+
+
+def test_what_was_due_and_not_told_is_told_by_the_next_process_and_nothing_twice(lake, receiver):
+    clock = Clock(101)
+    with evaluating(lake, receiver, clock, start=False) as evaluator:
+        evaluator.round()
+    with evaluating(lake, receiver, clock) as evaluator:
+        assert evaluator.round() == []
+        wait_until(lambda: settled(evaluator, lake) == ["told"])
+    with evaluating(lake, receiver, clock) as evaluator:
+        evaluator.round()
+    assert told(receiver) == [("firing", f"{ORDERS} 101")]
+
+
+def test_what_was_sent_and_not_recorded_as_told_is_sent_again_with_the_same_id(lake, receiver):
+    clock = Clock(101)
+    with evaluating(lake, receiver, clock) as evaluator:
+        evaluator.round()
+        wait_until(lambda: receiver.came)
+    with evaluating(lake, receiver, clock):
+        wait_until(lambda: len(receiver.came) == 2)
+    assert len({headers["webhook-id"] for _, headers, _ in receiver.came}) == 1
+
+
+def test_pending_goes_on_after_a_restart(lake, receiver):
+    slow = {**OPEN, "for": "1m"}
+    with evaluating(lake, receiver, Clock(101), slow) as evaluator:
+        assert [alert.status for alert in evaluator.round()] == ["pending"]
+    with evaluating(lake, receiver, Clock(161), slow) as evaluator:
+        assert [(alert.status, alert.since) for alert in evaluator.round()] == [("firing", at(101))]
+
+
+def test_a_destination_that_refuses_is_told_when_it_takes_it(lake, receiver):
+    receiver.status = 500
+    with evaluating(lake, receiver, Clock(101)) as evaluator:
+        evaluator.round()
+        wait_until(lambda: len(receiver.came) >= 3)
+        receiver.status = 200
+        wait_until(lambda: settled(evaluator, lake) == ["told"])
+    assert len({headers["webhook-id"] for _, headers, _ in receiver.came}) == 1
+
+
+def test_a_notice_that_nobody_takes_for_a_day_is_given_up_and_said(lake, receiver):
+    receiver.status, clock = 500, Clock(101)
+    with evaluating(lake, receiver, clock) as evaluator:
+        evaluator.round()
+        wait_until(lambda: receiver.came)
+        clock.seconds += 86_401
+        wait_until(lambda: settled(evaluator, lake) == ["untold"])
+    [row] = [row for row in recorded_alerts(lake) if row["status"] == "untold"]
+    assert "it answers 500" in row["error"]
+
+
+def test_a_second_evaluator_takes_over_and_the_first_ends(lake, receiver):
+    with evaluating(lake, receiver, Clock(101)) as first, evaluating(lake, receiver, Clock(101)) as second:
+        assert second.round()
+        with pytest.raises(LeaseLost, match="another evaluator of alerts"):
+            first.round()
+
+
+def test_a_rule_that_cannot_be_asked_keeps_its_alerts_and_is_an_alert_of_its_own(lake, receiver):
+    clock = Clock(101)
+    with evaluating(lake, receiver, clock) as evaluator:
+        evaluator.round()
+    broken = {**OPEN, "sql": "SELECT nothing FROM decisions"}
+    with evaluating(lake, receiver, clock, broken) as evaluator:
+        [pending] = evaluator.round()
+        assert (pending.rule, pending.labels, pending.status) == ("AlertRuleFails", (("rule", "Open"),), "pending")
+        clock.seconds += 120
+        assert [alert.status for alert in evaluator.round()] == ["firing"]
+        assert {alert.rule for alert in evaluator.alerts} == {"Open", "AlertRuleFails"}
+
+
+def test_alerts_of_a_rule_that_was_removed_are_resolved(lake, receiver):
+    clock = Clock(101)
+    with evaluating(lake, receiver, clock) as evaluator:
+        evaluator.round()
+    with evaluating(lake, receiver, clock, {**OPEN, "name": "Other"}) as evaluator:
+        assert [(alert.rule, alert.status) for alert in evaluator.round()] == [
+            ("Other", "firing"),
+            ("Open", "resolved"),
+        ]
+
+
+def test_a_rehearsal_says_what_was_pending_and_firing_then(lake):
+    write(lake, outcome("d1", "applied", 400))
+    rule = rules_of({"rules": [{**OPEN, "for": "1m"}]}, "f").rules[0]
+
+    def said(seconds):
+        return [(alert.status, alert.value) for alert in rehearse(Lake(lake), rule, 15, at(seconds))]
+
+    assert [said(seconds) for seconds in (100, 130, 161, 399, 400)] == [
+        [], [("pending", 130)], [("firing", 161)], [("firing", 399)], []
+    ]  # fmt: skip
+
+
+def test_the_rules_that_ship_say_what_they_are_for(lake, tmp_path):
+    from ledger.alerts.rules import read_rules
+    from tests.ledger.alerts.test_rules import SHIPPED
+
+    write(
+        lake,
+        *[dead_letter("malformed", 100 + number) for number in range(12)],
+        hold(10, "max-segments"), decision(2, 2, action="merge"), decision(4, 3),
+        *[outcome(f"d{number}", status, number + 5.0) for number in (2, 3) for status in ("intent", "applied")],
+        batch(9, 150, committed_at=at(200)),
+    )  # fmt: skip
+    write(
+        lake,
+        decision(1, 4, subject="topic://acme/shop/hot"),
+        hold(300, "unsplittable", subject="topic://acme/shop/hot"),
+    )
+
+    def said(seconds):
+        asking = Lake(lake).as_of(at(seconds))
+        return {rule.name for rule in read_rules(SHIPPED).rules if asking.found(rule)}
+
+    assert said(100) == set()
+    assert said(210) == {"DeadLetters", "AppliedNotObserved", "LedgerWriteLag"}
+    assert said(2000) == {"NoEvaluation", "InputStale", "OpenDecision", "OneHotKey", "CapBinding", "AppliedNotObserved"}
