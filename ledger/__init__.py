@@ -10,5 +10,6 @@ are, and `docs/sql.md` has the queries that people start from.
 - `summary`    what happened between two instants: what a run's report says
 - `latencies`  every stage from a consumer event to the applied decision
 - `shadow`     what another scaler did, beside what we wanted
+- `alerts`     rules on the lake, and who is told
 - `actions`    what a row of `decisions` is about, in short
 """
