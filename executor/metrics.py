@@ -6,7 +6,7 @@ Stage: beside `executor.process`, which serves them at `[executor] metrics_port`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -19,8 +19,10 @@ from executor.kernel.loop import Executor
 class ExecutorMetrics(Collector):
     """All metrics of the executors of a process, one a shard; scraped from another thread than theirs."""
 
-    def __init__(self, executors: Callable[[], Sequence[Executor]]) -> None:
-        self._executors = executors
+    def __init__(
+        self, executors: Callable[[], Sequence[Executor]], files: Callable[[], Mapping[str, int]] = dict
+    ) -> None:  # fmt: skip
+        self._executors, self._files = executors, files
 
     def collect(self) -> Iterator[Metric]:
         """The metrics as they are now."""
@@ -67,10 +69,19 @@ class ExecutorMetrics(Collector):
             "Calls since the start, repeated ones too; without those on shards that it has given back.",
             sum(standing.calls for standing in standings),
         )
+        files = GaugeMetricFamily(
+            "anabranch_lake_files", "Files of a table, as of the last look at it (lake.compact_minutes).",
+            labels=["table"],
+        )  # fmt: skip
+        for table, number in self._files().items():
+            files.add_metric([table], number)
+        yield files
 
 
-def registry_of(executors: Callable[[], Sequence[Executor]]) -> CollectorRegistry:
-    """A registry of its own with these metrics."""
+def registry_of(
+    executors: Callable[[], Sequence[Executor]], files: Callable[[], Mapping[str, int]] = dict
+) -> CollectorRegistry:  # fmt: skip
+    """A registry of its own with these metrics; `files`: how many each table has."""
     registry = CollectorRegistry()
-    registry.register(ExecutorMetrics(executors))
+    registry.register(ExecutorMetrics(executors, files))
     return registry

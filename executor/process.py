@@ -32,7 +32,9 @@ from executor.shards.limits import part_of
 from executor.shards.members import Member, Unlike, shard_of
 from executor.shards.register import MemberRegister
 from lake.brakes import BrakeLog
+from lake.upkeep import Upkeep
 from schemas.settings import Settings
+from schemas.tables import BRAKES, OUTCOMES, WAITS
 from telemetry.serving import MetricsError, serve_metrics
 
 
@@ -87,9 +89,11 @@ def run_executor(settings: Settings, ready: Callable[[str], None]) -> None:
         holding = Holding(
             register, me, chosen.request_timeout_seconds, lambda *shard: ShardWork(lambda: executor_of(*shard))
         )
-        if chosen.metrics_port:
-            serve_metrics(registry_of(lambda: executors_of(holding)), chosen.metrics_port, "executor.metrics_port")
-        holding.run(stop, say)
+        with Upkeep(settings.lake_path, (OUTCOMES, WAITS, BRAKES), settings.lake.compact_minutes) as upkeep:
+            if chosen.metrics_port:
+                registry = registry_of(lambda: executors_of(holding), lambda: upkeep.files)
+                serve_metrics(registry, chosen.metrics_port, "executor.metrics_port")
+            holding.run(stop, say)
     except MetricsError as error:
         raise StartError(str(error)) from error
     except LAKE_ERRORS as error:

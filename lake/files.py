@@ -123,6 +123,27 @@ class WrittenFile:
                 rows = pa.Table.from_batches([batch])
                 yield rows.append_column(PARTITION, pa.repeat(day, len(rows))).select(names).cast(schema)
 
+    def discard(self) -> None:
+        """Deletes the file, which no commit has, if it is in a folder; else `anabranch lake vacuum` will."""
+        if (local := _local(table_path(self.lake, self.table))) is not None:
+            (local / self.path).unlink(missing_ok=True)
+
+
+def rows_of(lake: str, table: Table, path: str) -> Iterator[pa.Table]:
+    """The rows of any file of a table, `_READ_ROWS` at a time, as those of this release. Raises `OSError`.
+
+    Optional columns that an older release did not write are null.
+    """
+    schema = arrow_schema(table.row)
+    day = pa.scalar(date.fromisoformat(path.partition("/")[0].removeprefix(f"{PARTITION}=")), pa.date32())
+    with _open_for_reading(table_path(lake, table), path) as source, pq.ParquetFile(source) as file:
+        for batch in file.iter_batches(_READ_ROWS):
+            there = pa.Table.from_batches([batch]).append_column(PARTITION, pa.repeat(day, len(batch)))
+            yield pa.table(
+                [there[field.name].cast(field.type) if field.name in there.column_names
+                 else pa.nulls(len(batch), field.type) for field in schema], schema=schema,
+            )  # fmt: skip
+
 
 def write_file(lake: str, table: Table, rows: pa.Table) -> WrittenFile:
     """A file of rows that are all here, at least one. Raises `OSError`."""

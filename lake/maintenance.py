@@ -2,7 +2,8 @@
 VACUUM: deletes what was replaced, and what killed writers have left.
 
 Stage: beside the job, on demand. Safe while the job and an executor run: compaction and appends do not
-conflict, whichever commits first (Delta's rules); two compactions of one table at once do, and the later one gives up.
+conflict, whichever commits first (Delta's rules). Two compactions of one table at once would double rows, so each is
+`lake.compaction.alone`.
 Replaced files stay on disk for `delta.deletedFileRetentionDuration`, for those who are still reading them.
 """
 
@@ -13,6 +14,7 @@ from datetime import date
 
 from deltalake import DeltaTable
 
+from lake.compaction import alone
 from lake.files import table_path
 from schemas.tables import Table
 
@@ -33,14 +35,15 @@ def cluster_column(table: Table) -> str:
 def compact_by_delta_rs(lake: str, table: Table, cluster_before: date | None) -> Compacted:
     """Compacts in this process. With `cluster_before`, only days before it, Z-ordered by `cluster_column`.
 
-    Raises `DeltaError` when another compaction was faster.
+    Raises `DeltaError`, or `Compacting` when somebody else compacts it.
     """
-    optimizer = DeltaTable(table_path(lake, table)).optimize
-    if cluster_before is None:
-        metrics = optimizer.compact()
-    else:
-        days = [("day", "<", cluster_before.isoformat())]
-        metrics = optimizer.z_order([cluster_column(table)], partition_filters=days)
+    with alone(lake, table):
+        optimizer = DeltaTable(table_path(lake, table)).optimize
+        if cluster_before is None:
+            metrics = optimizer.compact()
+        else:
+            days = [("day", "<", cluster_before.isoformat())]
+            metrics = optimizer.z_order([cluster_column(table)], partition_filters=days)
     return Compacted(metrics["numFilesRemoved"], metrics["numFilesAdded"])
 
 

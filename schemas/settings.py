@@ -44,6 +44,9 @@ Heap = Annotated[str, Field(pattern=r"^[1-9][0-9]*[mg]$")]
 class LakeSettings(Section):
     path: str
     """Folder (or object-store URL) that holds one Delta table per folder."""
+    compact_minutes: Annotated[float, Field(ge=0, le=1440)]
+    """Minutes between two looks of job and executor at their tables, of which each compacts days of many small files;
+    0: it is left to `anabranch lake optimize`."""
 
 
 class PolicySettings(Section):

@@ -22,6 +22,7 @@ from engine.kernel.packing import PACKED_DDL
 from engine.kernel.records import OUTPUT_DDL
 from engine.kernel.settings import EngineSettings, Repeated
 from lake.job_lease import Claim, JobLease, hold_lake
+from lake.upkeep import Upkeep
 from schemas.settings import Settings, SettingsError
 from streaming.checkpoint import CheckpointUnfit, check_place, holder_name, lock_checkpoint, read_place
 from streaming.pace import Pace, PacedSource
@@ -31,7 +32,7 @@ from streaming.processor import BucketProcessor
 from streaming.rebuild import STATE_DDL, first_start
 from streaming.scratch import scratch_folder, socket_folder
 from streaming.session import start_session
-from streaming.sink import LakeSink
+from streaming.sink import WRITTEN, LakeSink
 from streaming.sources import raw_rows
 from streaming.storage import checkpoint_of, files_of, spark_location
 from streaming.ticks import TickWriter
@@ -167,12 +168,14 @@ def run_job(
     checkpoint = checkpoint_of(settings)
     with ExitStack() as held:
         lock = held.enter_context(lock_checkpoint(checkpoint, holder := holder_name()))
-        scratch, watch = held.enter_context(own_files), held.enter_context(JobWatch(settings))
+        upkeep = Upkeep(settings.lake_path, WRITTEN, settings.lake.compact_minutes)
+        scratch, watch = held.enter_context(own_files), held.enter_context(JobWatch(settings, upkeep))
         ticks = TickWriter(settings.kafka_connection(), settings.stream.tick_seconds)
         sink = sink_type(settings.lake_path, ticks.ask, watch.observe_batch)
         claim = Claim(holder, checkpoint, datetime.now(timezone.utc), gone=lock)
         lease = held.enter_context(hold_lake(settings.lake_path, claim, stop))
         sink.hold(lease)
+        held.enter_context(upkeep)
         with session(settings, scratch) as spark:
             try:
                 repeated = _check_checkpoint(spark, settings, sink, new_checkpoint)

@@ -31,6 +31,7 @@ from streaming.metrics import (
     EVENTS_TAKEN,
     HOLDS_BEGUN,
     LAG,
+    LAKE_FILES,
     LAST_BATCH,
     LAST_EVALUATION,
     MESSAGES,
@@ -167,6 +168,11 @@ class StreamMeter:
         """Takes in what the watchdog has seen."""
         self._set(MISSED_TICKS, missed_ticks)
         self._set(OUTAGE, int(is_outage))
+
+    def observe_files(self, files: Mapping[str, int]) -> None:
+        """Takes in how many files each table has."""
+        for table, number in files.items():
+            self._set(LAKE_FILES, number, table)
 
     def _of(self, metric: Metric, *labels: str) -> Any:
         made = self._made[metric.name]

@@ -88,6 +88,10 @@ STATE_BYTES = Metric(
     "gauge", "anabranch_stream_state_bytes", ("kind",),
     "Size of the operator's state after the last batch: `memory` of the state stores, `disk` of their RocksDB files.",
 )  # fmt: skip
+LAKE_FILES = Metric(
+    "gauge", "anabranch_lake_files", ("table",),
+    "Files of a table of the lake, as of the last look at it (`lake.compact_minutes`); each makes a commit longer.",
+)  # fmt: skip
 ACTIVE_SEGMENTS = Metric(
     "gauge", "pulsar_scalable_topic_active_segments", ("topic",),
     "Active segments of the topic, by the newest layout that was read since the job's start.",
@@ -112,7 +116,8 @@ MERGE_SUPPRESSED = Metric(
 METRICS = (
     BATCH_SECONDS, WRITE_SECONDS, OPERATOR_SECONDS, BATCHES, LAST_BATCH, LAG, MESSAGES, SAMPLES, EVENTS_TAKEN,
     DEAD_LETTERS_MADE, EVALUATIONS, DECISIONS_MADE, HOLDS_BEGUN, OUTCOMES, TICK_LAG, TICK_INTERVAL, LAST_EVALUATION,
-    MISSED_TICKS, OUTAGE, STATE_BYTES, ACTIVE_SEGMENTS, AUTO_SPLITS, AUTO_MERGES, SPLIT_SUPPRESSED, MERGE_SUPPRESSED,
+    MISSED_TICKS, OUTAGE, STATE_BYTES, LAKE_FILES, ACTIVE_SEGMENTS, AUTO_SPLITS, AUTO_MERGES, SPLIT_SUPPRESSED,
+    MERGE_SUPPRESSED,
 )  # fmt: skip
 
 

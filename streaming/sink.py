@@ -40,7 +40,7 @@ from streaming.rows import rare_rows
 log = logging.getLogger(__name__)
 
 APP = "anabranch-stream"
-_WRITTEN = frozenset(table.name for table in TABLES.values() if table.written_by == "streaming")
+WRITTEN = tuple(table for table in TABLES.values() if table.written_by == "streaming")
 
 
 @dataclass
@@ -111,7 +111,7 @@ class LakeSink:
     def hold(self, lease: JobLease) -> None:
         """From here on every commit stands under the lease, and no other job's does. Raises `LeaseLost`, or what Delta
         raises."""
-        lease.shut_out_others({name: table for name, table in self._tables.items() if name in _WRITTEN})
+        lease.shut_out_others({table.name: self._tables[table.name] for table in WRITTEN})
         self._lease = lease
 
     def also_report(self, report: Callable[[WrittenBatch], None]) -> None:

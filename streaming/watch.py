@@ -13,6 +13,7 @@ from typing import Any
 
 from pyspark.sql.streaming import StreamingQuery
 
+from lake.upkeep import Upkeep
 from schemas.settings import Settings
 from streaming.meter import StreamMeter, serve_meter
 from streaming.sink import WrittenBatch
@@ -24,8 +25,8 @@ log = logging.getLogger(__name__)
 class JobWatch:
     """Metrics and watchdog of one run of the job; a context manager that serves the metrics meanwhile."""
 
-    def __init__(self, settings: Settings) -> None:
-        stream = settings.stream
+    def __init__(self, settings: Settings, upkeep: Upkeep) -> None:
+        stream, self._upkeep = settings.stream, upkeep
         self._port = stream.metrics_port
         self._meter = StreamMeter(stream.tick_seconds, time.time())
         self._watchdog = Watchdog(stream.tick_seconds, stream.watchdog_ticks, time.monotonic())
@@ -67,6 +68,7 @@ class JobWatch:
         if change is not None:
             query_says = str(query.status["message"])
             report(change, self._watchdog.silent_seconds(now), self._watchdog.ticks, query_says)
+        self._meter.observe_files(self._upkeep.files)
         self._meter.observe_watchdog(self._watchdog.missed_ticks(now), self._watchdog.is_outage)
 
 

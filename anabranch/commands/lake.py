@@ -96,6 +96,7 @@ def optimize(context: Context, name: str | None, zorder: bool, writer: str) -> N
     from deltalake.exceptions import DeltaError
     from pyspark.errors import PySparkException
 
+    from lake.compaction import Compacting
     from lake.maintenance import compact_by_delta_rs
     from lake.tables import open_table
     from streaming.compaction import compact_by_delta_spark
@@ -118,7 +119,7 @@ def optimize(context: Context, name: str | None, zorder: bool, writer: str) -> N
             else:
                 done = compact_by_delta_spark(spark, settings.lake_path, table, before)
             click.echo(f"{table.name}: {done.files_removed} files became {done.files_added}")
-    except (DeltaError, PySparkException) as error:
+    except (DeltaError, PySparkException, Compacting) as error:
         raise click.ClickException(f"{table.name} was not compacted: {_first_line(error)}") from error
     finally:
         if spark is not None:

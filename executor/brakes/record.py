@@ -13,7 +13,7 @@ from deltalake import write_deltalake
 from deltalake.exceptions import DeltaError
 
 from executor.brakes.rules import Candidate, Held
-from lake.tables import OpenTable, create_table
+from lake.tables import HOOKS, OpenTable, create_table
 from schemas.arrow import to_arrow
 from schemas.tables import WAITS, WaitRow
 
@@ -45,7 +45,8 @@ class WaitTable:
         if not self._unwritten or now < self._write_at:
             return
         try:
-            write_deltalake(self._open.newest(), to_arrow(WAITS, self._unwritten.values()), mode="append")
+            rows = to_arrow(WAITS, self._unwritten.values())
+            write_deltalake(self._open.newest(), rows, mode="append", post_commithook_properties=HOOKS)
         except (DeltaError, OSError) as error:
             log.warning("what decisions wait for cannot be written, trying again: %s", error)
             self._write_at = now + DELAY_SECONDS

@@ -1,0 +1,186 @@
+"""Many small files of one day become few, while others append, compact, or are killed: no row is lost or doubled.
+
+Stage: under `lake.upkeep`. The files are read and written aside first. The commit that puts the new ones in their place
+then stands on the newest version, in which all old ones are still there, or it fails and looks again: delta-rs (1.6)
+lets a compaction pass that replaces files which another one has replaced already, and their rows would be there twice
+(it takes a change without `dataChange` for none). So its own OPTIMIZE runs only in `alone`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import groupby
+from typing import NamedTuple
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.transaction import AddAction, RemoveAction
+
+from lake.files import PARTITION, RowsFile, WrittenFile, modified_now, rows_of
+from lake.tables import HOOKS, MAX_RACES, OpenTable, create_table
+from schemas.arrow import arrow_schema
+from schemas.tables import Table
+
+TARGET_BYTES = 32 * 2**20
+"""A smaller file is small; together they become files of about this size, and those are not read again."""
+GROUP_BYTES = 16 * 2**20
+"""Of rows that are in memory at a time."""
+ALONE = "anabranch-compaction-alone"
+"""Names in a table's log until when (Unix seconds) nobody else compacts it."""
+ALONE_SECONDS = 900.0
+"""How long `alone` promises at a time; it renews three times as often."""
+
+
+class Compacting(RuntimeError):
+    """Somebody else compacts the table; the message says until when that is promised."""
+
+
+class SmallFile(NamedTuple):
+    """A file of a table that is smaller than it might be."""
+
+    day: str
+    modified: int
+    path: str
+    size: int
+    """Bytes."""
+
+
+def small_files(delta: DeltaTable) -> list[SmallFile]:
+    """The small files of a table, those of a day together and the oldest first."""
+    columns = [f"partition.{PARTITION}", "modification_time", "path", "size_bytes"]
+    found = pa.table(delta.get_add_actions(flatten=True)).select(columns).to_pydict()
+    files = (SmallFile(str(day), *rest) for day, *rest in zip(*found.values(), strict=True))
+    return sorted(file for file in files if file.size < TARGET_BYTES)
+
+
+def groups(files: Sequence[SmallFile], many: int, most_bytes: int) -> list[list[SmallFile]]:
+    """What may become a file each: of the days that have at least `many`, at most so many bytes together.
+
+    `files` as `small_files` gives them.
+    """
+    made: list[list[SmallFile]] = []
+    left = most_bytes
+    for _, each in groupby(files, lambda file: file.day):
+        of_day = list(each)
+        if len(of_day) < many:
+            continue
+        group: list[SmallFile] = []
+        size = 0
+        for file in of_day:
+            if left < file.size:
+                break
+            if group and size + file.size > TARGET_BYTES:
+                made.append(group)
+                group, size = [], 0
+            group.append(file)
+            size, left = size + file.size, left - file.size
+        made.append(group)
+    return [group for group in made if len(group) > 1]
+
+
+def compact(lake: str, table: Table, delta: DeltaTable, group: Sequence[SmallFile]) -> bool:
+    """Puts one file in the place of the group's. False: somebody else compacts, or has compacted these.
+
+    `delta` is at the newest version afterwards. Raises `DeltaError` or `OSError`.
+    """
+    if _is_left_alone(delta):
+        return False
+    file = RowsFile(lake, table, pa.scalar(group[0].day).cast(pa.date32()).as_py())
+    for rows in _together(rows for old in group for rows in rows_of(lake, table, old.path)):
+        file.write(rows)
+    file.close()
+    new, is_done = WrittenFile.of(lake, table, file.path), False
+    try:
+        is_done = _replaced(delta, group, new)
+    finally:
+        # After a failure that is not understood it may be in the table: then it is left to `lake vacuum`.
+        if not is_done and not _has(delta, [new.path]):
+            new.discard()
+    return is_done
+
+
+@contextmanager
+def alone(lake: str, table: Table) -> Iterator[None]:
+    """Nobody else of this release compacts the table inside. Raises `Compacting`, `DeltaError` or `OSError`."""
+    opened, schema = OpenTable(create_table(lake, table)), arrow_schema(table.row)
+    until = opened.table.transaction_version(ALONE) or 0
+    busy = f"{table.name} is being compacted by another process; that is promised to be over in"
+    if until > time.time():
+        raise Compacting(f"{busy} {until - time.time():.0f} s: try again then")
+
+    def say(until: float) -> None:
+        opened.newest()
+        opened.append(schema.empty_table(), ALONE, int(until))
+
+    try:
+        say(time.time() + ALONE_SECONDS)
+    except CommitFailedError as error:
+        raise Compacting(f"{busy} {ALONE_SECONDS:.0f} s: try again then") from error
+    ended = threading.Event()
+
+    def renew() -> None:
+        while not ended.wait(ALONE_SECONDS / 3):
+            with suppress(DeltaError, OSError):
+                say(time.time() + ALONE_SECONDS)
+
+    renewing = threading.Thread(target=renew, name="alone", daemon=True)
+    renewing.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        renewing.join()
+        with suppress(DeltaError, OSError):
+            say(0)
+
+
+def _replaced(delta: DeltaTable, group: Sequence[SmallFile], new: WrittenFile) -> bool:
+    paths = [old.path for old in group]
+    for _ in range(MAX_RACES):
+        delta.update_incremental()
+        if _is_left_alone(delta) or not _has(delta, paths):
+            return False
+        now = modified_now()
+        removed = [RemoveAction(old.path, False, now, old.size, {PARTITION: old.day}) for old in group]
+        try:
+            delta.create_write_transaction(
+                [AddAction(new.path, new.size, {PARTITION: new.day}, now, False, new.statistics), *removed],
+                mode="append",
+                schema=delta.schema(),
+                partition_by=[PARTITION],
+                # Without a second attempt it stands on this version, or fails.
+                commit_properties=CommitProperties(max_commit_retries=0),
+                post_commithook_properties=HOOKS,
+            )
+        except CommitFailedError:
+            continue
+        delta.update_incremental()
+        return True
+    return False
+
+
+def _is_left_alone(delta: DeltaTable) -> bool:
+    return (delta.transaction_version(ALONE) or 0) > time.time()
+
+
+def _has(delta: DeltaTable, paths: Sequence[str]) -> bool:
+    delta.update_incremental()
+    return set(paths) <= set(pa.table(delta.get_add_actions(flatten=True))["path"].to_pylist())
+
+
+def _together(chunks: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """Chunks as few tables of about `GROUP_BYTES`."""
+    kept: list[pa.Table] = []
+    size = 0
+    for chunk in chunks:
+        kept.append(chunk)
+        size += chunk.nbytes
+        if size >= GROUP_BYTES:
+            yield pa.concat_tables(kept)
+            kept, size = [], 0
+    if kept:
+        yield pa.concat_tables(kept)
