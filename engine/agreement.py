@@ -15,7 +15,7 @@ from typing import Any
 
 from decisions.autoscale.decide import decide
 from decisions.autoscale.gates import Gate
-from decisions.autoscale.snapshot import Load, TopicSnapshot, snapshot_to_wire
+from decisions.autoscale.snapshot import Load, TopicSnapshot, snapshot_from_wire, snapshot_to_wire
 from decisions.kernel.answers import Hold
 from schemas.snapshot import Snapshot
 
@@ -24,6 +24,16 @@ _MAX_UNCERTAIN = 6
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 Difference = tuple[str, object, object]
 """What, as it is on record, and as it is in the replay."""
+
+
+def snapshot_on_record(row: Mapping[str, Any]) -> TopicSnapshot | None:
+    """What a decision, or a hold of an older release, was taken on; None: the row does not have it.
+
+    Raises `ValidationError` or `LayoutStateError` when it cannot be read.
+    """
+    if row["inputs"] is None:
+        return None
+    return snapshot_from_wire(Snapshot.model_validate_json(row["inputs"]))
 
 
 def inputs_differ(inputs: str, replayed: TopicSnapshot, same_policy: bool) -> list[Difference]:

@@ -36,8 +36,8 @@ _TIME_OF = {
 }
 """The column that holds the batch's time."""
 _COLUMNS = {
-    DECISIONS.name: ("subject", "decision_id", "action", "arguments", "trigger", "layout_epoch", "policy_digest",
-                     "inputs", "seq", "engine_version"),
+    DECISIONS.name: ("subject", "decision_id", "action", "arguments", "reason", "trigger", "layout_epoch",
+                     "policy_digest", "inputs", "gates", "seq", "engine_version"),
     HOLDS.name: ("subject", "gate", "measured", "limit", "margin", "eligible_at", "trigger", "layout_epoch",
                  "layout_digest", "policy_digest", "inputs", "seq", "engine_version"),
     EVENTS.name: ("subject", "type", "body", "kafka_topic", "kafka_partition", "kafka_offset"),
@@ -217,18 +217,26 @@ def columns_of(table: Table) -> tuple[str, ...]:
 
 def rows_of_topic(table: Table, topic: str, until: datetime) -> pc.Expression:
     """Which rows of a table concern a topic, up to an instant."""
+    return is_of_topics(table, [topic]) & is_until(table, until)
+
+
+def is_of_topics(table: Table, topics: Collection[str]) -> pc.Expression:
+    """Which rows of a table concern these topics."""
     subject = "topic" if table is SEGMENT_LOAD else "subject"
-    names = [topic, EVERY_TOPIC] if table is EVENTS else [topic]
-    is_its = pc.field(subject).isin(names)
-    return is_its & (pc.field(_TIME_OF[table.name]) <= pa.scalar(until)) & (pc.field("day") <= pa.scalar(until.date()))
+    return pc.field(subject).isin([*topics, EVERY_TOPIC] if table is EVENTS else list(topics))
+
+
+def is_until(table: Table, until: datetime) -> pc.Expression:
+    """Which rows of a table are of batches up to an instant."""
+    return (pc.field(_TIME_OF[table.name]) <= pa.scalar(until)) & (pc.field("day") <= pa.scalar(until.date()))
 
 
 class HistoryRows:
     """Rows on their way from the tables into a history, any number at a time and in any order."""
 
-    def __init__(self, known: Batches, begins: Sequence[Place] = ()) -> None:
-        """`begins`: as `Batches.chunks` answers it."""
-        self._known, self._begins = known, begins
+    def __init__(self, known: Batches, begins: Sequence[Place] = (), *, with_ticks: bool = False) -> None:
+        """`begins`: as `Batches.chunks` answers it. `with_ticks`: all of them, for those who evaluate again at each."""
+        self._known, self._begins, self._with_ticks = known, begins, with_ticks
         self.topics: set[str] = set()
         """Every topic of which there is a row."""
         self.next_offsets: dict[str, dict[int, int]] = {}
@@ -246,7 +254,7 @@ class HistoryRows:
             return kept.slice(0, 0), chunk[:0]
         self.topics.update(_subjects(kept))
         self.topics.discard(EVERY_TOPIC)
-        if name == EVENTS.name:
+        if name == EVENTS.name and not self._with_ticks:
             # A tick changes nothing but by the decisions and holds that come of it, and those are on record; unless the
             # job's clock was set back before it.
             is_needed = np.array([self._known.is_set_back(*key) for key in keys], np.bool_)
@@ -256,10 +264,10 @@ class HistoryRows:
         return kept, chunk
 
 
-def history_of(batches: pa.Table, tables: Mapping[str, pa.Table]) -> History:
-    """The whole history out of rows of `batches` and of `HISTORY_TABLES`."""
+def history_of(batches: pa.Table, tables: Mapping[str, pa.Table], *, with_ticks: bool = False) -> History:
+    """The whole history out of rows of `batches` and of `HISTORY_TABLES`; `with_ticks` as of `HistoryRows`."""
     known = Batches(batches)
-    rows = HistoryRows(known)
+    rows = HistoryRows(known, with_ticks=with_ticks)
     kept = {name: rows.take(name, table)[0] for name, table in tables.items()}
     return replace(history_chunk(known, kept), next_offsets=rows.next_offsets)
 

@@ -8,10 +8,10 @@ one is held against the replayed state instead (`engine.agreement`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, NamedTuple
 
 import pydantic_core
 
@@ -20,6 +20,8 @@ from decisions.autoscale.snapshot import TopicSnapshot
 from engine.agreement import Difference, hold_differs, inputs_differ
 from engine.autoscale.evaluation import snapshot_of
 from engine.autoscale.family import AUTOSCALE
+from engine.autoscale.fleet_view import FleetView
+from engine.autoscale.policies import EffectivePolicy
 from engine.autoscale.samples import Samples
 from engine.autoscale.topics import ConfiguredPolicy, TopicState
 from engine.kernel.bucket import Intake
@@ -53,15 +55,26 @@ class RecordedBatch:
     holds: Sequence[RecordedRow]
 
 
+class Due(NamedTuple):
+    """Which topics are to be evaluated at the end of a batch."""
+
+    is_tick: bool
+    """All of them."""
+    by_tick: Set[str]
+    by_event: Set[str]
+
+
 class BucketReplay:
     """One bucket, batch after batch, in the order in which the job ran them."""
 
     def __init__(
-        self, settings: EngineSettings, configured: ConfiguredPolicy, doubts: list[str] | None = None
+        self, settings: EngineSettings, configured: ConfiguredPolicy, doubts: list[str] | None = None, *,
+        every_version: bool = False,
     ) -> None:  # fmt: skip
         """`configured`: the job's policy now, for records of releases that did not put it in the stream. `doubts`: what
-        does not agree is put there, and is no error."""
-        self._doubts = doubts
+        does not agree is put there, and is no error. `every_version`: what other versions of the engine have said has
+        to agree too."""
+        self._doubts, self._every_version = doubts, every_version
         of_all = replace(settings, change_threshold=_EVERY_CHANGE)
         self._known = AUTOSCALE.opener(of_all)({})
         self._intake = Intake((AUTOSCALE,))
@@ -72,14 +85,24 @@ class BucketReplay:
 
     def take(self, batch: RecordedBatch) -> None:
         """Takes a batch in; raises `RebuildError`."""
+        self.take_in(batch)
+        self.take_over(batch)
+
+    def take_in(self, batch: RecordedBatch) -> Due:
+        """Takes in what a batch accepted, up to where it would be evaluated. Raises `RebuildError`."""
         output = Output()
         samples = {} if batch.samples is None else {AUTOSCALE.columns.kind: batch.samples}
         begun = [self._known.begin(batch.now, output)]
-        if self._intake.take(begun, batch.events, samples, batch.now, output):
+        is_tick = self._intake.take(begun, batch.events, samples, batch.now, output)
+        if is_tick:
             self._known.set_back(batch.now)
         for letter in output.dead_letters:
             place = "{kafka_topic}-{kafka_partition} at offset {kafka_offset}".format_map(letter)
             self._doubt(f"an event that was accepted then is not now: {place}: {letter['detail']}")
+        return Due(is_tick, *begun[0].due)
+
+    def take_over(self, batch: RecordedBatch) -> None:
+        """Takes over what a batch said that was taken in. Raises `RebuildError`."""
         for row in batch.holds:
             topic = self._evaluated(row, batch, "hold")
             self.state.hold_at(topic, row["gate"])
@@ -101,6 +124,16 @@ class BucketReplay:
         if self._doubts is None:
             raise RebuildError(said)
         self._doubts.append(said)
+
+    @property
+    def view(self) -> FleetView:
+        """All topics in columns, as the job evaluates them."""
+        return self._known.view
+
+    def seen_by(self, topic: TopicState, now: int, trigger: str) -> tuple[TopicSnapshot, EffectivePolicy]:
+        """What an evaluation of a topic sees whose layout is known, and its policy."""
+        policy = self._policies.of(self.state, topic)
+        return snapshot_of(topic, self.loads, policy, now, trigger), policy
 
     def packed(self) -> Packed:
         """The state as the state store holds it."""
@@ -131,7 +164,12 @@ class BucketReplay:
             replayed = snapshot_of(topic, self.loads, policy, batch.now, row["trigger"])
             differing: list[Difference] = []
             if row["inputs"] is not None:
-                differing = inputs_differ(row["inputs"], replayed, same_policy)
+                try:
+                    differing = inputs_differ(row["inputs"], replayed, same_policy)
+                except ValueError as error:
+                    self._doubt(
+                        f"{_which(kind, row, batch)} has inputs that cannot be read: {str(error).splitlines()[0]}"
+                    )
             elif same_policy and row["layout_digest"] is not None:
                 differing = hold_differs(row, replayed)
             if differing:
@@ -147,7 +185,7 @@ class BucketReplay:
 
     def _has_to_agree(self, row: RecordedRow, batch: RecordedBatch) -> bool:
         """Whether a row has to be what the replayed state leads to."""
-        if row["engine_version"] != ENGINE_VERSION:
+        if row["engine_version"] != ENGINE_VERSION and not self._every_version:
             self._of_older.add(row["subject"])
         return batch.is_complete and row["subject"] not in self._of_older
 

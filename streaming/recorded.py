@@ -1,23 +1,35 @@
 """All that the lake has on record of the job, in its order, in as much memory as a chunk takes.
 
-Stage: under `streaming.rebuild`. A lake may hold years, and its files are in no order once they are compacted. Every
-table is read once, a few rows at a time. What counts is kept in temporary files, by chunk: some batches that follow one
-another. Then the chunks are answered one after the other. A lake that is one chunk needs no file.
+Stage: under `streaming.rebuild` and `anabranch replay`. A lake may hold years, and its files are in no order once they
+are compacted. Every table is read once, a few rows at a time. What counts is kept in temporary files, by chunk: some
+batches that follow one another. Then the chunks are answered one after the other. A lake that is one chunk needs no
+file.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from engine.history import HISTORY_TABLES, Batches, History, HistoryRows, columns_of, history_chunk
+from engine.history import (
+    HISTORY_TABLES,
+    Batches,
+    History,
+    HistoryRows,
+    columns_of,
+    history_chunk,
+    is_of_topics,
+    is_until,
+)
 from lake.tables import read_columns, stream_columns
 from schemas.arrow import arrow_schema
-from schemas.tables import BATCHES, SEGMENT_LOAD
+from schemas.tables import BATCHES, DEAD_LETTERS, SEGMENT_LOAD, Table
 
 CHUNK_BYTES = 64 << 20
 """Of a chunk in memory, about; and of the rows that wait to be written to files."""
@@ -28,17 +40,24 @@ _ROWS_AT_ONCE = {SEGMENT_LOAD.name: 65_536}
 class RecordedHistory:
     """The history of a lake. Reading it takes the disk some of what the lake takes, in `folder`."""
 
-    def __init__(self, lake: str, folder: Path, chunk_bytes: int = CHUNK_BYTES) -> None:
-        """Reads all of the lake; raises `DeltaError` or `OSError`. `folder` is a folder of its own."""
-        self._batches = Batches(read_columns(lake, BATCHES, columns_of(BATCHES)))
+    def __init__(
+        self, lake: str, folder: Path, chunk_bytes: int = CHUNK_BYTES, *, with_ticks: bool = False,
+        until: datetime | None = None, topics: Collection[str] | None = None,
+    ) -> None:  # fmt: skip
+        """Reads all of the lake; raises `DeltaError` or `OSError`. `folder` is a folder of its own. `with_ticks`: ticks
+        too; `until` (aware): nothing behind that; `topics`: of these alone."""
+        batches = read_columns(lake, BATCHES, columns_of(BATCHES))
+        if until is not None:
+            batches = batches.filter(pc.less_equal(batches["batch_at"], pa.scalar(until)))
+        self._batches = Batches(batches)
         self._files = _ChunkFiles(folder, chunk_bytes)
         begins = self._batches.chunks(chunk_bytes)
         self._number = len(begins) + 1
-        self._rows = HistoryRows(self._batches, begins)
+        self._rows = HistoryRows(self._batches, begins, with_ticks=with_ticks)
         if self.generation is not None:
             for table in HISTORY_TABLES:
                 columns, rows = columns_of(table), _ROWS_AT_ONCE.get(table.name, 1024)
-                for read in stream_columns(lake, table, columns, rows):
+                for read in stream_columns(lake, table, columns, rows, _where(table, until, topics)):
                     self._files.add(table.name, *self._rows.take(table.name, read))
 
     @property
@@ -62,6 +81,14 @@ class RecordedHistory:
             tables = self._files.take(number)
             if any(len(rows) for rows in tables.values()):
                 yield history_chunk(self._batches, tables)
+
+
+def _where(table: Table, until: datetime | None, topics: Collection[str] | None) -> pc.Expression | None:
+    found = None if until is None else is_until(table, until)
+    if topics is not None and table is not DEAD_LETTERS:
+        is_its = is_of_topics(table, topics)
+        found = is_its if found is None else found & is_its
+    return found
 
 
 class _ChunkFiles:

@@ -70,7 +70,7 @@ class Evaluation:
             counts.evaluations += not is_tick
             policy = self.policies.of(self.state, topic)
             trigger = "tick" if name in by_tick else "consumer"
-            if trigger == "consumer" and _asks_nothing(topic, policy):
+            if trigger == "consumer" and asks_nothing(topic, policy):
                 continue
             snapshot = snapshot_of(topic, self.loads, policy, self.now, trigger)
             answer = decide(snapshot)
@@ -176,7 +176,7 @@ class Evaluation:
         })  # fmt: skip
 
 
-def _asks_nothing(topic: TopicState, policy: EffectivePolicy) -> bool:
+def asks_nothing(topic: TopicState, policy: EffectivePolicy) -> bool:
     """Whether there are segments for all consumers of a topic: then an event has nothing to say of it."""
     assert topic.known is not None
     required = required_segments(topic.consumers)

@@ -5,7 +5,7 @@ Stage: the family's top, over the stages (`parsing`, `filtering`, `storing`, `re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 
 import numpy as np
 import pyarrow as pa
@@ -113,6 +113,11 @@ class AutoscaleBatch:
         """Topics whose consumers, layout or open decision changed."""
         self._due_by_tick: set[str] = set()
         """Topics that a tick of their own has reached."""
+
+    @property
+    def due(self) -> tuple[Set[str], Set[str]]:
+        """Topics that are due without a tick for all: by a tick of their own, and by an event."""
+        return self._due_by_tick, self._due_by_consumer
 
     def is_known(self, plain: PlainEvent) -> bool:
         """Whether a snapshot repeats what is known."""

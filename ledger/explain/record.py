@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 
 from decisions.autoscale.answers import Answer, Hold
 from decisions.autoscale.decide import decide
-from decisions.autoscale.snapshot import TopicSnapshot, snapshot_from_wire
+from decisions.autoscale.snapshot import TopicSnapshot
 from decisions.topic.layout import SegmentLayout
-from engine.agreement import may_have_been
+from engine.agreement import may_have_been, snapshot_on_record
 from engine.autoscale.topics import ConfiguredPolicy
 from engine.history import HISTORY_TABLES, columns_of, history_of, rows_of_topic
 from engine.kernel.settings import EngineSettings
@@ -28,7 +28,6 @@ from engine.replay import BucketReplay, RecordedRow
 from lake.tables import read_columns, stream_columns
 from schemas.arrow import arrow_schema
 from schemas.ids import EVERY_TOPIC
-from schemas.snapshot import Snapshot
 from schemas.tables import BATCHES, DEAD_LETTERS, EVENTS
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -134,9 +133,11 @@ def explain(lake: str, topic: str, at: datetime | None, configured: ConfiguredPo
         )
     evaluations = _evaluations(lake, topic, until)
     explained = None
-    if decision is not None and decided is not None and decided.at >= (evaluations.last or 0) and decision["inputs"]:
+    seen = None
+    if decision is not None and decided is not None and decided.at >= (evaluations.last or 0):
+        seen = snapshot_on_record(decision)
+    if seen is not None:
         explained = decided
-        seen = snapshot_from_wire(Snapshot.model_validate_json(decision["inputs"]))
         fresh = []
     else:
         seen = _as_found(snapshot, hold)

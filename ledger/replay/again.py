@@ -1,0 +1,137 @@
+"""What this release says of the evaluations on record: of one batch, from the replayed state, before it takes over what
+the batch said.
+
+Stage: under `ledger.replay.report`. The order of an evaluation is the job's (`engine.autoscale.evaluation`): at a tick
+all topics in columns, else those that something has happened to. When a load was last seen is in no table where its
+samples changed nothing, so all are taken to be fresh first, and where that does not lead to what is on record, every
+case that there may have been is tried (`engine.agreement`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from decisions.autoscale.answers import Answer, Hold
+from decisions.autoscale.columns import GATES
+from decisions.autoscale.decide import decide
+from decisions.autoscale.gates import Gate
+from decisions.autoscale.snapshot import TopicSnapshot
+from engine.agreement import may_have_been
+from engine.autoscale.evaluation import asks_nothing
+from engine.autoscale.topics import TopicState
+from engine.replay import BucketReplay, Due, RecordedBatch
+
+Said = str | None
+"""What an evaluation puts on record of a topic: `hold GATE`, `split 3`, `merge 4+5`; None: nothing new."""
+_NOTHING_URGENT: frozenset[Gate] = frozenset()
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """A topic of which this release says something else."""
+
+    topic: str
+    at: int
+    """Milliseconds."""
+    then: Said
+    now: Said
+
+
+class Again:
+    """All evaluations of a replay, batch after batch."""
+
+    def __init__(self, replay: BucketReplay) -> None:
+        self._replay = replay
+        self.evaluations = 0
+        """Topics evaluated."""
+        self.untold = 0
+        """Of those: too much is not on record to tell."""
+
+    def evaluate(self, batch: RecordedBatch, due: Due) -> Iterator[Disagreement]:
+        """What of a batch is otherwise now; the batch has been taken in, and not yet over."""
+        if self._replay.state.configured is None or not batch.is_complete:
+            return
+        then = _on_record(batch)
+        now = self._at_tick(batch.now) if due.is_tick else self._at_events(batch.now, due)
+        for topic in sorted(then.keys() | now.keys()):
+            if then.get(topic) == now.get(topic):
+                continue
+            trigger = "tick" if due.is_tick or topic in due.by_tick else "consumer"
+            if not self._may_have_said(topic, batch.now, trigger, then.get(topic)):
+                yield Disagreement(topic, batch.now, then.get(topic), now.get(topic))
+
+    def _at_tick(self, now: int) -> dict[str, Said]:
+        """All topics, in columns, with every load fresh."""
+        loads = self._replay.loads
+        seen_at = loads.seen_at
+        loads.seen_at = np.where(loads.modified_at >= 0, np.maximum(seen_at, now), seen_at)
+        try:
+            found = self._replay.view.look(now, _NOTHING_URGENT, now)
+            said: dict[str, Said] = {
+                name: f"hold {GATES[gate].value}"
+                for name, gate in zip(found.held.names, found.held.gates.tolist(), strict=True)
+            }
+            for name in found.chosen:
+                topic = self._replay.state.topics[name]
+                snapshot, _ = self._replay.seen_by(topic, now, "tick")
+                if (news := _news(topic, snapshot, decide(snapshot))) is not None:
+                    said[name] = news
+        finally:
+            loads.seen_at = seen_at
+        self.evaluations += found.evaluated
+        return said
+
+    def _at_events(self, now: int, due: Due) -> dict[str, Said]:
+        said: dict[str, Said] = {}
+        for name in due.by_tick | due.by_event:
+            topic = self._replay.state.topics.get(name)
+            if topic is None or topic.known is None:
+                continue
+            self.evaluations += 1
+            snapshot, policy = self._replay.seen_by(topic, now, "tick" if name in due.by_tick else "consumer")
+            if snapshot.trigger == "consumer" and asks_nothing(topic, policy):
+                continue
+            fresh = may_have_been(snapshot)[0][0]
+            if (news := _news(topic, fresh, decide(fresh))) is not None:
+                said[name] = news
+        return said
+
+    def _may_have_said(self, name: str, now: int, trigger: str, then: Said) -> bool:
+        """Whether one of the cases that there may have been leads to what is on record."""
+        topic = self._replay.state.topics.get(name)
+        if topic is None or topic.known is None:
+            return False
+        snapshot, _ = self._replay.seen_by(topic, now, trigger)
+        snapshots, are_all = may_have_been(snapshot)
+        if any(_news(topic, one, decide(one)) == then for one in snapshots):
+            return True
+        if not are_all:
+            self.untold += 1
+        return not are_all
+
+
+def _news(topic: TopicState, snapshot: TopicSnapshot, answer: Answer) -> Said:
+    """What an answer puts on record."""
+    if isinstance(answer, Hold):
+        if snapshot.trigger == "consumer" and answer.gate is Gate.CONSUMER_DEMAND:
+            return None
+        return None if answer.gate.value == topic.hold_gate else f"hold {answer.gate.value}"
+    segments = json.loads(json.dumps(answer.arguments))["segments"]
+    if topic.was_observed_lately(snapshot.layout.epoch, answer.action, segments, snapshot.now):
+        return None
+    return _action(answer.action, segments)
+
+
+def _on_record(batch: RecordedBatch) -> dict[str, Said]:
+    said: dict[str, Said] = {row["subject"]: f"hold {row['gate']}" for row in batch.holds}
+    for row in batch.decisions:
+        said[row["subject"]] = _action(row["action"], json.loads(row["arguments"])["segments"])
+    return said
+
+
+def _action(action: str, segments: list[int]) -> str:
+    return f"{action} {'+'.join(map(str, segments))}"

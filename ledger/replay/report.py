@@ -1,0 +1,184 @@
+"""A whole record replayed: every decision from its own inputs, every evaluation from the rebuilt state.
+
+Stage: above `again`, under `anabranch replay`. What is compared, and what each difference looks like, says
+docs/replay.md.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any, Protocol
+
+from decisions.autoscale.answers import Answer, Hold, gates_to_json
+from decisions.autoscale.decide import decide
+from decisions.topic.layout import LayoutError
+from engine.agreement import snapshot_on_record
+from engine.autoscale.topics import ConfiguredPolicy
+from engine.history import History
+from engine.kernel.settings import EngineSettings
+from engine.replay import BucketReplay, RecordedBatch, RecordedRow
+from ledger.replay.again import Again, Disagreement
+from schemas.ids import canonical_json
+
+MOST_TOLD = 100
+"""Differences that are kept in words; all are counted."""
+_SETTINGS = EngineSettings(change_threshold=0.0, tick_ms=60_000)
+Progress = Callable[[int, int], None]
+"""Told now and then how many rows were decided again, and the time of their batch, milliseconds."""
+
+
+class Recorded(Protocol):
+    """The record, a chunk after the other."""
+
+    @property
+    def topics(self) -> list[str]: ...
+
+    def chunks(self) -> Iterable[History]: ...
+
+
+@dataclass
+class Replayed:
+    """What came of it."""
+
+    decisions: int = 0
+    """Decided again from their own inputs."""
+    holds: int = 0
+    """Worked out again from the rebuilt state."""
+    evaluations: int = 0
+    """Evaluations of a topic, at ticks and events, from the rebuilt state."""
+    untold: int = 0
+    """Of those: too much is not on record to tell."""
+    differences: int = 0
+    told: list[str] = field(default_factory=list)
+    """The first `MOST_TOLD` in words."""
+    since: int | None = None
+    until: int | None = None
+    """The first and the last batch that was compared, milliseconds."""
+
+    def add(self, said: str) -> None:
+        """One more difference."""
+        self.differences += 1
+        if len(self.told) < MOST_TOLD:
+            self.told.append(said)
+
+    def to_json(self) -> dict[str, Any]:
+        """For scripts."""
+        return {
+            "decisions": self.decisions, "holds": self.holds, "evaluations": self.evaluations, "untold": self.untold,
+            "differences": self.differences, "told": self.told, "since": self.since, "until": self.until,
+        }  # fmt: skip
+
+
+def replay(
+    recorded: Recorded,
+    configured: ConfiguredPolicy,
+    since: int | None = None,
+    topics: Collection[str] | None = None,
+    progress: Progress = lambda *_: None,
+) -> Replayed:
+    """Decides everything again and compares it from `since` on (milliseconds; None: all).
+
+    Before `since` the state is rebuilt and nothing is compared. `configured`: the job's policy now, for releases that
+    did not put it on record. Raises what reading the record raises.
+    """
+    found = Replayed()
+    doubts = _Doubts()
+    replayed = BucketReplay(_SETTINGS, configured, doubts, every_version=True)
+    again = Again(replayed)
+    repeated: dict[str, tuple[str | None, str | None]] = {}
+    names = [name for name in recorded.topics if topics is None or name in topics]
+    next_told = 0.0
+    for chunk in recorded.chunks():
+        for batch in chunk.of_bucket(names):
+            due = replayed.take_in(batch)
+            is_compared = since is None or batch.now >= since
+            if is_compared:
+                found.since = batch.now if found.since is None else found.since
+                found.until = batch.now
+                _compare(found, again.evaluate(batch, due), repeated)
+                _decide_again(found, batch)
+            doubts.sink = found.add if is_compared else None
+            replayed.take_over(batch)
+            if (now := time.monotonic()) >= next_told:
+                next_told = now + 1.0
+                progress(found.decisions + found.holds, batch.now)
+    found.evaluations, found.untold = again.evaluations, again.untold
+    return found
+
+
+class _Doubts(list[str]):
+    """Where the replay puts what does not agree: nothing is kept here."""
+
+    sink: Callable[[str], None] | None = None
+
+    def append(self, said: str) -> None:
+        if self.sink is not None:
+            self.sink(said)
+
+
+def _compare(
+    found: Replayed, disagreements: Iterable[Disagreement], repeated: dict[str, tuple[str | None, str | None]]
+) -> None:  # fmt: skip
+    """Counts what is otherwise; what is so at one evaluation after the other is one difference."""
+    for one in disagreements:
+        what = one.then, one.now
+        if repeated.get(one.topic) != what:
+            repeated[one.topic] = what
+            found.add(
+                f"{one.topic} at {_time(one.at)} UTC: on record is {one.then or 'nothing new'}, this release says "
+                f"{one.now or 'nothing new'}"
+            )
+
+
+def _decide_again(found: Replayed, batch: RecordedBatch) -> None:
+    """Every row that has its inputs, from those."""
+    for row in batch.decisions:
+        found.decisions += 1
+        _compare_row(found, row, batch.now, "decision")
+    for row in batch.holds:
+        found.holds += 1
+        if row["inputs"] is not None:
+            _compare_row(found, row, batch.now, "hold")
+
+
+def _compare_row(found: Replayed, row: RecordedRow, at: int, kind: str) -> None:
+    which = f"{kind} {row['seq']} of {row['subject']} at {_time(at)} UTC"
+    try:
+        snapshot = snapshot_on_record(row)
+    except (ValueError, LayoutError) as error:
+        found.add(f"{which}: its inputs cannot be read: {str(error).splitlines()[0]}")
+        return
+    if snapshot is None:
+        return
+    said, now = _said(row, kind), _says(decide(snapshot), kind)
+    told = [f"{name} was {_cut(said[name])}, is now {_cut(now[name])}" for name in said if said[name] != now[name]]
+    if told:
+        found.add(f"{which}, from its own inputs: {'; '.join(told)}")
+
+
+def _said(row: RecordedRow, kind: str) -> dict[str, object]:
+    names = ("gate",) if kind == "hold" else ("action", "arguments", "reason", "gates")
+    return {name: row[name] for name in names}
+
+
+def _says(answer: Answer, kind: str) -> dict[str, object]:
+    """The columns of a row as this release writes them."""
+    if isinstance(answer, Hold):
+        gate = answer.gate.value
+        return {"gate": gate, "action": "hold", "arguments": gate, "reason": gate, "gates": gates_to_json(answer.gates)}
+    return {
+        "gate": answer.action, "action": answer.action, "arguments": canonical_json(answer.arguments),
+        "reason": answer.reason, "gates": gates_to_json(answer.gates),
+    }  # fmt: skip
+
+
+def _time(at: int) -> str:
+    return f"{datetime.fromtimestamp(at / 1000, timezone.utc):%F %T}"
+
+
+def _cut(value: object) -> str:
+    text = str(value)
+    return text if len(text) < 300 else f"{text[:300]}…"

@@ -1,0 +1,148 @@
+"""Everything on record decided again: the same by the same release, and told where it is not. The job's own engine
+writes the rows."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import settings as example_settings
+
+from anabranch.cli import cli
+from decisions.autoscale.policy import PROFILES
+from decisions.topic.layout import SegmentLayout
+from engine.history import history_of
+from ledger.replay.report import replay
+from schemas.tables import BATCHES, DECISIONS, HOLDS
+from tests.engine.buckets import CONFIGURED
+from tests.engine.records import consumers, layout, stats, tick
+from tests.engine.test_engine import MINUTE, NOW, SECOND
+from tests.engine.test_replay import NAMES, STORY, TABLES, RecordedBucket, told
+from tests.ledger.test_explain import written
+
+
+class InMemory:
+    """The record of a bucket as one chunk; `changed`: other rows of a table."""
+
+    def __init__(self, bucket, changed=None):
+        tables = {table.name: bucket.table(table) for table in TABLES} | (changed or {})
+        self._history = history_of(bucket.table(BATCHES), tables, with_ticks=True)
+        self.topics = self._history.topics()
+
+    def chunks(self):
+        yield self._history
+
+
+def replayed(bucket, changed=None, **rest):
+    return replay(InMemory(bucket, changed), CONFIGURED, **rest)
+
+
+@given(STORY)
+@example_settings(max_examples=15)
+def test_what_a_release_has_said_in_any_story_it_says_again(story):
+    bucket = RecordedBucket()
+    told(story, bucket)
+    found = replayed(bucket)
+    assert found.told == []
+    assert (found.decisions, found.holds) == (len(bucket.table(DECISIONS)), len(bucket.table(HOLDS)))
+
+
+def quiet(minutes=12, rate=1_200.0):
+    """A topic that is held all the time, at a load that the filter suppresses, and one with a decision."""
+    bucket = RecordedBucket()
+    made = SegmentLayout.create(2, NOW - MINUTE)
+    bucket.batch(NOW, *(layout(made, topic=name) for name in NAMES[:2]), consumers(1, topic=NAMES[0]))
+    for minute in range(minutes):
+        at = NOW + SECOND + minute * MINUTE
+        bucket.batch(at, stats({0: rate, 1: rate}, at, NAMES[0]), stats({0: 12_500.0}, at, NAMES[1]), tick(minute))
+    return bucket
+
+
+def edited(bucket, table, **columns):
+    """The rows of a table, with some columns of the first of them changed."""
+    rows = bucket.table(table)
+    for name, change in columns.items():
+        values = rows[name].to_pylist()
+        values[0] = change(values[0])
+        at, field = rows.schema.get_field_index(name), rows.schema.field(name)
+        rows = rows.set_column(at, field, pa.array(values, field.type))
+    return {table.name: rows}
+
+
+def test_load_that_no_table_shows_is_taken_to_be_what_the_record_says():
+    found = replayed(quiet())
+    assert (found.differences, found.evaluations, found.decisions) == (0, 26, 1)
+
+
+@pytest.mark.parametrize(
+    ("table", "columns", "expected"),
+    [
+        (DECISIONS, {"gates": lambda said: said.replace("1.25", "1.26")}, "decision 1 of topic://acme/shop/t1 at "
+         "2025-11-20 17:33:21 UTC, from its own inputs: gates was "),
+        (DECISIONS, {"arguments": lambda _: '{"segments":[1]}'}, "on record is split 1, this release says split 0"),
+        (DECISIONS, {"inputs": lambda said: said.replace("12500.0", "12501.0")}, "was taken on another state: loads"),
+        (DECISIONS, {"inputs": lambda _: "{}"}, "its inputs cannot be read"),
+        (DECISIONS, {"decision_id": lambda _: "x"}, "has the id x, not "),
+        (HOLDS, {"gate": lambda _: "merge-window"}, "on record is hold merge-window, this release says hold "),
+        (HOLDS, {"measured": lambda _: 0.5}, "measured was 0.5, is now "),
+        (HOLDS, {"seq": lambda _: 7}, "hold 7 of topic://acme/shop/t0 at 2025-11-20 17:33:21 UTC should be number 1"),
+    ],
+)  # fmt: skip
+def test_every_column_that_is_otherwise_is_told(table, columns, expected):
+    bucket = quiet()
+    changed = edited(bucket, table, **columns)
+    found = replayed(bucket, changed)
+    assert any(expected in said for said in found.told), found.told
+
+
+@pytest.mark.parametrize("table", [DECISIONS, HOLDS])
+def test_what_should_be_on_record_and_is_not_is_told_and_not_at_every_tick(table):
+    bucket = quiet()
+    found = replayed(bucket, {table.name: bucket.table(table).slice(1)})
+    assert "on record is nothing new, this release says" in found.told[0]
+    assert found.differences <= 4
+
+
+def test_a_release_that_decides_otherwise_at_a_tick_that_left_no_row_is_told(monkeypatch):
+    """The record has a cold topic that waits for five minutes; the new release waits for two."""
+    bucket = quiet(4, rate=10.0)
+    newer = {name: replace(policy, merge_window_ms=2 * MINUTE) for name, policy in PROFILES.items()}
+    monkeypatch.setattr("decisions.autoscale.policy.PROFILES", newer)
+    assert replayed(bucket).told == [
+        "topic://acme/shop/t0 at 2025-11-20 17:35:21 UTC: on record is nothing new, this release says merge 0+1"
+    ]
+
+
+def test_before_since_nothing_is_compared_and_of_other_topics_neither():
+    bucket = quiet()
+    changed = edited(bucket, DECISIONS, gates=lambda _: "[]")
+    assert replayed(bucket, changed, since=NOW + 3 * MINUTE).differences == 0
+    assert replayed(bucket, changed, topics=[NAMES[0]]).differences == 0
+    assert replayed(bucket, changed, topics=[NAMES[1]]).differences == 1
+
+
+def test_the_command_ends_with_0_for_the_same_and_2_for_different(tmp_path):
+    bucket = quiet()
+    written(bucket, tmp_path / "lake")
+    (tmp_path / "s.toml").write_text(f'[lake]\npath = "{tmp_path}/lake"\n')
+
+    def run(*arguments):
+        return CliRunner().invoke(cli, ["-c", str(tmp_path / "s.toml"), "replay", *arguments], catch_exceptions=False)
+
+    same = run()
+    assert (same.exit_code, same.output) == (0, "1 decisions, 2 holds, 26 evaluations: the same\n")
+    assert run("--topics", "t0,t1", "--until", "2025-11-20T17:36").output == (
+        "1 decisions, 2 holds, 8 evaluations: the same\n"
+    )
+    assert run("--topics", "nobody").exit_code == 1
+    bucket.tables[HOLDS.name] = [edited(bucket, HOLDS, gate=lambda _: "merge-window")[HOLDS.name]]
+    written(bucket, tmp_path / "other")
+    (tmp_path / "s.toml").write_text(f'[lake]\npath = "{tmp_path}/other"\n')
+    different = run()
+    assert different.exit_code == 2
+    assert different.output.startswith("different: topic://acme/shop/t0 at 2025-11-20 17:33:21 UTC: on record is hold")
+    assert json.loads(run("--output", "json").output)["differences"] > 0
