@@ -26,6 +26,7 @@ COMMANDS = {
     "explain": "why a topic was split, merged or left alone, now or at any time, and what would change that",
     "history": "how a topic's segments split and merged, in the terminal or as a picture",
     "replay": "decide everything on record again with this release, and compare: a gate for upgrades",
+    "sql": "questions in SQL over the lake: its tables and views, without a JVM",
     "shadow": "what the cluster's own scaler did, beside what we would have done",
     "alerts": "rules on the lake, evaluated as it grows, and told to Alertmanager, Slack, webhooks",
     "decide": "decide snapshots from a file or standard input, one JSON object a line",

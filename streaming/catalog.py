@@ -7,6 +7,7 @@ at a time can open. The job never asks the metastore: it knows its tables by pat
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pyspark
@@ -69,6 +70,18 @@ def register_lake(spark: SparkSession, lake: str) -> dict[str, str]:
             spark.sql(f"DROP TABLE {table}")
         spark.sql(f"CREATE TABLE {table} USING delta LOCATION '{place}'")
     return places
+
+
+def register_views(spark: SparkSession, statements: Mapping[str, str]) -> None:
+    """Views and functions by name, each of a statement that makes it or replaces it; those of `DATABASE`, in that
+    order. What was a view of another kind under such a name raises `PySparkException`."""
+    before = spark.catalog.currentDatabase()
+    spark.catalog.setCurrentDatabase(DATABASE)
+    try:
+        for statement in statements.values():
+            spark.sql(statement)
+    finally:
+        spark.catalog.setCurrentDatabase(before)
 
 
 def location_of(path: str) -> str:

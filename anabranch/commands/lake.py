@@ -58,7 +58,7 @@ def show(context: Context, table: str | None, output: str, limit: int) -> None:
 @command.command("register")
 @click.pass_obj
 def register(context: Context) -> None:
-    """Make every table known to Spark SQL, in the database `anabranch`, and say how to open it.
+    """Make every table and view known to Spark SQL, in the database `anabranch`, and say how to open it.
 
     Safe to repeat, and while the job runs. Without a Hive metastore of your own it is in a folder that one process at
     a time can open: close spark-sql first.
@@ -67,7 +67,8 @@ def register(context: Context) -> None:
 
     from pyspark.errors import PySparkException
 
-    from streaming.catalog import catalog_settings, register_lake, spark_sql_command
+    from ledger.views.spark import spark_statements
+    from streaming.catalog import catalog_settings, register_lake, register_views, spark_sql_command
     from streaming.session import start_session
 
     settings = context.settings
@@ -76,6 +77,9 @@ def register(context: Context) -> None:
     try:
         for name, place in register_lake(spark, settings.lake_path).items():
             click.echo(f"anabranch.{name}: {place}")
+        views = spark_statements()
+        register_views(spark, views)
+        click.echo(f"views: {', '.join(views)}")
     except PySparkException as error:
         raise click.ClickException(f"the lake could not be registered: {_first_line(error)}") from error
     finally:

@@ -1,0 +1,167 @@
+"""SQL over the lake without a JVM: its tables and the views (`ledger.views`), through DataFusion inside of deltalake.
+
+Stage: under `anabranch sql`, and whatever else of the read side asks in SQL. Nothing can be written with it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+
+import pyarrow as pa
+from deltalake import QueryBuilder
+from deltalake.exceptions import DeltaError
+
+from lake.tables import open_table
+from ledger.views.catalogue import in_order, views, write_out
+from ledger.views.dialects import DATAFUSION
+from ledger.views.scanning import names, statements, words
+from schemas.arrow import arrow_schema
+from schemas.tables import TABLES, Table
+
+_READING = {"select", "with", "values", "describe", "desc"}
+_SQL_TYPES = {
+    pa.string(): "VARCHAR", pa.int64(): "BIGINT", pa.float64(): "DOUBLE", pa.bool_(): "BOOLEAN", pa.binary(): "BYTEA",
+    pa.date32(): "DATE",
+}  # fmt: skip
+_CONFIG = {"datafusion.execution.collect_statistics": "false"}
+
+
+class SqlError(ValueError):
+    """A statement that cannot be answered; the message says why, and what was probably meant."""
+
+
+class LakeSql:
+    """The tables as they are at the first question about each; a new one sees what has come since."""
+
+    def __init__(self, lake: str) -> None:
+        self._lake = lake
+        self._engine = QueryBuilder(_CONFIG)
+        self._known: set[str] = set()
+
+    def ask(self, sql: str) -> pa.RecordBatchReader:
+        """The answer to one statement, a batch at a time: what is computed later may raise `SqlError` as well.
+
+        Raises `SqlError`, and `DeltaError` or `OSError` when a table cannot be read.
+        """
+        found = statements(sql)
+        if len(found) != 1:
+            raise SqlError("one statement at a time" if found else "there is no statement")
+        _check_reads(found[0])
+        try:
+            written = DATAFUSION.translate(write_out(found[0]))
+        except ValueError as error:
+            raise SqlError(str(error)) from None
+        mentioned = names(written)
+        for view in in_order(sorted(mentioned & {name for name, view in views().items() if not view.parameters})):
+            self._make_known(view.needs() & set(TABLES))
+            if view.name not in self._known:
+                self._run(f"CREATE VIEW {view.name} AS {view.sql(DATAFUSION)}")
+                self._known.add(view.name)
+        self._make_known(mentioned & set(TABLES))
+        return _plain(self._run(written, mentioned))
+
+    def _make_known(self, tables: Iterable[str]) -> None:
+        for name in sorted(set(tables) - self._known):
+            self._register(TABLES[name])
+            self._known.add(name)
+
+    def _register(self, table: Table) -> None:
+        """A table by its name; one that is missing is empty, columns that an older release did not have are null."""
+        opened, expected = open_table(self._lake, table), arrow_schema(table.row)
+        stored = set() if opened is None else {field.name for field in opened.schema().fields}
+        if opened is not None and stored >= set(expected.names):
+            self._engine.register(table.name, opened)
+            return
+        columns = [
+            f'"{field.name}"' if field.name in stored else f'CAST(NULL AS {_sql_type(field.type)}) AS "{field.name}"'
+            for field in expected
+        ]
+        source = " WHERE false"
+        if opened is not None:
+            self._engine.register(f"stored_{table.name}", opened)
+            source = f" FROM stored_{table.name}"
+        self._run(f"CREATE VIEW {table.name} AS SELECT {', '.join(columns)}{source}")
+
+    def _run(self, sql: str, mentioned: Iterable[str] = ()) -> pa.RecordBatchReader:
+        try:
+            return pa.RecordBatchReader.from_stream(self._engine.execute(sql))
+        except (DeltaError, OSError) as error:
+            raise _told(str(error), mentioned) from None
+        except Exception as error:
+            # delta-rs raises exceptions of its own for what the engine does not understand.
+            raise _told(str(error), mentioned) from None
+
+
+def _check_reads(sql: str) -> None:
+    """Raises `SqlError` for a statement that is no question: the engine could append to a table."""
+    said = [word for word in words(sql) if word not in ("explain", "analyze", "verbose")] or [""]
+    if said[0] not in _READING or {"insert", "into", "copy"} & set(said):
+        raise SqlError(
+            f"{said[0].upper() or sql!r} cannot be asked: begin with SELECT, WITH, VALUES, DESCRIBE or EXPLAIN SELECT; "
+            "nothing can be changed here"
+        )
+
+
+def _sql_type(kind: pa.DataType) -> str:
+    return _SQL_TYPES.get(kind, "TIMESTAMP WITH TIME ZONE")
+
+
+def _plain(reader: pa.RecordBatchReader) -> pa.RecordBatchReader:
+    """The same with the types that files and programs expect: no views of strings, instants to the microsecond."""
+    schema = pa.schema([pa.field(one.name, _plain_type(one.type)) for one in reader.schema])
+
+    def batches() -> Iterable[pa.RecordBatch]:
+        try:
+            for batch in reader:
+                arrays = [
+                    column if column.type == field.type else column.cast(field.type, safe=False)
+                    for column, field in zip(batch.columns, schema, strict=True)
+                ]
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+        except Exception as error:
+            raise _told(str(error), ()) from None
+
+    return pa.RecordBatchReader.from_batches(schema, batches())
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", tz="UTC")
+    if pa.types.is_duration(kind):
+        return pa.duration("us")
+    if kind == pa.string_view():
+        return pa.string()
+    if kind == pa.binary_view():
+        return pa.binary()
+    return pa.int64() if pa.types.is_integer(kind) else kind
+
+
+def _told(said: str, mentioned: Iterable[str]) -> SqlError:
+    """The engine's message in a line, with the names that are nearest to an unknown one."""
+    text = " ".join(said.split())
+    if found := re.search(r"table '(?:datafusion\.public\.)?([^']+)' not found", text):
+        known = [*TABLES, *(view.name for view in views().values())]
+        nearest = difflib.get_close_matches(found[1], known, 3)
+        functions = {name for name, view in views().items() if view.parameters}
+        if found[1] in functions:
+            return SqlError(f"{found[1]} is asked with an instant: {found[1]}(TIMESTAMP '2026-11-22 14:05:00')")
+        return SqlError(f"there is no table or view {found[1]}; {_near(nearest, 'anabranch sql --views lists them')}")
+    if found := re.search(r"No field named (\S+?)\.? (?:Did you mean|Valid fields|$)", f"{text} "):
+        wanted = found[1].strip("'\"").rpartition(".")[2].strip("'\"")
+        known = [column for name in mentioned for column in columns_of(name)]
+        nearest = difflib.get_close_matches(wanted, dict.fromkeys(known), 3)
+        return SqlError(f"there is no column {wanted} here; {_near(nearest, 'DESCRIBE NAME lists those of a view')}")
+    return SqlError(text.removeprefix("Error during planning: ").removeprefix("Schema error: "))
+
+
+def _near(nearest: list[str], otherwise: str) -> str:
+    return f"nearest: {', '.join(nearest)}" if nearest else otherwise
+
+
+def columns_of(name: str) -> list[str]:
+    """The columns of a table or view; none when there is no such."""
+    if name in TABLES:
+        return list(TABLES[name].row.model_fields)
+    return [column.name for column in views()[name].columns] if name in views() else []

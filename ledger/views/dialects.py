@@ -1,0 +1,65 @@
+"""What the two engines say differently: the words that begin with `$` in the texts of the views.
+
+Stage: under `ledger.views`. Patterns are regular expressions that Rust and Java read alike.
+
+- `$micros(instant)`          microseconds since 1970, an integer
+- `$first(text, pattern)`     what the first group of the pattern matches; null: nothing
+- `$count(text, pattern)`     how often it matches
+- `$pieces(text, pattern)`    in a list of columns: a row for each part of the text that begins with a match
+- `$parts(text)`              in a list of columns: a row for each part between commas
+- `$series(from, to, unit)`   in a list of columns: a row for each beginning of an hour or a day of the interval
+- `$now`                      this instant
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ledger.views.scanning import Rewrite, rewrite_calls
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """An engine's way to say them."""
+
+    calls: Mapping[str, Rewrite]
+    now: str
+
+    def translate(self, sql: str) -> str:
+        """A text of a view as the engine reads it."""
+        return re.sub(r"\$now\b", lambda _: self.now, rewrite_calls(sql, self.calls))
+
+
+_MARK = "\x01"
+"""In no JSON: there it is escaped."""
+_MICROS = "arrow_cast({0}, 'Timestamp(Microsecond, Some(\"UTC\"))')"
+
+DATAFUSION = Dialect(
+    {
+        "$micros": lambda a: f"CAST({_MICROS.format(*a)} AS BIGINT)",
+        "$first": lambda a: f"regexp_match({a[0]}, {a[1]})[1]",
+        "$count": lambda a: f"coalesce(regexp_count({a[0]}, {a[1]}), 0)",
+        "$pieces": lambda a: (
+            f"unnest(string_to_array(regexp_replace({a[0]}, '(' || {a[1]} || ')', '{_MARK}$1', 'g'), '{_MARK}'))"
+        ),
+        "$parts": lambda a: f"unnest(string_to_array({a[0]}, ','))",
+        "$series": lambda a: f"unnest(generate_series(date_trunc('{a[2]}', {a[0]}), {a[1]}, INTERVAL '1 {a[2]}'))",
+    },
+    _MICROS.format("now()"),
+)
+"""The engine inside of deltalake."""
+
+SPARK = Dialect(
+    {
+        "$micros": lambda a: f"unix_micros({a[0]})",
+        "$first": lambda a: f"nullif(regexp_extract({a[0]}, r{a[1]}, 1), '')",
+        "$count": lambda a: f"coalesce(regexp_count({a[0]}, r{a[1]}), 0)",
+        "$pieces": lambda a: f"explode(split({a[0]}, concat('(?=', r{a[1]}, ')')))",
+        "$parts": lambda a: f"explode(split({a[0]}, ','))",
+        "$series": lambda a: f"explode(sequence(date_trunc('{a[2]}', {a[0]}), {a[1]}, INTERVAL '1' {a[2]}))",
+    },
+    "current_timestamp()",
+)
+"""Spark SQL, whose session has UTC as its time zone."""

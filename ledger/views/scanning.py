@@ -1,0 +1,77 @@
+"""Words and calls in a text of SQL, outside of its literals, quoted names and comments.
+
+Stage: under `ledger.views`. No parser: the engines have theirs, and say what is wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+
+_TOKEN = re.compile(
+    r"(?P<hidden>'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`|--[^\n]*|/\*.*?\*/)|(?P<word>\$?[A-Za-z_][A-Za-z0-9_]*)|(?P<mark>[(),;])",
+    re.DOTALL,
+)
+
+Rewrite = Callable[[Sequence[str]], str]
+"""From the arguments of a call, as they are written, to what stands in its place."""
+
+
+def words(sql: str) -> Iterator[str]:
+    """Every word, in lower case and in order."""
+    for token in _TOKEN.finditer(sql):
+        if token["word"]:
+            yield token["word"].lower()
+
+
+def names(sql: str) -> set[str]:
+    """Every word, and every quoted name."""
+    quoted = (token["hidden"][1:-1] for token in _TOKEN.finditer(sql) if (token["hidden"] or "")[:1] in ('"', "`"))
+    return {*words(sql), *quoted}
+
+
+def sources(sql: str) -> set[str]:
+    """Every word right behind a FROM or JOIN."""
+    said = list(words(sql))
+    return {name for before, name in pairwise(said) if before in ("from", "join")}
+
+
+def statements(sql: str) -> list[str]:
+    """The statements of a text, without the semicolons between them and without empty ones."""
+    ends = [token.start() for token in _TOKEN.finditer(sql) if token["mark"] == ";"]
+    parts = [sql[start:end] for start, end in zip([0, *(end + 1 for end in ends)], [*ends, len(sql)], strict=True)]
+    return [part.strip() for part in parts if any(True for _ in words(part))]
+
+
+def rewrite_calls(sql: str, rewrites: Mapping[str, Rewrite]) -> str:
+    """The text with every call of a name in `rewrites` (lower case) replaced, those within arguments first.
+
+    A name without parentheses behind it is left alone. Raises `ValueError` when a parenthesis is not closed.
+    """
+    found, position = [], 0
+    for token in _TOKEN.finditer(sql):
+        if token.start() < position or not token["word"] or token["word"].lower() not in rewrites:
+            continue
+        opening = re.compile(r"\s*\(").match(sql, token.end())
+        if opening is None:
+            continue
+        arguments, end = _arguments(sql, opening.end(), token["word"])
+        rewritten = rewrites[token["word"].lower()]([rewrite_calls(one, rewrites).strip() for one in arguments])
+        found += [sql[position : token.start()], rewritten]
+        position = end
+    return "".join([*found, sql[position:]])
+
+
+def _arguments(sql: str, start: int, name: str) -> tuple[list[str], int]:
+    """What stands between the commas from a parenthesis on, and where it ends."""
+    depth, begun, arguments = 1, start, list[str]()
+    for token in _TOKEN.finditer(sql, start):
+        mark = token["mark"]
+        depth += {"(": 1, ")": -1}.get(mark or "", 0)
+        if depth == 0 or (mark == "," and depth == 1):
+            arguments.append(sql[begun : token.start()])
+            begun = token.end()
+        if depth == 0:
+            return ([] if len(arguments) == 1 and not arguments[0].strip() else arguments), token.end()
+    raise ValueError(f"the parenthesis behind {name} is not closed")

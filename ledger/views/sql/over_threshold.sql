@@ -1,0 +1,57 @@
+-- How long a segment was over its threshold before it was split: the rate that the split by load names, by what is on
+-- record of it.
+-- version: 1
+-- decision_id string: The split.
+-- topic string: The topic.
+-- segment_id bigint: The segment.
+-- reason string: The rate that was over its threshold.
+-- threshold double: The threshold, a second.
+-- rate double: The newest rate on record when it was decided.
+-- over_since timestamp: Time of the batch that took in the first rate over the threshold after the last one that was not.
+-- decided_at timestamp: When the split was decided.
+-- ended_at timestamp: When that decision ended, however; null: it is open.
+-- seconds_over double: From `over_since` to `decided_at`.
+-- seconds_to_end double: From `over_since` to `ended_at`.
+WITH splits AS (
+  SELECT decision_id, subject, reason, decided_at,
+         CAST($first(arguments, '"segments":\[([0-9]+)\]') AS BIGINT) AS segment_id,
+         CAST(CASE reason
+           WHEN 'msgRateIn' THEN $first(inputs, '"splitMsgRateInThreshold":([-+.0-9eE]+)')
+           WHEN 'bytesRateIn' THEN $first(inputs, '"splitBytesRateInThreshold":([-+.0-9eE]+)')
+           WHEN 'msgRateOut' THEN $first(inputs, '"splitMsgRateOutThreshold":([-+.0-9eE]+)')
+           ELSE $first(inputs, '"splitBytesRateOutThreshold":([-+.0-9eE]+)')
+         END AS DOUBLE) AS threshold
+  FROM decisions
+  WHERE family = 'autoscale' AND action = 'split'
+    AND reason IN ('msgRateIn', 'bytesRateIn', 'msgRateOut', 'bytesRateOut')
+), rates AS (
+  SELECT s.decision_id, l.accepted_at, s.threshold,
+         row_number() OVER (
+           PARTITION BY s.decision_id ORDER BY l.accepted_at DESC, l.kafka_partition DESC, l.kafka_offset DESC) AS place,
+         CASE s.reason
+           WHEN 'msgRateIn' THEN l.msg_rate_in
+           WHEN 'bytesRateIn' THEN l.bytes_rate_in
+           WHEN 'msgRateOut' THEN l.msg_rate_out
+           ELSE l.bytes_rate_out
+         END AS rate
+  FROM splits s
+  JOIN segment_load l ON l.topic = s.subject AND l.segment_id = s.segment_id AND l.accepted_at <= s.decided_at
+), calm AS (
+  SELECT decision_id, accepted_at, rate, place,
+         min(CASE WHEN rate <= threshold THEN place END) OVER (PARTITION BY decision_id) AS calm_place
+  FROM rates
+), hot AS (
+  SELECT decision_id, min(accepted_at) AS over_since, max(CASE WHEN place = 1 THEN rate END) AS rate
+  FROM calm
+  WHERE calm_place IS NULL OR place < calm_place
+  GROUP BY decision_id
+), ends AS (
+  SELECT decision_id, min(at) AS ended_at FROM outcomes WHERE status <> 'intent' GROUP BY decision_id
+)
+SELECT s.decision_id, s.subject AS topic, s.segment_id, s.reason, s.threshold, h.rate, h.over_since, s.decided_at,
+       e.ended_at,
+       ($micros(s.decided_at) - $micros(h.over_since)) / 1e6 AS seconds_over,
+       ($micros(e.ended_at) - $micros(h.over_since)) / 1e6 AS seconds_to_end
+FROM splits s
+LEFT JOIN hot h ON h.decision_id = s.decision_id
+LEFT JOIN ends e ON e.decision_id = s.decision_id

@@ -1,0 +1,146 @@
+"""Questions in SQL without a JVM: answers, what is refused, and what errors name."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from deltalake import write_deltalake
+from prompt_toolkit.completion import CompleteEvent
+from prompt_toolkit.document import Document
+
+from anabranch.cli import cli
+from anabranch.sql_prompt import LakeCompleter, is_whole
+from ledger.sql import LakeSql, SqlError
+from schemas.arrow import arrow_schema
+from schemas.tables import BATCHES, DEAD_LETTERS
+
+
+@pytest.fixture
+def settings(lake, tmp_path):
+    """A settings file with the recorded lake."""
+    file = tmp_path / "settings.toml"
+    file.write_text(f'[lake]\npath = "{lake}"\n')
+    return str(file)
+
+
+def asked(settings, *arguments, text=None):
+    return CliRunner().invoke(cli, ["-c", settings, "sql", *arguments], input=text, catch_exceptions=False)
+
+
+GATES = "SELECT subject, gate, held_until FROM hold_intervals WHERE held_until IS NULL ORDER BY subject"
+
+
+def test_an_answer_is_a_table_json_csv_or_parquet(settings, tmp_path):
+    rows = [json.loads(line) for line in asked(settings, GATES, "--output", "json").stdout.splitlines()]
+    assert [row["held_until"] for row in rows] == [None] * len(rows)
+    assert rows
+    table = asked(settings, GATES).stdout.splitlines()
+    assert (table[0].split(), len(table)) == (["subject", "gate", "held_until"], len(rows) + 2)
+    cells = list(csv.DictReader(io.StringIO(asked(settings, GATES, "--output", "csv").stdout)))
+    assert [row["gate"] for row in cells] == [row["gate"] for row in rows]
+    file = tmp_path / "answer.parquet"
+    assert asked(settings, GATES, "--output", "parquet", "--file", str(file)).exit_code == 0
+    assert pq.read_table(file)["gate"].to_pylist() == [row["gate"] for row in rows]
+
+
+def test_a_table_is_cut_at_the_limit_and_says_so(settings):
+    ran = asked(settings, "SELECT seq FROM decisions", "--limit", "2")
+    assert len(ran.stdout.splitlines()) == 5
+    assert "more: --limit, or --output csv" in ran.stdout
+
+
+def test_a_statement_is_read_from_standard_input(settings):
+    assert asked(settings, "--output", "json", text="SELECT 1 AS one;\n").stdout == '{"one": 1}\n'
+
+
+def test_views_and_their_columns_are_listed(settings):
+    assert "  load_at(at) " in asked(settings, "--views").stdout
+    assert "  seconds_between" in asked(settings, "--views", "thrash").stdout
+    assert "How many of" not in asked(settings, "--views", "decisions").stdout
+    ran = asked(settings, "--views", "trash")
+    assert (ran.exit_code, "nearest: thrash" in ran.output) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("SELECT * FROM thrsh", "there is no table or view thrsh; nearest: thrash"),
+        ("SELECT desided_at FROM decisions", "there is no column desided_at here; nearest: decided_at"),
+        ("SELECT d.subjcet FROM decisions d", "there is no column subjcet here; nearest: subject"),
+        ("SELECT * FROM load_at", r"load_at is asked with an instant: load_at\(TIMESTAMP "),
+        ("SELECT * FROM load_at(now()", "the parenthesis behind load_at is not closed"),
+        ("SELECT 1; SELECT 2", "one statement at a time"),
+        (" ; ", "there is no statement"),
+    ],
+)
+def test_an_error_names_what_is_nearest(lake, statement, said):
+    with pytest.raises(SqlError, match=said):
+        LakeSql(lake).ask(statement)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO batches SELECT * FROM batches",
+        "EXPLAIN ANALYZE INSERT INTO batches SELECT * FROM batches",
+        "WITH a AS (SELECT 1) INSERT INTO batches SELECT * FROM batches",
+        "COPY batches TO 'x.csv'",
+        "DROP VIEW thrash",
+        "CREATE TABLE t AS SELECT 1",
+        "SET x = 1",
+    ],
+)
+def test_nothing_can_be_changed(lake, statement):
+    before = LakeSql(lake).ask("SELECT count(*) AS n FROM batches").read_all()
+    with pytest.raises(SqlError, match="nothing can be changed here"):
+        LakeSql(lake).ask(statement)
+    assert LakeSql(lake).ask("SELECT count(*) AS n FROM batches").read_all() == before
+
+
+def test_a_word_of_change_as_a_name_or_in_a_literal_is_no_change(lake):
+    assert LakeSql(lake).ask("SELECT count(*) AS \"insert\", 'copy into' AS b FROM batches").read_all().num_rows == 1
+
+
+def test_tables_that_are_not_made_yet_are_empty_and_columns_of_later_releases_null(tmp_path):
+    schema = arrow_schema(BATCHES.row)
+    old = schema.remove(schema.get_field_index("samples_refused"))
+    at = pa.scalar(1_795_341_600_000_000, pa.int64())
+    row = [pa.array([1 if pa.types.is_integer(one.type) else 0]).cast(pa.int64()) for one in old]
+    row = [
+        pa.array(["x"]) if pa.types.is_string(one.type)
+        else pa.array([at.as_py()]).cast(one.type) if pa.types.is_timestamp(one.type)
+        else pa.array([20_000], pa.int32()).cast(one.type) if pa.types.is_date(one.type)
+        else array.cast(one.type)
+        for one, array in zip(old, row, strict=True)
+    ]  # fmt: skip
+    write_deltalake(tmp_path / "batches", pa.table(row, schema=old), partition_by=["day"])
+    lake = LakeSql(str(tmp_path))
+    assert lake.ask("SELECT messages, samples_refused FROM batches").read_all().to_pylist() == [
+        {"messages": 1, "samples_refused": None}
+    ]
+    assert lake.ask("SELECT * FROM dead_letters").read_all().schema.names == list(DEAD_LETTERS.row.model_fields)
+    assert lake.ask("SELECT topics, decisions_open FROM fleet_health").read_all().to_pylist() == [
+        {"topics": 0, "decisions_open": 0}
+    ]
+
+
+def completions(text):
+    return {one.text for one in LakeCompleter().get_completions(Document(text), CompleteEvent())}
+
+
+def test_the_prompt_completes_views_and_the_columns_of_what_is_named():
+    assert {"thrash"} <= completions("SELECT * FROM thr")
+    assert {"undone_by", "undone_at"} <= completions("SELECT a FROM thrash WHERE undone_")
+    assert "undone_by" not in completions("SELECT a FROM holds WHERE undone_")
+
+
+def test_enter_asks_when_a_statement_is_whole():
+    assert [is_whole(text) for text in ("SELECT 1;", "SELECT 1", "\\views", "", "quit")] == [
+        True, False, True, True, True
+    ]  # fmt: skip
