@@ -30,7 +30,7 @@ def write_answer(reader: pa.RecordBatchReader, output: str, file: Path | None, l
         assert file is not None
         return _parquet(reader, file)
     with _destination(file) as out:
-        return {"table": _table, "json": _json, "csv": _csv}[output](reader, out, limit)
+        return {"table": write_table, "json": _json, "csv": _csv}[output](reader, out, limit)
 
 
 @contextmanager
@@ -86,7 +86,8 @@ def _csv(reader: pa.RecordBatchReader, out: IO[str], _limit: int) -> int:
     return rows
 
 
-def _table(reader: pa.RecordBatchReader, out: IO[str], limit: int) -> int:
+def write_table(reader: pa.RecordBatchReader, out: IO[str], limit: int) -> int:
+    """A table for people, cut at a number of rows; says how many rows the answer has."""
     rows, shown = 0, list[list[str]]()
     for batch in reader:
         kept = batch.slice(0, max(0, limit - rows))

@@ -1,0 +1,16 @@
+"""Every statement of docs/cookbook.md gives the answer that stands there."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.ledger.views.cookbook import answer, questions
+
+
+def test_there_are_twenty_questions():
+    assert [title.partition(".")[0] for title, *_ in questions()] == [str(number) for number in range(1, 21)]
+
+
+@pytest.mark.parametrize(("title", "sql", "expected"), questions(), ids=[title for title, *_ in questions()])
+def test_a_question_is_answered_as_the_page_says(title, sql, expected, lake):
+    assert answer(lake, sql) == expected, "python -m tests.ledger.views.cookbook --mend"
