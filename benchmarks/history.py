@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
@@ -158,10 +157,9 @@ def _of_topics(rows: pa.Table, day: TopicDay, named: str, numbers: range) -> pa.
         if text in rows.column_names:
             columns[text] = _put(rows[text], TEMPLATE, names, places)
     if "body" in rows.column_names:
-        ends = [json.loads(body).get("decisionId") for body in rows["body"].to_pylist()]
-        marked = pa.array([
-            body if one is None else body.replace(one, "\0") for body, one in zip(rows["body"].to_pylist(), ends, strict=True)
-        ])  # fmt: skip
+        bodies = rows["body"].to_pylist()
+        ends = [json.loads(body).get("decisionId") for body in bodies]
+        marked = pa.array([b if one is None else b.replace(one, "\0") for b, one in zip(bodies, ends, strict=True)])
         said = _put(marked, TEMPLATE, names, places)
         columns["body"] = pc.if_else(
             pa.array(np.tile([one is not None for one in ends], len(numbers))),

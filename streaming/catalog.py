@@ -73,15 +73,9 @@ def register_lake(spark: SparkSession, lake: str) -> dict[str, str]:
 
 
 def register_views(spark: SparkSession, statements: Mapping[str, str]) -> None:
-    """Views and functions by name, each of a statement that makes it or replaces it; those of `DATABASE`, in that
-    order. What was a view of another kind under such a name raises `PySparkException`."""
-    before = spark.catalog.currentDatabase()
-    spark.catalog.setCurrentDatabase(DATABASE)
-    try:
-        for statement in statements.values():
-            spark.sql(statement)
-    finally:
-        spark.catalog.setCurrentDatabase(before)
+    """Views and functions by name, each of a statement that makes it or replaces it, in that order."""
+    for statement in statements.values():
+        spark.sql(statement)
 
 
 def location_of(path: str) -> str:

@@ -68,7 +68,7 @@ def register(context: Context) -> None:
     from pyspark.errors import PySparkException
 
     from ledger.views.spark import spark_statements
-    from streaming.catalog import catalog_settings, register_lake, register_views, spark_sql_command
+    from streaming.catalog import DATABASE, catalog_settings, register_lake, register_views, spark_sql_command
     from streaming.session import start_session
 
     settings = context.settings
@@ -77,7 +77,7 @@ def register(context: Context) -> None:
     try:
         for name, place in register_lake(spark, settings.lake_path).items():
             click.echo(f"anabranch.{name}: {place}")
-        views = spark_statements()
+        views = spark_statements(DATABASE)
         register_views(spark, views)
         click.echo(f"views: {', '.join(views)}")
     except PySparkException as error:

@@ -6,7 +6,7 @@ Stage: under `ledger.views`. No parser: the engines have theirs, and say what is
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 _TOKEN = re.compile(
@@ -35,6 +35,17 @@ def sources(sql: str) -> set[str]:
     """Every word right behind a FROM or JOIN."""
     said = list(words(sql))
     return {name for before, name in pairwise(said) if before in ("from", "join")}
+
+
+def qualify(sql: str, known: Container[str], database: str) -> str:
+    """The text with the database before every known name that stands right behind a FROM or JOIN."""
+    found, position, before = [], 0, ""
+    for token in _TOKEN.finditer(sql):
+        if token["word"] and before in ("from", "join") and token["word"].lower() in known:
+            found += [sql[position : token.start()], f"{database}."]
+            position = token.start()
+        before = (token["word"] or token["mark"] or "").lower()
+    return "".join([*found, sql[position:]])
 
 
 def statements(sql: str) -> list[str]:

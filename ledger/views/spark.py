@@ -9,31 +9,44 @@ import re
 
 from ledger.views.catalogue import View, in_order, views
 from ledger.views.dialects import SPARK
+from ledger.views.scanning import qualify
+from schemas.tables import TABLES
 
 
-def spark_statements() -> dict[str, str]:
-    """By name what makes each view or function, those behind that need others; safe to repeat."""
-    return {view.name: _function(view) if view.parameters else _view(view) for view in in_order(views())}
+def spark_statements(database: str) -> dict[str, str]:
+    """By name what makes each view or function in a database that has the tables, those behind that need others; safe
+    to repeat."""
+    return {
+        view.name: _function(view, database) if view.parameters else _view(view, database) for view in in_order(views())
+    }
 
 
-def _view(view: View) -> str:
+def _view(view: View, database: str) -> str:
     columns = ", ".join(f"{column.name} COMMENT {_text(column.meaning)}" for column in view.columns)
-    return f"CREATE OR REPLACE VIEW {view.name} ({columns}) COMMENT {_text(view.about)} AS {view.sql(SPARK)}"
+    return (
+        f"CREATE OR REPLACE VIEW {database}.{view.name} ({columns}) COMMENT {_text(view.about)} "
+        f"AS {_qualified(view, database)}"
+    )
 
 
-def _function(view: View) -> str:
-    parameters = ", ".join(
-        f"{one.name} {one.type.upper()} COMMENT {_text(one.meaning)}" for one in view.parameters
-    )  # fmt: skip
-    columns = ", ".join(f"{one.name} {one.type.upper()} COMMENT {_text(one.meaning)}" for one in view.columns)
-    body = view.sql(SPARK)
+def _function(view: View, database: str) -> str:
+    parameters, columns = (
+        ", ".join(f"{one.name} {one.type.upper()} COMMENT {_text(one.meaning)}" for one in found)
+        for found in (view.parameters, view.columns)
+    )
+    body = _qualified(view, database)
     for one in view.parameters:
-        # Qualified: tables have columns of that name.
+        # With the function's name: tables have columns of that name.
         body = re.sub(rf"\${one.name}\b", f"{view.name}.{one.name}", body)
     return (
-        f"CREATE OR REPLACE FUNCTION {view.name}({parameters}) RETURNS TABLE ({columns}) "
+        f"CREATE OR REPLACE FUNCTION {database}.{view.name}({parameters}) RETURNS TABLE ({columns}) "
         f"COMMENT {_text(view.about)} RETURN {body}"
     )
+
+
+def _qualified(view: View, database: str) -> str:
+    # What a function reads is looked up where it is asked, not where it was made.
+    return qualify(view.sql(SPARK), {*TABLES, *views()}, database)
 
 
 def _text(said: str) -> str:

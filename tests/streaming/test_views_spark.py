@@ -22,7 +22,7 @@ def registered(spark, tmp_path_factory):
     """A recorded lake that Spark knows by name."""
     lake = Story().run().write(tmp_path_factory.mktemp("recorded") / "lake")
     register_lake(spark, lake)
-    made = spark_statements()
+    made = spark_statements(DATABASE)
     register_views(spark, made)
     register_views(spark, {name: made[name] for name in ("thrash", "layout_at")})
     yield lake

@@ -21,15 +21,16 @@ WITH counted AS (
 ), names AS (
   SELECT DISTINCT topic, subscription, type FROM managed
 ), layouts AS (
-  SELECT topic, valid_from AS at, active_segments FROM layout_intervals
+  SELECT topic, valid_from AS at, 1 AS place, active_segments FROM layout_intervals
+  WHERE valid_to IS NULL OR valid_to > valid_from
   UNION ALL
-  SELECT subject, accepted_at, NULL FROM events WHERE type = 'layout' AND cause = 'deleted'
+  SELECT DISTINCT subject, accepted_at, 0, NULL FROM events WHERE type = 'layout' AND cause = 'deleted'
 ), points AS (
-  SELECT topic, subscription, type, at, 1 AS place, kafka_partition, kafka_offset, consumers,
+  SELECT topic, subscription, type, at, 2 AS place, kafka_partition, kafka_offset, consumers,
          CAST(NULL AS BIGINT) AS active_segments
   FROM managed
   UNION ALL
-  SELECT n.topic, n.subscription, n.type, l.at, 0, 0, coalesce(l.active_segments, 0),
+  SELECT n.topic, n.subscription, n.type, l.at, l.place, 0, 0,
          CASE WHEN l.active_segments IS NULL THEN 0 END, coalesce(l.active_segments, 0)
   FROM names n JOIN layouts l ON l.topic = n.topic
 ), filled AS (

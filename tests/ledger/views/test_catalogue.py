@@ -8,7 +8,7 @@ import pytest
 
 from ledger.views.catalogue import in_order, views, write_out
 from ledger.views.page import page
-from ledger.views.scanning import names, rewrite_calls, sources, statements
+from ledger.views.scanning import names, qualify, rewrite_calls, sources, statements
 from schemas.tables import TABLES
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
@@ -48,6 +48,11 @@ def test_an_argument_may_have_commas_parentheses_and_calls_of_its_own():
 def test_a_wrong_number_of_arguments_is_said():
     with pytest.raises(ValueError, match=r"load_at\(at\) takes 1 argument, not 2"):
         write_out("SELECT * FROM load_at(1, 2)")
+
+
+def test_names_get_their_database_only_where_they_are_read_from():
+    sql = "SELECT holds FROM holds h JOIN other ON holds.a = 'from holds'"
+    assert qualify(sql, {"holds"}, "d") == sql.replace("FROM holds", "FROM d.holds")
 
 
 def test_a_semicolon_in_a_literal_ends_no_statement():

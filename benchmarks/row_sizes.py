@@ -1,0 +1,102 @@
+"""What a row takes on disk: each committed by itself, as a calm fleet's decisions are, and after `lake optimize`.
+
+Decisions of topics of twelve segments whose layouts and rates are all their own, with the whole snapshot as the job
+writes it; the holds of the same topics. `python -m benchmarks.row_sizes` prints bytes a row.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from deltalake import DeltaTable, write_deltalake
+
+from benchmarks.decide import NOW, a_fleet, machine, snapshots_of
+from decisions.autoscale.answers import gates_to_json
+from decisions.autoscale.decide import decide
+from decisions.autoscale.policy import PROFILES, policy_digest, policy_override
+from decisions.autoscale.snapshot import snapshot_to_json
+from decisions.topic.layout import SegmentLayout
+from lake.maintenance import compact_by_delta_rs
+from lake.tables import create_table
+from schemas.arrow import to_arrow
+from schemas.ids import decision_id, digest
+from schemas.tables import DECISIONS, HOLDS, Table
+
+SEGMENTS, POLICY = 12, PROFILES["default"]
+BY_THEMSELVES = 100
+
+
+def rows_of(table: Table, number: int) -> list[dict[str, Any]]:
+    """Rows of decisions (splits by load) or holds of topics with layouts and loads of their own."""
+    chance, rows = Random(5), list[dict[str, Any]]()
+    for count, snapshot in enumerate(snapshots_of(a_fleet(number, SEGMENTS, hot=1.0), POLICY)):
+        at = datetime.fromtimestamp(NOW / 1000, timezone.utc) + timedelta(seconds=count)
+        now = int(at.timestamp() * 1000)
+        layout = SegmentLayout.create(SEGMENTS // 2, now - chance.randrange(10**9))
+        while len(layout.active) < SEGMENTS:
+            layout = layout.split_segment(chance.choice(layout.active).segment_id, now - chance.randrange(10**8))
+        loads = dict(zip((one.segment_id for one in layout.active), snapshot.loads.values(), strict=True))
+        shift = now - NOW
+        loads = {
+            number: replace(load, modified_at=load.modified_at + shift, seen_at=load.last_seen_at + shift)
+            for number, load in loads.items()
+        }
+        seen = replace(snapshot, now=now, layout=layout, loads=loads, consumers={"billing": ("STREAM", 4)})
+        answer: Any = decide(seen)
+        text = snapshot_to_json(seen, layout.to_metadata().to_json(), policy_override(POLICY).to_json())
+        same = {
+            "family": "autoscale", "subject": seen.topic, "trigger": "tick", "layout_epoch": layout.epoch,
+            "policy_digest": policy_digest(POLICY), "engine_version": "benchmark", "batch_id": count,
+            "seq": 1 + count % 7, "day": at.date(),
+        }  # fmt: skip
+        if table is HOLDS:
+            reading = answer.gates[-1]
+            rows.append({
+                **same, "gate": reading.gate.value, "measured": reading.measured, "limit": reading.limit,
+                "margin": reading.margin, "eligible_at": None, "since": at, "inputs": None, "gates": None,
+                "layout_digest": digest([text]),
+            })  # fmt: skip
+            continue
+        rows.append({
+            **same, "decision_id": decision_id(seen.topic, layout.epoch, "split", [answer.segment], 1, [now]),
+            "action": "split", "arguments": json.dumps({"segments": [answer.segment]}), "reason": answer.reason,
+            "decided_at": at, "inputs": text, "gates": gates_to_json(answer.gates),
+        })  # fmt: skip
+    return rows
+
+
+def measured(table: Table, number: int, compact: Any = None) -> dict[str, float]:
+    """Bytes a row: of the text in it, of files with a row each, and of those files compacted."""
+    rows = rows_of(table, number)
+    with tempfile.TemporaryDirectory() as folder:
+        made = create_table(folder, table)
+        for row in rows[:BY_THEMSELVES]:
+            write_deltalake(made, to_arrow(table, [row]), mode="append")
+        alone = _bytes(folder, table) / BY_THEMSELVES
+        log = sum(one.stat().st_size for one in Path(folder).rglob("_delta_log/*.json")) / BY_THEMSELVES
+        write_deltalake(made, to_arrow(table, rows[BY_THEMSELVES:]), mode="append")
+        (compact or compact_by_delta_rs)(folder, table, None)
+        whole = _bytes(folder, table) / number
+    text = sum(len(str(value)) for row in rows for value in row.values() if isinstance(value, str)) / number
+    return {"text": round(text), "alone": round(alone), "log": round(log), "optimized": round(whole)}
+
+
+def _bytes(folder: str, table: Table) -> int:
+    return sum(DeltaTable(f"{folder}/{table.name}").get_add_actions(flatten=True).column("size_bytes").to_pylist())
+
+
+def main() -> None:
+    """A table."""
+    print(f"bytes a row, {SEGMENTS} segments a topic; {machine()}")
+    for table in (DECISIONS, HOLDS):
+        print(f"{table.name:10}", measured(table, 5_000))
+
+
+if __name__ == "__main__":
+    main()
