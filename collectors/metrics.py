@@ -26,6 +26,9 @@ LAG = Metric(
     "anabranch_collect_lag_seconds", ("broker",),
     "From the broker's last computation of its rates until they were read, at most.",
 )  # fmt: skip
+ANSWER = Metric(
+    "anabranch_collect_answer_seconds", ("broker",), "How much of that the broker took to answer, body and all."
+)
 REFUSED = Metric(
     "anabranch_collect_refused_segments", ("broker",), "Segments whose rates in the broker's last answer are none."
 )
@@ -34,6 +37,9 @@ KNOWN = Metric("anabranch_collect_segments_known", (), "Active segments of those
 SEEN = Metric("anabranch_collect_segments_seen", (), "Of these, those whose rates a broker has said lately.")
 CONSUMERS_AGE = Metric(
     "anabranch_collect_consumers_age_seconds", (), "Age of the oldest count of consumers: how late a change may be."
+)
+USED_CONSUMERS_AGE = Metric(
+    "anabranch_collect_used_consumers_age_seconds", (), "The same of topics with consumers or traffic."
 )
 LAYOUTS_AGE = Metric("anabranch_collect_layouts_age_seconds", (), "Age of the layout that was read longest ago.")
 SAMPLES = Metric("anabranch_collect_samples_total", (), "Samples handed to Kafka.")
@@ -45,8 +51,8 @@ FAILED = Metric("anabranch_collect_failed_calls_total", (), "Calls without the a
 TROUBLES = Metric("anabranch_collect_troubles", (), "What cannot be read at the moment; the log and the doctor say it.")
 
 METRICS = (
-    BROKER_UP, LOAD_AGE, LAG, REFUSED, TOPICS, KNOWN, SEEN, CONSUMERS_AGE, LAYOUTS_AGE, SAMPLES, EVENTS, WAITING, LOST,
-    CALLS, FAILED, TROUBLES,
+    BROKER_UP, LOAD_AGE, LAG, ANSWER, REFUSED, TOPICS, KNOWN, SEEN, CONSUMERS_AGE, USED_CONSUMERS_AGE, LAYOUTS_AGE,
+    SAMPLES, EVENTS, WAITING, LOST, CALLS, FAILED, TROUBLES,
 )  # fmt: skip
 
 
@@ -64,12 +70,13 @@ class CollectorMeter:
         """Takes in how it goes."""
         for metric, value in (
             (TOPICS, status.topics), (KNOWN, status.segments_known), (SEEN, status.segments_seen),
-            (CONSUMERS_AGE, status.consumers_age_seconds), (LAYOUTS_AGE, status.layouts_age_seconds),
+            (CONSUMERS_AGE, status.consumers_age_seconds),
+            (USED_CONSUMERS_AGE, status.used_consumers_age_seconds), (LAYOUTS_AGE, status.layouts_age_seconds),
             (SAMPLES, status.samples), (EVENTS, status.events), (WAITING, status.waiting), (LOST, status.lost),
             (CALLS, status.calls), (FAILED, status.failed_calls), (TROUBLES, len(status.troubles)),
         ):  # fmt: skip
             self._made[metric.name].set(value)
-        for metric in (BROKER_UP, LOAD_AGE, LAG, REFUSED):
+        for metric in (BROKER_UP, LOAD_AGE, LAG, ANSWER, REFUSED):
             self._made[metric.name].clear()
         for broker in status.brokers:
             self._made[BROKER_UP.name].labels(broker.broker).set(broker.answers)
@@ -78,3 +85,5 @@ class CollectorMeter:
                 self._made[LOAD_AGE.name].labels(broker.broker).set(broker.load_age_seconds)
             if broker.lag_seconds is not None:
                 self._made[LAG.name].labels(broker.broker).set(broker.lag_seconds)
+            if broker.answer_seconds is not None:
+                self._made[ANSWER.name].labels(broker.broker).set(broker.answer_seconds)

@@ -31,6 +31,8 @@ class BrokerStatus(Wire):
     """Since its load was read last; absent: never."""
     lag_seconds: float | None = None
     """From the last computation until it was read, at most."""
+    answer_seconds: float | None = None
+    """How much of that the broker's answer took."""
 
 
 class CollectorStatus(Wire):
@@ -53,6 +55,8 @@ class CollectorStatus(Wire):
     """Some of the others, each `topic/id`: no broker that answers serves them."""
     consumers_age_seconds: float
     """Since the topic was looked at whose consumers wait longest for it."""
+    used_consumers_age_seconds: float = 0.0
+    """The same of topics that are used: a broker shows consumers or traffic, or consumers are counted."""
     layouts_age_seconds: float
     """The same of layouts."""
     samples: int

@@ -6,6 +6,7 @@ topics on a small machine. Answers have the form of 5.0.0-M1. Each broker listen
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
 import time
@@ -68,6 +69,8 @@ class FakeBroker:
         self.fault: Fault | None = None
         """Instead of the proper answers to the calls in `faulty`."""
         self.faulty = "broker-stats"
+        self.computations: list[tuple[float, float, bytes]] = []
+        """Each with the instant that it was due, when it was done (`time.monotonic`) and the digest of its answer."""
         self._computed_at = float("-inf")
         self._computed = b"{}"
         self._lock = threading.Lock()
@@ -105,7 +108,22 @@ class FakeBroker:
             if turn > self._computed_at:
                 self._computed_at = turn
                 self._computed = json.dumps(self._compute()).encode()
+                digest = hashlib.blake2b(self._computed, digest_size=16).digest()
+                due = self.began + turn * self.cluster.period
+                self.computations.append((due, time.monotonic(), digest))
+                del self.computations[:-100]
             return self._computed
+
+    def compute_on_time(self) -> None:
+        """From now on it computes when that is due, as a real one does, and not when somebody asks."""
+
+        def compute() -> None:
+            while True:
+                self.load()
+                turn = (time.monotonic() - self.began) // self.cluster.period + 1
+                time.sleep(max(0.0, self.began + turn * self.cluster.period - time.monotonic()) + 0.001)
+
+        threading.Thread(target=compute, daemon=True).start()
 
     def _compute(self) -> dict[str, Any]:
         found: dict[str, Any] = {}

@@ -9,6 +9,11 @@ Stage: under `anabranch collect pulsar`. Each module may import only those above
 - `reader`        the calls
 - `brokers`       the brokers as they are known, and which one is asked about a topic
 - `calls`         calls under way, in worker threads
+- `agenda`        lists, policies and settings: what is asked now and again; pure
+- `troubles`      what cannot be read at the moment
+- `namespaces`    the lists of namespaces and of their topics
+- `loads`         what becomes of a broker's load
+- `topics`        what becomes of a topic's layout and of its consumers
 - `coverage`      what is seen of the cluster, and what is not
 - `collector`     the loop: what is due is asked, what has changed is said
 - `process`       its parts, assembled from the settings, and the signals that stop it

@@ -54,6 +54,8 @@ class BrokerLoad:
     """Of (topic, subscription), where the clients on its segments show it."""
     attached: dict[str, int]
     """For each topic something that changes when consumers are attached or leave."""
+    used: set[str]
+    """Topics with consumers attached, or traffic."""
     digest: bytes
     """Equal for two answers of which the broker has computed nothing in between."""
     size: int
@@ -73,6 +75,7 @@ def read_broker_stats(body: bytes) -> BrokerLoad:
     loads: list[Load] = []
     types: dict[tuple[str, str], SubscriptionType] = {}
     attached: dict[str, int] = {}
+    used: set[str] = set()
     refused: list[str] = []
     for bundles in found.values():
         for domains in bundles.values():
@@ -96,15 +99,19 @@ def read_broker_stats(body: bytes) -> BrokerLoad:
                             stats.msg_throughput_out,
                         )
                     )
+                    if stats.msg_rate_in or stats.msg_rate_out:
+                        used.add(topic)
                     mark = attached.get(topic, 0)
                     for subscription, seen in stats.subscriptions.items():
                         mark += hash((segment, subscription, len(seen.consumers)))
+                        if seen.consumers:
+                            used.add(topic)
                         if seen.type in _TYPES:
                             types[topic, subscription] = _TYPES[seen.type]
                     attached[topic] = mark
     loads.sort(key=lambda load: load[:2])
     digest = hashlib.blake2b(body, digest_size=16).digest()
-    return BrokerLoad(loads, types, attached, digest, len(body), len(refused), refused[:5])
+    return BrokerLoad(loads, types, attached, used, digest, len(body), len(refused), refused[:5])
 
 
 def _numbers(raw: msgspec.Raw) -> _Topic | None:

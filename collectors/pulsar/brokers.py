@@ -40,8 +40,8 @@ class Broker:
     """Its last answer; None: none, or not lately."""
     read_at: float = float("-inf")
     """When that was asked for."""
-    lag: float | None = None
-    """From the computation until it was read, at most, seconds."""
+    read_seconds: float = 0.0
+    """How long it took to answer that."""
     said_at: float = float("-inf")
     """When its load was sent to Kafka last."""
     trouble: str | None = None
@@ -104,6 +104,12 @@ class Brokers:
     def of_topic(self, topic: str) -> Broker | None:
         """The broker that is asked about a topic."""
         return self.known.get(self.topics.get(topic, ""))
+
+    def look_at_layout(self, topic: str, at: float = 0.0) -> None:
+        """Something says that a layout has changed: it is looked at next, not before `at`."""
+        broker = self.of_topic(topic)
+        if broker is not None:
+            broker.layouts.hurry(topic, at)
 
     def share_again(self) -> None:
         """Brokers have come, gone, fallen silent or come back: topics move, and only those that have to."""

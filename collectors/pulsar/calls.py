@@ -41,14 +41,21 @@ class Answer:
     """Since 1970."""
 
 
+MAX_LOADS = 8
+"""Brokers whose load is read at the same time."""
+
+
 class Calls:
-    """At most `most` calls at a time. One thread uses it."""
+    """At most `most` calls at a time, and a few for loads beside them: those wait for no other. One thread uses it."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._pool = ThreadPoolExecutor(most, thread_name_prefix="call")
+        self._load_pool = ThreadPoolExecutor(MAX_LOADS, thread_name_prefix="load")
         self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         self._in_flight: set[Call] = set()
+        self._others = 0
+        """Calls under way that are for no load."""
         self.made = 0
 
     def __len__(self) -> int:
@@ -59,8 +66,8 @@ class Calls:
 
     @property
     def has_room(self) -> bool:
-        """Whether one more may be made."""
-        return len(self._in_flight) < self._most
+        """Whether one more may be made; a load always may."""
+        return self._others < self._most
 
     def make(self, call: Call, function: Callable[[], Reply[Any]]) -> bool:
         """Makes a call by `function`; False: the same one is under way."""
@@ -68,7 +75,11 @@ class Calls:
             return False
         self._in_flight.add(call)
         self.made += 1
-        self._pool.submit(self._work, call, function)
+        if call.kind == "load":
+            self._load_pool.submit(self._work, call, function)
+        else:
+            self._others += 1
+            self._pool.submit(self._work, call, function)
         return True
 
     def answers(self, seconds: float) -> Iterator[Answer]:
@@ -77,6 +88,7 @@ class Calls:
             answer = self._answers.get(timeout=seconds)
             while True:
                 self._in_flight.discard(answer.call)
+                self._others -= answer.call.kind != "load"
                 yield answer
                 answer = self._answers.get_nowait()
         except queue.Empty:
@@ -84,7 +96,8 @@ class Calls:
 
     def close(self) -> None:
         """Makes no more; those under way end with the connections."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._pool, self._load_pool):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _work(self, call: Call, function: Callable[[], Reply[Any]]) -> None:
         asked_at, asked_ms = time.monotonic(), time.time_ns() // 1_000_000

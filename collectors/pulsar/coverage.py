@@ -49,9 +49,9 @@ def seen_segments(brokers: Iterable[Broker], topics: Mapping[str, Topic], slack:
     return Seen(known, seen, unseen)
 
 
-def oldest(sweeps: Iterable[Sweep]) -> float:
-    """How long ago the topic was looked at that waits longest, seconds."""
-    return max((sweep.oldest_seconds(time.monotonic()) for sweep in sweeps), default=0.0)
+def oldest(sweeps: Iterable[Sweep], used: bool = False) -> float:
+    """How long ago the topic was looked at that waits longest, seconds; with `used`, of those that are used."""
+    return max((sweep.oldest_seconds(time.monotonic(), used) for sweep in sweeps), default=0.0)
 
 
 def broker_status(broker: Broker, now: float) -> BrokerStatus:
@@ -65,5 +65,6 @@ def broker_status(broker: Broker, now: float) -> BrokerStatus:
         refused=load.refused if load else 0,
         refresh_seconds=broker.refresh.period,
         load_age_seconds=now - broker.read_at if load else None,
-        lag_seconds=broker.lag,
+        lag_seconds=broker.refresh.lag,
+        answer_seconds=broker.read_seconds if load else None,
     )

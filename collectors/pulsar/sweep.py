@@ -2,16 +2,21 @@
 
 Stage: under `collector`. A call for each topic every second or two is too much for a cluster of ten thousand. So the
 calls that brokers may get are dealt out: half of them to topics of which something says that they change (they have
-changed lately, or a broker's load shows other consumers), the other half to all of them in turn.
+changed lately, or a broker's load shows other consumers); of the other half most to topics that are used, in turn, and
+the rest to those that are not.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from dataclasses import dataclass, field
 
 HOT_SECONDS = 30.0
 """A topic that has changed is looked at often for so long: consumers come and go together."""
+USED_SECONDS = 600.0
+"""A topic counts as used for so long after something has shown that it is."""
+UNUSED_TURN = 4
+"""One in so many turns is of the topics that are not used, if there are any others."""
 
 
 @dataclass
@@ -46,8 +51,12 @@ class Sweep:
     """The order in which topics are looked at; each at most once in `pause` seconds."""
 
     pause: float
-    _turn: deque[str] = field(default_factory=deque)
-    """All topics, the one looked at longest ago first."""
+    _used: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    """Topics that are used, the one looked at longest ago first."""
+    _unused: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    """The others; a topic that is used no more is moved here when its turn comes."""
+    _used_until: dict[str, float] = field(default_factory=dict)
+    _turns: int = 0
     _asked_at: dict[str, float] = field(default_factory=dict)
     _hot_until: dict[str, float] = field(default_factory=dict)
     _at_once: dict[str, float] = field(default_factory=dict)
@@ -60,7 +69,7 @@ class Sweep:
         """A topic that is new here; it is looked at soon."""
         if topic not in self._asked_at:
             self._asked_at[topic] = float("-inf")
-            self._turn.append(topic)
+            self._unused[topic] = None
             self._at_once[topic] = 0.0
 
     def remove(self, topic: str) -> None:
@@ -68,6 +77,17 @@ class Sweep:
         self._asked_at.pop(topic, None)
         self._hot_until.pop(topic, None)
         self._at_once.pop(topic, None)
+        self._used_until.pop(topic, None)
+        self._used.pop(topic, None)
+        self._unused.pop(topic, None)
+
+    def is_used(self, topic: str, now: float) -> None:
+        """Something shows that a topic has consumers or traffic."""
+        if topic in self._asked_at:
+            self._used_until[topic] = now + USED_SECONDS
+            if topic in self._unused:
+                del self._unused[topic]
+                self._used[topic] = None
 
     def heat(self, topic: str, now: float) -> None:
         """Something says that a topic changes: it is looked at soon, and often for a while."""
@@ -101,11 +121,13 @@ class Sweep:
             self._at_once.pop(topic, None)
         return topic
 
-    def oldest_seconds(self, now: float) -> float:
-        """How long ago the topic was looked at that waits longest."""
-        while self._turn and self._turn[0] not in self._asked_at:
-            self._turn.popleft()
-        return max((now - at for at in self._asked_at.values() if at != float("-inf")), default=0.0)
+    def oldest_seconds(self, now: float, used: bool = False) -> float:
+        """How long ago the topic was looked at that waits longest; with `used`, of those that are used."""
+        asked = (at for topic, at in self._asked_at.items() if not used or self._counts_as_used(topic, now))
+        return max((now - at for at in asked if at != float("-inf")), default=0.0)
+
+    def _counts_as_used(self, topic: str, now: float) -> bool:
+        return self._used_until.get(topic, float("-inf")) > now
 
     def _next_hot(self, now: float) -> str | None:
         for topic, at in list(self._at_once.items())[:64]:
@@ -121,16 +143,18 @@ class Sweep:
         return None
 
     def _next_in_turn(self, now: float) -> str | None:
-        for _ in range(min(len(self._turn), 64)):
-            topic = self._turn[0]
-            at = self._asked_at.get(topic)
-            if at is None:
-                self._turn.popleft()
-                continue
-            if now - at < self.pause:
-                # Hot topics are looked at out of turn: the one behind them may be due.
-                self._turn.rotate(-1)
-                continue
-            self._turn.rotate(-1)
-            return topic
+        self._turns += 1
+        for turn in (self._used, self._unused) if self._turns % UNUSED_TURN else (self._unused, self._used):
+            topic = self._next_of(turn, now)
+            if topic is not None:
+                return topic
+        return None
+
+    def _next_of(self, turn: OrderedDict[str, None], now: float) -> str | None:
+        for _ in range(min(len(turn), 64)):
+            topic, _ = turn.popitem(last=False)
+            # Hot topics are looked at out of turn: the one behind them may be due.
+            (turn if turn is self._unused or self._counts_as_used(topic, now) else self._unused)[topic] = None
+            if now - self._asked_at[topic] >= self.pause:
+                return topic
         return None

@@ -9,17 +9,25 @@ from hypothesis import strategies as st
 from collectors.pulsar.refresh import Refresh
 
 
-def follow(period, phase, seconds, *, took=0.05, drift=0.0, idle_from=float("inf"), size=0):
-    """Reads a broker that computes at phase, phase + period, …; (lag of each computation that was read, readings)."""
+def follow(period, phase, seconds, *, took=0.05, drift=0.0, idle_from=float("inf"), size=0, late=None):
+    """Reads a broker that computes at phase, phase + period, …, some of `late` seconds after that; (lag of each
+    computation that was read, readings)."""
     refresh, now, reads, lags, seen = Refresh(period), 0.0, 0, [], -1
+    late = late or {}
     while now < seconds:
         reads += 1
         turn = int((now - phase) // (period + drift))
+        due = phase + turn * (period + drift)
+        if now < due + late.get(turn, 0.0):
+            turn -= 1
+            due -= period + drift
         answered = now + took
-        refresh.note(str(turn if now < idle_from else -99).encode(), now, answered, size)
+        is_new = refresh.note(str(turn if now < idle_from else -99).encode(), now, answered, size)
         if turn != seen:
-            lags.append((now, answered - (phase + turn * (period + drift))))
+            lags.append((now, answered - (due + late.get(turn, 0.0))))
             seen = turn
+            if is_new and refresh.lag is not None and not late:
+                assert lags[-1][1] <= refresh.lag + 0.1, "the lag that is said is the most that it can be"
         assert refresh.due_at() > now
         now = max(refresh.due_at(), answered)
     return lags, reads
@@ -56,6 +64,21 @@ def test_after_no_answer_nothing_is_known_any_more():
 
 
 def test_a_long_answer_is_read_less_often_and_still_soon_after_its_computation():
-    lags, reads = follow(60.0, 7.0, 1200, size=12_000_000)
-    assert all(lag <= 2.0 for at, lag in lags if at > 300)
+    lags, reads = follow(60.0, 7.0, 1200, size=10_000_000, took=0.4)
+    assert all(lag <= 2.0 for at, lag in lags if at > 68), "all but the first, which nobody could expect"
     assert reads < 60
+
+
+@settings(max_examples=60)
+@given(st.floats(0, 60), st.sets(st.integers(3, 38), max_size=6), st.floats(1.0, 8.0))
+def test_a_computation_that_comes_late_does_not_make_the_next_ones_be_read_late(phase, turns, seconds):
+    late = {turn: seconds for turn in turns if turn - 1 not in turns}
+    lags, reads = follow(60.0, phase - 60, 2400, size=10_000_000, took=0.4, late=late)
+    assert sum(lag > 2.0 for at, lag in lags if at > 130) <= 2 * len(late)
+    assert sorted(lag for at, lag in lags)[len(lags) // 2] <= 1.5
+    assert reads < 150
+
+
+def test_instants_that_were_learned_from_late_computations_are_learned_anew():
+    lags, _ = follow(60.0, 0.0, 2400, late=dict.fromkeys(range(5, 9), 6.0))
+    assert all(lag <= 2.0 for at, lag in lags if at > 60 * 15)

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.pulsar.sweep import Budget, Sweep
+from collectors.pulsar.sweep import USED_SECONDS, Budget, Sweep
 
 
 def sweep_of(count, pause=1.0):
@@ -38,6 +38,31 @@ def test_a_topic_that_changes_is_looked_at_first_and_every_other_one_still_has_i
             looked[topic] += 1
     assert looked["7"] >= 25
     assert len(looked) > 700
+
+
+def test_topics_that_are_used_are_looked_at_more_often_and_the_others_are_not_forgotten():
+    sweep = sweep_of(1000)
+    for _ in range(1000):
+        sweep.next(0.0)
+    for number in range(0, 1000, 10):
+        sweep.is_used(str(number), 1.0)
+    looked = Counter(sweep.next(1.0 + turn / 10) for turn in range(1, 1600))
+    used = [looked[str(number)] for number in range(0, 1000, 10)]
+    others = [looked[str(number)] for number in range(1000) if number % 10]
+    assert min(used) >= 8
+    assert sum(others) >= 300
+    assert max(others) <= 1
+    now = 1.0 + 160
+    assert sweep.oldest_seconds(now, used=True) < 20 < sweep.oldest_seconds(now)
+
+
+def test_a_topic_that_is_not_used_any_more_has_the_turns_of_the_others():
+    sweep = sweep_of(10)
+    for number in range(10):
+        sweep.is_used(str(number), 0.0)
+    assert sorted(sweep.next(1.0) for _ in range(10)) == sorted(map(str, range(10)))
+    assert sorted(sweep.next(USED_SECONDS + 1) for _ in range(10)) == sorted(map(str, range(10)))
+    assert sweep.oldest_seconds(USED_SECONDS + 1, used=True) == 0.0
 
 
 def test_a_topic_that_is_gone_is_not_looked_at():

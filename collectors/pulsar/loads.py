@@ -1,0 +1,73 @@
+"""The brokers' loads: what was read goes to Kafka as samples, and says which topics to look at.
+
+Stage: under `collector`, which asks when `Refresh.due_at` has come. A broker that does not answer makes its segments
+unknown, never idle: nothing is said of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from admin.answers import Answered, Lost, NotConnected
+from collectors.announcements import Record, load_records
+from collectors.pulsar.broker_stats import BrokerLoad
+from collectors.pulsar.brokers import Brokers
+from collectors.pulsar.calls import Answer
+from collectors.pulsar.troubles import Troubles
+from collectors.said import Said
+
+
+class Loads:
+    """What becomes of the answers of `brokers`; samples go to `report`."""
+
+    def __init__(
+        self, brokers: Brokers, said: Said, report: Callable[[Record], None], troubles: Troubles, random: Random
+    ) -> None:
+        self._brokers, self._said, self._report, self._troubles = brokers, said, report, troubles
+        self._random = random
+        self.samples = 0
+        """Handed over so far."""
+
+    def take(self, answer: Answer) -> None:
+        """A broker's load, or why there is none."""
+        broker, reply = self._brokers.known.get(answer.call.key), answer.reply
+        if broker is None:
+            return
+        broker.read_at = answer.asked_at
+        if not isinstance(reply, Answered):
+            broker.load = None
+            broker.refresh.forget()
+            broker.refresh.read_at = answer.answered_at
+            if not isinstance(reply, NotConnected | Lost):
+                broker.failed(str(reply), answer.answered_at, self._random)
+            self._troubles.note(("load", broker.name), f"the load of broker {broker.name} is not known: {reply}")
+            return
+        broker.answered()
+        broker.trouble = None
+        self._troubles.note(("load", broker.name), None)
+        load: BrokerLoad = reply.value
+        previous, broker.load = broker.load, load
+        broker.read_seconds = answer.answered_at - answer.asked_at
+        is_new = broker.refresh.note(load.digest, answer.asked_at, answer.answered_at, load.size)
+        if not is_new and answer.asked_at - broker.said_at < broker.refresh.period:
+            return
+        broker.said_at = answer.asked_at
+        for record in load_records(broker.name, answer.asked_ms, load.loads):
+            self._report(record)
+        self.samples += len(load.loads)
+        self._follow_hints(load, previous, answer.answered_at)
+
+    def _follow_hints(self, load: BrokerLoad, previous: BrokerLoad | None, now: float) -> None:
+        """A load that shows other consumers than the last one, or segments that are new, says where to look."""
+        before = previous.attached if previous else {}
+        for topic in load.used:
+            if broker := self._brokers.of_topic(topic):
+                broker.consumers.is_used(topic, now)
+        for topic, mark in load.attached.items():
+            if before.get(topic, mark) != mark and (broker := self._brokers.of_topic(topic)):
+                broker.consumers.heat(topic, now)
+        known = self._said.topics
+        for topic, segment, *_ in load.loads:
+            if topic in known and segment >= known[topic].layout.next_segment_id:
+                self._brokers.look_at_layout(topic)

@@ -1,0 +1,120 @@
+"""Layouts and consumers, a topic at a time: each answer is compared with what was said, and the difference is said.
+
+Stage: under `collector`, which asks what `Sweep` names. A topic that is not found is asked for once more before it is
+called deleted, for a server's memory may be behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from admin.answers import Answered, Refused, ServerFault
+from collectors.announcements import Record
+from collectors.pulsar.brokers import Brokers
+from collectors.pulsar.calls import Answer
+from collectors.pulsar.namespaces import Namespaces
+from collectors.pulsar.topic_stats import TopicStats
+from collectors.pulsar.troubles import Troubles
+from collectors.said import Said
+from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
+
+CONFIRM_SECONDS = 0.5
+"""A topic that is not found is asked for once more after so long, before it is called deleted."""
+
+
+class Topics:
+    """What becomes of looks at topics and policies; announcements go to `announce`, new topics to `added`."""
+
+    def __init__(
+        self,
+        brokers: Brokers,
+        namespaces: Namespaces,
+        said: Said,
+        troubles: Troubles,
+        announce: Callable[[list[Record]], None],
+        added: Callable[[str], None],
+    ) -> None:
+        self._brokers, self._namespaces, self._said, self._troubles = brokers, namespaces, said, troubles
+        self._announce, self._added = announce, added
+        self._missing: dict[str, float] = {}
+        """Topics that were not found, and since when."""
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether no topic waits for a second look."""
+        return not self._missing
+
+    def take_policy(self, answer: Answer) -> None:
+        """The override of a namespace."""
+        namespace, reply = answer.call.key, answer.reply
+        if isinstance(reply, Answered) and namespace in self._namespaces.names:
+            policy: AutoScalePolicyOverride | None = reply.value
+            self._announce(self._said.policy(namespace, policy, answer.asked_ms))
+
+    def take_layout(self, answer: Answer) -> None:
+        """The layout of a topic, with its policy."""
+        topic, reply = answer.call.key, answer.reply
+        if isinstance(reply, Refused) and reply.status == 404 and reply.from_interface:
+            self._take_missing(topic, answer)
+            return
+        self._missing.pop(topic, None)
+        if not isinstance(reply, Answered):
+            self._troubles.note(("layout", topic), f"the layout of {topic} cannot be read: {reply}")
+            return
+        self._troubles.note(("layout", topic), None)
+        layout: ScalableTopicMetadata = reply.value
+        is_new = topic not in self._said.topics
+        records = self._said.layout(topic, layout, answer.asked_ms)
+        self._announce(records)
+        if topic in self._said.too_large:
+            trouble = f"the layout of {topic} is too large for a message: it cannot be scaled"
+            self._troubles.note(("layout", topic), trouble)
+        broker = self._brokers.of_topic(topic)
+        if records and broker is not None:
+            broker.consumers.heat(topic, answer.answered_at)
+            if is_new:
+                self._added(topic)
+
+    def _take_missing(self, topic: str, answer: Answer) -> None:
+        since = self._missing.setdefault(topic, answer.asked_at)
+        if answer.asked_at - since < CONFIRM_SECONDS:
+            self._brokers.look_at_layout(topic, answer.asked_at + CONFIRM_SECONDS)
+            return
+        del self._missing[topic]
+        self._announce(self._said.gone(topic, answer.asked_ms))
+        self._brokers.remove_topic(topic)
+        self._troubles.note(("layout", topic), None)
+        self._troubles.note(("stats", topic), None)
+        self._namespaces.gone(topic, answer.answered_at)
+
+    def take_stats(self, answer: Answer) -> None:
+        """The consumers of a topic."""
+        topic, reply = answer.call.key, answer.reply
+        known = self._said.topics.get(topic)
+        if not isinstance(reply, Answered):
+            if isinstance(reply, Refused | ServerFault):
+                # Also what M1 says of a topic that is gone.
+                self._brokers.look_at_layout(topic)
+            self._troubles.note(("stats", topic), f"the consumers of {topic} cannot be read: {reply}")
+            return
+        self._troubles.note(("stats", topic), None)
+        stats: TopicStats = reply.value
+        if known is None or topic in self._missing:
+            return
+        if stats.epoch > known.layout.epoch:
+            self._brokers.look_at_layout(topic)
+        types = {
+            subscription: type
+            for broker in self._brokers.known.values()
+            if broker.load is not None
+            for subscription in stats.subscriptions
+            if (type := broker.load.types.get((topic, subscription)))
+        }
+        before = known.consumers
+        self._announce(self._said.consumers(topic, stats.consumers(types), answer.asked_ms))
+        broker = self._brokers.of_topic(topic)
+        if broker is not None:
+            if any(count for _, count in stats.subscriptions.values()):
+                broker.consumers.is_used(topic, answer.answered_at)
+            if before != known.consumers:
+                broker.consumers.heat(topic, answer.answered_at)

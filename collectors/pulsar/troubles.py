@@ -1,0 +1,35 @@
+"""What cannot be read at the moment, a sentence each: for the status, and for the log when it changes.
+
+Stage: beside the loop, whose parts all note here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+log = logging.getLogger(__name__)
+
+
+class Troubles:
+    """By what they are about: a kind of call and what was asked."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], str] = {}
+
+    def __contains__(self, about: tuple[str, str]) -> bool:
+        return about in self._known
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known.values())
+
+    def note(self, about: tuple[str, str], trouble: str | None) -> None:
+        """How it is now; None: well. Only a change is worth a line in the log."""
+        before = self._known.get(about)
+        if trouble is None:
+            if self._known.pop(about, None) is not None:
+                log.info("%s %s can be read again", *about)
+            return
+        self._known[about] = trouble
+        if before is None:
+            log.warning("%s", trouble)

@@ -1,0 +1,54 @@
+"""What was said, once more, spread over `snapshot_seconds`; and at once what is gone and did not reach Kafka.
+
+Stage: beside `said`, under the loop of a collector, which calls it in every round.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+from collectors.announcements import Record
+from collectors.said import Said
+
+_STEP_SECONDS = 1.0
+"""Between two looks at what is due."""
+
+
+class Repeats:
+    """Repeats what `said` holds, through `announce`, every `seconds`."""
+
+    def __init__(self, said: Said, seconds: float, announce: Callable[[list[Record]], None]) -> None:
+        self._said, self._seconds, self._announce = said, seconds, announce
+        self._topics: deque[str] = deque()
+        """The topic that was said longest ago first."""
+        self._look_at = self._policies_at = 0.0
+
+    def add(self, topic: str) -> None:
+        """A topic whose layout was said for the first time."""
+        self._topics.append(topic)
+
+    def say(self, now: float, has_room: Callable[[], bool]) -> None:
+        """Says what is due at `now`, as long as there is room for it."""
+        again, self._said.again = self._said.again, []
+        self._announce(again)
+        if now < self._look_at:
+            return
+        self._look_at = now + _STEP_SECONDS
+        at = time.time_ns() // 1_000_000
+        if not self._policies_at:
+            self._policies_at = now + self._seconds
+        if now >= self._policies_at and has_room():
+            self._policies_at = now + self._seconds
+            self._announce(list(self._said.repeat_policies(at)))
+        for _ in range(len(self._topics)):
+            known = self._said.topics.get(self._topics[0])
+            if known is None:
+                self._topics.popleft()
+                continue
+            if at - known.said_at < self._seconds * 1_000 or not has_room():
+                return
+            topic = self._topics[0]
+            self._topics.rotate(-1)
+            self._announce(list(self._said.repeats(topic, at)))
