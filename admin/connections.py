@@ -23,12 +23,18 @@ import httpx
 KEEP_ALIVE_SECONDS = 3.0
 """Shorter than a server's own (uvicorn: 5 s), so that a call does not go out on a connection that is being closed."""
 
+_may_send: ContextVar[Callable[[], bool] | None] = ContextVar("may_send", default=None)
+"""Asked right before bytes of this thread's calls are written."""
 _deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
 """Of this thread's calls; on the clock `time.monotonic`."""
 
 
 class Closed(Exception):
     """The connections were closed before."""
+
+
+class Withheld(Exception):
+    """What is to be sent may not be sent any more: see `only_while`."""
 
 
 class Connections(httpx.BaseTransport):
@@ -87,6 +93,18 @@ def deadline_in(seconds: float) -> Iterator[None]:
         _deadline.reset(before)
 
 
+@contextmanager
+def only_while(may_send: Callable[[], bool]) -> Iterator[None]:
+    """What this thread sends on `Connections` is written only if `may_send` says so right before, when the connection
+    is open; else `Withheld` is raised. To open a connection may take long, and what was so before may not be any more.
+    """
+    before = _may_send.set(may_send)
+    try:
+        yield
+    finally:
+        _may_send.reset(before)
+
+
 def _left(silence: float | None, late: type[Exception]) -> float | None:
     """The longest wait now, seconds; `silence` is the limit of one wait."""
     deadline = _deadline.get()
@@ -137,7 +155,10 @@ class _Stream(httpcore.NetworkStream):
         return self._plain.read(max_bytes, _left(timeout, httpcore.ReadTimeout))
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        self._plain.write(buffer, _left(timeout, httpcore.WriteTimeout))
+        left, may_send = _left(timeout, httpcore.WriteTimeout), _may_send.get()
+        if may_send is not None and not may_send():
+            raise Withheld("the connection was open too late: nothing was sent")
+        self._plain.write(buffer, left)
 
     def close(self) -> None:
         # Closing alone does not wake another thread that waits for bytes.

@@ -28,6 +28,8 @@ from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 
 DECISION_HEADER = "X-Anabranch-Decision"
 """Names the decision that a split or merge applies (our controller's alone)."""
+LAYOUT_HEADER = "X-Anabranch-Layout"
+"""The tag of the layout that a split or merge is meant for (our controller's alone)."""
 
 T = TypeVar("T")
 
@@ -74,13 +76,17 @@ class ScalableTopics:
         """What the server counts of a topic, JSON; the fields differ between servers."""
         return self._read(f"{topic_path(topic)}/stats", _json)
 
-    def split_segment(self, topic: str, segment: int, decision_id: str | None = None) -> Reply[None]:
-        """POST …/split/ID."""
-        return self._do("POST", f"{topic_path(topic)}/split/{segment}", headers=_of_decision(decision_id))
+    def split_segment(
+        self, topic: str, segment: int, decision_id: str | None = None, seen: SegmentLayout | None = None
+    ) -> Reply[None]:
+        """POST …/split/ID; with `seen`, our controller refuses it (409) on any other layout."""
+        return self._do("POST", f"{topic_path(topic)}/split/{segment}", headers=_of_decision(decision_id, seen))
 
-    def merge_segments(self, topic: str, first: int, second: int, decision_id: str | None = None) -> Reply[None]:
-        """POST …/merge/ID1/ID2."""
-        return self._do("POST", f"{topic_path(topic)}/merge/{first}/{second}", headers=_of_decision(decision_id))
+    def merge_segments(
+        self, topic: str, first: int, second: int, decision_id: str | None = None, seen: SegmentLayout | None = None
+    ) -> Reply[None]:
+        """POST …/merge/ID1/ID2; with `seen`, our controller refuses it (409) on any other layout."""
+        return self._do("POST", f"{topic_path(topic)}/merge/{first}/{second}", headers=_of_decision(decision_id, seen))
 
     def delete_topic(self, topic: str, force: bool = False) -> Reply[None]:
         """DELETE, with `force` also when the topic is in use."""
@@ -148,8 +154,9 @@ def _judged(answer: Response | Unanswered) -> Answered[bytes] | Fault:
     return judge_response(answer) if isinstance(answer, Response) else answer
 
 
-def _of_decision(decision_id: str | None) -> dict[str, str]:
-    return {} if decision_id is None else {DECISION_HEADER: decision_id}
+def _of_decision(decision_id: str | None, seen: SegmentLayout | None) -> dict[str, str]:
+    named = {} if decision_id is None else {DECISION_HEADER: decision_id}
+    return named if seen is None else {**named, LAYOUT_HEADER: seen.tag}
 
 
 def _layout(body: bytes) -> SegmentLayout:

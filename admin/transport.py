@@ -17,7 +17,7 @@ import httpcore
 import httpx
 
 from admin.answers import Lost, Misdirected, NotConnected, Response, Unanswered
-from admin.connections import Closed, Connections, deadline_in
+from admin.connections import Closed, Connections, Withheld, deadline_in
 from admin.credentials import Credentials, FixedToken, NoToken
 from admin.redirects import MAX_REDIRECTS, REDIRECTS, TokenAddresses, next_hop
 from schemas.addresses import read_authority
@@ -42,6 +42,7 @@ class BodyTooLarge(Exception):
 
 _NO_CONNECTION = (
     Closed,
+    Withheld,
     NoToken,
     httpcore.ConnectError,
     httpcore.ConnectTimeout,

@@ -187,13 +187,17 @@ class ScalableTopicService:
         segments = SegmentLayout.from_metadata(stored.metadata).segments.values() if stored else ()
         return any(segment.descriptor == descriptor for segment in segments)
 
-    def split_segment(self, topic: str, segment: int, decision_id: str | None = None) -> None:
-        """Split an active segment at the middle of its range (PIP-468 "Split Protocol")."""
-        self._operations.run(topic, "split", [segment], decision_id)
+    def split_segment(
+        self, topic: str, segment: int, decision_id: str | None = None, meant_for: str | None = None
+    ) -> None:
+        """Split an active segment at the middle of its range (PIP-468 "Split Protocol"); see `OperationRunner.run`."""
+        self._operations.run(topic, "split", [segment], decision_id, meant_for)
 
-    def merge_segments(self, topic: str, first: int, second: int, decision_id: str | None = None) -> None:
+    def merge_segments(
+        self, topic: str, first: int, second: int, decision_id: str | None = None, meant_for: str | None = None
+    ) -> None:
         """Merge two adjacent active segments; their order is kept in the parents (PIP-468 "Merge Protocol")."""
-        self._operations.run(topic, "merge", [first, second], decision_id)
+        self._operations.run(topic, "merge", [first, second], decision_id, meant_for)
 
     def operations(self, topic: str) -> list[Operation]:
         """The newest splits, merges and prunings of a topic with how far each is, the newest first."""

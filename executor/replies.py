@@ -19,7 +19,9 @@ def answer_to_call(reply: Reply[None]) -> Answer:
     if isinstance(reply, Answered):
         return Accepted()
     if isinstance(reply, Refused):
-        return family.CallRefused(str(reply)[:MAX_REASON], is_absence=reply.status == 404)
+        return family.CallRefused(
+            str(reply)[:MAX_REASON], is_absence=reply.status == 404, is_conflict=reply.status == 409
+        )
     return no_answer("the call", reply)
 
 

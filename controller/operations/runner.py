@@ -60,10 +60,17 @@ class OperationRunner:
             yield self._leaders.lead(topic)
 
     def run(
-        self, topic: str, kind: Literal["split", "merge"], segments: Sequence[int], decision_id: str | None = None
+        self,
+        topic: str,
+        kind: Literal["split", "merge"],
+        segments: Sequence[int],
+        decision_id: str | None = None,
+        meant_for: str | None = None,
     ) -> None:
         """Split one segment or merge two, to the end.
 
+        `meant_for` is the tag of a layout: on any other one `Conflict`, and nothing is changed. So a call that was on
+        its way for too long, or was decided on by who was overtaken since, does nothing once anything has happened.
         `NotFound` and `PreconditionFailed` when the layout does not allow it: no such segment, not active, not
         adjacent, a single hash. Then nothing was changed. `SegmentStoreError` when the segments cannot be reached: what
         was begun is resumed later, and asking again joins it.
@@ -77,6 +84,10 @@ class OperationRunner:
             stored = StoredLayouts(self._store, term, self._now_ms).read(topic)
             if stored is None:
                 raise no_topic(topic)
+            if meant_for is not None and meant_for != stored.layout.tag:
+                raise Conflict(
+                    f"{topic}: the {kind} is meant for the layout {meant_for}, this one is {stored.layout.tag}"
+                )
             planned = self._plan(topic, kind, segments, stored.layout, decision_id)
             self._segments.of_life(stored.layout.created_at_ms).check_topic(topic)
             self._unsettled.add(topic)

@@ -27,6 +27,13 @@ Decision = Annotated[
     str | None,
     Header(alias="X-Anabranch-Decision", max_length=128, description="Id of the decision that is being applied."),
 ]
+Layout = Annotated[
+    str | None,
+    Header(
+        alias="X-Anabranch-Layout", max_length=64,
+        description="`createdAtMs.epoch` of the layout that this is meant for: 409 on any other one.",
+    ),
+]  # fmt: skip
 
 routes = APIRouter(prefix="/admin/v2/scalable/{tenant}/{namespace}", tags=["scalable topics"])
 
@@ -86,16 +93,20 @@ def get_stats(service: Service, topic: Topic) -> JSONResponse:
 
 @routes.post("/{topic}/split/{segment}", **OPERATES)
 @waits_for_segments
-def split_segment(service: Service, topic: Topic, segment: str, decision: Decision = None) -> None:
+def split_segment(
+    service: Service, topic: Topic, segment: str, decision: Decision = None, layout: Layout = None
+) -> None:
     """Split an active segment at the middle of its hash range."""
-    service.split_segment(topic, _segment_id(segment), decision or None)
+    service.split_segment(topic, _segment_id(segment), decision or None, layout or None)
 
 
 @routes.post("/{topic}/merge/{first}/{second}", **OPERATES)
 @waits_for_segments
-def merge_segments(service: Service, topic: Topic, first: str, second: str, decision: Decision = None) -> None:
+def merge_segments(
+    service: Service, topic: Topic, first: str, second: str, decision: Decision = None, layout: Layout = None
+) -> None:
     """Merge two adjacent active segments."""
-    service.merge_segments(topic, _segment_id(first), _segment_id(second), decision or None)
+    service.merge_segments(topic, _segment_id(first), _segment_id(second), decision or None, layout or None)
 
 
 @routes.get("/{topic}/operations", dependencies=READ)

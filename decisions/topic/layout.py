@@ -94,6 +94,11 @@ class SegmentLayout:
             "createdAtMs": self.created_at_ms,
         })  # fmt: skip
 
+    @property
+    def tag(self) -> str:
+        """Names this state of this life of the topic: two layouts of a topic with the same tag are the same."""
+        return f"{self.created_at_ms or 0}.{self.epoch}"
+
     @cached_property
     def active(self) -> tuple[Segment, ...]:
         """The active segments in the order of their ranges."""

@@ -5,11 +5,12 @@ Stage: what the kernel acts with on rows of the family `autoscale`; `executor.pr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from admin.answers import Answered, Nonsense, Refused, Reply
+from admin.connections import only_while
 from admin.topics import ScalableTopics
 from decisions.topic.layout import SegmentLayout
 from executor.autoscale.decision import SegmentDecision, read_segment_decision
@@ -60,13 +61,14 @@ class AutoscaleActor:
         layout = _layout(live)
         return Seen(describe(decision, layout), None if layout is None else layout.epoch)
 
-    def call(self, decision: SegmentDecision) -> Answer:
-        """The split or merge."""
-        topic, name = decision.subject, decision.decision_id
-        if decision.action == "split":
-            return answer_to_call(self._topics.split_segment(topic, decision.segments[0], name))
-        first, second = decision.segments
-        return answer_to_call(self._topics.merge_segments(topic, first, second, name))
+    def call(self, decision: SegmentDecision, live: LiveLayout, may_send: Callable[[], bool]) -> Answer:
+        """The split or merge, meant for the layout that was seen."""
+        topic, name, seen = decision.subject, decision.decision_id, _layout(live)
+        with only_while(may_send):
+            if decision.action == "split":
+                return answer_to_call(self._topics.split_segment(topic, decision.segments[0], name, seen))
+            first, second = decision.segments
+            return answer_to_call(self._topics.merge_segments(topic, first, second, name, seen))
 
 
 def live_layout(topic: str, reply: Reply[SegmentLayout]) -> LiveLayout | NoAnswer:

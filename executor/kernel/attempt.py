@@ -93,7 +93,7 @@ def try_once(
     if not holds_lease():
         return TryAgain("the lease is not renewed", before.seen), standing
 
-    answer = actor.call(decision)
+    answer = actor.call(decision, before.live, holds_lease)
     called = replace(standing, calls=standing.calls + 1, refusals=standing.refusals + isinstance(answer, CallRefused))
     unsure = replace(called, open_end=standing.open_end or not isinstance(answer, CallRefused))
     after = _look(actor, decision, may_have_called=True)
@@ -106,7 +106,7 @@ def try_once(
     if isinstance(answer, CallRefused):
         # An earlier call may show only now, if the look was answered by a copy that lags; and so may the subject, if
         # the call was. One more look, after a delay.
-        if (standing.open_end or answer.is_absence) and called.refusals < 2:
+        if answer.is_conflict or ((standing.open_end or answer.is_absence) and called.refusals < 2):
             return TryAgain(f"refused: {answer.reason}", after.seen), called
         return Ended("rejected", after.seen, answer.reason), called
     if isinstance(answer, NoAnswer):
@@ -134,13 +134,14 @@ def observe_once(decision: Decision, standing: Standing, actor: Actor[Any, Any])
 class _Look:
     verdict: Verdict
     seen: Seen
+    live: Any
 
 
 def _look(actor: Actor[Any, Any], decision: Decision, may_have_called: bool) -> _Look | NoAnswer:
     live = actor.look(decision)
     if isinstance(live, NoAnswer):
         return live
-    return _Look(actor.judge(decision, live, may_have_called), actor.describe(decision, live))
+    return _Look(actor.judge(decision, live, may_have_called), actor.describe(decision, live), live)
 
 
 def _counted(standing: Standing, look: _Look, may_have_called: bool) -> Standing:

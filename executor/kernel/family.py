@@ -6,7 +6,7 @@ Stage: between the kernel (`decision`, `attempt`, `loop`) and the families' own 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -68,6 +68,9 @@ class CallRefused:
     reason: str
     is_absence: bool = False
     """It was said that there is nothing to act on (404): worth another look, as for `Gone`."""
+    is_conflict: bool = False
+    """It was said that the subject is not as it was seen, or that somebody else is changing it (409): the call may do
+    once that shows."""
 
 
 @dataclass(frozen=True)
@@ -118,8 +121,11 @@ class Actor(Protocol[Chosen, Live]):
     def describe(self, decision: Chosen, live: Live) -> Seen:
         """What was seen; pure."""
 
-    def call(self, decision: Chosen) -> Answer:
-        """The one call that the decision asks for."""
+    def call(self, decision: Chosen, live: Live, may_send: Callable[[], bool]) -> Answer:
+        """The one call that the decision asks for, on a subject that was last seen as `live`.
+
+        `may_send` is to be asked right before the first byte is sent; if it says no, that is `NoAnswer`.
+        """
 
 
 Actors = Mapping[str, Actor[Any, Any]]

@@ -69,6 +69,8 @@ class Gate:
         self._always: list[tuple[str, Callable[[str], bool], Fault]] = []
         self._before: dict[str, Callable[[], object]] = {}
         self.requests: list[Request] = []
+        self.drops_layout = False
+        """Whether what is behind it knows nothing of the layout that a call is meant for, as a Pulsar."""
         self.released = threading.Event()
         gate = self
 
@@ -135,7 +137,8 @@ class Gate:
         fault = self._fault(handler.command, handler.path)
         status, body = fault.answer or (0, "")
         if fault.reaches:
-            kept = {name: headers[name] for name in ("authorization", "x-anabranch-decision") if name in headers}
+            names = ("authorization", "x-anabranch-decision", *([] if self.drops_layout else ["x-anabranch-layout"]))
+            kept = {name: headers[name] for name in names if name in headers}
             answer = self._client.request(handler.command, handler.path, headers=kept, content=sent)
             if fault.answer is None:
                 status, body = answer.status_code, answer.text

@@ -37,6 +37,11 @@ NO_ANSWERS = [
 ]
 
 
+def call(actor, decision, live=None, may_send=lambda: True):
+    """The call of a decision on the layout that it was decided on, or another one."""
+    return actor.call(decision, live or TopicGone("not looked at"), may_send)
+
+
 LOOK = orders.decision(SegmentLayout.create(2, 0), 0, topic=TOPIC)
 
 
@@ -77,7 +82,9 @@ def test_credentials_that_do_not_do_are_denied(status):
 @pytest.mark.parametrize("status", [400, 404, 405, 409, 412, 500])
 def test_a_refused_call_is_refused_and_only_a_404_of_the_interface_is_a_topic_that_is_gone(status, from_interface):
     refused = client.Refused(status, "not so", from_interface)
-    assert answer_to_call(refused) == CallRefused(f"{status} not so", is_absence=status == 404)
+    assert answer_to_call(refused) == CallRefused(
+        f"{status} not so", is_absence=status == 404, is_conflict=status == 409
+    )
     told = live_layout(TOPIC, refused)
     assert isinstance(told, TopicGone if status == 404 and from_interface else NoAnswer)
 
@@ -91,9 +98,9 @@ def test_reasons_are_short():
 def test_a_decision_is_applied_by_its_call_under_its_id(house: House, actor: AutoscaleActor):
     topic = house.create("orders", 2)
     split = house.decide(topic, 0)
-    assert actor.call(split) == Accepted()
+    assert call(actor, split) == Accepted()
     merge = house.decide(topic, 2, 3)
-    assert actor.call(merge) == Accepted()
+    assert call(actor, merge) == Accepted()
     calls = [(one.path.rpartition("orders/")[2], one.headers["x-anabranch-decision"]) for one in house.gate.requests]
     assert calls == [("split/0", split.decision_id), ("merge/2/3", merge.decision_id)]
     seen = actor.look(split)
@@ -103,8 +110,8 @@ def test_a_decision_is_applied_by_its_call_under_its_id(house: House, actor: Aut
 
 def test_a_decision_that_the_controller_refuses_is_refused_with_its_reason(house: House, actor: AutoscaleActor):
     split = house.decide(house.create("orders"), 0)
-    assert actor.call(split) == Accepted()
-    assert actor.call(split) == CallRefused("412 cannot split non-active segment: 0")
+    assert call(actor, split) == Accepted()
+    assert call(actor, split) == CallRefused("412 cannot split non-active segment: 0")
 
 
 def test_a_topic_that_was_deleted_is_gone(house: House, actor: AutoscaleActor):
@@ -112,7 +119,7 @@ def test_a_topic_that_was_deleted_is_gone(house: House, actor: AutoscaleActor):
     split = house.decide(topic, 0)
     house.delete(topic)
     assert isinstance(actor.look(split), TopicGone)
-    assert isinstance(actor.call(split), CallRefused)
+    assert isinstance(call(actor, split), CallRefused)
 
 
 def test_pulsars_500_for_a_wrong_argument_is_a_refusal_in_one_line_and_another_500_is_no_answer(
@@ -121,8 +128,8 @@ def test_pulsars_500_for_a_wrong_argument_is_a_refusal_in_one_line_and_another_5
     split = house.decide(house.create("orders"), 0)
     other = ILLEGAL_ARGUMENT.replace("java.lang.IllegalState", "java.lang.Runtime")
     house.gate.on("POST", answers(500, ILLEGAL_ARGUMENT), answers(500, other))
-    assert actor.call(split) == CallRefused("500 Cannot split range of size 1")
-    assert isinstance(actor.call(split), NoAnswer)
+    assert call(actor, split) == CallRefused("500 Cannot split range of size 1")
+    assert isinstance(call(actor, split), NoAnswer)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +140,7 @@ def test_what_is_no_clear_answer_is_no_answer_for_a_look_and_for_a_call(house: H
     split = house.decide(topic, 0)
     house.gate.on("GET", fault)
     house.gate.on("POST", fault)
-    for told in (actor.look(split), actor.call(split)):
+    for told in (actor.look(split), call(actor, split)):
         if fault is DRIBBLES and isinstance(told, Accepted):
             continue
         assert isinstance(told, NoAnswer)
@@ -153,3 +160,35 @@ def test_nobody_there_is_no_answer_and_nor_is_a_client_that_was_closed():
     assert isinstance(actor.look(LOOK), NoAnswer)
     topics.close()
     assert isinstance(actor.look(LOOK), NoAnswer)
+
+
+def test_a_call_for_a_layout_that_was_changed_since_does_nothing_and_says_so(house: House, actor: AutoscaleActor):
+    topic = house.create("orders", 2)
+    first, second = house.decide(topic, 0), house.decide(topic, 1)
+    seen = actor.look(first)
+    assert call(actor, first, seen) == Accepted()
+    told = call(actor, second, seen)
+    assert isinstance(told, CallRefused)
+    assert told.is_conflict
+    assert "409" in told.reason
+    assert "meant for the layout" in told.reason
+    assert call(actor, second, actor.look(second)) == Accepted()
+
+
+def test_a_call_for_another_life_of_a_topic_does_nothing(house: House, actor: AutoscaleActor):
+    split = house.decide(house.create("orders", 2), 0)
+    seen = actor.look(split)
+    house.delete(split.subject)
+    house.create("orders", 2)
+    assert isinstance(call(actor, split, seen), CallRefused)
+    assert actor.look(split).epoch == 0
+
+
+def test_a_call_is_not_sent_when_the_lease_ran_out_while_the_connection_was_opened(house: House, actor: AutoscaleActor):
+    split = house.decide(house.create("orders", 2), 0)
+    seen, before = actor.look(split), len(house.gate.requests)
+    told = call(actor, split, seen, may_send=lambda: False)
+    assert isinstance(told, NoAnswer)
+    assert "nothing was sent" in told.reason
+    assert len(house.gate.requests) == before
+    assert actor.look(split).epoch == 0

@@ -166,16 +166,25 @@ def test_a_call_that_never_arrived_is_made_again_and_counted(house: House, fault
 
 def test_a_refused_call_is_rejected_with_the_servers_reason_when_the_layout_shows_no_effect(house: House):
     topic = house.create("narrow")
-    for refusal in (answers(500, ILLEGAL_ARGUMENT), answers(412, '{"reason":"not now"}'), answers(409)):
+    for refusal in (answers(500, ILLEGAL_ARGUMENT), answers(412, '{"reason":"not now"}')):
         house.gate.on("POST", refusal)
     with house.running():
         ends = []
-        for attempt in range(3):
+        for attempt in range(2):
             split = house.decide(topic, 0)
             house.commit(split, decision_id=f"attempt-{attempt}")
             ends.append(wait_until(lambda number=attempt: house.ends()[number:])[0])
-    assert [end["status"] for end in ends] == ["rejected"] * 3
-    assert [end["error"] for end in ends] == ["500 Cannot split range of size 1", "412 not now", "409"]
+    assert [end["status"] for end in ends] == ["rejected"] * 2
+    assert [end["error"] for end in ends] == ["500 Cannot split range of size 1", "412 not now"]
+
+
+def test_a_call_that_conflicts_with_something_is_made_again_when_that_has_passed(house: House):
+    split = house.decide(house.create("orders"), 0)
+    house.gate.on("POST", *[answers(409, '{"reason":"another operation is open"}')] * 3)
+    with house.running():
+        house.commit(split)
+        assert house.end(split)["status"] == "applied"
+    assert house.gate.count("POST") == 4
 
 
 def test_a_refused_call_whose_effect_shows_is_applied(house: House):
@@ -202,6 +211,7 @@ def test_a_refusal_after_a_lost_answer_is_believed_only_when_it_is_repeated(hous
 def test_a_call_that_a_lagging_look_does_not_show_on_a_changed_layout_is_applied_all_the_same(
     house: House, call: Fault
 ):
+    house.gate.drops_layout = True
     topic = house.create("orders", 2)
     split = house.decide(topic, 0)
 
@@ -216,6 +226,16 @@ def test_a_call_that_a_lagging_look_does_not_show_on_a_changed_layout_is_applied
         house.commit(split)
         assert house.end(split)["status"] == "applied"
     assert (house.gate.count("POST"), house.layout(topic).epoch) == (1, 2)
+
+
+def test_a_call_on_a_layout_that_was_changed_by_hand_meanwhile_does_nothing_at_our_controller(house: House):
+    topic = house.create("orders", 2)
+    split = house.decide(topic, 0)
+    house.gate.before_next("POST", lambda: house.post(topic, "split/1"))
+    with house.running():
+        house.commit(split)
+        assert house.end(split)["status"] == "superseded"
+    assert (house.gate.count("POST"), house.layout(topic).epoch) == (1, 1)
 
 
 def test_an_accepted_call_that_does_not_show_yet_is_waited_for(house: House):

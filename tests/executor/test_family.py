@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,7 +70,7 @@ class Brokers:
     def describe(self, decision: Move, live: str) -> Seen:
         return Seen({"owner": live})
 
-    def call(self, decision: Move) -> Answer:
+    def call(self, decision: Move, live: str, may_send: Callable[[], bool]) -> Answer:
         self.calls.append(decision.decision_id)
         answer = self.answers.pop(0) if self.answers else Accepted()
         if isinstance(answer, Accepted):

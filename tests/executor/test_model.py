@@ -10,9 +10,12 @@ from tests.executor.model.explore import explore
 from tests.executor.model.rules import Rules
 
 
+@pytest.mark.parametrize("conditional", [False, True])
 @pytest.mark.parametrize(("faults", "decisions", "states"), [(2, 1, 30_000), (1, 2, 4_000)])
-def test_every_rule_holds_and_every_decision_ends_in_all_orders_of_steps(faults: int, decisions: int, states: int):
-    found = explore(Rules(faults=faults, decisions=decisions))
+def test_every_rule_holds_and_every_decision_ends_in_all_orders_of_steps(
+    faults: int, decisions: int, states: int, conditional: bool
+):
+    found = explore(Rules(faults=faults, decisions=decisions, conditional=conditional))
     assert found.counterexample is None, f"\n{found.counterexample}"
     assert found.stuck is None, f"\n{found.stuck}"
     assert found.states >= states
@@ -44,3 +47,10 @@ def test_a_rule_that_rests_on_an_assumption_is_broken_without_it_and_what_matter
     assert explore(rules).counterexample is not None
     for words in ("without a durable intent", "ends twice", "without an effect"):
         assert explore(replace(rules, faults=1), liveness=False, seek=words).counterexample is None
+
+
+@pytest.mark.parametrize("assumption", ["frozen_in_between", "late", "anew"])
+def test_calls_that_are_meant_for_a_layout_have_no_false_effect_even_without_the_assumptions(assumption: str):
+    rules = replace(Rules(faults=1, conditional=True), **{assumption: True})
+    for words in ("applied twice", "though it was applied", "that has ended as", "made anew since"):
+        assert explore(rules, liveness=False, seek=words).counterexample is None

@@ -25,6 +25,9 @@ class Rules:
     waits: bool = True
     """Who takes over waits until the lease has run out."""
 
+    conditional: bool = False
+    """The server carries a call out only on the layout that its caller has seen: our controller, not Pulsar."""
+
     frozen_in_between: bool = False
     """An executor may be frozen between the look at its lease and the first byte of the call."""
     late: bool = False

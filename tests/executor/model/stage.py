@@ -133,7 +133,7 @@ class GatedActor:
     def describe(self, decision: SegmentDecision, live: SegmentLayout) -> Seen:
         return Seen(describe(decision, live), live.epoch)
 
-    def call(self, decision: SegmentDecision) -> Answer:
+    def call(self, decision: SegmentDecision, live: SegmentLayout, may_send: Callable[[], bool]) -> Answer:
         return self._pass("call", NoAnswer("killed"))
 
     def holds_lease(self) -> bool:

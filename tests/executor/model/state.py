@@ -45,9 +45,11 @@ class Call(NamedTuple):
     by: int
     decision: int
     answer: str = ""
-    """`accepted` or `refused`; empty: the server has not carried it out yet."""
+    """`accepted`, `refused`, or `elsewhere`: meant for another layout; empty: the server has not carried it out yet."""
     given_up: bool = False
     """Nobody waits for the answer."""
+    seen: Layout = Layout(-1)
+    """The layout that it is meant for, if calls are conditional."""
 
 
 class Executor(NamedTuple):
@@ -68,6 +70,8 @@ class Executor(NamedTuple):
     """Of the call of this try."""
     absences: int = 0
     """Looks in a row that showed neither the layout decided on nor the effect of a call that may have had one."""
+    seen: Layout = Layout(-1)
+    """The layout at the last look, if calls are conditional."""
     known: Layout | None = None
     """The layout at the last delay: no copy lags longer than that."""
 

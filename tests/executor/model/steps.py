@@ -111,7 +111,8 @@ def _look(state: State, me: int, rules: Rules) -> Iterator[Next]:
         unsure = executor.open_end or executor.calls > 0
         verdict = judge(state.decisions[executor.decision], live, unsure)
         where, absences = _settled(verdict, executor, unsure) if verdict != "act" else ("check", 0)
-        yield _next(after, me, "look", how, fault=how != "fresh", at=where, absences=absences)
+        seen = live if rules.conditional and verdict == "act" else Layout(-1)
+        yield _next(after, me, "look", how, fault=how != "fresh", at=where, absences=absences, seen=seen)
     if state.faults:
         yield _next(_faulty(state), me, "look", "no answer", fault=True, at="retry")
 
@@ -134,8 +135,8 @@ def _send(state: State, me: int, rules: Rules) -> Iterator[Next]:
         broken = "two executors have a call out for one topic"
     elif decision.end:
         broken = f"a call is made for a decision that has ended ({decision.end})"
-    sent = state._replace(calls=(*state.calls, Call(me, executor.decision)))
-    yield _next(sent, me, "call", broken=broken, at="calling")
+    sent = state._replace(calls=(*state.calls, Call(me, executor.decision, seen=executor.seen)))
+    yield _next(sent, me, "call", broken=broken, at="calling", seen=Layout(-1))
 
 
 def _await(state: State, me: int, rules: Rules) -> Iterator[Next]:
@@ -158,16 +159,17 @@ def _await(state: State, me: int, rules: Rules) -> Iterator[Next]:
 
 def _answered(state: State, me: int, what: str, how: str, fault: bool = False) -> Next:
     executor = state.executors[me]
-    refused = how == "refused"
+    refused = how in ("refused", "elsewhere")
     return _next(
         state, me, what, how, fault=fault, at="look again", calls=executor.calls + 1,
-        refusals=executor.refusals + refused, answer=how if how in ("accepted", "refused") else "none",
+        refusals=executor.refusals + refused, answer=how if how in ("accepted", "refused", "elsewhere") else "none",
     )  # fmt: skip
 
 
 def _look_again(state: State, me: int, rules: Rules) -> Iterator[Next]:
     executor = state.executors[me]
-    answer, unsure = executor.answer, executor.open_end or executor.answer != "refused"
+    answer = executor.answer
+    unsure = executor.open_end or answer not in ("refused", "elsewhere")
     if not rules.lineage:
         where = {"accepted": "end applied", "refused": "end rejected"}.get(answer, "retry")
         yield _next(state, me, "look", "by memory", at=where)
@@ -179,8 +181,8 @@ def _look_again(state: State, me: int, rules: Rules) -> Iterator[Next]:
         verdict, absences = judge(state.decisions[executor.decision], live, True), 0
         if verdict != "act":
             (where, absences), open_end = _settled(verdict, executor, unsure), unsure
-        elif answer == "refused":
-            is_sure = not executor.open_end or executor.refusals >= 2
+        elif answer in ("refused", "elsewhere"):
+            is_sure = answer == "refused" and (not executor.open_end or executor.refusals >= 2)
             where, open_end = ("end rejected" if is_sure else "retry"), executor.open_end
         else:
             where, open_end = "retry", unsure
@@ -296,7 +298,10 @@ def _server(state: State, rules: Rules) -> Iterator[Next]:
             continue
         decision = state.decisions[call.decision]
         who = NAMES[call.by]
-        if decision.segment in state.layout.active:
+        if rules.conditional and call.seen != state.layout:
+            refused = _served(state, call, "elsewhere")
+            yield Next(Step("world", "the server refuses the call", f"of {who}, meant for another layout"), refused)
+        elif decision.segment in state.layout.active:
             broken = "" if decision.begun else "a call takes effect without a durable intent"
             if any(done == call.decision for done, _ in state.effects):
                 broken = "a decision is applied twice"
