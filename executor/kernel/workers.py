@@ -14,6 +14,10 @@ from typing import Generic, TypeVar
 
 log = logging.getLogger(__name__)
 
+AHEAD = 8
+"""So many tasks a thread may wait for it: threads go on while the loop commits, and the next commit has all that was
+done meanwhile. So the dearer a commit is, the more rows it has."""
+
 Work = TypeVar("Work")
 Result = TypeVar("Result")
 
@@ -35,13 +39,13 @@ class Workers(Generic[Work, Result]):
 
     @property
     def has_room(self) -> bool:
-        """Whether a thread is idle."""
-        return self._busy < self._number
+        """Whether a task may be given: a thread is idle, or few tasks wait."""
+        return self._busy - self._retrying < self._number * AHEAD
 
     @property
     def has_room_for_retry(self) -> bool:
-        """Whether a thread is idle that a retry may take: topics that hang must leave some to the others."""
-        return self.has_room and self._retrying < max(1, self._number // 2)
+        """Whether a retry may be given: topics that hang must leave threads to the others, and wait for no queue."""
+        return self._busy < self._number and self._retrying < max(1, self._number // 2)
 
     def start(self) -> None:
         """Start all threads."""

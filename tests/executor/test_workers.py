@@ -1,0 +1,40 @@
+"""Threads that make calls: they have work while the loop commits, and retries leave some of them to the others."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from executor.kernel.workers import AHEAD, Workers
+
+pytestmark = pytest.mark.unit
+
+
+def test_tasks_wait_for_threads_so_that_a_commit_has_all_that_was_done_during_the_one_before():
+    workers, go = Workers(2), threading.Event()
+    workers.start()
+    given = 0
+    while workers.has_room:
+        workers.give(given, False, lambda: go.wait(10))
+        given += 1
+    assert given == 2 * AHEAD
+    go.set()
+    done = set()
+    while len(done) < given:
+        done |= {number for number, _ in workers.results(10)}
+    assert not workers.busy
+
+
+def test_retries_take_half_of_the_threads_and_wait_in_no_queue():
+    workers, go = Workers(4), threading.Event()
+    workers.start()
+    given = 0
+    while workers.has_room_for_retry:
+        workers.give(given, True, lambda: go.wait(10))
+        given += 1
+    assert given == 2
+    assert workers.has_room
+    workers.give("another", False, lambda: "done")
+    assert list(workers.results(10)) == [("another", "done")]
+    go.set()
