@@ -282,7 +282,8 @@ def _collector(settings: Settings) -> Iterator[Finding]:
     late = max((one.lag_seconds for one in status.brokers if one.lag_seconds is not None), default=0.0)
     yield Finding(
         "collector", True,
-        f"{status.topics} topics of {status.url}; loads up to {late:.1f} s late, counts of consumers "
+        f"{status.topics} topics of {status.url}; loads up to {late:.1f} s late; counts of consumers up to "
+        f"{status.used_consumers_age_seconds:.1f} s old where there are consumers or traffic, else "
         f"{status.consumers_age_seconds:.1f} s",
     )  # fmt: skip
     silent = [one for one in status.brokers if not one.answers]

@@ -16,6 +16,10 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from lake.tables import OpenTable, make_folder
 
+EXECUTORS = "executors"
+"""The folder of the register of executors: one row an executor; no table of rows that count."""
+REGISTERS = (EXECUTORS,)
+"""All of them, each by its folder in the lake."""
 APP = "anabranch-register"
 """Names the numbers in the table's log."""
 CLEAN_EVERY = 100
@@ -64,6 +68,12 @@ class Register:
             with suppress(DeltaError, OSError):
                 self._open.table.vacuum(retention_hours=1, dry_run=False, enforce_retention_duration=False)
         return number
+
+
+def registers(lake: str) -> dict[str, str]:
+    """The registers that a lake has, by name, and where they are."""
+    places = {folder: f"{lake.rstrip('/')}/{folder}" for folder in REGISTERS}
+    return {folder: path for folder, path in places.items() if DeltaTable.is_deltatable(path)}
 
 
 def read_register(lake: str, folder: str) -> list[dict[str, Any]]:

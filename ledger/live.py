@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from decisions.autoscale.policy import Policy
 from decisions.autoscale.rates import Rates as SegmentRates
 from decisions.autoscale.rates import is_cold, overload
 from lake.brakes import Act, BrakeReader
+from lake.register import EXECUTORS, read_register
 from lake.rows import active_ranges
 from lake.tables import stream_columns
 from lake.tail import BACKLOG_VERSIONS, StoredRow, Tail
@@ -41,6 +43,8 @@ from schemas.tables import (
 
 log = logging.getLogger(__name__)
 
+EXECUTORS_SECONDS = 3.0
+"""Between two looks at the register of executors."""
 MAX_DECISIONS = 200
 """The newest decisions that are kept."""
 RATE_SECONDS = 10.0
@@ -110,9 +114,23 @@ class DecisionView:
 
 
 @dataclass(frozen=True)
-class BrakesView:
-    """What keeps the executor from acting."""
+class ExecutorView:
+    """One executor that is in the register."""
 
+    name: str
+    shards: tuple[int, ...]
+    """Those that it acts on; none: it stands by."""
+    of: int
+    """The number of shards."""
+    is_silent: bool
+    """It has not beaten for as long as it promised to: others take over."""
+
+
+@dataclass(frozen=True)
+class BrakesView:
+    """Who acts, and what keeps them from acting."""
+
+    executors: tuple[ExecutorView, ...] = ()
     stop: Act | None = None
     pauses: tuple[Act, ...] = ()
     waiting: Mapping[str, int] = field(default_factory=dict)
@@ -172,6 +190,8 @@ class LakeReader:
             for table in (EVENTS, SEGMENT_LOAD, DECISIONS, HOLDS, OUTCOMES, WAITS, DEAD_LETTERS, BATCHES)
         }
         self._brakes = BrakeReader(lake)
+        self._executors: list[StoredRow] = []
+        self._executors_at = float("-inf")
         self._waits: dict[str, StoredRow] = {}
         self._topics: dict[str, _Topic] = {}
         self._policies = PoliciesOnRecord()
@@ -199,6 +219,7 @@ class LakeReader:
         for row in new[OUTCOMES.name]:
             self._take_outcome(row)
         self._read_brakes()
+        self._read_executors()
         self._dead_letters.update(row["reason"] for row in new[DEAD_LETTERS.name])
         self._batches.extend(new[BATCHES.name])
         return self._view(now or datetime.now(timezone.utc))
@@ -302,11 +323,22 @@ class LakeReader:
             dead_letters=dict(self._dead_letters.most_common()),
             rates=lately(self._batches, now),
             brakes=BrakesView(
+                executors=tuple(_executor_view(row, now) for row in self._executors),
                 stop=self._brakes.acts.stop,
                 pauses=tuple(self._brakes.acts.paused(now)),
                 waiting=dict(Counter(row["brake"] for row in self._waits.values()).most_common()),
             ),
         )
+
+    def _read_executors(self) -> None:
+        """The register, now and then; what was read last counts when it cannot be read."""
+        if time.monotonic() - self._executors_at < EXECUTORS_SECONDS:
+            return
+        self._executors_at = time.monotonic()
+        try:
+            self._executors = sorted(read_register(self._lake, EXECUTORS), key=lambda row: row["since"])
+        except (DeltaError, OSError) as error:
+            log.warning("the register of executors cannot be read: %s", error)
 
     def _brake(self, decision_id: str) -> str | None:
         return self._waits[decision_id]["brake"] if decision_id in self._waits else None
@@ -398,3 +430,9 @@ def lately(batches: Iterable[StoredRow], now: datetime, seconds: float = RATE_SE
         events=sum(row["events"] for row in recent) / seconds,
         batch_ms=sum((row["committed_at"] - row["batch_at"]).total_seconds() for row in recent) * 1000 / len(recent),
     )
+
+
+def _executor_view(row: StoredRow, now: datetime) -> ExecutorView:
+    beat_at = row["beat_at"]
+    is_silent = beat_at is not None and (now - beat_at).total_seconds() > row["seconds"]
+    return ExecutorView(row["executor"], tuple(row["held"]), row["shards"], is_silent)

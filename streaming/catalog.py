@@ -14,6 +14,7 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from lake.files import table_path
+from lake.register import registers
 from lake.tables import create_lake
 from schemas.settings import Settings
 from schemas.tables import TABLES
@@ -55,12 +56,13 @@ def spark_sql_command(settings: Settings) -> list[str]:
 def register_lake(spark: SparkSession, lake: str) -> dict[str, str]:
     """Every table of the lake as an external table of `DATABASE`: table name to location. Safe to repeat.
 
-    Tables of the lake that are missing are made. A name that stood for another place is pointed here; the files of
-    either place are left as they are.
+    Tables of the lake that are missing are made; the register of executors is there once one was started. A name that
+    stood for another place is pointed here; the files of either place are left as they are.
     """
     create_lake(lake)
     spark.sql(f"CREATE DATABASE IF NOT EXISTS {DATABASE}")
     places = {name: location_of(table_path(lake, table)) for name, table in TABLES.items()}
+    places |= {name: location_of(path) for name, path in registers(lake).items()}
     for name, place in places.items():
         table = f"{DATABASE}.{name}"
         if spark.catalog.tableExists(table):

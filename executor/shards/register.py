@@ -10,10 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from executor.shards.members import Member, Members
-from lake.register import Register, read_register
+from lake.register import EXECUTORS, Register, read_register
 
-FOLDER = "executors"
-"""The register's folder in the lake: one row an executor; no table of rows that count."""
 _SCHEMA = pa.schema([
     ("executor", pa.string()), ("mode", pa.string()), ("shards", pa.int32()), ("seconds", pa.float64()),
     ("since", pa.timestamp("us", tz="UTC")), ("beat", pa.int64()), ("held", pa.list_(pa.int32())),
@@ -26,7 +24,7 @@ class MemberRegister:
 
     def __init__(self, lake: str) -> None:
         """Raises what Delta raises."""
-        self._register = Register(lake, FOLDER, _SCHEMA)
+        self._register = Register(lake, EXECUTORS, _SCHEMA)
 
     def read(self) -> tuple[int, Members]:
         """Its number, and the members. Raises what Delta raises."""
@@ -47,7 +45,7 @@ class MemberRegister:
 
 def read_members(lake: str) -> Members:
     """Who is in the register of a lake, alive or not. Raises what Delta raises."""
-    return _members(read_register(lake, FOLDER))
+    return _members(read_register(lake, EXECUTORS))
 
 
 def _members(rows: list[dict[str, Any]]) -> Members:

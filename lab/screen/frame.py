@@ -17,7 +17,7 @@ from lab.processes import PartState
 from lab.screen.keyspace import legend, ruler, strip
 from lab.screen.words import age, amount, hold_reason, printable, short_names, span
 from lake.brakes import ALL
-from ledger.live import DecisionView, LakeView, TopicView
+from ledger.live import DecisionView, ExecutorView, LakeView, TopicView
 
 DIM = "grey62"
 FAINT = "grey50"
@@ -122,7 +122,8 @@ def _trouble_lines(parts: Sequence[PartState], width: int, height: int) -> list[
 
 
 def _brake_lines(view: LakeView, height: int) -> list[Text]:
-    """What keeps the executor from acting: a stop, pauses, and how many decisions wait for what."""
+    """What keeps the executor from acting: a stop, pauses, and how many decisions wait for what; who has which shards,
+    if there are several of either."""
     brakes, lines = view.brakes, []
     if brakes.stop is not None:
         lines.append(Text(printable(f"■ the executor has stopped: {brakes.stop.reason}"), BAD))
@@ -130,10 +131,21 @@ def _brake_lines(view: LakeView, height: int) -> list[Text]:
         name = "everything" if act.subject == ALL else act.subject
         left = f", {span((act.until - view.now).total_seconds())} left" if act.until else ""
         lines.append(Text(printable(f"‖ {name} is paused by {act.actor}{left}: {act.reason}"), BUSY))
+    if len(brakes.executors) > 1 or any(one.of > 1 or one.is_silent for one in brakes.executors):
+        told = "; ".join(_executor(one) for one in brakes.executors)
+        lines.append(
+            Text(printable(f"executors: {told}"), BUSY if any(one.is_silent for one in brakes.executors) else "")
+        )
     if brakes.waiting:
         held = ", ".join(f"{number} for {brake}" for brake, number in brakes.waiting.items())
         lines.append(Text(printable(f"‖ decisions wait: {held} (anabranch executor status)"), BUSY))
     return lines[: max(1, height // 10)]
+
+
+def _executor(one: ExecutorView) -> str:
+    """`host:123-ab12 has 0, 2 of 4`."""
+    has = f"has {', '.join(map(str, one.shards))} of {one.of}" if one.shards else "stands by"
+    return f"{one.name} {has}{' (silent)' if one.is_silent else ''}"
 
 
 def _rates_line(view: LakeView, width: int) -> Text:

@@ -18,7 +18,7 @@ from lab.processes import PartState
 from lab.screen import export_frame, frame, run_screen
 from lab.screen.keyspace import ruler, strip
 from lab.screen.words import age, amount, hold_reason, printable, short_names, span
-from ledger.live import DecisionView, HoldView, LakeView, Rates, SegmentView, TopicView
+from ledger.live import BrakesView, DecisionView, ExecutorView, HoldView, LakeView, Rates, SegmentView, TopicView
 from tests.lab.demonstration import local_settings
 from tests.lab.lake import at, decision, hold, layout_event, layout_json, load, outcome, write
 from tests.waiting import wait_until
@@ -134,6 +134,16 @@ def test_a_part_that_is_down_says_so_with_its_detail_and_restarts_are_counted():
     text = "\n".join(drawn(VIEWS["six"], 80, 24, parts))
     assert "✗ stream ↻3" in text
     assert "stream restarting: exit 137; again in 4 s" in text
+
+
+def test_executors_that_share_the_topics_are_shown_with_their_shards_and_one_alone_is_not():
+    several = BrakesView(executors=(
+        ExecutorView("a:1", (0, 2), 4, False), ExecutorView("b:2", (1, 3), 4, True), ExecutorView("c:3", (), 4, False),
+    ))  # fmt: skip
+    text = "\n".join(drawn(view(topic(), brakes=several), 100, 40))
+    assert "executors: a:1 has 0, 2 of 4; b:2 has 1, 3 of 4 (silent); c:3 stands by" in text
+    alone = BrakesView(executors=(ExecutorView("a:1", (0,), 1, False),))
+    assert "executors" not in "\n".join(drawn(view(topic(), brakes=alone), 100, 40))
 
 
 def test_names_of_strangers_cannot_steer_the_terminal():

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from deltalake import write_deltalake
 
+from executor.shards.members import Member
+from executor.shards.register import MemberRegister
 from lake.tables import create_lake
 from schemas.arrow import to_arrow
 from schemas.settings import load_settings
@@ -53,10 +55,13 @@ def test_the_jvm_of_a_session_takes_its_classes_from_the_archive(spark):
 @pytest.mark.spark
 def test_registered_again_after_the_lake_moved_every_name_stands_for_the_new_place(spark, tmp_path):
     register_lake(spark, f"{tmp_path}/old")
+    MemberRegister(f"{tmp_path}/new").replace((Member("a:1", "act", 2, 20.0, datetime.now(timezone.utc)),))
+    names = [*TABLES, "executors"]
     try:
         for _ in range(2):
             places = register_lake(spark, f"{tmp_path}/new")
-        assert places == {name: f"file://{tmp_path}/new/{name}" for name in TABLES}
+        assert places == {name: f"file://{tmp_path}/new/{name}" for name in names}
+        assert spark.sql(f"SELECT executor, shards FROM {DATABASE}.executors").collect() == [("a:1", 2)]
         for name in TABLES:
             known = spark.sql(f"DESCRIBE DETAIL {DATABASE}.{name}").first()["location"]
             assert known.startswith("file:")
