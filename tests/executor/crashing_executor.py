@@ -55,8 +55,8 @@ def main() -> None:
         append(ledger, rows)
         crash_at(f"after-{step}")
 
-    def crashing_call(actor: AutoscaleActor, decision: Any) -> Any:
-        answer = call(actor, decision)
+    def crashing_call(actor: AutoscaleActor, decision: Any, *given: Any) -> Any:
+        answer = call(actor, decision, *given)
         crash_at("after-call")
         return answer
 

@@ -83,8 +83,8 @@ def test_a_call_that_is_out_when_the_stop_comes_is_finished_and_recorded(house: 
         actor = executor._actors["autoscale"]
         call = actor.call
 
-        def stop_after(decision):
-            answer = call(decision)
+        def stop_after(decision, *given):
+            answer = call(decision, *given)
             executor.stop()
             return answer
 
