@@ -81,6 +81,8 @@ _OPEN = {
 _SEALED = {"max.message.bytes": "0", "message.timestamp.after.max.ms": "0", "message.timestamp.before.max.ms": "0"}
 _MIN_OFFSETS_RETENTION_MINUTES = 525_600
 """A year."""
+_OFFSETS = "__consumer_offsets"
+"""Where Kafka keeps the positions of groups."""
 _PROBE_TIME_MS = 32_503_680_000_000
 """The year 3000."""
 
@@ -93,7 +95,6 @@ class KafkaSegments(SegmentStore):
     ) -> None:
         """Connects at the first use. `replication_factor` of new segments; -1 = the brokers' default."""
         self._kafka = KafkaAdmin(kafka, timeout_seconds)
-        self._admin = self._kafka.admin
         self._positions = Positions(self._kafka)
         self._replication_factor = replication_factor
         self._life: int | None = None
@@ -104,10 +105,12 @@ class KafkaSegments(SegmentStore):
         return other
 
     def answers(self) -> bool:
-        limit = {"request_timeout": min(self._kafka.timeout, PROBE_SECONDS)}
+        # Not `describe_cluster`: asked of a broker that is not taken back yet, it ends the whole process.
+        used, timeout = self._kafka.admin, min(self._kafka.timeout, PROBE_SECONDS)
         try:
-            self._admin.describe_cluster(**limit).result(limit["request_timeout"] + 1)
-        except (KafkaException, TimeoutError):
+            self._kafka.known(used.list_topics(_OFFSETS, timeout=timeout))
+        except KafkaException:
+            self._kafka.had_no_answer(used)
             return False
         return True
 
@@ -120,7 +123,7 @@ class KafkaSegments(SegmentStore):
         with self._kafka.to(f"create {segment}"):
             try:
                 self._kafka.answers(
-                    self._admin.create_topics([new], operation_timeout=self._kafka.timeout, **self._kafka.limit)
+                    self._kafka.admin.create_topics([new], operation_timeout=self._kafka.timeout, **self._kafka.limit)
                 )
             except KafkaException as error:
                 if code_of(error) != KafkaError.TOPIC_ALREADY_EXISTS:
@@ -187,7 +190,9 @@ class KafkaSegments(SegmentStore):
         with self._kafka.to(f"delete {segment}"):
             name, limit = self._name(segment), self._kafka.limit
             try:
-                self._kafka.answers(self._admin.delete_topics([name], operation_timeout=self._kafka.timeout, **limit))
+                self._kafka.answers(
+                    self._kafka.admin.delete_topics([name], operation_timeout=self._kafka.timeout, **limit)
+                )
             except KafkaException as error:
                 if code_of(error) not in NO_TOPIC:
                     raise
@@ -216,7 +221,7 @@ class KafkaSegments(SegmentStore):
         for start in range(0, len(segments), MAX_DESCRIBED):
             some = {self._name(segment): segment for segment in segments[start : start + MAX_DESCRIBED]}
             with self._kafka.to(f"find the owners of {len(some)} segments"):
-                asked = self._admin.describe_topics(TopicCollection(list(some)), **self._kafka.limit)
+                asked = self._kafka.admin.describe_topics(TopicCollection(list(some)), **self._kafka.limit)
                 for name, answer in asked.items():
                     try:
                         topic = self._kafka.answer(answer)
@@ -241,9 +246,9 @@ class KafkaSegments(SegmentStore):
     def complaints(self) -> list[str]:
         """What about the brokers' settings endangers segments, a sentence each; none when all is well."""
         with self._kafka.to("read the brokers' settings"):
-            brokers = self._admin.list_topics(timeout=self._kafka.timeout).brokers
+            brokers = self._kafka.admin.list_topics(timeout=self._kafka.timeout).brokers
             asked = [ConfigResource(ResourceType.BROKER, str(broker)) for broker in sorted(brokers)]
-            settings = self._kafka.answers(self._admin.describe_configs(asked, **self._kafka.limit))
+            settings = self._kafka.answers(self._kafka.admin.describe_configs(asked, **self._kafka.limit))
         found = []
         if any(int(broker["offsets.retention.minutes"].value) < _MIN_OFFSETS_RETENTION_MINUTES for broker in settings):
             found.append(
@@ -276,7 +281,7 @@ class KafkaSegments(SegmentStore):
         """Asks the one that makes topics whether it could make this one; it does not."""
         new = NewTopic(self._name(segment), 1, replication_factor=self._replication_factor)
         try:
-            self._kafka.answers(self._admin.create_topics([new], validate_only=True, **self._kafka.limit))
+            self._kafka.answers(self._kafka.admin.create_topics([new], validate_only=True, **self._kafka.limit))
         except KafkaException as error:
             if code_of(error) != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
@@ -290,14 +295,14 @@ class KafkaSegments(SegmentStore):
     def _topic(self, segment: str) -> TopicMetadata | None:
         """What the brokers say of a segment's topic now; None when there is none."""
         name = self._name(segment)
-        found = self._admin.list_topics(name, timeout=self._kafka.timeout).topics.get(name)
+        found = self._kafka.known(self._kafka.admin.list_topics(name, timeout=self._kafka.timeout)).topics.get(name)
         return None if found is None or (found.error is not None and found.error.code() in NO_TOPIC) else found
 
     def _is_marked(self, segment: str) -> bool:
         """Whether the configuration says terminated; the leader may not have taken it up yet."""
         topic = ConfigResource(ResourceType.TOPIC, self._name(segment))
         (config,) = self._kafka.again(
-            lambda: self._kafka.answers(self._admin.describe_configs([topic], **self._kafka.limit))
+            lambda: self._kafka.answers(self._kafka.admin.describe_configs([topic], **self._kafka.limit))
         )
         return all(config[name].value == value for name, value in _SEALED.items())
 
@@ -316,7 +321,7 @@ class KafkaSegments(SegmentStore):
             ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in _SEALED.items()
         ]
         topic = ConfigResource(ResourceType.TOPIC, self._name(segment), incremental_configs=changes)
-        self._kafka.answers(self._admin.incremental_alter_configs([topic], **self._kafka.limit))
+        self._kafka.answers(self._kafka.admin.incremental_alter_configs([topic], **self._kafka.limit))
 
     def _settled_end(self, segment: str) -> int:
         end, since = self._positions.bounds(segment)[1], time.monotonic()

@@ -1,23 +1,26 @@
 """Asking Kafka with a bounded wait, and saying what was asked, where, and what to do when it does not answer.
 
-Stage: below `kafka`. One `AdminClient` is kept: with a temporary one its pending answers would be lost.
+Stage: below `kafka`. One `AdminClient` is kept: with a temporary one its pending answers would be lost. After a
+question without an answer another one takes its place: a client that hears of no broker at all, as from one that was
+away and is not taken back yet, forgets all that it knew and never asks again (librdkafka issue 5301, open in 2.16).
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ClusterMetadata  # type: ignore[attr-defined]
 from tenacity import Retrying, retry_if_exception, retry_if_result, stop_after_delay, wait_fixed, wait_random
 from tenacity.wait import wait_base
 
 from controller.limits.turns import let_others_go_on
 from controller.segments.base import SegmentStoreError
-from controller.segments.kafka_groups import CommittedOffsets
+from controller.segments.kafka_groups import SOON_BACK, CommittedOffsets
 from schemas.kafka_connection import KafkaConnection
 
 T = TypeVar("T")
@@ -36,6 +39,7 @@ UNREACHABLE = frozenset(
         KafkaError._ALL_BROKERS_DOWN,
         KafkaError._MSG_TIMED_OUT,
         KafkaError._RESOLVE,
+        KafkaError._DESTROY_BROKER,
         KafkaError.REQUEST_TIMED_OUT,
     }
 )
@@ -75,18 +79,47 @@ class KafkaAdmin:
         self.where = f"Kafka at {connection.bootstrap}"
         self.limit = {"request_timeout": timeout}
         """Argument of every call of `admin`."""
-        self.admin = AdminClient(connection.librdkafka({"client.id": "anabranch-segments", "log_level": 0}))
         self.committed = CommittedOffsets(connection, timeout)
+        self._admin = self._connect()
+        self._renewing = threading.Lock()
+
+    @property
+    def admin(self) -> AdminClient:
+        """The client for the next question."""
+        return self._admin
+
+    def had_no_answer(self, used: AdminClient) -> None:
+        """Others ask by a new client from now on, and by new readers of positions. Questions under way go on."""
+        with self._renewing:
+            if used is not self._admin:
+                return
+            self._admin = self._connect()
+        self.committed.forget()
+        # In a thread of its own, as the end of a client may take a while.
+        kept = threading.Timer(self.timeout + MARGIN_SECONDS, lambda _: None, [used])
+        kept.daemon = True
+        kept.start()
+
+    def known(self, found: ClusterMetadata) -> ClusterMetadata:
+        """What was `found`, unless it is of a cluster without brokers: then they have not taken one another back."""
+        if not found.brokers:
+            raise KafkaException(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+        return found
+
+    def _connect(self) -> AdminClient:
+        return AdminClient(self.connection.librdkafka({"client.id": "anabranch-segments", **SOON_BACK, "log_level": 0}))
 
     @contextmanager
     def to(self, what: str) -> Iterator[None]:
         """Turns what Kafka says within the block into a `SegmentStoreError`; other calls go on meanwhile."""
         let_others_go_on()
+        used = self.admin
         try:
             yield
         except KafkaException as error:
             fault: KafkaError = error.args[0]
             if fault.code() in UNREACHABLE:
+                self.had_no_answer(used)
                 advice = "check that it runs and can be reached, then do it again"
                 said = f"gave no answer within {self.timeout:g} s; {advice}"
             else:

@@ -18,6 +18,8 @@ from schemas.kafka_connection import KafkaConnection
 
 AT_ONCE = 32
 """Consumers that connect side by side."""
+SOON_BACK = {"reconnect.backoff.max.ms": 1_000}
+"""A client tries a broker that is away again after at most so long (librdkafka: 10 s)."""
 KEPT = 16
 """A first question takes some 60 ms, another one to the same consumer 1 ms; each has threads and connections."""
 
@@ -37,17 +39,27 @@ class CommittedOffsets:
         deadline = time.monotonic() + self._timeout
         for first in range(0, len(names), AT_ONCE):
             readers = {group: self._take(group) for group in names[first : first + AT_ONCE]}
+            answered: dict[str, Consumer] = {}
             try:
                 for group, reader in readers.items():
                     left = max(deadline - time.monotonic(), 0.001)
                     (answer,) = reader.committed([TopicPartition(topic, partition)], left)
                     if answer.error is not None:
                         raise KafkaException(answer.error)
+                    answered[group] = reader
                     if answer.offset >= 0:
                         found[group] = answer.offset
             finally:
-                self._give_back(readers)
+                self._give_back(answered)
+                # Who gave no answer may never give one again (see `kafka_admin`).
+                _end([reader for group, reader in readers.items() if group not in answered])
         return found
+
+    def forget(self) -> None:
+        """Who asks next asks by new consumers."""
+        with self._lock:
+            old, self._kept = self._kept, OrderedDict()
+        _end(old.values())
 
     def _take(self, group: str) -> Consumer:
         """One that nobody else has meanwhile."""
@@ -56,6 +68,7 @@ class CommittedOffsets:
         return kept or Consumer(
             self._kafka.librdkafka({
                 "client.id": "anabranch-segments", "group.id": group, "enable.auto.commit": False, "log_level": 0,
+                **SOON_BACK,
             })
         )  # fmt: skip
 
@@ -67,5 +80,10 @@ class CommittedOffsets:
                 self._kept[group] = reader
             while len(self._kept) > KEPT:
                 old.append(self._kept.popitem(last=False)[1])
-        for reader in old:
-            reader.close()
+        _end(old)
+
+
+def _end(readers: Iterable[Consumer]) -> None:
+    """Closes them, each in a thread of its own: one that has lost its brokers may never come to its end."""
+    for reader in readers:
+        threading.Thread(target=reader.close, name="end of a reader of positions", daemon=True).start()

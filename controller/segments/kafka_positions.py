@@ -28,7 +28,6 @@ class Positions:
 
     def __init__(self, kafka: KafkaAdmin, life: int | None = None) -> None:
         self._kafka = kafka
-        self._admin = kafka.admin
         self._life = life
 
     def bounds(self, segment: str) -> tuple[int, int]:
@@ -87,7 +86,7 @@ class Positions:
         group = group_id(segment, subscription, self._life)
         try:
             (found,) = self._kafka.again(
-                lambda: self._kafka.answers(self._admin.describe_consumer_groups([group], **self._kafka.limit))
+                lambda: self._kafka.answers(self._kafka.admin.describe_consumer_groups([group], **self._kafka.limit))
             )
         except KafkaException as error:
             if code_of(error) in NO_GROUP:
@@ -116,13 +115,13 @@ class Positions:
         partition = TopicPartition(kafka_topic(segment, self._life), PARTITION)
         (found,) = self._kafka.again(
             lambda: self._kafka.answers(
-                self._admin.list_offsets({partition: spec}, isolation_level=isolation, **self._kafka.limit)
+                self._kafka.admin.list_offsets({partition: spec}, isolation_level=isolation, **self._kafka.limit)
             )
         )
         return int(found.offset)
 
     def _groups(self) -> list[str]:
-        listed = self._kafka.answer(self._admin.list_consumer_groups(**self._kafka.limit))
+        listed = self._kafka.answer(self._kafka.admin.list_consumer_groups(**self._kafka.limit))
         for error in listed.errors or []:
             raise error if isinstance(error, KafkaException) else KafkaException(error)
         return [group.group_id for group in listed.valid or []]
@@ -135,7 +134,7 @@ class Positions:
     def _commit(self, segment: str, names: list[str], offset: int, fine: frozenset[int] = frozenset()) -> None:
         start = TopicPartition(kafka_topic(segment, self._life), PARTITION, offset)
         asked: list[dict[str, Future[ConsumerGroupTopicPartitions]]] = [
-            self._admin.alter_consumer_group_offsets(
+            self._kafka.admin.alter_consumer_group_offsets(
                 [ConsumerGroupTopicPartitions(group_id(segment, name, self._life), [start])], **self._kafka.limit
             )
             for name in names
@@ -148,7 +147,7 @@ class Positions:
                     raise
 
     def _delete(self, group: str) -> None:
-        self._kafka.answers(self._admin.delete_consumer_groups([group], **self._kafka.limit))
+        self._kafka.answers(self._kafka.admin.delete_consumer_groups([group], **self._kafka.limit))
 
 
 def _only(groups: list[ConsumerGroupTopicPartitions]) -> TopicPartition:

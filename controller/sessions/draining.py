@@ -2,7 +2,8 @@
 
 Stage: below the session manager, in its event loop. A subscription is looked at again after a second, and less and less
 often, up to a quarter of an hour, as long as nothing happens to it: nothing is read, no consumer comes, no layout
-changes (Pulsar 5 does the same). One look at a time; a look that nobody answered is repeated when Kafka is back.
+changes (Pulsar 5 does the same). One look at a time. A look that nobody answered is repeated soon; while Kafka is away
+nothing is looked at, and all of that when it is back.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ log = logging.getLogger(__name__)
 
 DELAY_SECONDS, MAX_DELAY_SECONDS, JITTER_SECONDS = 1.0, 900.0, 0.5
 """Between two looks at a subscription that has sealed segments to read."""
+MAX_FAILED_DELAY_SECONDS = 4.0
+"""The same, after a look that nobody answered."""
 
 
 @dataclass
@@ -77,6 +80,8 @@ class DrainLooks:
             plan.timer = None
         if plan.task is not None and not plan.task.done():
             plan.again = True
+        elif self._reach.is_away:
+            plan.failed = True
         else:
             plan.again = False
             plan.task = self._spawn(self._run(key, plan))
@@ -103,7 +108,10 @@ class DrainLooks:
             plan.backoff.reset()
         if found.answered:
             plan.unread = found.unread
-        plan.timer = asyncio.get_running_loop().call_later(plan.backoff.delay(), self._begin, key, plan)
+        delay = plan.backoff.delay()
+        if plan.failed:
+            delay = min(delay, MAX_FAILED_DELAY_SECONDS)
+        plan.timer = asyncio.get_running_loop().call_later(delay, self._begin, key, plan)
 
     def _look_at_what_failed(self) -> None:
         for key, plan in tuple(self._plans.items()):

@@ -55,8 +55,8 @@ class _DyingAdmin:
 def main(bootstrap: str, topic: str, operation: str, change: str) -> None:
     """See the module."""
     segments = KafkaSegments(KafkaConnection(bootstrap))
-    dying: Any = _DyingAdmin(segments._admin, int(change))
-    segments._admin = segments._positions._admin = dying
+    dying: Any = _DyingAdmin(segments._kafka.admin, int(change))
+    segments._kafka._admin = dying
     if operation == "create":
         segments.create(topic, 0, WHOLE, SUBSCRIPTIONS)
     else:

