@@ -17,7 +17,7 @@ unit: $(VENV)/.installed  ## the tests that start no JVM, no server and no proce
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -m unit --numprocesses 2 --dist worksteal --quiet $(ARGS)
 
 test: setup check  ## check, then all tests (ARGS="-k NAME" chooses)
-	@$(BIN)/pytest --numprocesses 2 --dist loadgroup $(ARGS)
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/pytest --numprocesses 2 --dist loadgroup $(ARGS)
 
 check: $(VENV)/.installed  ## format, lint, types, import contracts
 	@$(BIN)/ruff format --check --quiet . || { echo "not formatted: run make format"; exit 1; }

@@ -30,8 +30,8 @@ NO_UNIT = {"spark", "broker", "local_run", "process", "pulsar"}
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks the unit tests: those without a fixture that starts a JVM, a server or a process.
 
-    Tests with a Spark session run one after the other in one process of xdist, those with a Pulsar in one, all others
-    beside them.
+    Tests of the shared Spark session run one after the other in one process of xdist, those whose Sparks are processes
+    of their own in one, those with a Pulsar in one, all others beside them. The largest groups begin first.
     """
     for item in items:
         marks = {mark.name for mark in item.iter_markers()}
@@ -40,7 +40,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if not config.pluginmanager.hasplugin("xdist"):
             continue
         if marks & {"spark", "local_run"}:
-            item.add_marker(pytest.mark.xdist_group("spark"))
+            is_shared = {"spark", "secured"} & set(getattr(item, "fixturenames", ()))
+            item.add_marker(pytest.mark.xdist_group("spark" if is_shared else "spark-processes"))
         elif "pulsar" in marks:
             item.add_marker(pytest.mark.xdist_group("pulsar"))
 

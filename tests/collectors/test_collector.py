@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -91,20 +91,21 @@ def test_everything_that_a_cluster_has_is_said(cluster):
         assert running.status.is_complete
 
 
-def test_changes_are_said_within_two_seconds(cluster):
+def test_changes_are_said_two_seconds_later_than_everything_is_said_at_a_start_at_most(cluster):
+    began = time.monotonic()
     with collecting(cluster) as running:
         out, topic = running.outlet, cluster.topics[T]
-        wait_until(lambda: out.consumers.get(T) == {"billing": 3})
-        began = time.monotonic()
+        wait_until(lambda: out.consumers.get(T) == {"billing": 3} and len(out.rates()) == 2, 60)
+        # What the machine needs for one time round all of it: milliseconds, or seconds when it is busy.
+        soon = 2 + 4 * (time.monotonic() - began)
         topic.consumers["billing"] = 4
-        wait_until(lambda: out.consumers[T] == {"billing": 4}, 2)
+        wait_until(lambda: out.consumers[T] == {"billing": 4}, soon)
         topic.layout = topic.layout.split_segment(0, int(time.time() * 1000))
-        wait_until(lambda: out.causes[-1] == "split", 2)
+        wait_until(lambda: out.causes[-1] == "split", soon)
         del topic.consumers["billing"]
-        wait_until(lambda: out.consumers[T] == {}, 2)
+        wait_until(lambda: out.consumers[T] == {}, soon)
         topic.rates[1] = (7.0, 7.0, 7.0, 7.0)
-        wait_until(lambda: out.rates().get((T, 1)) == (7.0, 7.0, 7.0, 7.0), 1 + 2)
-        assert time.monotonic() - began < 9
+        wait_until(lambda: out.rates().get((T, 1)) == (7.0, 7.0, 7.0, 7.0), soon)
 
 
 def test_what_has_not_changed_is_not_said_again_before_its_time(cluster):
@@ -160,8 +161,16 @@ def cut(handler, body):
     handler.connection.shutdown(socket.SHUT_RDWR)
 
 
+def stay_silent(handler, _):
+    """Until the one who asked has given up."""
+    handler.connection.settimeout(60)
+    with suppress(OSError):
+        handler.connection.recv(1)
+    handler.close_connection = True
+
+
 FAULTS = {
-    "no answer": lambda handler, _: time.sleep(1.5),
+    "no answer": stay_silent,
     "an error": lambda handler, _: handler.send(500, b'{"reason":"no"}'),
     "half an answer, cut": cut,
     "half an answer as if it were all": lambda handler, body: handler.send(200, body[: len(body) // 2]),

@@ -49,13 +49,13 @@ def answer_of(one):
     return ("merge", answer.segments, answer.reason)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(6))
 def test_the_fleet_answers_as_decide_does_topic_by_topic(seed):
     rng = Random(f"fleet {seed}")
     snapshots = [random_snapshot(rng, guards=number % 3 != 0) for number in range(10_500)]
     found = answers_of(snapshots)
-    assert [(one, answer_of(one), answer) for one, answer in zip(snapshots, found, strict=True)
-            if answer_of(one) != answer][:1] == []  # fmt: skip
+    wanted = map(answer_of, snapshots)
+    assert [all for all in zip(snapshots, wanted, found, strict=True) if all[1] != all[2]][:1] == []
 
 
 def test_a_gate_without_its_columns_is_an_error(monkeypatch):

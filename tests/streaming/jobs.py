@@ -44,7 +44,7 @@ class Feed:
 
     def send(self, *records) -> None:
         """Returns when the broker has them all. What is too large is sent again: a topic's new limit takes a moment."""
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while records:
             refused: list = []
             for one in records:
