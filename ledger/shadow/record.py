@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 
@@ -71,7 +72,7 @@ def read_sides(
     `configured`: the job's policy now, for releases that did not put it on record. Raises `NothingOnRecord`, and what
     Delta raises.
     """
-    batches = read_columns(lake, BATCHES, columns_of(BATCHES))
+    batches = read_columns(lake, BATCHES, (*columns_of(BATCHES), "committed_at"))
     if until is not None:
         batches = batches.filter(pc.less_equal(batches["batch_at"], pa.scalar(until)))
     if not len(batches):
@@ -87,9 +88,13 @@ def read_sides(
     topics = [topic for topic in history.topics() if wanted(topic)]
     if not topics:
         raise NothingOnRecord(f"no layout of such a topic is on record in {lake}: does a collector announce them?")
+    layouts = {name: rows.slice(0, 0) for name, rows in tables.items()}
+    layouts[EVENTS.name] = events.filter(pc.equal(events["type"], "layout"))
     reading = _Reading(
         configured,
+        _instants_of_actions(history_of(batches, layouts).of_bucket(topics)),
         sorted(looks),
+        dict(zip(_millis(batches["batch_at"]), _millis(batches["committed_at"]), strict=True)),
         dict(zip(reasons["decision_id"].to_pylist(), reasons["reason"].to_pylist(), strict=True)),
     )
     total = len(history.times)
@@ -100,14 +105,37 @@ def read_sides(
     return Recorded(reading.end(), len(reading.layouts), min(instants), max(instants), reading.doubts)
 
 
+def _instants_of_actions(layouts: Iterable[RecordedBatch]) -> list[tuple[int, str, What]]:
+    """When, on which topic and what, in order of time: layouts are announced after it, when loads have gone on."""
+    known: dict[str, SegmentLayout] = {}
+    found: set[tuple[int, str, What]] = set()
+    for batch in layouts:
+        for event in batch.events:
+            message = parse_message(event.source, event.key, event.value)
+            if isinstance(message, LayoutEvent) and message.cause != "deleted":
+                layout = SegmentLayout.from_metadata(message.layout)
+                acted = actions_in(layout, known.get(message.topic))
+                found.update((at or message.at, message.topic, (action, of)) for action, of, _, at in acted)
+                known[message.topic] = layout
+    return sorted(found)
+
+
 class _Reading:
     """The story so far."""
 
-    def __init__(self, configured: ConfiguredPolicy, looks: Sequence[int], reasons: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        configured: ConfiguredPolicy,
+        actions: Sequence[tuple[int, str, What]],
+        looks: Sequence[int],
+        committed: Mapping[int, int],
+        reasons: Mapping[str, str],
+    ) -> None:
+        """`actions` as of `_instants_of_actions`; `committed`: when a batch was in the lake, by its time."""
         self.doubts: list[str] = []
         self.layouts: dict[str, SegmentLayout] = {}
         self._replay = BucketReplay(_SETTINGS, configured, self.doubts)
-        self._looks, self._reasons = looks, reasons
+        self._looks, self._committed, self._reasons = looks, committed, reasons
         self._sides = Sides()
         self._shown: dict[str, set[Segments]] = {}
         """By topic: the children of the actions that its layouts have shown."""
@@ -117,8 +145,14 @@ class _Reading:
         self._asked: dict[str, tuple[str, What]] = {}
         """By decision id: topic, and what it is about."""
         self._hot: dict[tuple[str, int], int] = {}
+        self._to_come = deque(actions)
+        self._said: dict[tuple[int, str, What], tuple[str | None, int | None]] = {}
+        """At the instant of an action: what we would have said, and since when a segment of it was hot."""
 
     def take(self, batch: RecordedBatch) -> None:
+        while self._to_come and self._to_come[0][0] < batch.now:
+            at, topic, what = self._to_come.popleft()
+            self._said[at, topic, what] = self._answer(topic, what, at), self._hot_since(topic, what[1])
         messages = [parse_message(event.source, event.key, event.value) for event in batch.events]
         for message in messages:
             if isinstance(message, OutcomeEvent) and message.status == "applied":
@@ -138,8 +172,9 @@ class _Reading:
             topic, segments = row["subject"], tuple(sorted(json.loads(row["arguments"])["segments"]))
             what = row["action"], segments
             self._asked[row["decision_id"]] = topic, what
+            at = self._committed.get(batch.now, batch.now)
             decided = Wanted(
-                topic, *what, batch.now, self._reasons.get(row["decision_id"], ""), self._hot_since(topic, segments)
+                topic, *what, at, self._reasons.get(row["decision_id"], ""), self._hot_since(topic, segments)
             )
             self._open.setdefault(topic, {}).setdefault(what, decided)
 
@@ -161,7 +196,7 @@ class _Reading:
             self._forget(topic)
             known = None
         shown = self._shown.setdefault(topic, set())
-        for action, segments, children, at in sorted(actions_in(layout), key=lambda one: one[3]):
+        for action, segments, children, at in sorted(actions_in(layout, known), key=lambda one: one[3]):
             self._sides.parents.update(((topic, child), segments) for child in children)
             if children in shown:
                 continue
@@ -178,15 +213,17 @@ class _Reading:
         if what in self._applied.get(topic, ()):
             return
         place = bisect_right(self._looks, at)
-        done = Done(
-            topic, *what, at, self._answer(topic, what, at),
-            self._looks[place] if place < len(self._looks) else None, self._hot_since(topic, what[1]),
-        )  # fmt: skip
+        looked_at = self._looks[place] if place < len(self._looks) else None
+        said = self._said.get((at, topic, what))
+        answer, hot_since = said or (self._answer(topic, what, at), self._hot_since(topic, what[1]))
         wanted = self._open.get(topic, {}).pop(what, None)
         if wanted is None:
-            self._sides.theirs.append(done)
+            self._sides.theirs.append(Done(topic, *what, at, answer, looked_at, hot_since))
+        elif wanted.at > at:
+            # Decided, but not in the lake before they did it.
+            self._sides.theirs.append(Done(topic, *what, at, SAME, wanted.at, hot_since))
         else:
-            self._sides.both.append(Both(wanted, done))
+            self._sides.both.append(Both(wanted, Done(topic, *what, at, SAME, looked_at, hot_since)))
 
     def _answer(self, topic: str, what: What, at: int) -> str | None:
         """What we would have said at an instant, by all that was known to the job then."""

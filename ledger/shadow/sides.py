@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from decisions.topic.layout import SegmentLayout
+from decisions.topic.segment import Segment
 
 Segments = tuple[int, ...]
 What = tuple[str, Segments]
@@ -32,7 +33,7 @@ class Done:
     """What we would have said at that moment: the same action, `other: …`, or the gate of a hold; None: the segments
     were not known to us then."""
     looked_at: int | None = None
-    """The tick after it, milliseconds: when the job looked at every topic the next time."""
+    """When we said so, milliseconds: our decision after it, else the tick after it."""
     hot_since: int | None = None
     """Since when a segment of it was over a split threshold without a break; None: none was."""
 
@@ -50,7 +51,7 @@ class Wanted:
     action: str
     segments: Segments
     at: int
-    """When it was decided first, milliseconds since 1970."""
+    """When the first decision of it was in the lake, where an executor finds it; milliseconds since 1970."""
     reason: str
     hot_since: int | None = None
     """As of `Done`."""
@@ -111,15 +112,45 @@ class Sides:
         return sorted([*self.ours, *(pair.wanted for pair in self.both)], key=lambda wanted: wanted.at)
 
 
-def actions_in(layout: SegmentLayout) -> Iterator[tuple[str, Segments, Segments, int]]:
-    """Every split and merge that a layout still shows: kind, segments, children, and when, milliseconds since 1970."""
+def actions_in(
+    layout: SegmentLayout, before: SegmentLayout | None = None
+) -> Iterator[tuple[str, Segments, Segments, int]]:
+    """Every split and merge that a layout shows: kind, segments, children, and when, milliseconds since 1970.
+
+    Pulsar may prune what was split or merged before anybody has seen it sealed: then `before`, the layout that was
+    known last, says by the hash ranges what the children have come from.
+    """
     by_parents: dict[Segments, list[int]] = {}
+    orphans: dict[int, list[Segment]] = {}
     for segment in layout.segments.values():
-        if segment.parent_ids:
+        if segment.parent_ids and not _lacks_a_parent(segment, layout):
             by_parents.setdefault(tuple(sorted(segment.parent_ids)), []).append(segment.segment_id)
-    for parents, children in by_parents.items():
-        at = min(layout.segments[child].created_at_ms for child in children)
-        yield "split" if len(parents) == 1 else "merge", parents, tuple(sorted(children)), at
+        elif before is not None and segment.segment_id >= before.next_segment_id:
+            orphans.setdefault(segment.created_at_epoch, []).append(segment)
+    for children in orphans.values():
+        origins = _origins(children, before.active if before is not None else ())
+        if origins:
+            by_parents[origins] = [child.segment_id for child in children]
+    for parents, ids in by_parents.items():
+        at = min(layout.segments[child].created_at_ms for child in ids)
+        yield "split" if len(parents) == 1 else "merge", parents, tuple(sorted(ids)), at
+
+
+def _origins(children: Sequence[Segment], active: Iterable[Segment]) -> Segments:
+    """Of segments made at once: which of those that were `active` before had their range; none if that is not clear."""
+    start, end = min(one.start for one in children), max(one.end for one in children)
+    found = sorted((one for one in active if start <= one.start and one.end <= end), key=lambda one: one.start)
+    if {len(children), len(found)} != {1, 2} or (found[0].start, found[-1].end) != (start, end):
+        return ()
+    return tuple(sorted(one.segment_id for one in found))
+
+
+def _lacks_a_parent(segment: Segment, layout: SegmentLayout) -> bool:
+    """Whether it was merged of two, and one of them is pruned."""
+    alone = layout.segments.get(segment.parent_ids[0]) if len(segment.parent_ids) == 1 else None
+    return alone is not None and (segment.start, segment.end) != (
+        max(segment.start, alone.start), min(segment.end, alone.end)
+    )  # fmt: skip
 
 
 def reversals(

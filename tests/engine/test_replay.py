@@ -39,6 +39,8 @@ class RecordedBucket(Bucket):
         super().__init__(settings)
         self.generation = generation
         self.batch_id = 0
+        self.commit_ms = 0
+        """From a batch's time until it is in the lake."""
         self.tables = {table.name: [] for table in (*TABLES, BATCHES)}
 
     def batch(self, now, *records):
@@ -49,7 +51,10 @@ class RecordedBucket(Bucket):
         for table in (DEAD_LETTERS, DECISIONS):
             self.tables[table.name].append(rare_rows(table, bodies.get(table.name, []), self.batch_id))
         self.tables[SEGMENT_LOAD.name].append(bulk_rows(bodies.get(LOAD, []), now, self.batch_id))
-        row = {**json.loads(bodies[COUNTS][0])[0], "generation": self.generation, "batch_at": now, "committed_at": now}
+        row = {
+            **json.loads(bodies[COUNTS][0])[0], "generation": self.generation, "batch_at": now,
+            "committed_at": now + self.commit_ms,
+        }  # fmt: skip
         self.tables[BATCHES.name].append(rare_rows(BATCHES, [json.dumps([row]).encode()], self.batch_id))
         self.batch_id += 1
         return output

@@ -87,6 +87,40 @@ def test_what_they_did_first_is_theirs_with_what_we_would_have_said_and_when_we_
     assert (sides.both, sides.ours) == ([], [])
 
 
+def test_a_decision_that_came_into_the_lake_after_their_action_is_not_ahead_of_it(tmp_path):
+    bucket = Shadowed()
+    bucket.begin(T0)
+    bucket.minute(0, t0={})
+    bucket.commit_ms = 35 * SECOND
+    assert len(bucket.minute(1, t0={0: HOT})) == 1
+    bucket.they(T0, "split", 0, at=NOW + MINUTE + 30 * SECOND)
+    sides = found(bucket, tmp_path).sides
+    assert [(one.answer, one.looked_at) for one in sides.theirs] == [(SAME, NOW + MINUTE + 35 * SECOND)]
+    assert (sides.both, sides.ours) == ([], [])
+
+
+def test_an_action_whose_parents_were_pruned_before_anybody_saw_them_sealed_is_known_by_the_ranges(tmp_path):
+    bucket = Shadowed()
+    bucket.begin(T0)
+    bucket.minute(0, t0={})
+    for minute, action, segments in ((1, "split", (0,)), (2, "merge", (1, 3))):
+        change = getattr(bucket.layouts[T0], f"{action}_segment{'s' if action == 'merge' else ''}")
+        acted = change(*segments, NOW + minute * MINUTE)
+        bucket.layouts[T0] = pruned(acted)
+        bucket.minute(minute, t0={})
+        bucket.batch(NOW + minute * MINUTE + SECOND, layout(bucket.layouts[T0], cause="snapshot", topic=T0))
+    assert [(one.what, one.at) for one in found(bucket, tmp_path).sides.theirs] == [
+        (("split", (0,)), NOW + MINUTE), (("merge", (1, 3)), NOW + 2 * MINUTE)
+    ]  # fmt: skip
+
+
+def pruned(found):
+    """The layout without what is sealed."""
+    for segment in [one for one in found.segments.values() if not one.is_active]:
+        found = found.prune_segment(segment.segment_id)
+    return found
+
+
 def test_what_they_never_did_is_ours_with_what_became_of_it(tmp_path):
     bucket = Shadowed()
     for topic in NAMES:
@@ -225,6 +259,21 @@ def walks(draw):
 def test_a_layout_shows_every_action_that_led_to_it(walk):
     found, done = walk
     assert sorted((kind, segments, when) for kind, segments, _, when in actions_in(found)) == sorted(done)
+
+
+@given(walks(), st.booleans(), st.integers(0, 1))
+def test_the_next_action_is_known_from_the_layout_before_when_its_parents_are_pruned(walk, splits, parents_left):
+    before, _ = walk
+    now, active = NOW + 60 * MINUTE, before.active
+    if splits or len(active) == 1:
+        expected, after = ("split", (active[0].segment_id,)), before.split_segment(active[0].segment_id, now)
+    else:
+        pair = active[0].segment_id, active[1].segment_id
+        expected, after = ("merge", tuple(sorted(pair))), before.merge_segments(*pair, now)
+    for parent in expected[1][parents_left:]:
+        after = after.prune_segment(parent)
+    new = [one for one in actions_in(after, before) if one[3] == now]
+    assert [(kind, segments) for kind, segments, _, _ in new] == [expected]
 
 
 @given(walks(), st.integers(0, 10))
