@@ -154,7 +154,8 @@ def judge_response(response: Response) -> Answered[bytes] | Rejection:
 
 
 def _text(response: Response) -> tuple[str, bool]:
-    """The `reason` of the admin interface, or else the beginning of the body; and whether it is the former."""
+    """The `reason` of the admin interface, or else a `message` or the beginning of the body; and whether it is the
+    first."""
     try:
         parsed: Any = json.loads(response.body)
     except (ValueError, RecursionError):
@@ -162,6 +163,9 @@ def _text(response: Response) -> tuple[str, bool]:
     if isinstance(parsed, dict) and "reason" in parsed:
         reason = parsed["reason"]
         return str(reason), isinstance(reason, str)
+    if isinstance(parsed, dict) and "status" in parsed and isinstance(parsed.get("message"), str):
+        # Pulsar's web server, of a token that it does not believe.
+        return parsed["message"], False
     start = response.body[: 4 * MAX_REASON]
     try:
         text = start.decode(response.encoding, "replace")

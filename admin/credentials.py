@@ -30,6 +30,9 @@ USED_SHARE = 0.9
 """Of its life a token is used for so much, as by Pulsar's clients: no call goes out with one that ends on the way."""
 ASSUMED_SECONDS = 300.0
 """Life of a token that comes without `expires_in`."""
+RENEW_SECONDS = 60.0
+"""So long after a token was renewed because a server refused it, the new one is not: then it is the role that may not,
+which Pulsar answers with 401, too."""
 RETRY_SECONDS = 1.0
 """So long after a failure the provider is not asked again, and calls fail with what it said."""
 
@@ -83,6 +86,7 @@ class ClientCredentials:
         self._lock = threading.Lock()
         self._held: tuple[str, float] | None = None
         """A token, and until when it is used."""
+        self._renewed_at = float("-inf")
         self._failed: tuple[NoToken, float] | None = None
         """What went wrong, and until when that is answered."""
 
@@ -103,7 +107,9 @@ class ClientCredentials:
     def renew(self, refused: str) -> bool:
         with self._lock:
             if self._held is not None and self._held[0] == refused:
-                self._held = None
+                if self._now() < self._renewed_at + RENEW_SECONDS:
+                    return False
+                self._held, self._renewed_at = None, self._now()
             return True
 
     def _ask(self) -> tuple[str, float]:

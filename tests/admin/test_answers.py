@@ -54,6 +54,7 @@ def test_pulsars_500_for_a_wrong_argument_is_the_callers_fault_and_no_other_500(
         (b"", ""),
         (b" \n", ""),
         (b"<html>\nnot here</html>", "<html> not here</html>"),
+        (b'{"message":"Authentication required","url":"http://a/","status":"401"}', "Authentication required"),
         (b'["reason"]', '["reason"]'),
         (b'{"message": "no"}', '{"message": "no"}'),
         (b'{"reason": 7}', "7"),

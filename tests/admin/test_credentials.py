@@ -96,6 +96,17 @@ def test_a_client_that_no_token_opens_the_door_to_is_denied_after_two(provider, 
     assert len(provider.asked) == 2
 
 
+def test_a_role_without_the_right_is_no_reason_to_ask_the_provider_again_within_a_minute(provider, key_file, clock):
+    tokens = ClientCredentials(Provider(key_file), now=clock)
+    assert tokens.renew(tokens.token())
+    assert not tokens.renew(tokens.token())
+    clock.now += 59.9
+    assert not tokens.renew(tokens.token())
+    clock.now += 0.2
+    assert tokens.renew(tokens.token())
+    assert tokens.token() == "token-2"
+
+
 def test_by_tls_the_provider_is_believed_by_its_certificate_alone(tmp_path):
     with providing(tls=True) as provider:
         file = tmp_path / "key.json"
