@@ -27,6 +27,7 @@ COMMANDS = {
     "history": "how a topic's segments split and merged, in the terminal or as a picture",
     "replay": "decide everything on record again with this release, and compare: a gate for upgrades",
     "sql": "questions in SQL over the lake: its tables and views, without a JVM",
+    "simulate": "what policies would do with a demand, in virtual time",
     "shadow": "what the cluster's own scaler did, beside what we would have done",
     "alerts": "rules on the lake, evaluated as it grows, and told to Alertmanager, Slack, webhooks",
     "decide": "decide snapshots from a file or standard input, one JSON object a line",

@@ -6,6 +6,7 @@ are, and `docs/sql.md` has the queries that people start from.
 - `explain`    why a topic acts or holds at an instant, and what would change that
 - `history`    a topic's segments over time: the river
 - `replay`     every decision and hold on record, taken again
+- `simulate`   what policies would do, in virtual time
 - `topics`     topics by the names that people give them
 - `live`       the fleet as it stands, kept up to date: what the screen draws
 - `summary`    what happened between two instants: what a run's report says

@@ -1,0 +1,191 @@
+"""The closed loop in virtual time: demand over the key space, the job's own engine, and layouts that follow it."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anabranch.cli import cli
+from decisions.autoscale.policy import PROFILES
+from decisions.topic.layout import HASH_SPACE
+from engine.autoscale.topics import ConfiguredPolicy
+from lab.sliced import LabDemand
+from ledger.simulate.demand import SLICES, Sliced, below_of
+from ledger.simulate.loop import Loop, simulate
+from ledger.simulate.recorded import DemandError, RecordedDemand
+from ledger.simulate.shapes import SHAPES, ShapedDemand
+from schemas.settings import load_settings
+from tests.engine.buckets import Bucket
+from tests.engine.records import layout, outcome, stats, tick
+
+NOW = 1_767_225_600_000
+DEFAULT = ConfiguredPolicy("default", None)
+ORDERS = "topic://acme/shop/orders"
+
+
+def line(**fields):
+    return json.dumps({"topic": ORDERS, "at": NOW, "msgRateIn": 0.0} | fields)
+
+
+def consuming(count, at=NOW):
+    return json.dumps({"topic": ORDERS, "at": at, "subscription": "billing", "type": "STREAM", "consumers": count})
+
+
+def run(lines, policies=None):
+    return simulate(RecordedDemand(lines), policies or {"default": DEFAULT})
+
+
+@given(st.integers(0, 2**32 - 1))
+@settings(max_examples=30)
+def test_segments_that_tile_the_key_space_carry_all_that_is_wanted(seed):
+    random = np.random.default_rng(seed)
+    rates = random.uniform(0, 100, (1, SLICES, 4))
+    edges = np.unique(np.r_[0, HASH_SPACE, random.integers(1, HASH_SPACE, random.integers(20))])
+    starts, ends = edges[:-1], edges[1:] - 1
+    found = Sliced(below_of(rates)).rates_of(np.zeros(len(starts), np.int64), starts, ends)
+    assert found.sum(axis=0) == pytest.approx(rates.sum(axis=(0, 1)))
+    assert (found >= 0).all()
+
+
+def test_what_is_simulated_is_what_the_job_decides_on_the_same_samples():
+    demand = RecordedDemand([
+        line(msgRateIn=9_000.0), line(at=NOW + 60_000, msgRateIn=26_000.0), line(at=NOW + 600_000, msgRateIn=300.0),
+        line(at=NOW + 1_500_000, msgRateIn=300.0),
+    ])  # fmt: skip
+    loop, bucket, known, wanted = Loop(demand, DEFAULT), Bucket(), None, []
+    simulated, decided, due = [], [], []
+    for step in range(demand.steps):
+        now = NOW + step * demand.step_ms
+        sliced = demand.advance(step)
+        loop.step(step, sliced, demand.consumers(step))
+        records = []
+        if loop.layouts[0] is not known:
+            known = loop.layouts[0]
+            records.append(layout(known, "snapshot", at=now))
+        records += [outcome(row["decision_id"], "applied", now) for row in wanted]
+        active = {one.segment_id: one for one in known.active}
+        rates = sliced.rates_of(
+            np.zeros(len(active), np.int64), np.array([one.start for one in active.values()]),
+            np.array([one.end for one in active.values()]),
+        )  # fmt: skip
+        records.append(stats(dict(zip(active, rates[:, 0].tolist(), strict=True)), now))
+        if now % 60_000 == 0:
+            records.append(tick(now))
+        records += [tick(now, name) for name, at in due if at <= now]
+        output = bucket.batch(now, *records)
+        due = [one for one in due if one[1] > now] + output.due
+        wanted = output.decisions
+        decided += wanted
+        simulated += loop.decided
+    columns = ("decision_id", "action", "arguments", "reason", "decided_at", "gates", "seq")
+    assert [[row[name] for name in columns] for row in simulated] == [
+        [row[name] for name in columns] for row in decided
+    ]
+    assert {row["action"] for row in decided} == {"split", "merge"}
+
+
+@pytest.mark.parametrize("profile", sorted(PROFILES))
+def test_constant_demand_comes_to_rest_below_the_thresholds(profile):
+    hours = 2 * 3_600_000
+    demand = [line(msgRateIn=35_000.0, bytesRateIn=1e6), line(at=NOW + hours, msgRateIn=35_000.0, bytesRateIn=1e6)]
+    score = run(demand, {"it": ConfiguredPolicy(profile, None)})["it"]
+    assert (score.splits.tolist(), score.merges.tolist(), score.most_segments.tolist()) == ([3], [0], [4])
+    assert score.series[-1][1:] == (4, 0)
+    assert score.over_ms[0] < 10 * 60_000
+
+
+def test_demand_of_a_range_is_split_where_it_is_and_merged_when_it_is_gone():
+    low = {"start": 0, "end": 0x1FFF}
+    score = run([
+        line(msgRateIn=10.0), line(msgRateIn=18_000.0, **low), line(at=NOW + 3_600_000, msgRateIn=10.0, **low),
+        line(at=NOW + 3 * 3_600_000, msgRateIn=10.0),
+    ])["default"]  # fmt: skip
+    told = score.to_json()
+    assert told["splits"] == told["merges"] > 2
+    assert told["sealedSegments"] == told["splits"] + 2 * told["merges"]
+    assert score.series[-1][1] == 1
+
+
+def test_consumers_wait_until_there_is_a_segment_for_each():
+    score = run([line(), consuming(4), line(at=NOW + 3_600_000)])["default"]
+    # Three splits, a cooldown of a minute between two of them, each applied with the next sample.
+    assert score.splits.tolist() == [3]
+    assert 2 < score.waiting_ms[0] / 60_000 < 6
+    assert score.series[-1][1] == 4
+
+
+def test_what_is_taken_back_soon_is_a_reversal_and_a_larger_cap_is_another_policy():
+    flapping = [
+        line(at=NOW + minute * 60_000, msgRateIn=12_000.0 if minute // 12 % 2 else 100.0) for minute in range(72)
+    ]
+    mine = ConfiguredPolicy("default", '{"mergeWindowSeconds":3600}')
+    scores = run(flapping, {"default": DEFAULT, "patient": mine})
+    assert scores["default"].reversals[0] > 0
+    assert scores["patient"].reversals[0] == 0
+    assert scores["patient"].segment_ms[0] > scores["default"].segment_ms[0]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_shape_is_the_same_whenever_it_runs_and_never_negative(shape):
+    told = []
+    for _ in range(2):
+        demand = ShapedDemand(shape, 3, 1.0, began_at=NOW)
+        for step in (0, 100, 359):
+            rates = demand.advance(step).rates_of(np.arange(3), np.zeros(3, np.int64), np.full(3, HASH_SPACE - 1))
+            told.append(rates.tolist())
+            assert (rates >= 0).all()
+    assert told[:3] == told[3:]
+
+
+def test_the_local_runs_demand_is_as_its_brokers_report_it():
+    traffic = load_settings([], None).traffic
+    demand = LabDemand(traffic, 0.1, NOW)
+    whole = demand.advance(7).rates_of(
+        np.arange(len(demand.topics)), np.zeros(len(demand.topics), np.int64),
+        np.full(len(demand.topics), HASH_SPACE - 1),
+    )  # fmt: skip
+    told = [one.rates((NOW + 70_000) / 1000, [0], [HASH_SPACE - 1])[0] for one in demand._demands]
+    assert whole == pytest.approx(np.array(told), rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["{}"], "line 1: topic: Field required"),
+        (["", "nonsense"], "line 2: no JSON object"),
+        ([line(start=9, end=3)], "line 1: line: Value error, start has to be at or before end"),
+        ([line(msgRateIn=-1.0)], "line 1: msgRateIn: Input should be greater than or equal to 0"),
+        ([consuming(3)], "there is no line with a rate in it"),
+        (["[1]"], "line 1: line: Input should be an object"),
+    ],
+)
+def test_a_file_that_is_no_demand_is_told_by_its_line(lines, expected):
+    with pytest.raises(DemandError, match=expected.replace("[", r"\[")):
+        RecordedDemand(lines)
+
+
+def test_the_command_compares_policies_as_text_json_and_html(tmp_path):
+    (tmp_path / "small.toml").write_text("maxSegments = 2\n")
+    (tmp_path / "demand.jsonl").write_text("\n".join([line(msgRateIn=90_000.0), line(at=NOW + 1_800_000)]))
+    policies = ["--policy", "default", "--policy", str(tmp_path / "small.toml")]
+
+    def simulated(*arguments):
+        return CliRunner().invoke(cli, ["simulate", *policies, *arguments], catch_exceptions=False)
+
+    text = simulated("--demand", str(tmp_path / "demand.jsonl"))
+    assert text.exit_code == 0, text.output
+    assert [one.split()[0] for one in text.output.splitlines()[1:]] == ["policy", "default", "small"]
+    told = json.loads(simulated("--demand", str(tmp_path / "demand.jsonl"), "--output", "json").output)["policies"]
+    assert (told["small"]["mostSegments"], told["default"]["mostSegments"] > 8) == (2, True)
+    assert told["default"]["topics"][0]["topic"] == ORDERS
+    file = tmp_path / "out.html"
+    page = simulated("--demand", "step", "--topics", "2", "--hours", "0.2", "--output", "html", "--file", str(file))
+    assert page.exit_code == 0
+    assert "Plotly.newPlot" in file.read_text()
+    assert simulated("--demand", "nowhere").exit_code == 2
+    assert "no shape (flat, day, step, burst, drift, lab)" in simulated("--demand", "nowhere").output
