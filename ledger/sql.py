@@ -8,6 +8,8 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime, timezone
 
 import pyarrow as pa
 from deltalake import QueryBuilder
@@ -25,6 +27,12 @@ _SQL_TYPES = {
     pa.string(): "VARCHAR", pa.int64(): "BIGINT", pa.float64(): "DOUBLE", pa.bool_(): "BOOLEAN", pa.binary(): "BYTEA",
     pa.date32(): "DATE",
 }  # fmt: skip
+_RECORDED_BY = {
+    "decisions": "decided_at", "holds": "since", "segment_load": "accepted_at", "events": "accepted_at",
+    "dead_letters": "rejected_at", "batches": "committed_at", "outcomes": "at", "brakes": "at", "waits": "at",
+    "alerts": "at",
+}  # fmt: skip
+"""The column by which a row was on record, of each table."""
 _CONFIG = {"datafusion.execution.collect_statistics": "false"}
 
 
@@ -35,8 +43,18 @@ class SqlError(ValueError):
 class LakeSql:
     """The tables as they are at the first question about each; a new one sees what has come since."""
 
-    def __init__(self, lake: str) -> None:
-        self._lake = lake
+    def __init__(self, lake: str, at: datetime | None = None) -> None:
+        """`at`: an instant, as of which everything is asked: of rows that were on record by then, with that as `$now`.
+
+        It goes by the rows' own times, not by versions of the tables: so it reaches back as far as rows are kept.
+        """
+        self._lake, self._dialect, self._recorded_by = lake, DATAFUSION, ""
+        if at is not None:
+            utc = at.astimezone(timezone.utc)
+            instant = f"arrow_cast('{utc:%Y-%m-%dT%H:%M:%S.%fZ}', 'Timestamp(Microsecond, Some(\"UTC\"))')"
+            self._dialect = replace(DATAFUSION, now=instant)
+            # The partition too: a condition on it leaves files out.
+            self._recorded_by = f" WHERE {{by}} <= {instant} AND day <= DATE '{utc:%Y-%m-%d}'"
         self._engine = QueryBuilder(_CONFIG)
         self._known: set[str] = set()
 
@@ -50,14 +68,14 @@ class LakeSql:
             raise SqlError("one statement at a time" if found else "there is no statement")
         _check_reads(found[0])
         try:
-            written = DATAFUSION.translate(write_out(found[0]))
+            written = self._dialect.translate(write_out(found[0]))
         except ValueError as error:
             raise SqlError(str(error)) from None
         mentioned = names(written)
         for view in in_order(sorted(mentioned & {name for name, view in views().items() if not view.parameters})):
             self._make_known(view.needs() & set(TABLES))
             if view.name not in self._known:
-                self._run(f"CREATE VIEW {view.name} AS {view.sql(DATAFUSION)}")
+                self._run(f"CREATE VIEW {view.name} AS {view.sql(self._dialect)}")
                 self._known.add(view.name)
         self._make_known(mentioned & set(TABLES))
         return _plain(self._run(written, mentioned))
@@ -71,7 +89,7 @@ class LakeSql:
         """A table by its name; one that is missing is empty, columns that an older release did not have are null."""
         opened, expected = open_table(self._lake, table), arrow_schema(table.row)
         stored = set() if opened is None else {field.name for field in opened.schema().fields}
-        if opened is not None and stored >= set(expected.names):
+        if opened is not None and stored >= set(expected.names) and not self._recorded_by:
             self._engine.register(table.name, opened)
             return
         columns = [
@@ -81,7 +99,7 @@ class LakeSql:
         source = " WHERE false"
         if opened is not None:
             self._engine.register(f"stored_{table.name}", opened)
-            source = f" FROM stored_{table.name}"
+            source = f" FROM stored_{table.name}" + self._recorded_by.format(by=_RECORDED_BY[table.name])
         self._run(f"CREATE VIEW {table.name} AS SELECT {', '.join(columns)}{source}")
 
     def _run(self, sql: str, mentioned: Iterable[str] = ()) -> pa.RecordBatchReader:

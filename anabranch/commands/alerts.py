@@ -81,7 +81,7 @@ def check(context: Context, output: str) -> None:
 
     Exit code 1: something is wrong.
     """
-    from ledger.alerts.asking import AskError, Lake
+    from ledger.alerts.asking import AskError, Asking
     from ledger.alerts.evaluator import utc_now
     from ledger.alerts.process import couriers_of
 
@@ -89,7 +89,7 @@ def check(context: Context, output: str) -> None:
     with _errors(context):
         rules = _rules(context)
         couriers_of(rules)
-        asking = Lake(context.settings.lake_path).as_of(utc_now())
+        asking = Asking(context.settings.lake_path, utc_now())
     for rule in rules.rules:
         try:
             asking.found(rule)
@@ -116,7 +116,6 @@ def test(context: Context, rule: str, at: str | None, output: str) -> None:
 
     Exit code 0: nothing; 1: it would have fired.
     """
-    from ledger.alerts.asking import Lake
     from ledger.alerts.evaluator import utc_now
     from ledger.alerts.rehearsal import rehearse
 
@@ -127,7 +126,7 @@ def test(context: Context, rule: str, at: str | None, output: str) -> None:
         if chosen is None:
             names = ", ".join(one.name for one in rules.rules)
             raise click.UsageError(f"no rule is called {rule!r}; there are: {names}")
-        alerts = rehearse(Lake(context.settings.lake_path), chosen, rules.interval_seconds, now)
+        alerts = rehearse(context.settings.lake_path, chosen, rules.interval_seconds, now)
     if output == "json":
         shown = [_shown(alert) for alert in alerts]
         click.echo(json.dumps({"rule": rule, "at": _said(now), "alerts": shown}, default=_said))

@@ -16,7 +16,7 @@ from queue import Empty
 
 from deltalake.exceptions import DeltaError
 
-from ledger.alerts.asking import AskError, Asking, Lake
+from ledger.alerts.asking import AskError, Asking
 from ledger.alerts.couriers import Courier, Settled
 from ledger.alerts.record import AlertRecord, Notice
 from ledger.alerts.rules import BROKEN, Rule, Rules
@@ -40,7 +40,7 @@ class Evaluator:
     ) -> None:
         """Takes the lease and goes on from what is on record. Raises `lake.lease.LeaseLost`, or what Delta raises."""
         self._rules, self._couriers, self._now = rules, couriers, now
-        self._lake, self._record = Lake(lake), AlertRecord(lake)
+        self._lake, self._record = lake, AlertRecord(lake)
         self._unsettled: list[Settled] = []
         self.rounds, self.evaluated_at, self.seconds = 0, float("nan"), 0.0
         self.faults: dict[str, str] = {}
@@ -106,14 +106,9 @@ class Evaluator:
         """What each rule answers; a rule that cannot be evaluated is not in it, so its alerts stay as they are."""
         found: dict[str, list[Found]] = {}
         faults: dict[str, str] = {}
-        try:
-            asking: Asking | AskError = self._lake.as_of(now)
-        except AskError as error:
-            asking = error
+        asking = Asking(self._lake, now)
         for rule in self._rules.rules:
             try:
-                if isinstance(asking, AskError):
-                    raise asking
                 found[rule.name] = asking.found(rule)
             except AskError as error:
                 faults[rule.name] = str(error)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from ledger.alerts.asking import Lake
+from ledger.alerts.asking import Asking
 from ledger.alerts.rules import Rule
 from ledger.alerts.states import Alert, Labels, advance
 
@@ -16,7 +16,7 @@ MAX_STEPS = 60
 """Evaluations at most before the one that is asked about."""
 
 
-def rehearse(lake: Lake, rule: Rule, interval_seconds: float, now: datetime) -> list[Alert]:
+def rehearse(lake: str, rule: Rule, interval_seconds: float, now: datetime) -> list[Alert]:
     """The alerts of a rule that are pending or fire at `now`, with their values then, by labels.
 
     Evaluates back to the rule's `for` before that, in steps of the interval, or longer ones if they were too many: a
@@ -26,7 +26,7 @@ def rehearse(lake: Lake, rule: Rule, interval_seconds: float, now: datetime) -> 
     known: dict[Labels, Alert] = {}
     for number in range(int(-(-rule.for_ // step)), -1, -1):
         then = now - timedelta(seconds=min(number * step, rule.for_))
-        found = lake.as_of(then).found(rule)
+        found = Asking(lake, then).found(rule)
         for alert in advance(rule, list(known.values()), found, then):
             known[alert.labels] = alert
         known = {labels: alert for labels, alert in known.items() if alert.status in ("pending", "firing")}

@@ -6,20 +6,34 @@ from contextlib import contextmanager
 
 import pytest
 
+from lake.brakes import Act, BrakeLog
 from lake.lease import LeaseLost
-from ledger.alerts.asking import Lake
+from ledger.alerts.asking import Asking
 from ledger.alerts.couriers import Courier
 from ledger.alerts.evaluator import Evaluator
 from ledger.alerts.posting import sender_of
 from ledger.alerts.record import live_alerts, recorded_alerts
 from ledger.alerts.rehearsal import rehearse
-from ledger.alerts.rules import rules_of
-from tests.lab.lake import ORDERS, at, batch, dead_letter, decision, hold, outcome, write
+from ledger.alerts.rules import read_rules, rules_of
+from tests.lab.lake import (
+    ORDERS,
+    at,
+    batch,
+    dead_letter,
+    decision,
+    hold,
+    layout_event,
+    layout_json,
+    outcome,
+    write,
+)
 from tests.ledger.alerts.receiver import receiving
+from tests.ledger.alerts.test_rules import SHIPPED
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.process
 
+HOT = "topic://acme/shop/hot"
 OPEN = {
     "name": "Open", "summary": "{topic} {value}", "above": 100,
     "sql": "SELECT d.subject AS topic, date_part('epoch', $now) - date_part('epoch', d.decided_at) AS value "
@@ -182,17 +196,19 @@ def test_a_rehearsal_says_what_was_pending_and_firing_then(lake):
     rule = rules_of({"rules": [{**OPEN, "for": "1m"}]}, "f").rules[0]
 
     def said(seconds):
-        return [(alert.status, alert.value) for alert in rehearse(Lake(lake), rule, 15, at(seconds))]
+        return [(alert.status, alert.value) for alert in rehearse(lake, rule, 15, at(seconds))]
 
     assert [said(seconds) for seconds in (100, 130, 161, 399, 400)] == [
         [], [("pending", 130)], [("firing", 161)], [("firing", 399)], []
     ]  # fmt: skip
 
 
-def test_the_rules_that_ship_say_what_they_are_for(lake, tmp_path):
-    from ledger.alerts.rules import read_rules
-    from tests.ledger.alerts.test_rules import SHIPPED
+def shipped_that_speak(lake, seconds):
+    asking = Asking(lake, at(seconds))
+    return {rule.name for rule in read_rules(SHIPPED).rules if asking.found(rule)}
 
+
+def test_the_rules_that_ship_say_when_the_job_the_executor_or_a_topic_is_stuck(lake):
     write(
         lake,
         *[dead_letter("malformed", 100 + number) for number in range(12)],
@@ -200,16 +216,49 @@ def test_the_rules_that_ship_say_what_they_are_for(lake, tmp_path):
         *[outcome(f"d{number}", status, number + 5.0) for number in (2, 3) for status in ("intent", "applied")],
         batch(9, 150, committed_at=at(200)),
     )  # fmt: skip
+    write(lake, decision(1, 4, subject=HOT), hold(300, "unsplittable", subject=HOT))
+    assert shipped_that_speak(lake, 100) == set()
+    assert shipped_that_speak(lake, 210) == {"DeadLetters", "AppliedNotObserved", "LedgerWriteLag"}
+    assert shipped_that_speak(lake, 2000) == {
+        "NoEvaluation", "InputStale", "OpenDecision", "OneHotKey", "CapBinding", "AppliedNotObserved"
+    }  # fmt: skip
+    assert {"NoEvaluation", "CapBinding", "OpenDecision"} <= shipped_that_speak(lake, 90 * 86_400)
+
+
+def test_the_rules_that_ship_say_when_actions_are_undone(lake):
+    steps = [("split", "[0]", "[1,2]"), ("merge", "[1,2]", "[3]"), ("split", "[3]", "[4,5]")]
+    for number, (action, segments, children) in enumerate(steps, 2):
+        write(
+            lake,
+            decision(number * 60, number, action=action, arguments=f'{{"segments":{segments}}}'),
+            outcome(f"d{number}", "applied", number * 60 + 1, seen=f'{{"children":{children}}}'),
+        )
+    assert "Thrash" not in shipped_that_speak(lake, 190)
+    assert "Thrash" in shipped_that_speak(lake, 250)
+    assert "Thrash" not in shipped_that_speak(lake, 250 + 7200)
+
+
+def test_the_rules_that_ship_say_while_the_executor_is_held(lake):
+    log = BrakeLog(lake)
+    log.write(lambda _: [Act("pause", "acme/shop", "release", "eva", at(100), until=at(500))])
+    log.write(lambda _: [Act("stop", "*", "failures", "executor", at(200))])
+    log.write(lambda _: [Act("resume", "*", "mended", "eva", at(300))])
+    rule = read_rules(SHIPPED).rule("BrakeOn")
+    found = [
+        {dict(one.labels)["subject"] for one in Asking(lake, at(seconds)).found(rule)}
+        for seconds in (50, 150, 250, 350, 500)
+    ]
+    assert found == [set(), {"acme/shop"}, {"acme/shop", "*"}, {"acme/shop"}, set()]
+
+
+def test_the_rules_that_ship_say_when_the_clusters_own_scaler_does_what_we_did_not_decide(lake):
+    layout = layout_json((0, 0, 0xFFFF))
+    ours = [decision(1000 * number, number + 1) for number in (1, 2)]
+    theirs = [layout_event(layout, 1000 * number + 60, "split") for number in (1, 2)]
     write(
-        lake,
-        decision(1, 4, subject="topic://acme/shop/hot"),
-        hold(300, "unsplittable", subject="topic://acme/shop/hot"),
+        lake, *ours, *theirs, *[outcome(f"d{number}", "observed", 1000 * number, mode="observe") for number in (1, 2)]
     )
-
-    def said(seconds):
-        asking = Lake(lake).as_of(at(seconds))
-        return {rule.name for rule in read_rules(SHIPPED).rules if asking.found(rule)}
-
-    assert said(100) == set()
-    assert said(210) == {"DeadLetters", "AppliedNotObserved", "LedgerWriteLag"}
-    assert said(2000) == {"NoEvaluation", "InputStale", "OpenDecision", "OneHotKey", "CapBinding", "AppliedNotObserved"}
+    write(lake, *[layout_event(layout, 2100 + number, "merge") for number in (1, 2)])
+    assert "ShadowDisagreement" not in shipped_that_speak(lake, 2200)
+    write(lake, layout_event(layout, 2210, "split", "topic://acme/shop/other"))
+    assert "ShadowDisagreement" in shipped_that_speak(lake, 2220)

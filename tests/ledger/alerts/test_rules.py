@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lake.tables import create_lake
-from ledger.alerts.asking import Lake
+from ledger.alerts.asking import Asking
 from ledger.alerts.rules import RulesError, read_rules, rules_of
 from tests.lab.lake import at
 
@@ -27,7 +27,7 @@ def test_the_rules_that_ship_are_those_of_the_docs_and_every_one_can_be_asked(tm
     rules = read_rules(SHIPPED)
     docs = (SHIPPED.parents[1] / "docs" / "alerts.md").read_text()
     create_lake(tmp_path / "lake")
-    asking = Lake(str(tmp_path / "lake")).as_of(at(0))
+    asking = Asking(str(tmp_path / "lake"), at(0))
     for rule in rules.rules:
         assert asking.found(rule) == [], rule.name
         assert f"### {rule.name}\n" in docs
