@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from anabranch.context import Context
+from anabranch.instants import INSTANT
 from decisions.autoscale.policy import PROFILES, PolicyError, read_policy
 from schemas.printable import printable
 
@@ -20,12 +22,16 @@ if TYPE_CHECKING:
 
 BEGIN_MS = 1_767_225_600_000
 """2026-01-01: a simulation is the same whenever it runs."""
-LAB = "lab"
+LAB, LAKE = "lab", "lake"
 
 
 @click.command("simulate")
 @click.option(
-    "--demand", "demand", required=True, metavar="FILE|SHAPE", help="flat, day, step, burst, drift, lab, or a file."
+    "--demand",
+    "demand",
+    required=True,
+    metavar="FILE|SHAPE",
+    help="flat, day, step, burst, drift, lab, lake, or a file.",
 )
 @click.option(
     "--policy", "policies", multiple=True, required=True, metavar="P",
@@ -37,13 +43,14 @@ LAB = "lab"
 @click.option(
     "--peak", type=click.FloatRange(min=0), default=40_000, show_default=True, help="Messages/s a topic, of a shape."
 )
+@click.option("--since", type=INSTANT, metavar="TIME", help="Of the lake: as 14:05, 2026-11-22T14:05:00Z or '1d ago'.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Of a shape.")
 @click.option("--output", type=click.Choice(["text", "json", "html"]), default="text", show_default=True)
 @click.option("--file", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write there; for html needed.")
 @click.pass_obj
 def command(
     context: Context, demand: str, policies: tuple[str, ...], profile: str, topics: int, hours: float, peak: float,
-    seed: int, output: str, file: Path | None,
+    since: datetime | None, seed: int, output: str, file: Path | None,
 ) -> None:  # fmt: skip
     """Run the closed loop of decision and layout on a demand, under one policy or several.
 
@@ -52,15 +59,15 @@ def command(
     anabranch simulate --demand recorded.jsonl --policy default --policy mine.toml --output html --file out.html
 
     The job's own engine decides, and segments split and merge as it says. Shapes, the form of a file, and what the
-    columns mean: docs/simulate.md. `lab` is the demand of the local run. The first policy's split thresholds are the
-    measure of "over threshold" for all.
+    columns mean: docs/simulate.md. `lab` is the demand of the local run, `lake` what is on record of loads and
+    consumers. The first policy's split thresholds are the measure of "over threshold" for all.
     """
     from ledger.simulate.loop import simulate
     from ledger.simulate.page import HEADS, page, rows_of
 
     if output == "html" and file is None:
         raise click.UsageError("--output html needs --file")
-    wanted = _demand(context, demand, topics, hours, peak, seed)
+    wanted = _demand(context, demand, topics, hours, peak, seed, since)
     named = {_name(policy): _policy(policy, profile) for policy in policies}
     began = time.monotonic()
     progress = _progress if sys.stderr.isatty() else lambda *_: None
@@ -96,7 +103,9 @@ def command(
     click.echo(f"{file}: {printable(about)}", err=True)
 
 
-def _demand(context: Context, text: str, topics: int, hours: float, peak: float, seed: int) -> Demand:
+def _demand(
+    context: Context, text: str, topics: int, hours: float, peak: float, seed: int, since: datetime | None
+) -> Demand:
     from ledger.simulate.recorded import DemandError, RecordedDemand
     from ledger.simulate.shapes import SHAPES, ShapedDemand
 
@@ -106,16 +115,32 @@ def _demand(context: Context, text: str, topics: int, hours: float, peak: float,
         from lab.sliced import LabDemand
 
         return LabDemand(context.settings.traffic, hours, BEGIN_MS)
+    if text == LAKE:
+        return _lake_demand(context.settings.lake_path, since)
     try:
         with Path(text).open("rb") as lines:
-            return RecordedDemand(lines)
+            return RecordedDemand.read(lines)
     except OSError as error:
-        shapes = ", ".join((*SHAPES, LAB))
+        shapes = ", ".join((*SHAPES, LAB, LAKE))
         raise click.BadParameter(
             f"{text} is no shape ({shapes}), and no file that can be read: {error.strerror}"
         ) from None
     except DemandError as error:
         raise click.ClickException(printable(f"{text}: {error}")) from error
+
+
+def _lake_demand(lake: str, since: datetime | None) -> Demand:
+    from deltalake.exceptions import DeltaError
+
+    from ledger.simulate.from_lake import lines_of_lake
+    from ledger.simulate.recorded import DemandError, RecordedDemand
+
+    try:
+        return RecordedDemand(*lines_of_lake(lake, since))
+    except DemandError as error:
+        raise click.ClickException(printable(str(error))) from error
+    except (DeltaError, OSError) as error:
+        raise click.ClickException(f"the lake {lake} cannot be read: {error}") from error
 
 
 def _name(policy: str) -> str:

@@ -1,4 +1,4 @@
-"""Demand read from a file of JSON lines: what ranges of the key space carried, and who consumed.
+"""Demand on record, in a file of JSON lines or in the lake: what ranges of the key space carried, and who consumed.
 
 Stage: one of the demands of the loop. A line says what a range of hashes carries from its time on, until another line
 of hashes in it; demand within a range is taken to be even. So loads of segments that were recorded under one layout can
@@ -8,13 +8,13 @@ be added up under any other.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from pydantic import ValidationError, model_validator
 
 from decisions.topic.layout import HASH_SPACE
-from ledger.simulate.demand import SLICES, Consumers, Sliced, below_of
+from ledger.simulate.demand import SLICES, STEP_MS, Consumers, Sliced, below_of
 from schemas.base import Count, Hash, Millis, Name, Rate, TopicName, Wire
 from schemas.messages import SubscriptionType
 
@@ -53,27 +53,30 @@ class ConsumersLine(Wire):
 
 
 class RecordedDemand:
-    """The demand of all topics of a file."""
+    """The demand of all topics that lines are about."""
 
-    def __init__(self, lines: Iterable[str | bytes], step_ms: int = 10_000) -> None:
-        """Raises `DemandError`. All of it is kept in memory."""
-        found: list[tuple[int, int, RangeLine | ConsumersLine]] = []
-        for number, line in enumerate(lines, 1):
-            if line.strip():
-                read = _read(number, line)
-                found.append((read.at, number, read))
-        if not any(isinstance(line, RangeLine) for *_, line in found):
+    def __init__(
+        self, lines: Iterable[RangeLine | ConsumersLine], initial: Mapping[str, int] | None = None,
+        step_ms: int = STEP_MS,
+    ) -> None:  # fmt: skip
+        """`initial`: segments that topics begin with, one if not said. Raises `DemandError` when there is no rate in
+        any line. All of it is kept in memory."""
+        self._lines = sorted(lines, key=lambda line: line.at)
+        if not any(isinstance(line, RangeLine) for line in self._lines):
             raise DemandError("there is no line with a rate in it")
-        found.sort(key=lambda one: one[:2])
-        self._lines = [line for *_, line in found]
         self.topics = sorted({line.topic for line in self._lines})
         self._places = {name: place for place, name in enumerate(self.topics)}
-        self.initial = [1] * len(self.topics)
-        self.began_at, self.step_ms = found[0][0], step_ms
-        self.steps = (found[-1][0] - self.began_at) // step_ms + 1
+        self.initial = [max(1, (initial or {}).get(name, 1)) for name in self.topics]
+        self.began_at, self.step_ms = self._lines[0].at, step_ms
+        self.steps = (self._lines[-1].at - self.began_at) // step_ms + 1
         self._density = np.zeros((len(self.topics), SLICES, 4))
         self._next = 0
         self._changed: list[Consumers] = []
+
+    @classmethod
+    def read(cls, lines: Iterable[str | bytes]) -> RecordedDemand:
+        """The demand of a file of JSON lines; raises `DemandError`."""
+        return cls([_read(number, line) for number, line in enumerate(lines, 1) if line.strip()])
 
     def advance(self, step: int) -> Sliced:
         """See `Demand`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timezone
 
 import numpy as np
 import pytest
@@ -12,16 +13,19 @@ from hypothesis import strategies as st
 
 from anabranch.cli import cli
 from decisions.autoscale.policy import PROFILES
-from decisions.topic.layout import HASH_SPACE
+from decisions.topic.layout import HASH_SPACE, SegmentLayout
 from engine.autoscale.topics import ConfiguredPolicy
 from lab.sliced import LabDemand
 from ledger.simulate.demand import SLICES, Sliced, below_of
+from ledger.simulate.from_lake import lines_of_lake
 from ledger.simulate.loop import Loop, simulate
 from ledger.simulate.recorded import DemandError, RecordedDemand
 from ledger.simulate.shapes import SHAPES, ShapedDemand
 from schemas.settings import load_settings
 from tests.engine.buckets import Bucket
-from tests.engine.records import layout, outcome, stats, tick
+from tests.engine.records import consumers, layout, outcome, stats, tick
+from tests.engine.test_replay import RecordedBucket
+from tests.ledger.test_explain import written
 
 NOW = 1_767_225_600_000
 DEFAULT = ConfiguredPolicy("default", None)
@@ -37,7 +41,7 @@ def consuming(count, at=NOW):
 
 
 def run(lines, policies=None):
-    return simulate(RecordedDemand(lines), policies or {"default": DEFAULT})
+    return simulate(RecordedDemand.read(lines), policies or {"default": DEFAULT})
 
 
 @given(st.integers(0, 2**32 - 1))
@@ -53,7 +57,7 @@ def test_segments_that_tile_the_key_space_carry_all_that_is_wanted(seed):
 
 
 def test_what_is_simulated_is_what_the_job_decides_on_the_same_samples():
-    demand = RecordedDemand([
+    demand = RecordedDemand.read([
         line(msgRateIn=9_000.0), line(at=NOW + 60_000, msgRateIn=26_000.0), line(at=NOW + 600_000, msgRateIn=300.0),
         line(at=NOW + 1_500_000, msgRateIn=300.0),
     ])  # fmt: skip
@@ -130,6 +134,29 @@ def test_what_is_taken_back_soon_is_a_reversal_and_a_larger_cap_is_another_polic
     assert scores["patient"].segment_ms[0] > scores["default"].segment_ms[0]
 
 
+def test_what_the_lake_has_on_record_is_the_demand_under_any_layout(tmp_path):
+    bucket = RecordedBucket()
+    made = SegmentLayout.create(2, NOW)
+    bucket.batch(NOW, layout(made, topic=ORDERS), consumers(2, topic=ORDERS))
+    bucket.batch(NOW + 10_000, stats({0: 3_000.0, 1: 1_000.0}, NOW, ORDERS))
+    bucket.batch(NOW + 60_000, layout(made.split_segment(0, NOW + 60_000), "split", topic=ORDERS))
+    bucket.batch(NOW + 70_000, stats({2: 2_000.0, 3: 1_000.0}, NOW + 70_000, ORDERS))
+    lake = written(bucket, tmp_path / "lake")
+    demand = RecordedDemand(*lines_of_lake(lake))
+    assert (demand.topics, demand.initial, demand.steps) == ([ORDERS], [2], 8)
+    halves = np.zeros(4, np.int64), np.arange(4) * 0x4000, np.arange(1, 5) * 0x4000 - 1
+    carried = {step: demand.advance(step).rates_of(*halves)[:, 0].tolist() for step in range(demand.steps)}
+    assert carried[1] == pytest.approx([1_500.0, 1_500.0, 500.0, 500.0])
+    assert carried[7] == pytest.approx([2_000.0, 1_000.0, 500.0, 500.0])
+    later, initial = lines_of_lake(lake, since=datetime.fromtimestamp(NOW / 1000 + 65, timezone.utc))
+    assert (initial, {line.at for line in later}) == ({ORDERS: 3}, {NOW + 65_000, NOW + 70_000})
+    (tmp_path / "s.toml").write_text(f'[lake]\npath = "{lake}"\n')
+    run = CliRunner().invoke(
+        cli, ["-c", str(tmp_path / "s.toml"), "simulate", "--demand", "lake", "--policy", "default"]
+    )  # fmt: skip
+    assert run.output.startswith("lake: 1 topics, ")
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_shape_is_the_same_whenever_it_runs_and_never_negative(shape):
     told = []
@@ -166,7 +193,7 @@ def test_the_local_runs_demand_is_as_its_brokers_report_it():
 )
 def test_a_file_that_is_no_demand_is_told_by_its_line(lines, expected):
     with pytest.raises(DemandError, match=expected.replace("[", r"\[")):
-        RecordedDemand(lines)
+        RecordedDemand.read(lines)
 
 
 def test_the_command_compares_policies_as_text_json_and_html(tmp_path):
@@ -188,4 +215,4 @@ def test_the_command_compares_policies_as_text_json_and_html(tmp_path):
     assert page.exit_code == 0
     assert "Plotly.newPlot" in file.read_text()
     assert simulated("--demand", "nowhere").exit_code == 2
-    assert "no shape (flat, day, step, burst, drift, lab)" in simulated("--demand", "nowhere").output
+    assert "no shape (flat, day, step, burst, drift, lab, lake)" in simulated("--demand", "nowhere").output

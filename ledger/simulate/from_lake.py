@@ -1,0 +1,75 @@
+"""Demand as the lake has it on record: every accepted load, laid over the hashes of its segment, and every consumer.
+
+Stage: reads what `recorded` replays. A load that moved by less than the filter's band is not on record, so what was
+wanted is known to within that band. How much of it had to be guessed is for a backtest to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pyarrow.compute as pc
+
+from lake.tables import stream_columns
+from ledger.simulate.recorded import ConsumersLine, DemandError, RangeLine
+from schemas.messages import ConsumerEvent, LayoutEvent
+from schemas.tables import EVENTS, SEGMENT_LOAD
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_RATE_COLUMNS = ("msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out")
+_LOAD_COLUMNS = ("topic", "segment_id", *_RATE_COLUMNS, "accepted_at", "kafka_partition", "kafka_offset")
+
+
+def lines_of_lake(
+    lake: str, since: datetime | None = None, topics: Collection[str] | None = None
+) -> tuple[list[RangeLine | ConsumersLine], dict[str, int]]:
+    """The demand from `since` on (aware; None: all), and the segments that each topic had then.
+
+    What was wanted before and still is counts as of `since`. All of it is in memory. Raises `DemandError` when nothing
+    is on record, and what Delta raises.
+    """
+    begin = 0 if since is None else _millis(since)
+    told: list[tuple[int, int, int, int, LayoutEvent | ConsumerEvent | tuple[Any, ...]]] = []
+    of_events = pc.field("type").isin(["layout", "consumer"])
+    of_loads = None
+    if topics is not None:
+        of_events = of_events & pc.field("subject").isin(list(topics))
+        of_loads = pc.field("topic").isin(list(topics))
+    columns = ("type", "body", "accepted_at", "kafka_partition", "kafka_offset")
+    for rows in stream_columns(lake, EVENTS, columns, 1024, of_events):
+        for kind, body, at, partition, offset in zip(*(rows[name].to_pylist() for name in columns), strict=True):
+            event = (LayoutEvent if kind == "layout" else ConsumerEvent).model_validate_json(body)
+            told.append((_millis(at), 0, partition, offset, event))
+    for rows in stream_columns(lake, SEGMENT_LOAD, _LOAD_COLUMNS, 65_536, of_loads):
+        for row in zip(*(rows[name].to_pylist() for name in _LOAD_COLUMNS), strict=True):
+            told.append((_millis(row[6]), 1, row[7], row[8], row))
+    told.sort(key=lambda one: one[:4])
+    ranges: dict[tuple[str, int], tuple[int, int]] = {}
+    initial: dict[str, int] = {}
+    found: list[RangeLine | ConsumersLine] = []
+    for at, _, _, _, what in told:
+        if isinstance(what, LayoutEvent):
+            active = [one for one in what.layout.segments.values() if one.state == "ACTIVE"]
+            ranges.update(
+                ((what.topic, one.segment_id), (one.hash_range.start, one.hash_range.end))
+                for one in what.layout.segments.values()
+            )
+            if at <= begin or what.topic not in initial:
+                initial[what.topic] = len(active)
+        elif isinstance(what, ConsumerEvent):
+            found.append(ConsumersLine(
+                topic=what.topic, at=max(at, begin), subscription=what.subscription, type=what.type,
+                consumers=0 if what.event == "deleted" else what.consumers,
+            ))  # fmt: skip
+        elif (ends := ranges.get((what[0], what[1]))) is not None:
+            rates = dict(zip(_RATE_COLUMNS, what[2:6], strict=True))
+            found.append(RangeLine(topic=what[0], at=max(at, begin), start=ends[0], end=ends[1], **rates))
+    if not any(isinstance(line, RangeLine) for line in found):
+        raise DemandError(f"no load is on record in {lake}: is the job running, with [lake] path there?")
+    return found, initial
+
+
+def _millis(at: datetime) -> int:
+    return (at - _EPOCH) // timedelta(milliseconds=1)
