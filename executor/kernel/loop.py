@@ -380,6 +380,7 @@ class Executor:
 
     def _finish(self) -> None:
         """No new tries; running calls get their time, and their results are recorded and announced."""
+        self._workers.forget_waiting()
         end = time.monotonic() + STOP_SECONDS
         while self._workers.busy and time.monotonic() < end:
             self._take_results(end - time.monotonic())

@@ -10,6 +10,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 log = logging.getLogger(__name__)
@@ -57,6 +58,14 @@ class Workers(Generic[Work, Result]):
         self._busy += 1
         self._retrying += retry
         self._tasks.put((work, retry, task))
+
+    def forget_waiting(self) -> None:
+        """Forgets the tasks that no thread has begun."""
+        with suppress(queue.Empty):
+            while True:
+                _, retry, _ = self._tasks.get_nowait()
+                self._busy -= 1
+                self._retrying -= retry
 
     def results(self, wait_seconds: float) -> Iterator[tuple[Work, Result | Exception]]:
         """What is done; waits for the first result, or a `wake`, for at most `wait_seconds`."""

@@ -26,6 +26,27 @@ def test_tasks_wait_for_threads_so_that_a_commit_has_all_that_was_done_during_th
     assert not workers.busy
 
 
+def test_at_a_stop_what_no_thread_has_begun_is_forgotten_and_what_has_begun_is_waited_for():
+    workers, go, began = Workers(2), threading.Event(), threading.Semaphore(0)
+
+    def task():
+        began.release()
+        return go.wait(10)
+
+    workers.start()
+    for number in range(10):
+        workers.give(number, False, task)
+    assert began.acquire(timeout=10)
+    assert began.acquire(timeout=10)
+    workers.forget_waiting()
+    go.set()
+    done = set()
+    while len(done) < 2:
+        done |= {number for number, _ in workers.results(10)}
+    assert done == {0, 1}
+    assert not workers.busy
+
+
 def test_retries_take_half_of_the_threads_and_wait_in_no_queue():
     workers, go = Workers(4), threading.Event()
     workers.start()
