@@ -16,6 +16,7 @@ BENCHMARKS = (
     "controller",
     "executor",
     "collect",
+    "ledger",
 )
 
 

@@ -1,7 +1,8 @@
 """What a row takes on disk: each committed by itself, as a calm fleet's decisions are, and after `lake optimize`.
 
 Decisions of topics of twelve segments whose layouts and rates are all their own, with the whole snapshot as the job
-writes it; the holds of the same topics. `python -m benchmarks.row_sizes` prints bytes a row.
+writes it; the holds of the same topics, their layouts as events, and loads. `python -m benchmarks.row_sizes` prints
+bytes a row.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from benchmarks.decide import NOW, a_fleet, machine, snapshots_of
 from decisions.autoscale.answers import gates_to_json
 from decisions.autoscale.decide import decide
 from decisions.autoscale.policy import PROFILES, policy_digest, policy_override
-from decisions.autoscale.snapshot import snapshot_to_json
+from decisions.autoscale.snapshot import TopicSnapshot, snapshot_to_json
 from decisions.topic.layout import SegmentLayout
 from lake.maintenance import compact_by_delta_rs
 from lake.tables import create_table
 from schemas.arrow import to_arrow
 from schemas.ids import decision_id, digest
-from schemas.tables import DECISIONS, HOLDS, Table
+from schemas.tables import DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD, Table
 
 SEGMENTS, POLICY = 12, PROFILES["default"]
 BY_THEMSELVES = 100
@@ -50,6 +51,9 @@ def rows_of(table: Table, number: int) -> list[dict[str, Any]]:
         seen = replace(snapshot, now=now, layout=layout, loads=loads, consumers={"billing": ("STREAM", 4)})
         answer: Any = decide(seen)
         text = snapshot_to_json(seen, layout.to_metadata().to_json(), policy_override(POLICY).to_json())
+        if table in (EVENTS, SEGMENT_LOAD):
+            rows += _told(table, seen, at, count)
+            continue
         same = {
             "family": "autoscale", "subject": seen.topic, "trigger": "tick", "layout_epoch": layout.epoch,
             "policy_digest": policy_digest(POLICY), "engine_version": "benchmark", "batch_id": count,
@@ -71,6 +75,26 @@ def rows_of(table: Table, number: int) -> list[dict[str, Any]]:
     return rows
 
 
+def _told(table: Table, seen: TopicSnapshot, at: datetime, count: int) -> list[dict[str, Any]]:
+    """The layout as an event, or the loads of all segments."""
+    same = {"kafka_partition": 0, "kafka_offset": count, "kafka_timestamp": at, "accepted_at": at, "batch_id": count,
+            "day": at.date()}  # fmt: skip
+    if table is EVENTS:
+        body = {"v": 1, "type": "layout", "topic": seen.topic, "cause": "split", "at": seen.now, "topicCreatedAt": 1}
+        text = json.dumps(body, separators=(",", ":"))[:-1] + ',"layout":' + seen.layout.to_metadata().to_json() + "}"
+        event = {"subject": seen.topic, "type": "layout", "cause": "split", "body": text, "at": at}
+        return [{**same, **event, "kafka_topic": "control-events"}]
+    return [
+        {
+            **same, "topic": seen.topic, "segment_id": number, "msg_rate_in": load.msg_rate_in,
+            "bytes_rate_in": load.bytes_rate_in, "msg_rate_out": load.msg_rate_out,
+            "bytes_rate_out": load.bytes_rate_out, "reporter": f"broker-{count % 12}", "sampled_at": at,
+            "cause": "changed",
+        }
+        for number, load in seen.loads.items()
+    ]  # fmt: skip
+
+
 def measured(table: Table, number: int, compact: Any = None) -> dict[str, float]:
     """Bytes a row: of the text in it, of files with a row each, and of those files compacted."""
     rows = rows_of(table, number)
@@ -82,8 +106,8 @@ def measured(table: Table, number: int, compact: Any = None) -> dict[str, float]
         log = sum(one.stat().st_size for one in Path(folder).rglob("_delta_log/*.json")) / BY_THEMSELVES
         write_deltalake(made, to_arrow(table, rows[BY_THEMSELVES:]), mode="append")
         (compact or compact_by_delta_rs)(folder, table, None)
-        whole = _bytes(folder, table) / number
-    text = sum(len(str(value)) for row in rows for value in row.values() if isinstance(value, str)) / number
+        whole = _bytes(folder, table) / len(rows)
+    text = sum(len(str(value)) for row in rows for value in row.values() if isinstance(value, str)) / len(rows)
     return {"text": round(text), "alone": round(alone), "log": round(log), "optimized": round(whole)}
 
 
@@ -94,7 +118,7 @@ def _bytes(folder: str, table: Table) -> int:
 def main() -> None:
     """A table."""
     print(f"bytes a row, {SEGMENTS} segments a topic; {machine()}")
-    for table in (DECISIONS, HOLDS):
+    for table in (DECISIONS, HOLDS, EVENTS, SEGMENT_LOAD):
         print(f"{table.name:10}", measured(table, 5_000))
 
 

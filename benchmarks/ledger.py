@@ -1,0 +1,100 @@
+"""What every view takes on a large history: time, processor time and memory, each in a process of its own.
+
+`python -m benchmarks.ledger` makes the history first (`benchmarks.history`): 97 decisions and 2,100 loads of each of
+10,000 topics, which is about a million decisions and 21 million loads. `--quick`: of 200 topics. `--topics`, `--lake`
+(a folder that keeps it for the next run). The figures go to benchmarks/ledger.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.decide import machine
+from benchmarks.history import TopicDay, topic_name, write_history
+from ledger.sql import LakeSql
+from ledger.views.catalogue import views
+
+HOURS = 12.4
+AT = "TIMESTAMP '2026-11-01 09:30:00'"
+FILE = Path(__file__).with_suffix(".json")
+
+
+def questions() -> dict[str, str]:
+    """By name: every view as a whole, what people ask of it, and of one topic."""
+    one = topic_name(77)
+    found = {
+        "count of decisions by action": "SELECT action, reason, count(*) FROM decisions GROUP BY action, reason",
+        "gates that hold now": "SELECT gate, count(*) FROM hold_intervals WHERE held_until IS NULL GROUP BY gate",
+        "topics that flap": "SELECT topic, count(*) AS n FROM thrash GROUP BY topic ORDER BY n DESC LIMIT 10",
+        "decisions of one topic": f"SELECT * FROM decision_outcomes WHERE subject = '{one}' ORDER BY seq",
+        "holds of one topic": f"SELECT * FROM hold_intervals WHERE subject = '{one}' ORDER BY seq",
+    }
+    for view in views().values():
+        source = f"{view.name}({AT})" if view.parameters else view.name
+        wanted = ", ".join(f"max({column.name})" for column in view.columns)
+        found[source] = f"SELECT count(*), {wanted} FROM {source}"
+    return found
+
+
+def ask(lake: str, name: str) -> dict[str, Any]:
+    """Best of two in this process, the first with an engine that knows nothing."""
+    walls, begun = [], time.process_time()
+    for _ in range(2):
+        at = time.perf_counter()
+        rows = LakeSql(lake).ask(questions()[name]).read_all()
+        walls.append(time.perf_counter() - at)
+    return {
+        "seconds": round(min(walls), 3),
+        "cpu_seconds": round((time.process_time() - begun) / 2, 3),
+        "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+        "first_column": rows[0][0].as_py() if rows.num_rows else None,
+    }
+
+
+def main() -> None:
+    """A table, and the file."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--topics", type=int, default=10_000)
+    parser.add_argument("--lake", type=Path)
+    parser.add_argument("--ask", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.ask:
+        print(json.dumps(ask(str(given.lake), given.ask)))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        lake = given.lake or Path(folder) / "lake"
+        if not (lake / "batches").is_dir():
+            write_history(str(lake), TopicDay(HOURS, 1).run(), 200 if given.quick else given.topics)
+        counts = {
+            table: LakeSql(str(lake)).ask(f"SELECT count(*) AS n FROM {table}").read_all()["n"][0].as_py()
+            for table in ("decisions", "holds", "outcomes", "events", "segment_load")
+        }
+        print(machine(), counts, flush=True)
+        found = {}
+        for name in questions():
+            command = [sys.executable, "-m", "benchmarks.ledger", "--lake", str(lake), "--ask", name]
+            ran = subprocess.run(command, capture_output=True, text=True, check=False)
+            if ran.returncode:
+                print(f"{name:42} failed: {ran.stderr.strip().splitlines()[-1][:120]}", flush=True)
+                continue
+            found[name] = json.loads(ran.stdout)
+            said = found[name]
+            print(
+                f"{name:42} {said['seconds']:8.2f} s  {said['cpu_seconds']:7.2f} cpu s  {said['peak_mb']:6} MB",
+                flush=True,
+            )
+    if not given.quick:
+        FILE.write_text(json.dumps({"machine": machine(), "rows": counts, "questions": found}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
