@@ -89,7 +89,7 @@ def compact(lake: str, table: Table, delta: DeltaTable, group: Sequence[SmallFil
     """
     if _is_left_alone(delta):
         return False
-    file = RowsFile(lake, table, pa.scalar(group[0].day).cast(pa.date32()).as_py())
+    file = RowsFile(lake, table, pa.scalar(group[0].day).cast(pa.date32()).as_py(), "zstd")
     for rows in _together(rows for old in group for rows in rows_of(lake, table, old.path)):
         file.write(rows)
     file.close()

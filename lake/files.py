@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from uuid import uuid4
 
 import pyarrow as pa
@@ -47,17 +47,17 @@ def table_path(lake: str | Path, table: Table) -> str:
 class RowsFile:
     """A new file of a table, until it is closed. Its name is its own: another attempt writes another file."""
 
-    def __init__(self, lake: str, table: Table, day: date) -> None:
-        """Raises `OSError`."""
+    def __init__(self, lake: str, table: Table, day: date, compression: Literal["snappy", "zstd"] = "snappy") -> None:
+        """`zstd` takes longer and is for what is written to stay. Raises `OSError`."""
         self._table, self._day, self._schema = table, day, _file_schema(table)
-        self.path = f"{PARTITION}={day.isoformat()}/part-{uuid4().hex}.snappy.parquet"
+        self.path = f"{PARTITION}={day.isoformat()}/part-{uuid4().hex}.{compression}.parquet"
         """Within the table's folder."""
         repeated = [name for name in _REPEATED if name in self._schema.names]
         self._sink = _open_for_writing(table_path(lake, table), self.path)
         self._statistics = Statistics(self._schema)
         short = [field.name for field in self._schema if not pa.types.is_string(field.type)]
         self._writer = pq.ParquetWriter(
-            self._sink, self._schema, compression="snappy", use_dictionary=repeated, write_statistics=short
+            self._sink, self._schema, compression=compression, use_dictionary=repeated, write_statistics=short
         )
 
     def write(self, rows: pa.Table) -> None:

@@ -20,7 +20,9 @@ WITH told AS (
              ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
            - CASE WHEN cause = 'deleted' THEN 1 ELSE 0 END
          ) AS life,
-         CASE WHEN cause = 'deleted' THEN 1 ELSE 0 END AS ends
+         CASE WHEN cause = 'deleted' THEN 1 ELSE 0 END AS ends,
+         $first(body, '"decisionId" *: *"([^"]+)"') AS decision_id,
+         CAST($count(body, '"state" *: *"ACTIVE"') AS BIGINT) AS active_segments
   FROM events
   WHERE type = 'layout'
 ), ranked AS (
@@ -35,8 +37,7 @@ WITH told AS (
   FROM ranked
   WHERE epoch_before IS NULL OR (epoch > epoch_before AND ends = 0)
 )
-SELECT topic, CAST(life AS BIGINT) AS life, epoch, cause, $first(body, '"decisionId" *: *"([^"]+)"') AS decision_id,
-       CAST($count(body, '"state" *: *"ACTIVE"') AS BIGINT) AS active_segments,
-       at AS changed_at, accepted_at AS valid_from, valid_to, body AS layout
+SELECT topic, CAST(life AS BIGINT) AS life, epoch, cause, decision_id, active_segments, at AS changed_at,
+       accepted_at AS valid_from, valid_to, body AS layout
 FROM fresh
 WHERE ends = 0
