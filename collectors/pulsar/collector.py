@@ -121,6 +121,8 @@ class PulsarCollector:
     @property
     def has_seen_all(self) -> bool:
         """Whether everything was asked for once, and an answer or a fault has come."""
+        if not self._brokers.known and ("brokers", "") in self._troubles:
+            return True
         if self._calls or not self._namespaces.all_listed or not self._brokers.known:
             return False
         if any(at == float("-inf") for at in (b.read_at for b in self._brokers.known.values() if not b.trouble)):

@@ -7,7 +7,6 @@ every second. Its own auto-scaler is off unless it is asked for, so that nobody 
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import signal
@@ -24,7 +23,8 @@ from admin.transport import Transport
 from lab.broker import check_port_is_free, free_ports
 from lab.java_home import SetupError, find_java, java_version
 from lab.processes import tethered
-from lab.pulsar.tokens import new_key, token_of
+from lab.pulsar.tokens import SecretKey, Signer
+from schemas.tls import TlsFiles, client_context
 
 _FLAGS = [
     "-XX:+UseSerialGC",
@@ -54,13 +54,15 @@ class StandalonePulsar:
         jars: Path,
         heap: str = "512m",
         web_port: int = 0,
-        tokens: bool = False,
+        tokens: bool | Signer = False,
+        tls: TlsFiles | None = None,
         settings: Mapping[str, object] | None = None,
     ) -> None:
         """`folder` holds data, configuration and log; `jars` is the folder of `lab.setup.ensure_pulsar`.
 
-        `tokens` asks every client for a token (see `token`). `settings` are lines of broker.conf over ours, such as
-        `{"scalableTopicAutoScaleEnabled": True}`. `web_port` 0 means a free one.
+        `tokens` asks every client for a token (see `token`), by a key of its own or of the given signer. With `tls`, a
+        certificate of `localhost` that signs itself, and its key, there is nothing but TLS. `settings` are lines of
+        broker.conf over ours, such as `{"scalableTopicAutoScaleEnabled": True}`. `web_port` 0 means a free one.
         """
         self.folder, self._jars, self._heap = Path(folder).resolve(), Path(jars).resolve(), heap
         if web_port:
@@ -68,18 +70,19 @@ class StandalonePulsar:
         self.port, found = free_ports(2)
         self.web_port = web_port or found
         self._settings = dict(settings or {})
-        self._key = self._kept_key() if tokens else None
+        self._signer = self._kept_key() if tokens is True else tokens or None
+        self.tls = tls
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
     def admin_url(self) -> str:
         """Of the admin REST interface."""
-        return f"http://127.0.0.1:{self.web_port}"
+        return f"https://localhost:{self.web_port}" if self.tls else f"http://127.0.0.1:{self.web_port}"
 
     @property
     def service_url(self) -> str:
         """Of producers and consumers."""
-        return f"pulsar://127.0.0.1:{self.port}"
+        return f"pulsar+ssl://localhost:{self.port}" if self.tls else f"pulsar://127.0.0.1:{self.port}"
 
     @property
     def jars(self) -> Path:
@@ -93,7 +96,7 @@ class StandalonePulsar:
 
     def token(self, role: str = _ADMIN) -> str | None:
         """A token of a role; the default may do everything. None: it asks for no token."""
-        return None if self._key is None else token_of(role, self._key)
+        return None if self._signer is None else self._signer.token(role)
 
     def prepare(self) -> list[str]:
         """Writes the configuration, and answers the command that runs it; raises `SetupError` without a loopback."""
@@ -112,7 +115,8 @@ class StandalonePulsar:
             "-cp", f"{self._jars}/*", "org.apache.pulsar.PulsarStandaloneStarter",
             "--config", str(configuration), "--metadata-dir", str(self.folder / "metadata"),
             "--bookkeeper-dir", str(self.folder / "bookkeeper"),
-            "--advertised-address", "127.0.0.1", "--no-functions-worker", "--no-stream-storage",
+            "--advertised-address", "localhost" if self.tls else "127.0.0.1",
+            "--no-functions-worker", "--no-stream-storage",
         ]  # fmt: skip
 
     def start(self) -> None:
@@ -148,7 +152,8 @@ class StandalonePulsar:
 
     def serves(self) -> bool:
         """Whether it answers clients now, and has made the namespace `public/default`."""
-        transport = Transport(self.admin_url, self.token(), user_agent="anabranch-lab", timeout_seconds=5)
+        believed = client_context(TlsFiles(ca=self.tls.certificate)) if self.tls else None
+        transport = Transport(self.admin_url, self.token(), user_agent="anabranch-lab", timeout_seconds=5, tls=believed)
         topics = ScalableTopics(transport)
         try:
             ready = transport.exchange("GET", "/admin/v2/brokers/ready")
@@ -181,26 +186,37 @@ class StandalonePulsar:
             "webServicePort": self.web_port,
             "listeningInterface": _loopback(),
         }
-        if self._key is not None:
+        if self.tls is not None:
             ours |= {
+                "brokerServicePort": "",
+                "brokerServicePortTls": self.port,
+                "webServicePort": "",
+                "webServicePortTls": self.web_port,
+                "tlsCertificateFilePath": self.tls.certificate,
+                "tlsKeyFilePath": self.tls.key,
+                "brokerClientTlsEnabled": True,
+                "brokerClientTrustCertsFilePath": self.tls.certificate,
+            }
+        if self._signer is not None:
+            ours |= {
+                **self._signer.broker_settings(),
                 "authenticationEnabled": True,
                 "authorizationEnabled": True,
                 "authenticationProviders": "org.apache.pulsar.broker.authentication.AuthenticationProviderToken",
                 "superUserRoles": _ADMIN,
-                "tokenSecretKey": f"data:;base64,{base64.b64encode(self._key).decode()}",
                 "brokerClientAuthenticationPlugin": "org.apache.pulsar.client.impl.auth.AuthenticationToken",
                 "brokerClientAuthenticationParameters": json.dumps({"token": self.token()}),
             }
         return ours | self._settings
 
-    def _kept_key(self) -> bytes:
+    def _kept_key(self) -> SecretKey:
         """The key of earlier starts in this folder, or a new one."""
         self.folder.mkdir(parents=True, exist_ok=True)
         file = self.folder / "token.key"
         if not file.is_file():
             with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as made:
-                made.write(new_key())
-        return file.read_bytes()
+                made.write(SecretKey.new().raw)
+        return SecretKey(file.read_bytes())
 
 
 def _of_version(version: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""Tokens as Pulsar's `AuthenticationProviderToken` takes them: a JWT, signed with a secret key (HS256).
+"""Tokens as Pulsar's `AuthenticationProviderToken` takes them: a JWT, here signed with a secret key (HS256).
 
 Neighbours: `lab.pulsar.standalone` sets a broker up with the key.
 """
@@ -10,19 +10,47 @@ import hashlib
 import hmac
 import json
 import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
 
 
-def new_key() -> bytes:
-    """A secret key for a broker."""
-    return secrets.token_bytes(32)
+class Signer(Protocol):
+    """Makes tokens that a broker believes."""
+
+    def token(self, role: str) -> str:
+        """A token without an end for a role."""
+
+    def broker_settings(self) -> Mapping[str, object]:
+        """The lines of broker.conf by which it checks them."""
 
 
-def token_of(role: str, key: bytes) -> str:
-    """A token without an end for a role."""
-    head, claims = (_text(json.dumps(part).encode()) for part in ({"alg": "HS256"}, {"sub": role}))
-    signature = hmac.new(key, f"{head}.{claims}".encode(), hashlib.sha256).digest()
-    return f"{head}.{claims}.{_text(signature)}"
+@dataclass(frozen=True)
+class SecretKey:
+    """A key that the broker has, too."""
+
+    raw: bytes
+
+    @classmethod
+    def new(cls) -> SecretKey:
+        """Another one than all others."""
+        return cls(secrets.token_bytes(32))
+
+    def token(self, role: str) -> str:
+        """A token without an end for a role."""
+        signed = claims_of(role, "HS256")
+        return f"{signed}.{encoded(hmac.new(self.raw, signed.encode(), hashlib.sha256).digest())}"
+
+    def broker_settings(self) -> Mapping[str, object]:
+        """The lines of broker.conf by which it checks them."""
+        return {"tokenSecretKey": f"data:;base64,{base64.b64encode(self.raw).decode()}"}
 
 
-def _text(raw: bytes) -> str:
+def claims_of(role: str, algorithm: str) -> str:
+    """What is signed: the first two parts of a token."""
+    return ".".join(encoded(json.dumps(part).encode()) for part in ({"alg": algorithm}, {"sub": role}))
+
+
+def encoded(raw: bytes) -> str:
+    """As a part of a token."""
     return base64.urlsafe_b64encode(raw).decode().rstrip("=")
