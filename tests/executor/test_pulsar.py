@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -104,3 +105,19 @@ def test_a_split_is_made_once_when_the_broker_is_killed_in_the_middle_of_it(
         assert house.end(merge, PATIENCE_S)["status"] == "superseded"
     assert [segment.segment_id for segment in house.layout(topic).active] == [2, 3, 1]
     assert house.layout(topic).epoch == 1
+
+
+def test_of_two_calls_at_once_on_one_segment_pulsar_does_one_and_a_late_one_does_nothing(pulsar_house: House) -> None:
+    """What docs/decisions/0023 says of a call that comes late."""
+    house = pulsar_house
+    for number in range(3):
+        topic = house.create(f"at-once-{number}", 2)
+        path = f"/admin/v2/scalable/{topic.removeprefix('topic://')}"
+        with ThreadPoolExecutor(3) as threads:
+            calls = [f"{path}/{call}" for call in ("split/0", "merge/0/1", "split/0")]
+            answers = list(threads.map(house.controller.client.post, calls))
+        assert sorted(answer.status_code for answer in answers) == [204, 500, 500]
+        assert house.layout(topic).epoch == 1
+        house.layout(topic).check()
+        assert {house.controller.client.post(call).status_code for call in calls} == {500}
+        assert house.layout(topic).epoch == 1
