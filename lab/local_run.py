@@ -31,17 +31,19 @@ from lab.java_home import SetupError
 from lab.offsets import unread_messages
 from lab.processes import PartSpec, PartState
 from lab.pulsar.standalone import StandalonePulsar
-from lab.pulsar.traffic import traffic_command
+from lab.pulsar.traffic import make_topic, traffic_command
 from lab.report import build_report
 from lab.setup import ensure_jars, ensure_pulsar
 from lab.supervisor import Supervisor
-from lake.tables import create_lake
+from lake.tables import create_lake, read_columns
 from schemas.kafka_connection import KafkaConnection
 from schemas.settings import Settings, load_settings
+from schemas.tables import BATCHES
 
 log = logging.getLogger(__name__)
 
 READY_SECONDS = 90
+FIRST_BATCH_SECONDS = 300
 FLAPPING = 5
 """After this many deaths in a row a part counts as not running, even if it is up at the moment."""
 _OTHER_SPARK = re.compile(r"(SPARK|PYSPARK)_\w+|HADOOP_(HOME|CONF_DIR)")
@@ -74,6 +76,8 @@ class LocalRun:
     """When also set, it does not wait for anything."""
     pulsar: bool = False
     """With a real Pulsar, the collector and load by Pulsar's client, instead of our controller and made-up traffic."""
+    shadow: bool = False
+    """Pulsar's own scaler acts, and the executor only looks."""
 
     def __post_init__(self) -> None:
         self.folder = self.settings.path(self.settings.local.folder)
@@ -104,7 +108,10 @@ class LocalRun:
             check_port_is_free(controller.port, "the controller")
         port = controller.port or free_ports(1)[0]
         url = f"http://127.0.0.1:{port}"
-        pulsar = None if pulsar_jars is None else StandalonePulsar(self.folder / "pulsar", pulsar_jars, web_port=port)
+        pulsar = None
+        if pulsar_jars is not None:
+            scaler = {"scalableTopicAutoScaleEnabled": self.shadow}
+            pulsar = StandalonePulsar(self.folder / "pulsar", pulsar_jars, web_port=port, settings=scaler)
         run_file = self._write_run_file(broker.bootstrap, port, url)
         self.settings = load_settings([*self.files, run_file], self.settings.home, {})
         self.say("starting the Kafka broker …")
@@ -121,7 +128,9 @@ class LocalRun:
         ) -> PartSpec:
             return PartSpec(name, self._part_command(name, run_file, *more), rank, is_ready, environment, stop_seconds)
 
-        parts = [part("stream", 2, stop_seconds=60), part("executor", 2)]
+        # What the other scaler does before the job looks cannot be compared.
+        works = self._has_batches if self.shadow else lambda: True
+        parts = [part("stream", 2, works, 60), part("executor", 2)]
         if pulsar is None:
             parts = [part("controller", 1, lambda: _answers(url)), *parts, part("traffic", 3)]
         else:
@@ -135,7 +144,9 @@ class LocalRun:
         for spec in parts:
             if spec.name not in self.without and not self.stop.is_set():
                 self.say(f"starting the {spec.name} …")
-                supervisor.start(spec, READY_SECONDS, self.stop)
+                supervisor.start(spec, FIRST_BATCH_SECONDS if self.shadow else READY_SECONDS, self.stop)
+            if spec.name == "pulsar" and not self.stop.is_set():
+                make_topic(url)
         self._is_up = not self.stop.is_set()
 
     def watch(self) -> None:
@@ -184,8 +195,14 @@ class LocalRun:
             "# Written by every local run: where its parts find one another.\n"
             f'[kafka]\nbootstrap = "{bootstrap}"\n{_PLAIN_KAFKA}'
             f'[controller]\nport = {port}\nurl = "{url}"\n{_PLAIN_CONTROLLER}'
+            + ('[executor]\nmode = "observe"\n' if self.shadow else "")
         )
         return file
+
+    def _has_batches(self) -> bool:
+        """Whether the job of this run has written."""
+        batches = read_columns(self.settings.lake_path, BATCHES, ("committed_at",))["committed_at"].to_pylist()
+        return max(batches, default=self.started_at) > self.started_at
 
     def _part_command(self, name: str, run_file: Path, *more: str) -> Callable[[], Sequence[str]]:
         options = [argument for file in (*self.files, run_file) for argument in ("--config", str(file))]

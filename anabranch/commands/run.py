@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import sys
@@ -32,13 +33,16 @@ from anabranch.logs import start_logging
     help="A real Pulsar 5 with its own client's load and the collector, instead of our controller and made-up traffic.",
 )  # fmt: skip
 @click.option(
+    "--shadow", is_flag=True, help="With --pulsar: Pulsar's own scaler acts, ours only decides; a report compares them."
+)
+@click.option(
     "--without", multiple=True, type=click.Choice(["controller", "collect", "stream", "executor", "traffic"]),
     help="Leave a part out, to run it yourself.",
 )  # fmt: skip
 @click.pass_obj
 def command(
     context: Context, is_local: bool, seconds: float | None, report_file: Path | None, no_screen: bool, field: bool,
-    pulsar: bool, without: tuple[str, ...],
+    pulsar: bool, shadow: bool, without: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Run broker, controller, traffic, Spark job and executor on this machine until Ctrl-C.
 
@@ -51,6 +55,8 @@ def command(
         raise click.UsageError(
             "say --local; on a cluster run `anabranch stream`, `executor` and `controller` themselves"
         )
+    if shadow and not pulsar:
+        raise click.UsageError("--shadow is for --pulsar: our own controller has no scaler of its own")
     if not field and not context.own:
         context.extra.append(DEMONSTRATION)
     if pulsar:
@@ -66,7 +72,7 @@ def command(
     start_logging("run", "warning", "text")
     run = LocalRun(
         settings, context.files, without, context.log_level, context.log_format,
-        lambda line: click.echo(line, err=True), pulsar=pulsar,
+        lambda line: click.echo(line, err=True), pulsar=pulsar, shadow=shadow,
     )  # fmt: skip
     _stop_on_signals(run.stop, run.at_once)
     try:
@@ -78,6 +84,8 @@ def command(
         raise click.ClickException(f"{error}: is the disk full, or not writable?") from error
     if report is not None:
         _publish(report, report_file)
+        if shadow:
+            _compare(run)
     unhealthy = [f"{state.name} ({state.detail or state.state})" for state in run.unhealthy_at_end]
     if unhealthy:
         raise click.ClickException(f"not running at the end: {', '.join(unhealthy)}; see the logs in {run.folder}/log")
@@ -118,6 +126,18 @@ def _publish(report: dict[str, Any], file: Path | None) -> None:
     if file is not None:
         file.write_text(json.dumps(report, indent=2) + "\n")
     click.echo(report_text(report))
+
+
+def _compare(run: Any) -> None:
+    """Both sides since the start of the run, as text and as a page."""
+    from anabranch.commands.shadow import report
+
+    page = run.folder / "shadow.html"
+    since = {"since": run.started_at}
+    click.echo()
+    with contextlib.suppress(click.ClickException):
+        click.get_current_context().invoke(report, **since, output="text")
+        click.get_current_context().invoke(report, **since, output="html", file=page)
 
 
 def _stop_on_signals(stop: threading.Event, at_once: threading.Event) -> None:

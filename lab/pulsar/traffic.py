@@ -1,6 +1,6 @@
 """The traffic of a local run with a Pulsar: one topic, and load by Pulsar's own client that rises and falls.
 
-Stage: `python -m lab.pulsar.traffic ADMIN_URL SERVICE_URL JARS FOLDER`, a part of `lab.local_run`. The topic gets a
+Stage: `python -m lab.pulsar.traffic SERVICE_URL JARS FOLDER`, a part of `lab.local_run`. The topic gets a
 policy with low thresholds, which the collector reads, so that a laptop's load splits and merges it. The client's counts
 (nothing lost, nothing twice) are in `FOLDER/load.json`, and in the log when it ends.
 """
@@ -18,6 +18,7 @@ from pathlib import Path
 from admin.answers import Answered, Fault, Refused
 from admin.topics import ScalableTopics
 from admin.transport import Transport
+from lab.java_home import SetupError
 from lab.pulsar.load import KeyedLoad, keyed_load
 from lab.pulsar.standalone import StandalonePulsar
 from schemas.metadata import AutoScalePolicyOverride
@@ -31,6 +32,10 @@ KEYS = 200
 IN_FLIGHT = 1
 """The client of 5.0.0-M1 keeps the order of a key, and sends nothing twice, only so."""
 POLICY = AutoScalePolicyOverride(
+    split_cooldown_seconds=4,
+    merge_cooldown_seconds=12,
+    merge_window_seconds=8,
+    max_dag_depth=1_000_000,
     split_msg_rate_in_threshold=100.0,
     merge_msg_rate_in_threshold=30.0,
     max_segments=8,
@@ -41,12 +46,23 @@ log = logging.getLogger(__name__)
 
 def traffic_command(pulsar: StandalonePulsar, folder: Path) -> Sequence[str]:
     """What runs the traffic of this Pulsar."""
-    words = (pulsar.admin_url, pulsar.service_url, str(pulsar.jars), str(folder))
+    words = (pulsar.service_url, str(pulsar.jars), str(folder))
     return [sys.executable, "-m", "lab.pulsar.traffic", *words]
 
 
-def make_topic(topics: ScalableTopics) -> Fault | None:
-    """The topic with its policy, unless it is there; the fault that is in the way."""
+def make_topic(admin_url: str) -> None:
+    """The topic with its policy, unless it is there; raises `SetupError`.
+
+    Before there is a collector: one that reads the topic without its policy hears of that half a minute later.
+    """
+    topics = ScalableTopics(Transport(admin_url, None, user_agent="anabranch-lab", timeout_seconds=30))
+    fault = _make(topics)
+    topics.close()
+    if fault is not None:
+        raise SetupError(f"{TOPIC} cannot be made: {fault}")
+
+
+def _make(topics: ScalableTopics) -> Fault | None:
     made = topics.create_topic(TOPIC, 1, {})
     if not isinstance(made, Answered) and not (isinstance(made, Refused) and made.status == 409):
         return made
@@ -54,16 +70,11 @@ def make_topic(topics: ScalableTopics) -> Fault | None:
     return None if isinstance(told, Answered) else told
 
 
-def main(admin_url: str, service_url: str, jars: Path, folder: Path) -> None:
-    """Load until SIGTERM or SIGINT; ends with an error when the topic cannot be made or the client ends by itself."""
+def main(service_url: str, jars: Path, folder: Path) -> None:
+    """Load until SIGTERM or SIGINT; ends with an error when the client ends by itself."""
     stop = threading.Event()
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: stop.set())
-    topics = ScalableTopics(Transport(admin_url, None, user_agent="anabranch-lab", timeout_seconds=10))
-    fault = make_topic(topics)
-    topics.close()
-    if fault is not None:
-        sys.exit(f"{TOPIC} cannot be made: {fault}")
     client_log = folder / "log" / "load.log"
     with keyed_load(jars, service_url, TOPIC, client_log, PEAK_PER_SECOND, KEYS, IN_FLIGHT, WAVE_SECONDS) as load:
         while not stop.wait(1):
@@ -83,4 +94,4 @@ def _write(folder: Path, load: KeyedLoad) -> None:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO)
-    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4]))
+    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))

@@ -10,8 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from anabranch.cli import cli
 from lab.broker import is_serving
 from lab.local_run import part_environment
 from lab.processes import session_members
@@ -54,6 +56,11 @@ def messages(bootstrap: str, topic: str) -> int:
         return 0
     finally:
         consumer.close()
+
+
+def test_a_shadow_without_a_pulsar_is_refused():
+    refused = CliRunner().invoke(cli, ["run", "--local", "--shadow"])
+    assert (refused.exit_code, "--shadow is for --pulsar" in refused.output) == (2, True), refused.output
 
 
 @pytest.mark.process

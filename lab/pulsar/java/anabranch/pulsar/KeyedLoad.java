@@ -24,8 +24,8 @@ import org.apache.pulsar.client.api.v5.schema.Schema;
 
 /**
  * Keyed messages through a scalable topic by Pulsar's own V5 client, each with a number: SERVICE_URL TOPIC
- * MESSAGES_PER_SECOND KEYS MESSAGES_IN_FLIGHT WAVE_SECONDS. With a wave the rate rises and falls, from and to a
- * fiftieth of it, once in that time; 0: it stays. Counts on standard output, a JSON object a line, four times a second.
+ * MESSAGES_PER_SECOND KEYS MESSAGES_IN_FLIGHT WAVE_SECONDS. With a wave the rate rises and falls once in that time, and
+ * two fifths of it nothing is sent: Pulsar's own scaler merges only what has been still; 0: it stays. Counts on standard output, a JSON object a line, four times a second.
  * When standard input ends it stops to produce, waits until all that was acknowledged has been received, says so in a
  * last line (finished) and ends.
  */
@@ -125,7 +125,8 @@ public final class KeyedLoad {
     }
 
     private static double share(double seconds, double wave) {
-        return wave == 0 ? 1 : Math.max(0.02, (1 - Math.cos(2 * Math.PI * seconds / wave)) / 2);
+        // Begins where it rises.
+        return wave == 0 ? 1 : Math.max(0, 0.25 - 0.75 * Math.cos(2 * Math.PI * (seconds / wave + 0.2)));
     }
 
     private void receive(StreamConsumer consumer) {
