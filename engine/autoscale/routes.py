@@ -72,12 +72,16 @@ class Routes:
                 self._loads.forget_before(name, now - MAX_WAIT_FOR_LAYOUT_MS)
             self._take_changes()
         index = self._loads.index
-        names: list[str] = samples.topics.to_numpy(zero_copy_only=False).tolist()
-        numbers = index.numbers_of(names)
+        # Many reporters say the same names: each is looked up once.
+        once = samples.topics.dictionary_encode()
+        names: list[str] = once.dictionary.to_numpy(zero_copy_only=False).tolist()
+        code_of = once.indices.to_numpy()
+        numbers = index.numbers_of(names)[code_of]
         rows = index.find(numbers[samples.topic], samples.segment)
         found = np.where(rows == NO_ROW, _UNKNOWN, self._of_row[rows]) if len(self._of_row) else np.zeros_like(rows)
         if len(unsure := np.flatnonzero(found == _UNKNOWN)):
-            rows[unsure], found[unsure] = self._judge(samples, names, unsure, rows[unsure].tolist(), now)
+            codes = code_of[samples.topic[unsure]].tolist()
+            rows[unsure], found[unsure] = self._judge(samples, names, codes, unsure, rows[unsure].tolist(), now)
         # Rows that were given on the way move no others: what was found before still holds.
         self._seen = self._generations()
         kept = found == _KEPT
@@ -87,16 +91,14 @@ class Routes:
         return Routed(places, rows, self._since[number], *self._policies.thresholds(number))
 
     def _judge(
-        self, samples: Samples, names: Sequence[str], unsure: Ints, rows: list[int], now: int
+        self, samples: Samples, names: Sequence[str], codes: Sequence[int], unsure: Ints, rows: list[int], now: int
     ) -> tuple[list[int], list[int]]:  # fmt: skip
         """The rows of some samples, given where there were none, and whether they are kept: message by message and
-        topic by topic, by the `names` of `samples.topics`."""
+        topic by topic; `codes` are the places of their topics in `names`."""
         index, state = self._loads.index, self._state
         segments, found = samples.segment[unsure].tolist(), [_LEFT] * len(unsure)
         groups: dict[tuple[int, int], list[int]] = {}
-        for place, group in enumerate(
-            zip(samples.message[unsure].tolist(), samples.topic[unsure].tolist(), strict=True)
-        ):
+        for place, group in enumerate(zip(samples.message[unsure].tolist(), codes, strict=True)):
             groups.setdefault(group, []).append(place)
         new: dict[tuple[int, int], int] = {}
         """The rows to give, by topic and segment, in their order."""
