@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from admin.transport import Transport
+from benchmarks.serving import machine_now
 from collectors.announcements import Record
 from collectors.pulsar.collector import PulsarCollector
 from collectors.pulsar.reader import BrokerReader
@@ -87,6 +88,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     quick = parser.parse_args().quick
     topics, seconds = (1_000, 20) if quick else (10_000, 150)
+    machine = machine_now()
     context = multiprocessing.get_context("spawn")
     pipe, other = context.Pipe()
     process = context.Process(target=serve, args=(other, topics), daemon=True)
@@ -140,7 +142,9 @@ def main() -> None:
     for one in rows:
         print("  ".join(f"{name} {value}" for name, value in one.items()))
     if not quick:
-        FILE.write_text(json.dumps({"topics": topics, "brokers": BROKERS, "phases": rows}, indent=1) + "\n")
+        FILE.write_text(
+            json.dumps({"machine": machine, "topics": topics, "brokers": BROKERS, "phases": rows}, indent=1) + "\n"
+        )
 
 
 Look = tuple[dict[str, int], int, float, float]

@@ -93,6 +93,16 @@ def test_a_topic_is_created_split_merged_deleted_and_created_again(server: Serve
     check(server, "a topic that was split, deleted and created again can be split", "yes" if again else "no", "yes")
 
 
+def test_a_split_that_is_meant_for_a_layout_is_carried_out_on_that_one(server: Server) -> None:
+    topics, topic = server.topics, server.name()
+    assert topics.create_topic(topic, 2, {}) == Answered(None)
+    seen = done(topics.layout(topic))
+    assert topics.split_segment(topic, 0, "d1", seen) == Answered(None)
+    is_done = topics.split_segment(topic, 1, "d2", seen) == Answered(None)
+    check(server, "a split is carried out that is meant for an older layout", "yes" if is_done else "no", "no")
+    assert server.layout(topic)["epoch"] == 1 + is_done
+
+
 def test_random_splits_and_merges_lead_to_the_same_layouts_at_both(ours: Server, pulsars: Server) -> None:
     rng, servers = Random(483), (ours, pulsars)
     topics = [server.name() for server in servers]
