@@ -15,30 +15,16 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-import psutil
-
 from admin.answers import Answered, Response
 from admin.topics import ScalableTopics
 from admin.transport import Transport
 from lab.broker import check_port_is_free, free_ports
-from lab.java_home import SetupError, find_java, java_version
+from lab.java_home import SetupError
 from lab.processes import tethered
+from lab.pulsar.jvm import command, loopback, write_properties
 from lab.pulsar.tokens import SecretKey, Signer
 from schemas.tls import TlsFiles, client_context
 
-_FLAGS = [
-    "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",
-    "-Xshare:auto",
-    "-Dio.netty.tryReflectionSetAccessible=true",
-    "-Dpulsar.allocator.exit_on_oom=true",
-    "-Dlog4j2.disable.jmx=true",
-]
-_OPENED = [
-    "java.base/java.lang", "java.base/java.nio", "java.base/java.util.zip", "java.base/jdk.internal.misc",
-    "java.base/jdk.internal.platform", "java.base/sun.net", "java.management/sun.management",
-    "jdk.management/com.sun.management.internal",
-]  # fmt: skip
 _START_SECONDS = 180
 _STOP_SECONDS = 30
 _ADMIN = "admin"
@@ -100,24 +86,15 @@ class StandalonePulsar:
 
     def prepare(self) -> list[str]:
         """Writes the configuration, and answers the command that runs it; raises `SetupError` without a loopback."""
-        self.folder.mkdir(parents=True, exist_ok=True)
         configuration = self.folder / "standalone.conf"
-        configuration.touch(mode=0o600)
-        configuration.write_text("".join(f"{name}={_text(value)}\n" for name, value in self._properties().items()))
-        logging = self.folder / "log4j2.properties"
-        logging.write_text(_LOGGING)
-        java = find_java()
-        opened = [word for package in _OPENED for word in ("--add-opens", f"{package}=ALL-UNNAMED")]
-        return [
-            java, f"-Xms{self._heap}", f"-Xmx{self._heap}", f"-XX:MaxDirectMemorySize={self._heap}", *_FLAGS,
-            *_of_version(java_version(java)), *opened,
-            f"-Dlog4j2.configurationFile={logging}", f"-Djava.io.tmpdir={self.folder}",
-            "-cp", f"{self._jars}/*", "org.apache.pulsar.PulsarStandaloneStarter",
+        write_properties(configuration, self._properties())
+        return command(
+            self.folder, self._jars, self._heap, "org.apache.pulsar.PulsarStandaloneStarter",
             "--config", str(configuration), "--metadata-dir", str(self.folder / "metadata"),
             "--bookkeeper-dir", str(self.folder / "bookkeeper"),
             "--advertised-address", "localhost" if self.tls else "127.0.0.1",
             "--no-functions-worker", "--no-stream-storage",
-        ]  # fmt: skip
+        )  # fmt: skip
 
     def start(self) -> None:
         """Starts it and waits until it serves; raises `SetupError` with the end of its log when it does not.
@@ -129,10 +106,10 @@ class StandalonePulsar:
 
     def launch(self) -> None:
         """Starts the process; returns before it serves."""
-        command = self.prepare()
+        prepared = self.prepare()
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
-                tethered(command),
+                tethered(prepared),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -184,7 +161,7 @@ class StandalonePulsar:
             **_PROPERTIES,
             "brokerServicePort": self.port,
             "webServicePort": self.web_port,
-            "listeningInterface": _loopback(),
+            "listeningInterface": loopback(),
         }
         if self.tls is not None:
             ours |= {
@@ -217,24 +194,6 @@ class StandalonePulsar:
             with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as made:
                 made.write(SecretKey.new().raw)
         return SecretKey(file.read_bytes())
-
-
-def _of_version(version: int) -> list[str]:
-    """Flags that later versions of Java need."""
-    flags = ["--enable-native-access=ALL-UNNAMED"] if version >= 21 else []
-    return [*flags, "--sun-misc-unsafe-memory-access=allow"] if version >= 23 else flags
-
-
-def _loopback() -> str:
-    """The name of the loopback interface: the bookie would listen on all of them."""
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(one.address == "127.0.0.1" for one in addresses):
-            return name
-    raise SetupError("no network interface of this machine has the address 127.0.0.1: Pulsar needs one to listen on")
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 _PROPERTIES: dict[str, object] = {
@@ -271,12 +230,3 @@ _PROPERTIES: dict[str, object] = {
     "scalableTopicAutoScaleIntervalSeconds": 5,
     "scalableTopicLoadReportIntervalSeconds": 2,
 }
-_LOGGING = """\
-status = warn
-appender.out.type = Console
-appender.out.name = out
-appender.out.layout.type = PatternLayout
-appender.out.layout.pattern = %d{ISO8601} %-5level [%t] %logger{36} - %msg %X%n%xEx{12}
-rootLogger.level = info
-rootLogger.appenderRef.out.ref = out
-"""

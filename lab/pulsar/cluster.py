@@ -1,0 +1,255 @@
+"""A Pulsar 5 of several brokers on loopback, from the checked jars: one ZooKeeper, one bookie, and brokers that are
+started, stopped and killed one by one.
+
+Stage: the real cluster of `brokers`. Everything is unmodified; only the configuration is ours. Data survives kill -9
+and later starts of a broker, which keeps its ports.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+from admin.answers import Response
+from admin.transport import Transport
+from lab.broker import free_ports
+from lab.java_home import SetupError
+from lab.processes import tethered
+from lab.pulsar.jvm import command, loopback, write_properties
+from lab.zookeeper import EmbeddedZooKeeper
+
+_START_SECONDS = 180
+_STOP_SECONDS = 30
+_FLAGS = ("-Djava.net.preferIPv4Stack=true",)
+"""Else BookKeeper takes an address of IPv6 for its own, and ends."""
+
+
+class _Program:
+    """One JVM."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name, self.folder = name, folder
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log(self) -> Path:
+        """What it has written."""
+        return self.folder / f"{self.name}.log"
+
+    def launch(self, prepared: list[str]) -> None:
+        """Starts it; returns at once."""
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(
+                tethered(prepared), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                cwd=self.folder,
+            )  # fmt: skip
+
+    def failed(self) -> SetupError:
+        """Why it is not there."""
+        return SetupError(f"{self.name} did not start; the end of {self.log}: {self.log.read_text()[-800:]}")
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has not ended."""
+        return self.process is not None and self.process.poll() is None
+
+    def kill(self) -> None:
+        """Ends it with SIGKILL."""
+        if self.process is not None and self.runs:
+            self.process.kill()
+            self.process.wait()
+
+    def stop(self) -> None:
+        """Stops it cleanly."""
+        if self.process is not None and self.runs:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+
+class PulsarBroker(_Program):
+    """One broker of a cluster."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        super().__init__(name, folder)
+        self.port, self.web_port = free_ports(2)
+
+    @property
+    def id(self) -> str:
+        """As the cluster lists it."""
+        return f"127.0.0.1:{self.web_port}"
+
+    @property
+    def admin_url(self) -> str:
+        """Of its admin REST interface."""
+        return f"http://{self.id}"
+
+    @property
+    def service_url(self) -> str:
+        """Of producers and consumers."""
+        return f"pulsar://127.0.0.1:{self.port}"
+
+    def serves(self) -> bool:
+        """Whether it is ready now."""
+        transport = Transport(self.admin_url, None, user_agent="anabranch-lab", timeout_seconds=5)
+        try:
+            ready = transport.exchange("GET", "/admin/v2/brokers/ready")
+            return isinstance(ready, Response) and ready.status == 200
+        finally:
+            transport.close()
+
+
+class PulsarCluster:
+    """ZooKeeper, bookie and brokers in one folder."""
+
+    def __init__(self, folder: Path, jars: Path, zookeeper_jars: Path, heap: str = "384m") -> None:
+        """`jars` and `zookeeper_jars` are the folders of `lab.setup`; `heap` is a broker's."""
+        self.folder, self._jars, self._heap = Path(folder).resolve(), Path(jars).resolve(), heap
+        self._zookeeper = EmbeddedZooKeeper(self.folder / "zookeeper", zookeeper_jars)
+        self._bookie = _Program("bookie", self.folder)
+        self.brokers: list[PulsarBroker] = []
+
+    def start(self, brokers: int) -> None:
+        """Starts everything and waits until it serves; raises `SetupError`."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._zookeeper.start()
+        first = self._made()
+        self._initialize(first)
+        self._start_bookie()
+        self.begin(first)
+        for _ in range(brokers - 1):
+            self.join()
+
+    def join(self) -> PulsarBroker:
+        """One more broker."""
+        broker = self._made()
+        self.begin(broker)
+        return broker
+
+    def begin(self, broker: PulsarBroker) -> None:
+        """Starts a broker, also one that was killed, and waits until it serves. Raises `SetupError`."""
+        file = self.folder / broker.name / "broker.conf"
+        write_properties(
+            file,
+            {
+                **_BROKER, "metadataStoreUrl": f"zk:{self._zookeeper.address}",
+                "configurationMetadataStoreUrl": f"zk:{self._zookeeper.address}",
+                "brokerServicePort": broker.port, "webServicePort": broker.web_port,
+            },
+        )  # fmt: skip
+        broker.launch(
+            command(
+                file.parent, self._jars, self._heap, "org.apache.pulsar.PulsarBrokerStarter", "-c", str(file),
+                flags=_FLAGS,
+            )
+        )  # fmt: skip
+        end = time.monotonic() + _START_SECONDS
+        while not broker.serves():
+            if not broker.runs or time.monotonic() > end:
+                raise broker.failed()
+            time.sleep(0.2)
+
+    def stop(self) -> None:
+        """Stops everything."""
+        for broker in self.brokers:
+            broker.kill()
+        self._bookie.kill()
+        self._zookeeper.stop()
+
+    def _made(self) -> PulsarBroker:
+        made = PulsarBroker(f"broker-{len(self.brokers) + 1}", self.folder)
+        self.brokers.append(made)
+        return made
+
+    def _initialize(self, first: PulsarBroker) -> None:
+        main, address = "org.apache.pulsar.PulsarClusterMetadataSetup", f"zk:{self._zookeeper.address}"
+        made = _Program("metadata", self.folder)
+        made.launch(
+            command(
+                self.folder / "metadata", self._jars, "128m", main, "-c", str(_BROKER["clusterName"]), "-md", address,
+                "-cs", address, "-uw", first.admin_url, "-ub", first.service_url, flags=_FLAGS,
+            )
+        )  # fmt: skip
+        assert made.process is not None
+        if made.process.wait(_START_SECONDS):
+            raise made.failed()
+
+    def _start_bookie(self) -> None:
+        [port] = free_ports(1)
+        file = self.folder / "bookie" / "bookie.conf"
+        write_properties(
+            file,
+            {
+                **_BOOKIE, "bookiePort": port, "listeningInterface": loopback(),
+                "metadataServiceUri": f"zk+hierarchical://{self._zookeeper.address}/ledgers",
+                "journalDirectory": file.parent / "journal", "ledgerDirectories": file.parent / "ledgers",
+            },
+        )  # fmt: skip
+        main = "org.apache.bookkeeper.server.Main"
+        self._bookie.launch(command(file.parent, self._jars, "256m", main, "--conf", str(file), flags=_FLAGS))
+        end = time.monotonic() + _START_SECONDS
+        while not _listens(port):
+            if not self._bookie.runs or time.monotonic() > end:
+                raise self._bookie.failed()
+            time.sleep(0.1)
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return False
+    return True
+
+
+_BROKER: dict[str, object] = {
+    "clusterName": "test",
+    "bindAddress": "127.0.0.1",
+    "advertisedAddress": "127.0.0.1",
+    "managedLedgerDefaultEnsembleSize": 1,
+    "managedLedgerDefaultWriteQuorum": 1,
+    "managedLedgerDefaultAckQuorum": 1,
+    "managedLedgerCacheSizeMB": 16,
+    "bookkeeperNumberOfChannelsPerBookie": 2,
+    "numIOThreads": 2,
+    "numHttpServerThreads": 8,
+    "numOrderedExecutorThreads": 2,
+    "bookkeeperClientNumWorkerThreads": 2,
+    "managedLedgerNumSchedulerThreads": 2,
+    "transactionCoordinatorEnabled": False,
+    "webSocketServiceEnabled": False,
+    "systemTopicEnabled": True,
+    "topicLevelPoliciesEnabled": True,
+    "loadBalancerSheddingEnabled": False,
+    "loadBalancerOverrideBrokerNicSpeedGbps": 1,
+    "defaultNumberOfNamespaceBundles": 16,
+    # A broker that was killed is known to be gone after so long, instead of 30 s.
+    "metadataStoreSessionTimeoutMillis": 6000,
+    "statsUpdateFrequencyInSecs": 2,
+    "statsUpdateInitialDelayInSecs": 2,
+    "scalableTopicsEnabled": True,
+    "scalableTopicAutoScaleEnabled": False,
+}
+_BOOKIE: dict[str, object] = {
+    "allowLoopback": True,
+    "advertisedAddress": "127.0.0.1",
+    "autoRecoveryDaemonEnabled": False,
+    "journalSyncData": False,
+    "journalMaxSizeMB": 64,
+    "journalPreAllocSizeMB": 4,
+    "diskUsageThreshold": 0.99,
+    "diskUsageWarnThreshold": 0.985,
+    "diskUsageLwmThreshold": 0.98,
+    "minUsableSizeForIndexFileCreation": 1_048_576,
+    "isForceGCAllowWhenNoSpace": True,
+    "ledgerStorageClass": "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage",
+    "dbStorage_writeCacheMaxSizeMb": 32,
+    "dbStorage_readAheadCacheMaxSizeMb": 32,
+    "dbStorage_rocksDB_blockCacheSize": 16_777_216,
+    "serverNumIOThreads": 2,
+}
