@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+import click
 
 from benchmarks.decide import machine
 from benchmarks.feeds import consumers_message
@@ -36,6 +37,8 @@ SNAPSHOTS = 2
 Messages = list[tuple[str, bytes]]
 
 
+@click.command()
+@click.option("--quick", is_flag=True, help="A short look: fewer sizes, less time.")
 def main(quick: bool) -> None:
     """Measures, prints, writes."""
     topics = QUICK_TOPICS if quick else TOPICS
@@ -83,4 +86,4 @@ def _measure(settings: Settings, work: Path, topics: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main("--quick" in sys.argv)
+    main()

@@ -8,7 +8,6 @@ was measured apart (`COSTS`, by CPU time of its process): both together are the 
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
 import resource
@@ -17,6 +16,8 @@ import time
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
+
+import click
 
 from admin.transport import Transport
 from benchmarks.serving import machine_now
@@ -82,11 +83,10 @@ class Counting:
         """Nothing waits."""
 
 
-def main() -> None:
+@click.command()
+@click.option("--quick", is_flag=True, help="A short look: fewer sizes, less time.")
+def main(quick: bool) -> None:
     """Measures, prints a table and writes the JSON."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--quick", action="store_true")
-    quick = parser.parse_args().quick
     topics, seconds = (1_000, 20) if quick else (10_000, 150)
     machine = machine_now()
     context = multiprocessing.get_context("spawn")

@@ -27,6 +27,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+import click
 import httpx
 
 from benchmarks.neighbours import measure_neighbours, show_neighbours
@@ -51,8 +52,12 @@ STARTS = 3
 RESULT = Path(__file__).parent / "controller.json"
 
 
-def main(quick: bool, parts: set[str]) -> None:
+@click.command()
+@click.option("--quick", is_flag=True, help="A short look: fewer sizes, less time.")
+@click.argument("parts", nargs=-1, type=click.Choice(sorted(PARTS)))
+def main(quick: bool, parts: tuple[str, ...]) -> None:
     """Measures, prints, writes."""
+    chosen = set(parts) or PARTS
     topics, sessions = (TOPICS[:2], SESSIONS[:2]) if quick else (TOPICS, SESSIONS)
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
@@ -67,16 +72,16 @@ def main(quick: bool, parts: set[str]) -> None:
                 "snapshot_seconds = 86400\n"
             )
             report: dict[str, Any] = {}
-            if "topics" in parts:
+            if "topics" in chosen:
                 report["topics"] = {"machine": machine_now(), "sizes": _topics(work, settings, topics)}
-            if "watching" in parts:
+            if "watching" in chosen:
                 report["watching"] = {"machine": machine_now(), "sizes": _watching(settings, sessions)}
-            if "nodes" in parts:
+            if "nodes" in chosen:
                 report["nodes"] = {
                     "machine": machine_now(),
                     "sizes": measure_nodes(work, jars, broker.bootstrap, topics),
                 }
-            if "neighbours" in parts:
+            if "neighbours" in chosen:
                 report["neighbours"] = {"machine": machine_now(), "kinds": measure_neighbours(work, settings)}
         finally:
             broker.stop()
@@ -273,4 +278,4 @@ def _show_watching(found: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main("--quick" in sys.argv, PARTS.intersection(sys.argv) or PARTS)
+    main()

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import numpy as np
 
 from decisions.autoscale.decide import decide
@@ -32,6 +33,8 @@ MIXES = {"at rest": (0.0, 0.0), "1 % act": (0.01, 0.0), "all cold, in the window
 """Share of topics that are hot and are cold."""
 
 
+@click.command()
+@click.option("--quick", is_flag=True, help="A short look: fewer sizes, less time.")
 def main(quick: bool) -> None:
     """Measures, prints, writes."""
     report = {"machine": machine(), "scalar": [], "fleet": [], "mixes": [], "pipe": []}
@@ -191,4 +194,4 @@ def _row(*cells: object) -> None:
 
 
 if __name__ == "__main__":
-    main("--quick" in sys.argv[1:])
+    main()

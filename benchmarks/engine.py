@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import gc
 import json
-import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import click
 import pyarrow as pa
 
 from benchmarks.decide import machine
@@ -161,6 +161,8 @@ def measure(case: Case, rounds: int = ROUNDS) -> dict[str, Any]:
     return {**case.named(), "packer": packing, "engine": engine, "engine, first": first / samples * 1e6}
 
 
+@click.command()
+@click.option("--quick", is_flag=True, help="A short look: fewer sizes, less time.")
 def main(quick: bool) -> None:
     """Measures, prints, writes."""
     print(f"{machine()}; microseconds of CPU a sample, {BUCKETS} buckets\n")
@@ -179,4 +181,4 @@ def main(quick: bool) -> None:
 
 
 if __name__ == "__main__":
-    main("--quick" in sys.argv[1:])
+    main()

@@ -31,6 +31,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import click
 import httpx
 from deltalake import DeltaTable, write_deltalake
 
@@ -55,6 +56,8 @@ RESULT = Path(__file__).parent / "executor.json"
 _numbers = count(1)
 
 
+@click.command()
+@click.option("--quick", is_flag=True, help="A short look: fewer sizes, less time.")
 def main(quick: bool) -> None:
     """Measures, prints, writes."""
     with tempfile.TemporaryDirectory() as folder:
@@ -233,4 +236,4 @@ def _show(report: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main("--quick" in sys.argv[1:])
+    main()

@@ -12,11 +12,12 @@ import json
 import os
 import platform
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+import click
 
 from benchmarks.feeds import consumers_message
 from benchmarks.fleet import Fleet, Sender
@@ -35,6 +36,8 @@ RESTARTS = 3
 MOST = 100_000
 
 
+@click.command()
+@click.option("--quick", is_flag=True, help="A short look: fewer sizes, less time.")
 def main(quick: bool) -> None:
     """Measures, prints, writes."""
     machine = {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.machine()}
@@ -104,4 +107,4 @@ def _now() -> int:
 
 
 if __name__ == "__main__":
-    main("--quick" in sys.argv)
+    main()

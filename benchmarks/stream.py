@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
@@ -116,13 +117,20 @@ QUICK = {
 }
 
 
-def main(quick: bool, only: str | None) -> None:
+@click.command()
+@click.option("--quick", is_flag=True, help="A short look: fewer sizes, less time.")
+@click.option("--only", metavar="NAME", help="Only this case.")
+@click.option("--case", nargs=2, hidden=True)
+def main(quick: bool, only: str | None, case: tuple[str, str] | None) -> None:
     """Measures, prints, writes each case when it is done; what was not measured stays as it is on record."""
+    if case is not None:
+        run_case(Case(**json.loads(case[0])), Path(case[1]))
+        return
     machine = {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.machine()}
     print(machine)
-    for name, case in (QUICK if quick else CASES).items():
+    for name, one in (QUICK if quick else CASES).items():
         if only in (None, name):
-            found = _in_a_process_of_its_own(case)
+            found = _in_a_process_of_its_own(one)
             _show(name, found)
             if not quick:
                 cases = json.loads(RESULT.read_text())["cases"]
@@ -316,7 +324,4 @@ def _show(name: str, found: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    if "--case" in sys.argv:
-        run_case(Case(**json.loads(sys.argv[-2])), Path(sys.argv[-1]))
-    else:
-        main("--quick" in sys.argv, sys.argv[sys.argv.index("--only") + 1] if "--only" in sys.argv else None)
+    main()

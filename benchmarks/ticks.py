@@ -22,6 +22,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import click
 import pyarrow as pa
 
 from decisions.topic.layout import SegmentLayout
@@ -44,8 +45,15 @@ _AT_ONCE = 5_000
 _POLICY = {"v": 1, "type": "policy", "scope": "cluster", "profile": "default", "policy": None, "at": NOW}
 
 
-def main(quick: bool) -> None:
+@click.command()
+@click.option("--quick", is_flag=True, help="A short look: fewer sizes, less time.")
+@click.option("--one", type=int, hidden=True)
+@click.option("--after", hidden=True)
+def main(quick: bool, one: int | None, after: str | None) -> None:
     """Measures each size in a process of its own, prints, writes."""
+    if one is not None or after is not None:
+        print(json.dumps(measure(one) if one is not None else measure_after(Path(after or ""))))
+        return
     print(f"{'topics':>8} " + " ".join(f"{name:>12}" for name in STEPS) + "  | bytes a topic, a hold, stored")
     rows = []
     for topics in SIZES[:-1] if quick else SIZES:
@@ -203,9 +211,4 @@ def _resident() -> int:
 
 
 if __name__ == "__main__":
-    if "--one" in sys.argv:
-        print(json.dumps(measure(int(sys.argv[-1]))))
-    elif "--after" in sys.argv:
-        print(json.dumps(measure_after(Path(sys.argv[-1]))))
-    else:
-        main("--quick" in sys.argv[1:])
+    main()

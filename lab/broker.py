@@ -7,10 +7,8 @@ chooses its ports at its first start unless they are given.
 from __future__ import annotations
 
 import base64
-import signal
 import socket
 import subprocess
-import time
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,8 +16,8 @@ from pathlib import Path
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from lab.embedded import EmbeddedServer
 from lab.java_home import SetupError, find_java
-from lab.processes import tethered
 from schemas.kafka import KAFKA_TOPICS
 from schemas.kafka_connection import KafkaConnection, SecurityProtocol
 
@@ -30,8 +28,6 @@ _FLAGS = [
     "-Xshare:auto",
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
 ]
-_START_SECONDS = 60
-_STOP_SECONDS = 20
 
 
 def free_ports(count: int) -> list[int]:
@@ -58,17 +54,18 @@ def check_port_is_free(port: int, what: str) -> None:
             ) from error
 
 
-class EmbeddedBroker:
+class EmbeddedBroker(EmbeddedServer):
     """One broker process. `bootstrap` is known from the start and stays the same through restarts of the process."""
+
+    NAME, LOG = "the Kafka broker", "broker.log"
 
     def __init__(self, folder: Path, jars: Path, heap: str = "256m", port: int = 0) -> None:
         """`folder` holds data, configuration and log; `port` 0 means a free one."""
-        self.folder, self._jars, self._heap = Path(folder).resolve(), jars, heap
+        super().__init__(folder, jars, heap)
         if port:
             check_port_is_free(port, "the embedded Kafka broker")
         found = free_ports(2)
         self.port, self._controller_port = port or found[0], found[1]
-        self.process: subprocess.Popen[bytes] | None = None
 
     protocol: SecurityProtocol = "PLAINTEXT"
     """Of its listener."""
@@ -108,38 +105,9 @@ class EmbeddedBroker:
                 )
         return self._java("kafka.Kafka", str(properties))
 
-    def start(self) -> None:
-        """Starts the broker and waits until it serves; raises `SetupError` with the end of its log when it does not.
-
-        It ends at the latest with the thread that calls this (Linux).
-        """
-        command = self.prepare()
-        with open(self.folder / "broker.log", "ab") as log:
-            self.process = subprocess.Popen(
-                tethered(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
-        deadline = time.monotonic() + _START_SECONDS
-        while not is_serving(self.connection):
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                words = (self.folder / "broker.log").read_text(errors="replace")[-800:]
-                self.kill()
-                raise SetupError(f"the Kafka broker did not start; the end of {self.folder / 'broker.log'}: {words}")
-            time.sleep(0.05)
-
-    def stop(self) -> None:
-        """Stops the broker cleanly."""
-        if self.process and self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            try:
-                self.process.wait(_STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                self.kill()
-
-    def kill(self) -> None:
-        """Ends the broker with SIGKILL."""
-        if self.process and self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
+    def serves(self) -> bool:
+        """Whether it answers clients now."""
+        return is_serving(self.connection)
 
     def _java(self, main: str, *arguments: str) -> list[str]:
         return [find_java(), f"-Xmx{self._heap}", *_FLAGS, "-cp", f"{self._jars}/*", main, *arguments]

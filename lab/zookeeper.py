@@ -6,15 +6,12 @@ kill -9; the port is chosen once per object, so that clients find a restarted se
 
 from __future__ import annotations
 
-import signal
 import socket
-import subprocess
-import time
 from pathlib import Path
 
 from lab.broker import check_port_is_free, free_ports
-from lab.java_home import SetupError, find_java
-from lab.processes import tethered
+from lab.embedded import EmbeddedServer
+from lab.java_home import find_java
 
 _FLAGS = [
     "-Xms32m",
@@ -25,22 +22,21 @@ _FLAGS = [
     "-Dzookeeper.4lw.commands.whitelist=ruok,srvr,wchs",
     "-Dzookeeper.admin.enableServer=false",
 ]
-_START_SECONDS = 60
-_STOP_SECONDS = 20
 _TICK_MS = 200
 """Sessions end at a multiple of this; the shortest session that a client may ask for is two of them."""
 
 
-class EmbeddedZooKeeper:
+class EmbeddedZooKeeper(EmbeddedServer):
     """One server process. `address` is known from the start and stays the same through restarts of the process."""
+
+    NAME, LOG = "ZooKeeper", "zookeeper.log"
 
     def __init__(self, folder: Path, jars: Path, heap: str = "128m", port: int = 0) -> None:
         """`folder` holds data, configuration and log; `port` 0 means a free one."""
-        self.folder, self._jars, self._heap = Path(folder).resolve(), jars, heap
+        super().__init__(folder, jars, heap)
         if port:
             check_port_is_free(port, "the embedded ZooKeeper")
         self.port = port or free_ports(1)[0]
-        self.process: subprocess.Popen[bytes] | None = None
 
     @property
     def address(self) -> str:
@@ -57,50 +53,9 @@ class EmbeddedZooKeeper:
         main = "org.apache.zookeeper.server.ZooKeeperServerMain"
         return [find_java(), f"-Xmx{self._heap}", *_FLAGS, "-cp", f"{self._jars}/*", main, str(configuration)]
 
-    def start(self) -> None:
-        """Starts the server and waits until it serves; raises `SetupError` with the end of its log when it does not.
-
-        It ends at the latest with the thread that calls this (Linux).
-        """
-        self.launch()
-        self.wait_until_serving()
-
-    def launch(self) -> None:
-        """Starts the process; returns before it serves."""
-        command = self.prepare()
-        with open(self.folder / "zookeeper.log", "ab") as log:
-            self.process = subprocess.Popen(
-                tethered(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
-
-    def wait_until_serving(self) -> None:
-        """Returns when it serves; raises `SetupError` when it does not."""
-        deadline = time.monotonic() + _START_SECONDS
-        while not self.serves():
-            if self.process is None or self.process.poll() is not None or time.monotonic() > deadline:
-                words = (self.folder / "zookeeper.log").read_text(errors="replace")[-800:]
-                self.kill()
-                raise SetupError(f"ZooKeeper did not start; the end of {self.folder / 'zookeeper.log'}: {words}")
-            time.sleep(0.05)
-
     def serves(self) -> bool:
         """Whether it answers clients now."""
         return is_serving(self.address)
-
-    def stop(self) -> None:
-        """Stops the server cleanly."""
-        if self.process and self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            try:
-                self.process.wait(_STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                self.kill()
-
-    def kill(self) -> None:
-        """Ends the server with SIGKILL."""
-        if self.process and self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
 
 
 def is_serving(address: str) -> bool:

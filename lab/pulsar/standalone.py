@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,20 +16,20 @@ from admin.answers import Answered, Response
 from admin.topics import ScalableTopics
 from admin.transport import Transport
 from lab.broker import check_port_is_free, free_ports
-from lab.java_home import SetupError
-from lab.processes import tethered
+from lab.embedded import EmbeddedServer
 from lab.pulsar.jvm import command, loopback, write_properties
 from lab.pulsar.tokens import SecretKey, Signer
 from schemas.tls import TlsFiles, client_context
 
-_START_SECONDS = 180
-_STOP_SECONDS = 30
 _ADMIN = "admin"
 """The role that may do everything."""
 
 
-class StandalonePulsar:
+class StandalonePulsar(EmbeddedServer):
     """One process. `admin_url` and `service_url` are known from the start, and stay through restarts of the process."""
+
+    NAME, LOG = "Pulsar", "pulsar.log"
+    START_SECONDS, STOP_SECONDS = 180.0, 30.0
 
     def __init__(
         self,
@@ -50,7 +47,7 @@ class StandalonePulsar:
         certificate of `localhost` that signs itself, and its key, there is nothing but TLS. `settings` are lines of
         broker.conf over ours, such as `{"scalableTopicAutoScaleEnabled": True}`. `web_port` 0 means a free one.
         """
-        self.folder, self._jars, self._heap = Path(folder).resolve(), Path(jars).resolve(), heap
+        super().__init__(folder, jars, heap)
         if web_port:
             check_port_is_free(web_port, "Pulsar's admin interface")
         self.port, found = free_ports(2)
@@ -58,7 +55,6 @@ class StandalonePulsar:
         self._settings = dict(settings or {})
         self._signer = self._kept_key() if tokens is True else tokens or None
         self.tls = tls
-        self.process: subprocess.Popen[bytes] | None = None
 
     @property
     def admin_url(self) -> str:
@@ -74,11 +70,6 @@ class StandalonePulsar:
     def jars(self) -> Path:
         """The folder of its jars."""
         return self._jars
-
-    @property
-    def log(self) -> Path:
-        """The file that it writes its log to."""
-        return self.folder / "pulsar.log"
 
     def token(self, role: str = _ADMIN) -> str | None:
         """A token of a role; the default may do everything. None: it asks for no token."""
@@ -96,37 +87,6 @@ class StandalonePulsar:
             "--no-functions-worker", "--no-stream-storage",
         )  # fmt: skip
 
-    def start(self) -> None:
-        """Starts it and waits until it serves; raises `SetupError` with the end of its log when it does not.
-
-        It ends at the latest with the thread that calls this (Linux).
-        """
-        self.launch()
-        self.wait_until_serving()
-
-    def launch(self) -> None:
-        """Starts the process; returns before it serves."""
-        prepared = self.prepare()
-        with open(self.log, "ab") as log:
-            self.process = subprocess.Popen(
-                tethered(prepared),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                cwd=self.folder,
-            )
-
-    def wait_until_serving(self) -> None:
-        """Returns when it serves; raises `SetupError` when it does not."""
-        deadline = time.monotonic() + _START_SECONDS
-        while not self.serves():
-            if self.process is None or self.process.poll() is not None or time.monotonic() > deadline:
-                words = self.log.read_text(errors="replace")[-800:]
-                self.kill()
-                raise SetupError(f"Pulsar did not start; the end of {self.log}: {words}")
-            time.sleep(0.1)
-
     def serves(self) -> bool:
         """Whether it answers clients now, and has made the namespace `public/default`."""
         believed = client_context(TlsFiles(ca=self.tls.certificate)) if self.tls else None
@@ -140,21 +100,6 @@ class StandalonePulsar:
             return isinstance(found, Answered) and "public/default" in found.value
         finally:
             topics.close()
-
-    def stop(self) -> None:
-        """Stops it cleanly."""
-        if self.process and self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            try:
-                self.process.wait(_STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                self.kill()
-
-    def kill(self) -> None:
-        """Ends it with SIGKILL."""
-        if self.process and self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
 
     def _properties(self) -> dict[str, object]:
         ours = {

@@ -1,0 +1,90 @@
+"""A server of the laboratory: one process on loopback, from the checked jars, in a folder of its own.
+
+Stage: under `lab.broker`, `lab.zookeeper` and `lab.pulsar.standalone`, which say what is run and how one sees that it
+serves.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+from lab.java_home import SetupError
+from lab.processes import tethered
+
+
+class EmbeddedServer(ABC):
+    """It may be stopped or killed, and started again with its data at the same ports."""
+
+    NAME: str
+    """What people call it."""
+    LOG: str
+    """The file in its folder that it writes its log to."""
+    START_SECONDS, STOP_SECONDS = 60.0, 20.0
+
+    def __init__(self, folder: Path, jars: Path, heap: str) -> None:
+        """`folder` holds data, configuration and log; `jars` is the folder of its jars, `heap` as the JVM has it."""
+        self.folder, self._jars, self._heap = Path(folder).resolve(), Path(jars).resolve(), heap
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @abstractmethod
+    def prepare(self) -> list[str]:
+        """Writes the configuration, and answers the command that runs the server."""
+
+    @abstractmethod
+    def serves(self) -> bool:
+        """Whether it answers clients now."""
+
+    @property
+    def log(self) -> Path:
+        """The file that it writes its log to."""
+        return self.folder / self.LOG
+
+    def start(self) -> None:
+        """Starts it and waits until it serves; raises `SetupError` with the end of its log when it does not.
+
+        It ends at the latest with the thread that calls this (Linux).
+        """
+        self.launch()
+        self.wait_until_serving()
+
+    def launch(self) -> None:
+        """Starts the process; returns before it serves."""
+        command = self.prepare()
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(
+                tethered(command),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd=self.folder,
+            )
+
+    def wait_until_serving(self) -> None:
+        """Returns when it serves; raises `SetupError` when it does not."""
+        deadline = time.monotonic() + self.START_SECONDS
+        while not self.serves():
+            if self.process is None or self.process.poll() is not None or time.monotonic() > deadline:
+                words = self.log.read_text(errors="replace")[-800:]
+                self.kill()
+                raise SetupError(f"{self.NAME} did not start; the end of {self.log}: {words}")
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        """Stops it cleanly; with SIGKILL when that takes too long."""
+        if self.process and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(self.STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    def kill(self) -> None:
+        """Ends it with SIGKILL."""
+        if self.process and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
