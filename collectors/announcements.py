@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from schemas.announcing import shorter_and_shorter, stamped
 from schemas.messages import (
     MAX_VALUE_BYTES,
     ConsumerEvent,
@@ -21,7 +22,7 @@ from schemas.messages import (
     SubscriptionType,
     key_of,
 )
-from schemas.metadata import AutoScalePolicyOverride, HashRange, ScalableTopicMetadata, SegmentInfo
+from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 
 MAX_SAMPLES = 4_000
 """Of one record: some 300 KiB."""
@@ -56,11 +57,11 @@ def layout_record(topic: str, cause: LayoutCause, layout: ScalableTopicMetadata,
     None when not even the active ones fit: some 5,000 of them. That a topic is deleted is always said, if need be with
     one segment in place of all.
     """
-    for shown in _shorter_and_shorter(layout, cause):
+    for shown in shorter_and_shorter(layout, cause):
         event = LayoutEvent(
             v=1, type="layout", topic=topic, cause=cause, layout=shown, at=at, topic_created_at=layout.created_at_ms
         )
-        record = Record("control-events", key_of(event), _stamped(event.to_json(), sender), cause == "deleted")
+        record = Record("control-events", key_of(event), stamped(event.to_json().encode(), sender), cause == "deleted")
         if len(record.value) <= MAX_VALUE_BYTES:
             return record
     return None
@@ -79,13 +80,13 @@ def consumers_record(
     message = ConsumerEvent(
         v=1, topic=topic, subscription=subscription, type=type, event=event, consumers=consumers, at=at
     )
-    return Record("consumer-events", key_of(message), _stamped(message.to_json(), sender), event == "deleted")
+    return Record("consumer-events", key_of(message), stamped(message.to_json().encode(), sender), event == "deleted")
 
 
 def policy_record(namespace: str, policy: AutoScalePolicyOverride | None, at: int, sender: int) -> Record:
     """The override of a namespace as seen at `at` (ms); None: there is none."""
     event = PolicyEvent(v=1, type="policy", scope="namespace", name=namespace, policy=policy, at=at)
-    return Record("control-events", key_of(event), _stamped(event.to_json(), sender))
+    return Record("control-events", key_of(event), stamped(event.to_json().encode(), sender))
 
 
 def load_records(reporter: str, sampled_at: int, loads: Sequence[Load]) -> Iterator[Record]:
@@ -127,24 +128,3 @@ def _columns(reporter: str, sampled_at: int, loads: Sequence[Load]) -> Record:
         bytes_rate_out=[round(load.bytes_rate_out, 3) for load in loads],
     )
     return Record("segment-stats", reporter, message.to_json().encode())
-
-
-def _stamped(message: str, sender: int) -> bytes:
-    return b'{"sender":%d,%s' % (sender, message[1:].encode())
-
-
-def _shorter_and_shorter(layout: ScalableTopicMetadata, cause: LayoutCause) -> Iterator[ScalableTopicMetadata]:
-    yield layout
-    active = {id: segment for id, segment in layout.segments.items() if segment.state == "ACTIVE"}
-    if len(active) < len(layout.segments):
-        yield layout.model_copy(
-            update={
-                "segments": {
-                    id: segment.model_copy(update={"parent_ids": [one for one in segment.parent_ids if one in active]})
-                    for id, segment in active.items()
-                }
-            }
-        )
-    if cause == "deleted":
-        whole = SegmentInfo(segment_id=0, hash_range=HashRange(start=0, end=0xFFFF), state="ACTIVE")
-        yield ScalableTopicMetadata(epoch=layout.epoch, next_segment_id=layout.next_segment_id, segments={0: whole})

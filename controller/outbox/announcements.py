@@ -6,9 +6,10 @@ Stage: made by the service inside the transaction of the change, kept in the sto
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from typing import NamedTuple
 
+from schemas import announcing
+from schemas.announcing import shorter_and_shorter
 from schemas.messages import (
     MAX_VALUE_BYTES,
     ConsumerEvent,
@@ -20,7 +21,7 @@ from schemas.messages import (
     SubscriptionType,
     key_of,
 )
-from schemas.metadata import AutoScalePolicyOverride, HashRange, ScalableTopicMetadata, SegmentInfo
+from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ def layout_announcement(
     None when not even the active ones fit (above some 5,000 segments): such a topic cannot be scaled automatically.
     That a topic is deleted is always said: then with one segment in place of all.
     """
-    for shown in _shorter_and_shorter(layout, cause):
+    for shown in shorter_and_shorter(layout, cause):
         event = LayoutEvent(
             v=1,
             type="layout",
@@ -97,28 +98,4 @@ def policy_announcement(namespace: str, policy: AutoScalePolicyOverride | None, 
 
 def stamped(record: Announcement, sender: int) -> bytes:
     """The value of an announcement with the number of its sender (`schemas.messages.Sender`)."""
-    return b'{"sender":%d,%s' % (sender, record.value[1:])
-
-
-def _shorter_and_shorter(layout: ScalableTopicMetadata, cause: LayoutCause) -> Iterator[ScalableTopicMetadata]:
-    yield layout
-    shorter = _without_sealed(layout)
-    if len(shorter.segments) < len(layout.segments):
-        yield shorter
-    if cause == "deleted":
-        whole = SegmentInfo(segment_id=0, hash_range=HashRange(start=0, end=0xFFFF), state="ACTIVE")
-        yield ScalableTopicMetadata(
-            epoch=layout.epoch,
-            next_segment_id=layout.next_segment_id,
-            segments={0: whole},
-            created_at_ms=layout.created_at_ms,
-        )
-
-
-def _without_sealed(layout: ScalableTopicMetadata) -> ScalableTopicMetadata:
-    active = {id: segment for id, segment in layout.segments.items() if segment.state == "ACTIVE"}
-    shown = {
-        id: segment.model_copy(update={"parent_ids": [parent for parent in segment.parent_ids if parent in active]})
-        for id, segment in active.items()
-    }
-    return layout.model_copy(update={"segments": shown})
+    return announcing.stamped(record.value, sender)
