@@ -28,8 +28,9 @@ class KeyedLoad:
     """Load that runs; `counts` is what it said last.
 
     `acknowledged` messages, distinct ones `received`, acknowledged ones that are `missing`; messages that came twice,
-    because Pulsar `redelivered` one or the client `resent` it; `inversions` of the order of a key, the `segments` that
-    messages came from, `errors`, and whether it has `finished`.
+    because Pulsar `redelivered` one or the client `resent` it; `inversions` of the order of a key, sends that were
+    `unanswered` for 20 s (another producer goes on then), the `segments` that messages came from, `errors`, and whether
+    it has `finished`.
     """
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
