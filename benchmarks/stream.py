@@ -108,8 +108,8 @@ CASES = {
     "columns, 64 a message": Case(10_000, 10, 0.1, 60, reporters=3, together=64),
     "none significant": Case(10_000, 10, 0.0, 120, reporters=3, together=1_000),
     "all significant": Case(10_000, 10, 1.0, 60, reporters=3, together=1_000),
-    "2.5M segments": Case(250_000, 10, 0.1, 4, reporters=10, together=1_000, ticks=4, tick_seconds=20),
-    "10M segments": Case(1_000_000, 10, 0.1, 4, reporters=10, together=1_000, ticks=4, tick_seconds=60),
+    "2.5M segments": Case(250_000, 10, 0.1, 8, reporters=10, together=1_000, ticks=4, tick_seconds=5),
+    "10M segments": Case(1_000_000, 10, 0.1, 4, reporters=10, together=1_000, ticks=4, tick_seconds=15),
 }
 QUICK = {
     "10k segments": Case(1_000, 10, 0.1, 100, tick_seconds=2, ticks=6),
