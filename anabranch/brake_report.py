@@ -86,7 +86,7 @@ def printed(report: dict[str, Any]) -> str:
     calls, failures, windows = report["calls"], report["failures"], report["windows"]
     stop = report["stop"]
     lines = [
-        f"mode      {report['mode']}",
+        f"mode      {report['mode']} in the settings read here",
         *[
             f"{'executors' if number == 0 else '':<9} {printable(one['executor'])} in mode {one['mode']}, "
             f"{_shards(one)}, since {one['since']}, last beat {one['lastBeatAt']}"

@@ -17,6 +17,7 @@ from ledger.explain.changes import Change, answer_words, segments_of
 from schemas.printable import printable
 
 if TYPE_CHECKING:
+    from ledger.explain.application import Became
     from ledger.explain.record import Decided, Explanation
 
 MOST_SEGMENTS = 24
@@ -34,6 +35,13 @@ def explanation_text(found: Explanation, changes: Sequence[Change], segment: int
         "\n".join(_saw(snapshot, found.answer, segment)),
         "\n".join(_changes(snapshot, found.answer, changes, segment)),
     ]
+    if found.silence is not None:
+        before, after = found.silence
+        parts.insert(0, (
+            f"not evaluated: no batch of the job is on record from {instant(before)} to {instant(after)} "
+            f"({duration(after - before)}): it was not at work.\n"
+            f"What it would have found at {instant(found.asked_at)}, by what was on record before:"
+        ))  # fmt: skip
     return "\n\n".join(parts)
 
 
@@ -79,6 +87,8 @@ def _on_record(found: Explanation) -> list[str]:
         lines.append("on record: no hold that still stands")
     if found.last_decision is not None and found.decision is None:
         lines.append(f"last decision: {_decided(found.last_decision)}")
+    if found.last_decision is not None:
+        lines.append(f"what became of it: {_became(found.became)}")
     last, following = found.evaluations
     told = [
         f"{name} {instant(at)}" for name, at in (("last", last), ("next", following)) if at is not None
@@ -90,6 +100,23 @@ def _on_record(found: Explanation) -> list[str]:
 
 def _decided(decision: Decided) -> str:
     return f"{decision.action} {'+'.join(map(str, decision.segments))} at {instant(decision.at)}"
+
+
+def _became(found: Became | None) -> str:
+    if found is None:
+        return "no executor has said anything of it; is one at work? `anabranch executor status`"
+    why = "" if found.error is None else f": {printable(found.error)}"
+    if found.status == "observed":
+        return f"observed at {_at(found)}, nothing was called: the executor was in mode observe{why}"
+    if found.status == "intent":
+        return f"begun at {_at(found)}, and no end of it is on record{why}"
+    if found.status == "waits":
+        return f"it waits since {_at(found)} for a brake{why}"
+    return f"{found.status} at {_at(found)}{why}"
+
+
+def _at(found: Became) -> str:
+    return instant(round(found.at.timestamp() * 1000))
 
 
 def _saw(snapshot: TopicSnapshot, answer: Answer, segment: int | None) -> list[str]:

@@ -11,7 +11,9 @@ BENCHMARKS = (
     "decide",
     "engine",
     "ticks",
+    "bundles",
     "stream",
+    "growth",
     "latency",
     "announcements",
     "restart",
@@ -19,6 +21,8 @@ BENCHMARKS = (
     "executor",
     "collect",
     "ledger",
+    "simulate",
+    "backtest",
 )
 
 

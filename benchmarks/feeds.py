@@ -2,7 +2,8 @@
 
 Each feed is a process of its own (`feeding`), so that it takes nothing from the driver's interpreter. `announcements`
 is what the consumers of a fleet and its controllers say: every topic's layout and consumers once in five minutes (the
-controller's snapshots), and in each second one topic of a thousand gains or loses a consumer.
+controller's snapshots, layouts by their digests and in full in one round of twelve), and in each second one topic of a
+thousand gains or loses a consumer.
 """
 
 from __future__ import annotations
@@ -14,10 +15,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count, cycle, islice
+from zlib import crc32
 
 from benchmarks.fleet import Fleet, InColumns, Sender, first_layouts
+from schemas.ids import SEVERAL_TOPICS
 from schemas.kafka import CONSUMER_EVENTS, CONTROL_EVENTS, SEGMENT_STATS
+from schemas.known_layouts import FULL_EVERY, Known, known_messages
 from schemas.messages import ConsumerEvent, ConsumerEventKind
+from schemas.plain_events import digest_of, layout_in
 
 SNAPSHOT_SECONDS = 300
 """`controller.snapshot_seconds` as it is delivered."""
@@ -59,11 +64,18 @@ def announcements(bootstrap: str, topics: int, segments: int, prefix: str = "ord
     names = Fleet(topics, segments, 0.0, prefix).names
     sender, in_turn, counts = Sender(bootstrap), cycle(names), dict.fromkeys(names, 1)
     due = time.monotonic()
+    known: dict[str, Known] = {}
     for second in count():
         due = _wait_for(due + 1.0)
         now = _now()
         said = list(islice(in_turn, -(-topics // SNAPSHOT_SECONDS)))
-        sender.send(CONTROL_EVENTS.name, first_layouts(said, segments, "snapshot", now))
+        turn = second // SNAPSHOT_SECONDS
+        in_full = [name for name in said if name not in known or (crc32(name.encode()) + turn) % FULL_EVERY == 0]
+        for name, value in first_layouts(in_full, segments, "snapshot", now):
+            known[name] = Known(name, 0, digest_of(layout_in(value)))
+            sender.send(CONTROL_EVENTS.name, iter([(name, value)]))
+        by_digest = known_messages((known[name] for name in set(said).difference(in_full)), now)
+        sender.send(CONTROL_EVENTS.name, ((SEVERAL_TOPICS, value) for value in by_digest))
         for name in said:
             sender.send(CONSUMER_EVENTS.name, iter([consumers_message(name, "snapshot", counts[name], now)]))
         for name in names[second % EVENTFUL :: EVENTFUL]:

@@ -76,7 +76,7 @@ def _measure(settings: Settings, events: int, cases: Sequence[str]) -> dict[str,
     written: list[WrittenBatch] = []
     bootstrap = settings.kafka.bootstrap
     fleet: dict[str, Any] = {"topics": LOADED_TOPICS, "segments": SEGMENTS, "prefix": "loaded"}
-    ticks = TickWriter(settings.kafka_connection(), TICK_SECONDS)
+    ticks, jvm = TickWriter(settings.kafka_connection(), TICK_SECONDS), spark.sparkContext._gateway.proc
     try:
         query = start_query(spark, settings, LakeSink(settings.lake_path, ticks.ask, written.append))
         _send_layouts(settings, Fleet(LOADED_TOPICS, SEGMENTS, 0.1, "loaded"))
@@ -86,7 +86,7 @@ def _measure(settings: Settings, events: int, cases: Sequence[str]) -> dict[str,
         with feeding("announcements", bootstrap, **fleet):
             _events(settings, "warm-up", 20, query, written)
             if ALONE in cases:
-                found[ALONE] = _scenario(settings, query, written, ALONE, events)
+                found[ALONE] = _scenario(settings, query, written, ALONE, events, jvm)
             for form, about in FORMS.items():
                 if form not in cases:
                     continue
@@ -94,9 +94,9 @@ def _measure(settings: Settings, events: int, cases: Sequence[str]) -> dict[str,
                     name = form.replace(" ", "-")
                     _events(settings, f"{name}-warm-up", 20, query, written)
                     load = f"{SAMPLES_PER_SECOND:,} samples/s {form}"
-                    found[load] = _scenario(settings, query, written, name, events)
+                    found[load] = _scenario(settings, query, written, name, events, jvm)
         _until(lambda: not query.status["isDataAvailable"], query)
-        found["idle cores"] = _idle_cores(spark.sparkContext._gateway.proc, IDLE_SECONDS)
+        found["idle cores"] = _idle_cores(jvm, IDLE_SECONDS)
         query.stop()
     finally:
         ticks.stop()
@@ -105,44 +105,50 @@ def _measure(settings: Settings, events: int, cases: Sequence[str]) -> dict[str,
 
 
 def _scenario(
-    settings: Settings, query: StreamingQuery, written: list[WrittenBatch], name: str, events: int
+    settings: Settings, query: StreamingQuery, written: list[WrittenBatch], name: str, events: int, jvm: Any
 ) -> dict[str, Any]:
-    began, before = time.time(), len(written)
+    began, before, spent = time.time(), len(written), cpu_seconds(jvm.pid)
     measured = _events(settings, name, events, query, written)
     seconds, latencies = time.time() - began, [one.milliseconds for one in measured]
+    spent = cpu_seconds(jvm.pid) - spent
     return {
         "events": events,
         "p50_ms": _percentile(latencies, 0.50),
         "p99_ms": _percentile(latencies, 0.99),
         "most_ms": round(max(latencies)),
-        "stages_ms": _stages(measured),
+        "stages_ms": {stage: round(statistics.median(found)) for stage, found in _stages(measured).items()},
+        "cpu_ms_a_batch": round(1000 * spent / (len(written) - before)),
+        "slowest": _slowest(measured),
         "samples_per_second": round(sum(one.row["samples"] for one in written[before:]) / seconds),
     }
 
 
-def _stages(measured: list[Measured]) -> dict[str, int]:
-    """Medians over the events, milliseconds, of what stands between an event and its decision, and after that."""
+def _stages(measured: list[Measured]) -> dict[str, list[float]]:
+    """What stands between each event and its decision, and after that, milliseconds."""
     stages: dict[str, list[float]] = {}
     for one in measured:
-        batch = one.batch
-        operator, decisions = 1000 * batch.operator_seconds, 1000 * batch.commit_seconds[DECISIONS.name]
-        waited = max(0, batch.row["batch_at"] - one.at)
-        found = {
-            "waits for its batch": waited,
-            "offsets, plan, logs": one.milliseconds - waited - operator - decisions,
-            "Kafka, decode, shuffle, state": operator,
-            "of that in the engine": batch.row["operator_ms"],
-            "decisions committed": decisions,
-            "then, the other tables": batch.row["committed_at"] - (batch.decided_at or 0),
-        }
-        if one.progress:
-            durations, state = one.progress["durationMs"], one.progress["stateOperators"][0]
-            found["of that the state's commit"] = state["commitTimeMs"]
-            for stage in ("latestOffset", "queryPlanning", "walCommit", "commitOffsets", "triggerExecution"):
-                found[f"Spark: {stage}"] = durations.get(stage, 0)
-        for stage, value in found.items():
+        for stage, value in one.stages.items():
             stages.setdefault(stage, []).append(value)
-    return {stage: round(statistics.median(values)) for stage, values in stages.items()}
+    return stages
+
+
+def _slowest(measured: list[Measured], count: int = 8) -> list[dict[str, Any]]:
+    """The batches that the slowest events waited for, each once, and what was in them."""
+    found: dict[int, dict[str, Any]] = {}
+    for one in sorted(measured, key=lambda one: -one.milliseconds):
+        row = one.batch.row
+        counts = {name: row[name] for name in ("events", "samples", "decisions", "holds")}
+        about = {
+            "at": row["batch_at"],
+            "batch": row["batch_id"],
+            "ms": one.milliseconds,
+            "stages_ms": one.stages,
+            **counts,
+        }
+        found.setdefault(row["batch_id"], about)
+        if len(found) == count:
+            break
+    return list(found.values())
 
 
 @dataclass
@@ -160,6 +166,27 @@ class Measured:
         """To the commit of `decisions`."""
         assert self.batch.decided_at is not None
         return self.batch.decided_at - self.at
+
+    @property
+    def stages(self) -> dict[str, int]:
+        """Milliseconds of each stage up to the commit, and of what the batch did after that."""
+        batch = self.batch
+        operator, decisions = 1000 * batch.operator_seconds, 1000 * batch.commit_seconds[DECISIONS.name]
+        waited = max(0, batch.row["batch_at"] - self.at)
+        found = {
+            "waits for its batch": waited,
+            "offsets, plan, logs": self.milliseconds - waited - operator - decisions,
+            "Kafka, decode, shuffle, state": operator,
+            "of that in the engine": batch.row["operator_ms"],
+            "decisions committed": decisions,
+            "then, the other tables": batch.row["committed_at"] - (batch.decided_at or 0),
+        }
+        if self.progress:
+            durations, state = self.progress["durationMs"], self.progress["stateOperators"][0]
+            found["of that the state's commit"] = state["commitTimeMs"]
+            for stage in ("latestOffset", "queryPlanning", "walCommit", "commitOffsets", "triggerExecution"):
+                found[f"Spark: {stage}"] = durations.get(stage, 0)
+        return {stage: round(value) for stage, value in found.items()}
 
 
 def _events(
@@ -231,10 +258,16 @@ def _show(report: dict[str, Any]) -> None:
         if isinstance(found, dict) and "p50_ms" in found:
             print(
                 f"{name}: p50 {found['p50_ms']} ms, p99 {found['p99_ms']} ms, most {found['most_ms']:.0f} ms, "
-                f"of {found['events']} events; {found['samples_per_second']:,} samples/s"
+                f"of {found['events']} events; {found['samples_per_second']:,} samples/s; "
+                f"{found['cpu_ms_a_batch']} ms of processor time a batch (driver's JVM and workers)"
             )
             for stage, median in found["stages_ms"].items():
                 print(f"  {stage:34}{median:6} ms")
+            for one in found["slowest"]:
+                stages = ", ".join(f"{stage} {value}" for stage, value in one["stages_ms"].items())
+                print(
+                    f"  slow: at {one['at']}: {one['ms']} ms in batch {one['batch']}, {one['events']} events: {stages}"
+                )
     print(f"idle: {report['idle cores']} cores")
 
 

@@ -2,8 +2,8 @@
 
 Run as `python -m benchmarks.soak [--minutes 60] [--topics 100000]`; not part of `make bench`. Every topic of ten
 segments reports every 20 s, a tenth of the segments having moved by more than the band; ticks come every 60 s, consumer
-events and the controller's snapshots all the time. Prints a line a minute; benchmarks/soak.json has them at the end,
-with the growth of the second half.
+events and the controller's snapshots all the time; the tables' upkeep runs as it is delivered. Prints a line a minute;
+benchmarks/soak.json has them at the end, with the growth of the second half.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from benchmarks.feeds import feeding
 from benchmarks.fleet import Fleet, Sender
 from benchmarks.jobs import batches_of, on_a_broker
 from benchmarks.processes import cpu_seconds, folder_bytes, resident_mb
+from lake.upkeep import Upkeep
 from schemas.settings import Settings
 from streaming.job import start_query
 from streaming.session import start_session
-from streaming.sink import LakeSink
+from streaming.sink import WRITTEN, LakeSink
 from streaming.ticks import TickWriter
 
 SEGMENTS = 10
@@ -67,6 +68,7 @@ def _measure(settings: Settings, topics: int, minutes: int) -> list[dict[str, An
         ticks.start()
         fleet = {"topics": topics, "segments": SEGMENTS}
         with (
+            Upkeep(settings.lake_path, WRITTEN, settings.lake.compact_minutes),
             feeding("samples", bootstrap, seconds=REPORT_SECONDS, **fleet),
             feeding("announcements", bootstrap, **fleet),
         ):

@@ -130,7 +130,7 @@ def main(quick: bool, only: str | None, case: tuple[str, str] | None) -> None:
     print(machine)
     for name, one in (QUICK if quick else CASES).items():
         if only in (None, name):
-            found = _in_a_process_of_its_own(one)
+            found = measured(one)
             _show(name, found)
             if not quick:
                 cases = json.loads(RESULT.read_text())["cases"]
@@ -138,7 +138,7 @@ def main(quick: bool, only: str | None, case: tuple[str, str] | None) -> None:
                 RESULT.write_text(json.dumps({"machine": machine, "cases": cases}, indent=2) + "\n")
 
 
-def _in_a_process_of_its_own(case: Case) -> dict[str, Any]:
+def measured(case: Case) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as work:
         command = [sys.executable, "-m", "benchmarks.stream", "--case", json.dumps(asdict(case)), work]
         with open(f"{work}/log", "w") as log:

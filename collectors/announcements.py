@@ -6,10 +6,12 @@ short way for those bytes (`schemas.plain_events`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from schemas.announcing import shorter_and_shorter, stamped
+from schemas.ids import SEVERAL_TOPICS
+from schemas.known_layouts import Known, known_messages
 from schemas.messages import (
     MAX_VALUE_BYTES,
     ConsumerEvent,
@@ -65,6 +67,11 @@ def layout_record(topic: str, cause: LayoutCause, layout: ScalableTopicMetadata,
         if len(record.value) <= MAX_VALUE_BYTES:
             return record
     return None
+
+
+def known_records(known: Iterable[Known], at: int, sender: int) -> Iterator[Record]:
+    """Layouts that were said in full before, once more at `at` (ms), by their digests."""
+    return (Record("control-events", SEVERAL_TOPICS, stamped(value, sender)) for value in known_messages(known, at))
 
 
 def consumers_record(

@@ -1,8 +1,9 @@
-"""What a collector that was killed had said: the topics that it knew, in a file.
+"""What a collector that was killed had said: the topics that it knew and whom it asked about them, in a file.
 
 Stage: beside `said`. A collector that starts says everything anew, so it needs no memory for what is there. But a topic
-that was deleted while no collector ran is in no answer of the cluster: only who knew it can say that it is gone. The
-file is written in one step, seldom if it is large, and may be deleted at any time.
+that was deleted while no collector ran is in no answer of the cluster: only who knew it can say that it is gone. And
+consumers are to be asked of the broker that was asked before (`pulsar.brokers` says why). The file is written in one
+step, seldom if it is large, and may be deleted at any time.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ class Memory(Wire):
     """The cluster: topics of another one are none of this."""
     sender: Sender
     topics: dict[TopicName, ScalableTopicMetadata] = Field(default_factory=dict)
+    consumers_at: dict[TopicName, str] = Field(default_factory=dict)
+    """As in `Said`; files of older releases have none."""
 
 
 def recall(file: Path, url: str, now_ms: int) -> Said:
@@ -39,7 +42,10 @@ def recall(file: Path, url: str, now_ms: int) -> Said:
     except (OSError, ValueError):
         return Said(now_ms)
     # The number also when it was another cluster: the job may have heard of both.
-    return Said(max(now_ms, found.sender + 1), before=dict(found.topics) if found.url == url else {})
+    sender = max(now_ms, found.sender + 1)
+    if found.url != url:
+        return Said(sender)
+    return Said(sender, before=dict(found.topics), consumers_at=dict(found.consumers_at))
 
 
 def write_delay(said: Said) -> float:
@@ -52,5 +58,6 @@ def remember(file: Path, url: str, said: Said) -> None:
     topics = {**said.before, **{name: topic.layout for name, topic in said.topics.items()}}
     file.parent.mkdir(parents=True, exist_ok=True)
     scratch = file.with_name(f"{file.name}.{os.getpid()}.new")
-    scratch.write_text(Memory.model_construct(url=url, sender=said.sender, topics=topics).to_json())
+    known = {topic: broker for topic, broker in said.consumers_at.items() if topic in topics}
+    scratch.write_text(Memory.model_construct(url=url, sender=said.sender, topics=topics, consumers_at=known).to_json())
     os.replace(scratch, file)

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from collectors.announcements import Record
+from collectors.announcements import Record, known_records
 from collectors.said import Said
+from schemas.known_layouts import FULL_EVERY
 
 _STEP_SECONDS = 1.0
 """Between two looks at what is due."""
 
 
 class Repeats:
-    """Repeats what `said` holds, through `announce`, every `seconds`."""
+    """Repeats what `said` holds, through `announce`, every `seconds`: a layout in full when it was not for so many
+    rounds (`FULL_EVERY`), else by its digest."""
 
     def __init__(self, said: Said, seconds: float, announce: Callable[[list[Record]], None]) -> None:
         self._said, self._seconds, self._announce = said, seconds, announce
@@ -42,13 +44,23 @@ class Repeats:
         if now >= self._policies_at and has_room():
             self._policies_at = now + self._seconds
             self._announce(list(self._said.repeat_policies(at)))
+        known = []
+        for topic in self._due(at, has_room):
+            by_digest = self._said.known(topic, at, int(self._seconds * 1_000 * FULL_EVERY))
+            if by_digest is not None:
+                known.append(by_digest)
+            self._announce(list(self._said.repeats(topic, at, with_layout=by_digest is None)))
+        self._announce(list(known_records(known, at, self._said.sender)))
+
+    def _due(self, at: int, has_room: Callable[[], bool]) -> Iterator[str]:
+        """Topics that were not said for so long, as long as there is room."""
         for _ in range(len(self._topics)):
-            known = self._said.topics.get(self._topics[0])
+            topic = self._topics[0]
+            known = self._said.topics.get(topic)
             if known is None:
                 self._topics.popleft()
                 continue
             if at - known.said_at < self._seconds * 1_000 or not has_room():
                 return
-            topic = self._topics[0]
             self._topics.rotate(-1)
-            self._announce(list(self._said.repeats(topic, at)))
+            yield topic

@@ -13,8 +13,10 @@ from typing import NamedTuple
 
 from collectors.announcements import Record, consumers_record, layout_record, policy_record
 from schemas.ids import EVERY_TOPIC
+from schemas.known_layouts import Known
 from schemas.messages import ConsumerEventKind, LayoutCause, SubscriptionType
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
+from schemas.plain_events import digest_of, layout_in
 
 UNSAID = -1
 """In place of a number of consumers that did not get to Kafka."""
@@ -27,6 +29,19 @@ class Consumers(NamedTuple):
     number: int
 
 
+class Full(NamedTuple):
+    """A layout that was said in full."""
+
+    known: Known
+    at: int
+    """ms."""
+
+    @classmethod
+    def of(cls, record: Record, layout: ScalableTopicMetadata, at: int) -> Full:
+        """As a record says it."""
+        return cls(Known(record.key, layout.epoch, digest_of(layout_in(record.value))), at)
+
+
 @dataclass
 class Topic:
     """What was said of one topic."""
@@ -36,7 +51,9 @@ class Topic:
     is_said: bool = True
     """Whether the layout got to Kafka, as far as is known."""
     said_at: int = 0
-    """When all of it was said last, ms."""
+    """When all of it was said last, ms; its layout maybe by the digest."""
+    full: Full | None = None
+    """How the layout was said in full last."""
 
 
 @dataclass
@@ -51,8 +68,10 @@ class Said:
     """Topics whose layout does not fit into a record."""
     before: dict[str, ScalableTopicMetadata] = field(default_factory=dict)
     """Topics that a collector before this one knew and that were not seen yet, with their layouts."""
+    consumers_at: dict[str, str] = field(default_factory=dict)
+    """By topic, the broker that is asked for its consumers: the next collector asks the same."""
     changes: int = 0
-    """How often what is known of layouts has changed."""
+    """How often what is known of layouts, and of whom is asked, has changed."""
     again: list[Record] = field(default_factory=list)
     """What is gone, and this did not reach Kafka: it is said again as it is, before anything else."""
 
@@ -79,9 +98,8 @@ class Said:
         self.before.pop(topic, None)
         self.changes += 1
         if known is None:
-            self.topics[topic] = Topic(layout, said_at=now)
-        else:
-            known.layout, known.is_said = layout, True
+            known = self.topics[topic] = Topic(layout, said_at=now)
+        known.layout, known.is_said, known.full = layout, True, Full.of(record, layout, now)
         return [record]
 
     def consumers(self, topic: str, consumers: Mapping[str, Consumers], now: int) -> list[Record]:
@@ -137,12 +155,20 @@ class Said:
         elif known is not None:
             known.is_said = False
 
-    def repeats(self, topic: str, now: int) -> Iterator[Record]:
-        """All that is known of a topic, once more."""
+    def known(self, topic: str, now: int, full_ms: int) -> Known | None:
+        """The layout of a topic, where it need not be said in full: it was, less than `full_ms` before `now` (ms), and
+        got to Kafka as far as is known."""
+        known = self.topics[topic]
+        is_enough = known.is_said and known.full is not None and now - known.full.at < full_ms
+        return known.full.known if is_enough and known.full else None
+
+    def repeats(self, topic: str, now: int, with_layout: bool = True) -> Iterator[Record]:
+        """All that is known of a topic, once more; without the layout where that is said by its digest."""
         known = self.topics[topic]
         known.said_at = now
-        record = layout_record(topic, "snapshot", known.layout, now, self.sender)
+        record = layout_record(topic, "snapshot", known.layout, now, self.sender) if with_layout else None
         if record is not None:
+            known.full = Full.of(record, known.layout, now)
             yield record
         for name, (type, count) in known.consumers.items():
             if count != UNSAID:

@@ -46,6 +46,8 @@ _COLUMNS = {
                         "reporter", "sampled_at", "kafka_partition", "kafka_offset", "kafka_timestamp"),
 }  # fmt: skip
 _MAX_REBUILDS = 100
+TOPIC_PREFIX = "topic://"
+"""Of the subjects that this is the history of; those of other families have other names."""
 
 
 def rebuilt_generation(generation: str, number: int) -> str:
@@ -250,6 +252,9 @@ class HistoryRows:
         all_chunks = chunks[owners] if len(rows) else owners
         kept, chunk = rows.filter(pa.array(all_chunks >= 0)), all_chunks[all_chunks >= 0]
         _take_offsets(self.next_offsets, name, kept)
+        if name in (DECISIONS.name, HOLDS.name, EVENTS.name):
+            is_of_topics = pc.or_(pc.starts_with(kept["subject"], TOPIC_PREFIX), pc.equal(kept["subject"], EVERY_TOPIC))
+            kept, chunk = kept.filter(is_of_topics), chunk[np.asarray(is_of_topics, np.bool_)]
         if name == DEAD_LETTERS.name:
             return kept.slice(0, 0), chunk[:0]
         self.topics.update(_subjects(kept))

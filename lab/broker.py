@@ -10,7 +10,7 @@ import base64
 import socket
 import subprocess
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from confluent_kafka import KafkaError, KafkaException
@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from lab.embedded import EmbeddedServer
 from lab.java_home import SetupError, find_java
-from schemas.kafka import KAFKA_TOPICS
+from schemas.kafka import KAFKA_TOPICS, KafkaTopic
 from schemas.kafka_connection import KafkaConnection, SecurityProtocol
 
 _FLAGS = [
@@ -127,10 +127,10 @@ def is_serving(kafka: KafkaConnection) -> bool:
         return False
 
 
-def create_topics(kafka: KafkaConnection) -> None:
-    """The three topics of `schemas.kafka`, made where they are missing; raises `KafkaException` when that fails."""
+def create_topics(kafka: KafkaConnection, topics: Iterable[KafkaTopic] = KAFKA_TOPICS) -> None:
+    """Topics of `schemas.kafka`, made where they are missing; raises `KafkaException` when that fails."""
     admin = AdminClient(kafka.librdkafka())
-    wanted = [NewTopic(topic.name, topic.partitions, 1, config=topic.config) for topic in KAFKA_TOPICS]
+    wanted = [NewTopic(topic.name, topic.partitions, 1, config=topic.config) for topic in topics]
     for future in admin.create_topics(wanted, operation_timeout=20).values():
         try:
             future.result(30)

@@ -10,7 +10,7 @@ import hashlib
 import json
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -43,12 +43,16 @@ class FakeCluster:
     tenants: dict[str, list[str]] = field(default_factory=lambda: {"acme": ["acme/shop"]})
     period: float = 1.0
     """Between two computations of the rates, seconds."""
+    session_seconds: float = 0.0
+    """How long a broker that is dead is listed at most, as its settings say; 0: they do not."""
     brokers: list[FakeBroker] = field(default_factory=list)
     listed: list[str] | None = None
     """The brokers that the cluster lists, if not all."""
     calls: Counter[str] = field(default_factory=Counter)
     """By kind: the last part of the path."""
     bytes_sent: int = 0
+    controllers: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """The brokers that were asked for the consumers of each topic: there each keeps a controller, leading or not."""
 
     def topic(self, name: str, segments: int = 1, **consumers: int) -> FakeTopic:
         """Creates a topic."""
@@ -220,7 +224,10 @@ class _Handler(BaseHTTPRequestHandler):
         cluster = self.broker.cluster
         match parts:
             case ["brokers", "configuration", "runtime"]:
-                return _ok({"statsUpdateFrequencyInSecs": str(int(max(cluster.period, 1)))})
+                told = {"statsUpdateFrequencyInSecs": str(int(max(cluster.period, 1)))}
+                if cluster.session_seconds:
+                    told["metadataStoreSessionTimeoutMillis"] = str(int(1000 * cluster.session_seconds))
+                return _ok(told)
             case ["brokers", *_]:
                 return _ok(cluster.listed if cluster.listed is not None else [one.name for one in cluster.brokers])
             case ["tenants"]:
@@ -239,6 +246,7 @@ class _Handler(BaseHTTPRequestHandler):
                 if topic is None:
                     return 404, b'{"reason":"Scalable topic not found"}'
                 if rest == ["stats"]:
+                    cluster.controllers[f"topic://{tenant}/{namespace}/{name}"].add(self.broker.name)
                     counted = {one: {"consumerCount": count} for one, count in topic.consumers.items()}
                     return _ok({"epoch": topic.layout.epoch, "subscriptions": counted})
                 return 200, topic.layout.to_metadata().to_json().encode()

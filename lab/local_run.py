@@ -36,6 +36,7 @@ from lab.report import build_report
 from lab.setup import ensure_jars, ensure_pulsar
 from lab.supervisor import Supervisor
 from lake.tables import create_lake, read_columns
+from schemas.kafka import BUNDLE_TOPICS, KAFKA_TOPICS
 from schemas.kafka_connection import KafkaConnection
 from schemas.settings import Settings, load_settings
 from schemas.tables import BATCHES
@@ -168,6 +169,8 @@ class LocalRun:
                 supervisor.stop(("collect",), self.at_once)
                 self._drain(supervisor)
                 supervisor.stop(("executor",), self.at_once)
+                # It repeats now and then what it knows, which the job would not come to read.
+                supervisor.stop(("controller",), self.at_once)
                 self._drain(supervisor)
                 supervisor.stop(("stream",), self.at_once)
                 built = build_report(
@@ -177,7 +180,7 @@ class LocalRun:
             supervisor.stop(None, self.at_once)
         return built
 
-    def _drain(self, supervisor: Supervisor, seconds: float = 10.0) -> None:
+    def _drain(self, supervisor: Supervisor, seconds: float = 60.0) -> None:
         """Lets the job take in what is in Kafka, so that the report's counts can be compared with Kafka's."""
         end = time.monotonic() + seconds
         while time.monotonic() < end and not self.at_once.is_set():
@@ -214,7 +217,7 @@ class LocalRun:
 
     def _make_topics_and_tables(self, kafka: KafkaConnection) -> None:
         try:
-            create_topics(kafka)
+            create_topics(kafka, (*KAFKA_TOPICS, *(BUNDLE_TOPICS if self.settings.bundles.enabled else ())))
         except KafkaException as error:
             raise SetupError(
                 f"the topics cannot be made ({error}); see {self.folder}/log/broker.log, `anabranch reset`"

@@ -5,11 +5,15 @@ Stage: the end of a local run, under `lab.report` and `lab.local_run`.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
+
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from lake.integrity import counted_messages
+from lake.rows import StoredRow
 from lake.tables import open_table
-from schemas.kafka import KAFKA_TOPICS, KafkaTopic
+from schemas.kafka import CONTROL_EVENTS, KAFKA_TOPICS, KafkaTopic
 from schemas.kafka_connection import KafkaConnection
 from schemas.settings import Settings
 from schemas.tables import BATCHES
@@ -55,3 +59,39 @@ def unread_messages(settings: Settings) -> int | None:
         return None
     rows = table.to_pyarrow_table(columns=["generation", "messages", "committed_at"]).to_pylist()
     return sum(offsets.values()) - counted_messages(rows)
+
+
+def unread_ticks(kafka: KafkaConnection, recorded: Iterable[StoredRow], seconds: float = KAFKA_SECONDS) -> int:
+    """How many of the job's own ticks it has not read: it writes some until it stops.
+
+    `recorded`: the rows of `events` and `dead_letters`. Each tick that was read is one of them, whatever was wrong with
+    it, so an unread one stands behind all that are. Raises `KafkaException`.
+    """
+    last: dict[int, int] = {}
+    for row in recorded:
+        if row["kafka_topic"] == CONTROL_EVENTS.name:
+            last[row["kafka_partition"]] = max(row["kafka_offset"], last.get(row["kafka_partition"], -1))
+    consumer = Consumer(kafka.librdkafka({"group.id": "anabranch-report", "enable.auto.commit": False, "log_level": 0}))
+    found = 0
+    try:
+        for partition in consumer.list_topics(CONTROL_EVENTS.name, seconds).topics[CONTROL_EVENTS.name].partitions:
+            place, end = last.get(partition, -1) + 1, _end_of(consumer, CONTROL_EVENTS, partition, seconds)
+            consumer.assign([TopicPartition(CONTROL_EVENTS.name, partition, place)])
+            while place < end:
+                messages = consumer.consume(end - place, seconds)
+                if not messages:
+                    raise KafkaException(f"{CONTROL_EVENTS.name}-{partition} did not answer up to {end}")
+                for message in messages:
+                    place = (message.offset() or 0) + 1
+                    found += place <= end and _is_tick(message.value())
+    finally:
+        consumer.close()
+    return found
+
+
+def _is_tick(value: bytes | None) -> bool:
+    try:
+        said = json.loads(value or b"")
+    except ValueError:
+        return False
+    return isinstance(said, dict) and said.get("type") == "tick"

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
-from lab.offsets import end_offsets
+from confluent_kafka import KafkaException
+
+from lab.offsets import end_offsets, unread_ticks
 from lab.processes import PartState
 from lab.pulsar.traffic import COUNTS_FILE
 from lab.traffic import COUNTERS_FILE
@@ -54,8 +57,9 @@ def build_report(
       `committedToApplied`
     - `layouts`: by topic, its `epoch` and `segments` (`id`, `start`, `end` of the active ones)
     - `integrity`: `appliedTwice` (decision ids), `sequenceGaps`, `tornLayouts`, `unbalancedBatches`, `countedTwice`
-      (Kafka records), each a list that must be empty; `kafka`: `endOffsets` by topic, `counted`, `lag`, or null when
-      the broker did not answer; `ok`: whether all of that holds
+      (Kafka records), each a list that must be empty; `kafka`: `endOffsets` by topic, `counted`, `lag` (messages that
+      were not read, but for `ticks`, which the job writes itself until it stops), or null when the broker did not
+      answer; `ok`: whether all of that holds
 
     A distribution is `n`, `p50`, `p95`, `max`; the last three are null when there is nothing to measure.
     """
@@ -70,7 +74,10 @@ def build_report(
         },
         "parts": [
             {
-                "name": part.name, "state": part.state, "restarts": part.restarts, "lastExit": part.last_exit,
+                "name": part.name,
+                "state": part.state,
+                "restarts": part.restarts,
+                "lastExit": part.last_exit,
                 "detail": part.detail,
             }
             for part in parts
@@ -80,11 +87,27 @@ def build_report(
         "traffic": _counters(settings, COUNTERS_FILE),
         "load": _counters(settings, COUNTS_FILE) if has_pulsar else None,
         **summarize(lake, started_at, stopped_at),
-        "integrity": check_integrity(
-            lake.rows(BATCHES), lake.committed(DECISIONS), lake.rows(HOLDS), lake.rows(OUTCOMES), lake.rows(EVENTS),
-            lake.rows(DEAD_LETTERS), end_offsets(settings.kafka_connection()),
-        ),
-    }  # fmt: skip
+        "integrity": _integrity(settings, lake),
+    }
+
+
+def _integrity(settings: Settings, lake: WholeTables) -> dict[str, Any]:
+    events, dead_letters = lake.rows(EVENTS), lake.rows(DEAD_LETTERS)
+    found = check_integrity(
+        lake.rows(BATCHES),
+        lake.committed(DECISIONS),
+        lake.rows(HOLDS),
+        lake.rows(OUTCOMES),
+        events,
+        dead_letters,
+        end_offsets(settings.kafka_connection()),
+    )
+    kafka = found["kafka"]
+    if kafka is not None and kafka["lag"] > 0:
+        with suppress(KafkaException):
+            kafka["ticks"] = unread_ticks(settings.kafka_connection(), [*events, *dead_letters])
+            kafka["lag"] -= kafka["ticks"]
+    return found
 
 
 def report_text(report: Mapping[str, Any]) -> str:

@@ -5,42 +5,50 @@ Stage: beside `lab.samples`, which adds the same demand up under segments.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 
 import numpy as np
 
+from decisions.topic.layout import SegmentLayout
 from lab.demand import demands
-from ledger.simulate.demand import SLICES, STEP_MS, Consumers, Sliced, below_of
+from ledger.simulate.shapes import SLICES
+from ledger.simulate.timeline import STEP_MS, ConsumersFrom, Timeline, Window, even_slices
 from schemas.settings import TrafficSettings
 
-_WIDTH = 0x10000 // SLICES
+_WINDOW_MS = 3_600_000
 
 
 class LabDemand:
-    """See `ledger.simulate.demand.Demand`."""
+    """See `ledger.simulate.timeline.Source`."""
 
     def __init__(self, settings: TrafficSettings, hours: float, began_at: int, step_ms: int = STEP_MS) -> None:
         self._demands = demands(settings)
         self.topics = [one.topic for one in self._demands]
-        self.initial = [one.initial_segments for one in self._demands]
         self.began_at, self.step_ms = began_at, step_ms
         self.steps = max(1, round(hours * 3_600_000 / step_ms))
-        self._starts = np.arange(SLICES) * _WIDTH
-        self._told: dict[tuple[int, str], int] = {}
 
-    def advance(self, step: int) -> Sliced:
-        """See `Demand`."""
-        at = (self.began_at + step * self.step_ms) / 1000
-        found = [one.rates(at, self._starts, self._starts + _WIDTH - 1) for one in self._demands]
-        return Sliced(below_of(np.maximum(np.stack(found), 0.0)))
+    def layouts(self, places: range) -> list[SegmentLayout]:
+        """See `Source`."""
+        return [SegmentLayout.create(self._demands[place].initial_segments, self.began_at) for place in places]
 
-    def consumers(self, step: int) -> Iterable[Consumers]:
-        """See `Demand`."""
-        at = (self.began_at + step * self.step_ms) / 1000
-        for place, one in enumerate(self._demands):
-            counts = one.consumers(at)
+    def windows(self, places: range) -> Iterator[Window]:
+        """See `Source`."""
+        told: dict[tuple[int, str], int] = {}
+        length = max(1, _WINDOW_MS // self.step_ms) * self.step_ms
+        until = self.began_at + self.steps * self.step_ms
+        for begin in range(self.began_at, until, length):
+            end = min(begin + length, until)
+            yield Window(begin, end, [self._timeline(place, begin, end, told) for place in places])
+
+    def _timeline(self, place: int, begin: int, end: int, told: dict[tuple[int, str], int]) -> Timeline:
+        one, edges, at = self._demands[place], even_slices(SLICES), np.arange(begin, end, self.step_ms)
+        rates = [one.rates(instant / 1000, edges[:-1], edges[1:] - 1) for instant in at.tolist()]
+        consumers = []
+        for instant in at.tolist():
+            counts = one.consumers(instant / 1000)
             for subscription in one.subscriptions:
-                key = place, subscription.name
-                if self._told.get(key) != counts[subscription.name]:
-                    self._told[key] = counts[subscription.name]
-                    yield Consumers(place, subscription.name, subscription.type, counts[subscription.name])
+                key, count = (place, subscription.name), counts[subscription.name]
+                if told.get(key) != count:
+                    told[key] = count
+                    consumers.append(ConsumersFrom(instant, subscription.name, subscription.type, count))
+        return Timeline(edges, np.maximum(np.stack(rates), 0.0), at, np.arange(len(at)), consumers=consumers)

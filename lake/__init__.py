@@ -7,5 +7,6 @@
 - `job_lease`    a lake that one job writes
 - `rows`         whole tables in memory
 - `maintenance`  compact, and delete unused files
+- `retention`    forget whole days of a table
 - `integrity`    whether what must always hold did
 """

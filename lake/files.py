@@ -31,6 +31,8 @@ _REPEATED = ("topic", "subject", "reporter", "cause", "type", "gate", "trigger",
              "engine_version", "kafka_topic")  # fmt: skip
 """Columns whose values are worth a dictionary."""
 _READ_ROWS = 4096
+_BUFFER_BYTES = 1 << 20
+"""Of a column that are read at a time."""
 _STATISTICS = b"anabranch.statistics"
 """Key of the footer."""
 
@@ -129,15 +131,25 @@ class WrittenFile:
             (local / self.path).unlink(missing_ok=True)
 
 
-def rows_of(lake: str, table: Table, path: str) -> Iterator[pa.Table]:
-    """The rows of any file of a table, `_READ_ROWS` at a time, as those of this release. Raises `OSError`.
+def rows_of(
+    lake: str | Path, table: Table, path: str, names: Sequence[str] | None = None,
+    row_groups: Sequence[int] | None = None, most: int = _READ_ROWS,
+) -> Iterator[pa.Table]:  # fmt: skip
+    """The rows of any file of a table, at most `most` at a time, as those of this release. Raises `OSError`.
 
-    Optional columns that an older release did not write are null.
+    `names`: cut to these columns; `row_groups`: of these alone. Optional columns that an older release did not write
+    are null. A row group may be a gigabyte, in files that others have compacted: only a part of it is in memory.
     """
-    schema = arrow_schema(table.row)
+    whole = arrow_schema(table.row)
+    schema = whole if names is None else pa.schema([whole.field(name) for name in names])
     day = pa.scalar(date.fromisoformat(path.partition("/")[0].removeprefix(f"{PARTITION}=")), pa.date32())
-    with _open_for_reading(table_path(lake, table), path) as source, pq.ParquetFile(source) as file:
-        for batch in file.iter_batches(_READ_ROWS):
+    with (
+        _open_for_reading(table_path(lake, table), path) as source,
+        pq.ParquetFile(source, buffer_size=_BUFFER_BYTES) as file,
+    ):
+        named = file.schema_arrow.names
+        in_file = [name for name in schema.names if name in named] or named[:1]
+        for batch in file.iter_batches(most, row_groups, in_file, use_threads=False):
             there = pa.Table.from_batches([batch]).append_column(PARTITION, pa.repeat(day, len(batch)))
             yield pa.table(
                 [there[field.name].cast(field.type) if field.name in there.column_names

@@ -4,7 +4,7 @@ VACUUM: deletes what was replaced, and what killed writers have left.
 Stage: beside the job, on demand. Safe while the job and an executor run: compaction and appends do not
 conflict, whichever commits first (Delta's rules). Two compactions of one table at once would double rows, so each is
 `lake.compaction.alone`.
-Replaced files stay on disk for `delta.deletedFileRetentionDuration`, for those who are still reading them.
+Replaced files stay on disk for an hour at least, and until they are `Table.file_hours` old, for those who read them.
 """
 
 from __future__ import annotations
@@ -50,10 +50,17 @@ def compact_by_delta_rs(lake: str, table: Table, cluster_before: date | None) ->
 def delete_unused(lake: str, table: Table, dry_run: bool, keep_hours: int | None = None) -> list[str]:
     """Deletes files of a table that no row is in any more; their paths in the table. `dry_run`: only says which.
 
-    Only what is older than the table's `delta.deletedFileRetentionDuration`; `keep_hours` is for tables that nobody
-    reads or writes.
+    Only what is older than `Table.file_hours` and was not replaced within the last hour; `keep_hours` is for tables
+    that nobody reads or writes.
     """
-    files: list[str] = DeltaTable(table_path(lake, table)).vacuum(
-        retention_hours=keep_hours, dry_run=dry_run, enforce_retention_duration=keep_hours is None, full=True
+    delta = DeltaTable(table_path(lake, table))
+    if not dry_run:
+        # First the old logs: who looks back through them would look for the files.
+        delta.cleanup_metadata()
+    files: list[str] = delta.vacuum(
+        retention_hours=table.file_hours if keep_hours is None else keep_hours,
+        dry_run=dry_run,
+        enforce_retention_duration=keep_hours is None,
+        full=True,
     )
     return files

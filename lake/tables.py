@@ -6,6 +6,7 @@ Never used in a forked child: delta-rs' runtime refuses that (it hangs there); p
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -16,7 +17,7 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Sc
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 
-from lake.files import PARTITION, WrittenFile, modified_now, table_path
+from lake.files import PARTITION, WrittenFile, modified_now, rows_of, table_path
 from schemas.arrow import arrow_schema
 from schemas.settings import SettingsError
 from schemas.tables import TABLES, Table
@@ -68,7 +69,7 @@ def create_table(lake: str | Path, table: Table) -> DeltaTable:
             f"the table {path} cannot be opened: {str(error).splitlines()[0]}. If a newer Delta made it, use that; if "
             "its log is damaged, put a backup in its place, or move the folder away: a new table is made"
         ) from error
-    delta = _with_new_columns(delta, path, table)
+    delta = _with_properties(_with_new_columns(delta, path, table), path, table)
     _check(delta, path, table)
     return _relaxed(delta, path, table)
 
@@ -121,18 +122,21 @@ def stream_columns(
     delta = open_table(lake, table)
     if delta is None:
         return
-    schema = pa.schema([arrow_schema(table.row).field(name) for name in columns])
-    stored = pa.schema(delta.schema().to_arrow()).names
-    there = [field.name for field in schema if field.name in stored or not field.nullable]
-    scanner = delta.to_pyarrow_dataset().scanner(
-        columns=there, filter=where, batch_size=rows, batch_readahead=1, fragment_readahead=1, use_threads=False
-    )
-    for batch in scanner.to_batches():
-        if batch.num_rows:
-            yield pa.table(
-                [batch[field.name].cast(field.type) if field.name in there else pa.nulls(len(batch), field.type)
-                 for field in schema], schema=schema,
-            )  # fmt: skip
+    whole = arrow_schema(table.row)
+    schema = pa.schema([whole.field(name) for name in columns])
+    # More than it names does no harm.
+    asked = [name for name in whole.names if where is not None and re.search(rf"\b{name}\b", str(where))]
+    needed = list(dict.fromkeys((*columns, *asked)))
+    dataset = delta.to_pyarrow_dataset()
+    for fragment in dataset.get_fragments(where):
+        groups = fragment if where is None else fragment.subset(where, dataset.schema)
+        if not groups.row_groups:
+            continue
+        numbers = [group.id for group in groups.row_groups]
+        for found in rows_of(lake, table, fragment.path, needed, numbers, rows):
+            chosen = found if where is None else found.filter(where)
+            if len(chosen):
+                yield chosen.select(schema.names)
 
 
 class OpenTable:
@@ -250,6 +254,31 @@ def _with_new_columns(delta: DeltaTable, path: str, table: Table) -> DeltaTable:
         except DeltaError as error:
             log.info("the columns of %s are changed while others commit, trying again: %s", path, error)
             delta = DeltaTable(path)
+    return delta
+
+
+def _with_properties(delta: DeltaTable, path: str, table: Table) -> DeltaTable:
+    """The table with this release's properties in the place of an older one's; what a person has set stays.
+
+    Where that cannot be done now the table is used as it is.
+    """
+    for _ in range(MAX_RACES):
+        there = delta.metadata().configuration
+        changed = {
+            name: table.properties[name]
+            for name, former in table.former_properties.items()
+            if there.get(name) == former != table.properties[name]
+        }
+        if not changed:
+            break
+        try:
+            delta.alter.set_table_properties(changed)
+        except CommitFailedError as error:
+            log.info("the properties of %s are changed while others commit, trying again: %s", path, error)
+            delta = DeltaTable(path)
+        except (DeltaError, OSError) as error:
+            log.warning("%s keeps the properties of an older release: %s", path, error)
+            break
     return delta
 
 

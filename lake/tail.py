@@ -7,6 +7,7 @@ A look at a table in which nothing is new costs a millisecond, regardless of its
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Container, Iterator, Sequence
 from datetime import timezone
 from typing import Any
@@ -29,15 +30,23 @@ BACKLOG_VERSIONS = 3000
 _ADDED = ["_change_type", "_commit_version", COMMITTED_AT]
 """Columns that a change data feed adds."""
 
+_NO_SUCH_VERSION = "Invalid table version"
+_NO_SUCH_FILE = re.compile(r"Object at location .* not found", re.DOTALL)
+
 StoredRow = dict[str, Any]
 """A row as it was read: column to value."""
+
+
+class Forgotten(OSError):
+    """The log has forgotten a version, as its retention has passed, or a file that one added was compacted and then
+    removed by `lake vacuum`: the commit is history, its rows are in the table."""
 
 
 class Tail:
     """Follows one table of the lake: each `read` gives what was committed since the one before.
 
-    When there is no version to go on from, it catches up: at the first look, and when the log no longer reaches back to
-    the last one, as its retention has passed. It then looks back on some versions, or scans the whole table.
+    When there is no version to go on from, it catches up: at the first look, and when the versions since the last one
+    are `Forgotten`. It then looks back on some versions, or scans the whole table.
     """
 
     def __init__(
@@ -109,7 +118,7 @@ class Tail:
         if self._next is not None:
             try:
                 return _read_cdf(table, self._next, version, self._columns, self._order, self._where)
-            except DeltaError as error:
+            except Forgotten as error:
                 log.warning("%s cannot be followed from version %d: %s", self._table.name, self._next, error)
         if self._backlog is None:
             self.scanned = True
@@ -125,15 +134,16 @@ def committed_rows(
     """The rows that versions `first..last` appended, in commit order, with `COMMITTED_AT`; `where`: only those of a
     condition in SQL.
 
-    Versions that the log has forgotten (its retention has passed) are left out. Raises `DeltaError`.
+    It begins after the newest version that is `Forgotten`. Raises `DeltaError`.
     """
     newest = table.version() if last is None else last
     if first > newest:
         return []
     try:
         return _read_cdf(table, first, newest, columns, order, where)
-    except DeltaError:
-        return _read_cdf(table, _first_remembered(table, first, newest), newest, columns, order, where)
+    except Forgotten:
+        start = _first_remembered(table, first, newest)
+        return [] if start > newest else _read_cdf(table, start, newest, columns, order, where)
 
 
 def newest_commit(table: DeltaTable, column: str, value: int) -> Iterator[pa.RecordBatch] | None:
@@ -145,15 +155,8 @@ def newest_commit(table: DeltaTable, column: str, value: int) -> Iterator[pa.Rec
     while True:
         first = max(0, newest - span)
         try:
-            found = pa.table(
-                table.load_cdf(
-                    starting_version=first,
-                    ending_version=newest,
-                    columns=[column, "_commit_version"],
-                    predicate=f"{column} = {value}",
-                )
-            )
-        except DeltaError:
+            found = _changes(table, first, newest, f"{column} = {value}", [column, "_commit_version"])
+        except Forgotten:
             return None
         if found.num_rows or not first:
             break
@@ -179,10 +182,7 @@ def _read_cdf(
     table: DeltaTable, first: int, last: int, columns: Sequence[str] = (), order: Sequence[str] = (),
     where: str | None = None,
 ) -> list[StoredRow]:  # fmt: skip
-    # Not allow_out_of_range: it answers with no rows at all when the first version is forgotten.
-    found = pa.table(table.load_cdf(starting_version=first, ending_version=last, predicate=where)).drop_columns(
-        ["_change_type"]
-    )
+    found = _changes(table, first, last, where).drop_columns(["_change_type"])
     if columns:
         # A lake that no newer job has opened yet lacks the columns that are new.
         there = [name for name in columns if name in found.column_names]
@@ -195,14 +195,29 @@ def _read_cdf(
     return rows
 
 
+def _changes(
+    table: DeltaTable, first: int, last: int, where: str | None, columns: list[str] | None = None
+) -> pa.Table:  # fmt: skip
+    """What versions `first..last` changed. Raises `Forgotten` and `DeltaError`."""
+    try:
+        # Not allow_out_of_range: it answers with no rows at all when the first version is forgotten.
+        return pa.table(table.load_cdf(starting_version=first, ending_version=last, predicate=where, columns=columns))
+    except DeltaError as error:
+        raise (Forgotten if _NO_SUCH_VERSION in str(error) else DeltaError)(str(error)) from error
+    except pa.ArrowInvalid as error:
+        # So come errors of the object store that are met while the rows are read.
+        raise (Forgotten if _NO_SUCH_FILE.search(str(error)) else DeltaError)(str(error)) from error
+
+
 def _first_remembered(table: DeltaTable, first: int, last: int) -> int:
-    forgotten, remembered = first, last
+    """The first version with which all up to `last` are remembered; `last` + 1 if that one is not."""
+    forgotten, remembered = first, last + 1
     while remembered - forgotten > 1:
         middle = (forgotten + remembered) // 2
         try:
-            _read_cdf(table, middle, middle)
+            _changes(table, middle, remembered - 1, None, ["_commit_version"])
             remembered = middle
-        except DeltaError:
+        except Forgotten:
             forgotten = middle
     return remembered
 

@@ -13,5 +13,6 @@ are, and `docs/sql.md` has the queries that people start from.
 - `latencies`  every stage from a consumer event to the applied decision
 - `shadow`     what another scaler did, beside what we wanted
 - `alerts`     rules on the lake, and who is told
+- `check`      whether the lake is whole, and what to do where it is not
 - `actions`    what a row of `decisions` is about, in short
 """

@@ -6,10 +6,14 @@ Stage: under `anabranch sql`, and whatever else of the read side asks in SQL. No
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
+from functools import cache
+from pathlib import Path
 
 import pyarrow as pa
 from deltalake import QueryBuilder
@@ -34,6 +38,12 @@ _RECORDED_BY = {
 }  # fmt: skip
 """The column by which a row was on record, of each table."""
 _CONFIG = {"datafusion.execution.collect_statistics": "false"}
+_SHARE = 0.5
+"""Of the memory of the machine or container: what one engine may hold. Sorts and groups beyond it wait in temporary
+files, of at most `_SPILLED` in all; a question that still needs more ends with an error instead of the machine."""
+_SPILLED = "10G"
+_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+"""Where the kernel says what a container may have: control groups version 2 and 1."""
 
 
 class SqlError(ValueError):
@@ -43,8 +53,10 @@ class SqlError(ValueError):
 class LakeSql:
     """The tables as they are at the first question about each; a new one sees what has come since."""
 
-    def __init__(self, lake: str, at: datetime | None = None) -> None:
-        """`at`: an instant, as of which everything is asked: of rows that were on record by then, with that as `$now`.
+    def __init__(self, lake: str, at: datetime | None = None, memory_mb: int | None = None) -> None:
+        """`memory_mb`: what the engine may hold; None: half of the machine's.
+
+        `at`: an instant, as of which everything is asked: of rows that were on record by then, with that as `$now`.
 
         It goes by the rows' own times, not by versions of the tables: so it reaches back as far as rows are kept.
         """
@@ -56,6 +68,9 @@ class LakeSql:
             # The partition too: a condition on it leaves files out.
             self._recorded_by = f" WHERE {{by}} <= {instant} AND day <= DATE '{utc:%Y-%m-%d}'"
         self._engine = QueryBuilder(_CONFIG)
+        limit_mb = memory_mb or int(_SHARE * memory_of_the_machine_mb())
+        self._engine.execute(f"SET datafusion.runtime.max_temp_directory_size = '{_SPILLED}'")
+        self._engine.execute(f"SET datafusion.runtime.memory_limit = '{limit_mb}M'")
         self._known: set[str] = set()
 
     def ask(self, sql: str) -> pa.RecordBatchReader:
@@ -112,6 +127,16 @@ class LakeSql:
             raise _told(str(error), mentioned) from None
 
 
+@cache
+def memory_of_the_machine_mb() -> int:
+    """What this process may have, in MiB: the machine's memory, or the container's where that is less."""
+    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for file in _LIMITS:
+        with suppress(OSError, ValueError):
+            found.append(int(Path(file).read_text()))
+    return max(1, min(found) // 2**20)
+
+
 def _check_reads(sql: str) -> None:
     """Raises `SqlError` for a statement that is no question: the engine could append to a table."""
     said = [word for word in words(sql) if word not in ("explain", "analyze", "verbose")] or [""]
@@ -159,6 +184,12 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
 def _told(said: str, mentioned: Iterable[str]) -> SqlError:
     """The engine's message in a line, with the names that are nearest to an unknown one."""
     text = " ".join(said.split())
+    if "Resources exhausted" in text:
+        return SqlError(
+            "the question needs more memory than half of this machine's, which is the most that one may take: narrow "
+            "it by a topic or a time, ask for fewer columns (texts such as layout and inputs are the largest), or "
+            "leave out ORDER BY"
+        )
     if found := re.search(r"table '(?:datafusion\.public\.)?([^']+)' not found", text):
         known = [*TABLES, *(view.name for view in views().values())]
         nearest = difflib.get_close_matches(found[1], known, 3)

@@ -31,6 +31,17 @@ def topics_on_record(lake: str) -> list[str]:
     return sorted(found - {EVERY_TOPIC})
 
 
+def topic_on_record(lake: str, given: str) -> str:
+    """The topic of the lake that is meant. Raises `UnknownTopic`, and what Delta raises."""
+    names = topics_on_record(lake)
+    if not names:
+        raise UnknownTopic(
+            f"no layout of any topic is on record in {lake}: is the job running, with [lake] path there, and does "
+            "something announce layouts?"
+        )
+    return find_topic(names, given)
+
+
 def find_topic(names: Collection[str], given: str) -> str:
     """The topic that is meant by `topic://acme/shop/orders`, `acme/shop/orders`, `shop/orders` or `orders`.
 

@@ -5,7 +5,7 @@ Neighbours: every other module of `schemas`.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -57,6 +57,22 @@ class Wire(BaseModel):
     def known_json(self) -> str:
         """The same without fields that are not in the model, where those are kept; bounded if the model is."""
         return to_json(_known(self)).decode()
+
+
+WireT = TypeVar("WireT", bound=Wire)
+
+
+def built(model: type[WireT], values: dict[str, Any]) -> WireT:
+    """An object of values that are known to be right: all fields, in their order. For what is made by the thousand.
+
+    `model_construct` without its search for aliases and defaults, at about a fifth of its price.
+    """
+    one, put = model.__new__(model), object.__setattr__
+    put(one, "__dict__", values)
+    put(one, "__pydantic_fields_set__", set(values))
+    put(one, "__pydantic_extra__", None)
+    put(one, "__pydantic_private__", None)
+    return one
 
 
 def _known(model: BaseModel) -> dict[str, object]:

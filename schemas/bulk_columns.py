@@ -89,6 +89,10 @@ class SegmentsDirectory:
     def __len__(self) -> int:
         return self._size
 
+    def topic_hashes(self, names: list[str]) -> Ints | None:
+        """As `TopicDirectory.hashes`."""
+        return self._names.hashes(names)
+
     def segments(self, topics: bytes, counts: bytes, ids: bytes) -> Segments | None:
         """The segments of three JSON arrays as in `SegmentStatsColumns`; None when they are not plain."""
         key = topics, counts, ids
@@ -120,6 +124,8 @@ class SegmentsDirectory:
 
 
 _directory = SegmentsDirectory()
+topic_hashes = _directory.topic_hashes
+"""`schemas.columns.hash_of` each name; None when one of them is no topic's."""
 
 
 def decode_columns(key: bytes | None, value: bytes | None, size: int, now: int) -> BulkColumns | None:

@@ -11,6 +11,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from schemas.broker_messages import BrokerEvent, BrokerLoadMessage
+from schemas.bundles import BundleAnswer, BundleSnapshot
 from schemas.messages import ConsumerEvent, ControlEvent, SegmentStatsMessage
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 from schemas.settings import Settings
@@ -23,10 +25,14 @@ _EXPORTED: dict[str, Any] = {
     "segment-stats": SegmentStatsMessage,
     "consumer-events": ConsumerEvent,
     "control-events": ControlEvent,
+    "broker-load": BrokerLoadMessage,
+    "broker-events": BrokerEvent,
     "scalable-topic-metadata": ScalableTopicMetadata,
     "auto-scale-policy-override": AutoScalePolicyOverride,
     "snapshot": Snapshot,
     "answer": Answer,
+    "bundle-snapshot": BundleSnapshot,
+    "bundle-answer": BundleAnswer,
     "settings": Settings,
     **{f"table-{name}": table.row for name, table in TABLES.items()},
 }

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 EVERY_TOPIC = "*"
 """The Kafka key of what concerns every topic: ticks, and policies of a namespace or the cluster."""
+SEVERAL_TOPICS = "+"
+"""The Kafka key of what concerns some topics, each in an entry of its own."""
 
 
 class TopicParts(NamedTuple):

@@ -1,7 +1,8 @@
-"""Definitions of the three Kafka topics (design "Kafka messages"): names, partitions, settings.
+"""Definitions of the Kafka topics (design "Kafka messages"): names, partitions, settings.
 
 Created by `lab.broker` locally, and by an operator on a cluster of one's own. Records are keyed by the
-scalable topic's name, so a topic's messages keep their order; samples in columns by their reporter's.
+scalable topic's name, so a topic's messages keep their order; samples in columns by their reporter's. Those of the
+family `bundles` are keyed by the cluster, and are needed only where that family is switched on.
 """
 
 from __future__ import annotations
@@ -34,3 +35,9 @@ CONSUMER_EVENTS = KafkaTopic("consumer-events", 2, {**_COMMON, "retention.ms": s
 CONTROL_EVENTS = KafkaTopic("control-events", 2, {**_COMMON, "retention.ms": str(7 * _DAY_MS)})
 
 KAFKA_TOPICS = (SEGMENT_STATS, CONSUMER_EVENTS, CONTROL_EVENTS)
+"""Those that every job needs."""
+
+BROKER_LOAD = KafkaTopic("broker-load", 2, {**_COMMON, "retention.ms": str(_DAY_MS)})
+BROKER_EVENTS = KafkaTopic("broker-events", 1, {**_COMMON, "retention.ms": str(7 * _DAY_MS)})
+BUNDLE_TOPICS = (BROKER_LOAD, BROKER_EVENTS)
+"""Those of the family `bundles`; their messages: `schemas.broker_messages`."""

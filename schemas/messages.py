@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal, TypeAlias, Union, get_args
 
 from pydantic import FailFast, Field, TypeAdapter, ValidationError, WithJsonSchema, model_validator
 
-from schemas.base import TOPIC_PATTERN, Count, Millis, Name, Namespace, Rate, SegmentId, TopicName, Wire
-from schemas.ids import EVERY_TOPIC
+from schemas.base import TOPIC_PATTERN, Count, Epoch, Millis, Name, Namespace, Rate, SegmentId, TopicName, Wire
+from schemas.ids import EVERY_TOPIC, SEVERAL_TOPICS
 from schemas.metadata import AutoScalePolicyOverride, Profile, ScalableTopicMetadata
 
 VERSION = 1
@@ -24,6 +24,8 @@ MAX_VALUE_BYTES = 1_048_576
 MAX_SEGMENTS_PER_SAMPLE = 65_536
 MAX_SAMPLES_PER_MESSAGE = 10_000
 """Of a message in columns: 77 bytes a sample and `MAX_VALUE_BYTES` allow little more."""
+MAX_LAYOUTS_PER_MESSAGE = 10_000
+"""That are repeated by their digests."""
 MAX_CLOCK_AHEAD_MS = 300_000
 """A sample that claims to be further ahead than this, of Kafka's clock and of the job's, is refused: its reporter's
 clock is wrong."""
@@ -69,16 +71,28 @@ class SegmentStats(Wire):
         return self
 
 
-def _entries(item: Any) -> dict[str, Any]:
-    return {"type": "array", "maxItems": MAX_SAMPLES_PER_MESSAGE, "items": TypeAdapter(item).json_schema()}
+def _entries(item: Any, most: int = MAX_SAMPLES_PER_MESSAGE) -> dict[str, Any]:
+    return {"type": "array", "maxItems": most, "items": TypeAdapter(item).json_schema()}
 
 
-# Each entry is judged by itself (`schemas.columns`), for one bad sample must not take the others with it. The JSON
-# Schema says what a good entry is.
+# Each entry is judged by itself (`schemas.columns`, `schemas.known_entries`), for a bad one must not take the others
+# with it. The JSON Schema says what a good entry is.
 _Most = Field(max_length=MAX_SAMPLES_PER_MESSAGE)
 _Topics: TypeAlias = Annotated[list[Any], _Most, WithJsonSchema(_entries(TopicName))]
 _Ids: TypeAlias = Annotated[list[Any], _Most, WithJsonSchema(_entries(SegmentId))]
 _Rates: TypeAlias = Annotated[list[Any], _Most, WithJsonSchema(_entries(Rate))]
+
+DIGEST_PATTERN = "^[0-9a-f]{32}$"
+_MostLayouts = Field(max_length=MAX_LAYOUTS_PER_MESSAGE)
+_KnownTopics: TypeAlias = Annotated[
+    list[Any], _MostLayouts, WithJsonSchema(_entries(TopicName, MAX_LAYOUTS_PER_MESSAGE))
+]
+_KnownEpochs: TypeAlias = Annotated[list[Any], _MostLayouts, WithJsonSchema(_entries(Epoch, MAX_LAYOUTS_PER_MESSAGE))]
+_Digests: TypeAlias = Annotated[
+    list[Any],
+    _MostLayouts,
+    WithJsonSchema(_entries(Annotated[str, Field(pattern=DIGEST_PATTERN)], MAX_LAYOUTS_PER_MESSAGE)),
+]
 
 
 class SegmentStatsColumns(Wire):
@@ -157,6 +171,35 @@ class LayoutEvent(Wire):
     (Pulsar does not say it): lives cannot be told apart by it."""
 
 
+class LayoutsKnown(Wire):
+    """Kafka topic `control-events`: layouts that this sender has announced before, once more, by their digests. It
+    tells nobody a layout: whoever knows another one waits for the next that is announced in full.
+
+    The columns have an entry for each topic. The record's key is `+`."""
+
+    v: Literal[2]
+    type: Literal["layouts-known"]
+    at: Millis
+    sender: Sender | None = None
+    topics: _KnownTopics
+    epochs: _KnownEpochs
+    """Of the layouts."""
+    digests: _Digests
+    """XXH3 of each layout's JSON as it was announced (`layout` of `LayoutEvent`), 128 bits in hex."""
+
+    @property
+    def subject(self) -> str:
+        """What the record's key has to be."""
+        return SEVERAL_TOPICS
+
+    @model_validator(mode="after")
+    def _columns_fit(self) -> LayoutsKnown:
+        for name, column in (("epochs", self.epochs), ("digests", self.digests)):
+            if len(column) != len(self.topics):
+                raise ValueError(f"{name} has {len(column)} entries for {len(self.topics)} topics")
+        return self
+
+
 class PolicyEvent(Wire):
     """Kafka topic `control-events`: the override of the whole cluster or of a namespace; null removes it."""
 
@@ -213,15 +256,24 @@ class OutcomeEvent(Wire):
 
 
 SegmentStatsMessage: TypeAlias = Annotated[SegmentStats | SegmentStatsColumns, Field(discriminator="v")]
-ControlEvent: TypeAlias = Annotated[LayoutEvent | PolicyEvent | TickEvent | OutcomeEvent, Field(discriminator="type")]
+ControlEvent: TypeAlias = Annotated[
+    LayoutEvent | LayoutsKnown | PolicyEvent | TickEvent | OutcomeEvent, Field(discriminator="type")
+]
 Message: TypeAlias = (
-    SegmentStats | SegmentStatsColumns | ConsumerEvent | LayoutEvent | PolicyEvent | TickEvent | OutcomeEvent
+    SegmentStats
+    | SegmentStatsColumns
+    | ConsumerEvent
+    | LayoutEvent
+    | LayoutsKnown
+    | PolicyEvent
+    | TickEvent
+    | OutcomeEvent
 )
 Source = Literal["segment-stats", "consumer-events", "control-events"]
 
 
 class RejectReason(str, Enum):
-    """Why a message, or one sample of a message in columns, became a dead letter; closed, so that it can be alerted
+    """Why a message, or one entry of a message in columns, became a dead letter; closed, so that it can be alerted
     on."""
 
     NO_VALUE = "no-value"

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
+import xxhash
 from msgspec import UNSET, Meta, Raw, UnsetType
 from pydantic import TypeAdapter
 
@@ -111,6 +112,7 @@ _DECODE: dict[str, Callable[[bytes], PlainEvent]] = {
     CONSUMER_EVENTS.name: msgspec.json.Decoder(PlainConsumerEvent).decode,
 }
 _BEFORE_LAYOUT, _AFTER_LAYOUT = b',"layout":', b',"at":'
+_EPOCH, _ACTIVE, _AFTER_SEGMENTS = b'{"epoch":', b'"state":"ACTIVE"', b'},"properties":'
 _decode_layout = msgspec.json.Decoder(PlainLayout).decode
 _encode = msgspec.json.Encoder().encode
 _check_name = TypeAdapter(TopicName).validate_python
@@ -128,10 +130,10 @@ def read_plain(source: str, key: bytes | None, value: bytes | None, size: int) -
         return None
     layout = b""
     if source == CONTROL_EVENTS.name:
-        start, end = value.find(_BEFORE_LAYOUT) + len(_BEFORE_LAYOUT), value.rfind(_AFTER_LAYOUT)
-        if not len(_BEFORE_LAYOUT) <= start < end:
+        place = _place_of_layout(value)
+        if place is None:
             return None
-        layout, value = value[start:end], b"%b{}%b" % (value[:start], value[end:])
+        layout, value = value[place], b"%b{}%b" % (value[: place.start], value[place.stop :])
     try:
         event = decode(value)
         if _encode(event) != value or event.topic.encode() != key:
@@ -145,6 +147,23 @@ def read_plain(source: str, key: bytes | None, value: bytes | None, size: int) -
             return None
         event.layout = Raw(layout)
     return event
+
+
+def layout_in(value: bytes) -> bytes:
+    """The JSON of the layout in an announcement of ours."""
+    place = _place_of_layout(value)
+    assert place is not None, "an announcement of a layout has one"
+    return value[place]
+
+
+def digest_of(layout: Raw | bytes) -> str:
+    """XXH3 of a layout's JSON, 128 bits in hex: layouts are the same when these are."""
+    return xxhash.xxh3_128_hexdigest(layout)
+
+
+def _place_of_layout(value: bytes) -> slice | None:
+    start, end = value.find(_BEFORE_LAYOUT) + len(_BEFORE_LAYOUT), value.rfind(_AFTER_LAYOUT)
+    return slice(start, end) if len(_BEFORE_LAYOUT) <= start < end else None
 
 
 def read_layout(layout: Raw | bytes) -> PlainLayout | None:
@@ -164,6 +183,13 @@ def read_layout(layout: Raw | bytes) -> PlainLayout | None:
         if number != segment.segment_id or segment.hash_range.start > segment.hash_range.end:
             return None
     return found
+
+
+def count_active(layout: Raw | bytes) -> tuple[int, int]:
+    """Epoch and number of active segments of a layout that `read_layout` accepts, without reading the rest."""
+    text = bytes(layout)
+    # It begins with its epoch, and segments come before what has free text, in which quotes are escaped.
+    return int(text[len(_EPOCH) : text.index(b",")]), text.count(_ACTIVE, 0, text.index(_AFTER_SEGMENTS))
 
 
 def write_layout(layout: PlainLayout) -> bytes:

@@ -84,6 +84,14 @@ class StreamSettings(Section):
     """The job calls it an outage when there was no evaluation of every topic for this many ticks."""
 
 
+class BundleSettings(Section):
+    """Pulsar's bundles (docs/bundles.md)."""
+
+    enabled: bool
+    """Whether the job runs the family `bundles`: it reads two more Kafka topics, and cannot be switched off again on
+    the same checkpoint."""
+
+
 class LogSettings(Section):
     format: Literal["text", "json"]
     """`text` for people, or `json`: one object a line (anabranch/logs.py). Of our own lines; the JVM's stay text."""
@@ -194,6 +202,7 @@ class Settings(Section):
     lake: LakeSettings
     policy: PolicySettings
     stream: StreamSettings
+    bundles: BundleSettings
     log: LogSettings
     executor: ExecutorSettings
     controller: ControllerSettings

@@ -137,6 +137,23 @@ class EventRow(TableRow):
     """The batch's time."""
     batch_id: int
     day: date
+    in_columns: bool | None = None
+    """True: what `body` says stands in the columns behind as well, for those who ask in SQL; None: an older release
+    wrote the row."""
+    life: int | None = None
+    """Of a layout or of consumers: when their topic was created, milliseconds since 1970; None: it was not said."""
+    epoch: int | None = None
+    """Of a layout."""
+    active_segments: int | None = None
+    """Of a layout: how many of its segments are active."""
+    decision_id: str | None = None
+    """Of a layout: the decision that led to it, if one did and it was said; of an outcome: its decision."""
+    subscription: str | None = None
+    """Of consumers."""
+    subscription_type: str | None = None
+    """Of consumers: `STREAM`, `CHECKPOINT` or `QUEUE`."""
+    consumers: int | None = None
+    """Of consumers: how many there are after it."""
 
 
 class DeadLetterRow(TableRow):
@@ -205,6 +222,9 @@ class BatchRow(TableRow):
     day: date
     samples_refused: int | None = None
     """Samples of messages in columns that are dead letters of their own; None: an older release wrote the row."""
+    layouts_unknown: int | None = None
+    """Layouts that were repeated by digests that are not those of the known ones; None: an older release wrote the
+    row."""
 
 
 class OutcomeRow(TableRow):
@@ -310,26 +330,46 @@ class Table:
     row: type[TableRow]
     written_by: str
     partition_by: tuple[str, ...] = ("day",)
-    log_retention_days: int = 30
+    log_hours: int = 30 * 24
+    """How long the log knows a commit: for those who follow the table. A busy job makes four a second."""
+    former_log_hours: int = 30 * 24
+    """The same of a table that an older release made."""
 
     @property
     def properties(self) -> dict[str, str]:
-        """Delta table properties: append-only with a change data feed, and no feature that delta-rs cannot write."""
+        """Delta table properties: append-only with a change data feed, and no feature that delta-rs cannot write.
+
+        Every checkpoint of the log names each file that was replaced, for `deletedFileRetentionDuration`. The files
+        themselves stay longer (`file_hours`).
+        """
         return {
             "delta.appendOnly": "true",
             "delta.enableChangeDataFeed": "true",
-            "delta.logRetentionDuration": f"interval {self.log_retention_days} days",
-            "delta.deletedFileRetentionDuration": "interval 7 days",
+            "delta.logRetentionDuration": f"interval {self.log_hours} hours",
+            "delta.deletedFileRetentionDuration": "interval 1 hours",
             "delta.checkpointInterval": "50",
+        }
+
+    @property
+    def file_hours(self) -> int:
+        """How old a file is, at least, when it is deleted that no row is in any more: some may still read it."""
+        return min(max(self.log_hours, 24), 7 * 24)
+
+    @property
+    def former_properties(self) -> dict[str, str]:
+        """What older releases made it with, where that was something else."""
+        return {
+            "delta.logRetentionDuration": f"interval {self.former_log_hours // 24} days",
+            "delta.deletedFileRetentionDuration": "interval 7 days",
         }
 
 
 DECISIONS = Table("decisions", DecisionRow, "streaming")
-HOLDS = Table("holds", HoldRow, "streaming")
-SEGMENT_LOAD = Table("segment_load", SegmentLoadRow, "streaming", log_retention_days=2)
-EVENTS = Table("events", EventRow, "streaming", log_retention_days=7)
-DEAD_LETTERS = Table("dead_letters", DeadLetterRow, "streaming", log_retention_days=7)
-BATCHES = Table("batches", BatchRow, "streaming", log_retention_days=2)
+HOLDS = Table("holds", HoldRow, "streaming", log_hours=7 * 24)
+SEGMENT_LOAD = Table("segment_load", SegmentLoadRow, "streaming", log_hours=2, former_log_hours=2 * 24)
+EVENTS = Table("events", EventRow, "streaming", log_hours=24, former_log_hours=7 * 24)
+DEAD_LETTERS = Table("dead_letters", DeadLetterRow, "streaming", log_hours=24, former_log_hours=7 * 24)
+BATCHES = Table("batches", BatchRow, "streaming", log_hours=2, former_log_hours=2 * 24)
 OUTCOMES = Table("outcomes", OutcomeRow, "executor")
 BRAKES = Table("brakes", BrakeRow, "people and executor")
 WAITS = Table("waits", WaitRow, "executor")

@@ -18,12 +18,17 @@ from lake.register import registers
 from lake.tables import create_lake
 from schemas.settings import Settings
 from schemas.tables import TABLES
-from streaming.session import absolute_options, read_spark_conf
+from streaming.session import absolute_options, read_spark_conf, with_archive
 
 DATABASE = "anabranch"
 _SERVICE = "spark.hadoop.hive.metastore.uris"
 _OPTIONS = "spark.driver.extraJavaOptions"
-_NEEDED_BY_SQL = ("spark.sql.extensions", "spark.sql.catalog.spark_catalog", "spark.sql.session.timeZone", _SERVICE)
+_NEEDED_BY_SQL = (
+    "spark.sql.extensions", "spark.sql.catalog.spark_catalog", "spark.sql.session.timeZone", _SERVICE,
+    # Delta reads each table's log in fifty tasks unless told; the local file system forks a process for each file.
+    "spark.databricks.delta.snapshotPartitions", "spark.ui.enabled",
+    "spark.hadoop.fs.file.impl", "spark.hadoop.fs.AbstractFileSystem.file.impl",
+)  # fmt: skip
 
 
 def catalog_settings(settings: Settings) -> dict[str, str]:
@@ -45,7 +50,7 @@ def spark_sql_command(settings: Settings) -> list[str]:
     conf = read_spark_conf(settings.path(settings.stream.spark_conf))
     wanted = {key: conf[key] for key in _NEEDED_BY_SQL if key in conf} | catalog_settings(settings)
     if _OPTIONS in wanted:
-        wanted[_OPTIONS] = absolute_options(wanted[_OPTIONS], settings)
+        wanted[_OPTIONS] = absolute_options(wanted[_OPTIONS], settings) + with_archive(settings, wanted[_OPTIONS])
     # Of the package, not of the environment's bin: that one finds Spark only in a shell with the environment active.
     program = str(Path(pyspark.__file__).with_name("bin") / "spark-sql")
     jars = settings.path(settings.local.jars) / "spark"

@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from engine.families import PARTS, bucket_packer
+from engine.families import bucket_packer, event_sources, parts_of
 from engine.kernel.packing import PACKED_DDL
 from engine.kernel.records import OUTPUT_DDL
 from engine.kernel.settings import EngineSettings, Repeated
@@ -67,6 +67,7 @@ def engine_settings(settings: Settings) -> EngineSettings:
     return EngineSettings(
         change_threshold=settings.stream.change_threshold,
         tick_ms=int(settings.stream.tick_seconds * 1000),
+        bundles=settings.bundles.enabled,
     )
 
 
@@ -77,7 +78,7 @@ def pace_of(settings: Settings) -> Pace:
 
 def operator_output(spark: SparkSession, settings: Settings, repeated: Repeated | None = None) -> DataFrame:
     """The streaming frame from Kafka to the operator's output (`OUTPUT_DDL`)."""
-    stream = settings.stream
+    stream, engine = settings.stream, engine_settings(settings)
     start = first_start(files_of(spark, checkpoint_of(settings)))
     if start is not None and start.buckets != stream.buckets:
         raise SettingsError(f"the checkpoint was rebuilt with {start.buckets} buckets, [stream] has {stream.buckets}")
@@ -87,14 +88,15 @@ def operator_output(spark: SparkSession, settings: Settings, repeated: Repeated 
         stream.buckets,
         pace_of(settings).messages,
         stream.max_events_per_batch,
+        event_sources(engine),
         start,
     )
     with _workers_of_their_own(spark, DECODE):
-        packed = rows.mapInArrow(bucket_packer(stream.buckets), PACKED_DDL)
+        packed = rows.mapInArrow(bucket_packer(stream.buckets, engine), PACKED_DDL)
     state = None if start is None else spark.read.schema(STATE_DDL).parquet(start.state).groupBy("bucket")
     with _workers_of_their_own(spark, STATE):
         return packed.groupBy("bucket").transformWithState(
-            BucketProcessor(PARTS, engine_settings(settings), settings.lake_path, repeated),
+            BucketProcessor(parts_of(engine), engine, settings.lake_path, repeated),
             OUTPUT_DDL,
             "Append",
             "None",
@@ -274,7 +276,7 @@ _REMEDIES = {
         "rebuild` makes one from what the lake holds"
     ),
     "No space left on device": "the disk is full: make room; the next start goes on where this one stopped",
-    "UnknownTopicOrPartition": "a Kafka topic is missing: the three of schemas/kafka.py have to be there first",
+    "UnknownTopicOrPartition": "a Kafka topic is missing: those of schemas/kafka.py have to be there first",
     "StateError": "the stored state was written by another release: run that one, or a newer one",
     "STATEFUL_OPERATOR_NOT_MATCH": "the checkpoint was written by another release: run that one, or a newer one",
 }

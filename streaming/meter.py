@@ -34,6 +34,7 @@ from streaming.metrics import (
     LAKE_FILES,
     LAST_BATCH,
     LAST_EVALUATION,
+    LAYOUTS_UNKNOWN,
     MESSAGES,
     METRICS,
     MISSED_TICKS,
@@ -98,6 +99,7 @@ class StreamMeter:
             self._add(MESSAGES, row[column], result)
         for result in _BOUNDED[SAMPLES.name]:
             self._add(SAMPLES, row.get(f"samples_{result}", 0), result)
+        self._add(LAYOUTS_UNKNOWN, row.get("layouts_unknown", 0))
         self._of(BATCH_SECONDS, "operator").observe(batch.operator_seconds)
         for table, seconds in batch.commit_seconds.items():
             self._of(WRITE_SECONDS, table).observe(seconds)

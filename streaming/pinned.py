@@ -41,12 +41,23 @@ def pin_settings(
                 f"{buckets}: set it back, or move the checkpoint away and `anabranch state rebuild` with the new number"
             )
         before = EngineSettings(**said["engine"])
+        if before.bundles and not settings.bundles:
+            raise SettingsError(
+                f"the state in {files.checkpoint} has clusters with bundles, and [bundles] enabled is false: set it "
+                "back, or move the checkpoint away and `anabranch stream --new-checkpoint`"
+            )
         if begun > ended and before != settings:
             repeated = _repeated(files, begun, before)
-    text = json.dumps({"engine": asdict(settings), "buckets": buckets})
+    text = json.dumps({"engine": _said(settings), "buckets": buckets})
     if not numbers or files.text(f"{FOLDER}/{numbers[-1]}") != text:
         files.write(f"{FOLDER}/{begun + 1}", text)
     return repeated
+
+
+def _said(settings: EngineSettings) -> dict[str, object]:
+    """What an older release does not know is said only where it is used: then that release cannot go on anyway."""
+    said = asdict(settings)
+    return said if settings.bundles else {name: value for name, value in said.items() if name != "bundles"}
 
 
 def _repeated(files: CheckpointFiles, batch: int, settings: EngineSettings) -> Repeated | None:

@@ -11,9 +11,10 @@ the first rows (the workers of the state stage have it since they were forked, `
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pyspark import TaskContext
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import BinaryType, StructField, StructType
@@ -27,6 +28,80 @@ FINGERPRINT = "fence"
 
 _PACKED = StructType([StructField("packed", BinaryType())])
 """Of every state variable. As a type, not as text: text is parsed by the JVM, twice for each variable and task."""
+
+
+_STILL_OPEN: list[Any] = []
+"""What the last task of this process asks Spark for its state by."""
+
+
+_FIRST_BATCHES: dict[tuple[str | None, int], int] = {}
+"""By query and partition: in which batch this process has declared all state variables."""
+
+
+def _are_in_the_store() -> bool:
+    """Whether all state variables were declared in a batch of the task's partition that is committed.
+
+    Who reads the state, and a later release, find them by that. A batch that comes after another has seen it committed.
+    """
+    context = TaskContext.get()
+    if context is None:
+        # The driver asks which there are.
+        return False
+    of_task = context.getLocalProperty("sql.streaming.queryId"), context.partitionId()
+    batch = int(context.getLocalProperty("streaming.sql.batchId") or 0)
+    return batch > _FIRST_BATCHES.setdefault(of_task, batch)
+
+
+class _Variables(Mapping[str, Any]):
+    """The state variables of a kind by part, each declared when it is first asked for.
+
+    For each that is declared Spark runs its analyzer three times, in every task. Most batches need a log or two.
+    """
+
+    def __init__(self, parts: Sequence[str], declare: Callable[[str], Any]) -> None:
+        self._declare, self._declared = declare, dict.fromkeys(parts)
+
+    def __getitem__(self, part: str) -> Any:
+        if self._declared[part] is None:
+            self._declared[part] = self._declare(part)
+        return self._declared[part]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._declared)
+
+    def __len__(self) -> int:
+        return len(self._declared)
+
+
+def _say_less_to_spark(handle: StatefulProcessorHandle) -> None:
+    """Keeps from Spark (4.2) that the task has all its variables, and that it is over.
+
+    Once Spark has heard the first it lets no more variables be declared; nothing else depends on it where there are no
+    timers.
+
+    The connection to the state is kept open at both ends until Spark ends it. Once it hears by that connection that the
+    task is over, or that nobody speaks any more, Spark leaves its end as it is, and over a Unix socket that is for
+    ever: after ten thousand batches an executor had no file left to open. If it hears neither, it interrupts whoever
+    listens at the end of the task, and that closes it.
+    """
+    client = handle._statefulProcessorApiClient
+    tell = client.set_handle_state
+
+    def set_handle_state(state: Any) -> None:
+        if state.name == "INITIALIZED":
+            client.handle_state = state
+            return
+        if state.name != "CLOSED":
+            tell(state)
+            return
+        # Without this it would keep itself alive, with its buffers: nothing looks for such cycles here.
+        del client.set_handle_state
+        for before in _STILL_OPEN:
+            before.sockfile.close()
+            before._client_socket.close()
+        _STILL_OPEN[:] = [client]
+
+    client.set_handle_state = set_handle_state  # type: ignore[method-assign]
 
 
 class BucketProcessor(StatefulProcessor):
@@ -43,9 +118,13 @@ class BucketProcessor(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declares the state variables: the fingerprint, and of each stored part its base and its log."""
+        _say_less_to_spark(handle)
         self._fingerprint = handle.getValueState(FINGERPRINT, _PACKED)
-        self._bases = {name: handle.getValueState(name, _PACKED) for name in self._parts}
-        self._logs = {name: handle.getListState(f"{name}_log", _PACKED) for name in self._parts}
+        self._bases = _Variables(self._parts, lambda name: handle.getValueState(name, _PACKED))
+        self._logs = _Variables(self._parts, lambda name: handle.getListState(f"{name}_log", _PACKED))
+        if not _are_in_the_store():
+            for variables in (self._bases, self._logs):
+                list(variables.values())
         self._task: BucketTask | None = None
 
     def handleInitialState(self, key: Any, initialState: Row, timerValues: Any) -> None:

@@ -94,6 +94,11 @@ def rebuild_checkpoint(
     folder for temporary files. Memory: the state of the whole fleet, and a chunk of the lake. Raises `RebuildError`,
     and what Delta, the file system and Hadoop raise.
     """
+    if settings.bundles:
+        raise RebuildError(
+            "the state of clusters with bundles cannot be rebuilt yet: `anabranch stream --new-checkpoint` learns it "
+            "again from what Kafka has"
+        )
     if not files.is_empty():
         raise RebuildError(
             f"there is a checkpoint in {files.checkpoint}: move it away first, if it is of no use any more"

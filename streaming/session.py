@@ -60,7 +60,7 @@ def start_session(
     conf.setdefault("spark.driver.extraClassPath", class_path)
     conf.setdefault("spark.executor.extraClassPath", class_path)
     options = conf.get("spark.driver.extraJavaOptions", "")
-    conf["spark.driver.extraJavaOptions"] = absolute_options(options, settings) + _with_archive(settings, options)
+    conf["spark.driver.extraJavaOptions"] = absolute_options(options, settings) + with_archive(settings, options)
     conf.setdefault("spark.sql.execution.arrow.maxBytesPerBatch", str(MAX_ARROW_BYTES))
     if scratch is not None:
         conf.setdefault("spark.local.dir", str(scratch))
@@ -82,7 +82,8 @@ def class_archive(settings: Settings) -> Path:
     return settings.path(settings.local.jars) / "spark.jsa"
 
 
-def _with_archive(settings: Settings, options: str) -> str:
+def with_archive(settings: Settings, options: str) -> str:
+    """What to add to the JVM's options so that it takes its classes from the archive; nothing where there is none."""
     archive = class_archive(settings)
     if not archive.is_file() or "Archive" in options:
         return ""

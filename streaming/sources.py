@@ -6,10 +6,12 @@ delay events. No JSON is read here: the value travels as bytes and is parsed by 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from engine.families import EVENT_SOURCES, SAMPLE_SOURCES
+from engine.families import SAMPLE_SOURCES
 from engine.kernel.recording import MAX_PIECE_BYTES
 from schemas.base import MAX_KEY_BYTES
 from schemas.kafka_connection import KafkaConnection
@@ -40,13 +42,14 @@ def raw_rows(
     buckets: int,
     max_stats: int,
     max_events: int,
+    event_topics: Sequence[str],
     start: FirstStart | None = None,
 ) -> DataFrame:
     """Raw rows of both sources, each with the bucket of its key; `max_stats` and `max_events` bound a batch each.
 
-    `start` says where a rebuilt checkpoint begins to read.
+    `event_topics`: Kafka topics of events. `start` says where a rebuilt checkpoint begins to read.
     """
-    events = _source(spark, kafka, ",".join(EVENT_SOURCES), max_events, start, EVENT_OPTIONS)
+    events = _source(spark, kafka, ",".join(event_topics), max_events, start, EVENT_OPTIONS)
     stats = _source(spark, kafka, ",".join(SAMPLE_SOURCES), max_stats, start, KAFKA_OPTIONS)
     return with_bucket(events, buckets).unionByName(with_bucket(stats, buckets))
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 
 from confluent_kafka import KafkaException
 
@@ -25,6 +26,8 @@ from schemas.messages import VERSION, TickEvent, key_of
 
 log = logging.getLogger(__name__)
 
+_SERVE_SECONDS = 1.0
+"""Between two looks at what Kafka says of a tick that is on its way."""
 Clock = Callable[[], int]
 """Milliseconds."""
 
@@ -86,6 +89,8 @@ class TickWriter(threading.Thread):
         self._known: set[tuple[int, str]] = set()
         self._changed = threading.Condition()
         self._stopped = False
+        self._waits = False
+        """Whether a tick is on its way to Kafka."""
 
     @cached_property
     def _producer(self) -> LastingProducer:
@@ -116,7 +121,7 @@ class TickWriter(threading.Thread):
                 wake_at = min(cadence.due, self._asked[0][0]) if self._asked else cadence.due
                 self._changed.wait_for(
                     lambda at=wake_at: self._stopped or (self._asked and self._asked[0][0] < at),
-                    timeout=max(0, wake_at - steady_ms()) / 1000,
+                    timeout=min(max(0, wake_at - steady_ms()) / 1000, _SERVE_SECONDS if self._waits else inf),
                 )
                 if self._stopped:
                     return
@@ -133,6 +138,7 @@ class TickWriter(threading.Thread):
             self._producer.poll()
         except KafkaException as error:
             log.warning("Kafka's producer failed: %s; the next tick tries again", error)
+        self._waits = self._producer.waits
 
     def _take_due(self) -> list[tuple[int, str]]:
         due, now = [], steady_ms()

@@ -30,8 +30,9 @@ NO_UNIT = {"spark", "broker", "local_run", "process", "pulsar"}
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks the unit tests: those without a fixture that starts a JVM, a server or a process.
 
-    Tests of the shared Spark session run one after the other in one process of xdist, those whose Sparks are processes
-    of their own in one, those with a Pulsar in one, all others beside them. The largest groups begin first.
+    Tests of the shared Spark session run one after the other in one process of xdist, those with a Pulsar in one. Those
+    whose Sparks are processes of their own come right after these groups, each wherever there is room: they are the
+    longest, and one after the other in one process they left the other without work.
     """
     for item in items:
         marks = {mark.name for mark in item.iter_markers()}
@@ -39,11 +40,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.unit)
         if not config.pluginmanager.hasplugin("xdist"):
             continue
-        if marks & {"spark", "local_run"}:
-            is_shared = {"spark", "secured"} & set(getattr(item, "fixturenames", ()))
-            item.add_marker(pytest.mark.xdist_group("spark" if is_shared else "spark-processes"))
-        elif "pulsar" in marks:
+        if starts_spark(item) and {"spark", "secured"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+        elif not starts_spark(item) and "pulsar" in marks:
             item.add_marker(pytest.mark.xdist_group("pulsar"))
+    items.sort(key=lambda item: not starts_spark(item))
+
+
+def starts_spark(item: pytest.Item) -> bool:
+    """Whether the test needs a Spark: the shared session, or one in a process of its own."""
+    return any(mark.name in ("spark", "local_run") for mark in item.iter_markers())
 
 
 class StartsNothing:

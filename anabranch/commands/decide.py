@@ -15,10 +15,12 @@ import click
 from pydantic import ValidationError
 from pydantic_core import to_json
 
+from anabranch.bundle_decisions import decided, is_bundle_snapshot
 from decisions.autoscale.answers import Answer, Hold, Split
 from decisions.autoscale.decide import decide
 from decisions.autoscale.policy import PROFILES, PolicyError, read_policy
 from decisions.autoscale.snapshot import snapshot_from_wire
+from decisions.bundles.configuration import ConfigurationError
 from decisions.kernel.readings import reading_fields
 from decisions.topic.layout import LayoutError
 from schemas.metadata import AutoScalePolicyOverride
@@ -42,8 +44,10 @@ def command(ctx: click.Context, profile: str, policy_file: Path | None, explain:
     """Decide snapshots from FILE or standard input, one JSON object a line; answers in the same order.
 
     \b
-    A snapshot's policy is laid over the profile's defaults. A line that is no valid snapshot answers
-    {"error": "..."} in its place. Exit code 1 when there was one.
+    A snapshot's policy is laid over the profile's defaults. A snapshot of a cluster's
+    brokers and bundles (docs/bundles.md) names its profile itself. A line that
+    is no valid snapshot answers {"error": "..."} in its place. Exit code 1 when
+    there was one.
     """
     over = _read_policy_file(policy_file)
     if explain:
@@ -55,8 +59,11 @@ def command(ctx: click.Context, profile: str, policy_file: Path | None, explain:
         for line in lines:
             number += 1
             try:
+                if is_bundle_snapshot(line):
+                    answers.append(decided(line, explain))
+                    continue
                 snapshot = snapshot_from_wire(Snapshot.model_validate_json(line), profile, over)
-            except (ValidationError, LayoutError) as error:
+            except (ValidationError, LayoutError, ConfigurationError) as error:
                 failed = True
                 problem = _in_one_line(error)
                 answers.append(
@@ -104,7 +111,9 @@ def _as_json(answer: Answer) -> bytes:
     return to_json({"action": "merge", "segments": answer.segments, "reason": answer.reason, "gates": gates})
 
 
-def _in_one_line(error: ValidationError | LayoutError) -> str:
+def _in_one_line(error: ValidationError | LayoutError | ConfigurationError) -> str:
+    if isinstance(error, ConfigurationError):
+        return str(error)
     if isinstance(error, LayoutError):
         return f"layout: {error}"
     found = error.errors(include_url=False, include_input=False, include_context=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -52,13 +52,14 @@ def command(
     from decisions.autoscale.snapshot import snapshot_to_wire
     from ledger.explain.changes import changes
     from ledger.explain.record import NotOnRecord, check_segment, explain
-    from ledger.topics import UnknownTopic, find_topic, topics_on_record
+    from ledger.topics import UnknownTopic, topic_on_record
     from streaming.policy import configured_policy, stored_policy
 
     settings = context.settings
     try:
-        name = find_topic(topics_on_record(settings.lake_path), encodable(topic))
-        found = explain(settings.lake_path, name, at, stored_policy(configured_policy(settings)))
+        name = topic_on_record(settings.lake_path, encodable(topic))
+        outage = timedelta(seconds=settings.stream.tick_seconds * settings.stream.watchdog_ticks)
+        found = explain(settings.lake_path, name, at, stored_policy(configured_policy(settings)), outage)
         if segment is not None:
             check_segment(found.snapshot.layout, segment)
     except (NotOnRecord, UnknownTopic) as error:
@@ -89,13 +90,17 @@ def _json(found: Explanation, changed: list[Change]) -> dict[str, Any]:
         "at": found.asked_at,
         "decision": None if found.decision is None else found.decision._asdict(),
         "lastDecision": None if found.last_decision is None else found.last_decision._asdict(),
+        "became": None if found.became is None else {
+            **found.became._asdict(), "at": round(found.became.at.timestamp() * 1000),
+        },
+        "notAtWork": found.silence,
         "hold": None if row is None else {"seq": row["seq"], "gate": row["gate"], "since": found.held_since},
         "evaluatedAt": last,
         "nextEvaluationAt": following,
         "answer": json.loads(answer_to_wire(found.answer).to_json()),
         "changes": [change.to_json() for change in changed],
         "snapshot": json.loads(snapshot_to_wire(found.snapshot).to_json()),
-    }
+    }  # fmt: skip
 
 
 def _notes(found: Explanation) -> list[str]:

@@ -46,13 +46,13 @@ def command(
     from anabranch.river_text import river_text
     from ledger.history.record import NothingOnRecord, read_river
     from ledger.history.svg import picture
-    from ledger.topics import UnknownTopic, find_topic, topics_on_record
+    from ledger.topics import UnknownTopic, topic_on_record
 
     if since is not None and until is not None and since >= until:
         raise click.BadParameter("--since has to be before --until")
     lake = context.settings.lake_path
     try:
-        river = read_river(lake, find_topic(topics_on_record(lake), encodable(topic)), since, until)
+        river = read_river(lake, topic_on_record(lake, encodable(topic)), since, until)
     except (NothingOnRecord, UnknownTopic) as error:
         raise click.ClickException(printable(str(error))) from error
     except (DeltaError, OSError) as error:

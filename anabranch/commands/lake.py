@@ -1,4 +1,5 @@
-"""`anabranch lake`: makes the Delta tables, shows what is in them, registers them in Spark SQL, compacts them."""
+"""`anabranch lake`: makes the Delta tables, shows what is in them, registers them in Spark SQL, compacts them, checks
+them."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ from typing import Any
 
 import click
 
+from anabranch.commands.lake_check import check
+from anabranch.commands.lake_retain import retain
 from anabranch.context import Context
 from schemas.printable import printable
 from schemas.settings import Settings
@@ -18,7 +21,11 @@ _SHOWN_BYTES = 60
 
 @click.group("lake")
 def command() -> None:
-    """Create, show, register and compact the Delta tables. [lake] path says where they are."""
+    """Create, show, register, compact, check and cut the Delta tables. [lake] path says where they are."""
+
+
+command.add_command(check)
+command.add_command(retain)
 
 
 @command.command("create")
@@ -135,9 +142,10 @@ def optimize(context: Context, name: str | None, zorder: bool, writer: str) -> N
 @click.option("--dry-run", is_flag=True, help="Only say how many files would go.")
 @click.pass_obj
 def vacuum(context: Context, name: str | None, dry_run: bool) -> None:
-    """Delete files without live rows, older than 7 days: replaced by `optimize`, or left by a killed writer.
+    """Delete old files without live rows: replaced by a compaction, or left by a killed writer.
 
-    Safe while the job and an executor run. No row is deleted, but older versions of the tables can no longer be read.
+    Old is a day, and seven days in the tables whose log is as long (docs/cluster.md). Safe while the job and an
+    executor run. No row is deleted, but older versions of the tables can no longer be read.
     """
     from deltalake.exceptions import DeltaError
 

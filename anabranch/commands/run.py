@@ -77,7 +77,8 @@ def command(
     _stop_on_signals(run.stop, run.at_once)
     try:
         with lock_folder(run.folder):
-            report = _live(run, seconds, screen, wants_report=report_file is not None or not screen)
+            # A shadow is run for its comparison, which takes in what is still in Kafka as the report does.
+            report = _live(run, seconds, screen, wants_report=report_file is not None or not screen or shadow)
     except SetupError as error:
         raise click.ClickException(str(error)) from error
     except OSError as error:

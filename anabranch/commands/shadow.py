@@ -13,6 +13,7 @@ import click
 from anabranch.context import Context
 from anabranch.explanation import instant
 from anabranch.instants import INSTANT
+from anabranch.reports import check_report, report_options, write_report
 from schemas.printable import printable
 
 _SHOWN = 20
@@ -32,8 +33,7 @@ def command() -> None:
     "--reversal-minutes", type=click.FloatRange(min=0), default=30, show_default=True,
     help="What is taken back within this time counts as a reversal.",
 )  # fmt: skip
-@click.option("--output", type=click.Choice(["text", "json", "html"]), default="text", show_default=True)
-@click.option("--file", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write there; for html needed.")
+@report_options
 @click.pass_obj
 def report(
     context: Context, since: datetime | None, until: datetime | None, namespace: str | None, reversal_minutes: float,
@@ -53,8 +53,7 @@ def report(
     from ledger.shadow.report import compare
     from streaming.policy import configured_policy, stored_policy
 
-    if output == "html" and file is None:
-        raise click.UsageError("--output html needs --file")
+    check_report(output, file)
     settings = context.settings
     prefix = None if namespace is None else f"topic://{namespace}/"
     try:
@@ -78,14 +77,7 @@ def report(
         text = page(found, _numbers(found))
     else:
         text = json.dumps(found) + "\n" if output == "json" else _text(found)
-    if file is None:
-        click.echo(text, nl=False)
-        return
-    try:
-        file.write_text(text)
-    except OSError as error:
-        raise click.ClickException(f"cannot write {file}: {error.strerror}") from error
-    click.echo(f"{file}: {len(found['actions'])} actions compared", err=True)
+    write_report(text, file, f"{len(found['actions'])} actions compared")
 
 
 def _progress(done: int, total: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from datetime import datetime
@@ -10,32 +11,43 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from anabranch.context import Context
 from anabranch.instants import INSTANT
+from anabranch.reports import check_report, report_options, write_report
 from decisions.autoscale.policy import PROFILES, PolicyError, read_policy
 from schemas.printable import printable
 
 if TYPE_CHECKING:
     from engine.autoscale.topics import ConfiguredPolicy
-    from ledger.simulate.demand import Demand
+    from ledger.simulate.timeline import Source
 
 BEGIN_MS = 1_767_225_600_000
 """2026-01-01: a simulation is the same whenever it runs."""
 LAB, LAKE = "lab", "lake"
+_OF_AUTOSCALE = {name: f"--{name}" for name in ("demand", "profile", "topics", "hours", "peak", "since", "processes")}
+_OF_BUNDLES = {"shapes": "--shape", "settings": "--set", "seeds": "--seeds"}
+_INTERRUPTED = 130
+_MUCH = 50_000
+"""Topic-hours from which on more processes are worth their start."""
 
 
 @click.command("simulate")
 @click.option(
+    "--family", type=click.Choice(["autoscale", "bundles"]), default="autoscale", show_default=True,
+    help="Of decisions. bundles: --shape, --policy, --set, --seed and --seeds.",
+)  # fmt: skip
+@click.option(
     "--demand",
     "demand",
-    required=True,
     metavar="FILE|SHAPE",
-    help="flat, day, step, burst, drift, lab, lake, or a file.",
+    help="flat, day, step, burst, drift, lab, lake, or a file. Needed.",
 )
 @click.option(
     "--policy", "policies", multiple=True, required=True, metavar="P",
-    help="A profile (default, pip-483) or a TOML policy, laid over --profile. Several are compared.",
+    help="A profile (default, pip-483) or a TOML policy, laid over --profile. Several are compared. Of bundles: a "
+    "version (4.x), or Shedder+Placement, each with ,NAME=VALUE behind it.",
 )  # fmt: skip
 @click.option("--profile", type=click.Choice(sorted(PROFILES)), default="default", show_default=True)
 @click.option("--topics", type=click.IntRange(1, 100_000), default=10, show_default=True, help="Of a shape.")
@@ -45,67 +57,97 @@ LAB, LAKE = "lab", "lake"
 )
 @click.option("--since", type=INSTANT, metavar="TIME", help="Of the lake: as 14:05, 2026-11-22T14:05:00Z or '1d ago'.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Of a shape.")
-@click.option("--output", type=click.Choice(["text", "json", "html"]), default="text", show_default=True)
-@click.option("--file", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write there; for html needed.")
+@click.option(
+    "--processes", type=click.IntRange(1, 256), help="Default: one, or for a lot of work as many as there are cores."
+)
+@click.option("--shape", "shapes", multiple=True, help="Of a fleet of brokers (bundles). Default: all.")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="For all balancers, as in broker.conf.")
+@click.option("--seeds", type=click.IntRange(1, 1000), default=1, show_default=True, help="How many, from --seed on.")
+@report_options
 @click.pass_obj
 def command(
-    context: Context, demand: str, policies: tuple[str, ...], profile: str, topics: int, hours: float, peak: float,
-    since: datetime | None, seed: int, output: str, file: Path | None,
+    context: Context, family: str, demand: str | None, policies: tuple[str, ...], profile: str, topics: int,
+    hours: float, peak: float, since: datetime | None, seed: int, processes: int | None, shapes: tuple[str, ...],
+    settings: tuple[str, ...], seeds: int, output: str, file: Path | None,
 ) -> None:  # fmt: skip
     """Run the closed loop of decision and layout on a demand, under one policy or several.
 
     \b
     anabranch simulate --demand day --policy default --policy pip-483
     anabranch simulate --demand recorded.jsonl --policy default --policy mine.toml --output html --file out.html
+    anabranch simulate --family bundles --shape join --policy 4.x --policy AvgShedder+AvgShedder --seeds 10
 
     The job's own engine decides, and segments split and merge as it says. Shapes, the form of a file, and what the
     columns mean: docs/simulate.md. `lab` is the demand of the local run, `lake` what is on record of loads and
-    consumers. The first policy's split thresholds are the measure of "over threshold" for all.
+    consumers. The first policy's split thresholds are the measure of "over threshold" for all. Ctrl-C ends it with the
+    topics that are done, and exit code 130.
     """
-    from ledger.simulate.loop import simulate
     from ledger.simulate.page import HEADS, page, rows_of
+    from ledger.simulate.run import simulate
 
-    if output == "html" and file is None:
-        raise click.UsageError("--output html needs --file")
+    check_report(output, file)
+    _check_family(family)
+    if family == "bundles":
+        from anabranch.bundle_simulation import report
+
+        text, about = report(shapes, policies, settings, range(seed, seed + seeds), output)
+        write_report(text, file, printable(about))
+        return
+    if demand is None:
+        raise click.UsageError("Missing option '--demand'.")
     wanted = _demand(context, demand, topics, hours, peak, seed, since)
-    named = {_name(policy): _policy(policy, profile) for policy in policies}
+    named = _named(policies, profile)
+    hours = wanted.steps * wanted.step_ms / 3_600_000
+    if processes is None:
+        is_much = len(wanted.topics) * hours * len(named) > _MUCH
+        processes = len(os.sched_getaffinity(0)) if is_much else 1
     began = time.monotonic()
     progress = _progress if sys.stderr.isatty() else lambda *_: None
-    scores = simulate(wanted, named, progress=progress)
+    try:
+        outcomes = simulate(wanted, named, processes=processes, progress=progress)
+    except KeyboardInterrupt:
+        click.echo("interrupted before any topic was done", err=True)
+        sys.exit(_INTERRUPTED)
     took = time.monotonic() - began
-    simulated = sum(score.topic_hours for score in scores.values())
+    simulated = sum(outcome.topic_hours for outcome in outcomes.values())
+    done, count = len(next(iter(outcomes.values())).topics), len(wanted.topics)
     about = (
-        f"{demand}: {len(wanted.topics)} topics, {wanted.steps * wanted.step_ms / 3_600_000:.4g} hours, "
-        f"{len(scores)} policies: {simulated:,.0f} topic-hours in {took:.1f} s"
+        f"{demand}: {done if done == count else f'interrupted, {done} of {count}'} topics, {hours:.4g} hours, "
+        f"{len(outcomes)} policies: {simulated:,.0f} topic-hours in {took:.1f} s"
     )
     if output == "html":
-        text = page(scores, about)
+        text = page(outcomes, about)
     elif output == "json":
         text = json.dumps({
             "demand": demand,
-            "policies": {name: {**score.to_json(), "topics": score.of_topics()} for name, score in scores.items()},
+            "complete": done == count,
+            "policies": {name: {**one.to_json(), "topics": one.of_topics()} for name, one in outcomes.items()},
         }) + "\n"  # fmt: skip
     else:
-        table = [["policy", *(words for _, words in HEADS)], *rows_of(scores)]
+        table = [["policy", *(words for _, words in HEADS)], *rows_of(outcomes)]
         widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
         lines = [
             "  ".join([printable(row[0]).ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
             for row in table
         ]
         text = "\n".join([printable(about), *lines]) + "\n"
-    if file is None:
-        click.echo(text, nl=False)
-        return
-    try:
-        file.write_text(text)
-    except OSError as error:
-        raise click.ClickException(f"cannot write {file}: {error.strerror}") from error
-    click.echo(f"{file}: {printable(about)}", err=True)
+    write_report(text, file, printable(about))
+    if done < count:
+        sys.exit(_INTERRUPTED)
+
+
+def _check_family(family: str) -> None:
+    """Raises a usage error for an option of the other family, rather than do something else than was asked."""
+    others = _OF_AUTOSCALE if family == "bundles" else _OF_BUNDLES
+    context = click.get_current_context()
+    for name, option in others.items():
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise click.UsageError(f"{option} is not for --family {family}")
 
 
 def _demand(
     context: Context, text: str, topics: int, hours: float, peak: float, seed: int, since: datetime | None
-) -> Demand:
+) -> Source:
     from ledger.simulate.recorded import DemandError, RecordedDemand
     from ledger.simulate.shapes import SHAPES, ShapedDemand
 
@@ -123,13 +165,14 @@ def _demand(
     except OSError as error:
         shapes = ", ".join((*SHAPES, LAB, LAKE))
         raise click.BadParameter(
-            f"{text} is no shape ({shapes}), and no file that can be read: {error.strerror}"
+            f"{text} is no shape ({shapes}), and no file that can be read: {error.strerror}",
+            param_hint="--demand",
         ) from None
     except DemandError as error:
         raise click.ClickException(printable(f"{text}: {error}")) from error
 
 
-def _lake_demand(lake: str, since: datetime | None) -> Demand:
+def _lake_demand(lake: str, since: datetime | None) -> Source:
     from deltalake.exceptions import DeltaError
 
     from ledger.simulate.from_lake import lines_of_lake
@@ -143,8 +186,18 @@ def _lake_demand(lake: str, since: datetime | None) -> Demand:
         raise click.ClickException(f"the lake {lake} cannot be read: {error}") from error
 
 
-def _name(policy: str) -> str:
-    return policy if policy in PROFILES else Path(policy).stem
+def _named(policies: tuple[str, ...], profile: str) -> dict[str, ConfiguredPolicy]:
+    """By what their rows are called."""
+    named: dict[str, ConfiguredPolicy] = {}
+    for text in policies:
+        name = text if text in PROFILES else Path(text).stem
+        if name in named:
+            raise click.BadParameter(
+                f"two policies are named {printable(name)}: rename a file, so that each has a row of its own",
+                param_hint="--policy",
+            )
+        named[name] = _policy(text, profile)
+    return named
 
 
 def _policy(text: str, profile: str) -> ConfiguredPolicy:
@@ -156,12 +209,14 @@ def _policy(text: str, profile: str) -> ConfiguredPolicy:
         return ConfiguredPolicy(profile, read_policy(Path(text).read_text()).to_json())  # type: ignore[arg-type]
     except OSError as error:
         raise click.BadParameter(
-            f"{text} is no profile ({', '.join(PROFILES)}), and no file that can be read: {error.strerror}"
+            f"{text} is no profile ({', '.join(PROFILES)}), and no file that can be read: {error.strerror}",
+            param_hint="--policy",
         ) from None
-    except (PolicyError, UnicodeDecodeError) as error:
-        raise click.ClickException(f"{text}: {error}") from error
+    except UnicodeDecodeError:
+        raise click.ClickException(printable(f"{text} is no TOML file: it is not text in UTF-8")) from None
+    except PolicyError as error:
+        raise click.ClickException(printable(f"{text}: {error}")) from error
 
 
-def _progress(step: int, steps: int) -> None:
-    if step % 360 == 0 or step == steps:
-        click.echo(f"\r{step / steps:.0%}", nl=step == steps, err=True)
+def _progress(done: float, total: float) -> None:
+    click.echo(f"\r{done:,.0f} of {total:,.0f} topic-hours", nl=done >= total, err=True)

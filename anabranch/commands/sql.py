@@ -39,7 +39,7 @@ def command(
     \b
     anabranch sql --views
     anabranch sql --views thrash
-    anabranch sql "SELECT gate, count(*) FROM hold_intervals WHERE held_until IS NULL GROUP BY gate"
+    anabranch sql "SELECT gate, count(*) FROM holds_now GROUP BY gate"
     anabranch sql "SELECT * FROM load_at(TIMESTAMP '2026-11-22 14:05:00')" --output csv
     anabranch sql
 

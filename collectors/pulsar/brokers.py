@@ -1,8 +1,11 @@
 """The brokers of a cluster as the collector knows them: the way to each, its budget, what it serves and whether it
 answers; and which of them is asked about a topic.
 
-Stage: under `collector`; makes no calls. A topic is always asked of the same broker while that answers: asking another
-one would make it, too, keep a controller for that topic.
+Stage: under `collector`; makes no calls. Layouts may be asked of any broker, so a topic leaves one that is silent at
+once. Consumers may not: a broker that is asked for them keeps a controller for the topic from then on, and stands by if
+another one leads it. One of 5.0.0-M1 that stood by when the leader died is elected and never knows it: it answers every
+split and merge with 500 until it is started again. So consumers are asked of the same broker until the cluster lists it
+no more, which is when its session has ended, and with it what it led. See docs/pulsar-brokers.md.
 """
 
 from __future__ import annotations
@@ -49,10 +52,14 @@ class Broker:
     silent_until: float = float("-inf")
     """After a call without an answer it is left alone for a while."""
     failures: int = 0
+    silent_since: float = float("-inf")
+    """When the first of these failed."""
     _looks: int = 0
 
     def failed(self, why: str, now: float, random: Random) -> None:
         """A call got no answer: the broker is left alone, longer each time."""
+        if not self.failures:
+            self.silent_since = now
         self.failures += 1
         longest = min(MAX_RETRY_SECONDS, RETRY_SECONDS * 2 ** min(self.failures - 1, 10))
         self.silent_until = now + longest * random.uniform(0.5, 1.0)
@@ -86,49 +93,79 @@ class Brokers:
     """All of them, by name, and who is asked about what."""
 
     known: dict[str, Broker] = field(default_factory=dict)
-    topics: dict[str, str] = field(default_factory=dict)
-    """The broker that is asked about each topic."""
+    layouts: dict[str, str] = field(default_factory=dict)
+    """The broker that is asked for the layout of each topic."""
+    consumers: dict[str, str] = field(default_factory=dict)
+    """The broker that is asked for the consumers of each topic, or was by the collector before this one."""
+    session_seconds: float = 0.0
+    """After so long without a sign of life a broker leads nothing any more; 0: not known."""
 
     def add_topic(self, topic: str) -> None:
         """A topic that is new here; it is looked at soon."""
-        if topic not in self.topics:
-            self._give(topic, self._candidates())
+        if topic not in self.layouts:
+            self._give_layout(topic)
+            self._give_consumers(topic)
 
     def remove_topic(self, topic: str) -> None:
         """A topic that is gone."""
-        broker = self.known.get(self.topics.pop(topic, ""))
-        if broker is not None:
-            broker.consumers.remove(topic)
-            broker.layouts.remove(topic)
+        self._take_layout(topic)
+        self._take_consumers(topic)
 
-    def of_topic(self, topic: str) -> Broker | None:
-        """The broker that is asked about a topic."""
-        return self.known.get(self.topics.get(topic, ""))
+    def of_consumers(self, topic: str) -> Broker | None:
+        """The broker that is asked for a topic's consumers."""
+        return self.known.get(self.consumers.get(topic, ""))
 
     def look_at_layout(self, topic: str, at: float = 0.0) -> None:
         """Something says that a layout has changed: it is looked at next, not before `at`."""
-        broker = self.of_topic(topic)
+        broker = self.known.get(self.layouts.get(topic, ""))
         if broker is not None:
             broker.layouts.hurry(topic, at)
 
-    def share_again(self) -> None:
+    def share_again(self, now: float) -> None:
         """Brokers have come, gone, fallen silent or come back: topics move, and only those that have to."""
         candidates = self._candidates()
-        for topic in list(self.topics):
-            if _best(topic, candidates) != self.topics[topic]:
-                self.remove_topic(topic)
-                self._give(topic, candidates)
+        for topic, name in list(self.layouts.items()):
+            if _best(topic, candidates) != name:
+                self._take_layout(topic)
+                self._give_layout(topic)
+        gone = self.given_up(now)
+        for topic in self.layouts:
+            name = self.consumers.get(topic, "")
+            if name in gone or name not in self.known:
+                self._take_consumers(topic)
+                self._give_consumers(topic)
+
+    def given_up(self, now: float) -> set[str]:
+        """Listed brokers that have been silent for longer than one that is dead is listed: there is no way to them."""
+        silent = {name for name, one in self.known.items() if one.is_silent}
+        patience = 2 * self.session_seconds
+        return {name for name in silent if now - self.known[name].silent_since >= patience} if silent else silent
 
     def _candidates(self) -> list[str]:
         return [name for name, broker in self.known.items() if not broker.is_silent] or list(self.known)
 
-    def _give(self, topic: str, candidates: Iterable[str]) -> None:
-        name = _best(topic, candidates)
-        if name is None:
-            return
-        self.topics[topic] = name
-        self.known[name].consumers.add(topic)
-        self.known[name].layouts.add(topic)
+    def _give_layout(self, topic: str) -> None:
+        name = _best(topic, self._candidates())
+        if name is not None:
+            self.layouts[topic] = name
+            self.known[name].layouts.add(topic)
+
+    def _give_consumers(self, topic: str) -> None:
+        before = self.consumers.get(topic, "")
+        name = before if before in self.known else _best(topic, self._candidates())
+        if name is not None:
+            self.consumers[topic] = name
+            self.known[name].consumers.add(topic)
+
+    def _take_layout(self, topic: str) -> None:
+        broker = self.known.get(self.layouts.pop(topic, ""))
+        if broker is not None:
+            broker.layouts.remove(topic)
+
+    def _take_consumers(self, topic: str) -> None:
+        broker = self.known.get(self.consumers.pop(topic, ""))
+        if broker is not None:
+            broker.consumers.remove(topic)
 
 
 def _best(topic: str, names: Iterable[str]) -> str | None:

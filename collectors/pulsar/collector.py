@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from functools import partial
 from random import Random
 from typing import Any, Protocol
@@ -24,7 +24,7 @@ from collectors.pulsar.calls import Answer, Call, Calls, Kind
 from collectors.pulsar.coverage import broker_status, oldest, seen_segments
 from collectors.pulsar.loads import Loads
 from collectors.pulsar.namespaces import Namespaces
-from collectors.pulsar.reader import BrokerReader
+from collectors.pulsar.reader import BrokerReader, BrokerSettings
 from collectors.pulsar.refresh import Refresh
 from collectors.pulsar.sweep import Budget, Sweep
 from collectors.pulsar.topics import Topics
@@ -82,9 +82,10 @@ class PulsarCollector:
         """`url` is for people; `seed` is of the jitter."""
         self._settings, self._url, self._base, self._said, self._outlet = settings, url, base, said, outlet
         self._random = Random(seed)
-        self._brokers, self._troubles, self._agenda = Brokers(), Troubles(), Agenda(self._random)
-        self._shared_by: tuple[str, ...] = ()
-        """The brokers among which the topics are shared."""
+        self._brokers, self._troubles = Brokers(consumers=said.consumers_at), Troubles()
+        self._agenda = Agenda(self._random)
+        self._shared_by: tuple[Set[str], ...] = ()
+        """The brokers among which the topics are shared: those that answer, are listed, and are given up."""
         self._calls = Calls(settings.calls_in_flight)
         self._failed = 0
         self._namespaces = Namespaces(settings, self._brokers, self._plan)
@@ -120,7 +121,7 @@ class PulsarCollector:
 
     @property
     def has_seen_all(self) -> bool:
-        """Whether everything was asked for once, and an answer or a fault has come."""
+        """Whether everything was asked for once, and an answer or a fault has come; but of silent brokers."""
         if not self._brokers.known and ("brokers", "") in self._troubles:
             return True
         if self._calls or not self._namespaces.all_listed or not self._brokers.known:
@@ -128,7 +129,10 @@ class PulsarCollector:
         if any(at == float("-inf") for at in (b.read_at for b in self._brokers.known.values() if not b.trouble)):
             return False
         return self._topics.is_sure and all(
-            sweep.untried == 0 for b in self._brokers.known.values() for sweep in (b.consumers, b.layouts)
+            sweep.untried == 0
+            for b in self._brokers.known.values()
+            if not b.is_silent
+            for sweep in (b.consumers, b.layouts)
         )
 
     @property
@@ -173,7 +177,7 @@ class PulsarCollector:
         broker.budget.spend(now)
         reader = broker.reader
         calls: dict[str, Callable[[], Reply[Any]]] = {
-            "settings": reader.refresh_seconds,
+            "settings": reader.settings,
             "tenants": reader.cluster.tenants,
             "namespaces": lambda: reader.topics.list_namespaces(key),
             "topics": lambda: reader.topics.list_topics(key),
@@ -221,10 +225,12 @@ class PulsarCollector:
         answered = isinstance(reply, Answered)
         self._failed += not answered
         self._take_answer[call.kind](answer)
-        if call.kind not in ("layout", "stats", "load"):
+        if call.kind not in ("layout", "stats", "load") and not (
+            call.kind == "settings" and self._settings.load_seconds
+        ):
             trouble = None if answered else f"{call.kind} {call.key}".rstrip() + f": {reply}"
             self._troubles.note((call.kind, call.key), trouble)
-        self._share()
+        self._share(now)
 
     def _take_policy(self, answer: Answer) -> None:
         if answer.call.key in self._namespaces.names:
@@ -257,28 +263,34 @@ class PulsarCollector:
             Sweep(chosen.consumers_seconds), Sweep(chosen.layouts_seconds),
         )  # fmt: skip
         self._troubles.note(("broker", name), None)
-        if not chosen.load_seconds:
-            self._plan("settings", name, 0)
+        self._plan("settings", name, 0)
 
     def _take_settings(self, answer: Answer) -> None:
         broker = self._brokers.known.get(answer.call.key)
         if broker is None:
             return
         if isinstance(answer.reply, Answered):
-            broker.refresh.period = answer.reply.value
+            told: BrokerSettings = answer.reply.value
+            broker.refresh.period = self._settings.load_seconds or told.refresh_seconds
+            self._brokers.session_seconds = told.session_seconds
         self._plan("settings", answer.call.key, 600 if isinstance(answer.reply, Answered) else 60)
 
     def _announce(self, records: list[Record]) -> None:
         for record in records:
             self._outlet.announce(record)
 
-    def _share(self) -> None:
-        """Brokers that have fallen silent leave their topics to the others."""
-        able = tuple(sorted(name for name, one in self._brokers.known.items() if not one.is_silent))
-        able = able or tuple(sorted(self._brokers.known))
-        if able != self._shared_by:
-            self._shared_by = able
-            self._brokers.share_again()
+    def _share(self, now: float) -> None:
+        """Brokers that have fallen silent or left leave their topics to the others."""
+        able = frozenset(name for name, one in self._brokers.known.items() if not one.is_silent)
+        shared_by = (
+            able or frozenset(self._brokers.known),
+            frozenset(self._brokers.known),
+            self._brokers.given_up(now),
+        )
+        if shared_by != self._shared_by:
+            self._shared_by = shared_by
+            self._brokers.share_again(now)
+            self._said.changes += 1
 
     # How it goes
 

@@ -62,10 +62,10 @@ class Loads:
         """A load that shows other consumers than the last one, or segments that are new, says where to look."""
         before = previous.attached if previous else {}
         for topic in load.used:
-            if broker := self._brokers.of_topic(topic):
+            if broker := self._brokers.of_consumers(topic):
                 broker.consumers.is_used(topic, now)
         for topic, mark in load.attached.items():
-            if before.get(topic, mark) != mark and (broker := self._brokers.of_topic(topic)):
+            if before.get(topic, mark) != mark and (broker := self._brokers.of_consumers(topic)):
                 broker.consumers.heat(topic, now)
         known = self._said.topics
         for topic, segment, *_ in load.loads:

@@ -69,7 +69,7 @@ class Topics:
         if topic in self._said.too_large:
             trouble = f"the layout of {topic} is too large for a message: it cannot be scaled"
             self._troubles.note(("layout", topic), trouble)
-        broker = self._brokers.of_topic(topic)
+        broker = self._brokers.of_consumers(topic)
         if records and broker is not None:
             broker.consumers.heat(topic, answer.answered_at)
             if is_new:
@@ -112,7 +112,7 @@ class Topics:
         }
         before = known.consumers
         self._announce(self._said.consumers(topic, stats.consumers(types), answer.asked_ms))
-        broker = self._brokers.of_topic(topic)
+        broker = self._brokers.of_consumers(topic)
         if broker is not None:
             if any(count for _, count in stats.subscriptions.values()):
                 broker.consumers.is_used(topic, answer.answered_at)

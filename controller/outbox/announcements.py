@@ -6,10 +6,13 @@ Stage: made by the service inside the transaction of the change, kept in the sto
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from schemas import announcing
 from schemas.announcing import shorter_and_shorter
+from schemas.ids import SEVERAL_TOPICS
+from schemas.known_layouts import Known, known_messages
 from schemas.messages import (
     MAX_VALUE_BYTES,
     ConsumerEvent,
@@ -62,6 +65,11 @@ def layout_announcement(
             return record
     log.warning("%s: %s is not announced: its layout is above %d bytes", topic, cause, MAX_VALUE_BYTES)
     return None
+
+
+def known_announcements(known: Iterable[Known], at: int) -> Iterator[Announcement]:
+    """Layouts that were announced in full before, once more at `at` (ms), by their digests."""
+    return (Announcement("control-events", SEVERAL_TOPICS, value) for value in known_messages(known, at))
 
 
 def consumer_announcement(

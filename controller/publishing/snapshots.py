@@ -2,6 +2,9 @@
 
 Stage: asked by the publisher, page by page, after it has read the outbox to its end. A page is therefore never older
 than an announcement that was sent before it; what changed while it was read is taken out of it and announced after it.
+
+A layout that is as it was in the round before goes by its digest, a twentieth of the bytes and a tenth of the work for
+the job. In full it goes in the first round of a sender, when it has changed, and in one round of `FULL_EVERY`.
 """
 
 from __future__ import annotations
@@ -10,17 +13,30 @@ import time
 from collections.abc import Callable, Iterator, Set
 from typing import NamedTuple
 
+import xxhash
+
 from controller.layouts.reader import LayoutReader, StoredSubscription, life_of
 from controller.outbox.announcements import (
     Announcement,
     consumer_announcement,
+    known_announcements,
     layout_announcement,
     policy_announcement,
 )
+from schemas.known_layouts import FULL_EVERY, Known
 from schemas.messages import Source
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
+from schemas.plain_events import digest_of, layout_in
 
 MAX_PAGE_TOPICS = 50
+
+
+class Said(NamedTuple):
+    """A layout that was announced in full."""
+
+    stored: int
+    """XXH3 of the bytes in the store."""
+    known: Known
 
 
 class SnapshotPage(NamedTuple):
@@ -29,9 +45,14 @@ class SnapshotPage(NamedTuple):
     at: int
     policies: dict[str, AutoScalePolicyOverride]
     layouts: list[tuple[str, bytes]]
+    """Those that go in full."""
+    known: list[Known]
+    """Those that go by their digests."""
     subscriptions: list[tuple[str, int | None, StoredSubscription]]
     """Topic, the life of it, and the subscription."""
 
+    note: Callable[[str, bytes, int, Announcement], None]
+    """Told of each layout that goes in full: topic, bytes in the store, epoch, and how it is announced."""
     told: Set[tuple[Source, str]] = frozenset()
     """Keys that the page is silent about."""
 
@@ -47,9 +68,14 @@ class SnapshotPage(NamedTuple):
         for namespace, policy in self.policies.items():
             yield policy_announcement(namespace, policy, self.at)
         for topic, layout in self.layouts:
+            if ("control-events", topic) in self.told:
+                continue
             metadata = ScalableTopicMetadata.model_validate_json(layout)
             if record := layout_announcement(topic, "snapshot", metadata, self.at):
+                self.note(topic, layout, metadata.epoch, record)
                 yield record
+        known = [one for one in self.known if ("control-events", one.topic) not in self.told]
+        yield from known_announcements(known, self.at)
         for topic, life, (name, type, consumers) in self.subscriptions:
             yield consumer_announcement(topic, name, type, "snapshot", consumers, self.at, life=life)
 
@@ -64,14 +90,20 @@ class Snapshots:
         self._due = time.monotonic()
         self._left: list[str] = []
         """The topics that this round has not reached yet."""
+        self._round = 0
+        self._said_before: dict[str, Said] = {}
+        """What the round before has said, of layouts that were announced in full since the last restart."""
+        self._said: dict[str, Said] = {}
+        """The same of this round."""
 
     def due_in(self) -> float:
         """Seconds until there is a page to send; 0 in the middle of a round."""
         return 0.0 if self._left else max(0.0, self._due - time.monotonic())
 
     def restart(self) -> None:
-        """Begin the round again: what was sent of it may be lost."""
+        """Begin the round again, with everything in full: what was sent may be lost, or be another sender's."""
         self._left = []
+        self._said, self._said_before = {}, {}
         self._due = time.monotonic()
 
     def next_page(self) -> SnapshotPage | None:
@@ -83,9 +115,27 @@ class Snapshots:
             self._due = time.monotonic() + self._every_seconds
             policies = self._layouts.namespace_policies()
             self._left = self._layouts.all_topics()
+            self._round += 1
+            self._said_before, self._said = self._said, {}
         layouts = list(self._layouts.layouts(self._left[:MAX_PAGE_TOPICS]))
         subscriptions = [
             (topic, life_of(layout), found) for topic, layout in layouts for found in self._layouts.subscriptions(topic)
         ]
         self._left = self._left[MAX_PAGE_TOPICS:]
-        return SnapshotPage(self._now_ms(), policies, layouts, subscriptions)
+        known = [said for topic, layout in layouts if (said := self._said_already(topic, layout))]
+        self._said.update((said.known.topic, said) for said in known)
+        in_full = [(topic, layout) for topic, layout in layouts if topic not in self._said]
+        return SnapshotPage(
+            self._now_ms(), policies, in_full, [said.known for said in known], subscriptions, self._note
+        )
+
+    def _said_already(self, topic: str, layout: bytes) -> Said | None:
+        """What the round before has said of a topic, where that is all there is to say now."""
+        said = self._said_before.get(topic)
+        if said is None or (xxhash.xxh3_64_intdigest(topic.encode()) + self._round) % FULL_EVERY == 0:
+            return None
+        return said if said.stored == xxhash.xxh3_64_intdigest(layout) else None
+
+    def _note(self, topic: str, stored: bytes, epoch: int, record: Announcement) -> None:
+        known = Known(topic, epoch, digest_of(layout_in(record.value)))
+        self._said[topic] = Said(xxhash.xxh3_64_intdigest(stored), known)

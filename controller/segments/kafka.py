@@ -9,8 +9,9 @@ that no segment allows, so an open segment answers INVALID_TIMESTAMP. The leader
 lock, and time stamps under it; the same change therefore shuts the window of time stamps too, against a write that had
 passed the first check and still waited for the lock. Only then is the end read.
 
-So a producer that hears MSG_SIZE_TOO_LARGE (seldom INVALID_TIMESTAMP) looks at the layout again and goes on with the
-child. If its acknowledgement was lost it hears the refusal at its repetition, and writes the message a second time.
+So a producer that hears MSG_SIZE_TOO_LARGE looks at the layout again and goes on with the child. One whose write had
+waited for the lock hears INVALID_TIMESTAMP, or INVALID_RECORD for each message when it sent several at once, and does
+the same. If its acknowledgement was lost it hears the refusal at its repetition, and writes the message a second time.
 
 Transactions: the marker that ends one is refused like a write, so one that is open when its segment is sealed stays
 open, and readers of committed messages wait there without end. `terminate` therefore waits until none is open; a

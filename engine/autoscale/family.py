@@ -27,7 +27,7 @@ from engine.autoscale.loads_codec import LoadsPart, unpack_loads
 from engine.autoscale.parsing import READINGS, NewLayout, Taken, TopicDeleted
 from engine.autoscale.policies import Policies
 from engine.autoscale.recording import count_samples, load_records
-from engine.autoscale.repeats import are_known_consumers, is_known_layout
+from engine.autoscale.repeats import are_known_consumers, count_unknown, is_known_layout
 from engine.autoscale.routes import Routes
 from engine.autoscale.samples import Samples
 from engine.autoscale.storing import (
@@ -44,7 +44,7 @@ from engine.kernel.packed import Part, StoredPart
 from engine.kernel.records import LAYOUT_SCHEMA, LAYOUTS, LOAD, Output
 from engine.kernel.settings import EngineSettings
 from schemas.kafka import CONSUMER_EVENTS
-from schemas.messages import ConsumerEvent, PolicyEvent, Rejected, RejectReason
+from schemas.messages import ConsumerEvent, LayoutsKnown, PolicyEvent, Rejected, RejectReason
 from schemas.plain_events import PlainConsumerEvent, PlainEvent, PlainLayoutEvent
 
 TOPICS, LOADS = "topics", "loads"
@@ -138,6 +138,10 @@ class AutoscaleBatch:
             refused = refuse_consumers(self._state, taken, self._now)
         return refused
 
+    def is_news(self, taken: Taken) -> bool:
+        """What is old is found out when it is stored: it is on record all the same."""
+        return True
+
     def take(self, taken: Taken) -> None:
         """Filters and stores a parsed message."""
         state, loads, policies, now = self._state, self._loads, self._of.policies, self._now
@@ -146,6 +150,9 @@ class AutoscaleBatch:
             is_due = store_layout(state, loads, policies, taken, news_of_layout(state, taken, now), now)
             if is_due:
                 self._output.add_row(LAYOUTS, (topic, len(taken.read.active)), len(topic))
+        elif isinstance(taken, LayoutsKnown):
+            topic, is_due = "", False
+            self._output.counts.layouts_unknown += count_unknown(state, taken, now)
         elif isinstance(taken, TopicDeleted):
             topic = taken.event.topic
             is_due = store_deletion(state, loads, taken, news_of_deletion(state, taken, now), now)

@@ -16,7 +16,6 @@ from typing import Final
 
 import msgspec
 import numpy as np
-import xxhash
 from msgspec import UNSET, Raw
 from msgspec.structs import astuple
 
@@ -24,7 +23,7 @@ from decisions.topic.layout import HASH_SPACE, SegmentLayout
 from decisions.topic.segment import Segment
 from engine.autoscale.shapes import Shape, Shaped, shape_of
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
-from schemas.plain_events import PlainLayout, PlainRange, PlainSegment, read_layout, write_layout
+from schemas.plain_events import PlainLayout, PlainRange, PlainSegment, digest_of, read_layout, write_layout
 
 SEGMENT: Final = np.dtype([("id", "<i8"), ("shown", "<i4"), ("kept", "<i4"), ("is_single_hash", "?")])
 """Of an active segment what an evaluation in columns needs: its id, its merge depth as the layout shows it and as it is
@@ -141,11 +140,6 @@ _SHAPES: dict[Shape, tuple[list[bytes], ReadLayout] | None] = {}
 """What was read of layouts of a shape, and the record cut where the instant is in it; None: it has come once."""
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Record).decode
-
-
-def digest_of(layout: Raw | bytes) -> str:
-    """XXH3 of a layout's JSON, 128 bits in hex: layouts are the same when these are."""
-    return xxhash.xxh3_128_hexdigest(layout)
 
 
 def plain_layout(layout: Raw | bytes) -> ReadLayout | None:

@@ -16,6 +16,7 @@ from schemas.messages import (
     MAX_CLOCK_AHEAD_MS,
     ConsumerEvent,
     LayoutEvent,
+    LayoutsKnown,
     OutcomeEvent,
     PolicyEvent,
     Rejected,
@@ -51,7 +52,7 @@ class TopicDeleted:
     """Its last layout; None where that is none."""
 
 
-Taken = NewLayout | TopicDeleted | ConsumerAnnouncement | PolicyEvent | OutcomeEvent
+Taken = NewLayout | LayoutsKnown | TopicDeleted | ConsumerAnnouncement | PolicyEvent | OutcomeEvent
 """What the family takes in, sample apart."""
 
 
@@ -98,6 +99,7 @@ def _as_it_is(message: Any, now: int) -> Any:
 READINGS: dict[type, Reading] = {
     LayoutEvent: read_layout,
     PlainLayoutEvent: read_plain_layout,
+    LayoutsKnown: _as_it_is,
     PlainConsumerEvent: _as_it_is,
     SegmentStats: read_samples,
     SegmentStatsColumns: read_samples,

@@ -26,7 +26,8 @@ from engine.kernel.parsing import Accepted, parse_by_models, parse_plain, read_p
 from engine.kernel.recording import record_dead_letter, record_event
 from engine.kernel.records import Output, RawRecord, arrival
 from engine.kernel.settings import EngineSettings
-from schemas.messages import Rejected, TickEvent
+from schemas.kafka import SEGMENT_STATS
+from schemas.messages import LayoutsKnown, Rejected, TickEvent
 
 
 @dataclass
@@ -111,7 +112,7 @@ class BucketBatch:
         """Takes a part in; no record of it arrived before one of an earlier part."""
         self.output.counts.messages += len(letters)
         self.output.counts.dead_letters += len(letters)
-        self.output.counts.samples_refused += len(letters_of_parts)
+        self.output.counts.samples_refused += sum(of["kafka_topic"] == SEGMENT_STATS.name for of in letters_of_parts)
         for letter in (*letters, *letters_of_parts):
             self.output.add("dead_letters", letter)
         intake = self._engine.intake
@@ -141,7 +142,7 @@ class Intake:
         content of a record.
 
         Every record ends in exactly one of: accepted, suppressed, dead letter. An accepted one is an event, unless it
-        only repeats what is known. Answers whether a tick for every subject has come.
+        only repeats what is known, and can do nothing else. Answers whether a tick for every subject has come.
         """
         is_tick = False
         for record in sorted(records, key=arrival):
@@ -159,8 +160,13 @@ class Intake:
                 if record.home:
                     record_dead_letter(output, record, found, now)
                 continue
+            if found.taken and not any(batches[place].is_news(taken) for place, taken in found.taken):
+                output.counts.messages_suppressed += record.home
+                continue
             is_tick |= _take_in(batches, found)
-            if record.home:
+            if record.home and isinstance(found.message, LayoutsKnown):
+                output.counts.messages_accepted += 1
+            elif record.home:
                 record_event(output, record, found.message, now)
         for place, kind in self._columns:
             if (of_family := samples.get(kind)) is not None:

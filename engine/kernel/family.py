@@ -97,6 +97,9 @@ class FamilyBatch(Protocol):
     def refuse(self, taken: Any) -> Rejected | None:
         """Why what was read off a message is not accepted as things stand; None: it is."""
 
+    def is_news(self, taken: Any) -> bool:
+        """Whether what was read off a message and is not refused can change anything; else it is suppressed."""
+
     def take(self, taken: Any) -> None:
         """Takes in what was read off a message."""
 

@@ -3,7 +3,8 @@
 Stage: before the shuffle (`mapInArrow`). Samples of a family that has columns for them are decoded here and dealt out
 to their buckets, a third of the size of their JSON. What is large or no plain sample is parsed here: what is refused
 goes on as the row of its dead letter, with a bounded piece of its bytes, so that garbage is small before it is
-shuffled. Events travel as they came and are parsed again after the shuffle. The stateful operator of Spark handles each
+shuffled. Events travel as they came and are parsed again after the shuffle; one with entries of several topics is
+shared out to their buckets. The stateful operator of Spark handles each
 of its input rows as a Python object, so few rows with much in them are what makes it fast.
 """
 
@@ -19,12 +20,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pydantic_core
 
-from engine.kernel.family import Columns, DecodedRows, Family
+from engine.kernel.family import Columns, DecodedRows, Family, RefusedPart
 from engine.kernel.parsing import Accepted, parse_record, readers_of
 from engine.kernel.recording import MAX_PIECE_BYTES, dead_letter, dead_letter_of_part
 from engine.kernel.records import RAW_SCHEMA, RawRecord, source_rank
-from schemas.ids import EVERY_TOPIC
+from schemas.ids import EVERY_TOPIC, SEVERAL_TOPICS
 from schemas.kafka import CONTROL_EVENTS
+from schemas.known_entries import nothing_of, shared_out
+from schemas.messages import LayoutsKnown
 
 PACKED_DDL = "bucket INT, now BIGINT, place BINARY, kind STRING, body BINARY"
 """One row is many messages of one bucket and one Kafka partition; `now` is the batch's time, milliseconds. Rows by
@@ -40,6 +43,7 @@ _MAX_TAKEN_BYTES = 2 * 1024 * 1024
 """Of the values that are packed at a time, or one value: no row that comes of them is larger than twice that."""
 _MAX_WHOLE_PARTS = 100
 """Parts of a message that were refused, of which a piece is kept: ten thousand of them are a message of 1 MiB."""
+_FOR_SEVERAL = SEVERAL_TOPICS.encode()
 _Cells = tuple[int, int, bytes, str, bytes]
 
 
@@ -90,24 +94,27 @@ class BucketPacker:
         letters: dict[int, list[dict[str, Any]]] = {}
         parts: dict[int, list[dict[str, Any]]] = {}
         shorter: dict[int, bytes] = {}
+        several: dict[int, LayoutsKnown] = {}
         rest = _to_look_at(batch) if found is None else found.missing
         for row, (record, sha256) in zip(rest, _records(batch, rest), strict=True):
-            if found is not None or len(record.value or b"") > MAX_PIECE_BYTES:
+            if found is not None or len(record.value or b"") > MAX_PIECE_BYTES or record.key == _FOR_SEVERAL:
                 parsed = parse_record(record, self._readers, now)
                 if not isinstance(parsed, Accepted):
                     letters[row] = [dead_letter(record, parsed, now, sha256)]
                     continue
                 if found is not None:
-                    if refused := found.put(row, parsed.message):
-                        parts[row] = [
-                            dead_letter_of_part(record, one, now, number < _MAX_WHOLE_PARTS)
-                            for number, one in enumerate(refused)
-                        ]
+                    parts[row] = _letters_of_parts(record, found.put(row, parsed.message), now)
                     continue
+                if isinstance(parsed.message, LayoutsKnown):
+                    several[row] = parsed.message
                 if _is_for_all(record):
                     shorter[row] = parsed.message.known_json().encode()
             records[row] = record
         buckets = batch.column("bucket").to_numpy()
+        shared: dict[int, list[RawRecord]] = {}
+        for row, message in several.items():
+            refused = self._share_out(record := records.pop(row), message, int(buckets[row]), shared)
+            parts[row] = _letters_of_parts(record, refused, now)
         if columns and found is not None:
             offsets, timestamps = (batch.column(name).to_numpy() for name in ("offset", "timestamp"))
             partition = batch.column("partition")[0].as_py()
@@ -115,14 +122,27 @@ class BucketPacker:
                 yield bucket, now, place, columns.kind, body.serialize().to_pybytes()
         for kind, by_row in ((_LETTERS, letters), (_LETTERS_OF_PARTS, parts)):
             for bucket, chosen in _by_bucket(buckets, np.array(sorted(by_row), np.int64)):
-                rows = [letter for row in chosen.tolist() for letter in by_row[row]]
-                yield bucket, now, place, kind, pydantic_core.to_json(rows, bytes_mode="base64")
+                if rows := [letter for row in chosen.tolist() for letter in by_row[row]]:
+                    yield bucket, now, place, kind, pydantic_core.to_json(rows, bytes_mode="base64")
         if not columns:
             raw, is_raw = _raw_columns(batch), np.ones(batch.num_rows, np.bool_)
-            is_raw[list(letters)] = False
+            is_raw[[*letters, *several]] = False
             for bucket, chosen in _by_bucket(buckets, np.flatnonzero(is_raw)):
                 yield bucket, now, place, _RAW, _compressed(raw.take(pa.array(chosen)))
             yield from self._for_all(records, shorter, buckets, now, place)
+            for bucket, of_bucket in sorted(shared.items()):
+                yield bucket, now, place, _RAW, _packed_records(of_bucket)
+
+    def _share_out(
+        self, record: RawRecord, message: LayoutsKnown, home: int, shared: dict[int, list[RawRecord]]
+    ) -> Sequence[RefusedPart]:
+        """What has entries of several topics, for each bucket that has one of them, and for that of its key, where it
+        is at home and counted. Answers what is refused of it."""
+        found, refused = shared_out(message, self._buckets)
+        for bucket, value in ({home: nothing_of(message)} | found).items():
+            one = record._replace(value=value, size=len(value), home=bucket == home)
+            shared.setdefault(bucket, []).append(one)
+        return refused
 
     def _for_all(
         self, records: dict[int, RawRecord], shorter: dict[int, bytes], buckets: Any, now: int, place: bytes
@@ -145,11 +165,16 @@ class BucketPacker:
                 yield bucket, now, place, _RAW, body
 
 
+def _letters_of_parts(record: RawRecord, refused: Sequence[RefusedPart], now: int) -> list[dict[str, Any]]:
+    """The rows of what is refused of a message; of the first so many with the parts themselves."""
+    return [dead_letter_of_part(record, one, now, number < _MAX_WHOLE_PARTS) for number, one in enumerate(refused)]
+
+
 def _to_look_at(batch: pa.RecordBatch) -> list[int]:
-    """Rows of events that may not go on as they came: what is large, and what concerns every topic."""
+    """Rows of events that may not go on as they came: what is large, and what concerns more than one topic."""
     is_large = np.greater(_value_bytes(batch), MAX_PIECE_BYTES)
-    is_for_all = pc.fill_null(pc.equal(batch.column("key"), EVERY_TOPIC.encode()), False)
-    found: list[int] = np.flatnonzero(is_large | is_for_all.to_numpy(zero_copy_only=False)).tolist()
+    is_of_many = pc.is_in(batch.column("key").cast(pa.binary()), pa.array([EVERY_TOPIC.encode(), _FOR_SEVERAL]))
+    found: list[int] = np.flatnonzero(is_large | is_of_many.to_numpy(zero_copy_only=False)).tolist()
     return found
 
 

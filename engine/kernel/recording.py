@@ -11,8 +11,8 @@ from typing import Any
 
 from engine.kernel.family import RefusedPart
 from engine.kernel.records import EVENTS, Output, RawRecord
-from schemas.messages import ConsumerEvent, Message, Rejected, key_of
-from schemas.plain_events import PlainConsumerEvent, PlainEvent
+from schemas.messages import ConsumerEvent, LayoutEvent, Message, OutcomeEvent, Rejected, key_of
+from schemas.plain_events import PlainConsumerEvent, PlainEvent, PlainLayoutEvent, count_active
 
 MAX_PIECE_BYTES = 4096
 """What a dead letter keeps of a key and of a value, bytes: most messages of well-behaved reporters are shorter, and
@@ -29,9 +29,25 @@ def record_event(output: Output, record: RawRecord, message: Message | PlainEven
     output.add_row(
         EVENTS,
         (key_of(message), kind, cause, body, message.at,  # type: ignore[union-attr]
-         record.source, record.partition, record.offset, record.timestamp, now),
+         record.source, record.partition, record.offset, record.timestamp, now, True, *columns_of(message)),
         len(body),
     )  # fmt: skip
+
+
+def columns_of(message: Message | PlainEvent) -> tuple[int | str | None, ...]:
+    """What an event says in the last columns of its row, from `life` on."""
+    if isinstance(message, ConsumerEvent | PlainConsumerEvent):
+        said = (message.subscription, message.type, 0 if message.event == "deleted" else message.consumers)
+        return (message.topic_created_at, None, None, None, *said)
+    if isinstance(message, PlainLayoutEvent):
+        epoch, active = count_active(message.layout)
+        return (message.topic_created_at, epoch, active, message.decision_id, None, None, None)
+    if isinstance(message, LayoutEvent):
+        layout = message.layout
+        active = sum(segment.state == "ACTIVE" for segment in layout.segments.values())
+        return (message.topic_created_at, layout.epoch, active, message.decision_id, None, None, None)
+    decision = message.decision_id if isinstance(message, OutcomeEvent) else None
+    return (None, None, None, decision, None, None, None)
 
 
 def record_dead_letter(output: Output, record: RawRecord, rejected: Rejected, now: int) -> None:

@@ -74,6 +74,9 @@ EVENT_SCHEMA = pa.schema([
     ("subject", pa.string()), ("type", pa.string()), ("cause", pa.string()), ("body", pa.string()), ("at", pa.int64()),
     ("kafka_topic", pa.string()), ("kafka_partition", pa.int64()), ("kafka_offset", pa.int64()),
     ("kafka_timestamp", pa.int64()), ("accepted_at", pa.int64()),
+    ("in_columns", pa.bool_()), ("life", pa.int64()), ("epoch", pa.int64()), ("active_segments", pa.int64()),
+    ("decision_id", pa.string()), ("subscription", pa.string()), ("subscription_type", pa.string()),
+    ("consumers", pa.int64()),
 ])  # fmt: skip
 """Accepted events, of a whole fleet when its layouts come; instants are milliseconds."""
 
@@ -105,6 +108,7 @@ class Counts:
     holds: int = 0
     evaluations: int = 0
     operator_ms: float = 0.0
+    layouts_unknown: int = 0
 
 
 @dataclass

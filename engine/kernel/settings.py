@@ -13,6 +13,8 @@ class EngineSettings:
     """Relative move of a rate that is significant, as a fraction."""
     tick_ms: int
     """Time between two ticks, milliseconds."""
+    bundles: bool = False
+    """Whether the family `bundles` runs."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ class Places:
 
     def taken(self, now: float) -> int:
         """Places that are taken."""
-        while self._ended and self._ended[0] <= now - WINDOW_SECONDS:
+        while self._ended and self._ended[0] + WINDOW_SECONDS <= now:
             self._ended.popleft()
         return len(self._granted) + len(self._ended)
 

@@ -74,6 +74,8 @@ class Checker:
             topic = self._topics[end.layout.topic]
             broken += [*topic.changes(end), *topic.registrations(end), *topic.announcements(end), *_segment_topics(end)]
             broken += [f"{end.layout.topic}: the {operation} is half done" for operation in end.open_operations]
+        for topic in self._topics.values():
+            topic.forget()
         return broken
 
 

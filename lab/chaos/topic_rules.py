@@ -66,6 +66,10 @@ class TopicRules:
     def take(self, call: Call) -> None:
         """What a call may have changed in its life."""
         self._lives[call.life].take(call)
+
+    def forget(self) -> None:
+        """Lives that nothing is heard of any more. Only at the end of a part: of what a part announced, some is of
+        lives that its calls, which are looked at first, left behind."""
         for old in sorted(self._lives)[:-KEPT_LIVES]:
             del self._lives[old]
 

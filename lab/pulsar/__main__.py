@@ -38,7 +38,8 @@ def main(folder: Path, port: int, tokens: bool, lines: tuple[str, ...]) -> None:
         click.echo(f"export ANABRANCH_CONTROLLER_URL={pulsar.admin_url}")
         if tokens:
             click.echo(f"export ANABRANCH_CONTROLLER_TOKEN={pulsar.token()}")
-        click.echo(f"clients: {pulsar.service_url}; log: {pulsar.log}; Ctrl-C ends it", err=True)
+        click.echo(f"export PULSAR_SERVICE_URL={pulsar.service_url}")
+        click.echo(f"log: {pulsar.log}; Ctrl-C ends it", err=True)
         while not ended.wait(1):
             if pulsar.process is None or pulsar.process.poll() is not None:
                 raise click.ClickException(f"Pulsar has ended; see {pulsar.log}")

@@ -26,6 +26,7 @@ from engine.history import HISTORY_TABLES, columns_of, history_of, rows_of_topic
 from engine.kernel.settings import EngineSettings
 from engine.replay import BucketReplay, RecordedRow
 from lake.tables import read_columns, stream_columns
+from ledger.explain.application import Became, became
 from schemas.arrow import arrow_schema
 from schemas.ids import EVERY_TOPIC
 from schemas.tables import BATCHES, DEAD_LETTERS, EVENTS
@@ -35,6 +36,8 @@ _AFTER_RECORD = timedelta(minutes=5)
 """How far behind the last batch on record a question may lie: what came since may have changed everything."""
 _LOOK_AROUND = timedelta(hours=1)
 """How far before and after an instant its evaluations are looked for."""
+_OUTAGE = timedelta(minutes=3)
+"""Without a batch for longer than that the job was not at work: one that is has a tick each minute by default."""
 
 
 class NotOnRecord(LookupError):
@@ -81,28 +84,37 @@ class Explanation:
     that change nothing are in no table."""
     doubts: list[str] = field(default_factory=list)
     """What on record does not follow from what is on record before it: some of that is gone."""
+    silence: tuple[int, int] | None = None
+    """The batches before and after that instant, milliseconds, if the job was not at work between them."""
+    became: Became | None = None
+    """What became of the last decision."""
 
 
 _SETTINGS = EngineSettings(change_threshold=0.0, tick_ms=60_000)
 """A replay takes what was accepted as it is, and asks for no ticks."""
 
 
-def explain(lake: str, topic: str, at: datetime | None, configured: ConfiguredPolicy) -> Explanation:
+def explain(
+    lake: str, topic: str, at: datetime | None, configured: ConfiguredPolicy, outage: timedelta = _OUTAGE
+) -> Explanation:
     """Why a topic acts or holds at an instant (aware; None: of the last batch on record).
 
     When the newest evaluation up to then led to a decision, that is explained, on what it saw; else the state at that
-    instant. `configured`: the job's policy now, for releases that did not put it on record. Raises `NotOnRecord`, and
+    instant. `configured`: the job's policy now, for releases that did not put it on record. `outage`: the
+    job was not at work where there is no batch for longer than that, and than three minutes. Raises `NotOnRecord`, and
     what Delta raises.
     """
     batches = read_columns(lake, BATCHES, columns_of(BATCHES))
     if not len(batches):
         raise NotOnRecord(f"no batch of the job is on record in {lake}: is the job running, with [lake] path there?")
-    ends = max(batches["batch_at"].to_pylist())
+    ran_at = sorted(batches["batch_at"].to_pylist())
+    begins, ends = ran_at[0], ran_at[-1]
     until = at or ends
-    if until < (begins := min(batches["batch_at"].to_pylist())):
+    if until < begins:
         raise NotOnRecord(f"the record begins at {begins:%F %T} UTC, and {until:%F %T} is before that")
     if until > ends + _AFTER_RECORD:
-        raise NotOnRecord(f"the record ends at {ends:%F %T} UTC, and {until:%F %T} is too long after that to be known")
+        raise NotOnRecord(f"the record ends at {ends:%F %T} UTC, and {until:%F %T} is too long after that to be known"
+                          + _last_such_time(until, begins, ends))  # fmt: skip
     tables = {}
     for table in HISTORY_TABLES:
         columns = columns_of(table)
@@ -127,10 +139,7 @@ def explain(lake: str, topic: str, at: datetime | None, configured: ConfiguredPo
     asked_at = _millis(until)
     snapshot = replay.snapshot(topic, asked_at)
     if snapshot is None:
-        raise NotOnRecord(
-            f"no layout of {topic} is on record up to {until:%F %T} UTC: it was not there, its name is another, or the "
-            "rows of `events` that had it are gone"
-        )
+        raise NotOnRecord(_no_layout(lake, topic, until))
     evaluations = _evaluations(lake, topic, until)
     explained = None
     seen = None
@@ -143,8 +152,9 @@ def explain(lake: str, topic: str, at: datetime | None, configured: ConfiguredPo
         seen = _as_found(snapshot, hold)
         fresh = [number for number, load in seen.loads.items() if load is not snapshot.loads[number]]
     return Explanation(
-        seen, decide(seen), asked_at, explained, decided, hold, held_since, evaluations, _millis(ends), fresh, doubts
-    )
+        seen, decide(seen), asked_at, explained, decided, hold, held_since, evaluations, _millis(ends), fresh, doubts,
+        _silence(ran_at, until, max(outage, _OUTAGE)), None if decided is None else became(lake, decided.decision_id),
+    )  # fmt: skip
 
 
 def check_segment(layout: SegmentLayout, segment: int) -> None:
@@ -161,6 +171,43 @@ def check_segment(layout: SegmentLayout, segment: int) -> None:
     when = datetime.fromtimestamp(known.sealed_at_ms / 1000, timezone.utc) if known.sealed_at_ms > 0 else None
     at = "" if when is None else f" at {when:%F %T} UTC"
     raise NotOnRecord(f"segment {segment} is no longer active: it was {what} into {into}{at}; {there}")
+
+
+def _no_layout(lake: str, topic: str, until: datetime) -> str:
+    """Why a topic has none at an instant."""
+    where = (pc.field("subject") == topic) & (pc.field("type") == "layout")
+    found = sorted(
+        (row["accepted_at"], row["kafka_offset"], row["cause"])
+        for rows in stream_columns(lake, EVENTS, ("accepted_at", "kafka_offset", "cause"), 65_536, where)
+        for row in rows.to_pylist()
+    )
+    before = [one for one in found if one[0] <= until]
+    if before and before[-1][2] == "deleted":
+        again = [at for at, _, _ in found if at > until]
+        later = f", and made again at {again[0]:%F %T} UTC" if again else ""
+        return f"{topic} was deleted at {before[-1][0]:%F %T} UTC{later}; ask about a time before: --at"
+    if found and not before:
+        return (
+            f"no layout of {topic} is on record up to {until:%F %T} UTC; the first one came at {found[0][0]:%F %T} UTC"
+        )
+    return (
+        f"no layout of {topic} is on record up to {until:%F %T} UTC: it was not there, its name is another, or the "
+        "rows of `events` that had it are gone"
+    )
+
+
+def _last_such_time(until: datetime, begins: datetime, ends: datetime) -> str:
+    """That time of day on the record's last day that has it, as an option; empty: none has."""
+    last = until - timedelta(days=-((ends - until) // timedelta(days=1)))
+    return f"; the last {until:%T} on record is --at {last:%FT%TZ}" if last >= begins else ""
+
+
+def _silence(ran_at: list[datetime], until: datetime, outage: timedelta) -> tuple[int, int] | None:
+    """The batches around an instant, if they are too far apart; `ran_at`: when each ran, in order."""
+    place = bisect_right(ran_at, until)
+    if not 0 < place < len(ran_at) or ran_at[place] - ran_at[place - 1] <= outage:
+        return None
+    return _millis(ran_at[place - 1]), _millis(ran_at[place])
 
 
 def _evaluations(lake: str, topic: str, at: datetime) -> Evaluations:

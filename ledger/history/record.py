@@ -92,7 +92,10 @@ def read_river(lake: str, topic: str, since: datetime | None = None, until: date
         raise NothingOnRecord(
             f"no batch of the job is on record in {lake}: is the job running, with [lake] path there?"
         )
-    end = min(until, pc.max(batches).as_py()) if until else pc.max(batches).as_py()
+    last = pc.max(batches).as_py()
+    end = min(until, last) if until else last
+    if since is not None and since > last:
+        raise NothingOnRecord(f"the record ends at {last:%F %T} UTC, before --since {since:%F %T}")
     where = (
         (pc.field("subject") == topic) & (pc.field("type") == "layout") & (pc.field("accepted_at") <= pa.scalar(end))
     )

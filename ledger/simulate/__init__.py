@@ -1,10 +1,12 @@
 """What policies would do: the closed loop of decision and layout, on demand over the key space, in virtual time.
 
-- `demand`    demand per slice of the key space, which can be added up under any layout
+- `timeline`  the contract: what clients want of each topic, as steps over time and over the key space
 - `shapes`    demand that is made up: flat, day, step, burst, drift
 - `recorded`  demand that is on record, in a file
 - `from_lake` the same out of the lake
-- `loop`      one policy on one demand: the job's own engine, and segments that split and merge as it decides
-- `score`     what came of it, by topic and in all
+- `run`       the way in: policies on a demand, chunks of topics on one process or several
+- `kernel`    many topics under many policies in columns, each row on to the next step that matters for it
+- `window`    a window of timelines in columns; `waits`, what topics wait for; `lineages`, where segments come from
+- `tally`     what comes of each row, and `outcome`, what came of a policy
 - `page`      the same as HTML
 """

@@ -28,7 +28,7 @@ def lines_of_lake(
     """The demand from `since` on (aware; None: all), and the segments that each topic had then.
 
     What was wanted before and still is counts as of `since`. All of it is in memory. Raises `DemandError` when nothing
-    is on record, and what Delta raises.
+    is on record then, and what Delta raises.
     """
     begin = 0 if since is None else _millis(since)
     told: list[tuple[int, int, int, int, LayoutEvent | ConsumerEvent | tuple[Any, ...]]] = []
@@ -46,6 +46,9 @@ def lines_of_lake(
         for row in zip(*(rows[name].to_pylist() for name in _LOAD_COLUMNS), strict=True):
             told.append((_millis(row[6]), 1, row[7], row[8], row))
     told.sort(key=lambda one: one[:4])
+    if told and begin > told[-1][0]:
+        last = _EPOCH + timedelta(milliseconds=told[-1][0])
+        raise DemandError(f"the loads and events on record in {lake} end at {last:%F %T} UTC, before --since")
     ranges: dict[tuple[str, int], tuple[int, int]] = {}
     initial: dict[str, int] = {}
     found: list[RangeLine | ConsumersLine] = []

@@ -1,6 +1,6 @@
 """A simulation as one HTML file that needs no network: policies side by side, and over time.
 
-Stage: above `score`. Drawn by plotly, whose script is inside the file.
+Stage: above `outcome`. Drawn by plotly, whose script is inside the file.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from plotly.graph_objects import Figure, Scatter
 from plotly.io import to_html
 from plotly.subplots import make_subplots
 
-from ledger.simulate.score import Score
+from ledger.simulate.outcome import Outcome
 from schemas.printable import printable
 
 HEADS = (
     ("splits", "splits"), ("merges", "merges"), ("reversals", "reversals"), ("sealedSegments", "segments sealed"),
     ("segmentHours", "segment-hours"), ("minutesOverThreshold", "minutes over threshold"),
-    ("consumerMinutesWaiting", "consumer-minutes waiting"), ("mostSegments", "most segments"),
+    ("consumerMinutesWaiting", "consumer-minutes waiting"), ("minutesAtCap", "minutes at cap"),
+    ("mostSegments", "most segments"),
 )  # fmt: skip
 MOST_TOPICS = 50
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
@@ -33,33 +34,33 @@ td:first-child,th:first-child{{text-align:left}}</style></head>
 """
 
 
-def rows_of(scores: Mapping[str, Score]) -> list[list[str]]:
+def rows_of(outcomes: Mapping[str, Outcome]) -> list[list[str]]:
     """A row for each policy, in the order of `HEADS` behind its name."""
-    return [[name, *(_number(score.to_json()[key]) for key, _ in HEADS)] for name, score in scores.items()]
+    return [[name, *(_number(outcome.to_json()[key]) for key, _ in HEADS)] for name, outcome in outcomes.items()]
 
 
-def page(scores: Mapping[str, Score], about: str) -> str:
+def page(outcomes: Mapping[str, Outcome], about: str) -> str:
     """The file's text; `about` says what was simulated."""
     return _PAGE.format(
         about=escape(printable(about)),
-        numbers=_table(("policy", *(words for _, words in HEADS)), rows_of(scores)),
-        chart=to_html(_chart(scores), full_html=False, include_plotlyjs=True, default_height="34rem"),
-        topics=_topics(scores),
+        numbers=_table(("policy", *(words for _, words in HEADS)), rows_of(outcomes)),
+        chart=to_html(_chart(outcomes), full_html=False, include_plotlyjs=True, default_height="34rem"),
+        topics=_topics(outcomes),
     )
 
 
-def _chart(scores: Mapping[str, Score]) -> Figure:
+def _chart(outcomes: Mapping[str, Outcome]) -> Figure:
     figure = make_subplots(
         rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.08,
         subplot_titles=("Segments of all topics", "Topics with a segment over a split threshold"),
     )  # fmt: skip
-    for number, (name, score) in enumerate(scores.items()):
-        times = [datetime.fromtimestamp(at / 1000, timezone.utc) for at, *_ in score.series]
+    for number, (name, outcome) in enumerate(outcomes.items()):
+        times = [datetime.fromtimestamp(at / 1000, timezone.utc) for at, *_ in outcome.series]
         line = {"dash": _DASHES[number % len(_DASHES)]}
         for row, column in ((1, 1), (2, 2)):
             figure.add_trace(
                 Scatter(
-                    x=times, y=[one[column] for one in score.series], mode="lines", line=line,
+                    x=times, y=[one[column] for one in outcome.series], mode="lines", line=line,
                     name=escape(printable(name)), legendgroup=name, showlegend=row == 1,
                 ),
                 row=row, col=1,
@@ -68,12 +69,12 @@ def _chart(scores: Mapping[str, Score]) -> Figure:
     return figure
 
 
-def _topics(scores: Mapping[str, Score]) -> str:
+def _topics(outcomes: Mapping[str, Outcome]) -> str:
     """Segment-hours and minutes over threshold by topic and policy."""
-    of_each = [score.of_topics() for score in scores.values()]
+    of_each = [outcome.of_topics() for outcome in outcomes.values()]
     rows = list(zip(*of_each, strict=True))
     rows.sort(key=lambda row: -(max(one["segmentHours"] for one in row) - min(one["segmentHours"] for one in row)))
-    heads = ["topic", *(f"{name}: {words}" for name in scores for words in ("segment-hours", "minutes over"))]
+    heads = ["topic", *(f"{name}: {words}" for name in outcomes for words in ("segment-hours", "minutes over"))]
     cells = [
         [row[0]["topic"], *(_number(one[key]) for one in row for key in ("segmentHours", "minutesOverThreshold"))]
         for row in rows[:MOST_TOPICS]

@@ -1,20 +1,21 @@
 """Demand on record, in a file of JSON lines or in the lake: what ranges of the key space carried, and who consumed.
 
-Stage: one of the demands of the loop. A line says what a range of hashes carries from its time on, until another line
-of hashes in it; demand within a range is taken to be even. So loads of segments that were recorded under one layout can
-be added up under any other.
+Stage: one of the sources of a simulation. A line says what a range of hashes carries from its time on, until
+another line of hashes in it; demand within a range is taken to be even. So loads of segments that were recorded under
+one layout can be added up under any other.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 
 import numpy as np
 from pydantic import ValidationError, model_validator
 
-from decisions.topic.layout import HASH_SPACE
-from ledger.simulate.demand import SLICES, STEP_MS, Consumers, Sliced, below_of
+from decisions.topic.layout import HASH_SPACE, SegmentLayout
+from ledger.simulate.timeline import STEP_MS, ConsumersFrom, Ints, Timeline, Window
 from schemas.base import Count, Hash, Millis, Name, Rate, TopicName, Wire
 from schemas.messages import SubscriptionType
 
@@ -61,52 +62,76 @@ class RecordedDemand:
     ) -> None:  # fmt: skip
         """`initial`: segments that topics begin with, one if not said. Raises `DemandError` when there is no rate in
         any line. All of it is kept in memory."""
-        self._lines = sorted(lines, key=lambda line: line.at)
-        if not any(isinstance(line, RangeLine) for line in self._lines):
+        ordered = sorted(lines, key=lambda line: line.at)
+        if not any(isinstance(line, RangeLine) for line in ordered):
             raise DemandError("there is no line with a rate in it")
-        self.topics = sorted({line.topic for line in self._lines})
-        self._places = {name: place for place, name in enumerate(self.topics)}
-        self.initial = [max(1, (initial or {}).get(name, 1)) for name in self.topics]
-        self.began_at, self.step_ms = self._lines[0].at, step_ms
-        self.steps = (self._lines[-1].at - self.began_at) // step_ms + 1
-        self._density = np.zeros((len(self.topics), SLICES, 4))
-        self._next = 0
-        self._changed: list[Consumers] = []
+        self.topics = sorted({line.topic for line in ordered})
+        self._initial = [max(1, (initial or {}).get(name, 1)) for name in self.topics]
+        self.began_at, self.step_ms = ordered[0].at, step_ms
+        self.steps = (ordered[-1].at - self.began_at) // step_ms + 1
+        self._lines: dict[str, list[RangeLine | ConsumersLine]] = {name: [] for name in self.topics}
+        for line in ordered:
+            self._lines[line.topic].append(line)
 
     @classmethod
     def read(cls, lines: Iterable[str | bytes]) -> RecordedDemand:
         """The demand of a file of JSON lines; raises `DemandError`."""
         return cls([_read(number, line) for number, line in enumerate(lines, 1) if line.strip()])
 
-    def advance(self, step: int) -> Sliced:
-        """See `Demand`."""
-        until = self.began_at + step * self.step_ms
-        self._changed = []
-        while self._next < len(self._lines) and self._lines[self._next].at <= until:
-            line = self._lines[self._next]
+    def layouts(self, places: range) -> list[SegmentLayout]:
+        """See `Source`."""
+        return [SegmentLayout.create(self._initial[place], self.began_at) for place in places]
+
+    def windows(self, places: range) -> Iterator[Window]:
+        """See `Source`: days."""
+        topics = [_Topic(self._lines[self.topics[place]]) for place in places]
+        length = max(1, _WINDOW_MS // self.step_ms) * self.step_ms
+        until = self.began_at + self.steps * self.step_ms
+        for begin in range(self.began_at, until, length):
+            end = min(begin + length, until)
+            yield Window(begin, end, [topic.timeline(begin, end) for topic in topics])
+
+
+_WINDOW_MS = 86_400_000
+
+
+class _Topic:
+    """The lines of a topic, walked through once."""
+
+    def __init__(self, lines: Sequence[RangeLine | ConsumersLine]) -> None:
+        self._lines, self._next = lines, 0
+        bounds = {0, HASH_SPACE}
+        for line in lines:
+            if isinstance(line, RangeLine):
+                bounds |= {line.start, line.end + 1}
+        self._edges: Ints = np.array(sorted(bounds), np.int64)
+        self._widths = np.diff(self._edges)[:, None]
+        self._density = np.zeros((len(self._edges) - 1, 4))
+        """Rates per hash of each slice; each is as wide as no line's range parts it."""
+
+    def timeline(self, begin: int, end: int) -> Timeline:
+        """The next window."""
+        first = self._next
+        while self._next < len(self._lines) and self._lines[self._next].at < end:
             self._next += 1
-            topic = self._places[line.topic]
-            if isinstance(line, ConsumersLine):
-                self._changed.append(Consumers(topic, line.subscription, line.type, line.consumers))
-            else:
-                self._set(topic, line)
-        return Sliced(below_of(self._density))
-
-    def consumers(self, step: int) -> Iterable[Consumers]:
-        """See `Demand`."""
-        return self._changed
-
-    def _set(self, topic: int, line: RangeLine) -> None:
-        """Replaces what a range carries; of a slice that it covers in part, that part."""
-        width = HASH_SPACE // SLICES
-        first, last = line.start // width, line.end // width
-        edges = np.arange(first, last + 1) * width
-        covered = np.minimum(edges + width, line.end + 1) - np.maximum(edges, line.start)
-        rates = np.array([line.msg_rate_in, line.bytes_rate_in, line.msg_rate_out, line.bytes_rate_out])
-        new = covered[:, None] / (line.end - line.start + 1) * rates[None, :]
-        cells = self._density[topic, first : last + 1]
-        cells *= (1 - covered / width)[:, None]
-        cells += new
+        profiles, at, consumers = [self._density * self._widths], [begin], []
+        for instant, lines in groupby(self._lines[first : self._next], key=lambda line: line.at):
+            is_changed = False
+            for line in lines:
+                if isinstance(line, ConsumersLine):
+                    consumers.append(ConsumersFrom(line.at, line.subscription, line.type, line.consumers))
+                    continue
+                is_changed = True
+                covered = slice(*np.searchsorted(self._edges, [line.start, line.end + 1]).tolist())
+                rates = (line.msg_rate_in, line.bytes_rate_in, line.msg_rate_out, line.bytes_rate_out)
+                self._density[covered] = np.array(rates) / (line.end - line.start + 1)
+            if is_changed and instant == begin:
+                profiles[0] = self._density * self._widths
+            elif is_changed:
+                profiles.append(self._density * self._widths)
+                at.append(instant)
+        which = np.arange(len(at))
+        return Timeline(self._edges, np.stack(profiles), np.array(at), which, consumers=consumers)
 
 
 def _read(number: int, line: str | bytes) -> RangeLine | ConsumersLine:

@@ -1,16 +1,17 @@
 """Demand that is made up: a shape over time, hot ranges over the key space, consumers that come and go; seeded.
 
-Stage: one of the demands of the loop. Every topic differs: its peak, its hot ranges, the hour of its noon.
+Stage: one of the sources of a simulation. Every topic differs: its peak, its hot ranges, the hour of its noon.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Literal, get_args
 
 import numpy as np
 
-from ledger.simulate.demand import SLICES, Consumers, Floats, Sliced, below_of
+from decisions.topic.layout import SegmentLayout
+from ledger.simulate.timeline import STEP_MS, ConsumersFrom, Floats, Ints, Timeline, Window, even_slices
 
 Shape = Literal["flat", "day", "step", "burst", "drift"]
 SHAPES: tuple[Shape, ...] = get_args(Shape)
@@ -23,6 +24,10 @@ MEANINGS = {
 }
 DAY_MS, HOUR_MS = 86_400_000, 3_600_000
 _CONSUMERS_EVERY_MS = 600_000
+_CYCLE_MS, _BURST_MS = 2 * HOUR_MS, HOUR_MS // 6
+_WINDOW_MS = 6 * HOUR_MS
+SLICES = 256
+"""Of the key space: 256 hashes each."""
 _EVEN = 0.3
 """Part of the demand that is spread evenly over the key space."""
 
@@ -31,14 +36,13 @@ class ShapedDemand:
     """The demand of `topics` topics of one shape; `peak` in messages per second of a topic."""
 
     def __init__(
-        self, shape: Shape, topics: int, hours: float, *, began_at: int = 0, step_ms: int = 10_000,
+        self, shape: Shape, topics: int, hours: float, *, began_at: int = 0, step_ms: int = STEP_MS,
         peak: float = 40_000.0, message_bytes: float = 1_000.0, fanout: float = 2.0, most_consumers: int = 4,
         seed: int = 1,
     ) -> None:  # fmt: skip
         """`fanout`: messages out for each in; `most_consumers`: of one STREAM subscription, at the peak."""
         random = np.random.default_rng(seed)
         self.topics = [f"topic://simulated/{shape}/t{number:04d}" for number in range(topics)]
-        self.initial = [1 + number % 2 for number in range(topics)]
         self.began_at, self.step_ms = began_at, step_ms
         self.steps = max(1, round(hours * HOUR_MS / step_ms))
         self._shape = shape
@@ -46,56 +50,73 @@ class ShapedDemand:
         self._phase = random.uniform(0.0, 1.0, topics)
         self._narrow = random.uniform(0.0, 1.0, topics)
         self._profile = _profiles(topics, random)
-        self._below = below_of(self._profile[:, :, None])
         self._most = most_consumers
         size, out = message_bytes * random.uniform(0.5, 2.0, topics), fanout * random.uniform(0.5, 1.5, topics)
         self._factors = np.stack([np.ones(topics), size, out, size * out], axis=1)
-        self._told: list[int | None] = [None] * topics
 
-    def advance(self, step: int) -> Sliced:
-        """See `Demand`."""
-        at = step * self.step_ms
-        size = self._peak * self._level(at)
-        if self._shape in ("drift", "burst"):
-            rates = self._profile * size[:, None]
-            if self._shape == "drift":
-                turned = (np.arange(SLICES)[None, :] - self._turn(at)[:, None]) % SLICES
-                rates = np.take_along_axis(rates, turned, axis=1)
-            else:
-                rates = rates + self._burst(at)
-            return Sliced(below_of(rates[:, :, None]), self._factors)
-        return Sliced(self._below, self._factors * size[:, None])
+    def layouts(self, places: range) -> list[SegmentLayout]:
+        """See `Source`: one segment or two."""
+        return [SegmentLayout.create(1 + place % 2, self.began_at) for place in places]
 
-    def consumers(self, step: int) -> Iterable[Consumers]:
-        """See `Demand`."""
-        at = step * self.step_ms
-        if at % _CONSUMERS_EVERY_MS >= self.step_ms:
-            return
-        for topic, level in enumerate(self._level(at).tolist()):
-            count = round(self._most * level)
-            if self._told[topic] != count:
-                self._told[topic] = count
-                yield Consumers(topic, "consumers", "STREAM", count)
+    def windows(self, places: range) -> Iterator[Window]:
+        """See `Source`."""
+        until, told = self.steps * self.step_ms, dict.fromkeys(places, -1)
+        length = max(1, _WINDOW_MS // self.step_ms) * self.step_ms
+        for begin in range(0, until, length):
+            end = min(begin + length, until)
+            timelines = [self._timeline(place, begin, end, told) for place in places]
+            yield Window(self.began_at + begin, self.began_at + end, timelines)
 
-    def _level(self, at: int) -> Floats:
-        """Part of its peak that each topic is at, so many milliseconds after the beginning."""
+    def _timeline(self, place: int, begin: int, end: int, told: dict[int, int]) -> Timeline:
+        """`begin` and `end` in milliseconds after the beginning; `told`: the consumers that were told last."""
+        profiles, at, which, level = self._steps_of(place, begin, end)
+        consumers = []
+        times = np.arange(-(-begin // _CONSUMERS_EVERY_MS) * _CONSUMERS_EVERY_MS, end, _CONSUMERS_EVERY_MS)
+        for instant, part in zip(times.tolist(), self._level(place, times).tolist(), strict=True):
+            count = round(self._most * part)
+            if told[place] != count:
+                told[place] = count
+                consumers.append(ConsumersFrom(self.began_at + instant, "consumers", "STREAM", count))
+        return Timeline(
+            even_slices(SLICES), profiles[:, :, None], self.began_at + at, which, level, self._factors[place], consumers
+        )  # fmt: skip
+
+    def _steps_of(self, place: int, begin: int, end: int) -> tuple[Floats, Ints, Ints, Floats]:
+        """Profiles, when which of them holds, and how much of it."""
+        at = np.arange(begin, end, self.step_ms)
+        profile, peak = self._profile[place], self._peak[place]
+        if self._shape == "drift":
+            turned = (np.arange(SLICES)[None, :] - np.arange(SLICES)[:, None]) % SLICES
+            profiles = profile[turned]
+            which = np.floor((at / (8 * HOUR_MS) + self._phase[place]) * SLICES).astype(np.int64) % SLICES
+        elif self._shape == "burst":
+            # Every cycle is the same to the step: a profile for each step of a burst, and one for the time between.
+            cycle, burst = _CYCLE_MS // self.step_ms, _BURST_MS // self.step_ms
+            into = (at // self.step_ms + int(self._phase[place] * cycle)) % cycle
+            which = np.where(into < burst, into, burst)
+            height = np.append(np.sin(np.pi * np.arange(burst) / burst), 0.0)
+            profiles = 0.2 * profile[None, :] + height[:, None] * self._narrow_range(place)[None, :]
+        else:
+            profiles, which = profile[None, :], np.zeros(len(at), np.int64)
+        level = peak * (np.ones(len(at)) if self._shape == "burst" else self._level(place, at))
+        changed = np.append(True, (which[1:] != which[:-1]) | (level[1:] != level[:-1]))
+        return profiles, at[changed], which[changed], level[changed]
+
+    def _level(self, place: int, at: Ints) -> Floats:
+        """Part of its peak that a topic is at, so many milliseconds after the beginning."""
         if self._shape == "day":
-            position = (at / DAY_MS + self._phase) % 1.0
-            return np.where(position < 0.62, np.maximum(np.sin(np.pi * position / 0.62), 0.01) ** 0.8, 0.01)
+            position = (at / DAY_MS + self._phase[place]) % 1.0
+            wave = np.maximum(np.sin(np.pi * position / 0.62), 0.01) ** 0.8
+            return np.where(position < 0.62, wave, 0.01)
         if self._shape == "step":
             third = 3 * at / (self.steps * self.step_ms)
-            return np.full(len(self.topics), 1.0 if 1 <= third < 2 else 0.1)
-        return np.full(len(self.topics), 0.2 if self._shape == "burst" else 1.0)
+            return np.where((third >= 1) & (third < 2), 1.0, 0.1)
+        return np.full(len(at), 0.2 if self._shape == "burst" else 1.0)
 
-    def _turn(self, at: int) -> np.ndarray:
-        return np.floor((at / (8 * HOUR_MS) + self._phase) * SLICES).astype(np.int64)
-
-    def _burst(self, at: int) -> Floats:
-        into = (at / (2 * HOUR_MS) + self._phase) % 1.0
-        size = np.where(into < 1 / 12, self._peak * np.sin(np.pi * np.minimum(into * 12, 1.0)), 0.0)
-        distance = np.abs(np.arange(SLICES)[None, :] / SLICES - self._narrow[:, None])
+    def _narrow_range(self, place: int) -> Floats:
+        distance = np.abs(np.arange(SLICES) / SLICES - self._narrow[place])
         near = np.minimum(distance, 1 - distance) < 0.02
-        found: Floats = near / near.sum(axis=1, keepdims=True) * size[:, None]
+        found: Floats = near / near.sum()
         return found
 
 

@@ -20,7 +20,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.process
 
 DEADLINE = 0.4
-LATE = 20
+LATE = 3
 """Far less than what a server that dribbles would need, and time enough for a slow machine."""
 
 
@@ -269,7 +269,7 @@ def test_a_body_behind_tls_keeps_to_the_deadline_as_well():
         one = transport(server.url, tls=believing(), timeout_seconds=1)
         began = time.monotonic()
         assert isinstance(one.exchange("GET", "/x"), Lost)
-        assert time.monotonic() - began < LATE
+        assert time.monotonic() - began < 3
 
 
 def test_closing_ends_what_waits_and_what_comes_later():

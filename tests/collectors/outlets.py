@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from collectors.announcements import Record
-from schemas.messages import ConsumerEvent, LayoutEvent, PolicyEvent, Rejected, SegmentStatsColumns, parse_message
+from schemas.messages import (
+    ConsumerEvent,
+    LayoutEvent,
+    LayoutsKnown,
+    PolicyEvent,
+    Rejected,
+    SegmentStatsColumns,
+    parse_message,
+)
+from schemas.plain_events import digest_of, layout_in
 
 
 def parsed(record: Record):
@@ -25,6 +34,9 @@ class Listed:
         self.consumers: dict[str, dict[str, int]] = {}
         self.policies: dict[str, dict | None] = {}
         self.samples: list[SegmentStatsColumns] = []
+        self.digests: dict[str, str] = {}
+        self.repeated: list[str] = []
+        """Topics whose layouts were repeated by the digests of those that were announced."""
         self.deleted: list[str] = []
         self.causes: list[str] = []
 
@@ -40,6 +52,11 @@ class Listed:
                 self.consumers.pop(message.topic, None)
             else:
                 self.layouts[message.topic] = message
+                self.digests[message.topic] = digest_of(layout_in(record.value))
+        elif isinstance(message, LayoutsKnown):
+            for topic, epoch, digest in zip(message.topics, message.epochs, message.digests, strict=True):
+                assert (epoch, digest) == (self.layouts[topic].layout.epoch, self.digests[topic])
+                self.repeated.append(topic)
         elif isinstance(message, ConsumerEvent):
             known = self.consumers.setdefault(message.topic, {})
             if message.event == "deleted":

@@ -91,21 +91,20 @@ def test_everything_that_a_cluster_has_is_said(cluster):
         assert running.status.is_complete
 
 
-def test_changes_are_said_two_seconds_later_than_everything_is_said_at_a_start_at_most(cluster):
-    began = time.monotonic()
+def test_changes_are_said_within_two_seconds(cluster):
     with collecting(cluster) as running:
         out, topic = running.outlet, cluster.topics[T]
-        wait_until(lambda: out.consumers.get(T) == {"billing": 3} and len(out.rates()) == 2, 60)
-        # What the machine needs for one time round all of it: milliseconds, or seconds when it is busy.
-        soon = 2 + 4 * (time.monotonic() - began)
+        wait_until(lambda: out.consumers.get(T) == {"billing": 3})
+        began = time.monotonic()
         topic.consumers["billing"] = 4
-        wait_until(lambda: out.consumers[T] == {"billing": 4}, soon)
+        wait_until(lambda: out.consumers[T] == {"billing": 4}, 2)
         topic.layout = topic.layout.split_segment(0, int(time.time() * 1000))
-        wait_until(lambda: out.causes[-1] == "split", soon)
+        wait_until(lambda: out.causes[-1] == "split", 2)
         del topic.consumers["billing"]
-        wait_until(lambda: out.consumers[T] == {}, soon)
+        wait_until(lambda: out.consumers[T] == {}, 2)
         topic.rates[1] = (7.0, 7.0, 7.0, 7.0)
-        wait_until(lambda: out.rates().get((T, 1)) == (7.0, 7.0, 7.0, 7.0), soon)
+        wait_until(lambda: out.rates().get((T, 1)) == (7.0, 7.0, 7.0, 7.0), 1 + 2)
+        assert time.monotonic() - began < 9
 
 
 def test_what_has_not_changed_is_not_said_again_before_its_time(cluster):
@@ -117,7 +116,7 @@ def test_what_has_not_changed_is_not_said_again_before_its_time(cluster):
         wait_until(lambda: cluster.calls.total() > calls + 40)
         assert out.sent == said
     with collecting(cluster, snapshot_seconds=0.5) as running:
-        wait_until(lambda: running.outlet.causes.count("snapshot") >= 3)
+        wait_until(lambda: running.outlet.causes.count("snapshot") + running.outlet.repeated.count(T) >= 3)
         assert running.outlet.consumers[T] == {"billing": 3}
 
 
@@ -220,6 +219,77 @@ def test_brokers_restart_join_and_leave_and_topics_are_read_on(cluster):
         wait_until(lambda: out.consumers[T] == {"billing": 2}, 20)
 
 
+def test_consumers_are_asked_of_one_broker_until_the_cluster_lists_it_no_more_while_brokers_die_join_and_return(
+    tmp_path,
+):
+    """Another one would stand by for the leader, and one that stands by when the leader dies is stuck (5.0.0-M1)."""
+    with serving_cluster(brokers=3) as cluster:
+        cluster.session_seconds = 60
+        names = [f"topic://acme/shop/t{number}" for number in range(30)]
+        for name in names:
+            cluster.topic(name, segments=1, billing=1)
+        asked = cluster.controllers
+        with collecting(cluster) as running:
+            out, status = running.outlet, lambda: running.status
+            wait_until(lambda: all(out.consumers.get(name) for name in names))
+            assert {len(asked[name]) for name in names} == {1}
+            dead = cluster.brokers[1]
+            its = [name for name in names if asked[name] == {dead.name}]
+            assert 0 < len(its) < len(names)
+            cluster.listed = [one.name for one in cluster.brokers]
+            dead.stop()
+            wait_until(lambda: any(one.broker == dead.name and not one.answers for one in status().brokers))
+            # Layouts are asked elsewhere at once.
+            for name in its:
+                topic = cluster.topics[name]
+                topic.layout = topic.layout.split_segment(0, int(time.time() * 1000))
+            wait_until(lambda: all(len(out.layouts[name].layout.segments) == 3 for name in its), 20)
+            wait_until(lambda: running.collector.has_seen_all)
+            third = FakeBroker(cluster)
+            cluster.brokers.append(third)
+            cluster.listed.append(third.name)
+            wait_until(lambda: any(one.broker == third.name and one.answers for one in status().brokers))
+            looks = cluster.calls["scalable-5"]
+            wait_until(lambda: cluster.calls["scalable-5"] > looks + 100)
+            assert {len(asked[name]) for name in names} == {1}
+            # Its session is over: now others may lead.
+            cluster.listed.remove(dead.name)
+            for name in its:
+                cluster.topics[name].consumers["billing"] = 2
+            wait_until(lambda: all(out.consumers[name] == {"billing": 2} for name in its), 20)
+            assert {len(asked[name]) for name in its} == {2}
+            dead.start(dead.port)
+            cluster.listed.append(dead.name)
+            wait_until(lambda: sum(one.answers for one in status().brokers) == 4)
+            looks = cluster.calls["scalable-5"]
+            wait_until(lambda: cluster.calls["scalable-5"] > looks + 100)
+            assert {len(asked[name]) for name in its} == {2}
+            assert {len(asked[name]) for name in names} == {1, 2}
+            file = tmp_path / "topics.json"
+            remember(file, cluster.brokers[0].url, running.said)
+        with collecting(cluster, said=recall(file, cluster.brokers[0].url, 0)) as running:
+            wait_until(lambda: all(name in running.outlet.consumers for name in names))
+            assert {len(asked[name]) for name in its} == {2}
+            assert {len(asked[name]) for name in names} == {1, 2}
+
+
+def test_a_listed_broker_that_there_is_no_way_to_leaves_its_topics_to_others_after_two_sessions():
+    with serving_cluster(brokers=2) as cluster:
+        cluster.session_seconds = 1
+        for number in range(10):
+            cluster.topic(f"topic://acme/shop/t{number}", segments=1, billing=1)
+        with collecting(cluster) as running:
+            out = running.outlet
+            wait_until(lambda: len(out.consumers) == 10)
+            away = cluster.brokers[1]
+            away.stop()
+            began = time.monotonic()
+            for topic in cluster.topics.values():
+                topic.consumers["billing"] = 2
+            wait_until(lambda: all(one == {"billing": 2} for one in out.consumers.values()), 20)
+            assert time.monotonic() - began >= 2
+
+
 def test_no_broker_at_all_is_said_and_waited_for():
     with serving_cluster() as cluster:
         cluster.topic(T)
@@ -288,7 +358,7 @@ def test_no_broker_gets_more_calls_than_it_may():
         with collecting(cluster, calls_per_second=50, layouts_seconds=60, consumers_seconds=1) as running:
             wait_until(lambda: cluster.calls.total() > 50)
             began, before = time.monotonic(), cluster.calls.total()
-            wait_until(lambda: cluster.calls.total() > before + 150, 30)
+            wait_until(lambda: cluster.calls.total() > before + 150, 20)
             calls, seconds = cluster.calls.total() - before, time.monotonic() - began
             assert calls <= 50 * (seconds + 1) + 1, "50 a second, and what one second left over"
             assert running.status.consumers_age_seconds < 30

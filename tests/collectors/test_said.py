@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from collectors import repeats
+from collectors.repeats import Repeats
 from collectors.said import Consumers, Said, cause_of, compare_lives
 from decisions.topic.layout import SegmentLayout
+from schemas.known_layouts import FULL_EVERY
 from schemas.metadata import AutoScalePolicyOverride
 from schemas.plain_events import read_plain
 from tests.collectors.outlets import Listed, parsed
@@ -154,3 +159,31 @@ def test_a_listener_knows_what_was_read_whatever_happens_in_between(steps):
     assert listener.policies == policies
     for topic in counts:
         assert read(topic) == []
+
+
+def test_a_layout_is_repeated_by_its_digest_and_in_full_when_that_was_long_ago(monkeypatch):
+    said, listener, clock = Said(7), Listed(), [NOW]
+    monkeypatch.setattr(repeats, "time", SimpleNamespace(time_ns=lambda: clock[0] * 1_000_000))
+    again = Repeats(said, 10, lambda records: [listener.announce(record) for record in records])
+    layouts = {T: SPLIT, "topic://acme/shop/clicks": BEFORE}
+    for topic, layout in layouts.items():
+        for record in said.layout(topic, layout.to_metadata(), NOW):
+            listener.announce(record)
+        again.add(topic)
+    full, digests = [], []
+    for step in range(1, 2 * FULL_EVERY + 1):
+        clock[0] = NOW + step * 10_000
+        before = len(listener.causes), len(listener.repeated)
+        again.say(step * 10.0, lambda: True)
+        full.append(len(listener.causes) - before[0])
+        digests.append(len(listener.repeated) - before[1])
+    assert full == ([0] * (FULL_EVERY - 1) + [2]) * 2
+    assert digests == [2 - number for number in full]
+
+
+def test_a_layout_that_did_not_reach_kafka_is_not_repeated_by_its_digest():
+    said = Said(7)
+    (record,) = said.layout(T, SPLIT.to_metadata(), NOW)
+    assert said.known(T, NOW, 1_000) is not None
+    said.unsay(record)
+    assert said.known(T, NOW, 1_000) is None

@@ -49,7 +49,7 @@ def answer_of(one):
     return ("merge", answer.segments, answer.reason)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(10))
 def test_the_fleet_answers_as_decide_does_topic_by_topic(seed):
     rng = Random(f"fleet {seed}")
     snapshots = [random_snapshot(rng, guards=number % 3 != 0) for number in range(10_500)]

@@ -91,7 +91,7 @@ snapshots = built(
 
 
 @given(snapshots, st.sampled_from(["default", "pip-483"]))
-@settings(max_examples=350)
+@settings(max_examples=700)
 def test_every_valid_snapshot_is_decided_shown_written_and_decided_the_same_again(wire, profile):
     one = snapshot_from_wire(wire, profile)
     answer = decide(one)

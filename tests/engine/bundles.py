@@ -94,6 +94,9 @@ class BundlesBatch:
             return Rejected(RejectReason.UNKNOWN_TOPIC, f"no report of {taken.topic} has come")
         return None
 
+    def is_news(self, taken):
+        return True
+
     def take(self, taken):
         subject = taken.subject if isinstance(taken, BundleReport) else taken.topic
         known = self.state.bundles.get(subject)

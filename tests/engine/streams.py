@@ -148,13 +148,16 @@ class Runner:
         rows = [] if output.loads is None else output.loads.to_pylist()
         letters = sorted(output.dead_letters, key=_place)
         holds = [{name: row[name] for name in _OF_A_HOLD} for row in output.holds]
-        for kind in (output.decisions, holds, output.events, letters, output.due, rows):
+        # What events say in columns since, their bodies said then.
+        events = [{name: row[name] for name in _OF_AN_EVENT} for row in output.events]
+        for kind in (output.decisions, holds, events, letters, output.due, rows):
             self.said.update(repr([_told(row) for row in kind]).encode())
         # A count that came later says nothing of streams that have none of it.
-        self.said.update(repr(output.counts).replace("samples_refused=0, ", "").encode())
+        counts = repr(output.counts).replace("samples_refused=0, ", "").replace(", layouts_unknown=0", "")
+        self.said.update(counts.encode())
         for kind, body in sorted(output.bodies().items()):
             # What releases word, counts that came later, and rows that are columns now are in the other digest.
-            self.digest.update(kind.encode() + (b"" if kind in ("counts", "dead_letters", "holds") else body))
+            self.digest.update(kind.encode() + (b"" if kind in ("counts", "dead_letters", "events", "holds") else body))
         for part in self.tree.parts(written):
             # Earlier releases stored that nothing had changed.
             self.digest.update(b"none" if part is None or _NOTHING in part else b"some" + part)
@@ -171,6 +174,8 @@ def _place(letter: Any) -> Any:
 
 _OF_A_HOLD = ("family", "subject", "gate", "measured", "limit", "margin", "eligible_at", "trigger", "since",
               "layout_epoch", "policy_digest", "seq")  # fmt: skip
+_OF_AN_EVENT = ("subject", "type", "cause", "body", "at", "kafka_topic", "kafka_partition", "kafka_offset",
+                "kafka_timestamp", "accepted_at")  # fmt: skip
 
 
 def _told(row: Any) -> Any:

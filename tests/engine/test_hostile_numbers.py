@@ -72,4 +72,4 @@ def test_a_layout_of_thousands_of_merges_is_counted_in_no_time():
     body["layout"]["segments"]["0"]["parentIds"] = [7_999]
     began = time.process_time()
     goes_on(record(announced.source, announced.key.decode(), body))
-    assert time.process_time() - began < 30
+    assert time.process_time() - began < 6

@@ -14,10 +14,11 @@ from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 
 from decisions.topic.layout import LayoutError, SegmentLayout
-from engine.autoscale.layouts import SEGMENT, digest_of, layout_of_json, layout_of_model, plain_layout
+from engine.autoscale.layouts import SEGMENT, layout_of_json, layout_of_model, plain_layout
+from engine.kernel.recording import columns_of
 from schemas.messages import ConsumerEvent, LayoutEvent, parse_message
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
-from schemas.plain_events import read_plain
+from schemas.plain_events import count_active, digest_of, read_plain
 from tests.engine.buckets import Bucket, topics_of
 from tests.engine.records import TOPIC, consumers, layout, of_life, sent_by, tick
 from tests.engine.test_engine import MINUTE, NOW, SECOND, two_segments
@@ -52,6 +53,7 @@ def check(announced, value):
     assert isinstance(expected, model), expected
     for name in FIELDS:
         assert getattr(plain, name, None) == getattr(expected, name, None)
+    assert columns_of(plain) == columns_of(expected)
     return plain
 
 
@@ -121,6 +123,13 @@ def test_a_layout_is_kept_short_and_comes_back_byte_for_byte(grown, is_derived, 
               for s in grown.active]  # fmt: skip
     assert np.frombuffer(known.segments, SEGMENT).tolist() == active
     assert known.override == (grown.auto_scale_policy and grown.auto_scale_policy.known_json())
+    assert count_active(text.encode()) == (grown.epoch, len(grown.active))
+
+
+def test_what_properties_say_counts_as_no_segment():
+    told = SegmentLayout.create(2, NOW, {"state": "ACTIVE"}).to_metadata().to_json().encode()
+    assert b'"state":"ACTIVE"' in told.partition(b'"properties"')[2]
+    assert count_active(told) == (0, 2)
 
 
 def check_alone(text):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from tests.executor.model.explore import explore
+from tests.executor.model import __main__ as page
+from tests.executor.model.explore import broken_rules, explore
 from tests.executor.model.rules import Rules
 
 
@@ -54,3 +56,20 @@ def test_calls_that_are_meant_for_a_layout_have_no_false_effect_even_without_the
     rules = replace(Rules(faults=1, conditional=True), **{assumption: True})
     for words in ("applied twice", "though it was applied", "that has ended as", "made anew since"):
         assert explore(rules, liveness=False, seek=words).counterexample is None
+
+
+@pytest.mark.parametrize("assumption", ["frozen_in_between", "anew"])
+def test_one_exploration_finds_every_rule_that_a_search_for_it_finds_broken(assumption: str):
+    rules = replace(Rules(faults=1), **{assumption: True})
+    found = broken_rules(rules)
+    assert found
+    for words in page.RULES:
+        sought = explore(rules, liveness=False, seek=words).counterexample
+        assert (sought is not None) == any(words in one for one in found), words
+
+
+def test_the_page_says_what_the_model_says_now():
+    written = (Path(__file__).parents[2] / "docs" / "executor-protocol.md").read_text()
+    assert written.startswith(page.beginning())
+    assert page.explained() in written
+    assert written.endswith(page.ending())

@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import httpx
 import pytest
 
-from lab.pulsar.load import KeyedLoad, keyed_load
+from lab.pulsar.load import KeyedLoad, dropped_receipts, keyed_load
 from lab.pulsar.standalone import StandalonePulsar
 from lake.tables import create_lake
 from tests.executor.conftest import House
@@ -43,7 +44,8 @@ def flows(load: KeyedLoad, segments: int, more: int = 500) -> None:
             PATIENCE_S,
         )
     except AssertionError as error:
-        raise AssertionError(f"{more} more than {before}, of {segments} segments: {load.counts}") from error
+        wanted = f"{more} more than {before}, of {segments} segments: {load.counts}"
+        raise AssertionError(f"{wanted}\n{load.threads()}") from error
 
 
 @pytest.mark.parametrize("in_flight", [1, 500])
@@ -63,13 +65,14 @@ def test_no_message_is_lost_under_splits_and_merges(
     assert counts["finished"], log.read_text()[-2000:]
     assert (counts["missing"], counts["errors"]) == (0, [])
     assert counts["received"] >= counts["acknowledged"] > 2000
-    assert house.layout(topic).epoch == 3
+    # Root, two splits, one merge, each of them once: Pulsar prunes what is drained, which counts as an epoch as well.
+    assert house.layout(topic).next_segment_id == 1 + 2 + 2 + 1
     print(f"{in_flight} in flight: {counts}")
     if in_flight == 1:
         # With many in flight the client of 5.0.0-M1 sends those that were on their way when a segment ended again: in
-        # another order, and some of them though they had arrived. It may leave one without an answer, too.
-        assert counts["unanswered"] <= 1
-        assert counts["unanswered"] or (counts["redelivered"], counts["resent"], counts["inversions"]) == (0, 0, 0)
+        # another order, and some of them though they had arrived.
+        assert (counts["redelivered"], counts["inversions"]) == (0, 0), log.read_text()[:3000]
+        assert counts["resent"] <= dropped_receipts(log), log.read_text()[:3000]
 
 
 def test_a_split_whose_answer_is_lost_is_known_by_the_layout_and_not_made_twice(pulsar_house: House) -> None:
@@ -110,6 +113,36 @@ def test_a_split_is_made_once_when_the_broker_is_killed_in_the_middle_of_it(
         assert house.end(merge, PATIENCE_S)["status"] == "superseded"
     assert [segment.segment_id for segment in house.layout(topic).active] == [2, 3, 1]
     assert house.layout(topic).epoch == 1
+
+
+def test_a_merge_is_made_once_when_the_broker_is_killed_in_the_middle_and_a_decision_before_its_call_is_made_after_it(
+    pulsar_house: House, pulsar: StandalonePulsar, pulsar_jars: Path, tmp_path: Path
+) -> None:
+    house, log = pulsar_house, tmp_path / "load.log"
+    joined, waiting = house.create("joined", 2), house.create("waiting", 2)
+    merge, later, foreign = house.decide(joined, 0, 1), house.decide(waiting, 1), house.decide(joined, 0)
+    house.gate.before_next("POST", threading.Timer(MIDDLE_S, pulsar.kill).start)
+    load = partial(keyed_load, pulsar_jars, pulsar.service_url, joined, log, 300, 50, 1)
+    with house.running(retry_delay_seconds=0.5, retry_max_delay_seconds=1.0):
+        with load() as before:
+            flows(before, 2, 100)
+            house.commit(merge)
+            wait_until(lambda: pulsar.process is not None and pulsar.process.poll() is not None, PATIENCE_S)
+        # Decided and written down, but no broker is there to be called.
+        house.commit(later)
+        wait_until(lambda: {row["status"] for row in house.outcomes(later)} == {"intent"}, PATIENCE_S)
+        pulsar.start()
+        assert [house.end(one, PATIENCE_S)["status"] for one in (merge, later)] == ["applied"] * 2
+        house.commit(foreign)
+        assert house.end(foreign, PATIENCE_S)["status"] == "superseded"
+    # Another client: one whose broker goes away tries again after a minute.
+    with load() as after:
+        flows(after, 1, 100)
+        counts = after.finish()
+    assert (counts["finished"], counts["missing"]) == (True, 0), log.read_text()[-2000:]
+    ids = {topic: [one.segment_id for one in house.layout(topic).active] for topic in (joined, waiting)}
+    assert ids == {joined: [2], waiting: [0, 2, 3]}
+    assert (house.layout(joined).next_segment_id, house.layout(waiting).next_segment_id) == (3, 4)
 
 
 def test_of_two_calls_at_once_on_one_segment_pulsar_does_one_and_a_late_one_does_nothing(pulsar_house: House) -> None:

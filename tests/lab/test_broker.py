@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import textwrap
@@ -100,3 +101,22 @@ def test_a_broker_dies_with_the_process_that_started_it(tmp_path, jars):
         owner.kill()
     wait_until(lambda: session_members(session) == [], 30)
     assert session_members(session) == []
+
+
+def test_a_kafka_for_trying_things_has_the_topics_says_where_it_is_and_ends_by_ctrl_c(tmp_path, jars):
+    with subprocess.Popen(
+        [sys.executable, "-m", "lab.kafka", str(tmp_path / "kafka"), "--port", "0"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        try:
+            name, _, bootstrap = process.stdout.readline().strip().partition("=")
+            assert (name, bootstrap.rpartition(":")[0]) == ("export ANABRANCH_KAFKA_BOOTSTRAP", "127.0.0.1")
+            found = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=20).topics
+            assert {one.name: one.partitions for one in KAFKA_TOPICS}.items() <= {
+                name: len(topic.partitions) for name, topic in found.items()
+            }.items()
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 0
+            assert not is_serving(KafkaConnection(bootstrap))
+        finally:
+            process.kill()

@@ -224,6 +224,16 @@ def test_a_history_in_parts_is_judged_like_a_whole_one() -> None:
     assert parts(whole, ClientHistory(announced=[*layouts(1)])) == [f"{TOPIC}: epoch 1 (split) was announced after 1"]
 
 
+def test_a_life_that_many_follow_within_one_part_is_still_known_when_its_end_is_announced() -> None:
+    calls = [Call(TOPIC, "split", "0", 204, life) for life in range(KEPT_LIVES + 2)]
+    announced = [
+        AnnouncedLayout(TOPIC, epoch, cause, 1 + 2 * epoch, life)
+        for life in range(KEPT_LIVES + 2)
+        for epoch, cause in ((0, "created"), (1, "split"), (1, "deleted"))
+    ]
+    assert parts(ClientHistory(announced=announced[:1]), ClientHistory(calls=calls, announced=announced[1:])) == []
+
+
 def test_what_is_carried_from_part_to_part_is_bounded() -> None:
     checker = Checker()
     for start in range(0, 3_000, 100):

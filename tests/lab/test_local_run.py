@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
+from html import unescape
 from pathlib import Path
 from random import Random
 
 import httpx
 import pytest
+from click.testing import CliRunner
 from confluent_kafka import Producer
 from deltalake import DeltaTable
 
+from anabranch.cli import cli
 from lab.garbage import KINDS, make_garbage
 from lab.processes import session_members
+from lab.pulsar.load import dropped_receipts
+from lab.pulsar.traffic import TOPIC
 from schemas.ids import topic_name
 from tests.waiting import wait_until
 
@@ -30,7 +37,7 @@ pytestmark = [pytest.mark.local_run, pytest.mark.spark, pytest.mark.broker, pyte
 class Run:
     """A run in a folder of its own."""
 
-    def __init__(self, folder: Path, *more: str) -> None:
+    def __init__(self, folder: Path, *more: str, on_terminal: bool = False) -> None:
         self.folder = folder
         overlay = folder / "overlay.toml"
         overlay.write_text(
@@ -45,15 +52,33 @@ class Run:
             str(overlay),
             "run",
             "--local",
-            "--no-screen",
             *more,
         ]
         self.report = folder / "report.json"
+        command = [sys.executable, "-m", "anabranch.cli", *arguments]
+        if on_terminal:
+            ours, its = pty.openpty()
+            self.process = subprocess.Popen(command, cwd=HOME, stdin=subprocess.DEVNULL, stdout=its, stderr=its)
+            os.close(its)
+            threading.Thread(target=self._keep_output, args=(ours,), daemon=True).start()
+            return
         with open(folder / "out.log", "ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "anabranch.cli", *arguments, "--report", str(self.report)],
+                [*command, "--no-screen", "--report", str(self.report)],
                 cwd=HOME, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
+
+    def _keep_output(self, terminal: int) -> None:
+        """What comes to a terminal, until nobody has it open any more."""
+        with open(self.folder / "out.log", "ab", buffering=0) as log, suppress(OSError):
+            while said := os.read(terminal, 65_536):
+                log.write(said)
+        os.close(terminal)
+
+    @property
+    def output(self) -> str:
+        """What it has written so far."""
+        return (self.folder / "out.log").read_text(errors="replace")
 
     def sessions(self) -> dict[str, int]:
         """The session of each running part."""
@@ -101,6 +126,13 @@ def run(tmp_path, jars):
 @pytest.fixture
 def run_with_pulsar(tmp_path, jars, pulsar_jars):
     one = Run(tmp_path, "--pulsar")
+    yield one
+    end(one)
+
+
+@pytest.fixture
+def run_in_the_shadow(tmp_path, jars, pulsar_jars):
+    one = Run(tmp_path, "--pulsar", "--shadow", on_terminal=True)
     yield one
     end(one)
 
@@ -215,4 +247,45 @@ def test_on_a_real_pulsar_a_topic_is_split_under_load_and_merged_after_it_and_ev
     assert load["finished"]
     assert load["acknowledged"] > 1_000
     assert len(load["segments"]) >= 4
-    assert (load["missing"], load["resent"], load["inversions"]) == (0, 0, 0), load
+    assert (load["missing"], load["inversions"]) == (0, 0), load
+    assert load["resent"] <= dropped_receipts(run.folder / "log" / "load.log"), load
+
+
+def test_beside_pulsars_own_scaler_we_only_look_and_the_report_has_both_sides_in_every_form(run_in_the_shadow):
+    run, path = run_in_the_shadow, f"/admin/v2/scalable/{TOPIC.removeprefix('topic://')}"
+    wait_until(lambda: (run.folder / "run.toml").is_file(), 240, 0.5)
+    _, url = run.endpoints()
+
+    def they_have_split() -> bool:
+        with suppress(httpx.HTTPError):
+            answer = httpx.get(url + path, timeout=5)
+            return answer.status_code == 200 and answer.json()["nextSegmentId"] >= 3
+        return False
+
+    wait_until(they_have_split, 240, 0.5)
+    run.process.send_signal(signal.SIGINT)
+    assert run.process.wait(180) == 0, run.output[-3000:]
+
+    assert {row["status"] for row in run.rows("outcomes", "status")} <= {"observed"}
+    options = [option for name in ("overlay", "run") for option in ("--config", str(run.folder / f"{name}.toml"))]
+    told = CliRunner().invoke(
+        cli, ["--config", "conf/demonstration.toml", *options, "shadow", "report", "--output", "json"]
+    )
+    assert told.exit_code == 0, told.output
+    found = json.loads(told.stdout)
+    theirs = [row for row in found["actions"] if row["theirsAt"]]
+    ours = [row for row in found["actions"] if row["oursAt"]]
+    assert (theirs[0]["topic"], theirs[0]["action"], theirs[0]["segments"]) == (TOPIC, "split", [0])
+    sides = [found[side]["splits"] + found[side]["merges"] for side in ("theirs", "ours")]
+    assert [len(theirs), len(ours)] == sides
+    agreement = found["agreement"]
+    # To each of theirs there is what we decided or would have said at that moment.
+    assert "not known then" not in agreement["otherwise"], found
+    answers = agreement["decidedBefore"], agreement["sameAtThatMoment"], *agreement["otherwise"].values()
+    assert sum(answers) == len(theirs)
+    page = unescape((run.folder / "shadow.html").read_text())
+    for said in (run.output, page):
+        assert "the cluster's scaler" in said
+        assert "Anabranch" in said
+        assert f"split 0 of {TOPIC}" in said or ("<td>split 0</td>" in said and TOPIC in said)
+        assert theirs[0]["verdict"] in said

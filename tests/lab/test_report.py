@@ -6,15 +6,17 @@ import json
 from datetime import timedelta
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
-from lab.offsets import end_offsets
+from lab.offsets import end_offsets, unread_ticks
 from lab.processes import PartState
 from lab.report import build_report, report_text
 from lake.integrity import check_integrity
 from ledger.latencies import distribution, latencies
 from schemas.arrow import to_arrow
+from schemas.kafka import CONTROL_EVENTS
 from schemas.kafka_connection import KafkaConnection
+from schemas.messages import TickEvent
 from schemas.settings import Settings
 from schemas.tables import DECISIONS, EVENTS, OUTCOMES, TABLES
 from tests.lab.demonstration import local_settings
@@ -29,6 +31,7 @@ from tests.lab.lake import (
     layout_event,
     layout_json,
     outcome,
+    policy_event,
     write,
 )
 
@@ -228,3 +231,27 @@ def test_end_offsets_are_kafkas_own_and_null_when_nobody_answers(kafka):
     after = end_offsets(KafkaConnection(kafka))
     assert sum(after.values()) - sum(before.values()) == 9
     assert set(after) == {"segment-stats", "consumer-events", "control-events"}
+
+
+def test_ticks_that_the_job_wrote_while_it_stopped_are_told_from_messages_that_it_did_not_read(kafka):
+    connection = KafkaConnection(kafka)
+    producer = Producer({"bootstrap.servers": kafka})
+    consumer = Consumer({"bootstrap.servers": kafka, "group.id": "unused"})
+    ends = {
+        number: consumer.get_watermark_offsets(TopicPartition(CONTROL_EVENTS.name, number), timeout=10)[1]
+        for number in producer.list_topics(CONTROL_EVENTS.name, 10).topics[CONTROL_EVENTS.name].partitions
+    }
+    consumer.close()
+    recorded = [
+        {"kafka_topic": CONTROL_EVENTS.name, "kafka_partition": number, "kafka_offset": end - 1}
+        for number, end in ends.items()
+    ]
+    tick = TickEvent(v=1, type="tick", at=1).to_json()
+    for value in (tick, policy_event(0).body, "{", "[]", tick):
+        producer.produce(CONTROL_EVENTS.name, key="*", value=value, partition=0)
+    producer.produce(CONTROL_EVENTS.name, key="*", value=None, partition=0)
+    producer.flush(10)
+    assert unread_ticks(connection, recorded) == 2
+    elsewhere = {"kafka_topic": "consumer-events", "kafka_partition": 0, "kafka_offset": ends[0] + 9}
+    assert unread_ticks(connection, [*recorded, elsewhere]) == 2
+    assert unread_ticks(connection, [*recorded, {**recorded[0], "kafka_partition": 0, "kafka_offset": ends[0]}]) == 1

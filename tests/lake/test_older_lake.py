@@ -15,7 +15,7 @@ from lake import tables
 from lake.tables import create_lake, create_table, table_path
 from lake.tail import Tail
 from schemas.arrow import arrow_schema, to_arrow
-from schemas.tables import DEAD_LETTERS, DECISIONS, TABLES, DecisionRow
+from schemas.tables import DEAD_LETTERS, DECISIONS, SEGMENT_LOAD, TABLES, DecisionRow
 from tests.lab.lake import dead_letter
 
 AT = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
@@ -98,6 +98,37 @@ def test_a_column_that_is_new_is_added_and_is_null_in_old_rows(tmp_path):
     assert {one["reason"]: one["raw_sha256"] for one in found} == {"old": None, "new": "ab"}
     assert [one["reason"] for one in tail.read()] == ["new"]
     assert (create_table(tmp_path, DEAD_LETTERS).version(), table.protocol()) == (version + 1, made.protocol())
+
+
+def made_formerly(lake, **more: str) -> DeltaTable:
+    """`segment_load` with the properties of older releases, and those that somebody has set since."""
+    properties = SEGMENT_LOAD.properties | SEGMENT_LOAD.former_properties | more
+    return DeltaTable.create(
+        table_path(lake, SEGMENT_LOAD), arrow_schema(SEGMENT_LOAD.row), partition_by=["day"], configuration=properties
+    )
+
+
+def test_properties_of_an_older_release_are_replaced_once(tmp_path):
+    former = made_formerly(tmp_path)
+    assert former.metadata().configuration["delta.logRetentionDuration"] == "interval 2 days"
+    table = create_table(tmp_path, SEGMENT_LOAD)
+    assert table.metadata().configuration == SEGMENT_LOAD.properties
+    assert table.protocol() == former.protocol()
+    assert create_table(tmp_path, SEGMENT_LOAD).version() == table.version() == 1
+
+
+def test_properties_that_a_person_has_set_stay(tmp_path):
+    made_formerly(tmp_path, **{"delta.logRetentionDuration": "interval 90 days"})
+    found = create_table(tmp_path, SEGMENT_LOAD).metadata().configuration
+    assert found["delta.logRetentionDuration"] == "interval 90 days"
+    assert found["delta.deletedFileRetentionDuration"] == "interval 1 hours"
+
+
+def test_a_file_is_kept_as_long_as_it_can_be_followed_by_commits_at_least_a_day_and_at_most_seven():
+    assert {name: table.file_hours for name, table in TABLES.items()} == {
+        "decisions": 168, "holds": 168, "segment_load": 24, "events": 24, "dead_letters": 24, "batches": 24,
+        "outcomes": 168, "brakes": 168, "waits": 168, "alerts": 168,
+    }  # fmt: skip
 
 
 def test_a_writer_that_commits_meanwhile_is_no_obstacle(tmp_path, older, monkeypatch):

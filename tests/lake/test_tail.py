@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from lake.tables import create_table
-from lake.tail import Tail, committed_rows, newest_rows
+from lake.tail import Forgotten, Tail, committed_rows, newest_commit, newest_rows
 from schemas.arrow import to_arrow
 from schemas.tables import DEAD_LETTERS
 from tests.lab.lake import dead_letter, write
@@ -124,3 +128,119 @@ def test_a_look_that_fails_is_made_up_for_by_the_next(lake, monkeypatch):
         with pytest.raises(OSError, match="the disk is away"):
             tail.read()
     assert reasons(tail.read()) == ["r0"]
+
+
+def compacted_and_vacuumed(lake: str) -> None:
+    """As the upkeep does it, and after the seven days that a removed file is kept."""
+    delta = DeltaTable(f"{lake}/dead_letters")
+    delta.optimize.compact()
+    assert delta.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+
+
+@pytest.mark.parametrize("after", [0, 1, 3])
+def test_commits_whose_files_were_compacted_and_vacuumed_are_history_and_later_ones_are_given(lake, after):
+    for number in range(5):
+        write(lake, dead_letter(f"r{number}", number))
+    compacted_and_vacuumed(lake)
+    for number in range(5, 5 + after):
+        write(lake, dead_letter(f"r{number}", number))
+    tail = Tail(lake, DEAD_LETTERS)
+    assert reasons(tail.read()) == [f"r{number}" for number in range(5, 5 + after)]
+    write(lake, dead_letter("next", 9))
+    assert reasons(tail.read()) == ["next"]
+    assert reasons(newest_rows(DeltaTable(f"{lake}/dead_letters"), 100)) == [
+        *(f"r{number}" for number in range(5, 5 + after)), "next"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("backlog", "expected"), [(None, ["r0", "r1", "r2", "r3", "r4", "r5"]), (3000, ["r5"])]
+)  # fmt: skip
+def test_a_tail_whose_next_files_are_gone_catches_up(lake, backlog, expected):
+    tail = Tail(lake, DEAD_LETTERS, order=("kafka_offset",), backlog=backlog)
+    write(lake, dead_letter("r0", 0))
+    tail.read()
+    for number in range(1, 5):
+        write(lake, dead_letter(f"r{number}", number))
+    compacted_and_vacuumed(lake)
+    write(lake, dead_letter("r5", 5))
+    assert reasons(tail.read()) == expected
+    assert tail.scanned == (backlog is None)
+    assert tail.read() == []
+
+
+def test_a_table_that_cannot_be_read_for_another_reason_is_not_taken_for_history(lake):
+    tail = Tail(lake, DEAD_LETTERS)
+    write(lake, dead_letter("r0", 0))
+    [file] = Path(lake).glob("dead_letters/day=*/*.parquet")
+    content = file.read_bytes()
+    file.write_bytes(b"no parquet at all, and long enough for a footer")
+    with pytest.raises(DeltaError) as found:
+        tail.read()
+    assert not isinstance(found.value, Forgotten)
+    file.write_bytes(content)
+    assert reasons(tail.read()) == ["r0"]
+
+
+def test_the_rows_of_a_commit_whose_files_are_gone_are_not_known_any_more(lake):
+    write(lake, dead_letter("r0", 0))
+    table = DeltaTable(f"{lake}/dead_letters")
+    assert newest_commit(table, "kafka_offset", 0) is not None
+    write(lake, dead_letter("r1", 1))
+    compacted_and_vacuumed(lake)
+    assert newest_commit(DeltaTable(f"{lake}/dead_letters"), "kafka_offset", 0) is None
+
+
+STEPS = st.lists(st.sampled_from(["append", "append", "look", "compact", "vacuum", "begin anew"]), max_size=14)
+
+
+@settings(max_examples=15, deadline=None)
+@given(STEPS)
+@example(["append", "look", "append", "append", "compact", "vacuum"])
+def test_a_tail_that_knows_what_it_gave_gives_every_row_once_whatever_is_compacted_vacuumed_and_begun_anew(steps):
+    with TemporaryDirectory() as folder:
+        lake = str(Path(folder) / "lake")
+        table = create_table(lake, DEAD_LETTERS)
+        tail, written, given_rows = scanning(lake), [], []
+        for step in [*steps, "append", "look"]:
+            if step == "append":
+                rows = [dead_letter(f"r{len(written) + number}", len(written) + number) for number in range(2)]
+                write(lake, *rows)
+                written += [row.reason for row in rows]
+            elif step == "look":
+                given_rows += reasons(tail.read(set(given_rows)))
+                assert given_rows == written
+            elif step == "begin anew":
+                tail = scanning(lake)
+            else:
+                table.update_incremental()
+                if step == "compact":
+                    table.optimize.compact()
+                else:
+                    table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+
+
+@settings(max_examples=15, deadline=None)
+@given(STEPS)
+@example(["append", "look", "append", "append", "compact", "vacuum"])
+def test_a_tail_that_looks_back_gives_no_row_twice_and_all_whose_commits_have_their_files(steps):
+    with TemporaryDirectory() as folder:
+        lake = str(Path(folder) / "lake")
+        table = create_table(lake, DEAD_LETTERS)
+        tail, written, given_rows, kept_from = Tail(lake, DEAD_LETTERS, order=("kafka_offset",)), [], [], 0
+        for step in [*steps, "append", "look"]:
+            if step == "append":
+                write(lake, dead_letter(f"r{len(written)}", len(written)))
+                written.append(f"r{len(written)}")
+            elif step == "look":
+                found = reasons(tail.read())
+                assert found == written[len(written) - len(found) :]
+                assert not set(found) & set(given_rows)
+                given_rows += found
+                assert set(given_rows) >= set(written[kept_from:])
+            elif step in ("compact", "vacuum"):
+                table.update_incremental()
+                if step == "compact":
+                    table.optimize.compact()
+                elif table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False):
+                    kept_from = len(written)

@@ -16,7 +16,8 @@ from lake.tables import create_table
 from ledger.explain.changes import changes
 from ledger.explain.record import NotOnRecord, check_segment, explain
 from ledger.topics import UnknownTopic, find_topic
-from schemas.tables import BATCHES, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
+from schemas.arrow import to_arrow
+from schemas.tables import BATCHES, DECISIONS, EVENTS, HOLDS, OUTCOMES, SEGMENT_LOAD, WAITS, OutcomeRow, WaitRow
 from tests.engine.buckets import CONFIGURED
 from tests.engine.records import consumers, layout, stats, tick
 from tests.engine.test_engine import MINUTE, NOW, SECOND
@@ -133,6 +134,14 @@ def test_what_is_not_there_is_said_with_what_is(bucket, tmp_path, arguments, exp
     assert expected in run.output
 
 
+@pytest.mark.parametrize("asked", ["explain", "history"])
+def test_where_no_lake_is_the_error_says_where_one_was_looked_for(tmp_path, asked):
+    (tmp_path / "s.toml").write_text(f'[lake]\npath = "{tmp_path / "none"}"\n')
+    run = CliRunner().invoke(cli, ["-c", str(tmp_path / "s.toml"), asked, "t0"])
+    assert run.exit_code == 1
+    assert f"no layout of any topic is on record in {tmp_path / 'none'}: is the job running" in run.output
+
+
 def test_a_decision_is_explained_by_what_it_saw_until_the_next_evaluation(tmp_path):
     bucket = RecordedBucket()
     bucket.batch(NOW, layout(SegmentLayout.create(2, NOW - MINUTE), topic=NAMES[0]))
@@ -174,3 +183,104 @@ def test_a_time_of_day_is_the_last_one_and_has_no_zone_but_utc(text, hours):
     seconds = 5 if text == "15:04:05" else 0
     expected = now + timedelta(hours=hours, minutes=minutes, seconds=seconds)
     assert read_instant(text, now) == expected
+
+
+@pytest.fixture
+def decided(tmp_path):
+    """A lake in which segment 1 was to be split, and what its executor's tables say of that decision."""
+    bucket = RecordedBucket()
+    bucket.batch(NOW, layout(SegmentLayout.create(2, NOW - MINUTE), topic=NAMES[0]))
+    bucket.batch(NOW + SECOND, stats({0: 5_000.0, 1: 12_500.0}, NOW, NAMES[0]), tick(1))
+    bucket.batch(NOW + 61 * SECOND, stats({0: 5_000.0, 1: 12_500.0}, NOW + MINUTE, NAMES[0]), tick(2))
+    written(bucket, tmp_path / "lake")
+    return tmp_path / "lake", bucket.table(DECISIONS)["decision_id"][0].as_py()
+
+
+def step(decision, status, second, mode="act", error=None):
+    when = at(NOW + second * SECOND)
+    return OUTCOMES, OutcomeRow(
+        decision_id=decision, family="topics", subject=NAMES[0], status=status, attempt=1, at=when, layout_epoch=1,
+        seen="{}", error=error, executor="e", mode=mode, day=when.date(),
+    )  # fmt: skip
+
+
+def wait(decision, second):
+    when = at(NOW + second * SECOND)
+    return WAITS, WaitRow(
+        decision_id=decision, family="topics", subject=NAMES[0], brake="pause", reason="paused by ada: a release",
+        until=None, at=when, executor="e", day=when.date(),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        ([], "no executor has said anything of it; is one at work?"),
+        ([(wait, 5)], "it waits since 2025-11-20T17:33:25Z for a brake: pause: paused by ada: a release"),
+        ([(step, "intent", 3), (wait, 5)], "it waits since 2025-11-20T17:33:25Z for a brake: pause: "),
+        ([(wait, 5), (step, "intent", 5)], "begun at 2025-11-20T17:33:25Z, and no end of it is on record"),
+        ([(step, "intent", 3), (wait, 5), (step, "applied", 4)], "applied at 2025-11-20T17:33:24Z"),
+        ([(step, "intent", 3), (step, "failed", 9, "act", "503 of the broker")],
+         "failed at 2025-11-20T17:33:29Z: 503 of the broker"),
+        ([(step, "observed", 4, "observe")], "observed at 2025-11-20T17:33:24Z, nothing was called: the executor was"),
+    ],
+)  # fmt: skip
+def test_a_decision_is_told_with_what_became_of_it(decided, steps, expected):
+    lake, decision = decided
+    for make, *values in steps:
+        table, row = make(decision, *values)
+        write_deltalake(create_table(lake, table), to_arrow(table, [row]), mode="append")
+        # Another decision's fate is not this one's.
+        _, other = step("another", "rejected", 50)
+        write_deltalake(create_table(lake, OUTCOMES), to_arrow(OUTCOMES, [other]), mode="append")
+    for asked in ("2025-11-20T17:33:50", "2025-11-20T17:34:30"):
+        assert f"what became of it: {expected}" in command(lake, "t0", "--at", asked).stdout
+
+
+def test_a_time_at_which_the_job_was_not_at_work_is_said_first(tmp_path):
+    bucket = RecordedBucket()
+    bucket.batch(NOW, layout(SegmentLayout.create(2, NOW - MINUTE), topic=NAMES[0]))
+    for minute in (1, 4, 34):
+        bucket.batch(NOW + minute * MINUTE, stats(WARM, NOW + minute * MINUTE, NAMES[0]), tick(minute))
+    lake = tmp_path / "lake"
+    written(bucket, lake)
+    said = command(lake, "t0", "--at", "2025-11-20T17:45:00").stdout
+    assert said.startswith(
+        "not evaluated: no batch of the job is on record from 2025-11-20T17:37:20Z to 2025-11-20T18:07:20Z (30m0s)"
+    )
+    silent = {minute: explain(str(lake), NAMES[0], at(NOW + minute * MINUTE), CONFIGURED).silence
+              for minute in (0, 3, 4, 33, 34)}  # fmt: skip
+    away = (NOW + 4 * MINUTE, NOW + 34 * MINUTE)
+    assert silent == {0: None, 3: None, 4: away, 33: away, 34: None}
+    asked = str(lake), NAMES[0], at(NOW + 9 * MINUTE), CONFIGURED
+    assert explain(*asked, timedelta(minutes=30)).silence is None
+    assert explain(*asked, timedelta(seconds=1)).silence == away
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [("2025-11-23T17:36", "; the last 17:36:00 on record is --at 2025-11-20T17:36:00Z"),
+     ("2025-11-21T17:37:20", "; the last 17:37:20 on record is --at 2025-11-20T17:37:20Z"),
+     ("2025-11-23T17:40", None)],
+)  # fmt: skip
+def test_a_time_of_day_after_the_record_is_told_when_the_record_last_had_it(bucket, tmp_path, asked, expected):
+    lake = tmp_path / "lake"
+    written(bucket, lake)
+    said = command(lake, "t0", "--at", asked).output
+    assert "is too long after that to be known" in said
+    assert (expected or "known\n") in said
+
+
+def test_a_topic_that_was_deleted_or_not_yet_made_is_said_with_the_time(tmp_path):
+    bucket = RecordedBucket()
+    made = SegmentLayout.create(2, NOW)
+    bucket.batch(NOW, layout(made, topic=NAMES[1]))
+    bucket.batch(NOW + MINUTE, layout(made, at=NOW + MINUTE, topic=NAMES[0]), tick(1))
+    bucket.batch(NOW + 2 * MINUTE, layout(made, "deleted", at=NOW + 2 * MINUTE, topic=NAMES[0]), tick(2))
+    bucket.batch(NOW + 3 * MINUTE, tick(3))
+    lake = tmp_path / "lake"
+    written(bucket, lake)
+    gone = command(lake, "t0").output
+    assert f"{NAMES[0]} was deleted at 2025-11-20 17:35:20 UTC" in gone
+    early = command(lake, "t0", "--at", "2025-11-20T17:34:00").output
+    assert "is on record up to 2025-11-20 17:34:00 UTC; the first one came at 2025-11-20 17:34:20 UTC" in early

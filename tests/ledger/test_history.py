@@ -180,5 +180,9 @@ def test_the_command_draws_what_is_on_record(tmp_path):
     told = json.loads(run("t0", "--since", "2025-11-20T17:40", "--output", "json").output)
     assert [turn["kind"] for turn in told["turns"]] == ["split"]
     assert run("t7").exit_code == 1
+    late = run("t0", "--since", "2030-01-01T00:00Z")
+    assert (late.exit_code, late.output) == (
+        1, "Error: the record ends at 2025-11-20 17:44:20 UTC, before --since 2030-01-01 00:00:00\n"
+    )  # fmt: skip
     with pytest.raises(NothingOnRecord, match=r"no layout of topic://acme/shop/t0 is on record up to 2025-11-20 17:0"):
         read_river(lake, TOPIC, until=at(NOW - 30 * MINUTE))

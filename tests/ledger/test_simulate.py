@@ -16,15 +16,17 @@ from decisions.autoscale.policy import PROFILES
 from decisions.topic.layout import HASH_SPACE, SegmentLayout
 from engine.autoscale.topics import ConfiguredPolicy
 from lab.sliced import LabDemand
-from ledger.simulate.demand import SLICES, Sliced, below_of
 from ledger.simulate.from_lake import lines_of_lake
-from ledger.simulate.loop import Loop, simulate
 from ledger.simulate.recorded import DemandError, RecordedDemand
+from ledger.simulate.run import simulate
 from ledger.simulate.shapes import SHAPES, ShapedDemand
+from ledger.simulate.timeline import Timeline, Window
+from ledger.simulate.window import WindowColumns
 from schemas.settings import load_settings
 from tests.engine.buckets import Bucket
 from tests.engine.records import consumers, layout, outcome, stats, tick
 from tests.engine.test_replay import RecordedBucket
+from tests.ledger.step_by_step import StepByStep
 from tests.ledger.test_explain import written
 
 NOW = 1_767_225_600_000
@@ -44,16 +46,34 @@ def run(lines, policies=None):
     return simulate(RecordedDemand.read(lines), policies or {"default": DEFAULT})
 
 
+def carried(source, step, topic, start, end):
+    """The four rates of ranges of hashes at a step."""
+    now = source.began_at + step * source.step_ms
+    window = next(one for one in source.windows(range(len(source.topics))) if one.begin <= now < one.end)
+    columns = WindowColumns(window, source.began_at, source.step_ms, [{} for _ in source.topics])
+    topic = np.asarray(topic)
+    at = columns.in_force(topic, np.full(len(topic), step))
+    bounds = columns.locate(topic, np.asarray(start), np.asarray(end))
+    return columns.carried(topic, columns.changes.which[at], bounds) * columns.changes.level[at][:, None]
+
+
 @given(st.integers(0, 2**32 - 1))
 @settings(max_examples=30)
 def test_segments_that_tile_the_key_space_carry_all_that_is_wanted(seed):
     random = np.random.default_rng(seed)
-    rates = random.uniform(0, 100, (1, SLICES, 4))
+    slices = np.unique(np.r_[0, HASH_SPACE, random.integers(1, HASH_SPACE, 300)])
+    rates = random.uniform(0, 100, (1, len(slices) - 1, 4))
     edges = np.unique(np.r_[0, HASH_SPACE, random.integers(1, HASH_SPACE, random.integers(20))])
     starts, ends = edges[:-1], edges[1:] - 1
-    found = Sliced(below_of(rates)).rates_of(np.zeros(len(starts), np.int64), starts, ends)
-    assert found.sum(axis=0) == pytest.approx(rates.sum(axis=(0, 1)))
+    window = Window(0, 10, [Timeline(slices, rates, np.array([0]), np.array([0]))])
+    columns = WindowColumns(window, 0, 10, [{}])
+    topic = np.zeros(len(starts), np.int64)
+    found = columns.carried(topic, topic, columns.locate(topic, starts, ends))
+    # The same hash by hash.
+    each = np.repeat(rates[0] / np.diff(slices)[:, None], np.diff(slices), axis=0)
+    assert found == pytest.approx(np.add.reduceat(each, starts, axis=0))
     assert (found >= 0).all()
+    assert found.sum(axis=0) == pytest.approx(rates.sum(axis=(0, 1)))
 
 
 def test_what_is_simulated_is_what_the_job_decides_on_the_same_samples():
@@ -61,21 +81,20 @@ def test_what_is_simulated_is_what_the_job_decides_on_the_same_samples():
         line(msgRateIn=9_000.0), line(at=NOW + 60_000, msgRateIn=26_000.0), line(at=NOW + 600_000, msgRateIn=300.0),
         line(at=NOW + 1_500_000, msgRateIn=300.0),
     ])  # fmt: skip
-    loop, bucket, known, wanted = Loop(demand, DEFAULT), Bucket(), None, []
+    loop, bucket, known, wanted = StepByStep(demand, DEFAULT), Bucket(), None, []
     simulated, decided, due = [], [], []
     for step in range(demand.steps):
         now = NOW + step * demand.step_ms
-        sliced = demand.advance(step)
-        loop.step(step, sliced, demand.consumers(step))
+        loop.step(step)
         records = []
         if loop.layouts[0] is not known:
             known = loop.layouts[0]
             records.append(layout(known, "snapshot", at=now))
         records += [outcome(row["decision_id"], "applied", now) for row in wanted]
         active = {one.segment_id: one for one in known.active}
-        rates = sliced.rates_of(
-            np.zeros(len(active), np.int64), np.array([one.start for one in active.values()]),
-            np.array([one.end for one in active.values()]),
+        rates = carried(
+            demand, step, np.zeros(len(active), np.int64), [one.start for one in active.values()],
+            [one.end for one in active.values()],
         )  # fmt: skip
         records.append(stats(dict(zip(active, rates[:, 0].tolist(), strict=True)), now))
         if now % 60_000 == 0:
@@ -91,6 +110,9 @@ def test_what_is_simulated_is_what_the_job_decides_on_the_same_samples():
         [row[name] for name in columns] for row in decided
     ]
     assert {row["action"] for row in decided} == {"split", "merge"}
+    # And the simulation does it too.
+    told = simulate(demand, {"default": DEFAULT})["default"].actions
+    assert told.at.tolist() == [row["decided_at"] for row in decided]
 
 
 @pytest.mark.parametrize("profile", sorted(PROFILES))
@@ -143,11 +165,10 @@ def test_what_the_lake_has_on_record_is_the_demand_under_any_layout(tmp_path):
     bucket.batch(NOW + 70_000, stats({2: 2_000.0, 3: 1_000.0}, NOW + 70_000, ORDERS))
     lake = written(bucket, tmp_path / "lake")
     demand = RecordedDemand(*lines_of_lake(lake))
-    assert (demand.topics, demand.initial, demand.steps) == ([ORDERS], [2], 8)
+    assert (demand.topics, len(demand.layouts(range(1))[0].active), demand.steps) == ([ORDERS], 2, 8)
     halves = np.zeros(4, np.int64), np.arange(4) * 0x4000, np.arange(1, 5) * 0x4000 - 1
-    carried = {step: demand.advance(step).rates_of(*halves)[:, 0].tolist() for step in range(demand.steps)}
-    assert carried[1] == pytest.approx([1_500.0, 1_500.0, 500.0, 500.0])
-    assert carried[7] == pytest.approx([2_000.0, 1_000.0, 500.0, 500.0])
+    assert carried(demand, 1, *halves)[:, 0] == pytest.approx([1_500.0, 1_500.0, 500.0, 500.0])
+    assert carried(demand, 7, *halves)[:, 0] == pytest.approx([2_000.0, 1_000.0, 500.0, 500.0])
     later, initial = lines_of_lake(lake, since=datetime.fromtimestamp(NOW / 1000 + 65, timezone.utc))
     assert (initial, {line.at for line in later}) == ({ORDERS: 3}, {NOW + 65_000, NOW + 70_000})
     (tmp_path / "s.toml").write_text(f'[lake]\npath = "{lake}"\n')
@@ -155,6 +176,8 @@ def test_what_the_lake_has_on_record_is_the_demand_under_any_layout(tmp_path):
         cli, ["-c", str(tmp_path / "s.toml"), "simulate", "--demand", "lake", "--policy", "default"]
     )  # fmt: skip
     assert run.output.startswith("lake: 1 topics, ")
+    with pytest.raises(DemandError, match=r"the loads and events on record in .* end at .* UTC, before --since"):
+        lines_of_lake(lake, since=datetime.fromtimestamp(NOW / 1000 + 71, timezone.utc))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -163,7 +186,7 @@ def test_every_shape_is_the_same_whenever_it_runs_and_never_negative(shape):
     for _ in range(2):
         demand = ShapedDemand(shape, 3, 1.0, began_at=NOW)
         for step in (0, 100, 359):
-            rates = demand.advance(step).rates_of(np.arange(3), np.zeros(3, np.int64), np.full(3, HASH_SPACE - 1))
+            rates = carried(demand, step, np.arange(3), np.zeros(3, np.int64), np.full(3, HASH_SPACE - 1))
             told.append(rates.tolist())
             assert (rates >= 0).all()
     assert told[:3] == told[3:]
@@ -172,8 +195,8 @@ def test_every_shape_is_the_same_whenever_it_runs_and_never_negative(shape):
 def test_the_local_runs_demand_is_as_its_brokers_report_it():
     traffic = load_settings([], None).traffic
     demand = LabDemand(traffic, 0.1, NOW)
-    whole = demand.advance(7).rates_of(
-        np.arange(len(demand.topics)), np.zeros(len(demand.topics), np.int64),
+    whole = carried(
+        demand, 7, np.arange(len(demand.topics)), np.zeros(len(demand.topics), np.int64),
         np.full(len(demand.topics), HASH_SPACE - 1),
     )  # fmt: skip
     told = [one.rates((NOW + 70_000) / 1000, [0], [HASH_SPACE - 1])[0] for one in demand._demands]
@@ -216,3 +239,33 @@ def test_the_command_compares_policies_as_text_json_and_html(tmp_path):
     assert "Plotly.newPlot" in file.read_text()
     assert simulated("--demand", "nowhere").exit_code == 2
     assert "no shape (flat, day, step, burst, drift, lab, lake)" in simulated("--demand", "nowhere").output
+
+
+def test_two_policies_of_one_name_are_refused_and_a_policy_that_is_no_text_is_named(tmp_path):
+    for folder in ("old", "new"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.toml").write_text("maxSegments = 2\n")
+    (tmp_path / "picture.toml").write_bytes(b"\x94\xff\x00")
+
+    def simulated(*policies):
+        given = [part for one in policies for part in ("--policy", str(tmp_path / one))]
+        return CliRunner().invoke(cli, ["simulate", "--demand", "flat", "--hours", "0.1", *given])
+
+    twice = simulated("old/mine.toml", "new/mine.toml")
+    assert (twice.exit_code, "two policies are named mine: rename a file" in " ".join(twice.output.split())) == (
+        2,
+        True,
+    )
+    told = simulated("picture.toml")
+    assert (told.exit_code, "picture.toml is no TOML file: it is not text in UTF-8" in told.output) == (1, True)
+
+
+def test_a_report_that_cannot_be_written_says_where_and_a_page_needs_a_file(tmp_path):
+    arguments = ["simulate", "--demand", "flat", "--policy", "default", "--topics", "1", "--hours", "0.1"]
+    run = CliRunner().invoke(cli, [*arguments, "--file", str(tmp_path / "no" / "out.txt")])
+    assert (run.exit_code, "out.txt: No such file or directory" in run.output) == (1, True)
+    run = CliRunner().invoke(cli, [*arguments, "--output", "html"])
+    assert (run.exit_code, "--output html needs --file" in run.output) == (2, True)
+    run = CliRunner().invoke(cli, [*arguments, "--output", "json", "--file", str(tmp_path / "out.json")])
+    told = json.loads((tmp_path / "out.json").read_text())
+    assert (run.exit_code, told["complete"], told["policies"]["default"]["topicHours"]) == (0, True, 0.1)

@@ -112,6 +112,7 @@ def test_events_samples_and_garbage_become_decisions_loads_and_dead_letters(
     assert {row["gate"] for row in rows(settings, HOLDS)} == {"in-flight"}
     takes_what_is_good_out_of_a_flood_of_garbage(settings, feed)
     gets_through_what_is_too_much_for_one_batch_of_output(settings, feed)
+    opens_no_more_connections_with_every_batch(spark, settings, feed)
     check_nothing_lost_and_nothing_twice(settings, feed)
     job.stop()
     ran = Counter(tasks.read_text().splitlines())
@@ -122,6 +123,25 @@ def test_events_samples_and_garbage_become_decisions_loads_and_dead_letters(
         row["messages"] - row["events"] for row in sorted(rows(settings, BATCHES), key=lambda row: row["batch_id"])
     ]
     assert max(sizes) > 100, "a query begins with 40 messages a batch, and more are allowed while it runs"
+
+
+def connections(spark: SparkSession) -> int:
+    """Sockets that Spark's process has open."""
+    files = Path(f"/proc/{spark.sparkContext._gateway.proc.pid}/fd").iterdir()
+    return sum(file.is_symlink() and os.readlink(file).startswith("socket:") for file in files)
+
+
+def opens_no_more_connections_with_every_batch(spark: SparkSession, settings: Settings, feed: Feed) -> None:
+    """Every task of the state stage has one to its worker, and is over with its batch."""
+    before = connections(spark)
+    for _ in range(BATCHES_WATCHED):
+        feed.send(tick(now_ms()))
+        wait_until(lambda: read(settings) == feed.end_offsets(), 60, 0.05)
+    assert connections(spark) < before + BATCHES_WATCHED
+
+
+BATCHES_WATCHED = 20
+"""So many batches have twice as many tasks."""
 
 
 def takes_what_is_good_out_of_a_flood_of_garbage(settings: Settings, feed: Feed) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import io
 import subprocess
 import sys
+import weakref
 from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.streaming.stateful_processor_api_client import StatefulProcessorHandleState
 
 from engine import families
 from engine.kernel import records
@@ -55,11 +59,23 @@ class Log:
         self.rows = []
 
 
+class Client:
+    """What Spark's own processors ask for their state by."""
+
+    def __init__(self):
+        self.told, self._client_socket, self.sockfile = [], io.BytesIO(), io.BytesIO()
+        self.handle_state = StatefulProcessorHandleState.CREATED
+
+    def set_handle_state(self, state):
+        self.told.append(state)
+
+
 class Handle:
     """The state store of one key."""
 
     def __init__(self):
         self.variables = {}
+        self._statefulProcessorApiClient = Client()
 
     def getValueState(self, name, schema):
         return self.variables.setdefault(name, Value())
@@ -68,10 +84,58 @@ class Handle:
         return self.variables.setdefault(name, Log())
 
 
+ALL = ["fence", "loads", "loads_log", "topics", "topics_log"]
+
+
 def test_the_state_variables_are_those_of_the_first_release():
     handle = Handle()
     processor.BucketProcessor(families.PARTS, SETTINGS, "lake").init(handle)
-    assert sorted(handle.variables) == ["fence", "loads", "loads_log", "topics", "topics_log"]
+    assert sorted(handle.variables) == ALL
+
+
+def test_a_task_declares_what_it_uses_once_a_committed_batch_has_declared_all(monkeypatch):
+    def declared(query, partition, batch):
+        said = {"sql.streaming.queryId": query, "streaming.sql.batchId": str(batch)}
+        context = SimpleNamespace(getLocalProperty=said.get, partitionId=lambda: partition)
+        monkeypatch.setattr(processor, "TaskContext", SimpleNamespace(get=lambda: context))
+        handle, operator = Handle(), processor.BucketProcessor(families.PARTS, SETTINGS, "lake")
+        operator.init(handle)
+        client = handle._statefulProcessorApiClient
+        client.set_handle_state(StatefulProcessorHandleState.INITIALIZED)
+        # Once Spark hears that, it lets no more be declared.
+        assert (client.told, client.handle_state) == ([], StatefulProcessorHandleState.INITIALIZED)
+        before = sorted(handle.variables)
+        assert operator._logs["loads"] is operator._logs["loads"]
+        assert sorted(handle.variables) == sorted({*before, "loads_log"})
+        return before
+
+    monkeypatch.setattr(processor, "_FIRST_BATCHES", {})
+    assert declared("a", 0, 7) == ALL
+    assert declared("a", 0, 7) == ALL  # The batch again: the first attempt may not have been committed.
+    assert declared("a", 0, 8) == ["fence"]
+    assert declared("a", 1, 8) == ALL
+    assert declared("b", 0, 9) == ALL
+
+
+def test_spark_is_not_told_that_a_task_is_over_and_the_end_is_closed_by_the_next_one():
+    handles = [Handle(), Handle()]
+    for handle in handles:
+        processor.BucketProcessor(families.PARTS, SETTINGS, "lake").init(handle)
+    first, second = (handle.__dict__.pop("_statefulProcessorApiClient") for handle in handles)
+    first.set_handle_state(StatefulProcessorHandleState.TIMER_PROCESSED)
+    first.set_handle_state(StatefulProcessorHandleState.CLOSED)
+    assert first.told == [StatefulProcessorHandleState.TIMER_PROCESSED]
+    assert (first._client_socket.closed, first.sockfile.closed) == (False, False)
+    second.set_handle_state(StatefulProcessorHandleState.CLOSED)
+    assert (first._client_socket.closed, first.sockfile.closed) == (True, True)
+    assert (second.told, second._client_socket.closed, second.sockfile.closed) == ([], False, False)
+    gone = weakref.ref(first)
+    gc.disable()
+    try:
+        del first
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.process

@@ -104,6 +104,18 @@ def test_a_new_batch_and_one_of_another_release_that_says_the_same_are_not_held_
     check(tables, {**said[0], DECISIONS.name: with_column(said[0][DECISIONS.name], "engine_version", "999")})
 
 
+def test_events_that_a_release_without_the_last_columns_has_begun_are_not_held_up(tables, said):
+    older = said[0][EVENTS.name]
+    for name in ("in_columns", "life", "epoch", "active_segments", "decision_id", "subscription", "consumers"):
+        older = with_column(older, name, None)
+    write(tables, said[0], DECISIONS)
+    write(tables, {EVENTS.name: older}, EVENTS)
+    check(tables, said[0])
+    other = with_column(said[0][EVENTS.name], "body", "{}")
+    with pytest.raises(ReplayDiffers, match="some differ in events"):
+        check(tables, {**said[0], EVENTS.name: other})
+
+
 def test_a_table_that_is_committed_beside_one_that_was_written_may_be_missing(tables, said):
     write(tables, said[0], DECISIONS, SEGMENT_LOAD)
     check(tables, said[0])

@@ -11,17 +11,22 @@
 -- waiting_to timestamp: When either changed; null: they still wait.
 -- consumer_seconds double: Waiting consumers times seconds; of those who still wait up to the newest batch on record.
 WITH counted AS (
-  SELECT subject AS topic, $first(body, '"subscription" *: *"((?:[^"\\]|\\.)*)"') AS subscription,
-         $first(body, '"type" *: *"([A-Z]+)"') AS type, accepted_at AS at, kafka_partition, kafka_offset,
-         CASE WHEN cause = 'deleted' THEN 0 ELSE CAST($first(body, '"consumers" *: *([0-9]+)') AS BIGINT) END AS consumers
+  SELECT subject AS topic, subscription, subscription_type AS type, accepted_at AS at, kafka_partition, kafka_offset,
+         consumers
   FROM events
-  WHERE type = 'consumer'
+  WHERE type = 'consumer' AND in_columns IS NOT NULL
+  UNION ALL
+  SELECT subject, $first(body, '"subscription" *: *"((?:[^"\\]|\\.)*)"'), $first(body, '"type" *: *"([A-Z]+)"'),
+         accepted_at, kafka_partition, kafka_offset,
+         CASE WHEN cause = 'deleted' THEN 0 ELSE CAST($first(body, '"consumers" *: *([0-9]+)') AS BIGINT) END
+  FROM events
+  WHERE type = 'consumer' AND in_columns IS NULL
 ), managed AS (
   SELECT * FROM counted WHERE type <> 'QUEUE'
 ), names AS (
   SELECT DISTINCT topic, subscription, type FROM managed
 ), layouts AS (
-  SELECT topic, valid_from AS at, 1 AS place, active_segments FROM layout_intervals
+  SELECT topic, valid_from AS at, 1 AS place, active_segments FROM layout_spans
   WHERE valid_to IS NULL OR valid_to > valid_from
   UNION ALL
   SELECT DISTINCT subject, accepted_at, 0, NULL FROM events WHERE type = 'layout' AND cause = 'deleted'

@@ -22,7 +22,7 @@
 -- seq bigint: Number among those of its subject.
 -- day date: UTC date of `decided_at`.
 WITH steps AS (
-  SELECT decision_id,
+  SELECT subject, decision_id,
          min(CASE WHEN status = 'intent' THEN at END) AS intent_at,
          min(CASE WHEN status <> 'intent' THEN at END) AS ended_at,
          min(CASE WHEN status <> 'intent' THEN status END) AS ended_as,
@@ -30,7 +30,7 @@ WITH steps AS (
          max(error) AS error,
          min(CASE WHEN status <> 'intent' THEN mode END) AS mode
   FROM outcomes
-  GROUP BY decision_id
+  GROUP BY subject, decision_id
 ), commits AS (
   SELECT batch_id, batch_at, min(committed_at) AS committed_at FROM batches GROUP BY batch_id, batch_at
 )
@@ -45,5 +45,5 @@ SELECT d.decision_id, d.family, d.subject, d.action,
        ($micros(s.ended_at) - $micros(d.decided_at)) / 1e6 AS end_seconds,
        d.seq, d.day
 FROM decisions d
-LEFT JOIN steps s ON s.decision_id = d.decision_id
+LEFT JOIN steps s ON s.subject = d.subject AND s.decision_id = d.decision_id
 LEFT JOIN commits c ON c.batch_id = d.batch_id AND c.batch_at = d.decided_at

@@ -24,7 +24,7 @@ WITH batch AS (
   SELECT sum(messages) AS messages FROM batches WHERE batch_at <= $at AND batch_at > $at - INTERVAL '1 hour'
 ), layout AS (
   SELECT count(*) AS topics, sum(active_segments) AS active_segments
-  FROM layout_intervals WHERE valid_from <= $at AND (valid_to IS NULL OR valid_to > $at)
+  FROM layout_spans WHERE valid_from <= $at AND (valid_to IS NULL OR valid_to > $at)
 ), held AS (
   SELECT count(*) AS held,
          sum(CASE WHEN gate = 'max-segments' THEN 1 ELSE 0 END) AS at_cap,
@@ -44,7 +44,7 @@ WITH batch AS (
          sum(CASE WHEN status IN ('failed', 'rejected') THEN 1 ELSE 0 END) AS failed
   FROM outcomes o WHERE o.at <= $at AND o.at > $at - INTERVAL '1 hour'
 ), undone AS (
-  SELECT count(*) AS undone FROM thrash WHERE undone_at <= $at AND undone_at > $at - INTERVAL '1 hour'
+  SELECT count(*) AS undone FROM thrash_since($at - INTERVAL '1 hour') WHERE undone_at <= $at
 ), refused AS (
   SELECT count(*) AS refused FROM dead_letters WHERE rejected_at <= $at AND rejected_at > $at - INTERVAL '1 hour'
 )

@@ -10,34 +10,8 @@
 -- valid_from timestamp: Time of the batch that took it in.
 -- valid_to timestamp: When another one was taken in, or the topic was deleted; null: it is the present one.
 -- layout string: The announcement, JSON: `layout` in it has every segment.
-WITH told AS (
-  SELECT subject AS topic, cause, at, accepted_at, kafka_partition, kafka_offset, body,
-         CAST($first(body, '"epoch" *: *([0-9]+)') AS BIGINT) AS epoch,
-         coalesce(
-           CAST($first(body, '"topicCreatedAt" *: *([0-9]+)') AS BIGINT),
-           sum(CASE WHEN cause = 'deleted' THEN 1 ELSE 0 END) OVER (
-             PARTITION BY subject ORDER BY accepted_at, kafka_partition, kafka_offset
-             ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
-           - CASE WHEN cause = 'deleted' THEN 1 ELSE 0 END
-         ) AS life,
-         CASE WHEN cause = 'deleted' THEN 1 ELSE 0 END AS ends,
-         $first(body, '"decisionId" *: *"([^"]+)"') AS decision_id,
-         CAST($count(body, '"state" *: *"ACTIVE"') AS BIGINT) AS active_segments
-  FROM events
-  WHERE type = 'layout'
-), ranked AS (
-  SELECT *,
-         max(epoch) OVER (
-           PARTITION BY topic, life, ends ORDER BY accepted_at, kafka_partition, kafka_offset
-           ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS epoch_before
-  FROM told
-), fresh AS (
-  SELECT *,
-         lead(accepted_at) OVER (PARTITION BY topic ORDER BY accepted_at, kafka_partition, kafka_offset) AS valid_to
-  FROM ranked
-  WHERE epoch_before IS NULL OR (epoch > epoch_before AND ends = 0)
-)
-SELECT topic, CAST(life AS BIGINT) AS life, epoch, cause, decision_id, active_segments, at AS changed_at,
-       accepted_at AS valid_from, valid_to, body AS layout
-FROM fresh
-WHERE ends = 0
+SELECT s.topic, s.life, s.epoch, s.cause, s.decision_id, s.active_segments, s.changed_at, s.valid_from, s.valid_to,
+       e.body AS layout
+FROM layout_spans s
+JOIN events e ON e.subject = s.topic AND e.accepted_at = s.valid_from AND e.kafka_partition = s.kafka_partition
+  AND e.kafka_offset = s.kafka_offset AND e.type = 'layout'

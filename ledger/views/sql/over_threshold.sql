@@ -24,27 +24,45 @@ WITH splits AS (
   FROM decisions
   WHERE family = 'autoscale' AND action = 'split'
     AND reason IN ('msgRateIn', 'bytesRateIn', 'msgRateOut', 'bytesRateOut')
+), last_calm AS (
+  -- Of each split the newest load at which the rate was not over: a plain sum over many loads, so that few have to be
+  -- put into order below.
+  SELECT s.subject, s.decision_id,
+         max(CASE WHEN CASE s.reason
+           WHEN 'msgRateIn' THEN l.msg_rate_in
+           WHEN 'bytesRateIn' THEN l.bytes_rate_in
+           WHEN 'msgRateOut' THEN l.msg_rate_out
+           ELSE l.bytes_rate_out
+         END <= s.threshold THEN l.accepted_at END) AS calm_at
+  FROM splits s
+  JOIN segment_load l ON l.topic = s.subject AND l.segment_id = s.segment_id AND l.accepted_at <= s.decided_at
+  GROUP BY s.subject, s.decision_id
+), bounded AS (
+  SELECT s.*, c.calm_at
+  FROM splits s JOIN last_calm c ON c.subject = s.subject AND c.decision_id = s.decision_id
 ), rates AS (
-  SELECT s.decision_id, l.accepted_at, s.threshold,
+  SELECT s.subject, s.decision_id, l.accepted_at, s.threshold,
          row_number() OVER (
-           PARTITION BY s.decision_id ORDER BY l.accepted_at DESC, l.kafka_partition DESC, l.kafka_offset DESC) AS place,
+           PARTITION BY s.subject, s.decision_id
+           ORDER BY l.accepted_at DESC, l.kafka_partition DESC, l.kafka_offset DESC) AS place,
          CASE s.reason
            WHEN 'msgRateIn' THEN l.msg_rate_in
            WHEN 'bytesRateIn' THEN l.bytes_rate_in
            WHEN 'msgRateOut' THEN l.msg_rate_out
            ELSE l.bytes_rate_out
          END AS rate
-  FROM splits s
+  FROM bounded s
   JOIN segment_load l ON l.topic = s.subject AND l.segment_id = s.segment_id AND l.accepted_at <= s.decided_at
+    AND (s.calm_at IS NULL OR l.accepted_at >= s.calm_at)
 ), calm AS (
-  SELECT decision_id, accepted_at, rate, place,
-         min(CASE WHEN rate <= threshold THEN place END) OVER (PARTITION BY decision_id) AS calm_place
+  SELECT subject, decision_id, accepted_at, rate, place,
+         min(CASE WHEN rate <= threshold THEN place END) OVER (PARTITION BY subject, decision_id) AS calm_place
   FROM rates
 ), hot AS (
-  SELECT decision_id, min(accepted_at) AS over_since, max(CASE WHEN place = 1 THEN rate END) AS rate
+  SELECT subject, decision_id, min(accepted_at) AS over_since, max(CASE WHEN place = 1 THEN rate END) AS rate
   FROM calm
   WHERE calm_place IS NULL OR place < calm_place
-  GROUP BY decision_id
+  GROUP BY subject, decision_id
 ), ends AS (
   SELECT decision_id, min(at) AS ended_at FROM outcomes WHERE status <> 'intent' GROUP BY decision_id
 )
@@ -53,5 +71,5 @@ SELECT s.decision_id, s.subject AS topic, s.segment_id, s.reason, s.threshold, h
        ($micros(s.decided_at) - $micros(h.over_since)) / 1e6 AS seconds_over,
        ($micros(e.ended_at) - $micros(h.over_since)) / 1e6 AS seconds_to_end
 FROM splits s
-LEFT JOIN hot h ON h.decision_id = s.decision_id
+LEFT JOIN hot h ON h.subject = s.subject AND h.decision_id = s.decision_id
 LEFT JOIN ends e ON e.decision_id = s.decision_id

@@ -9,7 +9,7 @@ WITH known AS (
   SELECT max(batch_at) AS until FROM batches
 ), spans AS (
   SELECT topic, active_segments, valid_from, coalesce(valid_to, greatest(k.until, valid_from)) AS valid_to
-  FROM layout_intervals CROSS JOIN known k
+  FROM layout_spans CROSS JOIN known k
 ), days AS (
   SELECT topic, active_segments, valid_from, valid_to, $series(valid_from, valid_to, day) AS day
   FROM spans

@@ -1,34 +1,6 @@
 -- Applied actions that were undone by their opposite within an hour: a split whose children were merged, a merge whose
 -- child was split.
 -- version: 1
--- topic string: The topic.
--- action string: What was done first: `split` or `merge`.
--- segments string: The segments that it was done to.
--- reason string: Why.
--- decision_id string: That decision.
--- applied_at timestamp: When it was applied.
--- undone_by string: The decision that undid it.
--- undone_reason string: Why.
--- undone_at timestamp: When that was applied.
--- seconds_between double: From one to the other, at most 3,600.
-WITH applied AS (
-  SELECT decision_id, min(at) AS at, max($first(seen, '"children":\[([0-9,]+)\]')) AS children
-  FROM outcomes
-  WHERE status = 'applied'
-  GROUP BY decision_id
-), actions AS (
-  SELECT d.decision_id, d.subject, d.action, d.reason, a.at, a.children,
-         $first(d.arguments, '"segments":\[([0-9,]*)\]') AS segments
-  FROM decisions d JOIN applied a ON a.decision_id = d.decision_id
-  WHERE d.family = 'autoscale'
-), made AS (
-  SELECT decision_id, subject, action, reason, segments, at, $parts(children) AS segment FROM actions
-), taken AS (
-  SELECT decision_id, subject, action, reason, at, $parts(segments) AS segment FROM actions
-)
-SELECT DISTINCT m.subject AS topic, m.action, m.segments, m.reason, m.decision_id, m.at AS applied_at,
-       t.decision_id AS undone_by, t.reason AS undone_reason, t.at AS undone_at,
-       ($micros(t.at) - $micros(m.at)) / 1e6 AS seconds_between
-FROM made m
-JOIN taken t ON t.subject = m.subject AND t.segment = m.segment
-WHERE t.action <> m.action AND t.at >= m.at AND $micros(t.at) - $micros(m.at) <= 3600000000
+-- like: thrash_since
+SELECT topic, action, segments, reason, decision_id, applied_at, undone_by, undone_reason, undone_at, seconds_between
+FROM thrash_since(TIMESTAMP '1970-01-01 00:00:00')

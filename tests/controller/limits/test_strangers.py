@@ -20,7 +20,7 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.process
 
-HEAD_S, BODY_S, LATE_S = 0.4, 0.6, 20.0
+HEAD_S, BODY_S, LATE_S = 0.4, 0.6, 5.0
 FEW = LIMITS.model_copy(
     update={"head_seconds": HEAD_S, "body_seconds": BODY_S, "connections": 40, "connections_per_address": 30}
 )

@@ -138,7 +138,7 @@ def test_without_a_server_calls_fail_soon_and_all_is_well_once_it_is_back(
     for act in (lambda: store.get("/e"), lambda: store.put("/e", b""), lambda: store.watch("/x", lambda *_: None)):
         with pytest.raises(StoreUnavailable):
             act()
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 5
     zookeeper.start()
     wait_until(lambda: store.session is SessionState.CONNECTED)
     wait_until(lambda: states == [SessionState.SUSPENDED, SessionState.CONNECTED])

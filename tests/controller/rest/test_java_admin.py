@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import py4j.java_gateway
+import py4j.protocol
 import pytest
 
 from lab.setup import ensure_admin_client
@@ -13,6 +15,12 @@ from tests.controller.conftest import RunningController, run_controller
 from tests.controller.rest.java_admin import JavaAdmin, JavaAdminClient, JavaRefusal
 
 TOKEN = "s3cret"
+
+
+@pytest.fixture(autouse=True)
+def no_spark_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a Spark session was before in this process, py4j asks Spark's JVM about the exceptions of any other."""
+    monkeypatch.setattr(py4j.java_gateway, "get_return_value", py4j.protocol.get_return_value)
 
 
 @pytest.fixture(scope="module")

@@ -68,20 +68,20 @@ def test_a_kafka_that_hangs_or_is_away_is_waited_for_a_moment_and_what_is_known_
     store.is_away = True
     began = time.monotonic()
     assert owners.of(TOPIC, 1, [ONE, TWO]) == {ONE: "one:9092"}
-    assert time.monotonic() - began < MAX_WAIT_SECONDS + 20
+    assert time.monotonic() - began < MAX_WAIT_SECONDS + 2
     store.answers_now.set()
     wait_until(lambda: not owners._looks)
     began = time.monotonic()
     assert all(owners.of(TOPIC, 1, [ONE, TWO]) == {ONE: "one:9092"} for _ in range(1_000))
-    assert time.monotonic() - began < 1_000 * MAX_WAIT_SECONDS / 10
+    assert time.monotonic() - began < 2
     assert len(store.asked) == 2
     owners.close()
 
 
 def test_at_a_closed_port_nothing_is_known_and_nobody_is_held_up() -> None:
     owners, began = SegmentOwners(KafkaSegments(KafkaConnection(NOWHERE), timeout_seconds=0.2)), time.monotonic()
-    assert [owners.of(TOPIC, 1, [ONE]) for _ in range(100)] == [{}] * 100
-    assert time.monotonic() - began < 100 * MAX_WAIT_SECONDS / 2
+    assert [owners.of(TOPIC, 1, [ONE]) for _ in range(10)] == [{}] * 10
+    assert time.monotonic() - began < 5
     owners.close()
 
 

@@ -25,9 +25,8 @@ pytestmark = pytest.mark.broker
 
 PARENT = "segment://acme/sessions/t/0000-ffff-0"
 NAMES = [f"s{number}" for number in range(6)]
-KAFKA_SECONDS = 6.0
-"""What waits for an answer of the stopped Kafka waits so long; what is answered as before takes milliseconds, or a
-second where that has patience with Kafka. Far apart: on a busy machine, neither looks like the other."""
+MAX_SECONDS = 2.5
+"""Longest answer that is as before: on a busy machine, with a second of patience in it."""
 
 
 @pytest.fixture
@@ -59,7 +58,7 @@ def test_with_kafka_stopped_and_six_undrained_subscriptions_the_rest_answers_as_
     stopped: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(housekeeper, "ROUND_SECONDS", 0.2)
-    segments, kafka = KafkaSegments(stopped.connection, timeout_seconds=KAFKA_SECONDS), stopped.bootstrap
+    segments, kafka = KafkaSegments(stopped.connection, timeout_seconds=3), stopped.bootstrap
     with (
         controller(tmp_path, segments=segments, retention_seconds=0, prune_seconds=0.1) as running,
         client(running) as one,
@@ -77,7 +76,7 @@ def test_with_kafka_stopped_and_six_undrained_subscriptions_the_rest_answers_as_
             os.kill(stopped.process.pid, signal.SIGSTOP)
             asked = threading.Thread(target=running.client.delete, args=[f"{PATH}/subscriptions/{NAMES[0]}x"])
             asked.start()
-            until, number = time.monotonic() + 60, 0
+            until, number = time.monotonic() + 30, 0
             while not (running.node.reach.is_away and number > 3) and time.monotonic() < until:
                 number += 1
                 at = len(rounds)
@@ -90,7 +89,7 @@ def test_with_kafka_stopped_and_six_undrained_subscriptions_the_rest_answers_as_
                 slowest.time("housekeeping", lambda at=at: wait_until(lambda: len(rounds) > at + 1, 30))  # type: ignore[misc]
             asked.join(60)
         assert running.node.reach.is_away
-        assert max(slowest.seconds.values()) < KAFKA_SECONDS, slowest.seconds
+        assert max(slowest.seconds.values()) < MAX_SECONDS, slowest.seconds
         refused = running.client.put(f"{PATH}/subscriptions/new")
         assert refused.status_code == 503
         assert "check that Kafka runs" in refused.json()["reason"]

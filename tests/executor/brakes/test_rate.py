@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from hypothesis import given
@@ -72,6 +73,15 @@ def test_a_place_is_free_again_exactly_a_minute_after_its_call_ended():
     assert not places.is_free(5.0 + WINDOW_SECONDS - 0.001)
     assert places.free_at(30.0) == 5.0 + WINDOW_SECONDS
     assert places.is_free(5.0 + WINDOW_SECONDS)
+
+
+def test_a_place_that_is_not_free_says_an_instant_to_come_even_a_rounding_away_from_it():
+    places = Places(1)
+    places.grant("a")
+    places.end("a", 68.96)
+    end = 68.96 + WINDOW_SECONDS
+    for now in (math.nextafter(end, 0), end, math.nextafter(end, 200)):
+        assert places.is_free(now) == (places.free_at(now) <= now)
 
 
 def test_a_place_without_a_call_is_free_at_once():

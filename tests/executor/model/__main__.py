@@ -10,9 +10,9 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
-from tests.executor.model.explore import Explored, explore
+from tests.executor.model.explore import Explored, broken_rules, explore
 from tests.executor.model.rules import Rules
-from tests.executor.model.scenarios import scenarios
+from tests.executor.model.scenarios import Scenario, scenarios
 from tests.executor.model.stage import Stage
 
 BOUNDS = (Rules(faults=3), Rules(faults=2, decisions=2), Rules(faults=3, conditional=True))
@@ -51,7 +51,7 @@ is small: one topic, two executors that take over from each other, a job that de
 by hand or makes the topic anew. A fault is one of: kill -9, a freeze (SIGSTOP), a lease that runs out in the hands of a
 living process, a lost call, a lost answer, a refusal, a look without an answer, a look at a copy that lags, a change by
 hand, a brake, the end of `give_up_seconds`. Every order of steps with up to so many faults is explored, breadth first.
-This page is generated: `python -m tests.executor.model --play 16 > docs/executor-protocol.md`.
+This page is generated: `python -m tests.executor.model > docs/executor-protocol.md`.
 
 What must hold, in each state:
 """
@@ -64,44 +64,54 @@ stay possible are taken at last).
 
 def main() -> None:
     """Prints the page."""
-    print(HEAD)
-    print("\n".join(f"- {rule}" for rule in RULES.values()))
-    print(MIDDLE)
-    print("| decisions | faults | calls are meant for a layout | states | steps | longest way | core s | |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    print(beginning())
     for rules in BOUNDS:
         found = explore(rules)
         figures = f"{found.states:,} | {found.transitions:,} | {found.depth} | {found.seconds:.0f}"
         meant = "yes" if rules.conditional else "no"
         print(f"| {rules.decisions} | {rules.faults} | {meant} | {figures} | {_verdict(found)} |")
         _say(rules)
-    print(PROTECTED)
+    print(explained())
+    _play()
+    print(ending(), end="")
+
+
+def beginning() -> str:
+    """The page up to the figures of the larger bounds."""
+    rules = "\n".join(f"- {rule}" for rule in RULES.values())
+    return f"{HEAD}\n{rules}\n{MIDDLE}\n{TABLE}"
+
+
+def explained() -> str:
+    """What the model says of each protection and each assumption."""
+    parts = [PROTECTED]
     for name, what in PROTECTIONS.items():
-        print(f"\nWithout {what}:\n\n```\n{_counterexample(replace(Rules(), **{name: False}))}\n```")
-        _say(name)
-    print(ASSUMED)
-    _print_left(conditional=False)
-    print(CONDITIONAL)
-    _print_left(conditional=True)
+        parts.append(f"\nWithout {what}:\n\n```\n{_counterexample(replace(Rules(), **{name: False}))}\n```")
+    parts += [ASSUMED, _left(conditional=False), CONDITIONAL, _left(conditional=True)]
     for name, what in ASSUMPTIONS.items():
-        print(f"\nWhen {what}, for instance:\n\n```\n{_counterexample(replace(Rules(), **{name: True}))}\n```")
-    print(TAIL)
-    print(PLAYED.format(*_play()), end="")
+        parts.append(f"\nWhen {what}, for instance:\n\n```\n{_counterexample(replace(Rules(), **{name: True}))}\n```")
+    return "\n".join([*parts, TAIL])
 
 
-def _print_left(conditional: bool) -> None:
+def ending() -> str:
+    """Which histories the real executor follows."""
+    return PLAYED.format(*map(len, _chosen()))
+
+
+def _left(conditional: bool) -> str:
     """What is left of each rule when one of the assumptions does not hold."""
-    print(f"| rule | {' | '.join(ASSUMPTIONS.values())} |\n| --- |{' --- |' * len(ASSUMPTIONS)}")
+    wild = Rules(faults=WILD, conditional=conditional)
+    broken = [broken_rules(replace(wild, **{name: True})) for name in ASSUMPTIONS]
+    lines = [f"| rule | {' | '.join(ASSUMPTIONS.values())} |", f"| --- |{' --- |' * len(ASSUMPTIONS)}"]
     for words, rule in RULES.items():
-        cells = []
-        for name in ASSUMPTIONS:
-            rules = replace(Rules(faults=WILD, conditional=conditional), **{name: True})
-            found = explore(rules, liveness=False, seek=words)
-            cells.append("broken" if found.counterexample else "holds")
-            _say((name, words))
-        print(f"| {rule} | {' | '.join(cells)} |")
+        cells = ("broken" if any(words in one for one in found) else "holds" for found in broken)
+        lines.append(f"| {rule} | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
+TABLE = """\
+| decisions | faults | calls are meant for a layout | states | steps | longest way | core s | |
+| --- | --- | --- | --- | --- | --- | --- | --- |"""
 WILD = 2
 """Faults beside that what is assumed does not hold."""
 
@@ -132,21 +142,23 @@ same segments, and a race of milliseconds.
 """
 
 
-def _play() -> tuple[int, int, int]:
-    """How many scenarios with one fault, with two, and of those: with two decisions, the real executor has followed."""
-    chosen = [
+def _chosen() -> list[list[Scenario]]:
+    """Scenarios with one fault, with two, and with one and two decisions, that the real executor follows."""
+    return [
         scenarios(Rules(faults=1)),
         scenarios(Rules(faults=2))[::EVERY],
         scenarios(Rules(faults=1, decisions=2))[::3],
     ]
+
+
+def _play() -> None:
+    """Has the real executor follow them."""
     with tempfile.TemporaryDirectory() as folder:
         stage = Stage(Path(folder))
-        for number, scenario in enumerate(chain(*chosen)):
+        for number, scenario in enumerate(chain(*_chosen())):
             stage.play(scenario)
             if number % 50 == 0:
                 _say(f"played {number}")
-    one, two, decisions = map(len, chosen)
-    return one, two, decisions
 
 
 EVERY = 16

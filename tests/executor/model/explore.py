@@ -66,6 +66,20 @@ def explore(rules: Rules, liveness: bool = True, seek: str = "") -> Explored:
     return Explored(len(parents), transitions, max(depths.values()), time.process_time() - begun, None, stuck)
 
 
+def broken_rules(rules: Rules) -> set[str]:
+    """Every rule that some history within the bounds breaks: one exploration, however many rules are asked about."""
+    first = State(rules.faults)
+    seen, stack, found = {first}, [first], set[str]()
+    while stack:
+        for _, after, broken, _ in steps(stack.pop(), rules):
+            if broken:
+                found.add(broken)
+            if after not in seen:
+                seen.add(after)
+                stack.append(after)
+    return found
+
+
 def _stuck(parents: dict[State, tuple[State, Step] | None], reverse: dict[State, list[State]]) -> Counterexample | None:
     """A reachable state from which no steps without faults lead to where every decision has ended.
 

@@ -225,6 +225,21 @@ def test_the_rules_that_ship_say_when_the_job_the_executor_or_a_topic_is_stuck(l
     assert {"NoEvaluation", "CapBinding", "OpenDecision"} <= shipped_that_speak(lake, 90 * 86_400)
 
 
+def test_what_was_applied_is_missed_until_a_layout_comes_after_the_intent(lake):
+    seen, missed = "topic://acme/shop/seen", "topic://acme/shop/missed"
+    layout = layout_json((0, 0, 0xFFFF))
+    write(
+        lake,
+        *[decision(20, number, subject=topic) for number, topic in ((2, seen), (3, missed))],
+        *[outcome(f"d{number}", "intent", 30, subject=topic) for number, topic in ((2, seen), (3, missed))],
+        *[outcome(f"d{number}", "applied", 32, subject=topic) for number, topic in ((2, seen), (3, missed))],
+        *[layout_event(layout, seconds, "split", seen) for seconds in (10, 30)],
+        *[layout_event(layout, seconds, "split", missed) for seconds in (10, 29)],
+    )
+    found = Asking(lake, at(200)).found(read_rules(SHIPPED).rule("AppliedNotObserved"))
+    assert [(dict(one.labels)["topic"], one.value) for one in found] == [(missed, 168)]
+
+
 def test_the_rules_that_ship_say_when_actions_are_undone(lake):
     steps = [("split", "[0]", "[1,2]"), ("merge", "[1,2]", "[3]"), ("split", "[3]", "[4,5]")]
     for number, (action, segments, children) in enumerate(steps, 2):

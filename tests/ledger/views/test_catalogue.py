@@ -28,7 +28,7 @@ def test_a_view_is_described_and_reads_only_what_is_there(view):
 
 def test_a_view_comes_behind_those_that_it_needs():
     order = [view.name for view in in_order(["fleet_health_at"])]
-    assert order.index("layout_intervals") < order.index("consumers_waiting") < order.index("fleet_health_at")
+    assert order.index("layout_spans") < order.index("consumers_waiting") < order.index("fleet_health_at")
 
 
 def test_calls_in_literals_quoted_names_and_comments_stay():

@@ -16,7 +16,8 @@ from prompt_toolkit.document import Document
 
 from anabranch.cli import cli
 from anabranch.sql_prompt import LakeCompleter, is_whole
-from ledger.sql import LakeSql, SqlError
+from ledger import sql
+from ledger.sql import LakeSql, SqlError, memory_of_the_machine_mb
 from schemas.arrow import arrow_schema
 from schemas.tables import BATCHES, DEAD_LETTERS
 
@@ -144,3 +145,22 @@ def test_enter_asks_when_a_statement_is_whole():
     assert [is_whole(text) for text in ("SELECT 1;", "SELECT 1", "\\views", "", "quit")] == [
         True, False, True, True, True
     ]  # fmt: skip
+
+
+def test_a_question_beyond_the_memory_it_may_take_ends_and_the_next_is_answered(lake):
+    asking = LakeSql(lake, memory_mb=2)
+    with pytest.raises(SqlError, match=r"needs more memory .*narrow it by a topic or a time"):
+        asking.ask("SELECT array_agg(md5(CAST(value AS VARCHAR))) FROM generate_series(1, 1000000)").read_all()
+    assert asking.ask("SELECT count(*) AS n FROM decisions").read_all()["n"][0].as_py() > 0
+
+
+def test_the_memory_of_a_container_counts_where_it_has_less_than_the_machine(tmp_path, monkeypatch):
+    of_the_machine = memory_of_the_machine_mb.__wrapped__()
+    said = {"none": "max", "less": str(64 * 2**20), "version 1 without one": str(2**63 - 4096)}
+    found = {}
+    for name, text in said.items():
+        (tmp_path / name).write_text(f"{text}\n")
+        monkeypatch.setattr(sql, "_LIMITS", (str(tmp_path / name), str(tmp_path / "not there")))
+        found[name] = memory_of_the_machine_mb.__wrapped__()
+    assert found["less"] == 64
+    assert found["none"] == found["version 1 without one"] >= of_the_machine

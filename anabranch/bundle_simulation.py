@@ -1,0 +1,69 @@
+"""`anabranch simulate --family bundles`: balancers of bundles against one another, as text, JSON or a page.
+
+Stage: under the command `simulate`, which reads the options.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+
+import click
+
+from decisions.bundles.configuration import ConfigurationError
+from ledger.balancing.compare import COLUMNS, compare, rows_of
+from ledger.balancing.shapes import SHAPES
+from schemas.printable import printable
+
+
+def report(
+    shapes: Sequence[str], policies: Sequence[str], settings: Sequence[str], seeds: range, output: str
+) -> tuple[str, str]:
+    """The report and a line about it. Raises click's errors for what cannot be read."""
+    for shape in shapes:
+        if shape not in SHAPES:
+            raise click.BadParameter(f"{printable(shape)} is none of {', '.join(SHAPES)}", param_hint="--shape")
+    began = time.monotonic()
+    wanted = list(dict.fromkeys(shapes)) or list(SHAPES)
+    try:
+        compared = compare(wanted, list(dict.fromkeys(policies)), _settings(settings), seeds, _tell)
+    except ConfigurationError as error:
+        raise click.BadParameter(printable(str(error)), param_hint="--policy or --set") from None
+    about = (
+        f"{', '.join(wanted)}: {len(policies)} balancers, {len(seeds)} seeds from {seeds.start} on, "
+        f"in {time.monotonic() - began:.1f} s"
+    )
+    if output == "html":
+        from ledger.balancing.page import page
+
+        return page(compared, about), about
+    if output == "json":
+        found = {"family": "bundles", "seeds": list(seeds), "results": [one.to_json() for one in compared]}
+        return json.dumps(found) + "\n", about
+    table = [["shape", "balancer", *(words for _, words in COLUMNS)], *rows_of(compared)]
+    widths = [max(len(printable(row[column])) for row in table) for column in range(len(table[0]))]
+    lines = [
+        "  ".join([
+            *(printable(cell).ljust(width) for cell, width in zip(row[:2], widths[:2], strict=True)),
+            *map(str.rjust, row[2:], widths[2:]),
+        ]).rstrip()
+        for row in table
+    ]  # fmt: skip
+    return "\n".join([printable(about), *lines]) + "\n", about
+
+
+def _settings(given: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{printable(text)}: NAME=VALUE is wanted", param_hint="--set")
+        found[name] = value
+    return found
+
+
+def _tell(done: int, total: int) -> None:
+    if sys.stderr.isatty():
+        click.echo(f"\r{done} of {total}", nl=done >= total, err=True)

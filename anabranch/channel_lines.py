@@ -1,0 +1,62 @@
+"""Lines of a channel's dump as messages: JSON, or as `pulsar-client consume` prints them.
+
+Stage: under `anabranch bundles check`. A line is read up to a bound, so a file of one endless line costs no memory.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import IO
+
+from pydantic import ValidationError
+from pydantic_core import from_json
+
+from decisions.bundles.channel.records import Record, State
+from schemas.bundle_channel import ChannelMessage, ServiceUnitStateData
+
+MAX_LINE_BYTES = 1 << 20
+_CONSUMED = re.compile(rb"(?:^|, )key:\[([^\]]*)\], properties:\[.*?\], content:(.*)\Z", re.DOTALL)
+_FRAME = b"----- got message -----"
+
+
+def numbered_lines(file: IO[bytes]) -> Iterator[tuple[int, bytes | None]]:
+    """Each line with its number, from 1; None for one that is longer than the bound."""
+    number = 0
+    while line := file.readline(MAX_LINE_BYTES):
+        number += 1
+        if len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):
+            while (rest := file.readline(MAX_LINE_BYTES)) and not rest.endswith(b"\n"):
+                pass
+            yield number, None
+        else:
+            yield number, line
+
+
+def read_line(line: bytes | None) -> tuple[str, Record | None] | None:
+    """The bundle and its record; None for a line that carries no message. Raises `ValueError` with what is wrong."""
+    if line is None:
+        raise ValueError(f"it is longer than {MAX_LINE_BYTES:,} bytes")
+    text = line.strip()
+    if not text or text == _FRAME:
+        return None
+    try:
+        if found := _CONSUMED.search(text):
+            value = ServiceUnitStateData.model_validate_json(found[2]) if found[2] not in (b"", b"null") else None
+            return found[1].decode(), _record(value)
+        message = ChannelMessage.model_validate(from_json(text))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(map(str, first["loc"])) or "line"
+        raise ValueError(f"{where}: {first['msg']}") from None
+    return message.key, _record(message.value)
+
+
+def _record(value: ServiceUnitStateData | None) -> Record | None:
+    if value is None:
+        return None
+    children = tuple((child, to or "") for child, to in (value.split_service_unit_to_dest_broker or {}).items())
+    return Record(
+        State(value.state), value.version_id, value.dst_broker or "", value.source_broker or "", value.force,
+        children, value.timestamp,
+    )  # fmt: skip

@@ -1,0 +1,43 @@
+"""A report as text, JSON or HTML: on the terminal, or in a file.
+
+Stage: under the commands that compare and simulate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def report_options(command: _Command) -> _Command:
+    """`--output` and `--file`."""
+    output = click.option(
+        "--output", type=click.Choice(["text", "json", "html"]), default="text", show_default=True
+    )  # fmt: skip
+    file = click.option(
+        "--file", type=click.Path(path_type=Path, dir_okay=False), help="Write there; for html needed."
+    )  # fmt: skip
+    return output(file(command))
+
+
+def check_report(output: str, file: Path | None) -> None:
+    """Raises a usage error, before any work, when a page has no file to be in."""
+    if output == "html" and file is None:
+        raise click.UsageError("--output html needs --file")
+
+
+def write_report(text: str, file: Path | None, about: str) -> None:
+    """Prints a report, or writes it to a file and says so on stderr, with what it is about."""
+    if file is None:
+        click.echo(text, nl=False)
+        return
+    try:
+        file.write_text(text)
+    except OSError as error:
+        raise click.ClickException(f"cannot write {file}: {error.strerror}") from error
+    click.echo(f"{file}: {about}", err=True)

@@ -1,0 +1,136 @@
+"""What a cycle of clusters with bundles costs the engine: 10,000 bundles on 200 brokers, in one process, no Spark.
+
+Run as `python -m benchmarks.bundles [--quick]`: prints a table and writes benchmarks/bundles.json. The brokers are one
+cluster, or fifty. At each minute every broker reports that all of its bundles have changed, so every report counts, and
+the cycle comes. Seconds are those of the processor, the best of the minutes: `reports` is parsing and laying down,
+`cycle` is the tick with its rows as bytes and what is stored; `restart` is decoding the stored state. A job on two
+cores has two such processes.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import time
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import click
+
+from engine.families import bucket_engine
+from engine.kernel.bucket import BucketEngine
+from engine.kernel.packed import Packed, StoredPart
+from engine.kernel.records import RawRecord
+from engine.kernel.settings import EngineSettings
+
+NOW, MINUTE = 1_763_660_000_000, 60_000
+BROKERS, BUNDLES = 200, 10_000
+SETTINGS = EngineSettings(0.25, MINUTE, bundles=True)
+BALANCERS = {
+    "threshold": {"loadBalancerLoadSheddingStrategy": "ThresholdShedder"},
+    "average": {
+        "loadBalancerLoadSheddingStrategy": "AvgShedder", "loadBalancerLoadPlacementStrategy": "AvgShedder",
+    },
+}  # fmt: skip
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="A short look: fewer minutes.")
+def main(quick: bool) -> None:
+    """Measures each number of clusters and balancer, prints, writes."""
+    print(f"{'clusters':>8} {'balancer':>10} {'reports':>10} {'cycle':>10} {'restart':>10}  | decisions, stored bytes")
+    rows = []
+    for clusters in (1, 50):
+        for balancer in BALANCERS:
+            row = measure(clusters, balancer, 2 if quick else 8)
+            rows.append(row)
+            print(
+                f"{clusters:>8} {balancer:>10} "
+                + " ".join(f"{row['seconds'][name] * 1000:>7.0f} ms" for name in ("reports", "cycle", "restart"))
+                + f"  | {row['decisions']}, {row['stored']:,}"
+            )
+    if not quick:
+        report = {"brokers": BROKERS, "bundles": BUNDLES, "cores": os.cpu_count(), "rows": rows}
+        (Path(__file__).parent / "bundles.json").write_text(json.dumps(report, indent=2) + "\n")
+
+
+def measure(clusters: int, balancer: str, minutes: int) -> dict[str, Any]:
+    """One bucket with all brokers, over some minutes."""
+    engine, packed, random = bucket_engine(SETTINGS), Packed(), Random(7)
+    spent: dict[str, list[float]] = {"reports": [], "cycle": [], "restart": []}
+    decisions = 0
+    for minute in range(minutes):
+        now = NOW + minute * MINUTE
+        records = [*_policies(clusters, balancer, now), *_reports(clusters, now, random)]
+        packed, *_ = _batch(engine, packed, records, now, spent["reports"])
+        packed, decided = _batch(engine, packed, [_record("control-events", "*", 0, _tick(now))], now, spent["cycle"])
+        decisions += decided
+    started = time.process_time()
+    _batch(bucket_engine(SETTINGS), packed, [], NOW, [])
+    spent["restart"].append(time.process_time() - started)
+    stored = sum(len(part.base) + sum(map(len, part.log)) for part in packed.parts.values())
+    seconds = {name: min(times) for name, times in spent.items()}
+    return {
+        "clusters": clusters, "balancer": balancer, "seconds": seconds, "decisions": decisions, "stored": stored,
+    }  # fmt: skip
+
+
+def _batch(
+    engine: BucketEngine, packed: Packed, records: list[RawRecord], now: int, spent: list[float]
+) -> tuple[Packed, int]:  # fmt: skip
+    gc.collect()
+    gc.disable()
+    started = time.process_time()
+    written, output = engine.run(0, packed, records, now)
+    output.bodies()
+    spent.append(time.process_time() - started)
+    gc.enable()
+    parts = dict(packed.parts)
+    for name, part in written.parts.items():
+        old = parts.get(name, StoredPart())
+        entry = [] if part.entry is None else [part.entry]
+        parts[name] = StoredPart(part.base) if part.base is not None else StoredPart(old.base, (*old.log, *entry))
+    return Packed(written.fingerprint, parts), output.counts.decisions
+
+
+def _reports(clusters: int, now: int, random: Random) -> list[RawRecord]:
+    records = []
+    for broker in range(BROKERS):
+        name, cluster = f"broker-{broker}:8080", f"cluster-{broker % clusters}"
+        weight = random.uniform(0.2, 2.0)
+        stats = {
+            f"tenant/namespace-{broker}/0x{number:08x}_0x{number + 1:08x}": {
+                "msgRateIn": weight * random.uniform(50, 500), "msgRateOut": weight * random.uniform(50, 500),
+                "msgThroughputIn": weight * random.uniform(5e4, 5e5), "msgThroughputOut": weight * 2e5,
+                "producerCount": 3, "consumerCount": 5, "topics": 10, "cacheSize": 0,
+            }
+            for number in range(BUNDLES // BROKERS)
+        }  # fmt: skip
+        data = {"cpu": {"usage": min(95.0, weight * 45), "limit": 100.0}, "lastUpdate": now, "lastStats": stats}
+        body = {"v": 1, "type": "local-broker-data", "cluster": cluster, "broker": name, "data": data, "at": now}
+        records.append(_record("broker-load", cluster, broker, body))
+    return records
+
+
+def _policies(clusters: int, balancer: str, now: int) -> list[RawRecord]:
+    return [
+        _record("broker-events", f"cluster-{number}", number, {
+            "v": 1, "type": "policies", "cluster": f"cluster-{number}", "configuration": BALANCERS[balancer], "at": now,
+        })
+        for number in range(clusters)
+    ]  # fmt: skip
+
+
+def _tick(now: int) -> dict[str, Any]:
+    return {"v": 1, "type": "tick", "at": now}
+
+
+def _record(source: str, key: str, offset: int, body: dict[str, Any]) -> RawRecord:
+    value = json.dumps(body, separators=(",", ":")).encode()
+    return RawRecord(source, key.encode(), value, len(value), 0, offset, 0, True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""How cost grows: with topics, with segments a topic, with reporters, and with the share of significant samples.
+
+Run as `python -m benchmarks.growth [--quick] [--largest SEGMENTS] [--job]`: prints a table for each, and writes
+benchmarks/growth.json. Without `--job` it is the processor time of the packer and the engine in one process, as
+`benchmarks.engine` measures them, with first layouts and ticks beside: no Spark, no Kafka. Other work on the machine
+makes it last longer, and changes these figures little: the load and the seconds by the clock stand beside them. With
+`--job` it is the whole job, as `benchmarks.stream` measures it. Each row has a process of its own. Samples come in
+columns, a thousand a message. The largest fleet comes last.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchmarks import stream
+from benchmarks.decide import machine
+from benchmarks.engine import NOW, Case, Run
+from benchmarks.processes import resident_kb
+from schemas.ids import EVERY_TOPIC
+from schemas.kafka import CONTROL_EVENTS
+from schemas.messages import TickEvent
+
+RESULT = Path(__file__).parent / "growth.json"
+LARGEST, QUICK = 10_000_000, 10_000
+MIDDLE = 200_000
+"""Segments of a fleet where something else than their number is looked at."""
+TICKS = 3
+"""Of which the best counts, after the first two: those find the holds of the fleet."""
+LEAST, MOST, NEAR = 2, 5, 1.05
+"""Rounds of samples, of which the best counts: no more once the two best are as near, or all have taken `LONG`."""
+LONG = 30.0
+"""Seconds of processor time."""
+LARGE = 1_000_000
+"""Segments above which a job has fewer ticks."""
+Table = list[dict[str, Any]]
+_WIDTH = 11
+
+
+def tables(largest: int) -> dict[str, list[Case]]:
+    """The fleets of each table, of at most so many segments."""
+    plain = Case(min(MIDDLE, largest), 10, 10, per_message=1_000)
+    sizes = [segments for segments in (10_000, 100_000, 1_000_000, 10_000_000) if segments <= largest]
+    return {
+        "segments a topic": [replace(plain, of_each=of_each) for of_each in (1, 10, 100, 1_000)],
+        "reporters": [replace(plain, reporters=reporters) for reporters in (1, 3, 10)],
+        "share of significant samples": [replace(plain, significant=share) for share in (0.0, 0.01, 0.1, 0.5, 1.0)],
+        "topics, of 10 segments": [replace(plain, segments=segments) for segments in sizes],
+    }
+
+
+def in_process(case: Case) -> dict[str, Any]:
+    """Microseconds of processor time: a sample's, a first layout's, and a topic's at a tick."""
+    began, clock = time.process_time(), time.monotonic()
+    run = Run(case)
+    topics = len(run.fleet.names)
+    run.round(0)
+    found: list[tuple[float, float]] = []
+    while not is_enough([sum(seconds) for seconds in found]):
+        found.append(run.round(1 + len(found)))
+    packing, engine = (min(seconds) / case.segments * 1e6 for seconds in zip(*found, strict=True))
+    ticks = [run.take(CONTROL_EVENTS.name, [_tick(number)], NOW + 900_000 + number) for number in range(TICKS + 2)]
+    steady = min(sum(seconds) for seconds in ticks[2:])
+    return {
+        "packer, us a sample": packing, "engine, us a sample": engine, "first layout, us": run.layouts / topics * 1e6,
+        "first tick, us a topic": sum(ticks[0]) / topics * 1e6, "tick, us a topic": steady / topics * 1e6,
+        "resident MB": resident_kb(os.getpid()) // 1024, "rounds": len(found),
+        "all of it, s": time.process_time() - began, "by the clock, s": time.monotonic() - clock,
+        "load": os.getloadavg()[0],
+    }  # fmt: skip
+
+
+def is_enough(seconds: Sequence[float]) -> bool:
+    """Whether rounds that took so long are as many as it needs for a best one."""
+    if len(seconds) < LEAST:
+        return False
+    best, second, *_ = sorted(seconds)
+    return second <= best * NEAR or len(seconds) >= MOST or sum(seconds) >= LONG
+
+
+def in_a_job(case: Case, samples: int = 20_000_000) -> dict[str, Any]:
+    """Samples a second of the whole job, core-seconds a million of them, and the seconds of a tick; of about so many
+    samples."""
+    rounds = max(4, samples // case.segments)
+    of_a_job = stream.Case(
+        case.segments // case.of_each, case.of_each, case.significant, rounds, case.reporters, case.per_message,
+        tick_seconds=15 if case.segments > LARGE else 5, ticks=4,
+    )  # fmt: skip
+    found = stream.measured(of_a_job)
+    return {
+        "samples a second": found["job"]["samples_per_second"],
+        "core-s a million": sum(found["core_seconds_per_million"].values()),
+        "first tick, s": found["ticks"]["first"], "tick, s": found["ticks"]["steady"],
+        "resident MB": sum(found["resident_mb"][part] for part in ("driver", "jvm", "all workers")),
+        "load": found["load"],
+    }  # fmt: skip
+
+
+def _apart(case: Case) -> dict[str, Any]:
+    """In a process of its own: what one fleet leaves in memory is nothing to the next."""
+    with get_context("spawn").Pool(1) as pool:
+        return pool.apply(in_process, [case])
+
+
+def _tick(number: int) -> tuple[str, bytes]:
+    return EVERY_TOPIC, TickEvent(v=1, type="tick", at=NOW + 900_000 + number).to_json().encode()
+
+
+def _show(row: dict[str, Any], is_first: bool) -> None:
+    if is_first:
+        print("  ".join(name.rjust(_WIDTH) for name in row))
+    cells = (f"{cell:,.2f}" if isinstance(cell, float) else f"{cell:,}" for cell in row.values())
+    print("  ".join(cell.rjust(max(_WIDTH, len(name))) for name, cell in zip(row, cells, strict=True)), flush=True)
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help=f"A short look: at most {QUICK:,} segments.")
+@click.option("--largest", type=int, default=LARGEST, show_default=True, help="At most so many segments.")
+@click.option("--job", is_flag=True, help="The whole job, with Kafka and Spark: some minutes a row.")
+def main(quick: bool, largest: int, job: bool) -> None:
+    """Measures, prints, writes each row when it is done."""
+    found: dict[str, Table] = {}
+    print(machine())
+    for name, cases in tables(QUICK if quick else largest).items():
+        print(f"\n{name}")
+        rows = found[name] = []
+        for case in cases:
+            rows.append(
+                {**_asked(case), **(in_a_job(case, 2_000_000 if quick else 20_000_000) if job else _apart(case))}
+            )
+            _show(rows[-1], len(rows) == 1)
+            if not quick:
+                known = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+                known["the job" if job else "one process"] = {"machine": machine(), "tables": found}
+                RESULT.write_text(json.dumps(known, indent=2) + "\n")
+
+
+def _asked(case: Case) -> dict[str, Any]:
+    return {
+        "segments": case.segments, "of a topic": case.of_each, "reporters": case.reporters,
+        "significant": case.significant,
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""The account of one cycle: every gate that a broker or a bundle came to, in order, and every random choice.
+
+Stage: handed through a cycle by its driver; the answer is made of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from decisions.bundles.gates import Gate
+from decisions.bundles.numbers import choose
+from schemas.base import built
+from schemas.bundles import BundleReading, TieSet
+
+Comparison = Literal[">", ">=", "<", "<="]
+Note = tuple[str, bool, str | None, str | None, float | None, float | None, float | None, str | None]
+"""The fields of a `BundleReading`, in their order: a cycle of thousands of bundles has tens of thousands of them."""
+_FIELDS = tuple(BundleReading.model_fields)
+
+
+class Account:
+    """What a cycle looked at."""
+
+    def __init__(self, seed: int) -> None:
+        self.notes: list[Note] = []
+        self.ties: list[TieSet] = []
+        self._seed = seed
+
+    def readings(self) -> list[BundleReading]:
+        """All that was noted, in order."""
+        return [built(BundleReading, dict(zip(_FIELDS, note, strict=True))) for note in self.notes]
+
+    def last_failing(self) -> str | None:
+        """The last gate that did not pass."""
+        return next((gate for gate, passed, *_ in reversed(self.notes) if not passed), None)
+
+    def measured(
+        self, gate: Gate, measured: float, comparison: Comparison, limit: float,
+        broker: str | None = None, bundle: str | None = None, detail: str | None = None,
+    ) -> bool:  # fmt: skip
+        """Notes a comparison with a limit, and says whether it passed."""
+        above = comparison[0] == ">"
+        margin = float(measured - limit if above else limit - measured)
+        passed = margin > 0 or (margin == 0 and comparison.endswith("="))
+        if measured == limit:
+            passed = comparison.endswith("=")
+        elif margin == 0:
+            passed = (measured > limit) is above
+        self._note(gate, passed, broker, bundle, float(measured), float(limit), margin, detail)
+        return passed
+
+    def held(self, gate: Gate, broker: str | None = None, bundle: str | None = None, detail: str | None = None) -> None:
+        """Notes a gate without a number that did not pass."""
+        self._note(gate, False, broker, bundle, detail=detail)
+
+    def passes(
+        self, gate: Gate, passed: bool, broker: str | None = None, bundle: str | None = None, detail: str | None = None
+    ) -> bool:
+        """Notes a gate without a number, and says whether it passed."""
+        self._note(gate, passed, broker, bundle, detail=detail)
+        return passed
+
+    def choice(self, bundle: str, brokers: Sequence[str]) -> str:
+        """One of several brokers that are equally good, by the seed; noted with all of them."""
+        ordered = sorted(brokers)
+        chosen = choose(ordered, self._seed, f"{bundle}/{len(self.ties)}")
+        self.ties.append(TieSet(bundle=bundle, brokers=ordered, chosen=chosen))
+        return chosen
+
+    def _note(
+        self, gate: Gate, passed: bool, broker: str | None, bundle: str | None, measured: float | None = None,
+        limit: float | None = None, margin: float | None = None, detail: str | None = None,
+    ) -> None:  # fmt: skip
+        self.notes.append((gate.value, passed, broker, bundle, measured, limit, margin, detail))

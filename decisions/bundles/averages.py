@@ -1,0 +1,73 @@
+"""Time averages of a bundle and of a broker. Source: `TimeAverageMessageData`, `BundleData`, `TimeAverageBrokerData`.
+
+The plain mean until the samples reach their cap, from then on every sample weighs one part in the cap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from schemas.base import built
+from schemas.bundles import BundleData, NamespaceBundleStats, TimeAverageBrokerData, TimeAverageMessageData, TopicLoad
+
+SHORT_SAMPLES, LONG_SAMPLES = 10, 1000
+_DEFAULT_STATS = NamespaceBundleStats(
+    msg_rate_in=50.0, msg_rate_out=50.0, msg_throughput_in=50_000.0, msg_throughput_out=50_000.0
+)
+
+
+def _seeded(cap: int) -> TimeAverageMessageData:
+    return TimeAverageMessageData(
+        max_samples=cap, num_samples=0, msg_rate_in=50.0, msg_rate_out=50.0, msg_throughput_in=50_000.0,
+        msg_throughput_out=50_000.0,
+    )  # fmt: skip
+
+
+DEFAULT_BUNDLE = BundleData(short_term_data=_seeded(SHORT_SAMPLES), long_term_data=_seeded(LONG_SAMPLES))
+"""A bundle of which nothing is known: 50 messages and 50 kB a second each way, replaced by the first sample."""
+
+
+def throughput(load: TopicLoad) -> float:
+    """Bytes per second, in and out."""
+    return load.msg_throughput_in + load.msg_throughput_out
+
+
+def message_rate(load: TopicLoad) -> float:
+    """Messages per second, in and out."""
+    return load.msg_rate_in + load.msg_rate_out
+
+
+def add_sample(average: TimeAverageMessageData, sample: TopicLoad, default_cap: int) -> TimeAverageMessageData:
+    """The average with one more sample."""
+    cap = average.max_samples or default_cap
+    n = min(average.num_samples + 1, cap)
+
+    def moved(old: float, new: float) -> float:
+        return min(max(old, new), max(min(old, new), ((n - 1) * old + new) / n))
+
+    values = {
+        "msg_rate_in": moved(average.msg_rate_in, sample.msg_rate_in),
+        "msg_rate_out": moved(average.msg_rate_out, sample.msg_rate_out),
+        "msg_throughput_in": moved(average.msg_throughput_in, sample.msg_throughput_in),
+        "msg_throughput_out": moved(average.msg_throughput_out, sample.msg_throughput_out),
+        "max_samples": cap,
+        "num_samples": n,
+    }
+    return built(TimeAverageMessageData, values)
+
+
+def add_bundle_sample(known: BundleData | None, sample: NamespaceBundleStats) -> BundleData:
+    """A bundle's data with one more report of it."""
+    known = known or DEFAULT_BUNDLE
+    short = add_sample(known.short_term_data, sample, SHORT_SAMPLES)
+    long = add_sample(known.long_term_data, sample, LONG_SAMPLES)
+    return built(BundleData, {"short_term_data": short, "long_term_data": long, "topics": sample.topics})
+
+
+def broker_average(bundles: Iterable[str], known: Mapping[str, BundleData]) -> TimeAverageBrokerData:
+    """A broker's long-term rates: its bundles summed, an unknown bundle with the default."""
+    found = [known.get(bundle, DEFAULT_BUNDLE).long_term_data for bundle in bundles]
+    return TimeAverageBrokerData.model_construct(
+        long_term_msg_rate_in=sum(one.msg_rate_in for one in found),
+        long_term_msg_rate_out=sum(one.msg_rate_out for one in found),
+    )

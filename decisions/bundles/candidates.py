@@ -1,0 +1,219 @@
+"""Which brokers policies and filters let through. Source: `LoadManagerShared`, `SimpleResourceAllocationPolicies`.
+
+Stage: before every placement, and before a bundle may leave its broker.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+from decisions.bundles.cluster import Cluster
+from decisions.bundles.configuration import ConfigurationError
+from decisions.bundles.gates import Gate
+from schemas.bundles import IsolationPolicy
+
+_VERSION = re.compile(r"(\d{1,9})(?:\.(\d{1,9}))?(?:\.(\d{1,9}))?")
+_DEFAULT_DOMAIN = "default"
+
+
+def namespace_of(bundle: str) -> str:
+    """`tenant/namespace` of a bundle."""
+    return bundle.rpartition("/")[0]
+
+
+def _matches(patterns: Iterable[str], *texts: str) -> bool:
+    try:
+        return any(re.fullmatch(pattern, text) for pattern in patterns for text in texts)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ConfigurationError(f"isolationPolicies: no regular expression: {error}") from None
+
+
+def _is_named(patterns: Iterable[str], broker: str) -> bool:
+    address = broker.partition("://")[2] or broker
+    return _matches(patterns, broker, address, address.rpartition(":")[0] or address)
+
+
+def policy_of(cluster: Cluster, namespace: str) -> IsolationPolicy | None:
+    """The isolation policy that holds for a namespace."""
+    known = cluster.found.policies
+    if namespace not in known:
+        policies = cluster.snapshot.isolation_policies.values()
+        known[namespace] = next((one for one in policies if _matches(one.namespaces, namespace)), None)
+    return known[namespace]
+
+
+def isolated(cluster: Cluster, bundle: str, brokers: Iterable[str]) -> list[str]:
+    """The brokers that a bundle may be on: its policy's, or with no policy those that are nobody's primary."""
+    namespace, known = namespace_of(bundle), cluster.found.isolated
+    policy = policy_of(cluster, namespace)
+    key = (None if policy is None else namespace, tuple(brokers))
+    if key not in known:
+        known[key] = _isolated(cluster, policy, key[1])
+    live, kept = known[key]
+    if len(kept) < len(live):
+        _note_dropped(cluster, Gate.ISOLATION, bundle, live, kept)
+    return list(kept)
+
+
+def _isolated(
+    cluster: Cluster, policy: IsolationPolicy | None, brokers: Iterable[str]
+) -> tuple[list[str], list[str]]:  # fmt: skip
+    """The brokers that serve at all, and those of them that a policy, or the lack of one, leaves."""
+    live = [broker for broker in brokers if _serves(cluster, broker)]
+    if policy is None:
+        policies = cluster.snapshot.isolation_policies.values()
+        return live, [broker for broker in live if not any(_is_named(one.primary, broker) for one in policies)]
+    kept = [broker for broker in live if _is_named(policy.primary, broker)]
+    if len(kept) < _min_limit(policy):
+        kept += [broker for broker in live if broker not in kept and _is_named(policy.secondary, broker)]
+    return live, kept
+
+
+def _serves(cluster: Cluster, broker: str) -> bool:
+    report = cluster.reports.get(broker)
+    live = (cluster.snapshot.available_brokers or {}).get(broker)
+    data = report.data if report else live
+    return data is None or data.persistent_topics_enabled or data.non_persistent_topics_enabled
+
+
+def _min_limit(policy: IsolationPolicy) -> int:
+    given = policy.auto_failover_policy.parameters.get("min_limit", 1)
+    try:
+        return int(given)
+    except (ValueError, OverflowError):
+        raise ConfigurationError("isolationPolicies: min_limit has to be a whole number") from None
+
+
+def owned_namespaces(cluster: Cluster, broker: str) -> dict[str, int]:
+    """Bundles of each namespace on a broker: those it has, and those it was given and has not reported yet."""
+    known = cluster.found.owned
+    if broker not in known:
+        bundles = _owned(cluster, broker) | cluster.memory.preallocated.get(broker, {}).keys()
+        known[broker] = dict(Counter(map(namespace_of, bundles)))
+    return known[broker]
+
+
+def _owned(cluster: Cluster, broker: str) -> set[str]:
+    """A broker's bundles as ownership says, or as it reports."""
+    found, given = cluster.found, cluster.snapshot.ownership
+    if given is None:
+        report = cluster.reports.get(broker)
+        return set(report.bundles) if report else set()
+    if found.owners is None:
+        found.owners = {}
+        for bundle, owner in given.items():
+            found.owners.setdefault(owner, set()).add(bundle)
+    return found.owners.get(broker, set())
+
+
+def _group(cluster: Cluster, bundle: str) -> set[str]:
+    groups = cluster.snapshot.anti_affinity_groups
+    own = groups.get(namespace_of(bundle))
+    return set() if own is None else {name for name, group in groups.items() if group.lower() == own.lower()}
+
+
+def has_policies(cluster: Cluster, bundle: str) -> bool:
+    """Whether the bundle's namespace has an isolation policy or an anti-affinity group."""
+    return namespace_of(bundle) in cluster.snapshot.anti_affinity_groups or (
+        policy_of(cluster, namespace_of(bundle)) is not None
+    )
+
+
+def _group_counts(cluster: Cluster, bundle: str, brokers: Iterable[str]) -> dict[str, int]:
+    group = _group(cluster, bundle)
+    return {broker: len(group & set(owned_namespaces(cluster, broker))) for broker in brokers} if group else {}
+
+
+def spread(cluster: Cluster, bundle: str, brokers: list[str]) -> list[str]:
+    """The brokers with the fewest namespaces of the bundle's anti-affinity group; first the domains with the fewest."""
+    counts = _group_counts(cluster, bundle, brokers)
+    if not counts:
+        return brokers
+    kept = brokers
+    if cluster.configuration.on("failureDomainsEnabled"):
+        domains = {
+            broker: name for name, one in sorted(cluster.snapshot.failure_domains.items()) for broker in one.brokers
+        }
+        of = {broker: domains.get(broker, _DEFAULT_DOMAIN) for broker in kept}
+        totals = dict[str, int]()
+        for broker in kept:
+            totals[of[broker]] = totals.get(of[broker], 0) + counts[broker]
+        least_total = min(totals.values())
+        kept = [broker for broker in kept if totals[of[broker]] == least_total]
+    least = min(counts[broker] for broker in kept)
+    kept = [broker for broker in kept if counts[broker] == least]
+    _note_dropped(cluster, Gate.ANTI_AFFINITY, bundle, brokers, kept)
+    return kept
+
+
+def unload_spreads(cluster: Cluster, bundle: str, current: str, brokers: Iterable[str]) -> bool:
+    """Whether the anti-affinity group lets a bundle leave its broker.
+
+    As upstream: it stays only when all candidates have the same count, above 0. A broker that has fewest already may be
+    left; placement keeps the bundle there.
+    """
+    counts = _group_counts(cluster, bundle, brokers)
+    if not counts:
+        return True
+    least = min(counts.values())
+    return least == 0 or counts.get(current, 0) > least or len(set(counts.values())) > 1
+
+
+def under_topic_cap(cluster: Cluster, bundle: str, brokers: list[str]) -> list[str]:
+    """The brokers with room for topics; all of them when none has."""
+    most = cluster.configuration.whole("loadBalancerBrokerMaxTopics")
+    kept = list[str]()
+    for broker in brokers:
+        topics = cluster.reports[broker].topics + cluster.given(broker)[1]
+        if topics <= most:
+            kept.append(broker)
+        else:
+            cluster.account.measured(Gate.TOPIC_CAP, topics, "<=", most, broker, bundle)
+    return kept or brokers
+
+
+def fewest_bundles(cluster: Cluster, bundle: str, brokers: list[str]) -> list[str]:
+    """The brokers that have the fewest bundles of the bundle's namespace."""
+    if not brokers:
+        return brokers
+    counts = {broker: owned_namespaces(cluster, broker).get(namespace_of(bundle), 0) for broker in brokers}
+    least = min(counts.values())
+    for broker, count in counts.items():
+        if count > least:
+            cluster.account.measured(Gate.EVEN_BUNDLES, count, "<=", least, broker, bundle)
+    return [broker for broker in brokers if counts[broker] == least]
+
+
+def same_class(cluster: Cluster, bundle: str, classes: dict[str, str | None]) -> list[str]:
+    """The brokers that run the load manager which decides; one that does not say counts as such."""
+    own = cluster.configuration.text("loadManagerClassName").rpartition(".")[2]
+    kept = [broker for broker, name in classes.items() if name is None or name.rpartition(".")[2] == own]
+    _note_dropped(cluster, Gate.CLASS_FILTER, bundle, classes, kept)
+    return kept
+
+
+def latest(cluster: Cluster, bundle: str, versions: dict[str, str | None]) -> list[str]:
+    """With `preferLaterVersions`, the brokers of the highest version; all when a version cannot be read."""
+    if not cluster.configuration.on("preferLaterVersions") or not versions:
+        return list(versions)
+    read = {broker: _version(text) for broker, text in versions.items()}
+    if any(version is None for version in read.values()):
+        return list(versions)
+    highest = max(version for version in read.values() if version is not None)
+    kept = [broker for broker, version in read.items() if version == highest]
+    _note_dropped(cluster, Gate.VERSION, bundle, versions, kept)
+    return kept
+
+
+def _version(text: str | None) -> tuple[int, ...] | None:
+    found = _VERSION.match(text or "")
+    return tuple(int(part or 0) for part in found.groups()) if found else None
+
+
+def _note_dropped(cluster: Cluster, gate: Gate, bundle: str, brokers: Iterable[str], kept: list[str]) -> None:
+    staying = set(kept)
+    for broker in brokers:
+        if broker not in staying:
+            cluster.account.held(gate, broker, bundle)

@@ -1,0 +1,83 @@
+"""Whether a reader takes a record, or keeps the one it has.
+
+Source: PIP-192, `ServiceUnitStateDataConflictResolver`. Every reader, and the topic's compaction, folds the records in
+order by this rule; the metadata store asks it at each write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from types import MappingProxyType
+
+from decisions.bundles.channel.records import (
+    FIRST_VERSION,
+    LAST_VERSION,
+    TRANSITIONS,
+    Record,
+    State,
+    Store,
+    state_of,
+)
+
+
+class Refusal(Enum):
+    """Why a record is not taken."""
+
+    STALE = "stale"
+    GAP = "version-gap"
+    NOT_FIRST = "not-first"
+    TRANSITION = "illegal-transition"
+    BROKERS = "brokers"
+
+
+REFUSALS: Mapping[Refusal, str] = MappingProxyType(
+    {
+        Refusal.STALE: "Its version is not newer: somebody else's change came first, or it came twice.",
+        Refusal.GAP: "Its version is not the next one; in the metadata store no compaction can have hidden any.",
+        Refusal.NOT_FIRST: "There is no record of the bundle, and in the metadata store the first has version 1.",
+        Refusal.TRANSITION: "Its state may not follow the state before it.",
+        Refusal.BROKERS: "Its brokers do not fit the record before it.",
+    }
+)
+
+
+def refusal(old: Record | None, new: Record | None, store: Store) -> Refusal | None:
+    """Why `new` is not taken after `old`; None when it is taken. A tombstone (None) always is."""
+    if new is None:
+        return None
+    if old is None and store is Store.METADATA:
+        # Its children are how a split needs this: `Owned` may be a bundle's first state, whatever the table says.
+        return None if new.version == FIRST_VERSION else Refusal.NOT_FIRST
+    if old is None:
+        return None if new.force else illegal(old, new, store)
+    wraps = old.version == LAST_VERSION and new.version == -LAST_VERSION - 1
+    if not wraps and new.version <= old.version:
+        return Refusal.STALE
+    if not wraps and new.version > old.version + 1:
+        return None if store is Store.TOPIC else Refusal.GAP
+    return None if new.force else illegal(old, new, store)
+
+
+def illegal(old: Record | None, new: Record | None, store: Store) -> Refusal | None:
+    """The same without a look at versions and force: may this state with these brokers follow that?"""
+    if state_of(new) not in TRANSITIONS[store][state_of(old)]:
+        return Refusal.TRANSITION
+    if old is None or new is None:
+        return None
+    return None if _brokers_fit(old, new) else Refusal.BROKERS
+
+
+def _brokers_fit(old: Record, new: Record) -> bool:
+    same = (new.source, new.destination) == (old.source, old.destination)
+    if old.state is State.OWNED:
+        if new.state is State.SPLITTING:
+            return not new.destination and new.source == old.destination
+        return new.source == old.destination != new.destination
+    if old.state is State.FREE:
+        return not new.source and bool(new.destination)
+    if old.state in (State.INIT, State.DELETED):
+        return True
+    if old.state is State.RELEASING and new.state is State.ASSIGNING:
+        return same and bool(new.destination)
+    return same

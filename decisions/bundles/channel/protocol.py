@@ -1,0 +1,151 @@
+"""What is asked of the channel and what brokers do as they read it: each function gives what is written next.
+
+Source: PIP-192 "Bundle State Channel" and "Bundle Transfer", PIP-307 (connections are kept until the new owner is
+there), `ServiceUnitStateChannelImpl`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from decisions.bundles.channel.records import ACTIVE, Record, State, next_version, state_of
+
+LOOKUP_WAIT_MS = 30_000
+"""How long an answer is put off until the bundle is owned."""
+TOMBSTONE_AFTER_MS = 3_600_000
+"""How long a bundle stays `Deleted` or `Free` before its record is removed."""
+
+
+class Write(NamedTuple):
+    """A record, or a tombstone, for a bundle."""
+
+    bundle: str
+    record: Record | None
+
+
+class Answer(Enum):
+    """What a lookup says."""
+
+    OWNER = "owner"
+    LATER = "later"
+    NOBODY = "nobody"
+    DELETED = "deleted"
+
+
+class Lookup(NamedTuple):
+    """The answer to who owns a bundle; `LATER` waits until `until`, then fails."""
+
+    answer: Answer
+    broker: str = ""
+    until: int = 0
+
+
+class Clients(Enum):
+    """What happens to a bundle's connections at the broker that reads a record."""
+
+    KEEP = "keep"
+    SERVE = "serve"
+    FENCE = "fence"
+    """Its topics are closed; the connections stay (PIP-307)."""
+    CLOSE = "close"
+    """Its topics are closed and the clients sent on."""
+
+
+class Reaction(NamedTuple):
+    """What a broker does as it reads a record that it takes."""
+
+    writes: tuple[Write, ...] = ()
+    clients: Clients = Clients.KEEP
+
+
+def lookup(record: Record | None, asked: str, now: int) -> Lookup:
+    """Who owns a bundle, as the broker `asked` says (PIP-192 "Bundle Ownership Lookup").
+
+    The destination of a hand-over puts the answer off until it is the owner; others name it at once.
+    """
+    state = state_of(record)
+    if record is None or state is State.FREE:
+        return Lookup(Answer.NOBODY)
+    if state is State.DELETED:
+        return Lookup(Answer.DELETED)
+    if state is State.OWNED:
+        return Lookup(Answer.OWNER, record.destination)
+    if state is State.SPLITTING:
+        return Lookup(Answer.OWNER, record.source)
+    if not record.destination:
+        return Lookup(Answer.NOBODY)
+    if record.destination == asked:
+        return Lookup(Answer.LATER, asked, now + LOOKUP_WAIT_MS)
+    return Lookup(Answer.OWNER, record.destination)
+
+
+def assign(record: Record | None, broker: str, now: int) -> Record | None:
+    """`Assigning` to a broker, for a bundle that nobody has; None when somebody has it or gets it already."""
+    if state_of(record) not in (State.INIT, State.FREE):
+        return None
+    return Record(State.ASSIGNING, next_version(record), broker, at=now)
+
+
+def unload(record: Record | None, destination: str, now: int) -> Record | None:
+    """`Releasing` by the owner: to a destination, or to nobody. None when it is not owned, or by the destination."""
+    if record is None or record.state is not State.OWNED or record.destination == destination:
+        return None
+    return Record(State.RELEASING, next_version(record), destination, record.destination, at=now)
+
+
+def split(record: Record | None, children: Sequence[tuple[str, str]], now: int) -> Record | None:
+    """`Splitting` by the owner, into children with the broker each shall go to, or none. None if nobody owns it."""
+    if record is None or record.state is not State.OWNED:
+        return None
+    return Record(State.SPLITTING, next_version(record), "", record.destination, children=tuple(children), at=now)
+
+
+def react(me: str, bundle: str, record: Record | None, now: int, multi_phase: bool = True) -> Reaction:
+    """What the broker `me` does as it takes a record of a bundle. A split goes on with `advance_split`.
+
+    - `Assigning`: the destination writes `Owned`.
+    - `Releasing`: the source stops serving, then writes `Assigning`, or `Free` without a destination.
+    - `Owned`: the destination serves; a broker that is not it closes what it has of the bundle, sends clients on.
+    """
+    if record is None or record.state in (State.FREE, State.DELETED, State.INIT):
+        return Reaction(clients=Clients.CLOSE)
+    if record.state is State.OWNED:
+        return Reaction(clients=Clients.SERVE if record.destination == me else Clients.CLOSE)
+    if record.state is State.SPLITTING:
+        return Reaction(clients=Clients.SERVE if record.source == me else Clients.CLOSE)
+    if record.state is State.ASSIGNING:
+        if record.destination != me:
+            return Reaction()
+        return Reaction((Write(bundle, _then(record, State.OWNED, now)),))
+    if record.source != me:
+        return Reaction()
+    after = _then(record, State.ASSIGNING if record.destination else State.FREE, now)
+    keeps = multi_phase and record.destination
+    return Reaction((Write(bundle, after),), Clients.FENCE if keeps else Clients.CLOSE)
+
+
+def advance_split(
+    me: str, bundle: str, record: Record | None, children: Mapping[str, Record | None], now: int
+) -> tuple[Write, ...]:
+    """What the owner of a bundle in `Splitting` writes next, by what it has read of the children.
+
+    First each child that has no record: `Owned` by the splitter, version 1; once all have one: the parent `Deleted`.
+    Repeating it does no harm, and a crash between loses nothing.
+    """
+    if record is None or record.state is not State.SPLITTING or record.source != me:
+        return ()
+    missing = [child for child, _ in record.children if children.get(child) is None]
+    if missing:
+        return tuple(Write(child, Record(State.OWNED, destination=me, at=now)) for child in missing)
+    return (Write(bundle, _then(record, State.DELETED, now)),)
+
+
+def is_to_be_removed(record: Record | None, now: int) -> bool:
+    """Whether the tombstone of a bundle that was split, or that nobody has, is due (`monitorOwnerships`)."""
+    return record is not None and record.state not in ACTIVE and now - record.at > TOMBSTONE_AFTER_MS
+
+
+def _then(record: Record, state: State, now: int) -> Record:
+    return Record(state, next_version(record), record.destination, record.source, at=now)

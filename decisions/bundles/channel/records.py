@@ -1,0 +1,114 @@
+"""What the channel says of one bundle, and which state may follow which.
+
+Source: PIP-192 "Bundle State Channel", `ServiceUnitState`, `ServiceUnitStateData`. Run as a module: the table of
+docs/bundles-channel.md. Under the whole channel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from types import MappingProxyType
+from typing import NamedTuple
+
+FIRST_VERSION = 1
+LAST_VERSION = 2**63 - 1
+"""After it comes -2**63, as a Java long does."""
+
+
+class State(str, Enum):
+    """A bundle's state on the wire. `Init`: there is no record."""
+
+    INIT = "Init"
+    FREE = "Free"
+    ASSIGNING = "Assigning"
+    OWNED = "Owned"
+    RELEASING = "Releasing"
+    SPLITTING = "Splitting"
+    DELETED = "Deleted"
+
+
+class Store(str, Enum):
+    """Where the channel is kept (`loadManagerServiceUnitStateTableViewClassName`)."""
+
+    TOPIC = "topic"
+    """The compacted system topic `loadbalancer-service-unit-state`."""
+    METADATA = "metadata"
+    """The metadata store (4.0): each write is checked there, so nobody reads a refused one."""
+
+
+class Record(NamedTuple):
+    """`ServiceUnitStateData`. A tombstone is None; a broker that is not named is empty."""
+
+    state: State
+    version: int = FIRST_VERSION
+    destination: str = ""
+    source: str = ""
+    force: bool = False
+    children: tuple[tuple[str, str], ...] = ()
+    """Of a split: each child, and the broker that it shall go to, if one was named."""
+    at: int = 0
+    """Milliseconds since 1970, by the writer's clock."""
+
+    @property
+    def owner(self) -> str:
+        """Who serves the bundle by this record: nobody while it is handed over."""
+        if self.state is State.OWNED:
+            return self.destination
+        return self.source if self.state is State.SPLITTING else ""
+
+
+IN_FLIGHT = frozenset({State.ASSIGNING, State.RELEASING, State.SPLITTING})
+ACTIVE = IN_FLIGHT | {State.OWNED}
+
+_BOTH = {
+    State.ASSIGNING: frozenset({State.OWNED}),
+    State.OWNED: frozenset({State.SPLITTING, State.RELEASING}),
+    State.RELEASING: frozenset({State.ASSIGNING, State.FREE}),
+    State.SPLITTING: frozenset({State.DELETED}),
+    State.DELETED: frozenset({State.INIT}),
+}
+TRANSITIONS: Mapping[Store, Mapping[State, frozenset[State]]] = MappingProxyType(
+    {
+        Store.TOPIC: MappingProxyType(
+            {
+                # After compaction the first record that is read may be any.
+                State.INIT: frozenset(set(State) - {State.INIT}),
+                State.FREE: frozenset({State.ASSIGNING, State.INIT}),
+                **_BOTH,
+            }
+        ),
+        Store.METADATA: MappingProxyType(
+            {State.INIT: frozenset({State.ASSIGNING}), State.FREE: frozenset({State.ASSIGNING}), **_BOTH}
+        ),
+    }
+)
+"""Which states may come next (`ServiceUnitState.isValidTransition`)."""
+
+
+def state_of(record: Record | None) -> State:
+    """The state that a record, or that there is none, stands for."""
+    return State.INIT if record is None else record.state
+
+
+def next_version(record: Record | None) -> int:
+    """The version of the record that is written after this one."""
+    if record is None:
+        return FIRST_VERSION
+    return -LAST_VERSION - 1 if record.version == LAST_VERSION else record.version + 1
+
+
+def transition_table() -> str:
+    """The transitions of both stores as a table in Markdown."""
+    lines = ["| from | to, in the system topic | to, in the metadata store |", "| --- | --- | --- |"]
+    for state in State:
+        cells = (
+            ", ".join(f"`{one.value}`" for one in State if one in TRANSITIONS[store][state])
+            for store in (Store.TOPIC, Store.METADATA)
+        )
+        lines.append(f"| `{state.value}` | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(transition_table(), end="")

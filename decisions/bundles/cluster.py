@@ -1,0 +1,294 @@
+"""What one cycle sees and remembers: the snapshot with all that was left out filled in, and the state to change.
+
+Stage: made once by `decide`, handed to every rule. Rules read `reports`, `bundles`, `configuration`; what they change
+is `memory` alone, a copy of the snapshot's state.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from decisions.bundles.account import Account
+from decisions.bundles.averages import add_bundle_sample, broker_average, message_rate
+from decisions.bundles.configuration import Configuration
+from decisions.bundles.gates import Gate
+from decisions.bundles.usage import max_usage, weighted_max
+from schemas.bundles import (
+    BalancerState,
+    BundleData,
+    BundleSnapshot,
+    HitCounts,
+    IsolationPolicy,
+    LocalBrokerData,
+    TimeAverageBrokerData,
+)
+
+_NEVER_MOVED = re.compile(r"sla-monitor/|pulsar/([^/]+/)?[^/]+:\d+/")
+"""Namespaces in which a broker watches itself: heartbeat and SLA monitor."""
+
+_Numbers = tuple[object, ...]
+"""A bundle's averages, by which AvgShedder's plan was kept."""
+ALONE = frozenset({"findBundlesForUnloading", "selectBroker"})
+"""Operations that run one strategy without the load manager."""
+
+
+@dataclass(slots=True)
+class Memory:
+    """What the balancer keeps between cycles, open to changes."""
+
+    unloaded_bundles: dict[str, int] = field(default_factory=dict)
+    unloaded_brokers: dict[str, int] = field(default_factory=dict)
+    threshold_usage: dict[str, float] = field(default_factory=dict)
+    placement_usage: dict[str, float] = field(default_factory=dict)
+    hits_low: dict[str, int] = field(default_factory=dict)
+    hits_high: dict[str, int] = field(default_factory=dict)
+    plan: dict[str, str] = field(default_factory=dict)
+    transfer_hits: int = 0
+    preallocated: dict[str, dict[str, BundleData]] = field(default_factory=dict)
+    round_robin: list[str] = field(default_factory=list)
+    round_robin_count: int = 0
+    split_hits: dict[str, int] = field(default_factory=dict)
+    averages: dict[str, BundleData] = field(default_factory=dict)
+
+
+def recalled(state: BalancerState) -> Memory:
+    """The state of a snapshot, copied."""
+    return Memory(
+        dict(state.recently_unloaded_bundles), dict(state.recently_unloaded_brokers),
+        dict(state.broker_avg_resource_usage), dict(state.broker_avg_resource_usage_with_weight),
+        dict(state.avg_shedder.broker_hit_count_for_low), dict(state.avg_shedder.broker_hit_count_for_high),
+        dict(state.avg_shedder.bundle_broker_map), state.unload_condition_hit_count,
+        {broker: dict(bundles) for broker, bundles in state.preallocated_bundle_data.items()},
+        list(state.round_robin_brokers), state.round_robin_count, dict(state.bundle_split_hit_counts),
+    )  # fmt: skip
+
+
+def remembered(memory: Memory) -> BalancerState:
+    """The state for an answer."""
+    return BalancerState.model_construct(
+        recently_unloaded_bundles=memory.unloaded_bundles, recently_unloaded_brokers=memory.unloaded_brokers,
+        broker_avg_resource_usage=memory.threshold_usage, broker_avg_resource_usage_with_weight=memory.placement_usage,
+        avg_shedder=HitCounts.model_construct(
+            broker_hit_count_for_low=memory.hits_low, broker_hit_count_for_high=memory.hits_high,
+            bundle_broker_map=memory.plan,
+        ),
+        unload_condition_hit_count=memory.transfer_hits, preallocated_bundle_data=memory.preallocated,
+        round_robin_brokers=memory.round_robin, round_robin_count=memory.round_robin_count,
+        bundle_split_hit_counts=memory.split_hits, bundles=memory.averages,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A broker's report with its totals."""
+
+    broker: str
+    data: LocalBrokerData
+    bundles: tuple[str, ...]
+    msg_rate_in: float
+    msg_rate_out: float
+    msg_throughput_in: float
+    msg_throughput_out: float
+    topics: int
+
+    @property
+    def rate(self) -> float:
+        """Messages per second, in and out."""
+        return self.msg_rate_in + self.msg_rate_out
+
+    @property
+    def throughput(self) -> float:
+        """Bytes per second, in and out."""
+        return self.msg_throughput_in + self.msg_throughput_out
+
+
+@dataclass(slots=True)
+class Found:
+    """What follows from the snapshot alone, or is kept right by who changes it: worked out once in a cycle."""
+
+    weighted: dict[str, float] = field(default_factory=dict)
+    long_term: dict[str, TimeAverageBrokerData] = field(default_factory=dict)
+    owned: dict[str, dict[str, int]] = field(default_factory=dict)
+    """By broker: bundles of each namespace."""
+    given: dict[str, tuple[float, int]] = field(default_factory=dict)
+    """By broker: messages a second and topics of what it was given and has not reported yet."""
+    preallocated: dict[str, str] | None = None
+    """The broker that a bundle was given to, the first by name."""
+    reported: dict[str, set[str]] = field(default_factory=dict)
+    planned: dict[_Numbers, str] | None = None
+    """Before apache/pulsar#26246: AvgShedder's plan by the bundles' numbers."""
+    owners: dict[str, set[str]] | None = None
+    """The snapshot's `ownership`, by broker."""
+    policies: dict[str, IsolationPolicy | None] = field(default_factory=dict)
+    """By namespace."""
+    isolated: dict[tuple[str | None, tuple[str, ...]], tuple[list[str], list[str]]] = field(default_factory=dict)
+    """By namespace with a policy (None: any other) and brokers: those that serve, and those that may have a bundle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """One cycle's view."""
+
+    snapshot: BundleSnapshot
+    configuration: Configuration
+    reports: dict[str, Report]
+    bundles: dict[str, BundleData]
+    memory: Memory
+    account: Account
+    found: Found = field(default_factory=Found)
+
+    @property
+    def now(self) -> int:
+        """Milliseconds since 1970."""
+        return self.snapshot.now
+
+    def candidates(self, broker: str) -> list[tuple[str, BundleData]]:
+        """A broker's bundles that may be picked; the others are noted with the reason."""
+        found = []
+        for bundle in self.reports[broker].bundles:
+            data = self.bundles.get(bundle)
+            if _NEVER_MOVED.match(bundle):
+                self.account.held(Gate.EXCLUDED, broker, bundle, "heartbeat or monitor of a broker")
+            elif data is None:
+                self.account.held(Gate.KNOWN, broker, bundle)
+            elif bundle in self.memory.unloaded_bundles:
+                grace = self.configuration.number("loadBalancerSheddingGracePeriodMinutes") * 60_000
+                since = self.now - self.memory.unloaded_bundles[bundle]
+                self.account.held(
+                    Gate.RECENTLY_UNLOADED, broker, bundle, f"{since / 60_000:.1f} of {grace / 60_000:g} minutes ago"
+                )
+            else:
+                found.append((bundle, data))
+        return found
+
+    def long_term(self, broker: str) -> TimeAverageBrokerData:
+        """A broker's long-term rates, as given or summed."""
+        known = self.found.long_term
+        if broker not in known:
+            given = self.snapshot.broker_time_average.get(broker)
+            known[broker] = given or broker_average(self.reports[broker].bundles, self.bundles)
+        return known[broker]
+
+    def weighted(self, broker: str) -> float:
+        """The fullest resource of a broker with a report, after weights."""
+        known = self.found.weighted
+        if broker not in known:
+            known[broker] = weighted_max(self.reports[broker].data, self.configuration)
+        return known[broker]
+
+    def fullest(self, broker: str) -> float:
+        """What placement calls usage when it asks whether a broker is overloaded."""
+        if self.configuration.on("fix22888"):
+            return self.weighted(broker)
+        return max_usage(self.reports[broker].data, self.configuration)
+
+    def plan(self, bundle: str, broker: str) -> None:
+        """Notes where AvgShedder wants a bundle."""
+        self.memory.plan.pop(bundle, None)
+        self.memory.plan[bundle] = broker
+        if self.found.planned is not None and bundle in self.bundles:
+            self.found.planned[_numbers(self.bundles[bundle])] = broker
+
+    def planned(self, bundle: str) -> str | None:
+        """Where AvgShedder wants a bundle; before apache/pulsar#26246: any bundle with the same numbers, the last."""
+        if self.configuration.on("fix26246") or bundle not in self.bundles:
+            return self.memory.plan.get(bundle)
+        if self.found.planned is None:
+            self.found.planned = {
+                _numbers(self.bundles[one]): broker for one, broker in self.memory.plan.items() if one in self.bundles
+            }
+        return self.found.planned.get(_numbers(self.bundles[bundle]))
+
+    def preallocated_to(self, bundle: str) -> str | None:
+        """The broker that was given a bundle and has not reported it yet."""
+        known = self.found.preallocated
+        if known is None:
+            known = self.found.preallocated = {}
+            for broker, given in sorted(self.memory.preallocated.items()):
+                for one in given:
+                    known.setdefault(one, broker)
+        return known.get(bundle)
+
+    def give(self, broker: str, bundle: str, data: BundleData) -> None:
+        """Notes that a bundle was given to a broker which has not reported it yet."""
+        found, given = self.found, self.memory.preallocated.setdefault(broker, {})
+        again = bundle in given
+        given[bundle] = data
+        if found.preallocated is not None:
+            found.preallocated[bundle] = min(broker, found.preallocated.get(bundle, broker))
+        if again:
+            found.given.pop(broker, None)
+            return
+        if broker in found.given:
+            rate, topics = found.given[broker]
+            found.given[broker] = (rate + message_rate(data.long_term_data), topics + data.topics)
+        if broker in found.owned and not self.owns(broker, bundle):
+            counts, namespace = found.owned[broker], bundle.rpartition("/")[0]
+            counts[namespace] = counts.get(namespace, 0) + 1
+
+    def given(self, broker: str) -> tuple[float, int]:
+        """Long-term messages a second, and topics, of what a broker was given and has not reported yet."""
+        known = self.found.given
+        if broker not in known:
+            rate, topics = 0.0, 0
+            for data in self.memory.preallocated.get(broker, {}).values():
+                rate, topics = rate + message_rate(data.long_term_data), topics + data.topics
+            known[broker] = (rate, topics)
+        return known[broker]
+
+    def owns(self, broker: str, bundle: str) -> bool:
+        """Whether a broker has a bundle, as ownership says or as it reports."""
+        ownership = self.snapshot.ownership
+        if ownership is not None:
+            return ownership.get(bundle) == broker
+        if broker not in self.found.reported:
+            self.found.reported[broker] = set(self.reports[broker].bundles) if broker in self.reports else set()
+        return bundle in self.found.reported[broker]
+
+
+def _numbers(data: BundleData) -> _Numbers:
+    """What makes two bundles' data equal."""
+    return (
+        data.topics, *(
+            (one.msg_rate_in, one.msg_rate_out, one.msg_throughput_in, one.msg_throughput_out, one.num_samples)
+            for one in (data.short_term_data, data.long_term_data)
+        ),
+    )  # fmt: skip
+
+
+def report(broker: str, data: LocalBrokerData) -> Report:
+    """A broker's report with the totals that it leaves out."""
+    loads = list(data.last_stats.values())
+
+    def total(given: float | None, of: str) -> float:
+        return float(sum(getattr(load, of) for load in loads)) if given is None else given
+
+    bundles = data.last_stats if data.bundles is None else data.bundles
+    topics = sum(load.topics for load in loads) if data.num_topics is None else data.num_topics
+    return Report(
+        broker, data, tuple(dict.fromkeys(bundles)), total(data.msg_rate_in, "msg_rate_in"),
+        total(data.msg_rate_out, "msg_rate_out"), total(data.msg_throughput_in, "msg_throughput_in"),
+        total(data.msg_throughput_out, "msg_throughput_out"), topics,
+    )  # fmt: skip
+
+
+def see(snapshot: BundleSnapshot) -> Cluster:
+    """The view of one cycle. Raises `ConfigurationError`."""
+    given = dict(snapshot.configuration)
+    if snapshot.load_manager is not None and "loadManagerClassName" not in given:
+        given["loadManagerClassName"] = f"{snapshot.load_manager.capitalize()}LoadManagerImpl"
+    elif snapshot.broker_load_data and "loadManagerClassName" not in given:
+        given["loadManagerClassName"] = "ExtensibleLoadManagerImpl"
+    bundles = snapshot.bundles
+    if bundles is None:
+        bundles = {
+            name: add_bundle_sample(None, stats)
+            for broker in snapshot.brokers.values()
+            for name, stats in broker.last_stats.items()
+        }
+    return Cluster(
+        snapshot, Configuration(given, snapshot.profile, alone=snapshot.operation in ALONE),
+        {broker: report(broker, data) for broker, data in sorted(snapshot.brokers.items())}, dict(bundles),
+        recalled(snapshot.state), Account(snapshot.seed),
+    )  # fmt: skip

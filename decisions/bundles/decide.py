@@ -1,0 +1,147 @@
+"""`decide`: one cycle of a cluster's balancer, with the account of everything that it looked at.
+
+Stage: the entry of the family; pure, `now` and the seed are in the snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from decisions.bundles.averages import add_bundle_sample
+from decisions.bundles.cluster import Cluster, remembered, see
+from decisions.bundles.gates import Gate
+from decisions.bundles.placement import least_resource
+from decisions.bundles.placement import select as placement
+from decisions.bundles.shedders import transfer
+from decisions.bundles.shedding import find_alone, forget_old, shed
+from decisions.bundles.splits import split
+from decisions.bundles.usage import max_usage, weighted_max
+from schemas.bundles import BundleAnswer, BundleDecision, BundleSnapshot
+
+Action = Literal["hold", "unload", "assign", "split", "average"]
+
+
+def decide(snapshot: BundleSnapshot) -> BundleAnswer:
+    """What the balancer would do now. Raises `ConfigurationError` when a setting or a policy cannot be read."""
+    cluster = see(snapshot)
+    if snapshot.operation == "average":
+        return _average(cluster)
+    if snapshot.operation == "assign":
+        strategy, decisions = _assign(cluster)
+        return _answer(cluster, strategy, decisions, "assign")
+    if snapshot.operation == "selectBroker":
+        return _select_alone(cluster)
+    if snapshot.operation == "split":
+        name = "DefaultNamespaceBundleSplitStrategyImpl" if cluster.configuration.extensible else "BundleSplitterTask"
+        return _answer(cluster, name, split(cluster), "split")
+    return _transfer(cluster) if cluster.configuration.extensible else _shed(cluster)
+
+
+def _shed(cluster: Cluster) -> BundleAnswer:
+    name = cluster.configuration.text("loadBalancerLoadSheddingStrategy")
+    if name == "TransferShedder":
+        return _transfer(cluster)
+    if cluster.snapshot.operation == "findBundlesForUnloading":
+        picked, decisions = find_alone(cluster)
+    else:
+        picked, decisions = shed(cluster)
+    return _answer(cluster, name, decisions, "unload", selected=picked)
+
+
+def _transfer(cluster: Cluster) -> BundleAnswer:
+    conf, account = cluster.configuration, cluster.account
+    on = conf.on("loadBalancerEnabled") and conf.on("loadBalancerSheddingEnabled")
+    if not account.passes(Gate.ENABLED, on) or not account.passes(Gate.LEADER, cluster.snapshot.leader):
+        return _answer(cluster, "TransferShedder", [], "unload")
+    forget_old(cluster)
+    found = transfer.shed(cluster)
+    picked = dict[str, list[str]]()
+    for one in found.decisions:
+        picked.setdefault(one.source_broker or "", []).append(one.bundle)
+    statistics = {"avg": found.average, "std": found.deviation}
+    return _answer(
+        cluster, "TransferShedder", found.decisions, "unload", selected=picked, label=found.label,
+        reason=found.reason, statistics=statistics,
+    )  # fmt: skip
+
+
+def _assign(cluster: Cluster) -> tuple[str, list[BundleDecision]]:
+    conf = cluster.configuration
+    name = "LeastResourceUsageWithWeight" if conf.extensible else conf.text("loadBalancerLoadPlacementStrategy")
+    decisions = list[BundleDecision]()
+    for bundle in cluster.snapshot.assign:
+        broker = _assign_extensible(cluster, bundle) if conf.extensible else placement.assign(cluster, bundle)
+        if broker is not None:
+            decisions.append(BundleDecision(action="assign", bundle=bundle, destination_broker=broker, reason=name))
+    return name, decisions
+
+
+def _select_alone(cluster: Cluster) -> BundleAnswer:
+    name = cluster.configuration.text("loadBalancerLoadPlacementStrategy")
+    given = cluster.snapshot.candidates
+    brokers = [broker for broker in cluster.reports if given is None or broker in given]
+    decisions = list[BundleDecision]()
+    for bundle in cluster.snapshot.assign:
+        broker = placement.STRATEGIES[name](cluster, bundle, brokers)
+        if cluster.account.passes(Gate.DESTINATION, broker is not None, broker, bundle):
+            decisions.append(BundleDecision(action="assign", bundle=bundle, destination_broker=broker, reason=name))
+    return _answer(cluster, name, decisions, "assign")
+
+
+def _assign_extensible(cluster: Cluster, bundle: str) -> str | None:
+    brokers = transfer.filtered(cluster, bundle)
+    loads = cluster.snapshot.broker_load_data
+    usages = {broker: transfer.usage_of(cluster, broker) for broker in brokers if broker in loads}
+    chosen = least_resource.among(cluster, bundle, brokers, usages)
+    cluster.account.passes(Gate.DESTINATION, chosen is not None, chosen, bundle)
+    return chosen
+
+
+def _average(cluster: Cluster) -> BundleAnswer:
+    known = cluster.snapshot.bundles or {}
+    plan = {} if cluster.configuration.on("fix26246") else cluster.memory.plan
+    for report in cluster.reports.values():
+        for bundle, stats in sorted(report.data.last_stats.items()):
+            cluster.memory.averages[bundle] = moved = add_bundle_sample(known.get(bundle), stats)
+            if bundle in plan and moved != known.get(bundle):
+                del plan[bundle]
+            cluster.memory.preallocated.get(report.broker, {}).pop(bundle, None)
+    return _answer(cluster, "TimeAverageMessageData", [], "average", always=True)
+
+
+def _answer(
+    cluster: Cluster, strategy: str, decisions: list[BundleDecision], action: Action, *, always: bool = False,
+    selected: Mapping[str, list[str]] | None = None, label: str | None = None, reason: str | None = None,
+    statistics: Mapping[str, float] | None = None,
+) -> BundleAnswer:  # fmt: skip
+    acts = always or bool(decisions)
+    return BundleAnswer.model_construct(
+        operation=cluster.snapshot.operation, action=action if acts else "hold", strategy=strategy,
+        profile=cluster.snapshot.profile, gate=None if acts else cluster.account.last_failing(), label=label,
+        reason=reason, selected=dict(selected or {}), decisions=decisions, readings=cluster.account.readings(),
+        ties=cluster.account.ties, statistics=dict(statistics or {}), usage=_usage(cluster),
+        ignored_configuration=sorted(cluster.configuration.ignored), state=remembered(cluster.memory),
+    )  # fmt: skip
+
+
+def _usage(cluster: Cluster) -> dict[str, dict[str, float]]:
+    conf = cluster.configuration
+    found = {
+        broker: {
+            "maxUsage": max_usage(report.data, conf), "maxUsageWithWeight": cluster.weighted(broker),
+            "msgRate": report.rate, "msgThroughput": report.throughput,
+        }
+        for broker, report in cluster.reports.items()
+    }  # fmt: skip
+    for broker, data in sorted(cluster.snapshot.broker_load_data.items()):
+        found[broker] = {
+            "maxUsage": max_usage(data, conf), "maxUsageWithWeight": weighted_max(data, conf),
+            "weightedMaxEMA": transfer.usage_of(cluster, broker),
+        }  # fmt: skip
+    for name, usages in (
+        ("thresholdShedderEMA", cluster.memory.threshold_usage), ("placementEMA", cluster.memory.placement_usage),
+    ):  # fmt: skip
+        for broker, usage in usages.items():
+            found.setdefault(broker, {})[name] = usage
+    return found

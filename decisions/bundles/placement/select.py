@@ -1,0 +1,66 @@
+"""The whole order in which the modular load manager finds a broker. Source: `ModularLoadManagerImpl.selectBroker`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from decisions.bundles import candidates
+from decisions.bundles.averages import DEFAULT_BUNDLE
+from decisions.bundles.cluster import Cluster
+from decisions.bundles.gates import Gate
+from decisions.bundles.placement import least_long_term, least_resource, planned, round_robin
+
+Strategy = Callable[[Cluster, str, list[str]], "str | None"]
+STRATEGIES: Mapping[str, Strategy] = MappingProxyType(
+    {
+        "LeastLongTermMessageRate": least_long_term.select,
+        "LeastResourceUsageWithWeight": least_resource.select,
+        "AvgShedder": planned.select,
+        "RoundRobinBrokerSelector": round_robin.select,
+    }
+)
+_SYSTEM_NAMESPACE = "pulsar/system"
+
+
+def select_broker(cluster: Cluster, bundle: str) -> str | None:
+    """The broker for a bundle, or None when there is none."""
+    conf = cluster.configuration
+    forced = cluster.snapshot.affinity.get(bundle)
+    if forced is not None:
+        return forced
+    allowed = candidates.isolated(cluster, bundle, cluster.reports)
+    if not cluster.account.passes(Gate.DESTINATION, bool(allowed), bundle=bundle, detail="brokers that policies leave"):
+        return None
+    namespace = candidates.namespace_of(bundle)
+    brokers = candidates.under_topic_cap(cluster, bundle, allowed)
+    brokers = candidates.spread(cluster, bundle, brokers)
+    if conf.on("loadBalancerDistributeBundlesEvenlyEnabled") or namespace == _SYSTEM_NAMESPACE:
+        brokers = candidates.fewest_bundles(cluster, bundle, brokers)
+    classes = {broker: cluster.reports[broker].data.load_manager_class_name for broker in brokers}
+    brokers = candidates.same_class(cluster, bundle, classes)
+    versions = {broker: cluster.reports[broker].data.broker_version_string for broker in brokers}
+    brokers = candidates.latest(cluster, bundle, versions) or allowed
+    strategy = STRATEGIES[conf.text("loadBalancerLoadPlacementStrategy")]
+    if namespace in conf.names("loadBalancerSheddingExcludedNamespaces"):
+        strategy = round_robin.select
+    chosen = strategy(cluster, bundle, brokers)
+    threshold = conf.number("loadBalancerBrokerOverloadedThresholdPercentage") / 100
+    if chosen is None or cluster.fullest(chosen) <= threshold:
+        return chosen
+    if strategy is planned.select and conf.on("fix26246"):
+        healthy = [broker for broker in allowed if cluster.fullest(broker) <= threshold]
+        return strategy(cluster, bundle, healthy) or chosen
+    return strategy(cluster, bundle, allowed)
+
+
+def assign(cluster: Cluster, bundle: str) -> str | None:
+    """Places a bundle that nobody owns: where it was preallocated, or on a new broker, which is remembered."""
+    known = cluster.preallocated_to(bundle)
+    if known is not None:
+        return known
+    chosen = select_broker(cluster, bundle)
+    if chosen is not None:
+        data = cluster.bundles.get(bundle, DEFAULT_BUNDLE)
+        cluster.give(chosen, bundle, data)
+    return chosen

@@ -1,0 +1,75 @@
+"""Whether a broker's load is reported again, and which reports are read twice.
+
+Source: PIP-192's `BrokerLoadDataReporter` and the modular manager's `needBrokerDataUpdate`. The last report is the only
+state; instants are arguments, milliseconds since 1970.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+CHECK_EVERY_MS = 5_000
+"""`loadBalancerReportUpdateMinIntervalMillis`: how often the rule is asked."""
+MAX_INTERVAL_MS = 900_000
+"""`loadBalancerReportUpdateMaxIntervalMinutes`."""
+THRESHOLD_PERCENT = 10.0
+"""`loadBalancerReportUpdateThresholdPercentage`."""
+
+
+class Load(NamedTuple):
+    """What the rule reads of a report.
+
+    `usage` is a fraction (1.0 = 100 %): with weights for the modular manager (`usage.weighted_max`), without for the
+    extensible one (`usage.max_usage`). `rate` and `throughput` are in and out together, a second.
+    """
+
+    at: int
+    """`lastUpdate` (modular); `reportedAt`, set by a publish that succeeded (extensible)."""
+    usage: float
+    rate: float
+    throughput: float
+    bundles: int
+
+
+def is_reported(
+    last: Load | None, now: Load, forced: bool = False,
+    threshold: float = THRESHOLD_PERCENT, max_interval_ms: int = MAX_INTERVAL_MS,
+) -> bool:  # fmt: skip
+    """Whether a report is written. Both limits are strict; without a report before it always is."""
+    if forced or last is None or now.at - last.at > max_interval_ms:
+        return True
+    return change(last, now) > threshold
+
+
+def change(last: Load, now: Load) -> float:
+    """The largest change in percent: of usage in points, of the rest relative to what it was."""
+    return max(
+        relative(last.rate, now.rate), relative(last.throughput, now.throughput),
+        relative(last.bundles, now.bundles), 100 * abs(last.usage - now.usage),
+    )  # fmt: skip
+
+
+def relative(old: float, new: float) -> float:
+    """The change in percent of the old value: 0 from 0 to 0, infinite from 0 to anything else."""
+    if old == 0:
+        return 0.0 if new == 0 else math.inf
+    return 100 * abs(new - old) / abs(old)
+
+
+class Reports:
+    """Which reports are new: one of the same (broker, lastUpdate), or an older one, must not move an average again."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, int] = {}
+
+    def is_new(self, broker: str, last_update: int) -> bool:
+        """Whether a broker's report is later than all that were asked about; it is remembered."""
+        if last_update <= self._last.get(broker, -1):
+            return False
+        self._last[broker] = last_update
+        return True
+
+    def keep(self, brokers: set[str]) -> None:
+        """Forgets brokers that are gone."""
+        self._last = {broker: at for broker, at in self._last.items() if broker in brokers}

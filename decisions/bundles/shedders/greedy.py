@@ -1,0 +1,27 @@
+"""How OverloadShedder and ThresholdShedder pick bundles of one broker, by throughput.
+
+The largest first, until their sum reaches the target: it overshoots by up to one bundle, and picks at least one.
+"""
+
+from __future__ import annotations
+
+from decisions.bundles.averages import throughput
+from decisions.bundles.cluster import Cluster
+from decisions.bundles.gates import Gate
+
+
+def has_several(cluster: Cluster, broker: str) -> bool:
+    """Whether a broker has bundles to give and one to keep."""
+    return cluster.account.measured(Gate.SOLE_BUNDLE, len(cluster.reports[broker].bundles), ">", 1, broker)
+
+
+def pick_until(cluster: Cluster, broker: str, target: float) -> list[str]:
+    """Bundles of a broker whose short-term throughput sums up to `target`, bytes per second."""
+    loads = [(throughput(data.short_term_data), bundle) for bundle, data in cluster.candidates(broker)]
+    picked, total = list[str](), 0.0
+    for load, bundle in sorted(loads, key=lambda one: (-one[0], one[1])):
+        wanted = cluster.account.measured(Gate.STILL_NEEDED, total, "<", target, broker, bundle)
+        if wanted or not picked:
+            picked.append(bundle)
+            total += load
+    return picked

@@ -1,0 +1,315 @@
+"""TransferShedder of the extensible load manager: from the fullest brokers to the emptiest (PIP-192, PIP-220).
+
+One cycle: the brokers' statistics, then whether the cluster was out of balance for enough cycles in a row, then pairs
+from the outside in. What a swap brings back counts in the bookkeeping only with `loadBalancerDebugModeEnabled`, as
+upstream.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+
+from decisions.bundles import candidates
+from decisions.bundles.averages import throughput
+from decisions.bundles.cluster import Cluster
+from decisions.bundles.gates import Gate
+from decisions.bundles.usage import weighted_max
+from schemas.bundles import BundleDecision, TopBundle
+
+SWAP_SHARE = 0.75
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a cycle came to, in upstream's words."""
+
+    decisions: list[BundleDecision]
+    label: str
+    reason: str
+    average: float = 0.0
+    deviation: float = 0.0
+
+
+@dataclass(slots=True)
+class _Loads:
+    """The brokers by load, and the spread, which each transfer changes."""
+
+    usage: dict[str, float]
+    ordered: list[str]
+    squares: float
+    average: float
+    deviation: float
+    top: int
+    bottom: int = 0
+    shed: int = 0
+
+
+def live_brokers(cluster: Cluster) -> list[str]:
+    """The registry's brokers; without a registry those with a report."""
+    given = cluster.snapshot.available_brokers
+    return sorted(cluster.snapshot.broker_load_data if given is None else given)
+
+
+def usage_of(cluster: Cluster, broker: str) -> float:
+    """The averaged weighted maximum that a broker reports."""
+    data = cluster.snapshot.broker_load_data[broker]
+    return weighted_max(data, cluster.configuration) if data.weighted_max_e_m_a is None else data.weighted_max_e_m_a
+
+
+def _throughput_average(cluster: Cluster, broker: str) -> float:
+    data = cluster.snapshot.broker_load_data[broker]
+    return data.msg_throughput_e_m_a if data.msg_throughput_e_m_a is not None else _bytes(cluster, broker)
+
+
+def _bytes(cluster: Cluster, broker: str) -> float:
+    data = cluster.snapshot.broker_load_data[broker]
+    return data.msg_throughput_in + data.msg_throughput_out
+
+
+def shed(cluster: Cluster) -> Outcome:
+    """The transfers of one cycle, or why there are none."""
+    skip = _unfit(cluster)
+    if skip is not None:
+        return Outcome([], "Skip", skip)
+    loads = _statistics(cluster)
+    average, deviation = loads.average, loads.deviation
+    if not _hit(cluster, loads):
+        return Outcome([], "Skip", "HitCount", average, deviation)
+    decisions, reason, no_data, few = _transfers(cluster, loads)
+    if not decisions:
+        skip = "NoLoadData" if no_data else "NoBundles" if few else "HitCount"
+        return Outcome([], "Skip", skip, average, deviation)
+    cluster.memory.transfer_hits = 0
+    for one in decisions:
+        cluster.memory.unloaded_bundles[one.bundle] = cluster.now
+        if one.source_broker is not None:
+            cluster.memory.unloaded_brokers[one.source_broker] = cluster.now
+    return Outcome(decisions, "Success", reason, average, deviation)
+
+
+def _unfit(cluster: Cluster) -> str | None:
+    """Why the load data cannot be used, if so."""
+    conf, account, unloaded = cluster.configuration, cluster.account, cluster.memory.unloaded_brokers
+    oldest = conf.number("loadBalancerBrokerLoadDataTTLInSeconds") * 1000
+    delay = conf.number("loadBalanceSheddingDelayInSeconds") * 1000
+    usable, outdated = 0, False
+    for broker, data in sorted(cluster.snapshot.broker_load_data.items()):
+        if not account.measured(Gate.FRESH, cluster.now - data.updated_at, "<=", oldest, broker):
+            outdated = True
+            continue
+        if broker in unloaded:
+            elapsed = data.updated_at - unloaded[broker]
+            if not account.measured(Gate.COOL_DOWN, elapsed, ">=", delay, broker):
+                return "CoolDown"
+            del unloaded[broker]
+        usable += 1
+    if not usable:
+        account.held(Gate.LOAD_DATA)
+        return "OutDatedData" if outdated else "NoBrokers"
+    missing = [broker for broker in live_brokers(cluster) if broker not in cluster.snapshot.broker_load_data]
+    for broker in missing:
+        account.held(Gate.LOAD_DATA, broker)
+    return "NoLoadData" if missing else None
+
+
+def _statistics(cluster: Cluster) -> _Loads:
+    """Spread over the brokers with fresh data. As upstream, one that is too old still stands in the order."""
+    oldest = cluster.configuration.number("loadBalancerBrokerLoadDataTTLInSeconds") * 1000
+    reported = cluster.snapshot.broker_load_data
+    usage = {broker: usage_of(cluster, broker) for broker in reported}
+    fresh = [usage[broker] for broker in sorted(usage) if cluster.now - reported[broker].updated_at <= oldest]
+    squares = sum(one * one for one in fresh)
+    average = sum(fresh) / len(fresh)
+    deviation = sqrt(max(0.0, squares / len(fresh) - average * average))
+    ordered = sorted(usage, key=lambda broker: (usage[broker], broker))
+    return _Loads(usage, ordered, squares / len(fresh), average, deviation, len(ordered) - 1)
+
+
+def _underloaded(cluster: Cluster, loads: _Loads) -> bool:
+    low, high = loads.ordered[loads.bottom], loads.ordered[loads.top]
+    share = min(0.5, max(0.0, cluster.configuration.number("loadBalancerBrokerLoadTargetStd") / 2))
+    if loads.usage[low] < loads.average * share:
+        return True
+    return _throughput_average(cluster, low) < _throughput_average(cluster, high) * share
+
+
+def _overloaded(cluster: Cluster, loads: _Loads) -> bool:
+    conf, high = cluster.configuration, loads.ordered[loads.top]
+    threshold = conf.number("loadBalancerBrokerOverloadedThresholdPercentage") / 100
+    target = conf.number("loadBalancerBrokerLoadTargetStd")
+    return loads.usage[high] > threshold and loads.usage[high] > loads.average + target
+
+
+def _why(cluster: Cluster, loads: _Loads) -> str | None:
+    """Why load should move: the spread, else an idle broker, else a full one."""
+    target = cluster.configuration.number("loadBalancerBrokerLoadTargetStd")
+    spread = loads.deviation > target
+    low, high = loads.ordered[loads.bottom], loads.ordered[loads.top]
+    why = (
+        "Overloaded" if spread else "Underloaded" if _underloaded(cluster, loads)
+        else "Overloaded" if _overloaded(cluster, loads) else None
+    )  # fmt: skip
+    at = low if why == "Underloaded" else high
+    detail = "spread of the brokers' usage" if spread or why is None else f"{why.lower()}, though the spread is small"
+    passed = cluster.account.measured(Gate.UNBALANCED, loads.deviation, ">", target, at, detail=detail)
+    if why is not None and not passed:
+        cluster.account.passes(Gate.UNBALANCED, True, at, detail=detail)
+    return why
+
+
+def _hit(cluster: Cluster, loads: _Loads) -> bool:
+    memory = cluster.memory
+    memory.transfer_hits = min(2**31 - 1, memory.transfer_hits + 1) if _why(cluster, loads) else 0
+    limit = cluster.configuration.number("loadBalancerSheddingConditionHitCountThreshold")
+    return cluster.account.measured(Gate.HIT_COUNT, memory.transfer_hits, ">", limit)
+
+
+def _transfers(cluster: Cluster, loads: _Loads) -> tuple[list[BundleDecision], str, int, int]:
+    """The transfers, the last reason for one, and how many brokers gave none for want of data and of bundles."""
+    account, top_bundles = cluster.account, cluster.snapshot.top_bundles
+    most = cluster.configuration.number("loadBalancerMaxNumberOfBrokerSheddingPerCycle")
+    decisions, taken, first_reason, no_data, few = list[BundleDecision](), set[tuple[str, str]](), "", 0, 0
+    while loads.bottom < loads.top:
+        if not account.measured(Gate.BROKERS_PER_CYCLE, loads.shed, "<", most, loads.ordered[loads.top]):
+            break
+        reason = _why(cluster, loads)
+        if reason is None:
+            break
+        high, low = loads.ordered[loads.top], loads.ordered[loads.bottom]
+        loads.top -= 1
+        bundles = top_bundles[high].top_bundles_load_data if high in top_bundles else []
+        if not account.measured(Gate.TOP_BUNDLES, len(bundles), ">", 1, high):
+            no_data, few = (no_data + 1, few) if not bundles else (no_data, few + 1)
+            continue
+        found, moved, gained = _between(cluster, loads, high, low, reason)
+        if moved <= 0:
+            few += 1
+            continue
+        first_reason = first_reason or reason
+        for one in found:
+            if (one.source_broker or "", one.bundle) not in taken:
+                taken.add((one.source_broker or "", one.bundle))
+                decisions.append(one)
+        _offload(cluster, loads, high, low, moved - gained)
+    return decisions, first_reason, no_data, few
+
+
+def _offload(cluster: Cluster, loads: _Loads, high: str, low: str, moved: float) -> None:
+    total = _bytes(cluster, high)
+    part = moved * loads.usage[high] / total if total > 0 else 0.0
+    before = loads.usage[high] ** 2 + loads.usage[low] ** 2
+    after = max(0.0, loads.usage[high] - part) ** 2 + (loads.usage[low] + part) ** 2
+    oldest = cluster.configuration.number("loadBalancerBrokerLoadDataTTLInSeconds") * 1000
+    brokers = sum(
+        cluster.now - one.updated_at <= oldest for one in cluster.snapshot.broker_load_data.values()
+    )  # fmt: skip
+    loads.squares += (after - before) / brokers
+    loads.deviation = sqrt(abs(loads.squares - loads.average**2))
+    loads.shed += 1
+    loads.bottom += 1
+
+
+def _between(
+    cluster: Cluster, loads: _Loads, high: str, low: str, reason: str
+) -> tuple[list[BundleDecision], float, float]:
+    """The transfers of one pair, with the throughput that leaves the fuller broker and that which it gains."""
+    conf, account = cluster.configuration, cluster.account
+    transfer, debug = conf.on("loadBalancerTransferEnabled"), conf.on("loadBalancerDebugModeEnabled")
+    usage = loads.usage[high]
+    target = _bytes(cluster, high) * ((usage - loads.usage[low]) / 2) / usage if usage > 0 else 0.0
+    top_bundles = cluster.snapshot.top_bundles
+    receivers = list(top_bundles[low].top_bundles_load_data) if low in top_bundles else []
+    bundles = top_bundles[high].top_bundles_load_data
+    found, moved, gained, remaining = list[BundleDecision](), 0.0, 0.0, len(bundles)
+    for one in bundles:
+        if not _may_leave(cluster, one.bundle_name, high, low):
+            continue
+        if not account.measured(Gate.SOLE_BUNDLE, remaining, ">", 1, high, one.bundle_name):
+            break
+        load = throughput(one.stats)
+        swapped = list[TopBundle]()
+        if not account.measured(Gate.FITS, moved - gained + load, "<=", target, high, one.bundle_name):
+            shift = moved - gained + load
+            if not transfer or not _swap(cluster, receivers, high, low, shift, swapped):
+                break
+        for other in swapped:
+            found.append(_unload(other.bundle_name, low, high, reason))
+            gained += throughput(other.stats) if debug else 0.0
+        found.append(_unload(one.bundle_name, high, low if transfer else None, reason))
+        moved += load
+        remaining -= 1
+    return found, moved, gained
+
+
+def _unload(bundle: str, source: str, destination: str | None, reason: str) -> BundleDecision:
+    return BundleDecision(
+        action="unload", bundle=bundle, source_broker=source, destination_broker=destination, reason=reason
+    )
+
+
+def _may_leave(cluster: Cluster, bundle: str, high: str, low: str) -> bool:
+    account, namespace = cluster.account, candidates.namespace_of(bundle)
+    owners = cluster.snapshot.ownership
+    if owners is not None and owners.get(bundle) != high:
+        account.held(Gate.OWNER, high, bundle, owners.get(bundle))
+        return False
+    if namespace in cluster.configuration.names("loadBalancerSheddingExcludedNamespaces"):
+        account.held(Gate.EXCLUDED, high, bundle)
+        return False
+    if bundle in cluster.memory.unloaded_bundles:
+        account.held(Gate.RECENTLY_UNLOADED, high, bundle)
+        return False
+    return _transferable(cluster, bundle, high, low)
+
+
+def _transferable(cluster: Cluster, bundle: str, source: str, destination: str) -> bool:
+    passed = True
+    if candidates.has_policies(cluster, bundle):
+        passed = cluster.configuration.on("loadBalancerSheddingBundlesWithPoliciesEnabled")
+        passed = passed and candidates.unload_spreads(cluster, bundle, source, live_brokers(cluster))
+    passed = passed and destination in filtered(cluster, bundle)
+    return cluster.account.passes(Gate.TRANSFERABLE, passed, source, bundle, f"to {destination}")
+
+
+def filtered(cluster: Cluster, bundle: str) -> list[str]:
+    """The live brokers that the extensible manager's filters leave, in their order."""
+    registry = cluster.snapshot.available_brokers or {}
+    brokers = live_brokers(cluster)
+    if cluster.snapshot.isolation_policies:
+        brokers = candidates.isolated(cluster, bundle, brokers)
+    classes = {name: registry[name].load_manager_class_name if name in registry else None for name in brokers}
+    brokers = candidates.same_class(cluster, bundle, classes)
+    versions = {name: registry[name].broker_version if name in registry else None for name in brokers}
+    brokers = candidates.latest(cluster, bundle, versions)
+    most = cluster.configuration.whole("loadBalancerBrokerMaxTopics")
+    loads = cluster.snapshot.broker_load_data
+    kept = list[str]()
+    for name in brokers:
+        topics = loads[name].topics if name in loads else 0
+        if topics < most or cluster.account.measured(Gate.TOPIC_CAP, topics, "<", most, name, bundle):
+            kept.append(name)
+    return candidates.spread(cluster, bundle, kept) if kept else kept
+
+
+def _swap(
+    cluster: Cluster, receivers: list[TopBundle], high: str, low: str, shift: float, accepted: list[TopBundle]
+) -> bool:
+    """Takes bundles of the emptier broker in return, until both would be below the fuller one of now.
+
+    What is looked at leaves `receivers`: the next bundle of the pair goes on from there.
+    """
+    most = _bytes(cluster, high)
+    new_high, new_low = most - shift, _bytes(cluster, low) + shift
+    while receivers:
+        one = receivers.pop(0)
+        if not _transferable(cluster, one.bundle_name, low, high):
+            continue
+        load = throughput(one.stats)
+        if new_high + load < most and new_low - load < most:
+            accepted.append(one)
+            new_high, new_low = new_high + load, new_low - load
+            if new_low <= new_high < most * SWAP_SHARE:
+                return True
+    accepted.clear()
+    return False

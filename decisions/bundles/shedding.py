@@ -1,0 +1,105 @@
+"""A shedding cycle of the modular load manager: the shedder's picks, then what policies and placement say to each.
+
+Source: `ModularLoadManagerImpl.doLoadShedding`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from decisions.bundles import candidates
+from decisions.bundles.cluster import Cluster
+from decisions.bundles.configuration import OLD_UNIFORM
+from decisions.bundles.gates import Gate
+from decisions.bundles.placement.select import select_broker
+from decisions.bundles.shedders import avg, deviation, overload, threshold, uniform
+from schemas.bundles import BundleDecision
+
+Shedder = Callable[[Cluster], dict[str, list[str]]]
+SHEDDERS: Mapping[str, Shedder] = MappingProxyType(
+    {
+        "OverloadShedder": overload.shed,
+        "ThresholdShedder": threshold.shed,
+        "UniformLoadShedder": uniform.shed,
+        OLD_UNIFORM: uniform.shed_21016,
+        "AvgShedder": avg.shed,
+        "DeviationShedder": deviation.shed,
+    }
+)
+
+
+def forget_old(cluster: Cluster) -> None:
+    """Drops recently unloaded bundles whose grace period is over."""
+    grace = cluster.configuration.number("loadBalancerSheddingGracePeriodMinutes") * 60_000
+    unloaded = cluster.memory.unloaded_bundles
+    for bundle in [bundle for bundle, at in unloaded.items() if at < cluster.now - grace]:
+        del unloaded[bundle]
+
+
+def shed(cluster: Cluster) -> tuple[dict[str, list[str]], list[BundleDecision]]:
+    """What the shedder picked, by broker, and the unloads that are left of it."""
+    conf, account = cluster.configuration, cluster.account
+    on = conf.on("loadBalancerEnabled") and conf.on("loadBalancerSheddingEnabled")
+    if not account.passes(Gate.ENABLED, on) or not account.passes(Gate.LEADER, cluster.snapshot.leader):
+        return {}, []
+    if not account.measured(Gate.BROKERS, len(cluster.reports), ">", 1):
+        return {}, []
+    forget_old(cluster)
+    name = conf.text("loadBalancerLoadSheddingStrategy")
+    picked = SHEDDERS[name](cluster)
+    decisions = list[BundleDecision]()
+    for broker, bundles in picked.items():
+        for bundle in bundles:
+            destination = _destination(cluster, broker, bundle)
+            if destination is None:
+                continue
+            cluster.memory.unloaded_bundles[bundle] = cluster.now
+            decisions.append(
+                BundleDecision(
+                    action="unload", bundle=bundle, source_broker=broker, destination_broker=destination, reason=name
+                )
+            )
+    if name == "DeviationShedder" or (name == "AvgShedder" and conf.on("fix26246")):
+        cluster.memory.plan.clear()
+    return picked, decisions
+
+
+def find_alone(cluster: Cluster) -> tuple[dict[str, list[str]], list[BundleDecision]]:
+    """The shedder's picks without the load manager around it; only a plan knows where they go."""
+    name = cluster.configuration.text("loadBalancerLoadSheddingStrategy")
+    picked = SHEDDERS[name](cluster)
+    return picked, [
+        BundleDecision(
+            action="unload", bundle=bundle, source_broker=broker,
+            destination_broker=cluster.planned(bundle), reason=name,
+        )
+        for broker, bundles in picked.items() for bundle in bundles
+    ]  # fmt: skip
+
+
+def _destination(cluster: Cluster, broker: str, bundle: str) -> str | None:
+    """Where a picked bundle goes, or None with the gate that kept it."""
+    account, namespace = cluster.account, candidates.namespace_of(bundle)
+    if namespace in cluster.configuration.names("loadBalancerSheddingExcludedNamespaces"):
+        account.held(Gate.EXCLUDED, broker, bundle)
+        return None
+    if candidates.policy_of(cluster, namespace) is not None:
+        others = set(candidates.isolated(cluster, bundle, cluster.reports)) - {broker}
+        if not account.passes(Gate.ISOLATION, bool(others), broker, bundle):
+            return None
+    live = candidates.isolated(cluster, bundle, cluster.reports)
+    spreads = candidates.unload_spreads(cluster, bundle, broker, live)
+    if namespace in cluster.snapshot.anti_affinity_groups and not account.passes(
+        Gate.ANTI_AFFINITY, spreads, broker, bundle
+    ):
+        return None
+    if cluster.configuration.text("loadBalancerLoadSheddingStrategy") == "DeviationShedder":
+        return cluster.memory.plan.get(bundle)
+    destination = select_broker(cluster, bundle)
+    if not account.passes(Gate.DESTINATION, destination is not None, broker, bundle, destination):
+        return None
+    if not cluster.configuration.on("fix20822"):
+        return destination
+    moves = account.passes(Gate.MOVES, destination != broker, broker, bundle, destination)
+    return destination if moves else None

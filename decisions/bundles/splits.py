@@ -1,0 +1,159 @@
+"""Which bundles are split: `BundleSplitterTask` of the modular manager, and the extensible manager's strategy.
+
+The modular leader looks at every broker's last report and at long-term averages; an extensible broker at its own
+bundles of this moment, after enough cycles in a row.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from decisions.bundles.averages import message_rate, throughput
+from decisions.bundles.boundaries import boundaries, bundle_range
+from decisions.bundles.candidates import namespace_of
+from decisions.bundles.cluster import Cluster
+from decisions.bundles.gates import Gate
+from decisions.bundles.numbers import MIB
+from schemas.bundles import BundleDecision, NamespaceBundleStats, TimeAverageMessageData, TopicLoad
+
+_NO_LOAD = TimeAverageMessageData()
+
+
+def split(cluster: Cluster) -> list[BundleDecision]:
+    """The splits of one cycle, each with its boundaries where they can be known."""
+    conf, account = cluster.configuration, cluster.account
+    if cluster.snapshot.split:
+        return _asked_for(cluster)
+    on = conf.on("loadBalancerEnabled") and conf.on("loadBalancerAutoBundleSplitEnabled")
+    if not account.passes(Gate.ENABLED, on):
+        return []
+    if not conf.extensible and not (
+        account.passes(Gate.LEADER, cluster.snapshot.leader)
+        and account.measured(Gate.BROKERS, len(cluster.reports), ">", 1)
+    ):
+        return []
+    two_topics = conf.extensible or conf.on("fix12527")
+    accepted_count = conf.extensible or conf.on("fix16552")
+    accepted, decisions = dict[str, int](), list[BundleDecision]()
+    seen, counts = set[str](), _counts(cluster)
+    for broker, bundle, stats in _stats(cluster):
+        seen.add(bundle)
+        if two_topics and not account.measured(Gate.TWO_TOPICS, stats.topics, ">=", 2, broker, bundle):
+            continue
+        reason = _reason(cluster, broker, bundle, stats)
+        if not _often_enough(cluster, broker, bundle, reason is not None) or reason is None:
+            continue
+        namespace = namespace_of(bundle)
+        count = counts(namespace) + (accepted.get(namespace, 0) if accepted_count else 0)
+        most = conf.number("loadBalancerNamespaceMaximumBundles")
+        if not account.measured(Gate.MAX_BUNDLES, count, "<", most, broker, bundle):
+            continue
+        per_cycle = conf.number("loadBalancerMaxNumberOfBundlesToSplitPerCycle")
+        if conf.extensible and not account.measured(
+            Gate.SPLITS_PER_CYCLE, len(decisions), "<", per_cycle, broker, bundle
+        ):
+            continue
+        found, cuts = _cuts(cluster, broker, bundle)
+        if found:
+            accepted[namespace] = accepted.get(namespace, 0) + 1
+            cluster.memory.split_hits.pop(bundle, None)
+            decisions.append(
+                BundleDecision(action="split", bundle=bundle, source_broker=broker, reason=reason, boundaries=cuts)
+            )
+    for gone in set(cluster.memory.split_hits) - seen:
+        del cluster.memory.split_hits[gone]
+    return decisions
+
+
+def _asked_for(cluster: Cluster) -> list[BundleDecision]:
+    decisions = list[BundleDecision]()
+    for bundle in dict.fromkeys(cluster.snapshot.split):
+        found, cuts = _cuts(cluster, None, bundle)
+        if found:
+            decisions.append(BundleDecision(action="split", bundle=bundle, reason="Admin", boundaries=cuts))
+    return decisions
+
+
+def _stats(cluster: Cluster) -> Iterator[tuple[str, str, NamespaceBundleStats]]:
+    for broker, report in cluster.reports.items():
+        for bundle, stats in sorted(report.data.last_stats.items()):
+            yield broker, bundle, stats
+    for broker, top in sorted(cluster.snapshot.top_bundles.items()):
+        if cluster.configuration.extensible and broker not in cluster.reports:
+            for one in top.top_bundles_load_data:
+                yield broker, one.bundle_name, one.stats
+
+
+def _reason(cluster: Cluster, broker: str, bundle: str, stats: NamespaceBundleStats) -> str | None:
+    """The first limit that a bundle is over, in upstream's order."""
+    conf = cluster.configuration
+    load: TopicLoad = stats
+    if not conf.extensible:
+        data = cluster.bundles.get(bundle)
+        load = data.long_term_data if data else _NO_LOAD
+    sessions = conf.number("loadBalancerNamespaceBundleMaxSessions")
+    bandwidth = conf.number("loadBalancerNamespaceBundleMaxBandwidthMbytes") * MIB
+    limits: list[tuple[str, float, float]] = [
+        ("Topics", stats.topics, conf.number("loadBalancerNamespaceBundleMaxTopics")),
+        *([("Sessions", float(stats.consumer_count + stats.producer_count), sessions)] if sessions > 0 else []),
+        ("MsgRate", message_rate(load), conf.number("loadBalancerNamespaceBundleMaxMsgRate")),
+        ("Bandwidth", throughput(load), bandwidth),
+    ]
+    for name, measured, limit in limits:
+        if cluster.account.measured(Gate.SPLIT_NEEDED, measured, ">", limit, broker, bundle, name):
+            return name
+    return None
+
+
+def _often_enough(cluster: Cluster, broker: str, bundle: str, needed: bool) -> bool:
+    if not cluster.configuration.extensible:
+        return needed
+    hits = cluster.memory.split_hits
+    if not needed:
+        hits.pop(bundle, None)
+        return False
+    hits[bundle] = min(2**31 - 1, hits.get(bundle, 0) + 1)
+    least = cluster.configuration.number("loadBalancerNamespaceBundleSplitConditionHitCountThreshold")
+    return cluster.account.measured(Gate.HIT_COUNT, hits[bundle], ">", least, broker, bundle)
+
+
+def _counts(cluster: Cluster) -> Callable[[str], int]:
+    """Bundles of a namespace: as given, or as reported, which is counted once and for all namespaces together."""
+    given = cluster.snapshot.namespace_bundles
+    reported = Counter[str]()
+
+    def count(namespace: str) -> int:
+        if namespace in given:
+            return given[namespace]
+        if not reported:
+            reported.update(map(namespace_of, {bundle for _, bundle, _ in _stats(cluster)}))
+        return reported[namespace]
+
+    return count
+
+
+def _cuts(cluster: Cluster, broker: str | None, bundle: str) -> tuple[bool, list[str] | None]:
+    """Whether the bundle can be split, and where, when the snapshot has what the algorithm needs."""
+    conf, snapshot = cluster.configuration, cluster.snapshot
+    try:
+        lower, upper = bundle_range(bundle)
+    except ValueError as error:
+        cluster.account.held(Gate.SPLITTABLE, broker, bundle, str(error))
+        return False, None
+    if not cluster.account.measured(Gate.SPLITTABLE, upper - lower, ">", 1, broker, bundle, "width in hashes"):
+        return False, None
+    algorithm = snapshot.split_algorithm or conf.text("defaultNamespaceBundleSplitAlgorithm")
+    topics = snapshot.topics.get(bundle)
+    if topics is None and algorithm in ("topic_count_equally_divide", "flow_or_qps_equally_divide"):
+        return True, None
+    try:
+        found = boundaries(bundle, algorithm, topics, snapshot.split_positions.get(bundle, ()), conf)
+    except ValueError as error:
+        cluster.account.held(Gate.SPLITTABLE, broker, bundle, str(error))
+        return False, None
+    if found is None or (conf.extensible and len(found) != 1):
+        several = "the extensible manager splits in two only" if found else f"{algorithm} found no boundary"
+        cluster.account.held(Gate.SPLITTABLE, broker, bundle, several)
+        return False, None
+    return True, [f"0x{one:08x}" for one in found]

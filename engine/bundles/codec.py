@@ -1,0 +1,166 @@
+"""The stored bytes of the clusters of a bucket: a base, and entries with what has changed since.
+
+Stage: under `family`. JSON, compressed: `{"v": 1, "clusters": {name: {…}}}`. An entry has of a cluster the reports,
+averages and namespaces that have changed, null where one is gone, and the rest as a whole. A report that was stored
+as pending and counts now is not written again.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pydantic_core
+
+from engine.bundles.clusters import BrokerReports, Changes, Clusters, ClusterState, HeldAt, OpenDecision
+from engine.kernel.packed import StateError, StoredPart
+from schemas.base import Wire, built
+from schemas.broker_messages import BalancerPolicies, BrokerLoadReport, BundleOwnership, LiveBrokers, LocalBrokerReport
+from schemas.bundles import BalancerState, BundleData, TimeAverageMessageData
+
+VERSION = 1
+_SIZE = struct.Struct(">Q")
+_CODEC = "zstd"
+_REPORTS: dict[str, type[LocalBrokerReport] | type[BrokerLoadReport]] = {
+    "local-broker-data": LocalBrokerReport, "broker-load-data": BrokerLoadReport,
+}  # fmt: skip
+_RATES = ("msg_rate_in", "msg_rate_out", "msg_throughput_in", "msg_throughput_out", "max_samples", "num_samples")
+WireT = TypeVar("WireT", bound=Wire)
+
+
+def pack(clusters: Clusters) -> bytes:
+    """All clusters, as a base."""
+    whole = {}
+    for name, state in sorted(clusters.items()):
+        everything = Changes({*state.reports}, {*state.averages}, {*state.ownership}, True, True, True)
+        whole[name] = _packed(state, everything, is_base=True)
+    return _bytes(whole)
+
+
+def pack_changes(clusters: Clusters, gone: Iterable[str]) -> bytes:
+    """What has changed since the last call of this or of `pack`, as an entry; `gone` are clusters that are no more."""
+    changed: dict[str, Any] = dict.fromkeys(sorted(gone))
+    for name, state in sorted(clusters.items()):
+        if state.changes:
+            changed[name] = _packed(state, state.changes, is_base=False)
+    return _bytes(changed)
+
+
+def unpack(part: StoredPart) -> Clusters:
+    """The clusters of a bucket. Raises `StateError`."""
+    clusters: Clusters = {}
+    for entry in ([part.base] if part.base else []) + list(part.log):
+        try:
+            found = pydantic_core.from_json(_decompressed(entry))
+            if found["v"] != VERSION:
+                raise StateError(f"the state of bundles is of version {found['v']}: it needs a newer release")
+            for name, fields in found["clusters"].items():
+                if fields is None:
+                    clusters.pop(name, None)
+                else:
+                    _unpack(clusters.setdefault(name, ClusterState(name)), fields)
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, OSError, struct.error) as error:
+            raise StateError(f"the state of bundles is damaged: {error}") from error
+    return clusters
+
+
+def _bytes(clusters: dict[str, Any]) -> bytes:
+    plain = pydantic_core.to_json({"v": VERSION, "clusters": clusters}, inf_nan_mode="constants")
+    compressed: bytes = pa.compress(plain, _CODEC, asbytes=True)
+    return _SIZE.pack(len(plain)) + compressed
+
+
+def _decompressed(entry: bytes) -> bytes:
+    (size,) = _SIZE.unpack_from(entry)
+    plain: bytes = pa.decompress(memoryview(entry)[_SIZE.size :], size, _CODEC, asbytes=True)
+    return plain
+
+
+def _packed(state: ClusterState, changes: Changes, is_base: bool) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "reports": {name: _packed_reports(state.reports.get(name), is_base) for name in sorted(changes.reports)},
+        "averages": {name: _packed_average(state.averages.get(name)) for name in sorted(changes.averages)},
+        "ownership": {name: state.ownership[name].to_json() for name in sorted(changes.namespaces)},
+    }
+    if changes.brokers:
+        fields["brokers"] = state.brokers and state.brokers.to_json()
+    if changes.policies:
+        fields["policies"] = state.policies and state.policies.to_json()
+    if changes.rest:
+        fields["rest"] = {
+            "memory": state.memory.model_dump(mode="json", by_alias=True, exclude={"bundles"}),
+            "open": {bundle: [one.decision_id, one.action, one.at] for bundle, one in state.open.items()},
+            "held": {subject: [one.gate, one.seq] for subject, one in state.held.items()},
+            "decisions": state.decisions,
+        }
+    state.changes = Changes()
+    return fields
+
+
+def _packed_reports(reports: BrokerReports | None, is_base: bool) -> dict[str, Any] | None:
+    if reports is None:
+        return None
+    packed: dict[str, Any] = {"seen": reports.seen}
+    if reports.counted is not None and (is_base or reports.counted is not reports.stored):
+        packed["counted"] = reports.counted.to_json()
+    elif reports.counted is not None:
+        packed["promoted"] = True
+    if reports.pending is not None:
+        packed["pending"] = reports.pending.to_json()
+    reports.stored = reports.pending or reports.counted
+    return packed
+
+
+def _packed_average(data: BundleData | None) -> list[list[float | int | None]] | None:
+    if data is None:
+        return None
+    rows = [[getattr(one, name) for name in _RATES] for one in (data.short_term_data, data.long_term_data)]
+    return [*rows, [data.topics]]
+
+
+def _unpack(state: ClusterState, fields: dict[str, Any]) -> None:
+    for name, packed in fields["reports"].items():
+        if packed is None:
+            state.reports.pop(name, None)
+            continue
+        known = state.reports.setdefault(name, BrokerReports())
+        if packed.get("promoted"):
+            known.counted = known.stored
+        elif "counted" in packed:
+            known.counted = _report(packed["counted"])
+        known.seen, known.pending = packed["seen"], _report(packed.get("pending"))
+        known.stored = known.pending or known.counted
+    for name, rows in fields["averages"].items():
+        if rows is None:
+            state.averages.pop(name, None)
+        else:
+            state.averages[name] = _average(rows)
+    for name, text in fields["ownership"].items():
+        state.ownership[name] = BundleOwnership.model_validate_json(text)
+    if "brokers" in fields:
+        state.brokers = _read(LiveBrokers, fields["brokers"])
+    if "policies" in fields:
+        state.policies = _read(BalancerPolicies, fields["policies"])
+    if (rest := fields.get("rest")) is not None:
+        state.memory = BalancerState.model_validate(rest["memory"])
+        state.open = {bundle: OpenDecision(*one) for bundle, one in rest["open"].items()}
+        state.held = {subject: HeldAt(*one) for subject, one in rest["held"].items()}
+        state.decisions = rest["decisions"]
+
+
+def _read(model: type[WireT], text: str | None) -> WireT | None:
+    return None if text is None else model.model_validate_json(text)
+
+
+def _report(text: str | None) -> LocalBrokerReport | BrokerLoadReport | None:
+    if text is None:
+        return None
+    kind = "local-broker-data" if '"type":"local-broker-data"' in text[:200] else "broker-load-data"
+    return _REPORTS[kind].model_validate_json(text)
+
+
+def _average(rows: list[list[Any]]) -> BundleData:
+    short, long = (built(TimeAverageMessageData, dict(zip(_RATES, row, strict=True))) for row in rows[:2])
+    return built(BundleData, {"short_term_data": short, "long_term_data": long, "topics": rows[2][0]})

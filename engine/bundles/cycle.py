@@ -1,0 +1,212 @@
+"""A cluster's cycle, as Pulsar's leader runs one each minute: reports, averages, shedding with placement, splits. Pure.
+
+Stage: evaluation, at each tick. The cluster's state in, what was decided and why out; all that upstream keeps in memory
+between its cycles is in the state. The report rule is asked here and not on arrival, about the newest report of each
+broker since the last cycle: so a cycle does not depend on how messages came. A bundle's averages take one sample of
+each report that counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from decisions.bundles.cluster import report as with_totals
+from decisions.bundles.configuration import Configuration, ConfigurationError
+from decisions.bundles.decide import decide
+from decisions.bundles.reports import Load, is_reported
+from decisions.bundles.usage import max_usage, weighted_max
+from engine.bundles.clusters import ClusterState, OpenDecision
+from schemas.base import Count
+from schemas.broker_messages import LocalBrokerReport, Report
+from schemas.bundles import BundleAnswer, BundleDecision, BundleSnapshot
+from schemas.ids import digest
+
+FAMILY = "bundles"
+MAX_OPEN_MS = 30 * 60_000
+"""How long a decision is waited for whose end nobody tells; as long as upstream leaves an unloaded bundle alone."""
+MAX_SILENCE_MS = 30 * 60_000
+"""After which a broker that nobody says to live is forgotten: it would report at least every 15 minutes."""
+IN_FLIGHT = "in-flight"
+"""Of a cluster where a bundle would have been acted on whose last decision has not ended."""
+_SPARE_AVERAGES = 1000
+
+
+@dataclass(frozen=True)
+class Decided:
+    """One thing to do."""
+
+    decision_id: str
+    number: int
+    """Among those of its cluster: 1, 2, 3, …"""
+    decision: BundleDecision
+    answer: BundleAnswer
+    """The part of the cycle that it was taken in."""
+
+
+@dataclass(frozen=True)
+class Cycle:
+    """What a cycle has looked at and decided."""
+
+    now: int
+    live: tuple[str, ...]
+    """Brokers that it saw."""
+    shedding: BundleAnswer
+    splitting: BundleAnswer
+    decided: tuple[Decided, ...]
+    waiting: tuple[str, ...]
+    """Bundles that would have been acted on, and whose last decision has not ended."""
+
+
+def run_cycle(state: ClusterState, now: int) -> Cycle | None:
+    """One cycle of a cluster at `now`, milliseconds; changes its state. None: no broker is known to live, or what is
+    said of the cluster cannot be read together."""
+    _forget(state, now)
+    try:
+        sampled = _count_reports(state)
+        if not _live(state):
+            return None
+        _take_samples(state, sampled, now)
+        shedding = _decide(state, now, "shed")
+        splitting = _decide(state, now, "split")
+    except ConfigurationError:
+        # What could not be read was refused on arrival; this is what only a bundle's own policies bring to light.
+        return None
+    taken, waiting = list[Decided](), list[str]()
+    for answer in (shedding, splitting):
+        for one in answer.decisions:
+            if one.bundle in state.open:
+                waiting.append(one.bundle)
+                continue
+            state.decisions += 1
+            identity = digest(
+                [state.name, FAMILY, one.action, one.bundle, one.destination_broker, state.decisions, now]
+            )
+            state.open[one.bundle] = OpenDecision(identity, one.action, now)
+            taken.append(Decided(identity, state.decisions, one, answer))
+    state.changes.rest = True
+    return Cycle(now, tuple(_live(state)), shedding, splitting, tuple(taken), tuple(waiting))
+
+
+def snapshot_of(state: ClusterState, now: int, operation: Literal["shed", "split"]) -> BundleSnapshot:
+    """What a cycle sees of a cluster, as `anabranch decide` reads it."""
+    reports, said = _live(state), state.policies
+    local = {name: one.data for name, one in reports.items() if isinstance(one, LocalBrokerReport)}
+    extensible = {name: one for name, one in reports.items() if not isinstance(one, LocalBrokerReport)}
+    counts: dict[str, Count] = {name: len(one.owners) for name, one in sorted(state.ownership.items()) if one.owners}
+    values: dict[str, Any] = {
+        "cluster": state.name, "now": now, "operation": operation, "seed": _seed(state.name, now),
+        "brokers": local, "bundles": dict(sorted(state.averages.items())), "ownership": _owners(state, local),
+        "broker_load_data": {name: one.data for name, one in extensible.items()},
+        "top_bundles": {name: one.top_bundles for name, one in extensible.items()},
+        "available_brokers": None if state.brokers is None else dict(sorted(state.brokers.brokers.items())),
+        "namespace_bundles": counts, "state": state.memory,
+    }  # fmt: skip
+    if said is not None:
+        values |= {
+            "profile": said.profile, "load_manager": said.load_manager, "configuration": said.configuration,
+            "isolation_policies": said.isolation_policies, "anti_affinity_groups": said.anti_affinity_groups,
+            "failure_domains": said.failure_domains, "namespace_bundles": counts | said.namespace_bundles,
+        }  # fmt: skip
+    return BundleSnapshot.model_construct(**values)
+
+
+def _decide(state: ClusterState, now: int, operation: Literal["shed", "split"]) -> BundleAnswer:
+    answer = decide(snapshot_of(state, now, operation))
+    state.memory = answer.state.model_copy(update={"bundles": {}})
+    return answer
+
+
+def _seed(cluster: str, now: int) -> int:
+    """Settles random choices: by the cycle, so that no broker is favoured for ever."""
+    return int(digest([cluster, now], size=7), 16)
+
+
+def _forget(state: ClusterState, now: int) -> None:
+    """What is too old to be waited for."""
+    for bundle in [bundle for bundle, one in state.open.items() if now - one.at > MAX_OPEN_MS]:
+        del state.open[bundle]
+        state.changes.rest = True
+    known = state.brokers.brokers if state.brokers else {}
+    for name, one in list(state.reports.items()):
+        newest = one.pending or one.counted
+        if name not in known and (newest is None or now - newest.last_update > MAX_SILENCE_MS):
+            del state.reports[name]
+            state.changes.reports.add(name)
+
+
+def _count_reports(state: ClusterState) -> list[str]:
+    """Has those pending reports count that the rule lets through; the brokers whose they are."""
+    said, sampled = state.policies, list[str]()
+    conf = Configuration(said.configuration, said.profile) if said else Configuration({})
+    for name, one in sorted(state.reports.items()):
+        if (new := one.pending) is None:
+            continue
+        last = None if one.counted is None or type(one.counted) is not type(new) else load_of(one.counted, conf)
+        if is_reported(last, load_of(new, conf), new.forced):
+            one.counted = new
+            sampled.append(name)
+        one.seen, one.pending = new.last_update, None
+        state.changes.reports.add(name)
+    return sampled
+
+
+def load_of(report: Report, conf: Configuration) -> Load:
+    """What the report rule reads of a report."""
+    if isinstance(report, LocalBrokerReport):
+        total = with_totals(report.broker, report.data)
+        usage = weighted_max(report.data, conf)
+        return Load(report.last_update, usage, total.rate, total.throughput, len(total.bundles))
+    data = report.data
+    rate, throughput = data.msg_rate_in + data.msg_rate_out, data.msg_throughput_in + data.msg_throughput_out
+    return Load(report.last_update, max_usage(data, conf), rate, throughput, data.bundle_count)
+
+
+def _live(state: ClusterState) -> dict[str, Report]:
+    """The reports that count of the brokers that live, by name; whoever reports, as long as nobody says who lives."""
+    known = None if state.brokers is None else state.brokers.brokers
+    return {
+        name: one.counted
+        for name, one in sorted(state.reports.items())
+        if one.counted is not None and (known is None or name in known)
+    }
+
+
+def _take_samples(state: ClusterState, sampled: list[str], now: int) -> None:
+    """The averages of the bundles of the brokers whose reports count anew; and nothing is kept of who is gone."""
+    reports = _live(state)
+    local = {name: one.data for name in sampled if isinstance(one := reports.get(name), LocalBrokerReport)}
+    given = {name: of for name, of in state.memory.preallocated_bundle_data.items() if name in reports}
+    if len(given) < len(state.memory.preallocated_bundle_data):
+        state.memory = state.memory.model_copy(update={"preallocated_bundle_data": given})
+    if local:
+        answer = decide(BundleSnapshot.model_construct(
+            cluster=state.name, now=now, operation="average", load_manager="modular", brokers=local,
+            bundles=state.averages, state=state.memory,
+        ))  # fmt: skip
+        state.averages.update(answer.state.bundles)
+        state.changes.averages.update(answer.state.bundles)
+        state.memory = answer.state.model_copy(update={"bundles": {}})
+    reported = {
+        bundle for one in reports.values() if isinstance(one, LocalBrokerReport) for bundle in one.data.last_stats
+    }
+    if len(state.averages) > 2 * len(reported) + _SPARE_AVERAGES:
+        gone = [bundle for bundle in state.averages if bundle not in reported]
+        for bundle in gone:
+            del state.averages[bundle]
+        state.changes.averages.update(gone)
+
+
+def _owners(state: ClusterState, local: dict[str, Any]) -> dict[str, str] | None:
+    """Bundle to broker, where somebody says so; of other namespaces it is who reports the bundle."""
+    if not state.ownership:
+        return None
+    owners = {
+        bundle: broker
+        for broker, data in local.items()
+        for bundle in (data.last_stats if data.bundles is None else data.bundles)
+        if bundle.rpartition("/")[0] not in state.ownership
+    }
+    for namespace, one in sorted(state.ownership.items()):
+        owners |= {f"{namespace}/{part}": broker for part, broker in sorted(one.owners.items()) if broker is not None}
+    return owners

@@ -1,0 +1,98 @@
+"""Which messages of the family are refused beyond their models: dated ahead, or with numbers and rules of no meaning.
+
+Stage: the first of a message's way, behind `engine.kernel.parsing`; of one message only.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from decisions.bundles.cluster import see
+from decisions.bundles.configuration import ConfigurationError
+from engine.kernel.family import Reading
+from schemas.broker_messages import (
+    BalancerPolicies,
+    BrokerLoadReport,
+    BundleOwnership,
+    LiveBrokers,
+    LocalBrokerReport,
+    Report,
+)
+from schemas.bundles import BundleSnapshot, IsolationPolicy
+from schemas.messages import MAX_CLOCK_AHEAD_MS, OutcomeEvent, Rejected, RejectReason
+
+MAX_SHARE = 1000.0
+"""Usage of a resource by its limit; more is no measurement."""
+MAX_SETTING = 1e12
+"""Of numbers in the configuration."""
+MAX_PATTERN = 256
+"""Characters of a regular expression."""
+
+
+def read_report(report: Report, now: int) -> Report | Rejected:
+    """A report, unless it is dated ahead of `now`, the later of Kafka's time and the batch's: later ones would not
+    count until then."""
+    if (refused := _ahead(report.last_update, now, "its lastUpdate")) is not None:
+        return refused
+    data = report.data
+    for name in ("cpu", "memory", "direct_memory", "bandwidth_in", "bandwidth_out"):
+        resource = getattr(data, name)
+        if resource.limit > 0 and resource.usage / resource.limit > MAX_SHARE:
+            return Rejected(RejectReason.INVALID, f"data.{name}: {resource.usage:g} of {resource.limit:g} is used")
+    return report
+
+
+def read_policies(policies: BalancerPolicies, now: int) -> BalancerPolicies | Rejected:
+    """Policies that a cycle can be run by."""
+    if (refused := _ahead(policies.at, now, "at")) is not None:
+        return refused
+    for name, value in policies.configuration.items():
+        if isinstance(value, int | float) and abs(value) > MAX_SETTING:
+            return Rejected(RejectReason.INVALID, f"configuration.{name[:80]}: at most {MAX_SETTING:g}")
+    try:
+        see(BundleSnapshot(
+            now=0, profile=policies.profile, load_manager=policies.load_manager, configuration=policies.configuration
+        ))  # fmt: skip
+        for policy in policies.isolation_policies.values():
+            _check_isolation(policy)
+    except (ConfigurationError, ValueError, OverflowError, RecursionError, re.error) as error:
+        return Rejected(RejectReason.INVALID, str(error)[:500])
+    return policies
+
+
+def read_circumstance(message: BundleOwnership | LiveBrokers, now: int) -> BundleOwnership | LiveBrokers | Rejected:
+    """What else is said of a cluster, unless it is dated ahead."""
+    return _ahead(message.at, now, "at") or message
+
+
+def _ahead(at: int, now: int, what: str) -> Rejected | None:
+    if at <= now + MAX_CLOCK_AHEAD_MS:
+        return None
+    return Rejected(RejectReason.FROM_THE_FUTURE, f"{what} is {(at - now) // 1000} s ahead of Kafka's clock and ours")
+
+
+def _check_isolation(policy: IsolationPolicy) -> None:
+    for pattern in (*policy.namespaces, *policy.primary, *policy.secondary):
+        if len(pattern) > MAX_PATTERN:
+            raise ValueError(f"isolationPolicies: a pattern of {len(pattern)} characters, at most {MAX_PATTERN}")
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(f"isolationPolicies: {pattern[:80]!r} is no regular expression: {error}") from error
+    int(policy.auto_failover_policy.parameters.get("min_limit", 1))
+
+
+def _as_it_is(message: Any, now: int) -> Any:
+    return message
+
+
+READINGS: dict[type, Reading] = {
+    LocalBrokerReport: read_report,
+    BrokerLoadReport: read_report,
+    BundleOwnership: read_circumstance,
+    LiveBrokers: read_circumstance,
+    BalancerPolicies: read_policies,
+    OutcomeEvent: _as_it_is,
+}
+"""By the model of a message."""

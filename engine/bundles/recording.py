@@ -1,0 +1,133 @@
+"""The rows of a cycle: its decisions, and every new binding reason of the cluster and of its brokers.
+
+Stage: the last of a cycle. The whole snapshot of a cycle is megabytes; a decision has of it what concerns its bundle,
+its source and its destination, and the rest is worked out again from what is on record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from engine.bundles.clusters import ClusterState, HeldAt
+from engine.bundles.cycle import FAMILY, IN_FLIGHT, Cycle, Decided
+from engine.kernel.records import HOLD_SCHEMA, HOLDS, Output
+from schemas.bundles import BundleReading
+from schemas.ids import canonical_json, digest
+from schemas.version import ENGINE_VERSION
+
+MAX_GATES = 200
+"""Readings that a decision's row has, the last ones; and names of brokers that a random choice was among."""
+MAX_HELD = 4000
+"""Subjects of a cluster whose last reason is remembered: itself, its brokers, and some that are gone."""
+
+
+def record_cycle(output: Output, state: ClusterState, cycle: Cycle) -> None:
+    """Puts a cycle on record."""
+    output.counts.evaluations += 1
+    policy = "" if state.policies is None else digest(state.policies.to_json())
+    for one in cycle.decided:
+        output.counts.decisions += 1
+        output.add("decisions", decision_row(state, cycle, one, policy))
+    rows = [row for held in reasons(state, cycle) if (row := _hold_row(state, cycle, held, policy)) is not None]
+    if rows:
+        output.counts.holds += len(rows)
+        output.add_columns(HOLDS, pa.RecordBatch.from_pylist(rows, HOLD_SCHEMA))
+
+
+def decision_row(state: ClusterState, cycle: Cycle, one: Decided, policy: str) -> dict[str, Any]:
+    """A row of `decisions`."""
+    decision = one.decision
+    arguments = {"bundle": decision.bundle, "sourceBroker": decision.source_broker}
+    if decision.action == "split":
+        arguments |= {"positions": decision.boundaries}  # type: ignore[dict-item]
+    else:
+        arguments |= {"destinationBroker": decision.destination_broker}
+    return {
+        "decision_id": one.decision_id, "family": FAMILY, "subject": state.name, "action": decision.action,
+        "arguments": canonical_json(arguments), "reason": decision.reason, "trigger": "tick", "layout_epoch": None,
+        "policy_digest": policy, "decided_at": cycle.now, "inputs": canonical_json(_inputs(state, one)),
+        "gates": canonical_json([_shown(reading) for reading in _concerning(one)]), "engine_version": ENGINE_VERSION,
+        "seq": one.number,
+    }  # fmt: skip
+
+
+def _inputs(state: ClusterState, one: Decided) -> dict[str, Any]:
+    """What concerns a decision: the bundle, and the two brokers as they were beside the others."""
+    decision, answer = one.decision, one.answer
+    known = state.averages.get(decision.bundle)
+    return {
+        "bundle": None if known is None else known.model_dump(mode="json", by_alias=True, exclude_none=True),
+        "usage": {broker: answer.usage[broker] for broker in _brokers(one) if broker in answer.usage},
+        "strategy": answer.strategy, "profile": answer.profile, "statistics": answer.statistics,
+        "ties": [
+            {"brokers": tie.brokers[:MAX_GATES], "chosen": tie.chosen}
+            for tie in answer.ties
+            if tie.bundle == decision.bundle
+        ],
+    }  # fmt: skip
+
+
+def _brokers(one: Decided) -> list[str]:
+    return [broker for broker in (one.decision.source_broker, one.decision.destination_broker) if broker]
+
+
+def _concerning(one: Decided) -> list[BundleReading]:
+    """The gates of the bundle, of its two brokers, and of the cluster."""
+    brokers = (None, *_brokers(one))
+    readings = (
+        reading for reading in one.answer.readings
+        if reading.bundle == one.decision.bundle or (reading.bundle is None and reading.broker in brokers)
+    )  # fmt: skip
+    return list(readings)[-MAX_GATES:]
+
+
+def _shown(reading: BundleReading) -> dict[str, Any]:
+    return reading.model_dump(by_alias=True, exclude_none=True)
+
+
+Reason = tuple[str, BundleReading | None]
+"""A subject, and the gate that holds it; None: something is done about it."""
+
+
+def reasons(state: ClusterState, cycle: Cycle) -> Iterator[Reason]:
+    """Why the cluster, and each of its brokers (`cluster/broker`), is left as it is."""
+    shedding = cycle.shedding
+    failing = [reading for reading in shedding.readings if not reading.passed]
+    if any(one.answer is shedding for one in cycle.decided):
+        yield state.name, None
+    elif shedding.decisions:
+        yield state.name, BundleReading(gate=IN_FLIGHT, passed=False, bundle=cycle.waiting[0])
+    else:
+        yield state.name, failing[-1] if failing else None
+    by_broker = {reading.broker: reading for reading in failing if reading.bundle is None}
+    moved = {broker for one in cycle.decided for broker in _brokers(one)}
+    for broker in cycle.live:
+        yield f"{state.name}/{broker}", None if broker in moved else by_broker.get(broker)
+
+
+def _hold_row(state: ClusterState, cycle: Cycle, reason: Reason, policy: str) -> dict[str, Any] | None:
+    """A row of `holds`, if the reason is another than before."""
+    subject, reading = reason
+    gate = None if reading is None else reading.gate
+    known = state.held.get(subject)
+    if known is None:
+        if gate is None:
+            return None
+        if len(state.held) >= MAX_HELD:
+            live = {state.name, *(f"{state.name}/{broker}" for broker in cycle.live)}
+            state.held = {name: held for name, held in state.held.items() if name in live}
+        known = state.held[subject] = HeldAt(None, 0)
+    if known.gate == gate:
+        return None
+    known.gate = gate
+    if reading is None:
+        return None
+    known.seq += 1
+    return {
+        "family": FAMILY, "subject": subject, "gate": gate, "measured": reading.measured, "limit": reading.limit,
+        "margin": reading.margin, "eligible_at": None, "trigger": "tick", "since": cycle.now, "layout_epoch": None,
+        "layout_digest": None, "policy_digest": policy, "engine_version": ENGINE_VERSION, "seq": known.seq,
+    }  # fmt: skip

@@ -1,0 +1,314 @@
+"""Policies on recorded history, part by part: what they would have done, what was done, how far that can be believed.
+
+Stage: above `reading`, `source`, `guesses` and `comparison`, under the command line and `suggesting`. A part is worked
+on alone (`backtest_part`), by this process, by several, or by workers of Spark: the same function.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+
+import numpy as np
+
+from decisions.autoscale.columns import SPLIT
+from decisions.autoscale.policy import Policy, resolve_policy
+from decisions.autoscale.snapshot import MANAGED
+from engine.autoscale.topics import ConfiguredPolicy
+from ledger.backtest.comparison import Agreement, agreement
+from ledger.backtest.demand import Wanted, wanted_of
+from ledger.backtest.guesses import (
+    Guessed,
+    banded,
+    ceilings,
+    covers,
+    divided,
+    guessed,
+    layouts_of,
+    length,
+    merged,
+    together,
+)  # fmt: skip
+from ledger.backtest.lives import Action, Life, actions_of, lives_of
+from ledger.backtest.reading import OUTAGE_MS, UNKNOWN_GATES, History, TopicRecord
+from ledger.backtest.source import RecordedSource, RecordedTopic
+from ledger.simulate.outcome import REVERSAL_MS, Outcome
+from ledger.simulate.run import simulate
+from ledger.simulate.timeline import Ints
+from schemas.metadata import AutoScalePolicyOverride
+
+RECORD = "on record"
+"""The row of what was done."""
+RAN = "policy that ran"
+COUNTS = (
+    "splits", "merges", "reversals", "sealedSegments", "segmentHours", "minutesOverThreshold",
+    "consumerMinutesWaiting", "minutesAtCap",
+)  # fmt: skip
+
+
+@dataclass
+class TopicResult:
+    """A topic, or one of its lives, under every policy."""
+
+    topic: str
+    hours: float
+    counts: dict[str, dict[str, float]]
+    """By policy, `RECORD` among them, what `COUNTS` names."""
+    guessed: dict[str, Guessed]
+    """By policy, without `RECORD`."""
+    agreement: Agreement | None = None
+    """Of the policy that ran with the record."""
+
+
+@dataclass
+class Backtest:
+    """All of it."""
+
+    topics: list[TopicResult] = field(default_factory=list)
+    series: dict[str, list[tuple[int, int, int]]] = field(default_factory=dict)
+    """By policy, now and then: the instant, segments of all topics, topics over a threshold."""
+
+    def totals(self, policy: str) -> dict[str, float]:
+        """The counts of all topics."""
+        return {name: round(sum(one.counts[policy][name] for one in self.topics), 3) for name in COUNTS}
+
+    def confidence(self, policy: str) -> Guessed:
+        """Of all topics, by their time."""
+        return together(one.guessed[policy] for one in self.topics)
+
+    @property
+    def agreement(self) -> Agreement:
+        """Of the policy that ran with the record, in all topics."""
+        found = Agreement()
+        for one in self.topics:
+            if one.agreement is not None:
+                found.add(one.agreement)
+        return found
+
+    @property
+    def topic_hours(self) -> float:
+        """On record."""
+        return sum(one.hours for one in self.topics)
+
+
+Progress = Callable[[str, float], None]
+Part = tuple[list[TopicResult], dict[str, list[tuple[int, int, int]]]]
+
+
+def backtest(
+    history: History, policies: Mapping[str, ConfiguredPolicy], processes: int = 1,
+    progress: Progress = lambda *_: None, parts: Iterable[Part] | None = None,
+) -> Backtest:  # fmt: skip
+    """Every policy, and the one that ran. `parts`: what other workers have made of `backtest_part`; None: it is done
+    here. Raises what Delta raises."""
+    found = Backtest()
+    work = [(history, number, dict(policies)) for number in range(len(history.parts))]
+    for number, (topics, series) in enumerate(parts if parts is not None else _done(work, processes), 1):
+        found.topics += topics
+        for name, points in series.items():
+            known = {at: (segments, over) for at, segments, over in found.series.get(name, [])}
+            for at, segments, over in points:
+                before = known.get(at, (0, 0))
+                known[at] = before[0] + segments, before[1] + over
+            found.series[name] = [(at, *known[at]) for at in sorted(known)]
+        progress(f"{len(found.topics):,} of {history.topics:,} topics", number / len(work))
+    return found
+
+
+def _done(work: Sequence[tuple[History, int, dict[str, ConfiguredPolicy]]], processes: int) -> Iterable[Part]:
+    if processes == 1 or len(work) == 1:
+        yield from map(_part, work)
+        return
+    with get_context("spawn").Pool(min(processes, len(work))) as pool:
+        yield from pool.imap(_part, work)
+
+
+def _part(work: tuple[History, int, dict[str, ConfiguredPolicy]]) -> Part:
+    return backtest_part(*work)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A topic on record, ready to be simulated."""
+
+    record: TopicRecord
+    lives: Sequence[Life]
+    wanted: Wanted
+    ran: Policy
+    known: Mapping[str, Ints]
+    """What had to be guessed whatever the policy."""
+
+
+def prepared_part(history: History, number: int) -> list[Prepared]:
+    """The topics of a part. Raises what Delta raises."""
+    return [_prepared(history, record) for record in history.part(number)]
+
+
+def backtest_part(history: History, number: int, policies: Mapping[str, ConfiguredPolicy]) -> Part:
+    """A part's topics under every policy and the one that ran. Raises what Delta raises."""
+    every = {RAN: history.ran, **policies}
+    results: list[TopicResult] = []
+    points: dict[str, dict[int, tuple[int, int]]] = {name: {} for name in every}
+    for prepared, outcomes in simulated(history, prepared_part(history, number), every):
+        for place, one in enumerate(prepared):
+            results.append(_result(history, one, place, outcomes, every))
+        for name, outcome in outcomes.items():
+            for at, segments, over in _hourly(outcome.series):
+                before = points[name].get(at, (0, 0))
+                points[name][at] = before[0] + segments, before[1] + over
+    return results, {name: [(at, *of[at]) for at in sorted(of)] for name, of in points.items()}
+
+
+def simulated(
+    history: History, prepared: Sequence[Prepared], policies: Mapping[str, ConfiguredPolicy]
+) -> Iterable[tuple[list[Prepared], dict[str, Outcome]]]:  # fmt: skip
+    """Topics that were there for the same time go together."""
+    groups: dict[tuple[int, int], list[Prepared]] = defaultdict(list)
+    for one in prepared:
+        groups[one.record.began_at, one.record.ends_at].append(one)
+    yardstick = resolved(history.ran)
+    for group in groups.values():
+        source = RecordedSource([
+            RecordedTopic(one.record.name, one.record.announced[0].layout, one.wanted, one.record.consumers)
+            for one in group
+        ], history.phase_ms)  # fmt: skip
+        yield group, simulate(source, policies, yardstick=yardstick, tick_ms=history.tick_ms)
+
+
+def resolved(configured: ConfiguredPolicy, own: AutoScalePolicyOverride | None = None) -> Policy:
+    """The policy of a topic with this override."""
+    override = configured.override
+    cluster = None if override is None else AutoScalePolicyOverride.model_validate_json(override)
+    return resolve_policy(configured.profile, cluster, None, own).policy
+
+
+def violation(configured: ConfiguredPolicy) -> str | None:
+    """The rule that a policy breaks, if one: it would turn scaling off."""
+    override = configured.override
+    cluster = None if override is None else AutoScalePolicyOverride.model_validate_json(override)
+    return resolve_policy(configured.profile, cluster).broken
+
+
+def _prepared(history: History, record: TopicRecord) -> Prepared:
+    ran = resolved(history.ran, record.announced[0].layout.auto_scale_policy)
+    lives = lives_of(record.announced, record.ends_at)
+    wanted = wanted_of(lives, record.loads, record.began_at, record.ends_at)
+    spans = [(begin, end) for begin, end in history.outages]
+    if wanted.reported_at - record.began_at > OUTAGE_MS:
+        spans.append((record.began_at, wanted.reported_at))
+    ends = [*(at for at, _ in record.held[1:]), record.ends_at]
+    spans += [(at, end) for (at, gate), end in zip(record.held, ends, strict=False) if gate in UNKNOWN_GATES]
+    gap = merged([np.array(spans, np.int64).reshape(-1, 2)], record.began_at, record.ends_at)
+    return Prepared(record, lives, wanted, ran, {"gap": gap, "ceiling": ceilings(wanted, ran)})
+
+
+def _result(
+    history: History, one: Prepared, place: int, outcomes: Mapping[str, Outcome],
+    policies: Mapping[str, ConfiguredPolicy],
+) -> TopicResult:  # fmt: skip
+    record = one.record
+    own = record.announced[0].layout.auto_scale_policy
+    counts = {RECORD: _counts_on_record(one)}
+    guesses: dict[str, Guessed] = {}
+    said: Agreement | None = None
+    for name, outcome in outcomes.items():
+        counts[name] = _counts_of(outcome, place)
+        mine = _actions_of(outcome, place, history.phase_ms)
+        layouts, ranges = layouts_of(record.announced[0].layout, record.began_at, [action[::2] for action in mine])
+        uneven, carried = divided(layouts, one.lives, one.wanted.edges, record.ends_at)
+        intervals = {
+            **one.known, "uneven": uneven, "carried": carried,
+            "band": banded(one.wanted, resolved(policies[name], own), one.ran),
+        }  # fmt: skip
+        guesses[name] = guessed(intervals, record.began_at, record.ends_at)
+        if name == RAN:
+            done = [Action(at, kind, *of) for (at, kind, _), of in zip(mine, ranges, strict=True)]
+            said = _agreement(history, one, done, intervals)
+    return TopicResult(record.name, (record.ends_at - record.began_at) / 3_600_000, counts, guesses, said)
+
+
+def _counts_of(outcome: Outcome, place: int) -> dict[str, float]:
+    return {
+        "splits": int(outcome.splits[place]), "merges": int(outcome.merges[place]),
+        "reversals": int(outcome.reversals[place]), "sealedSegments": int(outcome.sealed[place]),
+        "segmentHours": float(outcome.segment_ms[place]) / 3_600_000,
+        "minutesOverThreshold": float(outcome.over_ms[place]) / 60_000,
+        "consumerMinutesWaiting": float(outcome.waiting_ms[place]) / 60_000,
+        "minutesAtCap": float(outcome.capped_ms[place]) / 60_000,
+    }  # fmt: skip
+
+
+def _actions_of(outcome: Outcome, place: int, phase_ms: int) -> list[tuple[int, str, tuple[int, ...]]]:
+    actions = outcome.actions
+    return [
+        (at + phase_ms, "split" if action == SPLIT else "merge", (segment,) if action == SPLIT else (segment, other))
+        for at, action, segment, other in zip(
+            *(column[(actions.topic == place) & actions.is_applied].tolist() for column in actions[1:5]), strict=True
+        )
+    ]
+
+
+def _counts_on_record(one: Prepared) -> dict[str, float]:
+    """The same of what was done."""
+    record, begin, end = one.record, one.record.began_at, one.record.ends_at
+    actions = actions_of(record.announced)
+    reversals = 0
+    made: dict[tuple[int, ...], tuple[str, int]] = {}
+    for action in actions:
+        before = made.pop(action.parents, None)
+        reversals += before is not None and before[0] != action.kind and action.at - before[1] <= REVERSAL_MS
+        made[action.children] = action.kind, action.at
+    changes = sorted({begin, end, *(life.begins for life in one.lives), *(life.ends for life in one.lives),
+                      *(change.at for change in record.consumers)})  # fmt: skip
+    instants = np.clip(np.array(changes), begin, end)
+    active = np.zeros(len(instants), np.int64)
+    for life in one.lives:
+        active += (instants >= life.begins) & (instants < life.ends)
+    sessions: dict[str, int] = {}
+    required = np.zeros(len(instants), np.int64)
+    for change in record.consumers:
+        if change.kind in MANAGED:
+            sessions[change.subscription] = change.sessions
+            required[instants >= change.at] = max(sessions.values())
+    lasted = np.diff(instants, append=end)
+    splits = sum(action.kind == "split" for action in actions)
+    return {
+        "splits": splits, "merges": len(actions) - splits, "reversals": reversals,
+        "sealedSegments": splits + 2 * (len(actions) - splits),
+        "segmentHours": float((active * lasted).sum()) / 3_600_000,
+        "minutesOverThreshold": length(one.known["ceiling"]) / 60_000,
+        "consumerMinutesWaiting": float((np.maximum(required - active, 0) * lasted).sum()) / 60_000,
+        "minutesAtCap": float(((active >= one.ran.max_segments) * lasted).sum()) / 60_000,
+    }  # fmt: skip
+
+
+def _agreement(history: History, one: Prepared, done: Sequence[Action], intervals: Mapping[str, Ints]) -> Agreement:
+    record = one.record
+    segments = {
+        number: (segment.start, segment.end)
+        for announced in record.announced for number, segment in announced.layout.segments.items()
+    }  # fmt: skip
+    decided = [
+        (at, kind, min(segments[number][0] for number in of), max(segments[number][1] for number in of), status)
+        for at, kind, of, status in record.decided if segments.keys() >= set(of)
+    ]  # fmt: skip
+    other = np.array(history.other_policy, np.int64).reshape(-1, 2)
+    whys = {**intervals, "another policy ran": other}
+
+    def held_at(at: int) -> str | None:
+        return next((gate for since, gate in reversed(record.held) if since <= at), None)
+
+    def guessed_at(at: int) -> str | None:
+        return next((kind for kind, when in whys.items() if kind != "ceiling" and covers(when, at)), None)
+
+    return agreement(actions_of(record.announced), done, decided, held_at, guessed_at)
+
+
+def _hourly(points: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """One point an hour, the last in it: groups of topics do not tell at the same instants."""
+    found: dict[int, tuple[int, int]] = {}
+    for at, segments, over in points:
+        found[at // 3_600_000 * 3_600_000] = segments, over
+    return [(at, *found[at]) for at in sorted(found)]

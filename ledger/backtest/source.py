@@ -1,0 +1,60 @@
+"""Recorded demand as a source of simulations: topics that were there for the same time.
+
+Stage: above `demand`, what the kernel is given (`ledger.simulate.timeline`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from decisions.topic.layout import SegmentLayout
+from ledger.backtest.demand import Wanted
+from ledger.simulate.timeline import STEP_MS, ConsumersFrom, Timeline, Window
+
+WINDOW_MS = 86_400_000
+"""So much of the demand is spread out at a time."""
+
+
+@dataclass(frozen=True)
+class RecordedTopic:
+    """A topic as the record has it."""
+
+    name: str
+    layout: SegmentLayout
+    """At the beginning."""
+    wanted: Wanted
+    consumers: Sequence[ConsumersFrom]
+    """Ascending by instant; none is before the beginning."""
+
+
+class RecordedSource:
+    """See `ledger.simulate.timeline.Source`."""
+
+    def __init__(self, recorded: Sequence[RecordedTopic], phase_ms: int = 0, step_ms: int = STEP_MS) -> None:
+        """There is one topic at least, and all were there for the same time. `phase_ms`: so much earlier than on
+        record is all of it told, so that the job's ticks are at whole minutes, as those of a simulation are."""
+        self._recorded, self._phase, self.step_ms = recorded, phase_ms, step_ms
+        self.topics: Sequence[str] = [one.name for one in recorded]
+        self.began_at = recorded[0].wanted.began_at - phase_ms
+        self.steps = max(1, (recorded[0].wanted.ends_at - phase_ms - self.began_at) // step_ms)
+
+    def layouts(self, places: range) -> list[SegmentLayout]:
+        """See `Source`."""
+        return [self._recorded[place].layout for place in places]
+
+    def windows(self, places: range) -> Iterator[Window]:
+        """See `Source`."""
+        whole = self.began_at + self.steps * self.step_ms
+        width = WINDOW_MS // self.step_ms * self.step_ms
+        for begin in range(self.began_at, whole, width):
+            end = min(begin + width, whole)
+            yield Window(begin, end, [self._timeline(self._recorded[place], begin, end) for place in places])
+
+    def _timeline(self, recorded: RecordedTopic, begin: int, end: int) -> Timeline:
+        at, rates = recorded.wanted.between(begin + self._phase, end + self._phase, self.step_ms)
+        told = [one._replace(at=one.at - self._phase) for one in recorded.consumers]
+        mine = [one for one in told if begin <= one.at < end]
+        return Timeline(recorded.wanted.edges, rates, at - self._phase, np.arange(len(at)), consumers=mine)

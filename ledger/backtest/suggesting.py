@@ -1,0 +1,198 @@
+"""Which policy to have: a search by backtest for less segment-hours and less time over threshold, under a cap on
+reversals.
+
+Stage: above `running`. Random policies first, then neighbours of the best so far, seeded; each round is one simulation
+of many policies. "Over threshold" is by the split thresholds of the policy that ran, for all of them: what a segment
+can carry does not change with the policy.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import log
+from typing import Any
+
+from decisions.autoscale.policy import RATE_WORDS
+from engine.autoscale.topics import ConfiguredPolicy
+from ledger.backtest.policies import with_settings
+from ledger.backtest.reading import History
+from ledger.backtest.running import Prepared, resolved, simulated, violation
+
+TODAY = "today"
+ROUND = 12
+"""Policies that are tried together."""
+_STEP = 0.35
+"""How far a neighbour is, as a part of a key's range."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A policy and what came of it."""
+
+    name: str
+    policy: ConfiguredPolicy
+    splits: int
+    merges: int
+    reversals: int
+    segment_hours: float
+    minutes_over: float
+    minutes_waiting: float
+
+    def to_json(self) -> dict[str, Any]:
+        """For scripts."""
+        return {
+            "policy": self.name, "splits": self.splits, "merges": self.merges, "reversals": self.reversals,
+            "segmentHours": round(self.segment_hours, 3), "minutesOverThreshold": round(self.minutes_over, 3),
+            "consumerMinutesWaiting": round(self.minutes_waiting, 3),
+        }  # fmt: skip
+
+
+@dataclass
+class Suggestion:
+    """What a search has found."""
+
+    today: Tried
+    tried: list[Tried] = field(default_factory=list)
+    max_reversals: int = 0
+
+    @property
+    def allowed(self) -> list[Tried]:
+        """Policies, today's among them, that have no more reversals than may be."""
+        return [one for one in self.tried if one.reversals <= self.max_reversals]
+
+    @property
+    def frontier(self) -> list[Tried]:
+        """Of those, every policy that no other one beats in both; by segment-hours."""
+        return frontier(self.allowed)
+
+    @property
+    def best(self) -> Tried | None:
+        """The cheapest that is nowhere worse than today's, and somewhere better; None: keep today's. A policy of today
+        that has too many reversals is no measure: then the one with the least time over threshold."""
+        if self.today.reversals > self.max_reversals:
+            return min(self.allowed, key=lambda one: (one.minutes_over, one.segment_hours), default=None)
+        better = [one for one in self.frontier if beats(one, self.today)]
+        return min(better, key=lambda one: (one.segment_hours, one.minutes_over), default=None)
+
+
+def beats(one: Tried, other: Tried) -> bool:
+    """Nowhere worse, and somewhere better."""
+    mine, others = (one.segment_hours, one.minutes_over), (other.segment_hours, other.minutes_over)
+    return mine != others and all(a <= b for a, b in zip(mine, others, strict=True))
+
+
+def frontier(tried: Sequence[Tried]) -> list[Tried]:
+    """What nothing beats, by segment-hours; of equals the first."""
+    found: list[Tried] = []
+    least = float("inf")
+    for one in sorted(tried, key=lambda each: (each.segment_hours, each.minutes_over)):
+        if one.minutes_over < least:
+            found.append(one)
+            least = one.minutes_over
+    return found
+
+
+def suggest(
+    history: History, prepared: Sequence[Prepared], budget: int, max_reversals: int | None, seed: int,
+    progress: Callable[[int, int], None] = lambda *_: None,
+) -> Suggestion:  # fmt: skip
+    """Tries `budget` policies on these topics. `max_reversals`: None: as many as today's policy has."""
+    chance = random.Random(seed)
+    today = _try(history, prepared, {TODAY: history.ran})[0]
+    found = Suggestion(today, [today], today.reversals if max_reversals is None else max_reversals)
+    while (tried := len(found.tried) - 1) < budget:
+        progress(tried, budget)
+        size = min(ROUND, budget - tried)
+        # The first half is anywhere, the second near the frontier.
+        near = found.frontier or [today]
+        drawn = {
+            f"s{tried + number + 1}": _anywhere(history.ran, chance) if 2 * tried < budget
+            else _near(history.ran, chance.choice(near).policy, chance) for number in range(size)
+        }  # fmt: skip
+        found.tried += _try(history, prepared, drawn)
+    progress(budget, budget)
+    return found
+
+
+def _try(
+    history: History, prepared: Sequence[Prepared], policies: Mapping[str, ConfiguredPolicy]
+) -> list[Tried]:  # fmt: skip
+    sums = {name: [0.0] * 6 for name in policies}
+    for _, outcomes in simulated(history, prepared, policies):
+        for name, one in outcomes.items():
+            of_group = (
+                one.splits.sum(), one.merges.sum(), one.reversals.sum(), one.segment_ms.sum() / 3_600_000,
+                one.over_ms.sum() / 60_000, one.waiting_ms.sum() / 60_000,
+            )  # fmt: skip
+            sums[name] = [total + float(more) for total, more in zip(sums[name], of_group, strict=True)]
+    return [
+        Tried(name, policy, *(int(count) for count in sums[name][:3]), *sums[name][3:])
+        for name, policy in policies.items()
+    ]
+
+
+_RANGES = {
+    "split": (0.5, 1.25), "merge": (0.02, 0.45), "split_cooldown": (20, 600), "merge_cooldown": (60, 3600),
+    "merge_window": (60, 7200), "most": (0.5, 4), "least": (1, 4),
+}  # fmt: skip
+"""From 0 to 1, logarithmic. `split`: of today's split thresholds, where what a segment can carry is 1; `merge`: of the
+split thresholds; `most`: of today's maxSegments."""
+_NAMES = tuple(_RANGES)
+
+
+def _anywhere(ran: ConfiguredPolicy, chance: random.Random) -> ConfiguredPolicy:
+    while True:
+        found = _policy(ran, {name: chance.random() for name in _NAMES})
+        if violation(found) is None:
+            return found
+
+
+def _near(ran: ConfiguredPolicy, known: ConfiguredPolicy, chance: random.Random) -> ConfiguredPolicy:
+    at = _places(ran, known)
+    while True:
+        moved = dict(at)
+        for name in chance.sample(_NAMES, chance.randint(1, 3)):
+            moved[name] = min(1.0, max(0.0, at[name] + chance.uniform(-_STEP, _STEP)))
+        found = _policy(ran, moved)
+        if found != known and violation(found) is None:
+            return found
+
+
+def _policy(ran: ConfiguredPolicy, places: Mapping[str, float]) -> ConfiguredPolicy:
+    today = resolved(ran)
+    at = {name: low * (high / low) ** places[name] for name, (low, high) in _RANGES.items()}
+    settings: dict[str, Any] = {}
+    for word, limit in zip(RATE_WORDS, today.split_thresholds, strict=True):
+        whole = int if word.startswith("Bytes") else float
+        settings[f"split{word}Threshold"] = whole(_round(limit * at["split"]))
+        settings[f"merge{word}Threshold"] = whole(_round(limit * at["split"] * at["merge"]))
+    most = max(1, round(today.max_segments * at["most"]))
+    settings |= {
+        "splitCooldownSeconds": round(at["split_cooldown"] / 10) * 10,
+        "mergeCooldownSeconds": round(at["merge_cooldown"] / 30) * 30,
+        "mergeWindowSeconds": round(at["merge_window"] / 30) * 30,
+        "maxSegments": most, "minSegments": min(most, round(at["least"])),
+    }  # fmt: skip
+    return with_settings(ran, settings)
+
+
+def _places(ran: ConfiguredPolicy, known: ConfiguredPolicy) -> dict[str, float]:
+    today, policy = resolved(ran), resolved(known)
+    split = policy.split_msg_rate_in_threshold
+    values = {
+        "split": split / today.split_msg_rate_in_threshold, "merge": policy.merge_msg_rate_in_threshold / split,
+        "split_cooldown": policy.split_cooldown_ms / 1000, "merge_cooldown": policy.merge_cooldown_ms / 1000,
+        "merge_window": policy.merge_window_ms / 1000, "most": policy.max_segments / today.max_segments,
+        "least": policy.min_segments,
+    }  # fmt: skip
+    return {
+        name: min(1.0, max(0.0, log(max(values[name], low / 10) / low) / log(high / low)))
+        for name, (low, high) in _RANGES.items()
+    }
+
+
+def _round(value: float) -> float:
+    """To two digits."""
+    return float(f"{value:.2g}")

@@ -1,0 +1,52 @@
+"""What brokers of the extensible load manager publish of it: `BrokerLoadData` and their busiest bundles (PIP-192).
+
+Stage: under `run`, beside `reports`. A broker takes its averages at every look at its load, one each five seconds; the
+simulated numbers change once a minute, so a minute moves them twelve times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from decisions.bundles.averages import throughput
+from decisions.bundles.configuration import Configuration
+from decisions.bundles.reports import CHECK_EVERY_MS
+from decisions.bundles.usage import weighted_max
+from schemas.bundles import BrokerLoadData, LocalBrokerData, NamespaceBundleStats, TopBundle, TopBundlesLoadData
+
+LOOKS = 60_000 // CHECK_EVERY_MS
+BUSIEST = 10
+"""`loadBalancerMaxNumberOfBundlesInBundleLoadReport`."""
+
+
+def averaged(before: float | None, now: float, history: float) -> float:
+    """An average after a minute in which every look saw the same number."""
+    if before is None:
+        return now
+    share = history**LOOKS
+    return share * before + (1 - share) * now
+
+
+def load_data(last: BrokerLoadData | None, data: LocalBrokerData, conf: Configuration) -> BrokerLoadData:
+    """A broker's load data of this minute, after `last`, which need not have been published."""
+    history = conf.number("loadBalancerHistoryResourcePercentage")
+    loads = data.last_stats.values()
+    coming, going = (sum(getattr(one, f"msg_throughput_{way}") for one in loads) for way in ("in", "out"))
+    found = BrokerLoadData(
+        cpu=data.cpu, bandwidth_in=data.bandwidth_in, bandwidth_out=data.bandwidth_out, msg_throughput_in=coming,
+        msg_throughput_out=going, msg_rate_in=sum(one.msg_rate_in for one in loads),
+        msg_rate_out=sum(one.msg_rate_out for one in loads), bundle_count=len(loads),
+        topics=sum(one.topics for one in loads), updated_at=data.last_update,
+    )  # fmt: skip
+    usage_before = last.weighted_max_e_m_a if last else None
+    bytes_before = last.msg_throughput_e_m_a if last else None
+    return found.model_copy(update={
+        "weighted_max_e_m_a": averaged(usage_before, weighted_max(found, conf), history),
+        "msg_throughput_e_m_a": averaged(bytes_before, coming + going, history),
+    })  # fmt: skip
+
+
+def busiest(own: Mapping[str, NamespaceBundleStats]) -> TopBundlesLoadData:
+    """A broker's busiest bundles, the least busy of them first, as brokers publish them."""
+    ordered = sorted(own, key=lambda name: (throughput(own[name]), name))[-BUSIEST:]
+    return TopBundlesLoadData(top_bundles_load_data=[TopBundle(bundle_name=name, stats=own[name]) for name in ordered])

@@ -1,0 +1,58 @@
+"""A fleet: brokers that come and go, bundles with demand for each minute.
+
+Units: messages and bytes a second; usage as a fraction; time in minutes since the start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """What a broker can carry, and when it is there."""
+
+    name: str
+    messages: float = 100_000.0
+    """In and out, that fill its CPU."""
+    network: float = 125_000_000.0
+    """Bytes a second that fill its network card, each way."""
+    idle: float = 0.02
+    """CPU that it uses with nothing to do."""
+    joins: int = 0
+    dies: int | None = None
+
+    def lives(self, minute: int) -> bool:
+        """Whether it is there."""
+        return self.joins <= minute and (self.dies is None or minute < self.dies)
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """All that happens to a cluster, whatever its balancer does."""
+
+    brokers: tuple[Broker, ...]
+    bundles: tuple[str, ...]
+    owners: tuple[str, ...]
+    """Of each bundle, at the start."""
+    messages: Floats
+    """In; a row for each minute, a column for each bundle."""
+    sizes: Floats
+    """Bytes a message, by bundle."""
+    fan_out: Floats
+    """Messages out for one in, by bundle."""
+    connections: Floats = field(default_factory=lambda: np.zeros(0))
+    """By bundle: who has to reconnect when it moves. Empty: ten each."""
+    noise: float = 0.0
+    """Standard deviation of a CPU reading, as a fraction."""
+    seed: int = 1
+
+    @property
+    def minutes(self) -> int:
+        """How long it lasts."""
+        return len(self.messages)

@@ -1,0 +1,84 @@
+"""Fleets that are made up: the same fleet for the same name and seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+
+from ledger.balancing.fleet import Broker, Fleet, Floats
+
+MINUTES, PER_BROKER = 120, 20
+
+
+def _fleet(
+    brokers: Sequence[Broker], weights: Floats, factors: Floats, *, seed: int, noise: float = 0.01,
+    owners: Sequence[str] | None = None, size: float = 1024.0, load: float = 0.4,
+) -> Fleet:  # fmt: skip
+    """Bundles dealt out in turns to those who are there at the start, `load` of whose CPU they take on average."""
+    here = [one for one in brokers if one.joins == 0]
+    count = len(weights)
+    total = load * sum(one.messages for one in here) / 2
+    names = tuple(f"public/n{place % 4}/0x{place:08x}_0x{place + 1:08x}" for place in range(count))
+    dealt = owners or [here[place % len(here)].name for place in range(count)]
+    return Fleet(
+        tuple(brokers), names, tuple(dealt), factors * (weights / weights.sum() * total), np.full(count, size),
+        np.ones(count), noise=noise, seed=seed,
+    )  # fmt: skip
+
+
+def _steady(count: int) -> Floats:
+    return np.ones((MINUTES, count))
+
+
+def _brokers(count: int) -> list[Broker]:
+    return [Broker(f"broker-{place}") for place in range(count)]
+
+
+def flat(seed: int) -> Fleet:
+    """Bundles of very different size, nothing changes."""
+    drawn = np.random.default_rng(seed).lognormal(0, 1, 6 * PER_BROKER)
+    return _fleet(_brokers(6), drawn, _steady(len(drawn)), seed=seed)
+
+
+def waves(seed: int) -> Fleet:
+    """Every bundle rises and falls by the hour, each in its own time."""
+    random, count = np.random.default_rng(seed), 6 * PER_BROKER
+    phase = random.uniform(0, 2 * np.pi, count)
+    factors = 1 + 0.8 * np.sin(2 * np.pi * np.arange(MINUTES)[:, None] / 60 + phase)
+    return _fleet(_brokers(6), random.lognormal(0, 0.5, count), factors, seed=seed)
+
+
+def hot(seed: int) -> Fleet:
+    """After ten minutes one bundle takes as much as thirty."""
+    count = 6 * PER_BROKER
+    factors = _steady(count)
+    factors[10:, int(np.random.default_rng(seed).integers(count))] = 30.0
+    return _fleet(_brokers(6), np.ones(count), factors, seed=seed)
+
+
+def join(seed: int) -> Fleet:
+    """Five busy brokers, and after ten minutes an idle one."""
+    drawn = np.random.default_rng(seed).lognormal(0, 0.3, 5 * PER_BROKER)
+    brokers = [*_brokers(5), Broker("new", joins=10)]
+    return _fleet(brokers, drawn, _steady(len(drawn)), seed=seed, load=0.5)
+
+
+def death(seed: int) -> Fleet:
+    """One of six brokers dies after twenty minutes; another comes back for it ten minutes later."""
+    drawn = np.random.default_rng(seed).lognormal(0, 0.5, 6 * PER_BROKER)
+    brokers = [*_brokers(5), Broker("broker-5", dies=20), Broker("returned", joins=30)]
+    return _fleet(brokers, drawn, _steady(len(drawn)), seed=seed)
+
+
+def unequal(seed: int) -> Fleet:
+    """Two brokers can do half as much as the others."""
+    drawn = np.random.default_rng(seed).lognormal(0, 0.5, 6 * PER_BROKER)
+    brokers = [Broker(f"broker-{place}", messages=50_000.0 if place < 2 else 100_000.0) for place in range(6)]
+    return _fleet(brokers, drawn, _steady(len(drawn)), seed=seed)
+
+
+SHAPES: Mapping[str, Callable[[int], Fleet]] = MappingProxyType(
+    {one.__name__: one for one in (flat, waves, hot, join, death, unequal)}
+)

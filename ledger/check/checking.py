@@ -1,0 +1,32 @@
+"""The whole check of a lake: its files first, then what its rows say. Nothing is written; safe beside all who do."""
+
+from __future__ import annotations
+
+from deltalake.exceptions import DeltaError
+
+from lake.tables import open_table
+from ledger.check.findings import Findings
+from ledger.check.rows import Rows
+from ledger.check.stored import missing_files
+from schemas.tables import TABLES
+
+
+def check_lake(lake: str) -> Findings:
+    """What is wrong. Tables of which files are missing are left out of what is asked of rows.
+
+    Raises `SqlError`, `DeltaError` or `OSError` when it could not be found out.
+    """
+    found = Findings()
+    broken = set()
+    for name, table in TABLES.items():
+        try:
+            opened = open_table(lake, table)
+        except DeltaError as error:
+            found.add("unreadable", name, str(error).splitlines()[0])
+            broken.add(name)
+            continue
+        for told in () if opened is None else missing_files(lake, table, opened):
+            found.add("missing file", name, told)
+            broken.add(name)
+    Rows(lake, broken).look(found)
+    return found

@@ -1,0 +1,82 @@
+"""What a check of the lake has found: every kind with what to do about it, all counted, the first ones in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+MOST_TOLD = 20
+"""Findings of a kind in a table that are kept in words; all are counted."""
+
+_LOST = (
+    "Rows were lost. Put a backup of the table in its place, or go on: `anabranch replay` and backtests say where they "
+    "differ for it."
+)
+_TWICE = (
+    "Look whether something else than `anabranch lake optimize` compacts the table, stop that, and put a backup of the "
+    "table in its place."
+)
+REMEDIES = {
+    "unreadable": "Put a backup of the table's folder in its place (docs/operations.md, Backup).",
+    "missing file": "Put the file back from a backup of the table's folder. Without one its rows are lost.",
+    "gap": _LOST,
+    "missing rows": _LOST,
+    "too many rows": _TWICE,
+    "duplicate": _TWICE,
+    "unbalanced": "The counts of a batch contradict each other: keep the lake as it is and report it as a fault.",
+    "applied twice": "Look at both rows with `anabranch sql`: two executors may have acted. All executors of a lake "
+    "have to be of one ZooKeeper (docs/high-availability.md).",
+    "orphan": "The decision was lost, or is in another lake: do not mix the tables of two lakes; put a backup of "
+    "`decisions` in its place.",
+    "open": "Look whether an executor runs with this lake, and ask `anabranch explain` what the topic waits for.",
+    "unknown layout": "The announcement of the layout was lost. Put a backup of `events` in its place, or go on: "
+    "`anabranch explain` cannot show what was seen then.",
+}
+"""By kind, what to do."""
+
+
+@dataclass
+class Finding:
+    """All of one kind in one table."""
+
+    kind: str
+    table: str
+    count: int = 0
+    told: list[str] = field(default_factory=list)
+    """The first `MOST_TOLD`, a line each."""
+
+
+class Findings:
+    """What was found, by kind and table, in the order in which it came."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str], Finding] = {}
+        self.rows: dict[str, int] = {}
+        """Rows of each table that were looked at."""
+
+    def add(self, kind: str, table: str, said: str) -> None:
+        """One more. `kind` is one of `REMEDIES`."""
+        if kind not in REMEDIES:
+            raise ValueError(f"nobody knows what to do about {kind!r}")
+        one = self._found.setdefault((kind, table), Finding(kind, table))
+        one.count += 1
+        if len(one.told) < MOST_TOLD:
+            one.told.append(said)
+
+    def __iter__(self) -> Iterator[Finding]:
+        return iter(self._found.values())
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    def to_json(self) -> dict[str, Any]:
+        """For scripts."""
+        return {
+            "ok": not self,
+            "rows": self.rows,
+            "findings": [
+                {"kind": one.kind, "table": one.table, "count": one.count, "told": one.told, "do": REMEDIES[one.kind]}
+                for one in self
+            ],
+        }

@@ -1,0 +1,50 @@
+"""Whether each layout that holds name by its digest was announced in `events`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+from pydantic import ValidationError
+
+from decisions.topic.layout import LayoutError
+from engine.autoscale.layouts import layout_of_model
+from schemas.messages import LayoutEvent
+from schemas.plain_events import digest_of, layout_in
+
+
+def unknown_layouts(
+    holds: Iterable[tuple[str, str, int]], events: Iterable[pa.RecordBatch]
+) -> Iterator[tuple[str, int]]:
+    """Of `(subject, digest, holds)` those that are in no event: what is said of them, and how many holds it is about.
+
+    `events`: `subject` and `body` of the announcements of layouts, in any order.
+    """
+    wanted: dict[str, dict[str, int]] = {}
+    for subject, digest, number in holds:
+        wanted.setdefault(subject, {})[digest] = number
+    for batch in events:
+        if not wanted:
+            return
+        for subject, body in zip(batch["subject"].to_pylist(), batch["body"].to_pylist(), strict=True):
+            if (of_subject := wanted.get(subject)) is None:
+                continue
+            for digest in _digests(body):
+                if of_subject.pop(digest, None) is not None:
+                    break
+            if not of_subject:
+                del wanted[subject]
+    for subject, digests in sorted(wanted.items()):
+        for digest, number in sorted(digests.items()):
+            yield f"{number} holds of {subject} are of the layout {digest}, which nobody announced", number
+
+
+def _digests(body: str) -> Iterator[str]:
+    """As the job says them: of the text as it came, or, where that is not as we write it, of the layout as we do."""
+    if ',"layout":{' in body and '},"at":' in body:
+        yield digest_of(layout_in(body.encode()))
+    try:
+        if (layout := LayoutEvent.model_validate_json(body).layout) is not None:
+            yield layout_of_model(layout).digest
+    except (ValidationError, LayoutError):
+        return

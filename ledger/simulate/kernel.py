@@ -1,0 +1,438 @@
+"""The closed loop of many topics under many policies: a row for each topic and policy, each in a time of its own.
+
+Stage: the heart of a simulation; `run` feeds it windows of demand. Topics do not know of each other, so each round
+takes every row to the next step at which anything can change for it, and does all of them at once in columns:
+
+    apply       what was decided at the step before: segments split and merge
+    consumers   how many segments they need from now on
+    sample      what its segments carry; what is significant becomes their load records
+    evaluate    those that may act, by `decisions.autoscale.fleet.decide_fleet`
+    skip        on to the next step that matters; past a change of demand that no filter lets pass, right away
+
+What is decided is what the job decides (a test runs the job's engine step by step on the same demand). What is skipped
+is proven idle: a sample matters when a rate leaves the band in which no filter lets it pass, an evaluation when a wait
+ends (`ledger.simulate.waits`). Steps are those of the demand, from 0; instants are milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from decisions.autoscale.clocks import Cooldowns, cold_since_after_sample_all, cooldowns_after_layout
+from decisions.autoscale.columns import ANY_ACTION, HOLD, NEVER, ONLY_SPLIT, SPLIT, Fleet
+from decisions.autoscale.fleet import decide_fleet
+from decisions.autoscale.significance import accept_causes, are_cold
+from decisions.topic.layout import SegmentLayout
+from decisions.topic.lineage import merge_depths_after_layout
+from ledger.simulate.lineages import Lineage
+from ledger.simulate.outcome import Actions
+from ledger.simulate.tally import Tally
+from ledger.simulate.timeline import Floats, Ints
+from ledger.simulate.waits import NOT_DUE, Limits, Situation
+from ledger.simulate.window import NO_STEP, Bounds, WindowColumns
+
+Bools = npt.NDArray[np.bool_]
+CHANGE, CONSUMERS, TICK, EXTRA, APPLY = range(5)
+"""What a row waits for."""
+_ID, _START, _END, _KEPT_DEPTH, _DEPTH, _MODIFIED, _COLD, _HOT, _LOW, _HIGH = range(10)
+"""Columns of whole numbers of a segment."""
+_LAST, _BASE, _LOW_PART, _HIGH_PART = slice(0, 4), slice(4, 8), 8, 9
+"""Columns of floats of a segment: its load record, what it carries at level 1, and where it ends inside slices."""
+_NO_INSTANT = -1
+_FEW, _MANY = 8, 128
+"""Changes of a row that are looked through at once, at first and from then on."""
+_NEARLY = 1e-12
+"""Bands are narrower by this: more than what is lost by multiplying floats."""
+
+
+class Kernel:
+    """All rows; row r is the topic `topic[r]` under `policies[r]`, rows of equal policies side by side."""
+
+    def __init__(
+        self, layouts: Sequence[SegmentLayout], topic: Ints, limits: Limits, yardstick: Floats, tally: Tally, *,
+        began_at: int, step_ms: int, tick_ms: int, change_threshold: float,
+    ) -> None:  # fmt: skip
+        """`layouts` by topic; `yardstick`: the four rates that a segment of each row can carry, rows x 4."""
+        count = len(topic)
+        self._topic, self._limits, self._yardstick, self._tally = topic, limits, yardstick, tally
+        self._began_at, self._step_ms, self._tick_ms, self._threshold = began_at, step_ms, tick_ms, change_threshold
+        self._next = np.full((5, count), NO_STEP, np.int64)
+        self._next[APPLY] = 0
+        self._count = np.array([len(layouts[place].active) for place in topic.tolist()])
+        self._required = np.zeros(count, np.int64)
+        clocks = [cooldowns_after_layout(Cooldowns(), (), layout, began_at) for layout in layouts]
+        split, merged = ([NEVER if at is None else at for at in column] for column in zip(*clocks, strict=True))
+        self._last_split, self._last_merge = np.array(split)[topic], np.array(merged)[topic]
+        self._failures, self._failed_at = np.zeros(count, np.int64), np.full(count, NEVER)
+        self._which, self._consumers, self._level = np.zeros(count, np.int64), np.zeros(count, np.int64), np.ones(count)
+        self._is_over = np.zeros(count, np.bool_)
+        self._decided = np.zeros((5, count), np.int64)
+        """Of what is to be applied: action, instant, segment, other, reason."""
+        self._slot = np.zeros(count, np.int64)
+        self._done: list[tuple[npt.NDArray[Any], ...]] = []
+        self._lineages = [Lineage(layouts[place]) for place in topic.tolist()]
+        self._room = 1 << int(self._count.max(initial=1)).bit_length()
+        """Places of each row in the columns of segments."""
+        self._ints = np.zeros((count * self._room, 10), np.int64)
+        self._floats = np.zeros((count * self._room, 10))
+        self._bands = np.zeros((count * self._room, 8))
+        """Of the four rates of a segment: from where to where nothing happens."""
+        self._fill(layouts)
+
+    def run(self, window: WindowColumns) -> None:
+        """Takes every row to the window's end."""
+        self._window = window
+        rows = np.arange(len(self._topic))
+        self._next[CHANGE] = window.begin
+        self._which[:] = -1
+        self._consumers = window.consumers_first[self._topic]
+        self._next[CONSUMERS] = window.consumers_step[self._consumers]
+        segments, of = self._segments(rows)
+        self._locate(segments, self._topic[of])
+        while True:
+            step = self._next.min(axis=0)
+            live = np.flatnonzero(step < window.end)
+            if not len(live):
+                return
+            self._advance(live, step[live])
+
+    def actions(self) -> tuple[Ints, Actions]:
+        """The row of each action, and what was done; of all that was decided, in the order in which rows came to it."""
+        waiting = np.flatnonzero(self._next[APPLY] != NO_STEP)
+        self._note(waiting, np.zeros(len(waiting), np.bool_), np.zeros(len(waiting), np.bool_))
+        row, action, at, segment, other, reason, is_applied, is_reversal = (
+            np.concatenate(column) for column in zip(*self._done, strict=True)
+        )
+        return row, Actions(
+            self._topic[row], at, action.astype(np.int8), segment, other, reason.astype(np.int8), is_applied,
+            is_reversal,
+        )  # fmt: skip
+
+    # A round
+
+    def _advance(self, rows: Ints, step: Ints) -> None:
+        due = self._next[:, rows] == step
+        is_change_alone = due[CHANGE] & (due.sum(axis=0) == 1)
+        if is_change_alone.any():
+            is_loud = ~is_change_alone
+            is_loud[is_change_alone] = ~self._glide(rows[is_change_alone], step[is_change_alone])
+            rows, step, due = rows[is_loud], step[is_loud], due[:, is_loud]
+            if not len(rows):
+                return
+        self._tally.account(rows, step)
+        now = self._began_at + step * self._step_ms
+        by_event = due[APPLY] | due[CONSUMERS]
+        if due[APPLY].any():
+            self._apply(rows[due[APPLY]], now[due[APPLY]])
+        if due[CONSUMERS].any():
+            self._count_consumers(rows[due[CONSUMERS]])
+        fresh = due[APPLY] | due[CHANGE]
+        if fresh.any():
+            chosen = rows[fresh]
+            at = self._window.in_force(self._topic[chosen], step[fresh])
+            self._move_on(chosen, at, due[APPLY][fresh])
+            self._sample(chosen, at, now[fresh])
+        self._next[EXTRA, rows[due[EXTRA]]] = NO_STEP
+        is_tick = now // self._tick_ms != (now - self._step_ms) // self._tick_ms
+        self._evaluate(rows, step, now, is_tick, due[EXTRA], by_event)
+        cap = self._limits.max_segments[rows]
+        count, waiting = self._count[rows], np.maximum(self._required[rows] - self._count[rows], 0)
+        self._tally.set(rows, step, count, self._is_over[rows], waiting, cap)
+
+    # Apply
+
+    def _apply(self, rows: Ints, now: Ints) -> None:
+        self._next[APPLY, rows] = NO_STEP
+        action = self._decided[0, rows]
+        at = rows * self._room + self._slot[rows]
+        fails = (action == SPLIT) & (self._ints[at, _START] == self._ints[at, _END])
+        failed = rows[fails]
+        self._failures[failed] += 1
+        self._failed_at[failed] = now[fails]
+        is_done = (action != HOLD) & ~fails
+        done, instants = rows[is_done], now[is_done]
+        is_reversal = np.zeros(len(rows), np.bool_)
+        if len(done):
+            self._failures[done], self._failed_at[done] = 0, NEVER
+            is_split = self._decided[0, done] == SPLIT
+            self._last_split[done[is_split]] = instants[is_split]
+            self._last_merge[done[~is_split]] = instants[~is_split]
+            is_reversal[is_done] = self._change_layouts(done, instants, is_split)
+            self._tally.acted(done, is_split, is_reversal[is_done])
+        decided = action != HOLD
+        self._note(rows[decided], is_done[decided], is_reversal[decided])
+        self._decided[0, rows] = HOLD
+
+    def _change_layouts(self, rows: Ints, now: Ints, is_split: Bools) -> list[bool]:
+        """Splits and merges segments; whether each takes something back."""
+        before = self._count[rows]
+        self._count[rows] = after = before + np.where(is_split, 1, -1)
+        if after.max() > self._room:
+            self._make_room()
+        slot = self._slot[rows]
+        of = np.repeat(np.arange(len(rows)), after)
+        place = np.arange(len(of)) - np.repeat(np.cumsum(after) - after, after)
+        source = place + np.where(place > slot[of], np.where(is_split, -1, 1)[of], 0)
+        new = rows[of] * self._room + place
+        ints, floats = (column[rows[of] * self._room + source] for column in (self._ints, self._floats))
+        first = np.cumsum(after) - after + slot
+        olds = self._ints[rows * self._room + slot]
+        others = self._ints[rows * self._room + np.minimum(slot + 1, self._room - 1)]
+        taken_back, pruned = [], []
+        for number, (row, at, instant, split, old, other) in enumerate(
+            zip(rows.tolist(), first.tolist(), now.tolist(), is_split.tolist(), olds.tolist(), others.tolist(),
+                strict=True)
+        ):  # fmt: skip
+            lineage = self._lineages[row]
+            if split:
+                lower, upper = lineage.split(old[_ID], instant)
+                back = lineage.takes_back("split", (old[_ID],), (lower, upper), instant)
+                middle = old[_START] + (old[_END] - old[_START]) // 2
+                if lineage.prune(instant):
+                    pruned.append(number)
+                depth = lineage.depth(lower)
+                kept = max(old[_KEPT_DEPTH], depth)
+                ints[at, :_MODIFIED] = lower, old[_START], middle, kept, depth
+                ints[at + 1, :_MODIFIED] = upper, middle + 1, old[_END], kept, depth
+            else:
+                fresh = lineage.merge(old[_ID], other[_ID], instant)
+                back = lineage.takes_back("merge", (old[_ID], other[_ID]), (fresh,), instant)
+                if lineage.prune(instant):
+                    pruned.append(number)
+                depth = lineage.depth(fresh)
+                kept = max(old[_KEPT_DEPTH] + 1, other[_KEPT_DEPTH] + 1, depth)
+                ints[at, :_MODIFIED] = fresh, old[_START], other[_END], kept, depth
+            taken_back.append(back)
+        made = np.concatenate([first, first[is_split] + 1])
+        ints[made, _MODIFIED] = ints[made, _COLD] = _NO_INSTANT
+        ints[made, _HOT] = 0
+        self._ints[new], self._floats[new] = ints, floats
+        self._locate(new[made], self._topic[rows[of[made]]])
+        for row in rows[pruned].tolist():
+            at = slice(row * self._room, row * self._room + int(self._count[row]))
+            self._ints[at, _DEPTH] = [self._lineages[row].depth(number) for number in self._ints[at, _ID].tolist()]
+        return taken_back
+
+    def _note(self, rows: Ints, is_applied: Bools, is_reversal: Bools) -> None:
+        self._done.append((rows, *self._decided[:, rows], is_applied, is_reversal))
+
+    # What is wanted
+
+    def _count_consumers(self, rows: Ints) -> None:
+        at = self._consumers[rows]
+        self._required[rows] = self._window.consumers_required[at]
+        self._consumers[rows] = at + 1
+        self._next[CONSUMERS, rows] = self._window.consumers_step[at + 1]
+
+    def _move_on(self, rows: Ints, at: Ints, has_new: Bools) -> None:
+        """Takes over the change that is in force, for all segments of those with another profile or with new ones."""
+        changes = self._window.changes
+        self._level[rows], which = changes.level[at], changes.which[at]
+        again = rows[has_new | (which != self._which[rows])]
+        self._which[rows] = which
+        if len(again):
+            segments, of = self._segments(again)
+            ints, floats = self._ints[segments], self._floats[segments]
+            bounds = Bounds(ints[:, _LOW], floats[:, _LOW_PART], ints[:, _HIGH], floats[:, _HIGH_PART])
+            self._floats[segments, _BASE] = self._window.carried(self._topic[again][of], self._which[again][of], bounds)
+
+    def _glide(self, rows: Ints, step: Ints) -> Bools:
+        """Takes rows past a change of their demand, where all rates stay in their bands; which rows it was enough
+        for."""
+        at = self._window.in_force(self._topic[rows], step)
+        is_other = self._window.changes.which[at] != self._which[rows]
+        self._move_on(rows, at, np.zeros(len(rows), np.bool_))
+        segments, of = self._segments(rows)
+        first = np.cumsum(self._count[rows]) - self._count[rows]
+        base, bands = self._floats[segments, _BASE], self._bands[segments]
+        rates = base * self._level[rows][of][:, None]
+        leaves = ((rates < bands[:, :4]) | (rates > bands[:, 4:])).any(axis=1)
+        stays: Bools = is_other & ~np.logical_or.reduceat(leaves, first)
+        chosen = stays[of]
+        quiet = np.flatnonzero(stays)
+        if len(quiet):
+            begins = np.cumsum(self._count[rows[quiet]]) - self._count[rows[quiet]]
+            self._skip(rows[quiet], at[quiet], begins, base[chosen], bands[chosen])
+        return stays
+
+    def _sample(self, rows: Ints, at: Ints, now: Ints) -> None:
+        """Filters what the segments carry now, and looks for the next change that matters."""
+        limits = self._limits
+        segments, of = self._segments(rows)
+        first = np.cumsum(self._count[rows]) - self._count[rows]
+        policy = limits.of[rows][of]
+        ints, floats = self._ints[segments], self._floats[segments]
+        last, base = floats[:, _LAST], floats[:, _BASE]
+        rates = base * self._level[rows][of][:, None]
+        split, merge = limits.split[policy], limits.merge[policy]
+        codes = accept_causes(
+            last, ints[:, _MODIFIED] != _NO_INSTANT, rates, self._threshold, limits.crossing[policy]
+        )  # fmt: skip
+        accepted = np.flatnonzero(codes > 0)
+        if len(accepted):
+            places, news, instants = segments[accepted], rates[accepted], now[of[accepted]]
+            is_cold = are_cold(news, merge[accepted])
+            last[accepted] = news
+            self._floats[places, _LAST] = news
+            self._ints[places, _MODIFIED] = instants
+            self._ints[places, _COLD] = cold_since_after_sample_all(ints[accepted, _COLD], is_cold, instants)
+            self._ints[places, _HOT] = (news > split[accepted]).any(axis=1)
+        yardstick = self._yardstick[rows][of]
+        exceeds = rates > yardstick
+        self._is_over[rows] = np.logical_or.reduceat(exceeds.any(axis=1), first)
+        # The band of each rate in which nothing happens.
+        low, high = last * (1 - self._threshold), last * (1 + self._threshold)
+        crosses = limits.crosses[policy][:, None]
+        for limit, is_above, counts in ((split, last > split, crosses), (merge, last >= merge, crosses),
+                                        (yardstick, exceeds, np.True_)):  # fmt: skip
+            np.maximum(low, limit, out=low, where=is_above & counts)
+            np.minimum(high, limit, out=high, where=~is_above & counts)
+        bands = np.concatenate([low * (1 + _NEARLY), high * (1 - _NEARLY)], axis=1)
+        self._bands[segments] = bands
+        self._skip(rows, at, first, base, bands)
+
+    def _skip(self, rows: Ints, at: Ints, first: Ints, base: Floats, bands: Floats) -> None:
+        """Finds the next change that matters of rows whose segments, from `first` on, carry `base` at level 1."""
+        changes = self._window.changes
+        following = np.minimum(at + 1, len(changes.step) - 1)
+        is_other = changes.which[following] != self._which[rows]
+        self._next[CHANGE, rows[is_other]] = changes.step[following[is_other]]
+        same = np.flatnonzero(~is_other)
+        if len(same):
+            # The band of the level for which all rates stay in theirs.
+            with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+                least = np.where(base > 0, bands[:, :4] / base, 0.0).max(axis=1)
+                most = np.where(base > 0, bands[:, 4:] / base, np.inf).min(axis=1)
+            least = np.maximum.reduceat(least, first)[same] * (1 + _NEARLY)
+            most = np.minimum.reduceat(most, first)[same] * (1 - _NEARLY)
+            self._look_ahead(rows[same], following[same], least, most)
+
+    def _look_ahead(self, rows: Ints, at: Ints, least: Floats, most: Floats) -> None:
+        """The next change of each row, from `at` on, at which its level leaves the band or another profile holds."""
+        changes, size, which = self._window.changes, _FEW, self._which[rows]
+        end = len(changes.step) - 1
+        while len(rows):
+            places = np.minimum(at[:, None] + np.arange(size), end)
+            level = changes.level[places]
+            hits = (changes.which[places] != which[:, None]) | (level < least[:, None]) | (level > most[:, None])
+            found = hits.argmax(axis=1)
+            is_found = hits[np.arange(len(rows)), found]
+            self._next[CHANGE, rows[is_found]] = changes.step[places[is_found, found[is_found]]]
+            left = ~is_found
+            rows, at, which, least, most = rows[left], at[left] + size, which[left], least[left], most[left]
+            size = _MANY
+
+    # Evaluate
+
+    def _evaluate(
+        self, rows: Ints, step: Ints, now: Ints, is_tick: Bools, is_extra: Bools, by_event: Bools
+    ) -> None:  # fmt: skip
+        segments, of = self._segments(rows)
+        ints = self._ints[segments]
+        found = Situation(
+            self._limits, rows, now, self._count[rows], self._required[rows], self._last_split[rows],
+            self._last_merge[rows], self._failures[rows], self._failed_at[rows], of,
+            hot=ints[:, _HOT] != 0, is_cold=ints[:, _COLD] != _NO_INSTANT, is_single=ints[:, _START] == ints[:, _END],
+            cold_since=self._limits.window_start(rows[of], ints[:, _COLD], ints[:, _MODIFIED]),
+            depth=self._limits.depth(rows[of], ints[:, _KEPT_DEPTH], ints[:, _DEPTH]),
+        )  # fmt: skip
+        by_tick = is_tick | is_extra
+        by_consumers = by_event & ~by_tick & found.demand
+        may_act = (by_tick & (found.may_split | found.may_merge)) | (by_consumers & found.may_split)
+        acts = np.zeros(len(rows), np.bool_)
+        if may_act.any():
+            acts[may_act] = self._decide(rows[may_act], now[may_act], by_tick[may_act], step[may_act])
+        next_tick = (now // self._tick_ms + 1) * self._tick_ms
+        extra = np.full(len(rows), NOT_DUE)
+        with_merge = np.minimum(found.split_due, found.merge_due)
+        for chosen, due in (
+            (is_tick & found.is_urgent & (found.opens_at < next_tick), with_merge),
+            (is_extra & ~is_tick & found.is_urgent, with_merge),
+            (by_consumers & found.is_urgent, found.split_due),
+        ):
+            extra = np.where(chosen, due, extra)
+        asked = ~acts & (extra > now) & (extra < next_tick)
+        self._next[EXTRA, rows[asked]] = self._step_at(extra[asked])
+        # The next tick at which it may act, or ask for a tick of its own.
+        following = self._tick_from(step + 1)
+        merges_at = np.where(found.merges_at < NOT_DUE, found.merges_at, now)
+        tick = np.where(
+            found.is_urgent | found.may_split, following,
+            np.where(
+                found.merges_at < NOT_DUE, np.maximum(self._tick_from(self._step_at(merges_at)), following), NO_STEP
+            ),
+        )  # fmt: skip
+        self._next[TICK, rows] = np.where(acts | (self._next[APPLY, rows] != NO_STEP), NO_STEP, tick)
+
+    def _decide(self, rows: Ints, now: Ints, by_tick: Bools, step: Ints) -> Bools:
+        """Has topics decided on; whether each acts."""
+        limits = self._limits
+        segments, of = self._segments(rows)
+        ints, counts = self._ints[segments], self._count[rows]
+        one, two, three, four = np.ascontiguousarray(self._floats[segments, _LAST].T)
+        never = np.full(len(rows), NEVER)
+        offsets = np.append(0, np.cumsum(counts))
+        answers = decide_fleet(Fleet(
+            limits.policies, np.searchsorted(rows, limits.starts).tolist(), offsets, now, ~by_tick,
+            self._required[rows], self._last_split[rows], self._last_merge[rows], never, self._failures[rows],
+            self._failed_at[rows], np.where(self._failures[rows] > 0, ONLY_SPLIT, ANY_ACTION).astype(np.int8),
+            ints[:, _ID], ints[:, _START] == ints[:, _END], (one, two, three, four), now[of],
+            limits.window_start(rows[of], ints[:, _COLD], ints[:, _MODIFIED]),
+            limits.depth(rows[of], ints[:, _KEPT_DEPTH], ints[:, _DEPTH]),
+        ))  # fmt: skip
+        acts: Bools = answers.action != HOLD
+        chosen = np.flatnonzero(acts)
+        acting = rows[chosen]
+        self._decided[:, acting] = (
+            answers.action[chosen], now[chosen], answers.segment[chosen], answers.other[chosen], answers.reason[chosen],
+        )  # fmt: skip
+        place = np.flatnonzero((ints[:, _ID] == answers.segment[of]) & acts[of])
+        self._slot[acting] = place - offsets[of[place]]
+        self._next[APPLY, acting] = step[chosen] + 1
+        return acts
+
+    def _tick_from(self, step: Ints) -> Ints:
+        """The first step at or after each at which there is a tick."""
+        before = self._began_at + (step - 1) * self._step_ms
+        return self._step_at((before // self._tick_ms + 1) * self._tick_ms)
+
+    def _step_at(self, at: Ints) -> Ints:
+        """The first step at or after an instant."""
+        return -(-(at - self._began_at) // self._step_ms)
+
+    # Columns of segments
+
+    def _segments(self, rows: Ints) -> tuple[Ints, Ints]:
+        """Places of all segments of some rows, and the place of its row for each."""
+        counts = self._count[rows]
+        of = np.repeat(np.arange(len(rows)), counts)
+        begins = rows * self._room - (np.cumsum(counts) - counts)
+        return begins[of] + np.arange(len(of)), of
+
+    def _locate(self, segments: Ints, topic: Ints) -> None:
+        at = self._window.locate(topic, self._ints[segments, _START], self._ints[segments, _END])
+        self._ints[segments, _LOW], self._ints[segments, _HIGH] = at.low, at.high
+        self._floats[segments, _LOW_PART], self._floats[segments, _HIGH_PART] = at.low_part, at.high_part
+
+    def _fill(self, layouts: Sequence[SegmentLayout]) -> None:
+        """The segments that topics begin with."""
+        kept = [merge_depths_after_layout({}, (), layout.segments) for layout in layouts]
+        for row, place in enumerate(self._topic.tolist()):
+            for slot, one in enumerate(layouts[place].active):
+                self._ints[row * self._room + slot] = (
+                    one.segment_id, one.start, one.end, kept[place][one.segment_id],
+                    self._lineages[row].depth(one.segment_id), _NO_INSTANT, _NO_INSTANT, 0, 0, 0,
+                )  # fmt: skip
+
+    def _make_room(self) -> None:
+        room = 2 * self._room
+        for name in ("_ints", "_floats", "_bands"):
+            old = getattr(self, name)
+            new = np.zeros((len(self._topic), room, old.shape[1]), old.dtype)
+            new[:, : self._room] = old.reshape(len(self._topic), self._room, -1)
+            setattr(self, name, new.reshape(-1, old.shape[1]))
+        self._room = room

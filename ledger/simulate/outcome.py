@@ -1,0 +1,129 @@
+"""What came of a policy: counts by topic, and what it did. Columns, so that those of many topics add up.
+
+Stage: filled by the kernel, printed by the command line and by what is built on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Codes = npt.NDArray[np.int8]
+REVERSAL_MS = 1_800_000
+"""What is taken back within this time counts as a reversal."""
+SERIES_POINTS = 500
+"""Of a series over time."""
+
+
+class Actions(NamedTuple):
+    """What was done, in the order of its time; columns of the same length."""
+
+    topic: Ints
+    """Its place among the topics."""
+    at: Ints
+    """When it was decided, milliseconds since 1970; it is applied with the next step."""
+    action: Codes
+    """`decisions.autoscale.columns.SPLIT` or `MERGE`."""
+    segment: Ints
+    """The segment to split, or the first of the two to merge."""
+    other: Ints
+    """The second of the two; -1 for a split."""
+    reason: Codes
+    """Index into `decisions.autoscale.columns.REASONS`: which rate, `consumer-count` or `cold`."""
+    is_applied: npt.NDArray[np.bool_]
+    """False for a split of a single hash, which fails (profile `pip-483` tries it)."""
+    is_reversal: npt.NDArray[np.bool_]
+    """It takes back, within `REVERSAL_MS`, what made its segments."""
+
+    def of(self, chosen: Ints) -> Actions:
+        """Those at some places."""
+        columns: list[Any] = [column[chosen] for column in self]
+        return Actions(*columns)
+
+    @classmethod
+    def none(cls) -> Actions:
+        """Nothing was done."""
+        empty, codes, flags = np.zeros(0, np.int64), np.zeros(0, np.int8), np.zeros(0, np.bool_)
+        return cls(empty, empty, codes, empty, empty, codes, flags, flags)
+
+
+@dataclass
+class Outcome:
+    """What came of one policy; arrays are by topic, in the order of `topics`, times in milliseconds."""
+
+    topics: Sequence[str]
+    topic_ms: int
+    """Simulated of each topic."""
+    splits: Ints
+    merges: Ints
+    reversals: Ints
+    sealed: Ints
+    """Segments that were sealed: each makes its producers and consumers move (a disruption)."""
+    segment_ms: Ints
+    """Active segments, over time."""
+    over_ms: Ints
+    """Time in which a segment carries more than a split threshold of the yardstick."""
+    waiting_ms: Ints
+    """Consumers beyond the number of segments, over time."""
+    capped_ms: Ints
+    """Time with as many segments as the policy allows, and a segment over a threshold or a consumer waiting."""
+    most_segments: Ints
+    actions: Actions = field(default_factory=Actions.none)
+    series: list[tuple[int, int, int]] = field(default_factory=list)
+    """Now and then: the instant, segments in all, topics with a segment over a threshold."""
+
+    @property
+    def topic_hours(self) -> float:
+        """Simulated."""
+        return len(self.topics) * self.topic_ms / 3_600_000
+
+    def to_json(self) -> dict[str, Any]:
+        """In all."""
+        return {**self._counts(slice(None)), "topicHours": round(self.topic_hours, 3)}
+
+    def of_topics(self) -> list[dict[str, Any]]:
+        """By topic, in their order."""
+        return [{"topic": name, **self._counts(slice(place, place + 1))} for place, name in enumerate(self.topics)]
+
+    def _counts(self, of: slice) -> dict[str, Any]:
+        return {
+            "splits": int(self.splits[of].sum()),
+            "merges": int(self.merges[of].sum()),
+            "reversals": int(self.reversals[of].sum()),
+            "sealedSegments": int(self.sealed[of].sum()),
+            "segmentHours": round(float(self.segment_ms[of].sum()) / 3_600_000, 3),
+            "minutesOverThreshold": round(float(self.over_ms[of].sum()) / 60_000, 3),
+            "consumerMinutesWaiting": round(float(self.waiting_ms[of].sum()) / 60_000, 3),
+            "minutesAtCap": round(float(self.capped_ms[of].sum()) / 60_000, 3),
+            "mostSegments": int(self.most_segments[of].max(initial=0)),
+        }
+
+
+COUNTS = tuple(one.name for one in fields(Outcome) if one.type == "Ints")
+
+
+def together(parts: Sequence[Outcome]) -> Outcome:
+    """The outcomes of one policy on different topics over the same time as one; there is at least one part."""
+    begins = np.cumsum([0, *(len(part.topics) for part in parts)])
+    moved = [
+        part.actions._replace(topic=part.actions.topic + begin)
+        for part, begin in zip(parts, begins.tolist(), strict=False)
+    ]
+    columns: list[Any] = [np.concatenate(of_each) for of_each in zip(*moved, strict=True)]
+    actions = Actions(*columns)
+    order = np.lexsort((actions.topic, actions.at))
+    return Outcome(
+        topics=[name for part in parts for name in part.topics],
+        topic_ms=parts[0].topic_ms,
+        actions=actions.of(order),
+        series=[
+            (points[0][0], sum(point[1] for point in points), sum(point[2] for point in points))
+            for points in zip(*(part.series for part in parts), strict=True)
+        ],
+        **{name: np.concatenate([getattr(part, name) for part in parts]) for name in COUNTS},
+    )

@@ -1,0 +1,98 @@
+"""The contract of a simulation: what clients want of each topic, as steps over time and over the key space.
+
+Stage: under the kernel. Whoever has a demand, made up or on record, gives it as a `Source`: topics with the layouts
+they begin with, and window after window what is wanted of them. Memory holds one window of some topics at a time, so a
+source of a month yields days.
+
+    Source.layouts(places)    the layouts of some topics at the beginning
+    Source.windows(places)    Window, Window, …: one behind the other, from the beginning to the end
+    Window.timelines          a Timeline for each of these topics, in their order
+
+A source is sent to the processes that simulate: it has to be picklable, and asks for a file or a table by its name.
+All instants are milliseconds since 1970, rates per second in the PIP's order (`schemas.metadata.RATES`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from decisions.topic.layout import HASH_SPACE, SegmentLayout
+from schemas.messages import SubscriptionType
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+STEP_MS = 10_000
+"""Brokers report every ten seconds (PIP-483)."""
+
+
+class ConsumersFrom(NamedTuple):
+    """The sessions of a subscription from an instant on; 0 for one that is gone."""
+
+    at: int
+    subscription: str
+    kind: SubscriptionType
+    sessions: int
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What clients want of one topic in a window of time.
+
+    From `at[i]` until `at[i + 1]` slice s of the key space carries `profiles[which[i], s] * level[i] * factors`; within
+    a slice demand is even. Where every instant has rates of its own, `which` counts up and `level` is 1; where the
+    same distribution goes up and down, one profile and many levels are many times as fast.
+    """
+
+    edges: Ints
+    """k + 1 bounds of the slices, ascending, from 0 to `HASH_SPACE`: slice s is hashes `edges[s]..edges[s + 1] - 1`."""
+    profiles: Floats
+    """p x k x 4: the four rates of each slice. Or p x k x 1, of all four up to `factors`."""
+    at: Ints
+    """n instants, strictly ascending. The first is at or before the beginning of the window."""
+    which: Ints
+    """n: the profile that holds from then on."""
+    level: Floats | None = None
+    """n: times so much; None: 1."""
+    factors: Floats | None = None
+    """The four rates to the one of a profile; None: 1 each."""
+    consumers: Sequence[ConsumersFrom] = ()
+    """What changes in the window, ascending by `at`; at the first window's beginning also what there was before."""
+
+
+class Window(NamedTuple):
+    """Some topics for a time."""
+
+    begin: int
+    end: int
+    """Exclusive; the next window begins here."""
+    timelines: Sequence[Timeline]
+
+
+class Source(Protocol):
+    """The demand of some topics."""
+
+    topics: Sequence[str]
+    began_at: int
+    step_ms: int
+    """Between two samples of a segment's load."""
+    steps: int
+    """Samples of each segment: instants `began_at + i * step_ms`. A change counts from the first of them that is at or
+    after it."""
+
+    def layouts(self, places: range) -> list[SegmentLayout]:
+        """What the topics at these places begin with. A topic's own override of the policy is in its layout."""
+
+    def windows(self, places: range) -> Iterator[Window]:
+        """What is wanted of the topics at these places: windows one behind the other, each of some whole steps, from
+        `began_at` to `began_at + steps * step_ms`."""
+
+
+def even_slices(count: int) -> Ints:
+    """Bounds of so many slices of the key space, as equal as can be."""
+    edges: Ints = np.arange(count + 1, dtype=np.int64) * HASH_SPACE // count
+    return edges

@@ -1,0 +1,146 @@
+"""When topics may act, as far as waiting goes: what the kernel skips to.
+
+Stage: under the kernel. It tells which topics may act now (`decide_fleet` says what they do), when time alone lets a
+topic act that wants to, and when the job would ask for an extra tick, as `decisions.autoscale.decide` and
+`engine.autoscale.evaluation` have it. A topic that is not named here would be held, whatever the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from decisions.autoscale.columns import NEVER
+from decisions.autoscale.decide import MAX_BACKOFF_MS, MAX_DOUBLINGS
+from decisions.autoscale.policy import Policy
+from ledger.simulate.timeline import Floats, Ints
+
+Bools = npt.NDArray[np.bool_]
+NOT_DUE = 2**61
+"""An instant that never comes."""
+
+
+class Limits:
+    """The policies of rows in columns; rows of equal policies lie side by side."""
+
+    def __init__(self, policies: Sequence[Policy], starts: Sequence[int], rows: int) -> None:
+        """`starts`: the first row of each policy."""
+        self.policies, self.starts = policies, list(starts)
+        self.of: Ints = np.repeat(np.arange(len(policies)), np.diff([*starts, rows]))
+        self.split: Floats = np.array([one.split_thresholds for one in policies])
+        self.merge: Floats = np.array([one.merge_thresholds for one in policies])
+        self.crosses: Bools = np.array([one.threshold_crossing for one in policies])
+        both = np.concatenate([self.split, self.merge], axis=1)
+        self.crossing: Floats = np.where(self.crosses[:, None], both, np.nan)
+        self.is_on: Bools = self._by_row([one.enabled and one.broken is None for one in policies])
+        self.max_segments = self._by_row([one.max_segments for one in policies])
+        self.min_segments = self._by_row([one.min_segments for one in policies])
+        self.max_depth = self._by_row([one.max_dag_depth for one in policies])
+        self.split_cooldown = self._by_row([min(one.split_cooldown_ms, NOT_DUE) for one in policies])
+        self.merge_cooldown = self._by_row([min(one.merge_cooldown_ms, NOT_DUE) for one in policies])
+        self.merge_window = self._by_row([min(one.merge_window_ms, NOT_DUE) for one in policies])
+        self.backoff = self._by_row([min(one.retry_backoff_ms, NOT_DUE) for one in policies])
+        self.load_age = self._by_row([min(one.max_load_age_ms or NOT_DUE, NOT_DUE) for one in policies])
+        self.keeps_consumers: Bools = self._by_row([one.merge_keeps_consumers for one in policies])
+        self.skips_single: Bools = self._by_row([one.skip_unsplittable for one in policies])
+        self._by_coldness = self._by_row([one.cold_since_threshold for one in policies])
+        self._by_lineage = self._by_row([one.explicit_lineage for one in policies])
+
+    def window_start(self, row: Ints, cold_since: Ints, modified_at: Ints) -> Ints:
+        """When the merge window of each segment began, if it is cold (`Load.window_start`)."""
+        return np.where(self._by_coldness[row] & (cold_since >= 0), cold_since, modified_at)
+
+    def depth(self, row: Ints, remembered: Ints, shown: Ints) -> Ints:
+        """The merge depth of each segment (`TopicSnapshot.merge_depth`)."""
+        return np.where(self._by_lineage[row], np.maximum(remembered, shown), shown)
+
+    def _by_row(self, values: Sequence[int]) -> npt.NDArray[Any]:
+        return np.array(values)[self.of]
+
+
+class Situation:
+    """What some rows want, and what they wait for. Instants; `NOT_DUE`: time alone does not bring it."""
+
+    def __init__(
+        self, limits: Limits, rows: Ints, now: Ints, count: Ints, required: Ints, last_split: Ints, last_merge: Ints,
+        failures: Ints, failed_at: Ints, of: Ints, *, hot: Bools, is_cold: Bools, is_single: Bools, cold_since: Ints,
+        depth: Ints,
+    ) -> None:  # fmt: skip
+        """Columns by row, and from `hot` on by segment, each of the row at the place `of`."""
+        first = np.cumsum(count) - count
+        self.demand: Bools = required > count
+        self._splits(limits, rows, now, count, last_split, failures, failed_at, of, first, hot, is_single)
+        self._merges(limits, rows, now, count, required, last_merge, of, first, is_cold, cold_since, depth)
+
+    def _splits(
+        self, limits: Limits, rows: Ints, now: Ints, count: Ints, last_split: Ints, failures: Ints, failed_at: Ints,
+        of: Ints, first: Ints, hot: Bools, is_single: Bools,
+    ) -> None:  # fmt: skip
+        self.may_split: Bools = np.zeros(len(rows), np.bool_)
+        self.is_urgent: Bools = self.may_split
+        """The gate that binds is one that the job asks an extra tick for."""
+        self.opens_at: Ints = np.full(len(rows), NOT_DUE)
+        """When that gate opens."""
+        self.split_due: Ints = self.opens_at
+        wants = limits.is_on[rows] & (self.demand | np.logical_or.reduceat(hot, first))
+        if not wants.any():
+            return
+        splittable = ~(is_single & limits.skips_single[rows][of])
+        candidates = splittable & (hot | self.demand[of])
+        can_split = np.logical_or.reduceat(candidates, first)
+        rests_until = np.where(last_split == NEVER, NEVER, last_split + limits.split_cooldown[rows])
+        pauses_until = self._pauses_until(limits, rows, failures, failed_at)
+        pauses, rests, is_full = pauses_until > now, rests_until > now, count >= limits.max_segments[rows]
+        fails = pauses | rests | is_full | ~can_split
+        self.may_split = wants & ~fails
+        self.is_urgent = wants & (pauses | (~is_full & rests))
+        self.opens_at = np.where(pauses, pauses_until, rests_until)
+        due = np.maximum(np.where(pauses, pauses_until, NEVER), np.where(rests, rests_until, NEVER))
+        # A load is trusted for a time only; consumers are.
+        is_known = self.demand | (due - now <= limits.load_age[rows])
+        self.split_due = np.where(wants & fails & ~is_full & can_split & is_known, due, NOT_DUE)
+
+    def _pauses_until(self, limits: Limits, rows: Ints, failures: Ints, failed_at: Ints) -> Ints:
+        backoff = limits.backoff[rows]
+        pauses = (failures > 0) & (backoff > 0)
+        if not pauses.any():
+            return np.full(len(rows), NEVER)
+        doubled = np.minimum(backoff, MAX_BACKOFF_MS) << np.clip(failures - 1, 0, MAX_DOUBLINGS)
+        pause = np.maximum(np.minimum(doubled, MAX_BACKOFF_MS), backoff)
+        return np.where(pauses, np.where(pauses, failed_at, 0) + pause, NEVER)
+
+    def _merges(
+        self, limits: Limits, rows: Ints, now: Ints, count: Ints, required: Ints, last_merge: Ints, of: Ints,
+        first: Ints, is_cold: Bools, cold_since: Ints, depth: Ints,
+    ) -> None:  # fmt: skip
+        never = np.full(len(rows), NOT_DUE)
+        self.merges_at = self.merge_due = never
+        """When the first pair may merge, as things are; and the same if its loads are trusted until then."""
+        self.may_merge = np.zeros(len(rows), np.bool_)
+        pairs = np.flatnonzero(is_cold[:-1] & is_cold[1:] & (of[:-1] == of[1:]))
+        if not len(pairs):
+            return
+        own = of[pairs]
+        is_free = limits.is_on[rows] & (count > limits.min_segments[rows])
+        is_free &= ~limits.keeps_consumers[rows] | (count > required)
+        is_shallow = np.maximum(depth[pairs], depth[pairs + 1]) < limits.max_depth[rows][own]
+        pairs, own = pairs[is_shallow & is_free[own]], own[is_shallow & is_free[own]]
+        if not len(pairs):
+            return
+        ends = np.maximum(cold_since[pairs], cold_since[pairs + 1]) + limits.merge_window[rows][own]
+        starts = np.flatnonzero(np.append(True, own[1:] != own[:-1]))
+        of_rows = own[starts]
+        first_end = np.minimum.reduceat(ends, starts)
+        last = last_merge[of_rows]
+        rests_until = np.where(last == NEVER, NEVER, last + limits.merge_cooldown[rows][of_rows])
+        at = np.maximum(first_end, rests_until)
+        self.merges_at = never.copy()
+        self.merges_at[of_rows] = at
+        self.may_merge[of_rows] = at <= now[of_rows]
+        due = np.maximum(at, now[of_rows])
+        is_known = due - now[of_rows] <= limits.load_age[rows][of_rows]
+        self.merge_due = never.copy()
+        self.merge_due[of_rows] = np.where(is_known, due, NOT_DUE)

@@ -1,0 +1,154 @@
+"""A window of timelines in columns: what any range of hashes carries at any of its changes, many looked up at once.
+
+Stage: between `timeline` and the kernel. Profiles are added up over the key space, so that a range costs two look-ups
+however many slices it spans. Changes are told by steps; of several in one step the last one counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+
+from decisions.autoscale.snapshot import required_segments
+from decisions.topic.layout import HASH_SPACE
+from ledger.simulate.timeline import ConsumersFrom, Floats, Ints, Timeline, Window
+
+NO_STEP = 2**62
+"""A step that never comes."""
+_LAST_STEP = 2**40
+_END = -1
+"""Stands for the profile behind the last change of a topic."""
+Subscriptions = dict[str, tuple[str, int]]
+"""Subscription to (type, sessions)."""
+
+
+class Bounds(NamedTuple):
+    """Where ranges of hashes begin and end among the slices of their topics."""
+
+    low: Ints
+    low_part: Floats
+    high: Ints
+    high_part: Floats
+
+
+class Changes(NamedTuple):
+    """Columns over all topics, one topic behind the other, each with an entry at its end that never comes."""
+
+    first: Ints
+    """By topic: where its changes begin."""
+    step: Ints
+    which: Ints
+    level: Floats
+
+
+class WindowColumns:
+    """What is wanted of some topics in a window."""
+
+    def __init__(self, window: Window, began_at: int, step_ms: int, known: list[Subscriptions]) -> None:
+        """`known`: the subscriptions of each topic before the window; they are moved on to its end."""
+        timelines = window.timelines
+        self.begin, self.end = (-(-(at - began_at) // step_ms) for at in (window.begin, window.end))
+        """Steps."""
+        for timeline in timelines:
+            _check(timeline, window)
+        lengths = [len(timeline.edges) for timeline in timelines]
+        self._stride = np.array(lengths)
+        self._edges = np.concatenate([timeline.edges for timeline in timelines])
+        self._first_edge = np.array([0, *accumulate(lengths)][:-1])
+        of_each = np.repeat(np.arange(len(timelines)), lengths)
+        self._keys = of_each * (HASH_SPACE + 1) + self._edges
+        self._factors = np.array([
+            np.ones(4) if timeline.factors is None else timeline.factors for timeline in timelines
+        ])  # fmt: skip
+        width = max(timeline.profiles.shape[2] for timeline in timelines)
+        sizes = [len(timeline.profiles) * length for timeline, length in zip(timelines, lengths, strict=True)]
+        self._first_below = np.array([0, *accumulate(sizes)][:-1])
+        self._below = np.zeros((sum(sizes), width))
+        for first, size, timeline in zip(self._first_below.tolist(), sizes, timelines, strict=True):
+            below = self._below[first : first + size].reshape(len(timeline.profiles), -1, width)
+            below[:, 1:] = np.cumsum(timeline.profiles, axis=1)
+        steps = [self._steps_of(timeline.at, began_at, step_ms) for timeline in timelines]
+        kept = [np.flatnonzero(np.append(step[1:] != step[:-1], True) & (step < self.end)) for step in steps]
+        self.changes = Changes(
+            np.array([0, *accumulate(len(places) + 1 for places in kept)][:-1]),
+            np.concatenate([[*step[places], NO_STEP] for step, places in zip(steps, kept, strict=True)]),
+            np.concatenate([[*one.which[places], _END] for one, places in zip(timelines, kept, strict=True)]),
+            np.concatenate([
+                [*(np.ones(len(places)) if one.level is None else one.level[places]), 0.0]
+                for one, places in zip(timelines, kept, strict=True)
+            ]),
+        )  # fmt: skip
+        self._instants = np.minimum(self.changes.step, _LAST_STEP - 1)
+        self._instants += np.repeat(np.arange(len(kept)), [len(places) + 1 for places in kept]) * _LAST_STEP
+        self._take_consumers([timeline.consumers for timeline in timelines], began_at, step_ms, known)
+
+    def locate(self, topic: Ints, start: Ints, end: Ints) -> Bounds:
+        """Where ranges of hashes, ends inclusive, lie in their topics."""
+        return Bounds(*self._place(topic, start), *self._place(topic, end + 1))
+
+    def in_force(self, topic: Ints, step: Ints) -> Ints:
+        """The place of the change of a topic that is in force at a step."""
+        found: Ints = np.searchsorted(self._instants, topic * _LAST_STEP + step, side="right") - 1
+        return found
+
+    def carried(self, topic: Ints, which: Ints, at: Bounds) -> Floats:
+        """The four rates of each range (m x 4) under a profile of its topic, at level 1."""
+        first = self._first_below[topic] + which * self._stride[topic]
+        # Sums of many floats: what cancels out may be a little below nothing.
+        found = self._under(first + at.high, at.high_part) - self._under(first + at.low, at.low_part)
+        rates: Floats = np.maximum(found, 0.0) * self._factors[topic]
+        return rates
+
+    def _under(self, at: Ints, part: Floats) -> Floats:
+        low = self._below[at]
+        found: Floats = low + (self._below[at + 1] - low) * part[:, None]
+        return found
+
+    def _place(self, topic: Ints, hashes: Ints) -> tuple[Ints, Floats]:
+        first = self._first_edge[topic]
+        place = np.searchsorted(self._keys, topic * (HASH_SPACE + 1) + hashes, side="right") - 1
+        place = np.minimum(place, first + self._stride[topic] - 2)
+        low = self._edges[place]
+        return place - first, (hashes - low) / (self._edges[place + 1] - low)
+
+    def _steps_of(self, at: Ints, began_at: int, step_ms: int) -> Ints:
+        """From which step on each change counts."""
+        return np.maximum(-(-(np.asarray(at) - began_at) // step_ms), self.begin)
+
+    def _take_consumers(
+        self, changes: Sequence[Sequence[ConsumersFrom]], began_at: int, step_ms: int, known: list[Subscriptions]
+    ) -> None:
+        firsts: list[int] = []
+        steps: list[int] = []
+        required: list[int] = []
+        for of_topic, subscriptions in zip(changes, known, strict=True):
+            firsts.append(len(steps))
+            for at, subscription, kind, sessions in of_topic:
+                step = max(-(-(at - began_at) // step_ms), self.begin)
+                if step >= self.end or subscriptions.get(subscription) == (kind, sessions):
+                    continue
+                subscriptions[subscription] = kind, sessions
+                if len(steps) > firsts[-1] and steps[-1] == step:
+                    required[-1] = required_segments(subscriptions)
+                else:
+                    steps.append(step)
+                    required.append(required_segments(subscriptions))
+            steps.append(NO_STEP)
+            required.append(0)
+        self.consumers_first, self.consumers_step = np.array(firsts), np.array(steps)
+        self.consumers_required = np.array(required)
+        """Segments that a topic's consumers need from that step on."""
+
+
+def _check(timeline: Timeline, window: Window) -> None:
+    """Raises `ValueError` for what is no timeline of the window."""
+    edges, profiles = timeline.edges, timeline.profiles
+    if edges[0] != 0 or edges[-1] != HASH_SPACE or (np.diff(edges) <= 0).any():
+        raise ValueError(f"edges have to ascend from 0 to {HASH_SPACE}")
+    if profiles.ndim != 3 or profiles.shape[1] != len(edges) - 1 or profiles.shape[2] not in (1, 4):
+        raise ValueError(f"profiles have to be p x {len(edges) - 1} x 4 or 1, not {profiles.shape}")
+    if not len(timeline.at) or timeline.at[0] > window.begin or (np.diff(timeline.at) <= 0).any():
+        raise ValueError("instants have to ascend, the first of them at or before the beginning of the window")

@@ -1,0 +1,55 @@
+"""The channel in every order of steps: its promises hold, each protection is needed, and where upstream breaks one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from decisions.bundles.channel.records import Store
+from tests.decisions.channel.__main__ import BOUNDS, FINDINGS, PROTECTIONS, assumed, lines, without
+from tests.decisions.channel.explore import explore
+from tests.decisions.channel.world import Rules
+
+
+@pytest.mark.parametrize("store", Store)
+def test_all_holds_and_every_run_comes_to_rest_within_two_rounds(store: Store):
+    found = explore(Rules(store=store, commands=("assign", "unload"), faults=1))
+    assert not found.broken, f"\n{found.counterexample}"
+    assert found.states > 2_000
+    assert found.rounds <= 2
+
+
+def test_the_page_is_what_the_exploration_finds():
+    page = "\n".join(lines()) + "\n"
+    kept = (Path(__file__).parents[3] / "docs" / "bundles-channel.md").read_text()
+    assert page == kept, "run: python -m tests.decisions.channel > docs/bundles-channel.md"
+    assert page.count("| all holds |") == len(BOUNDS)
+
+
+BROKEN = {
+    "versions": "a record goes back to an older version",
+    "force_is_newer": "a record goes back to an older version",
+    "stops": "two serve the left half",
+    "monitors": "parent stays with A, which is dead",
+    "forces": "it goes on for ever",
+    "rolls_on": "parent stays Splitting",
+    "looks": "parent stays with A, which is dead",
+    "children_first": "the parent is gone and a child has no owner",
+}
+
+
+@pytest.mark.parametrize("protection", PROTECTIONS)
+def test_without_a_protection_a_short_history_breaks_a_promise(protection: str):
+    found = without(protection)
+    assert BROKEN[protection] in found.broken
+    assert len(found.trace) < 15
+
+
+@pytest.mark.parametrize("assumption", FINDINGS)
+def test_upstreams_rules_give_a_bundle_two_owners_without_an_assumption(assumption: str):
+    assert explore(assumed(assumption)).broken.startswith("two owners")
+
+
+def test_the_metadata_store_refuses_a_message_that_outlived_the_tombstone():
+    assert not explore(assumed("late", Store.METADATA)).broken

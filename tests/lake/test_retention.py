@@ -1,0 +1,246 @@
+"""Days of dead letters are forgotten: what is kept is as before, for followers, a rebuild and the check of the lake."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from datetime import date, datetime, timedelta, timezone
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from click.testing import CliRunner
+from deltalake import DeltaTable
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anabranch.cli import cli
+from lake.compaction import ALONE, Compacting, alone, compact, small_files
+from lake.files import table_path
+from lake.maintenance import compact_by_delta_rs, delete_unused
+from lake.retention import RETAINABLE, Forgotten, forget, forgotten_before
+from lake.tables import OpenTable, create_table
+from lake.tail import Tail
+from ledger.check.checking import check_lake
+from schemas.arrow import arrow_schema, to_arrow
+from schemas.tables import BATCHES, DEAD_LETTERS, TABLES, DeadLetterRow
+from tests.lab.lake import batch
+
+FIRST = date(2026, 11, 1)
+
+
+def day(number: int) -> date:
+    return FIRST + timedelta(days=number)
+
+
+def letter(number: int, partition: int, offset: int) -> DeadLetterRow:
+    """A dead letter of a day."""
+    at = datetime(FIRST.year, FIRST.month, FIRST.day, 12, tzinfo=timezone.utc) + timedelta(days=number)
+    return DeadLetterRow(
+        reason="malformed", detail="what was wrong", key=b"k", raw=b"{", raw_size=1, raw_sha256=None,
+        kafka_topic="segment-stats", kafka_partition=partition, kafka_offset=offset, kafka_timestamp=at,
+        rejected_at=at, batch_id=number, day=at.date(), sample=None,
+    )  # fmt: skip
+
+
+def written(lake: str, letters: list[DeadLetterRow]) -> OpenTable:
+    """A commit for each."""
+    table = OpenTable(create_table(lake, DEAD_LETTERS))
+    for number, one in enumerate(letters):
+        table.append(to_arrow(DEAD_LETTERS, [one]), "app", number)
+    return table
+
+
+def stored(lake: str) -> list[tuple[date, int, int]]:
+    found = DeltaTable(table_path(lake, DEAD_LETTERS)).to_pyarrow_table(
+        columns=["day", "kafka_partition", "kafka_offset"]
+    )
+    return sorted(zip(*(column.to_pylist() for column in found.columns), strict=True))
+
+
+def next_offsets(rows: list[tuple[date, int, int]]) -> dict[int, int]:
+    """Where a rebuild reads on, as far as dead letters say."""
+    return {partition: max(offset for _, one, offset in rows if one == partition) for _, partition, _ in rows}
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2), st.integers(0, 9)), min_size=1, max_size=8),
+    st.integers(0, 7), st.booleans(),
+)  # fmt: skip
+def test_what_is_kept_is_as_before_and_a_rebuild_reads_on_at_the_same_offsets(letters, horizon, is_compacted):
+    with TemporaryDirectory() as lake:
+        written(lake, [letter(*one) for one in letters])
+        if is_compacted:
+            compact_by_delta_rs(lake, DEAD_LETTERS, None)
+        before = stored(lake)
+        planned = forget(lake, DEAD_LETTERS, day(horizon), is_dry_run=True)
+        assert stored(lake) == before
+        done = forget(lake, DEAD_LETTERS, day(horizon), is_dry_run=False)
+        assert done == planned
+        after = stored(lake)
+        assert next_offsets(after) == next_offsets(before)
+        old = {one for one, *_ in before if one < day(horizon)}
+        # Brute force: a day stays if some partition has its largest offset, or its last letter, on no later day alone.
+        needed = set()
+        for partition in {one for _, one, _ in before}:
+            its = [row for row in before if row[1] == partition]
+            needed.add(max(its, key=lambda row: (row[2], row[0]))[0])
+            needed.add(max(its)[0])
+        assert after == [row for row in before if row[0] not in old - needed]
+        assert set(done.days) == old - needed
+        assert set(done.kept) == old & needed
+        assert done.rows == len(before) - len(after)
+
+
+def test_a_follower_sees_nothing_and_goes_on_and_doing_it_again_does_nothing(tmp_path):
+    lake = str(tmp_path)
+    table = written(lake, [letter(number, 0, number) for number in range(4)])
+    tails = [Tail(lake, DEAD_LETTERS), Tail(lake, DEAD_LETTERS, ["kafka_offset"], backlog=None)]
+    assert [len(tail.read()) for tail in tails] == [4, 4]
+    assert forget(lake, DEAD_LETTERS, day(2), is_dry_run=False).rows == 2
+    assert [tail.read() for tail in tails] == [[], []]
+    table.newest()
+    table.append(to_arrow(DEAD_LETTERS, [letter(4, 0, 4)]), "app", 5)
+    assert [[row["kafka_offset"] for row in tail.read()] for tail in tails] == [[4], [4]]
+    version = DeltaTable(table_path(lake, DEAD_LETTERS)).version()
+    assert forget(lake, DEAD_LETTERS, day(2), is_dry_run=True) == Forgotten([], 0, 0, 0, [])
+    assert DeltaTable(table_path(lake, DEAD_LETTERS)).version() == version
+    assert [offset for *_, offset in stored(lake)] == [2, 3, 4]
+
+
+def test_what_was_forgotten_does_not_come_back_by_a_compaction_that_began_before(tmp_path):
+    lake = str(tmp_path)
+    written(lake, [letter(number // 2, 0, number) for number in range(6)])
+    delta = DeltaTable(table_path(lake, DEAD_LETTERS))
+    group = [file for file in small_files(delta) if file.day == str(FIRST)]
+    assert len(group) == 2
+    forget(lake, DEAD_LETTERS, day(1), is_dry_run=False)
+    assert not compact(lake, DEAD_LETTERS, delta, group)
+    assert [offset for *_, offset in stored(lake)] == [2, 3, 4, 5]
+
+
+def test_who_looks_back_after_the_files_were_deleted_finds_what_was_kept(tmp_path):
+    lake = str(tmp_path)
+    table = written(lake, [letter(number, 0, number) for number in range(4)])
+    follower = Tail(lake, DEAD_LETTERS)
+    assert len(follower.read()) == 4
+    forget(lake, DEAD_LETTERS, day(2), is_dry_run=False)
+    eight_days = time.time() - 8 * 86_400
+    for entry in Path(table_path(lake, DEAD_LETTERS), "_delta_log").iterdir():
+        os.utime(entry, (eight_days, eight_days))
+    table.newest()
+    table.append(to_arrow(DEAD_LETTERS, [letter(4, 0, 4)]), "app", 5)
+    assert len(delete_unused(lake, DEAD_LETTERS, dry_run=False, keep_hours=0)) >= 2
+    assert [row["kafka_offset"] for row in follower.read()] == [4]
+    assert [row["kafka_offset"] for row in Tail(lake, DEAD_LETTERS).read()] == [4]
+    assert [offset for *_, offset in stored(lake)] == [2, 3, 4]
+
+
+def test_a_writer_beside_it_loses_nothing(tmp_path):
+    lake = str(tmp_path)
+    table = written(lake, [letter(number, 0, number) for number in range(4)])
+
+    def write() -> None:
+        for number in range(4, 24):
+            table.newest()
+            table.append(to_arrow(DEAD_LETTERS, [letter(4, 0, number)]), "app", number)
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    forget(lake, DEAD_LETTERS, day(2), is_dry_run=False)
+    writing.join()
+    assert [offset for *_, offset in stored(lake)] == list(range(2, 24))
+
+
+def test_nothing_is_forgotten_while_somebody_compacts_alone(tmp_path):
+    lake = str(tmp_path)
+    written(lake, [letter(number, 0, number) for number in range(3)])
+    with alone(lake, DEAD_LETTERS), pytest.raises(Compacting, match="try again"):
+        forget(lake, DEAD_LETTERS, day(2), is_dry_run=False)
+    assert len(stored(lake)) == 3
+
+
+_KILLED = """
+import contextlib, os, signal, sys
+from datetime import date
+from lake import retention
+from schemas.tables import DEAD_LETTERS
+
+lake, moment = sys.argv[1:]
+look, alone = retention._look, retention.alone
+
+def dies(*given):
+    look(*given)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+@contextlib.contextmanager
+def dies_at_the_end(*given):
+    with alone(*given):
+        yield
+        os.kill(os.getpid(), signal.SIGKILL)
+
+if moment == "before the commit":
+    retention._look = dies
+else:
+    retention.alone = dies_at_the_end
+retention.forget(lake, DEAD_LETTERS, date(2026, 11, 3), is_dry_run=False)
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("moment", "left"), [("before the commit", 4), ("after the commit", 2)])
+def test_a_kill_leaves_all_or_forgets_all_and_the_next_try_ends_it(tmp_path, moment, left):
+    lake = str(tmp_path)
+    written(lake, [letter(number, 0, number) for number in range(4)])
+    done = subprocess.run([sys.executable, "-c", _KILLED, lake, moment], timeout=60, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert len(stored(lake)) == left
+    # The promise of the one that was killed is over after a quarter of an hour.
+    OpenTable(create_table(lake, DEAD_LETTERS)).append(arrow_schema(DEAD_LETTERS.row).empty_table(), ALONE, 0)
+    forget(lake, DEAD_LETTERS, day(2), is_dry_run=False)
+    assert [offset for *_, offset in stored(lake)] == [2, 3]
+    assert forgotten_before(DeltaTable(table_path(lake, DEAD_LETTERS))) == day(2)
+
+
+def test_the_check_of_the_lake_knows_what_was_forgotten_on_purpose(tmp_path):
+    lake = str(tmp_path)
+    letters = [letter(number, 0, number) for number in range(4)]
+    written(lake, letters)
+    counted = [
+        batch(one.batch_id, 0, batch_at=one.rejected_at, day=one.day, messages=1, messages_accepted=0,
+              messages_suppressed=0, events=0, samples=0, samples_accepted=0, samples_insignificant=0, samples_stale=0)
+        for one in letters
+    ]  # fmt: skip
+    OpenTable(create_table(lake, BATCHES)).append(to_arrow(BATCHES, counted), "app", 1)
+    assert check_lake(lake).to_json()["findings"] == []
+    forget(lake, DEAD_LETTERS, day(2), is_dry_run=False)
+    assert check_lake(lake).to_json()["findings"] == []
+
+
+def test_tables_that_replays_need_are_never_forgotten(tmp_path):
+    for table in TABLES.values():
+        if table not in RETAINABLE:
+            with pytest.raises(ValueError, match="replays and rebuilds need them"):
+                forget(str(tmp_path), table, day(1), is_dry_run=False)
+
+
+def test_the_command_changes_nothing_until_it_is_told_to(tmp_path):
+    lake = str(tmp_path / "lake")
+    written(lake, [letter(number - 400, 0, number) for number in range(3)])
+    own = tmp_path / "own.toml"
+    own.write_text(f'[lake]\npath = "{lake}"\n')
+    asked = ["--config", str(own), "lake", "retain", "dead_letters", "--days", "30"]
+    done = CliRunner().invoke(cli, asked)
+    assert done.exit_code == 0, done.output
+    assert "2 rows of 2 days" in done.output
+    assert "add --apply" in done.output
+    assert len(stored(lake)) == 3
+    done = CliRunner().invoke(cli, [*asked, "--apply"])
+    assert done.exit_code == 0, done.output
+    assert [offset for *_, offset in stored(lake)] == [2]
+    assert "kept for a rebuild" in done.output

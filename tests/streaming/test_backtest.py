@@ -1,0 +1,26 @@
+"""The workers of Spark make of a history what one process makes of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.autoscale.topics import ConfiguredPolicy
+from ledger.backtest.by_spark import parts_by_spark
+from ledger.backtest.reading import open_history
+from ledger.backtest.running import backtest
+from tests.ledger.backtest.really import Seeded, really_run
+
+pytestmark = pytest.mark.spark
+DEFAULT, STRICT = ConfiguredPolicy("default", None), ConfiguredPolicy("default", '{"maxSegments":2}')
+
+
+def test_the_workers_of_spark_say_what_one_process_says(spark, tmp_path, monkeypatch):
+    lake = really_run(Seeded(3, 5), DEFAULT, 0.5, tmp_path / "lake")
+    monkeypatch.setattr("ledger.backtest.reading.part_topics", lambda *_: 1)
+    history = open_history(lake, tmp_path / "loads", None, None, None, DEFAULT)
+    assert len(history.parts) == 3
+    here = backtest(history, {"strict": STRICT})
+    there = backtest(history, {}, parts=parts_by_spark(spark, history, {"strict": STRICT}))
+    assert sorted(there.topics, key=lambda one: one.topic) == here.topics
+    assert there.series == here.series
+    assert here.totals("strict")["splits"] > 0

@@ -1,0 +1,101 @@
+"""The family `bundles` in the job, on real parts: switched on, crashed, gone on, and not switched off again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from decisions.topic.layout import SegmentLayout
+from lab.broker import create_topics
+from schemas.kafka import BUNDLE_TOPICS
+from schemas.settings import SettingsError, load_settings
+from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS
+from streaming.job import JobFailed
+from tests.engine.balancers import ended, report, skewed
+from tests.engine.records import layout, record, stats, tick
+from tests.streaming.crashes import crashing_sink
+from tests.streaming.jobs import Feed, now_ms, rows
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def bundle_topics(own_broker):
+    """The two topics of the family, on the broker of the jobs, and gone again afterwards."""
+    create_topics(own_broker.connection, BUNDLE_TOPICS)
+    yield
+    admin = AdminClient({"bootstrap.servers": own_broker.bootstrap})
+    for deleted in admin.delete_topics([topic.name for topic in BUNDLE_TOPICS], operation_timeout=20).values():
+        deleted.result(30)
+
+
+def switch(job_settings: Path, on: bool) -> None:
+    text = job_settings.read_text().split("[bundles]")[0]
+    job_settings.write_text(f"{text}[bundles]\nenabled = {str(on).lower()}\n")
+
+
+def of_bundles(settings, table):
+    return [row for row in rows(settings, table) if row["family"] == "bundles"]
+
+
+def letters_of_bundles(settings):
+    return [row for row in rows(settings, DEAD_LETTERS) if row["kafka_topic"] == "broker-load"]
+
+
+def suppressed(settings):
+    """Messages that said nothing new: of the second time, all but the one that is none."""
+    return sum(row["messages_suppressed"] for row in rows(settings, BATCHES))
+
+
+def test_switched_on_later_it_decides_beside_topics_and_through_a_crash_nothing_is_lost_or_there_twice(
+    start, job_settings, own_broker, bundle_topics
+):
+    settings, feed = load_settings([job_settings]), Feed(own_broker.bootstrap)
+    job = start()
+    feed.send(layout(SegmentLayout.create(2, now_ms() - 60_000)), stats({0: 1.0, 1: 1.0}, now_ms()), tick(now_ms()))
+    wait_until(lambda: any(row["type"] == "tick" for row in rows(settings, EVENTS)), 60)
+    job.stop()
+    assert not of_bundles(settings, HOLDS)
+
+    switch(job_settings, True)
+    settings, first = load_settings([job_settings]), now_ms()
+    messages = [*skewed(first), *skewed(first, "east"), record("broker-load", "west", b"no report")]
+    feed.send(*messages)
+    job = start(crashing_sink("decisions:after"))
+    wait_until(lambda: sum(row["kafka_topic"] == "broker-load" for row in rows(settings, EVENTS)) == 4, 60)
+    feed.send(tick(now_ms()))
+    failure = job.end()
+    assert isinstance(failure, JobFailed)
+    assert "crashed at decisions:after" in str(failure.__cause__)
+
+    job = start()
+    wait_until(lambda: {"east", "west"} <= {row["subject"] for row in of_bundles(settings, DECISIONS)}, 60)
+    by_cluster = {row["subject"]: row for row in of_bundles(settings, DECISIONS)}
+    later = now_ms()
+    feed.send(ended(by_cluster["west"]), report("broker-2:8080", {}, later, cpu=5), *messages, tick(later))
+    wait_until(lambda: len(letters_of_bundles(settings)) == 2 and suppressed(settings) == 6, 60)
+    job.stop()
+
+    moved = [json.loads(row["arguments"]) for row in of_bundles(settings, DECISIONS)]
+    assert sorted(by_cluster) == ["east", "west"]
+    assert {one["destinationBroker"] for one in moved} == {"broker-2:8080"}
+    for table in (DECISIONS, HOLDS):
+        by_subject: dict[str, list[int]] = {}
+        for row in of_bundles(settings, table):
+            by_subject.setdefault(row["subject"], []).append(row["seq"])
+        for subject, numbers in by_subject.items():
+            assert sorted(numbers) == list(range(1, len(numbers) + 1)), (table.name, subject)
+    assert [row["reason"] for row in letters_of_bundles(settings)] == ["not-json", "not-json"]
+    places = [(row["kafka_topic"], row["kafka_partition"], row["kafka_offset"]) for row in rows(settings, EVENTS)]
+    assert len(set(places)) == len(places)
+    for row in rows(settings, BATCHES):
+        assert row["messages"] == row["messages_accepted"] + row["messages_suppressed"] + row["dead_letters"]
+
+    switch(job_settings, False)
+    refused = start().end()
+    assert isinstance(refused, SettingsError)
+    assert "[bundles] enabled is false" in str(refused)
