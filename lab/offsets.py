@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from lake.integrity import counted_messages
+from lake.reading import read_table
 from lake.rows import StoredRow
 from lake.tables import open_table
 from schemas.kafka import CONTROL_EVENTS, KAFKA_TOPICS, KafkaTopic
@@ -57,7 +58,7 @@ def unread_messages(settings: Settings) -> int | None:
     table = open_table(settings.lake_path, BATCHES)
     if offsets is None or table is None:
         return None
-    rows = table.to_pyarrow_table(columns=["generation", "messages", "committed_at"]).to_pylist()
+    rows = read_table(table, ["generation", "messages", "committed_at"]).to_pylist()
     return sum(offsets.values()) - counted_messages(rows)
 
 

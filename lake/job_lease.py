@@ -21,6 +21,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from lake.lease import LeaseLost
+from lake.reading import read_table
 from lake.tables import MAX_RACES, OpenTable, make_folder
 from schemas.arrow import arrow_schema
 from schemas.tables import TABLES
@@ -191,7 +192,7 @@ def overtaken(token: int, newest: int) -> LeaseLost:
 
 def _wait_until_dead(table: OpenTable, first: _Seen, claim: Claim, lake: str, stop: threading.Event) -> None:
     """Returns when the holder has given the lease back or has not renewed it for as long as it promised."""
-    [row] = table.table.to_pyarrow_table().to_pylist()
+    [row] = read_table(table.table).to_pylist()
     holder, seconds = row["holder"], row["seconds"]
     if holder == claim.gone:
         return

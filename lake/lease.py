@@ -14,6 +14,7 @@ import pyarrow as pa
 from deltalake.exceptions import CommitFailedError
 from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_attempt, wait_random
 
+from lake.reading import read_table
 from lake.tables import OpenTable, create_table
 from lake.tail import committed_rows
 from schemas.arrow import arrow_schema, to_arrow
@@ -49,7 +50,7 @@ class LeasedTable:
 
     def read(self, columns: Sequence[str], where: Sequence[tuple[str, str, Any]] | None = None) -> pa.Table:
         """All rows, or those of some conditions (column, operator, value), cut to some columns."""
-        return self._open.newest().to_pyarrow_table(columns=list(columns), filters=where)
+        return read_table(self._open.newest(), columns, where)
 
     def append(self, rows: Sequence[TableRow]) -> None:
         """One commit with all rows. Raises `LeaseLost`, or what Delta raises: then the rows can be given again."""

@@ -14,6 +14,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
+from lake.reading import read_table
 from lake.tables import OpenTable, make_folder
 
 EXECUTORS = "executors"
@@ -46,7 +47,7 @@ class Register:
         """Its number, from 0, and its rows. Raises `DeltaError` or `OSError`."""
         table = self._open.newest()
         if table.version() != self._version:
-            self._rows = table.to_pyarrow_table().to_pylist()
+            self._rows = read_table(table).to_pylist()
             self._number = table.transaction_version(APP) or 0
             self._version = table.version()
         return self._number, self._rows
@@ -81,5 +82,5 @@ def read_register(lake: str, folder: str) -> list[dict[str, Any]]:
     path = f"{lake.rstrip('/')}/{folder}"
     if not DeltaTable.is_deltatable(path):
         return []
-    rows: list[dict[str, Any]] = DeltaTable(path).to_pyarrow_table().to_pylist()
+    rows: list[dict[str, Any]] = read_table(DeltaTable(path)).to_pylist()
     return rows

@@ -22,6 +22,7 @@ from deltalake.transaction import RemoveAction
 
 from lake.compaction import alone
 from lake.files import PARTITION, modified_now
+from lake.reading import dataset_of
 from lake.tables import HOOKS, MAX_RACES, open_table
 from schemas.tables import DEAD_LETTERS, Table
 
@@ -127,9 +128,7 @@ def _needed(delta: DeltaTable) -> set[date]:
     """
     columns = [*_OFFSETS, "kafka_offset", "rejected_at", PARTITION]
     newest: dict[tuple[str, tuple[str, int]], tuple[object, date]] = {}
-    for batch in (
-        delta.to_pyarrow_dataset().scanner(columns=columns, batch_readahead=1, fragment_readahead=1).to_batches()
-    ):
+    for batch in dataset_of(delta).scanner(columns=columns, batch_readahead=1, fragment_readahead=1).to_batches():
         rows = pa.Table.from_batches([batch])
         for by in ("kafka_offset", "rejected_at"):
             best = rows.group_by([*_OFFSETS, PARTITION]).aggregate([(by, "max")])

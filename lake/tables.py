@@ -18,6 +18,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction
 
 from lake.files import PARTITION, WrittenFile, modified_now, rows_of, table_path
+from lake.reading import dataset_of, read_table
 from schemas.arrow import arrow_schema
 from schemas.settings import SettingsError
 from schemas.tables import TABLES, Table
@@ -102,9 +103,7 @@ def read_columns(lake: str | Path, table: Table, columns: Sequence[str]) -> pa.T
     if delta is None:
         return schema.empty_table().select(columns)
     stored = pa.schema(delta.schema().to_arrow()).names
-    rows = delta.to_pyarrow_table(
-        columns=[name for name in columns if name in stored or not schema.field(name).nullable]
-    )
+    rows = read_table(delta, [name for name in columns if name in stored or not schema.field(name).nullable])
     for name in columns:
         if name not in rows.column_names:
             rows = rows.append_column(schema.field(name), pa.nulls(len(rows), schema.field(name).type))
@@ -127,7 +126,7 @@ def stream_columns(
     # More than it names does no harm.
     asked = [name for name in whole.names if where is not None and re.search(rf"\b{name}\b", str(where))]
     needed = list(dict.fromkeys((*columns, *asked)))
-    dataset = delta.to_pyarrow_dataset()
+    dataset = dataset_of(delta)
     for fragment in dataset.get_fragments(where):
         groups = fragment if where is None else fragment.subset(where, dataset.schema)
         if not groups.row_groups:

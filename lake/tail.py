@@ -16,6 +16,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from lake.reading import read_table
 from lake.tables import OpenTable, open_table
 from schemas.tables import Table
 
@@ -83,7 +84,7 @@ class Tail:
         table, identity = self._newest(), self._columns[0]
         if table is None:
             return []
-        found = table.to_pyarrow_table(columns=[identity, *by, *self._order])
+        found = read_table(table, [identity, *by, *self._order])
         found = found.sort_by([(column, "ascending") for column in self._order])
         newest = pa.TableGroupBy(found, list(by), use_threads=False).aggregate([(identity, "last")])
         ids: list[Any] = newest[f"{identity}_last"].to_pylist()
@@ -225,7 +226,7 @@ def _first_remembered(table: DeltaTable, first: int, last: int) -> int:
 def _scan(table: DeltaTable, columns: Sequence[str], order: Sequence[str], known: Container[Any]) -> list[StoredRow]:
     """The rows of the whole table whose first column is not in `known`, by `order`."""
     identity = columns[0]
-    named = table.to_pyarrow_table(columns=[identity, "day"])
+    named = read_table(table, [identity, "day"])
     days = dict(zip(named[identity].to_pylist(), named["day"].to_pylist(), strict=True))
     wanted = {name: day for name, day in days.items() if name not in known}
     if not wanted:
@@ -233,5 +234,5 @@ def _scan(table: DeltaTable, columns: Sequence[str], order: Sequence[str], known
     # By partition too: names say nothing about files, and all columns of all past rows are large.
     here = [("day", "in", sorted(set(wanted.values()))), (identity, "in", list(wanted))]
     there = [field.name for field in table.schema().fields if field.name in columns]
-    rows: list[StoredRow] = table.to_pyarrow_table(columns=there, filters=here).to_pylist()
+    rows: list[StoredRow] = read_table(table, there, here).to_pylist()
     return sorted(rows, key=lambda row: [row[column] for column in order])

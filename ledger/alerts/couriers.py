@@ -45,7 +45,7 @@ class Courier:
         self.waiting = 0
         """Notices that were not told yet."""
         self._firing: dict[tuple[str, Labels], Notice] = {}
-        self._stop = threading.Event()
+        self._stopping = False
         self._thread = threading.Thread(target=self._run, name=f"courier-{name}", daemon=True)
 
     def start(self) -> None:
@@ -59,17 +59,19 @@ class Courier:
         """One that fires and was told before this process began: for a destination that wants to hear it again."""
         self._firing[notice.alert.key] = notice
 
-    def stop(self, seconds: float) -> None:
-        """Ends when all is told, or cannot be told at once; the rest is due at the next start."""
-        self._stop.set()
+    def stop(self) -> None:
+        """Has it end when all that it has is told, or cannot be told at once; the rest is due at the next start."""
         self._new.put(None)
+
+    def join(self, seconds: float) -> None:
+        """Waits so long at most until it has ended."""
         self._thread.join(seconds)
 
     def _run(self) -> None:
         waiting: list[Notice] = []
         faults, not_before, resent_at = 0, 0.0, float("-inf")
-        while not (self._stop.is_set() and (not waiting or time.monotonic() < not_before)):
-            pause = 0.0 if self._stop.is_set() else self._pause(bool(waiting), not_before, resent_at)
+        while not (self._stopping and (not waiting or time.monotonic() < not_before)):
+            pause = 0.0 if self._stopping else self._pause(bool(waiting), not_before, resent_at)
             waiting += self._take(pause)
             self.waiting = len(waiting)
             now = time.monotonic()
@@ -117,6 +119,7 @@ class Courier:
         taken = [first]
         while not self._new.empty():
             taken.append(self._new.get_nowait())
+        self._stopping |= None in taken
         return [notice for notice in taken if notice is not None]
 
     def _given_up(self, waiting: list[Notice]) -> list[Notice]:

@@ -1,9 +1,10 @@
-"""`anabranch alerts` as a process: its parts, assembled its metrics, and the signals that stop it."""
+"""`anabranch alerts` as a process: its parts assembled, its metrics, and the signals that stop it."""
 
 from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry
@@ -19,6 +20,8 @@ from telemetry.serving import serve_metrics
 
 CLOSE_SECONDS = 5.0
 """Longest wait at a stop for notices that are on their way; the others are sent at the next start."""
+ONCE_SECONDS = 60.0
+"""The same of `--once`, which has nothing else to do."""
 
 
 def evaluate_alerts(settings: Settings, ready: Callable[[str], None], *, once: bool = False) -> Evaluator:
@@ -48,7 +51,10 @@ def evaluate_alerts(settings: Settings, ready: Callable[[str], None], *, once: b
         evaluator.run(stop, (lambda _: stop.set()) if once else (lambda _: None))
     finally:
         for courier in couriers.values():
-            courier.stop(CLOSE_SECONDS)
+            courier.stop()
+        until = time.monotonic() + (ONCE_SECONDS if once else CLOSE_SECONDS)
+        for courier in couriers.values():
+            courier.join(max(0.0, until - time.monotonic()))
         evaluator.settle()
     return evaluator
 

@@ -12,9 +12,10 @@ from ledger.alerts.asking import Asking
 from ledger.alerts.couriers import Courier
 from ledger.alerts.evaluator import Evaluator
 from ledger.alerts.posting import sender_of
-from ledger.alerts.record import live_alerts, recorded_alerts
+from ledger.alerts.record import Notice, live_alerts, recorded_alerts
 from ledger.alerts.rehearsal import rehearse
 from ledger.alerts.rules import read_rules, rules_of
+from ledger.alerts.states import Alert
 from tests.lab.lake import (
     ORDERS,
     at,
@@ -79,7 +80,8 @@ def evaluating(lake, receiver, clock, *rules, start=True):
         yield evaluator
     finally:
         if start:
-            couriers["hook"].stop(10)
+            couriers["hook"].stop()
+            couriers["hook"].join(10)
 
 
 def settled(evaluator, lake):
@@ -89,6 +91,27 @@ def settled(evaluator, lake):
 
 def told(receiver):
     return [(body["status"], body["alerts"][0]["annotations"]["summary"]) for body in receiver.bodies]
+
+
+def test_what_a_courier_was_given_before_it_is_stopped_is_told_however_late_it_runs():
+    class Heard:
+        batch, resend_seconds = 1, None
+
+        def __init__(self):
+            self.summaries = []
+
+        def send(self, notices, now):
+            self.summaries += [notice.alert.summary for notice in notices]
+
+    heard, clock = Heard(), Clock()
+    courier = Courier("hook", heard, clock)
+    for summary in ("one", "two"):
+        courier.tell(Notice(Alert("Open", (("topic", summary),), "firing", at(0), at(0), None, summary), "hook"))
+    courier.stop()
+    courier.start()
+    courier.join(10)
+    assert heard.summaries == ["one", "two"]
+    assert courier.settled.qsize() == 2
 
 
 def test_an_alert_fires_once_is_told_once_and_is_resolved(lake, receiver):

@@ -39,7 +39,7 @@ class Alerts:
         (home / "anabranch.toml").write_text('[lake]\npath = "lake"\n[alerts]\nrules = "rules.yaml"\n')
         (home / "rules.yaml").write_text(json.dumps({
             "interval": "1s", "rules": [{**OPEN, "above": 0}],
-            "destinations": {"am": {"kind": "alertmanager", "url": url, "allow_local": True, "timeout_seconds": 2}},
+            "destinations": {"am": {"kind": "alertmanager", "url": url, "allow_local": True}},
         }))  # fmt: skip
 
     def command(self, *words):
