@@ -167,10 +167,6 @@ _PROPERTIES: dict[str, object] = {
     "webSocketServiceEnabled": False,
     "loadBalancerEnabled": False,
     "defaultNumberOfNamespaceBundles": 4,
-    # A drained segment is pruned when it has been sealed for so long, instead of within a minute: pruning makes the
-    # consumers of other segments of the topic deaf in 5.0.0-M1 (docs/pulsar-differences.md).
-    "defaultRetentionTimeInMinutes": 10,
-    "defaultRetentionSizeInMB": -1,
     # Rates are worked out, and broker-stats are refreshed, so often (60 and 60 by default).
     "statsUpdateFrequencyInSecs": 1,
     "statsUpdateInitialDelayInSecs": 1,
