@@ -63,5 +63,8 @@ class ControllerProcess:
                 self.url = line.split()[-1]
                 with httpx.Client(base_url=self.url, timeout=60, verify=self._tls or True) as client:
                     yield client, process
+            except BaseException:
+                print(Path(log.name).read_text()[-5_000:])
+                raise
             finally:
                 process.kill()

@@ -38,11 +38,12 @@ def pulsar_house(pulsar: StandalonePulsar, tmp_path: Path) -> Iterator[House]:
         yield House(lake, SimpleNamespace(url=pulsar.admin_url, client=client), gate, "public/default")  # type: ignore[arg-type]
 
 
-def flows(load: KeyedLoad, log: Path, pulsar: StandalonePulsar, topic: str, segments: int, more: int = 500) -> None:
+def flows(load: KeyedLoad, log: Path, pulsar: StandalonePulsar, topic: str, segments: int, more: int = 500) -> int:
     """Returns when `more` messages have come, and messages of so many segments in all.
 
     A broker of 5.0.0-M1 may keep a segment that it ended fenced until it is started anew, if the client's connection
-    broke just then (docs/pulsar-differences.md): where its log says so, it is killed and started.
+    broke just then (docs/pulsar-differences.md): where its log says so, it is killed and started. Answers how often
+    that was done.
     """
     before = load.counts.get("received", 0)
 
@@ -52,10 +53,12 @@ def flows(load: KeyedLoad, log: Path, pulsar: StandalonePulsar, topic: str, segm
     try:
         refused = _REFUSED.format(topic.removeprefix("topic://"))
         wait_until(lambda: has_come() or pulsar.log.read_text().count(refused) >= FOR_GOOD, PATIENCE_S)
-        if not has_come():
-            pulsar.kill()
-            pulsar.start()
-            wait_until(has_come, PATIENCE_S)
+        if has_come():
+            return 0
+        pulsar.kill()
+        pulsar.start()
+        wait_until(has_come, PATIENCE_S)
+        return 1
     except AssertionError as error:
         wanted = f"{more} more than {before}, of {segments} segments: {load.counts}"
         raise AssertionError(f"{wanted}\n{log.read_text()[-2000:]}\n{load.threads()}") from error
@@ -68,12 +71,12 @@ def test_no_message_is_lost_under_splits_and_merges(
     house, log = pulsar_house, tmp_path / "load.log"
     topic = house.create(f"loaded-{in_flight}")
     with keyed_load(pulsar_jars, pulsar.service_url, topic, log, 1000, 50, in_flight) as load, house.running():
-        flows(load, log, pulsar, topic, 1)
+        restarts = flows(load, log, pulsar, topic, 1)
         for segments, seen in (((0,), 3), ((1,), 5), ((3, 4), 6)):
             one = house.decide(topic, *segments)
             house.commit(one)
             assert house.end(one, PATIENCE_S)["status"] == "applied"
-            flows(load, log, pulsar, topic, seen)
+            restarts += flows(load, log, pulsar, topic, seen)
         counts = load.finish()
     assert counts["finished"], log.read_text()[-2000:]
     assert (counts["missing"], counts["errors"]) == (0, [])
@@ -83,9 +86,10 @@ def test_no_message_is_lost_under_splits_and_merges(
     print(f"{in_flight} in flight: {counts}")
     if in_flight == 1:
         # With many in flight the client of 5.0.0-M1 sends those that were on their way when a segment ended again: in
-        # another order, and some of them though they had arrived.
-        assert (counts["redelivered"], counts["inversions"]) == (0, 0), log.read_text()[:3000]
-        assert counts["resent"] <= dropped_receipts(log), log.read_text()[:3000]
+        # another order, and some of them though they had arrived. A broker that is killed forgets acknowledgements.
+        assert counts["inversions"] == 0, log.read_text()[:3000]
+        assert counts["redelivered"] == 0 or restarts, log.read_text()[:3000]
+        assert counts["resent"] <= dropped_receipts(log) + restarts, log.read_text()[:3000]
 
 
 def test_a_split_whose_answer_is_lost_is_known_by_the_layout_and_not_made_twice(pulsar_house: House) -> None:
