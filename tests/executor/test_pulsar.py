@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -22,7 +24,9 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.pulsar
 
 PATIENCE_S = 120
-_REFUSED = "Attempting to subscribe to a fenced topic {{topic=segment://{}/"
+AFTER_A_RESTART_S = 240
+"""The client of 5.0.0-M1 tries again after a minute, and the broker looks for what is drained after 2, 4, 8, … s."""
+FENCED = "Attempting to subscribe to a fenced topic {{topic=segment://{}/([^}}]+)}}"
 FOR_GOOD = 8
 """So often a client has asked within some ten seconds, longer and longer after the time before."""
 MIDDLE_S = 0.03
@@ -50,20 +54,24 @@ def flows(load: KeyedLoad, log: Path, pulsar: StandalonePulsar, topic: str, segm
     def has_come() -> bool:
         return load.counts.get("received", 0) >= before + more and len(load.counts["segments"]) >= segments
 
+    def stays_fenced() -> bool:
+        asked = Counter(re.findall(FENCED.format(topic.removeprefix("topic://")), pulsar.log.read_text()))
+        return any(times >= FOR_GOOD for times in asked.values())
+
     try:
-        refused = _REFUSED.format(topic.removeprefix("topic://"))
-        wait_until(lambda: has_come() or pulsar.log.read_text().count(refused) >= FOR_GOOD, PATIENCE_S)
+        wait_until(lambda: has_come() or stays_fenced(), PATIENCE_S)
         if has_come():
             return 0
         pulsar.kill()
         pulsar.start()
-        wait_until(has_come, PATIENCE_S)
+        wait_until(has_come, AFTER_A_RESTART_S)
         return 1
     except AssertionError as error:
         wanted = f"{more} more than {before}, of {segments} segments: {load.counts}"
         raise AssertionError(f"{wanted}\n{log.read_text()[-2000:]}\n{load.threads()}") from error
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("in_flight", [1, 500])
 def test_no_message_is_lost_under_splits_and_merges(
     pulsar_house: House, pulsar: StandalonePulsar, pulsar_jars: Path, tmp_path: Path, in_flight: int
