@@ -45,6 +45,8 @@ def sample_of(segment: int, rate: float) -> SegmentSample:
 def first_layouts(names: Sequence[str], segments: int, cause: LayoutCause, at: int) -> Iterator[tuple[str, bytes]]:
     """Key and value of a layout event for each topic, each made at an instant of its own; the same in every process,
     for a later one would be of another topic. `at`: when it is said."""
+    if not names:
+        return
     layout = SegmentLayout.create(segments, _CREATED_AT).to_metadata()
     first = LayoutEvent(v=1, type="layout", topic=names[0], cause=cause, layout=layout, at=at)
     topic, *rest = re.split(rb'(?<="topic":")[^"]*|(?<="createdAtMs":)\d+', first.to_json().encode())

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import date, datetime, timezone
 from itertools import groupby
 from typing import Any
 from uuid import NAMESPACE_URL, UUID, uuid5
@@ -100,7 +100,9 @@ class Batches:
         self._keys, self._places = keys[order], np.column_stack([began[codes], numbers])[order]
         ranked = np.lexsort((self._places[:, 1], self._places[:, 0]))
         self._ranked, self._bytes = self._places[ranked], _bytes_of(batches)[order][ranked]
-        self._newest = np.maximum.accumulate(ats[order][ranked]) if len(ranked) else ats
+        self._ats = ats[order][ranked]
+        """Of each batch, its time."""
+        self._newest = np.maximum.accumulate(self._ats) if len(ranked) else ats
         """Of each batch and those before it, the latest time."""
 
     def place(self, number: int, at: int) -> Place | None:
@@ -126,6 +128,15 @@ class Batches:
     def is_complete(self, number: int, at: int) -> bool:
         """Whether the batch's own row is there, which is written last."""
         return self._row(number, at) is not None
+
+    def begins_before(self, day: date) -> bool:
+        """Whether the first batch that counts ran before a day (UTC)."""
+        return bool(len(self._ats)) and datetime.fromtimestamp(self._first / 1000, timezone.utc).date() < day
+
+    def is_parted(self, at: datetime) -> bool:
+        """Whether all batches before an instant (aware) ran before all others: no clock was set back over it."""
+        later = self._ats >= int(at.timestamp() * 1000)
+        return bool((np.diff(later.astype(np.int8)) >= 0).all())
 
     def chunks(self, most_bytes: int) -> list[Place]:
         """The place that each chunk but the first begins with, so that each is some `most_bytes` in memory, or one
@@ -231,6 +242,11 @@ def is_of_topics(table: Table, topics: Collection[str]) -> pc.Expression:
 def is_until(table: Table, until: datetime) -> pc.Expression:
     """Which rows of a table are of batches up to an instant."""
     return (pc.field(_TIME_OF[table.name]) <= pa.scalar(until)) & (pc.field("day") <= pa.scalar(until.date()))
+
+
+def is_since(table: Table, since: datetime) -> pc.Expression:
+    """Which rows of a table are of batches from an instant on."""
+    return (pc.field(_TIME_OF[table.name]) >= pa.scalar(since)) & (pc.field("day") >= pa.scalar(since.date()))
 
 
 class HistoryRows:

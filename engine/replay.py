@@ -8,9 +8,10 @@ one is held against the replayed state instead (`engine.agreement`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pydantic_core
@@ -25,7 +26,7 @@ from engine.autoscale.policies import EffectivePolicy
 from engine.autoscale.samples import Samples
 from engine.autoscale.topics import ConfiguredPolicy, TopicState
 from engine.kernel.bucket import Intake
-from engine.kernel.packed import Packed, pack_anew
+from engine.kernel.packed import Packed, StoredPart, pack_anew
 from engine.kernel.records import Output, RawRecord
 from engine.kernel.settings import EngineSettings
 from schemas.ids import decision_id
@@ -69,18 +70,21 @@ class BucketReplay:
 
     def __init__(
         self, settings: EngineSettings, configured: ConfiguredPolicy, doubts: list[str] | None = None, *,
-        every_version: bool = False,
+        every_version: bool = False, begun: Mapping[str, StoredPart] = MappingProxyType({}),
+        of_older: Collection[str] = (),
     ) -> None:  # fmt: skip
         """`configured`: the job's policy now, for records of releases that did not put it in the stream. `doubts`: what
         does not agree is put there, and is no error. `every_version`: what other versions of the engine have said has
-        to agree too."""
+        to agree too. `begun` and `of_older`: what a replay of all that was before has left, to go on from; raises
+        `StateError`."""
         self._doubts, self._every_version = doubts, every_version
         of_all = replace(settings, change_threshold=_EVERY_CHANGE)
-        self._known = AUTOSCALE.opener(of_all)({})
+        self._known = AUTOSCALE.opener(of_all)(begun)
         self._intake = Intake((AUTOSCALE,))
-        self._known.topics.set_configured(configured)
+        if self._known.topics.configured is None:
+            self._known.topics.set_configured(configured)
         self.state, self.loads, self._policies = self._known.topics, self._known.loads, self._known.policies
-        self._of_older: set[str] = set()
+        self.of_older = set(of_older)
         """Topics that another version of the engine has decided on: what it led to is not held against this one's."""
 
     def take(self, batch: RecordedBatch) -> None:
@@ -186,8 +190,8 @@ class BucketReplay:
     def _has_to_agree(self, row: RecordedRow, batch: RecordedBatch) -> bool:
         """Whether a row has to be what the replayed state leads to."""
         if row["engine_version"] != ENGINE_VERSION and not self._every_version:
-            self._of_older.add(row["subject"])
-        return batch.is_complete and row["subject"] not in self._of_older
+            self.of_older.add(row["subject"])
+        return batch.is_complete and row["subject"] not in self.of_older
 
 
 def _which(kind: str, row: RecordedRow, batch: RecordedBatch) -> str:

@@ -1,4 +1,4 @@
-"""Whole days of a table are forgotten, in one commit, beside those who write, compact and follow it.
+"""Rows of old days are forgotten, in one commit, beside those who write, compact and follow the table.
 
 Stage: beside everything, on demand (`anabranch lake retain`). The tables are append-only, which Delta takes to mean
 that no removal changes data; so the commit says of itself that it changes none, as that of a compaction does. Who
@@ -6,31 +6,34 @@ follows the table by version sees nothing of it. `lake vacuum` deletes the files
 (`lake.maintenance`). The commit stands on the newest version or fails (`lake.compaction` says why), and nobody
 compacts meanwhile.
 
-Only `dead_letters` can be forgotten. Of the other tables, a rebuild and a replay need what was known from old rows.
+Of `dead_letters` whole days go. Of `segment_load` the newest row of each segment stays, which says what the load was
+when the days that are kept began; and a horizon is there first (`lake.horizons`), from which a rebuild and a replay go
+on. Of the other tables, they need what was known from old rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import date
+from functools import partial
+from itertools import groupby
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError
-from deltalake.transaction import RemoveAction
+from deltalake.transaction import AddAction, RemoveAction
 
 from lake.compaction import alone
-from lake.files import PARTITION, modified_now
+from lake.files import PARTITION, RowsFile, WrittenFile, modified_now
+from lake.horizons import EPOCH, FORGOTTEN, forgotten_before, has_horizon
 from lake.reading import dataset_of
 from lake.tables import HOOKS, MAX_RACES, open_table
-from schemas.tables import DEAD_LETTERS, Table
+from lake.thinning import loads_that_stay, newest_loads
+from schemas.tables import DEAD_LETTERS, SEGMENT_LOAD, Table
 
-RETAINABLE = (DEAD_LETTERS,)
-"""The tables of which days can be forgotten."""
-FORGOTTEN = "anabranch-forgotten-before"
-"""Names in a table's log the day, as days since 1970, before which rows may be missing on purpose."""
-_EPOCH = date(1970, 1, 1)
+RETAINABLE = (DEAD_LETTERS, SEGMENT_LOAD)
+"""The tables of which rows can be forgotten."""
 _OFFSETS = ("kafka_topic", "kafka_partition")
 
 
@@ -47,44 +50,45 @@ class Forgotten:
     """Older days that stay: a rebuild needs the newest record that they have of a Kafka partition."""
 
 
-def forgotten_before(delta: DeltaTable) -> date | None:
-    """The day before which rows may be missing on purpose; None: there is none."""
-    days = delta.transaction_version(FORGOTTEN)
-    return None if days is None else _EPOCH + timedelta(days=days)
+def forget(
+    lake: str, table: Table, before: date, is_dry_run: bool, namespaces: Collection[str] = ()
+) -> Forgotten:  # fmt: skip
+    """Forgets what nothing needs of the days before `before`; `is_dry_run`: only says what that is.
 
-
-def forget(lake: str, table: Table, before: date, is_dry_run: bool) -> Forgotten:
-    """Forgets the days before `before` that nothing needs; `is_dry_run`: only says which.
-
-    Raises `ValueError` for a table that is not in `RETAINABLE`, `Compacting` when somebody compacts it, and
-    `DeltaError` or `OSError`. Killed in the middle it has forgotten all or nothing.
+    `namespaces` (`tenant/namespace`; of `segment_load` alone): rows of topics elsewhere stay. Raises `ValueError` for a
+    table that is not in `RETAINABLE`, or loads without a horizon at `before`; `Compacting` when somebody compacts it,
+    and `DeltaError` or `OSError`. Killed in the middle it has forgotten all or nothing.
     """
     if table not in RETAINABLE:
         raise ValueError(f"days of {table.name} cannot be forgotten: replays and rebuilds need them")
     delta = open_table(lake, table)
     if delta is None:
         return Forgotten([], 0, 0, 0, [])
+    if table is SEGMENT_LOAD and not is_dry_run and not has_horizon(lake, before):
+        raise ValueError(f"there is no horizon at {before}: a rebuild would need the loads")
+    look = partial(_thin, lake, namespaces) if table is SEGMENT_LOAD else _look
     if is_dry_run:
-        return _look(delta, before)[0]
+        return look(delta, before, False)[0]
     removals: list[RemoveAction] = []
+    thin: list[WrittenFile] = []
     with alone(lake, table):
         for attempt in range(MAX_RACES):
             delta.update_incremental()
             if attempt == 0 or not _has(delta, removals):
                 # What comes meanwhile is newer: it makes no day needed that was not.
-                found, removals = _look(delta, before)
+                found, removals, thin = look(delta, before, True)
                 delta.update_incremental()
             if not removals:
                 return found
             said = max(before, forgotten_before(delta) or before)
             try:
                 delta.create_write_transaction(
-                    removals,
+                    [*removals, *(_added(file) for file in thin)],
                     mode="append",
                     schema=delta.schema(),
                     partition_by=[PARTITION],
                     commit_properties=CommitProperties(
-                        max_commit_retries=0, app_transactions=[Transaction(FORGOTTEN, (said - _EPOCH).days)]
+                        max_commit_retries=0, app_transactions=[Transaction(FORGOTTEN, (said - EPOCH).days)]
                     ),
                     post_commithook_properties=HOOKS,
                 )
@@ -99,26 +103,69 @@ def forget(lake: str, table: Table, before: date, is_dry_run: bool) -> Forgotten
     return found
 
 
+def _added(file: WrittenFile) -> AddAction:
+    return AddAction(file.path, file.size, {PARTITION: file.day}, modified_now(), False, file.statistics)
+
+
 def _has(delta: DeltaTable, removals: Sequence[RemoveAction]) -> bool:
     there = set(pa.table(delta.get_add_actions(flatten=True))["path"].to_pylist())
     return all(removal.path in there for removal in removals)
 
 
-def _look(delta: DeltaTable, before: date) -> tuple[Forgotten, list[RemoveAction]]:
+def _old_files(delta: DeltaTable, before: date) -> list[tuple[date, str, int, int]]:
+    """Day, path, bytes and number of rows of the files of old days, the oldest first."""
     named = pa.table(delta.get_add_actions(flatten=True)).select(
         [f"partition.{PARTITION}", "path", "size_bytes", "num_records"]
     )
-    files = [
-        (date.fromisoformat(str(day)), *rest)
-        for day, *rest in zip(*(column.to_pylist() for column in named.columns), strict=True)
-    ]
-    old = {day for day, *_ in files if day < before}
-    needed = _needed(delta) & old if old else set()
-    going = [file for file in files if file[0] in old - needed]
+    files = (
+        (date.fromisoformat(str(day)), path, size, rows or 0)
+        for day, path, size, rows in zip(*(column.to_pylist() for column in named.columns), strict=True)
+    )
+    return sorted(file for file in files if file[0] < before)
+
+
+def _removed(files: Sequence[tuple[date, str, int, int]]) -> list[RemoveAction]:
     now = modified_now()
-    removals = [RemoveAction(path, False, now, size, {PARTITION: day.isoformat()}) for day, path, size, _ in going]
-    rows, size = sum(file[3] or 0 for file in going), sum(file[2] for file in going)
-    return Forgotten(sorted({file[0] for file in going}), len(going), rows, size, sorted(needed)), removals
+    return [RemoveAction(path, False, now, size, {PARTITION: day.isoformat()}) for day, path, size, _ in files]
+
+
+def _thin(
+    lake: str, namespaces: Collection[str], delta: DeltaTable, before: date, is_written: bool
+) -> tuple[Forgotten, list[RemoveAction], list[WrittenFile]]:
+    """Of loads: the files that have rows to forget, and new ones with the rest of theirs."""
+    files, going, thin, rows = _old_files(delta, before), list[tuple[date, str, int, int]](), list[WrittenFile](), 0
+    newest = newest_loads(lake, [path for _, path, *_ in files])
+    for day, of_day in groupby(files, lambda file: file[0]):
+        kept = None
+        for file in of_day:
+            stays, number = loads_that_stay(lake, file[1], newest, namespaces), 0
+            for some in stays if file[3] else ():
+                number += len(some)
+            if number == file[3]:
+                continue
+            going.append(file)
+            rows += file[3] - number
+            if is_written and number:
+                kept = kept or RowsFile(lake, SEGMENT_LOAD, day, "zstd")
+                for some in loads_that_stay(lake, file[1], newest, namespaces):
+                    kept.write(some)
+        if kept is not None:
+            kept.close()
+            thin.append(WrittenFile.of(lake, SEGMENT_LOAD, kept.path))
+    size = sum(file[2] for file in going) - sum(file.size for file in thin)
+    return Forgotten(sorted({file[0] for file in going}), len(going), rows, size, []), _removed(going), thin
+
+
+def _look(
+    delta: DeltaTable, before: date, is_written: bool
+) -> tuple[Forgotten, list[RemoveAction], list[WrittenFile]]:  # fmt: skip
+    files = _old_files(delta, before)
+    old = {day for day, *_ in files}
+    needed = _needed(delta) & old if old else set()
+    going = [file for file in files if file[0] not in needed]
+    rows, size = sum(file[3] for file in going), sum(file[2] for file in going)
+    found = Forgotten(sorted({file[0] for file in going}), len(going), rows, size, sorted(needed))
+    return found, _removed(going), []
 
 
 def _needed(delta: DeltaTable) -> set[date]:

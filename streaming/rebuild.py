@@ -27,7 +27,7 @@ from schemas.kafka_connection import KafkaConnection
 from schemas.tables import TABLES
 from streaming.checkpoint import REBUILT
 from streaming.processor import FINGERPRINT
-from streaming.recorded import RecordedHistory
+from streaming.recorded import RecordedHistory, newest_before
 from streaming.sink import APP
 from streaming.storage import IDENTITY, CheckpointFiles, spark_location
 
@@ -104,7 +104,7 @@ def rebuild_checkpoint(
             f"there is a checkpoint in {files.checkpoint}: move it away first, if it is of no use any more"
         )
     with TemporaryDirectory(prefix="anabranch-rebuild-", dir=scratch) as folder:
-        history = RecordedHistory(lake, Path(folder))
+        history = RecordedHistory(lake, Path(folder), horizon=newest_before(lake))
         if history.generation is None:
             raise RebuildError(f"no batch is on record in {lake}: a job that starts with nothing needs no state")
         offsets, gone = start_offsets(history.next_offsets, bounds)
@@ -112,7 +112,9 @@ def rebuild_checkpoint(
         names: dict[int, list[str]] = {bucket: [] for bucket in range(buckets)}
         for name, bucket in bucket_of(history.topics).items():
             names[bucket].append(name)
-        replays = {bucket: BucketReplay(settings, configured) for bucket in names}
+        replays = {
+            bucket: BucketReplay(settings, configured, **history.begun(topics)) for bucket, topics in names.items()
+        }
         rebuilt = Rebuilt(identity, history.generation, 0, 0, 0, gone)
         for chunk in history.chunks():
             rebuilt.until = chunk.times[-1][0]

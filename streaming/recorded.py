@@ -9,14 +9,19 @@ file.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
+from functools import reduce
+from operator import and_
 from pathlib import Path
+from typing import TypedDict
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from engine.autoscale.regrouping import names_in, regrouped
 from engine.history import (
     HISTORY_TABLES,
     Batches,
@@ -25,8 +30,12 @@ from engine.history import (
     columns_of,
     history_chunk,
     is_of_topics,
+    is_since,
     is_until,
 )
+from engine.kernel.packed import StateError, StoredPart
+from engine.replay import RebuildError
+from lake.horizons import Horizon, LoadsForgotten, horizon_for
 from lake.tables import read_columns, stream_columns
 from schemas.arrow import arrow_schema
 from schemas.tables import BATCHES, DEAD_LETTERS, SEGMENT_LOAD, Table
@@ -37,19 +46,46 @@ _ROWS_AT_ONCE = {SEGMENT_LOAD.name: 65_536}
 """Loads are short; rows of the other tables are kilobytes."""
 
 
+class Begun(TypedDict, total=False):
+    """With what a replay begins."""
+
+    begun: Mapping[str, StoredPart]
+    of_older: Collection[str]
+
+
+Choice = Callable[[Batches], Horizon | None]
+
+
+def newest_before(lake: str, until: datetime | None = None) -> Choice:
+    """`lake.horizons.horizon_for`, with `RebuildError` in the place of its error."""
+
+    def choose(batches: Batches) -> Horizon | None:
+        try:
+            return horizon_for(lake, batches, until)
+        except LoadsForgotten as error:
+            raise RebuildError(str(error)) from error
+
+    return choose
+
+
 class RecordedHistory:
     """The history of a lake. Reading it takes the disk some of what the lake takes, in `folder`."""
 
     def __init__(
         self, lake: str, folder: Path, chunk_bytes: int = CHUNK_BYTES, *, with_ticks: bool = False,
-        until: datetime | None = None, topics: Collection[str] | None = None,
+        until: datetime | None = None, topics: Collection[str] | None = None, horizon: Choice = lambda _: None,
     ) -> None:  # fmt: skip
         """Reads all of the lake; raises `DeltaError` or `OSError`. `folder` is a folder of its own. `with_ticks`: ticks
-        too; `until` (aware): nothing behind that; `topics`: of these alone."""
+        too; `until` (aware): nothing behind that; `topics`: of these alone; `horizon`: from which nothing before it is
+        read."""
         batches = read_columns(lake, BATCHES, columns_of(BATCHES))
         if until is not None:
             batches = batches.filter(pc.less_equal(batches["batch_at"], pa.scalar(until)))
         self._batches = Batches(batches)
+        self.horizon = horizon(self._batches)
+        since = None if self.horizon is None else self.horizon.at
+        with _readable(self.horizon):
+            self._begun_topics = set[str]() if self.horizon is None else names_in(self.horizon.pieces)
         self._files = _ChunkFiles(folder, chunk_bytes)
         begins = self._batches.chunks(chunk_bytes)
         self._number = len(begins) + 1
@@ -57,7 +93,7 @@ class RecordedHistory:
         if self.generation is not None:
             for table in HISTORY_TABLES:
                 columns, rows = columns_of(table), _ROWS_AT_ONCE.get(table.name, 1024)
-                for read in stream_columns(lake, table, columns, rows, _where(table, until, topics)):
+                for read in stream_columns(lake, table, columns, rows, _where(table, since, until, topics)):
                     self._files.add(table.name, *self._rows.take(table.name, read))
 
     @property
@@ -67,13 +103,23 @@ class RecordedHistory:
 
     @property
     def topics(self) -> list[str]:
-        """Every topic of which there is a row."""
-        return sorted(self._rows.topics)
+        """Every topic of which there is a row, or that the horizon knows."""
+        return sorted(self._rows.topics | self._begun_topics)
 
     @property
     def next_offsets(self) -> dict[str, dict[int, int]]:
         """By Kafka topic and partition: the offset behind the last record of which something is on record."""
-        return self._rows.next_offsets
+        found = {} if self.horizon is None else {name: dict(one) for name, one in self.horizon.next_offsets.items()}
+        for name, one in self._rows.next_offsets.items():
+            found[name] = {**found.get(name, {}), **one}
+        return found
+
+    def begun(self, names: Collection[str]) -> Begun:
+        """With what a replay of these topics begins (arguments of `BucketReplay`). Raises `RebuildError`."""
+        if self.horizon is None:
+            return {}
+        with _readable(self.horizon):
+            return {"begun": regrouped(self.horizon.pieces, names), "of_older": self.horizon.of_older & {*names}}
 
     def chunks(self) -> Iterator[History]:
         """The chunks in their order; each can be had once."""
@@ -83,12 +129,22 @@ class RecordedHistory:
                 yield history_chunk(self._batches, tables)
 
 
-def _where(table: Table, until: datetime | None, topics: Collection[str] | None) -> pc.Expression | None:
-    found = None if until is None else is_until(table, until)
-    if topics is not None and table is not DEAD_LETTERS:
-        is_its = is_of_topics(table, topics)
-        found = is_its if found is None else found & is_its
-    return found
+def _where(
+    table: Table, since: datetime | None, until: datetime | None, topics: Collection[str] | None
+) -> pc.Expression | None:
+    conditions = [is_since(table, since)] if since is not None else []
+    conditions += [is_until(table, until)] if until is not None else []
+    conditions += [is_of_topics(table, topics)] if topics is not None and table is not DEAD_LETTERS else []
+    return reduce(and_, conditions) if conditions else None
+
+
+@contextmanager
+def _readable(horizon: Horizon | None) -> Iterator[None]:
+    try:
+        yield
+    except StateError as error:
+        day = None if horizon is None else horizon.day
+        raise RebuildError(f"what was kept of the loads before {day} cannot be read: {error}") from error
 
 
 class _ChunkFiles:

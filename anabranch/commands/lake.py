@@ -14,7 +14,7 @@ from anabranch.commands.lake_retain import retain
 from anabranch.context import Context
 from schemas.printable import printable
 from schemas.settings import Settings
-from schemas.tables import TABLES
+from schemas.tables import HORIZONS, TABLES
 
 _SHOWN_BYTES = 60
 
@@ -153,8 +153,8 @@ def vacuum(context: Context, name: str | None, dry_run: bool) -> None:
     from lake.tables import open_table
 
     lake = context.settings.lake_path
-    for table in TABLES.values():
-        if name not in (None, table.name):
+    for table in (*TABLES.values(), HORIZONS):
+        if name not in (None, table.name) or (table is HORIZONS and open_table(lake, table) is None):
             continue
         try:
             if open_table(lake, table) is None:

@@ -1,8 +1,9 @@
-"""`anabranch lake retain`: forgets old days of a table. Says only what would go, until it is told to apply it."""
+"""`anabranch lake retain`: forgets old rows of a table. Says only what would go, until it is told to apply it."""
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from collections.abc import Sequence
+from datetime import date, datetime, time, timedelta, timezone
 
 import click
 
@@ -11,28 +12,50 @@ from schemas.tables import TABLES
 
 
 @click.command("retain")
-@click.argument("name", type=click.Choice(["dead_letters"]), metavar="dead_letters")
+@click.argument("name", type=click.Choice(["dead_letters", "segment_load"]), metavar="dead_letters|segment_load")
 @click.option("--days", type=click.IntRange(min=1), required=True, help="Keep today (UTC) and as many days before it.")
+@click.option("--namespace", "namespaces", multiple=True, metavar="TENANT/NAMESPACE",
+              help="Only loads of its topics; may be given several times.")  # fmt: skip
 @click.option("--apply", "is_applied", is_flag=True, help="Do it. Without this it only says what would go.")
 @click.pass_obj
-def retain(context: Context, name: str, days: int, is_applied: bool) -> None:
-    """Forget days of dead letters that are older than --days; safe while the job and an executor run.
+def retain(context: Context, name: str, days: int, namespaces: Sequence[str], is_applied: bool) -> None:
+    """Forget rows that are older than --days; safe while the job and an executor run.
 
     \b
-    anabranch lake retain dead_letters --days 30
+    anabranch lake retain segment_load --days 90
+    anabranch lake retain segment_load --days 90 --apply
     anabranch lake retain dead_letters --days 30 --apply
 
-    The disk is free once `anabranch lake vacuum` deletes the files. A day stays that has the newest dead letter of a
-    Kafka partition: a rebuild reads on from there.
+    Of each segment the newest old load stays, and before anything goes, what a rebuild of the job's state needs of the
+    old ones is kept in the table `horizons`: rebuild, replay and explain go on from there, and say so when they are
+    asked for something older. Of dead letters a day stays that has the newest of a Kafka partition.
+
+    The disk is free once `anabranch lake vacuum` deletes the files.
     """
     from deltalake.exceptions import DeltaError
 
+    from engine.replay import RebuildError
     from lake.compaction import Compacting
+    from lake.horizons import drop_horizons
     from lake.retention import forget
 
+    if namespaces and name != "segment_load":
+        raise click.UsageError("--namespace is for segment_load: a dead letter may be of no topic")
+    for one in namespaces:
+        if one.count("/") != 1 or not all(one.split("/")):
+            raise click.UsageError(f"--namespace {one!r} is not like tenant/namespace")
     before = datetime.now(timezone.utc).date() - timedelta(days=days)
+    lake, table = context.settings.lake_path, TABLES[name]
     try:
-        done = forget(context.settings.lake_path, TABLES[name], before, is_dry_run=not is_applied)
+        done = forget(lake, table, before, is_dry_run=True, namespaces=namespaces)
+        if is_applied and done.files:
+            if name == "segment_load":
+                _make_horizon(context, before)
+            done = forget(lake, table, before, is_dry_run=False, namespaces=namespaces)
+            if name == "segment_load":
+                drop_horizons(lake, before)
+    except RebuildError as error:
+        raise click.ClickException(f"{name} was left as it is, for a rebuild would fail: {error}") from error
     except (Compacting, DeltaError, OSError) as error:
         raise click.ClickException(f"{name} was left as it is: {str(error).partition(chr(10))[0]}") from error
     what = "forgotten" if is_applied else "would go"
@@ -41,3 +64,22 @@ def retain(context: Context, name: str, days: int, is_applied: bool) -> None:
         click.echo(f"kept for a rebuild: {', '.join(map(str, done.kept))}")
     if done.files and not is_applied:
         click.echo("nothing was changed: add --apply to do it")
+
+
+def _make_horizon(context: Context, day: date) -> None:
+    from lake.horizons import has_horizon, write_horizon
+    from streaming.horizons import make_horizon
+    from streaming.job import engine_settings
+    from streaming.policy import configured_policy, stored_policy
+    from streaming.scratch import scratch_folder
+
+    settings = context.settings
+    if has_horizon(settings.lake_path, day):
+        return
+    click.echo(f"working out what a rebuild needs of the days before {day} …", err=True)
+    at = datetime.combine(day, time(), timezone.utc)
+    configured = stored_policy(configured_policy(settings))
+    with scratch_folder(settings.path(settings.local.folder) / "scratch") as scratch:
+        write_horizon(
+            settings.lake_path, make_horizon(settings.lake_path, at, engine_settings(settings), configured, scratch)
+        )

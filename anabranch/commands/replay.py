@@ -39,10 +39,12 @@ def command(
     """
     from deltalake.exceptions import DeltaError
 
+    from engine.replay import RebuildError
+    from lake.horizons import retained_from
     from ledger.replay.report import replay
     from ledger.topics import UnknownTopic, find_topic, topics_on_record
     from streaming.policy import configured_policy, stored_policy
-    from streaming.recorded import RecordedHistory
+    from streaming.recorded import RecordedHistory, newest_before
 
     context: Context = ctx.obj
     lake = context.settings.lake_path
@@ -52,13 +54,16 @@ def command(
             known = topics_on_record(lake)
             names = [find_topic(known, one.strip()) for one in topics.split(",")]
         with TemporaryDirectory(prefix="anabranch-replay-", dir=scratch) as folder:
-            recorded = RecordedHistory(lake, Path(folder), with_ticks=True, until=until, topics=names)
+            begins = newest_before(lake, since or retained_from(lake))
+            recorded = RecordedHistory(lake, Path(folder), with_ticks=True, until=until, topics=names, horizon=begins)
             if recorded.generation is None:
                 raise click.ClickException(f"no batch of the job is on record in {lake}")
             begin = None if since is None else int(since.timestamp() * 1000)
             policy = stored_policy(configured_policy(context.settings))
+            if recorded.horizon is not None and since is None:
+                click.echo(f"loads before {recorded.horizon.day} are forgotten: compared from there on", err=True)
             found = replay(recorded, policy, begin, names, _progress if sys.stderr.isatty() else lambda *_: None)
-    except UnknownTopic as error:
+    except (UnknownTopic, RebuildError) as error:
         raise click.ClickException(printable(str(error))) from error
     except (DeltaError, OSError) as error:
         raise click.ClickException(f"the lake {lake} cannot be replayed: {error}") from error

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from decisions.topic.layout import LayoutError, SegmentLayout
 from engine.autoscale.topics import ConfiguredPolicy
+from lake.horizons import retained_from
 from lake.tables import read_columns, stream_columns
 from ledger.backtest.demand import Loads
 from ledger.backtest.lives import Announced, spans_of
@@ -161,6 +162,8 @@ def open_history(
         raise NoHistory(f"no batch of the job is on record in {lake}: is the job running, with [lake] path there?")
     at = np.unique(millis(batches))
     first, last = int(at[0]), int(at[-1])
+    if (retained := retained_from(lake)) is not None:
+        first = max(first, instant(retained))
     begin = first if since is None else max(first, instant(since))
     end = last if until is None else min(last, instant(until))
     phase = _phase(lake, begin, end, tick_ms)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lake.retention import forgotten_before
+from lake.horizons import forgotten_before
 from lake.tables import open_table
 from ledger.check.findings import Findings
 from ledger.check.layouts import unknown_layouts

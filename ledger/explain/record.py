@@ -21,15 +21,18 @@ from decisions.autoscale.decide import decide
 from decisions.autoscale.snapshot import TopicSnapshot
 from decisions.topic.layout import SegmentLayout
 from engine.agreement import may_have_been, snapshot_on_record
+from engine.autoscale.regrouping import regrouped
 from engine.autoscale.topics import ConfiguredPolicy
-from engine.history import HISTORY_TABLES, columns_of, history_of, rows_of_topic
+from engine.history import HISTORY_TABLES, Batches, columns_of, history_of, is_since, rows_of_topic
+from engine.kernel.packed import StateError
 from engine.kernel.settings import EngineSettings
 from engine.replay import BucketReplay, RecordedRow
+from lake.horizons import LoadsForgotten, horizon_for
 from lake.tables import read_columns, stream_columns
 from ledger.explain.application import Became, became
 from schemas.arrow import arrow_schema
 from schemas.ids import EVERY_TOPIC
-from schemas.tables import BATCHES, DEAD_LETTERS, EVENTS
+from schemas.tables import BATCHES, DEAD_LETTERS, EVENTS, SEGMENT_LOAD
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _AFTER_RECORD = timedelta(minutes=5)
@@ -115,21 +118,33 @@ def explain(
     if until > ends + _AFTER_RECORD:
         raise NotOnRecord(f"the record ends at {ends:%F %T} UTC, and {until:%F %T} is too long after that to be known"
                           + _last_such_time(until, begins, ends))  # fmt: skip
+    try:
+        horizon = horizon_for(lake, Batches(batches), until)
+    except LoadsForgotten as error:
+        raise NotOnRecord(str(error)) from error
     tables = {}
     for table in HISTORY_TABLES:
         columns = columns_of(table)
         rows = [arrow_schema(table.row).empty_table().select(list(columns))]
         if table is not DEAD_LETTERS:
-            rows += stream_columns(lake, table, columns, 65_536, rows_of_topic(table, topic, until))
+            where = rows_of_topic(table, topic, until)
+            if horizon is not None and table in (EVENTS, SEGMENT_LOAD):
+                where = where & is_since(table, horizon.at)
+            rows += stream_columns(lake, table, columns, 65_536, where)
         tables[table.name] = pa.concat_tables(rows)
     doubts: list[str] = []
     hold: RecordedRow | None = None
     held_since: int | None = None
     decision: RecordedRow | None = None
     decided: Decided | None = None
-    replay = BucketReplay(_SETTINGS, configured, doubts)
+    try:
+        begun = {} if horizon is None else regrouped(horizon.pieces, [topic])
+    except StateError as error:
+        raise NotOnRecord(f"what was kept of loads that are forgotten cannot be read: {error}") from error
+    replay = BucketReplay(_SETTINGS, configured, doubts, begun=begun, of_older=horizon.of_older if horizon else ())
     for batch in history_of(batches, tables).of_bucket([topic]):
-        replay.take(batch)
+        if horizon is None or batch.now >= _millis(horizon.at):
+            replay.take(batch)
         for decision in batch.decisions:
             hold, held_since = None, None
             segments = tuple(json.loads(decision["arguments"])["segments"])

@@ -7,7 +7,7 @@ docs/replay.md.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Protocol
@@ -31,12 +31,14 @@ Progress = Callable[[int, int], None]
 
 
 class Recorded(Protocol):
-    """The record, a chunk after the other."""
+    """The record, a chunk after the other, and with what its replay begins (`BucketReplay`)."""
 
     @property
     def topics(self) -> list[str]: ...
 
     def chunks(self) -> Iterable[History]: ...
+
+    def begun(self, names: Collection[str], /) -> Mapping[str, Any]: ...
 
 
 @dataclass
@@ -86,10 +88,10 @@ def replay(
     """
     found = Replayed()
     doubts = _Doubts()
-    replayed = BucketReplay(_SETTINGS, configured, doubts, every_version=True)
+    names = [name for name in recorded.topics if topics is None or name in topics]
+    replayed = BucketReplay(_SETTINGS, configured, doubts, every_version=True, **recorded.begun(names))
     again = Again(replayed)
     repeated: dict[str, tuple[str | None, str | None]] = {}
-    names = [name for name in recorded.topics if topics is None or name in topics]
     next_told = 0.0
     for chunk in recorded.chunks():
         for batch in chunk.of_bucket(names):

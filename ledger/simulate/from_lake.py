@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
+from lake.horizons import retained_from
 from lake.tables import stream_columns
 from ledger.simulate.recorded import ConsumersLine, DemandError, RangeLine
 from schemas.messages import ConsumerEvent, LayoutEvent
@@ -30,7 +31,10 @@ def lines_of_lake(
     What was wanted before and still is counts as of `since`. All of it is in memory. Raises `DemandError` when nothing
     is on record then, and what Delta raises.
     """
-    begin = 0 if since is None else _millis(since)
+    retained = retained_from(lake)
+    if since is not None and retained is not None and since < retained:
+        raise DemandError(f"loads before {retained:%F} are forgotten (`anabranch lake retain`): say a later --since")
+    begin = _millis(since or retained or _EPOCH)
     told: list[tuple[int, int, int, int, LayoutEvent | ConsumerEvent | tuple[Any, ...]]] = []
     of_events = pc.field("type").isin(["layout", "consumer"])
     of_loads = None

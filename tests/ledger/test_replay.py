@@ -36,6 +36,9 @@ class InMemory:
     def chunks(self):
         yield self._history
 
+    def begun(self, names):
+        return {}
+
 
 def replayed(bucket, changed=None, **rest):
     return replay(InMemory(bucket, changed), CONFIGURED, **rest)

@@ -1,0 +1,55 @@
+"""Topics taken from one bucket's state into another's, with their loads and with what every bucket knows. Pure.
+
+Stage: beside the job, where state is kept by other groups of topics than its buckets (`streaming.horizons`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from engine.autoscale.family import LOADS, TOPICS
+from engine.autoscale.loads import INSTANTS, LoadTable
+from engine.autoscale.loads_codec import pack_loads, unpack_loads
+from engine.autoscale.topics import BucketState
+from engine.autoscale.topics_codec import pack_topics, unpack_topics
+from engine.kernel.packed import StoredPart
+
+
+def names_in(stored: Iterable[tuple[bytes, bytes]]) -> set[str]:
+    """The topics of some buckets, by their bases `topics` and `loads`, with those that are remembered as deleted.
+
+    Raises `StateError`.
+    """
+    found = set[str]()
+    for of_topics, of_loads in stored:
+        state = unpack_topics(StoredPart(of_topics))
+        found |= {*state.topics, *state.ended, *unpack_loads(StoredPart(of_loads)).index.topics()}
+    return found
+
+
+def regrouped(stored: Iterable[tuple[bytes, bytes]], names: Collection[str]) -> dict[str, StoredPart]:
+    """The stored parts of one bucket with these topics, out of buckets that have them (`names_in`); raises
+    `StateError`."""
+    topics, loads, wanted = BucketState(), LoadTable(), frozenset(names)
+    for of_topics, of_loads in stored:
+        _take_over(topics, loads, unpack_topics(StoredPart(of_topics)), unpack_loads(StoredPart(of_loads)), wanted)
+    return {TOPICS: StoredPart(pack_topics(topics)), LOADS: StoredPart(pack_loads(loads))}
+
+
+def _take_over(
+    topics: BucketState, loads: LoadTable, of_topics: BucketState, of_loads: LoadTable, names: Collection[str]
+) -> None:
+    """Takes these topics over, as far as they are there, and the policies."""
+    topics.configured, topics.cluster_policy = of_topics.configured, of_topics.cluster_policy
+    topics.namespace_policies, topics.policy_senders = of_topics.namespace_policies, of_topics.policy_senders
+    topics.topics.update({name: topic for name, topic in of_topics.topics.items() if name in names})
+    ended = {**topics.ended, **{name: one for name, one in of_topics.ended.items() if name in names}}
+    # What is forgotten first comes first.
+    topics.ended = dict(sorted(ended.items(), key=lambda item: item[1].noted_at or 0))
+    for name in of_loads.index.topics():
+        there = of_loads.index.of_topic(name) if name in names else {}
+        if there:
+            rows, before = loads.rows_of(name, [*there]), [*there.values()]
+            loads.rates[rows] = of_loads.rates[before]
+            for column in (*INSTANTS, "reporter"):
+                getattr(loads, column)[rows] = getattr(of_loads, column)[before]

@@ -1,0 +1,171 @@
+"""Horizons: what a rebuild knows at the beginning of a day, kept so that it needs no older row of `segment_load`.
+
+Stage: `anabranch lake retain` has one made (`streaming.horizons`) and committed before it forgets anything; rebuild,
+replay and explain go on from it. One commit holds all of a horizon.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta, timezone
+from typing import NamedTuple, Protocol
+from uuid import uuid4
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.transaction import RemoveAction
+
+from lake.files import PARTITION, modified_now
+from lake.reading import read_table
+from lake.tables import HOOKS, OpenTable, create_table, open_table
+from schemas.arrow import to_arrow
+from schemas.tables import HORIZONS, SEGMENT_LOAD, HorizonRow
+from schemas.version import ENGINE_VERSION
+
+FORGOTTEN = "anabranch-forgotten-before"
+"""Names in a table's log the day, as days since 1970, before which rows may be missing on purpose."""
+EPOCH = date(1970, 1, 1)
+
+
+class LoadsForgotten(RuntimeError):
+    """What was asked for cannot be known without loads that are forgotten; the message says which and why."""
+
+
+class Course(Protocol):
+    """How the job's batches ran (`engine.history.Batches`)."""
+
+    @property
+    def generations(self) -> Collection[str]:
+        """Those that count."""
+
+    def begins_before(self, day: date, /) -> bool:
+        """Whether the first batch that counts ran before a day."""
+
+    def is_parted(self, at: datetime, /) -> bool:
+        """Whether all batches before an instant ran before all others."""
+
+
+class Piece(NamedTuple):
+    """Some of the topics, as the stored parts of a bucket with these."""
+
+    topics: bytes
+    loads: bytes
+
+
+@dataclass(frozen=True)
+class Horizon:
+    """All that is known from the batches before an instant, a midnight (UTC)."""
+
+    at: datetime
+    generation: str
+    """The last one then. Of a job that began anew, with empty state, it is not."""
+    next_offsets: Mapping[str, Mapping[int, int]]
+    """By Kafka topic and partition: the offset behind the last record of which something was on record."""
+    of_older: frozenset[str]
+    """Topics that another version of the engine had decided on (`engine.replay`)."""
+    pieces: Sequence[Piece]
+
+    @property
+    def day(self) -> date:
+        """All days before it are in."""
+        return self.at.date()
+
+
+def write_horizon(lake: str, horizon: Horizon) -> None:
+    """Keeps a horizon, in one commit. Raises what Delta raises."""
+    about = json.dumps({
+        "generation": horizon.generation, "nextOffsets": horizon.next_offsets, "ofOlder": sorted(horizon.of_older)
+    })  # fmt: skip
+    made_at = datetime.now(timezone.utc)
+    rows = [
+        HorizonRow(
+            topics=piece.topics, loads=piece.loads, about=about, made_at=made_at, engine_version=ENGINE_VERSION,
+            day=horizon.day,
+        )
+        for piece in horizon.pieces
+    ]  # fmt: skip
+    OpenTable(create_table(lake, HORIZONS)).append(to_arrow(HORIZONS, rows), f"anabranch-horizon:{uuid4()}", 0)
+
+
+def newest_horizon(lake: str, generations: Collection[str], until: datetime | None = None) -> Horizon | None:
+    """The newest one that is of one of these generations and no later than an instant (aware); None: there is none.
+
+    Raises `DeltaError` or `OSError`.
+    """
+    delta = open_table(lake, HORIZONS)
+    if delta is None:
+        return None
+    known: dict[tuple[datetime, datetime], str] = {}
+    for row in read_table(delta, ["day", "made_at", "about"]).to_pylist():
+        known[_midnight(row["day"]), row["made_at"]] = row["about"]
+    for (at, made_at), about in sorted(known.items(), reverse=True):
+        said = json.loads(about)
+        if said["generation"] not in generations or (until is not None and at > until):
+            continue
+        chosen = read_table(delta, ["topics", "loads"], [("day", "=", at.date()), ("made_at", "=", made_at)])
+        offsets = {
+            topic: {int(partition): offset for partition, offset in of_topic.items()}
+            for topic, of_topic in said["nextOffsets"].items()
+        }
+        pieces = [Piece(row["topics"], row["loads"]) for row in chosen.to_pylist()]
+        return Horizon(at, said["generation"], offsets, frozenset(said["ofOlder"]), pieces)
+    return None
+
+
+def drop_horizons(lake: str, before: date) -> None:
+    """Forgets the horizons of days before that: nothing is worked out from there any more. Raises what Delta raises."""
+    delta = open_table(lake, HORIZONS)
+    files = [] if delta is None else pa.table(delta.get_add_actions(flatten=True)).to_pylist()
+    now, day = modified_now(), f"partition.{PARTITION}"
+    old = [
+        RemoveAction(file["path"], False, now, file["size_bytes"], {PARTITION: str(file[day])})
+        for file in files if str(file[day]) < before.isoformat()
+    ]  # fmt: skip
+    if delta is not None and old:
+        delta.create_write_transaction(
+            old, mode="append", schema=delta.schema(), partition_by=[PARTITION], post_commithook_properties=HOOKS
+        )
+
+
+def horizon_for(lake: str, course: Course, until: datetime | None = None) -> Horizon | None:
+    """From where the state at an instant (aware; None: the newest) is to be worked out; None: from the beginning.
+
+    Raises `LoadsForgotten`, and what Delta raises.
+    """
+    forgotten = retained_from(lake)
+    if forgotten is None or not course.begins_before(forgotten.date()):
+        return None
+    horizon = newest_horizon(lake, course.generations, until)
+    if horizon is None or horizon.at < forgotten:
+        raise LoadsForgotten(
+            f"loads before {forgotten:%F} are forgotten (`anabranch lake retain`), and what was "
+            f"{f'at {until:%F %T} UTC' if until else 'then'} is not known without them"
+        )
+    if not course.is_parted(horizon.at):
+        raise LoadsForgotten(f"the job's clock was set back over {horizon.day}, and loads before that are forgotten")
+    return horizon
+
+
+def retained_from(lake: str) -> datetime | None:
+    """The midnight before which loads are forgotten; None: none are. Raises what Delta raises."""
+    loads = open_table(lake, SEGMENT_LOAD)
+    day = None if loads is None else forgotten_before(loads)
+    return None if day is None else _midnight(day)
+
+
+def forgotten_before(delta: DeltaTable) -> date | None:
+    """The day before which rows of a table may be missing on purpose; None: there is none."""
+    days = delta.transaction_version(FORGOTTEN)
+    return None if days is None else EPOCH + timedelta(days=days)
+
+
+def has_horizon(lake: str, day: date) -> bool:
+    """Whether there is one at the beginning of that day. Raises `DeltaError` or `OSError`."""
+    delta = open_table(lake, HORIZONS)
+    return delta is not None and bool(len(read_table(delta, ["day"], [("day", "=", day)])))
+
+
+def _midnight(day: date) -> datetime:
+    return datetime.combine(day, time(), timezone.utc)

@@ -1,0 +1,298 @@
+"""Loads are forgotten, and a rebuild, a replay and the views come to what they came to with them. No JVM."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import date, datetime, timedelta, timezone
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from hypothesis import Phase, given
+from hypothesis import settings as example_settings
+from hypothesis import strategies as st
+
+from anabranch.cli import cli
+from decisions.topic.layout import SegmentLayout
+from engine.autoscale.family import LOADS, TOPICS
+from engine.autoscale.loads_codec import unpack_loads
+from engine.autoscale.topics_codec import unpack_topics
+from engine.kernel.packed import StoredPart
+from engine.replay import RebuildError
+from lake.compaction import ALONE
+from lake.files import table_path
+from lake.horizons import forgotten_before, newest_horizon, write_horizon
+from lake.maintenance import compact_by_delta_rs
+from lake.reading import read_table
+from lake.retention import forget
+from lake.tables import OpenTable, create_lake, create_table
+from lake.tail import Tail
+from ledger.check.checking import check_lake
+from ledger.explain.record import NotOnRecord, explain
+from ledger.replay.report import replay
+from ledger.sql import LakeSql
+from schemas.arrow import arrow_schema
+from schemas.tables import HORIZONS, SEGMENT_LOAD
+from streaming.horizons import make_horizon
+from streaming.rebuild import rebuild_checkpoint
+from streaming.recorded import RecordedHistory, newest_before
+from streaming.sink import APP
+from streaming.storage import LocalFiles
+from tests.engine.buckets import CONFIGURED, SETTINGS
+from tests.engine.records import layout, stats, tick
+from tests.engine.test_regrouping import all_loads
+from tests.engine.test_replay import NAMES, STORY, RecordedBucket, told
+
+MINUTE = 60_000
+DAY = date(2025, 11, 21)
+AT = datetime(2025, 11, 21, tzinfo=timezone.utc)
+MIDNIGHT = int(AT.timestamp() * 1000)
+BOUNDS = {topic: {0: (0, 10**9)} for topic in ("segment-stats", "consumer-events", "control-events")}
+
+
+def in_a_lake(bucket, lake):
+    for name, table in create_lake(lake).items():
+        rows = [some for some in bucket.tables.get(name, []) if len(some)]
+        for number, some in enumerate(rows):
+            done = CommitProperties(app_transactions=[Transaction(f"{APP}:first", number)])
+            write_deltalake(table, some, mode="append", commit_properties=done)
+
+
+def rebuilt(lake, folder, buckets=2):
+    """Topics, loads and offsets of a checkpoint that is made from a lake."""
+    where = {name: number % buckets for number, name in enumerate(NAMES)}
+    rebuild_checkpoint(
+        lake, LocalFiles(folder), SETTINGS, CONFIGURED, buckets, lambda names: {name: where[name] for name in names},
+        BOUNDS,
+    )  # fmt: skip
+    found = []
+    for row in pq.read_table(f"{folder}/rebuilt/state.parquet").to_pylist():
+        topics, loads = unpack_topics(StoredPart(row[TOPICS])), unpack_loads(StoredPart(row[LOADS]))
+        policies = (topics.configured, topics.cluster_policy, topics.namespace_policies, topics.policy_senders)
+        found.append((topics.topics, topics.ended, policies, all_loads(loads)))
+    start = json.loads(Path(f"{folder}/rebuilt/start.json").read_text())
+    return found, start["startingOffsets"]
+
+
+def replayed(lake, folder, since=None):
+    recorded = RecordedHistory(lake, folder, with_ticks=True, horizon=newest_before(lake, since))
+    return replay(recorded, CONFIGURED, MIDNIGHT).to_json()
+
+
+def loads_at(lake, minutes):
+    at = f"TIMESTAMP '{AT + timedelta(minutes=minutes):%Y-%m-%dT%H:%M:%SZ}'"
+    rows = LakeSql(lake).ask(f"SELECT * FROM load_at({at}) ORDER BY topic, segment_id").read_all().to_pylist()
+    return [str(row) for row in rows]
+
+
+def forget_before(lake, at=AT, **more):
+    write_horizon(lake, make_horizon(lake, at, SETTINGS, CONFIGURED))
+    return forget(lake, SEGMENT_LOAD, at.date(), is_dry_run=False, **more)
+
+
+@given(STORY, STORY, st.booleans())
+@example_settings(max_examples=8, phases=[Phase.explicit, Phase.generate])
+def test_with_old_loads_forgotten_a_rebuild_a_replay_and_the_loads_of_later_instants_are_as_before(
+    story, rest, is_compacted
+):
+    bucket = RecordedBucket()
+    ends = told(story, bucket, MIDNIGHT - 40 * MINUTE)
+    ends = told(rest, bucket, max(ends, MIDNIGHT) + MINUTE)
+    with TemporaryDirectory() as folder:
+        root, lake = Path(folder), f"{folder}/lake"
+        in_a_lake(bucket, lake)
+        if is_compacted:
+            compact_by_delta_rs(lake, SEGMENT_LOAD, None)
+        instants = [0, 1, 10, (ends - MIDNIGHT) // MINUTE + 1]
+        before = rebuilt(lake, f"{folder}/a"), [loads_at(lake, one) for one in instants]
+        compared = replayed(lake, root / "b")
+        tail = Tail(lake, SEGMENT_LOAD)
+        tail.read()
+        there = DeltaTable(table_path(lake, SEGMENT_LOAD)).to_pyarrow_table()
+        planned = forget(lake, SEGMENT_LOAD, DAY, is_dry_run=True)
+        done = forget_before(lake)
+        left = DeltaTable(table_path(lake, SEGMENT_LOAD)).to_pyarrow_table()
+        assert (done.rows, done.days, done.files) == (planned.rows, planned.days, planned.files)
+        assert len(there) - len(left) == done.rows
+        assert tail.read() == []
+        assert (rebuilt(lake, f"{folder}/c"), [loads_at(lake, one) for one in instants]) == before
+        assert replayed(lake, root / "d", AT) == compared
+        # Brute force: of each segment the newest old rows stay, and all that is not old.
+        newest = {}
+        for row in there.to_pylist():
+            if row["day"] < DAY:
+                key = row["topic"], row["segment_id"]
+                newest[key] = max(newest.get(key, row["accepted_at"]), row["accepted_at"])
+        stay = [
+            row for row in there.to_pylist()
+            if row["day"] >= DAY or row["accepted_at"] == newest[row["topic"], row["segment_id"]]
+        ]  # fmt: skip
+        assert sorted(map(str, left.to_pylist())) == sorted(map(str, stay))
+
+
+def calm(minutes=range(-90, 90, 10)):
+    """Two topics whose loads change all the time, around midnight."""
+    bucket = RecordedBucket()
+    begin = MIDNIGHT - 100 * MINUTE
+    other = "topic://other/shop/t"
+    bucket.batch(begin, *(layout(SegmentLayout.create(2, begin), topic=name) for name in (NAMES[0], other)))
+    for place, minute in enumerate(minutes):
+        at = MIDNIGHT + minute * MINUTE
+        rate = 100.0 * 2 ** (place % 5)
+        bucket.batch(at, stats({0: rate, 1: rate}, at, NAMES[0]), stats({0: rate, 1: rate}, at, other), tick(at))
+    return bucket
+
+
+@pytest.fixture
+def lake(tmp_path):
+    in_a_lake(calm(), tmp_path / "lake")
+    return str(tmp_path / "lake")
+
+
+def stored(lake):
+    rows = read_table(DeltaTable(table_path(lake, SEGMENT_LOAD)), ["topic", "accepted_at"]).to_pylist()
+    return sorted((row["topic"], (row["accepted_at"] - AT) // timedelta(minutes=1)) for row in rows)
+
+
+def test_loads_are_not_forgotten_without_a_horizon(lake):
+    before = stored(lake)
+    with pytest.raises(ValueError, match="there is no horizon"):
+        forget(lake, SEGMENT_LOAD, DAY, is_dry_run=False)
+    assert stored(lake) == before
+
+
+def test_of_a_namespace_alone_the_loads_of_others_stay(lake):
+    before = stored(lake)
+    forget_before(lake, namespaces=["other/shop"])
+    gone = [row for row in before if row[0].startswith("topic://other/shop/") and row[1] < -10]
+    assert stored(lake) == sorted(row for row in before if row not in gone)
+    assert gone
+
+
+def test_what_was_before_it_is_asked_for_in_vain_and_what_is_behind_it_is_explained_as_before(lake, tmp_path):
+    at, before = AT + timedelta(minutes=25), AT - timedelta(minutes=15)
+    known = explain(lake, NAMES[0], at, CONFIGURED)
+    assert explain(lake, NAMES[0], before, CONFIGURED).snapshot.loads
+    forget_before(lake)
+    found = explain(lake, NAMES[0], at, CONFIGURED)
+    assert (found.snapshot, found.answer, found.doubts) == (known.snapshot, known.answer, known.doubts)
+    assert found.hold["seq"] == known.hold["seq"]
+    with pytest.raises(NotOnRecord, match="loads before 2025-11-21 are forgotten"):
+        explain(lake, NAMES[0], before, CONFIGURED)
+    with pytest.raises(RebuildError, match="loads before 2025-11-21 are forgotten"):
+        replayed(lake, tmp_path / "r", before)
+
+
+def test_a_second_horizon_goes_on_from_the_first(tmp_path):
+    lake, whole = str(tmp_path / "lake"), str(tmp_path / "whole")
+    for one in (lake, whole):
+        in_a_lake(calm(range(-90, 1440 + 90, 60)), one)
+    forget_before(lake)
+    later = AT + timedelta(days=1)
+    forget_before(lake, later)
+    assert newest_horizon(lake, ["first"]).at == later
+    assert newest_horizon(lake, ["first"], later - timedelta(seconds=1)).at == AT
+    assert newest_horizon(lake, ["another"]) is None
+    assert rebuilt_calm(lake, tmp_path / "a") == rebuilt_calm(whole, tmp_path / "b")
+    assert forgotten_before(DeltaTable(table_path(lake, SEGMENT_LOAD))) == later.date()
+    assert {one["kind"] for one in check_lake(lake).to_json()["findings"]} == {"open"}
+
+
+def rebuilt_calm(lake, folder):
+    rebuild_checkpoint(
+        lake, LocalFiles(str(folder)), SETTINGS, CONFIGURED, 1, lambda names: dict.fromkeys(names, 0), BOUNDS
+    )
+    [row] = pq.read_table(folder / "rebuilt" / "state.parquet").to_pylist()
+    return unpack_topics(StoredPart(row[TOPICS])).topics, all_loads(unpack_loads(StoredPart(row[LOADS])))
+
+
+def test_a_midnight_over_which_the_clock_was_set_back_is_no_horizon(tmp_path):
+    bucket = calm()
+    bucket.batch(MIDNIGHT - 5 * MINUTE, tick(1))
+    in_a_lake(bucket, tmp_path / "lake")
+    with pytest.raises(RebuildError, match="clock was set back"):
+        make_horizon(str(tmp_path / "lake"), AT, SETTINGS, CONFIGURED)
+
+
+_KILLED = """
+import os, signal, sys
+from datetime import date
+from lake import retention
+from schemas.tables import HORIZONS, SEGMENT_LOAD
+
+lake, moment = sys.argv[1:]
+thin, checkpoint = retention._thin, retention.DeltaTable.create_checkpoint
+
+def dies(*given):
+    if moment == "before the commit":
+        thin(*given)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if moment == "after the commit":
+    retention.DeltaTable.create_checkpoint = dies
+else:
+    retention._thin = dies
+retention.forget(lake, SEGMENT_LOAD, date(2025, 11, 21), is_dry_run=False)
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("moment", "is_done"), [("at the begin", False), ("before the commit", False),
+                                                 ("after the commit", True)])  # fmt: skip
+def test_a_kill_leaves_all_loads_or_forgets_all_and_the_next_try_ends_it(lake, tmp_path, moment, is_done):
+    before, whole = stored(lake), rebuilt_calm(lake, tmp_path / "a")
+    write_horizon(lake, make_horizon(lake, AT, SETTINGS, CONFIGURED))
+    done = subprocess.run([sys.executable, "-c", _KILLED, lake, moment], timeout=60, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert (stored(lake) != before) == is_done
+    assert rebuilt_calm(lake, tmp_path / "b") == whole
+    # The promise of the one that was killed is over after a quarter of an hour.
+    OpenTable(create_table(lake, SEGMENT_LOAD)).append(arrow_schema(SEGMENT_LOAD.row).empty_table(), ALONE, 0)
+    forget(lake, SEGMENT_LOAD, DAY, is_dry_run=False)
+    assert stored(lake) == sorted(row for row in before if row[1] >= -10)
+    assert rebuilt_calm(lake, tmp_path / "c") == whole
+
+
+def test_the_command_forgets_when_it_is_told_to_and_keeps_one_horizon(lake, tmp_path):
+    own = tmp_path / "own.toml"
+    own.write_text(f'[lake]\npath = "{lake}"\n')
+    days = (datetime.now(timezone.utc).date() - DAY).days
+    asked = ["--home", str(tmp_path), "--config", str(own), "lake", "retain", "segment_load", "--days", str(days)]
+    before = stored(lake)
+    done = CliRunner().invoke(cli, asked)
+    assert done.exit_code == 0, done.output
+    assert "nothing was changed: add --apply" in done.output
+    assert stored(lake) == before
+    write_horizon(lake, make_horizon(lake, AT - timedelta(days=1) + timedelta(hours=23), SETTINGS, CONFIGURED))
+    done = CliRunner().invoke(cli, [*asked, "--apply"])
+    assert done.exit_code == 0, done.output
+    assert "forgotten" in done.output
+    assert stored(lake) == sorted(row for row in before if row[1] >= -10)
+    assert read_table(DeltaTable(table_path(lake, HORIZONS)), ["day"])["day"].unique().to_pylist() == [DAY]
+    again = CliRunner().invoke(cli, [*asked, "--apply"])
+    assert "0 rows of 0 days" in again.output
+    refused = CliRunner().invoke(cli, [*asked, "--namespace", "acme"])
+    assert refused.exit_code == 2
+    assert "is not like tenant/namespace" in refused.output
+    replayed_all = ["--home", str(tmp_path), "--config", str(own), "replay"]
+    done = CliRunner().invoke(cli, replayed_all)
+    assert done.exit_code == 0, done.output
+    assert "loads before 2025-11-21 are forgotten: compared from there on" in done.output
+
+
+def test_a_horizon_of_a_newer_release_is_named_and_nothing_is_made_of_it(lake, tmp_path):
+    made = make_horizon(lake, AT, SETTINGS, CONFIGURED)
+    newer = [piece._replace(topics=bytes([200]) + piece.topics[1:]) for piece in made.pieces]
+    write_horizon(lake, replace(made, pieces=newer))
+    forget(lake, SEGMENT_LOAD, DAY, is_dry_run=False)
+    with pytest.raises(RebuildError, match="loads before 2025-11-21 cannot be read: state version 200"):
+        rebuilt_calm(lake, tmp_path / "a")
+    with pytest.raises(NotOnRecord, match="state version 200"):
+        explain(lake, NAMES[0], AT + timedelta(minutes=25), CONFIGURED)
