@@ -1,4 +1,4 @@
-"""Horizons: what a rebuild knows at the beginning of a day, kept so that it needs no older row of `segment_load`.
+"""Horizons: what a rebuild knows at the beginning of a day, kept so that it needs no older row.
 
 Stage: `anabranch lake retain` has one made (`streaming.horizons`) and committed before it forgets anything; rebuild,
 replay and explain go on from it. One commit holds all of a horizon.
@@ -21,7 +21,7 @@ from lake.files import PARTITION, modified_now
 from lake.reading import read_table
 from lake.tables import HOOKS, OpenTable, create_table, open_table
 from schemas.arrow import to_arrow
-from schemas.tables import HORIZONS, SEGMENT_LOAD, HorizonRow
+from schemas.tables import DECISIONS, EVENTS, HOLDS, HORIZONS, SEGMENT_LOAD, HorizonRow
 from schemas.version import ENGINE_VERSION
 
 FORGOTTEN = "anabranch-forgotten-before"
@@ -29,8 +29,11 @@ FORGOTTEN = "anabranch-forgotten-before"
 EPOCH = date(1970, 1, 1)
 
 
-class LoadsForgotten(RuntimeError):
-    """What was asked for cannot be known without loads that are forgotten; the message says which and why."""
+_NEEDED = (SEGMENT_LOAD, EVENTS, HOLDS, DECISIONS)
+
+
+class RowsForgotten(RuntimeError):
+    """What was asked for cannot be known without rows that are forgotten; the message says which and why."""
 
 
 class Course(Protocol):
@@ -132,27 +135,27 @@ def drop_horizons(lake: str, before: date) -> None:
 def horizon_for(lake: str, course: Course, until: datetime | None = None) -> Horizon | None:
     """From where the state at an instant (aware; None: the newest) is to be worked out; None: from the beginning.
 
-    Raises `LoadsForgotten`, and what Delta raises.
+    Raises `RowsForgotten`, and what Delta raises.
     """
     forgotten = retained_from(lake)
     if forgotten is None or not course.begins_before(forgotten.date()):
         return None
     horizon = newest_horizon(lake, course.generations, until)
     if horizon is None or horizon.at < forgotten:
-        raise LoadsForgotten(
-            f"loads before {forgotten:%F} are forgotten (`anabranch lake retain`), and what was "
+        raise RowsForgotten(
+            f"rows before {forgotten:%F} are forgotten (`anabranch lake retain`), and what was "
             f"{f'at {until:%F %T} UTC' if until else 'then'} is not known without them"
         )
     if not course.is_parted(horizon.at):
-        raise LoadsForgotten(f"the job's clock was set back over {horizon.day}, and loads before that are forgotten")
+        raise RowsForgotten(f"the job's clock was set back over {horizon.day}, and rows before that are forgotten")
     return horizon
 
 
 def retained_from(lake: str) -> datetime | None:
-    """The midnight before which loads are forgotten; None: none are. Raises what Delta raises."""
-    loads = open_table(lake, SEGMENT_LOAD)
-    day = None if loads is None else forgotten_before(loads)
-    return None if day is None else _midnight(day)
+    """The midnight before which rows are forgotten that a replay needs; None: none are. Raises what Delta raises."""
+    opened = [open_table(lake, table) for table in _NEEDED]
+    days = [day for delta in opened if delta is not None and (day := forgotten_before(delta)) is not None]
+    return _midnight(max(days)) if days else None
 
 
 def forgotten_before(delta: DeltaTable) -> date | None:
@@ -162,9 +165,9 @@ def forgotten_before(delta: DeltaTable) -> date | None:
 
 
 def has_horizon(lake: str, day: date) -> bool:
-    """Whether there is one at the beginning of that day. Raises `DeltaError` or `OSError`."""
+    """Whether there is one at the beginning of that day, or a later one. Raises `DeltaError` or `OSError`."""
     delta = open_table(lake, HORIZONS)
-    return delta is not None and bool(len(read_table(delta, ["day"], [("day", "=", day)])))
+    return delta is not None and bool(len(read_table(delta, ["day"], [("day", ">=", day)])))
 
 
 def _midnight(day: date) -> datetime:

@@ -6,9 +6,9 @@ follows the table by version sees nothing of it. `lake vacuum` deletes the files
 (`lake.maintenance`). The commit stands on the newest version or fails (`lake.compaction` says why), and nobody
 compacts meanwhile.
 
-Of `dead_letters` whole days go. Of `segment_load` the newest row of each segment stays, which says what the load was
-when the days that are kept began; and a horizon is there first (`lake.horizons`), from which a rebuild and a replay go
-on. Of the other tables, they need what was known from old rows.
+Of `dead_letters` whole days go. Of what the job has accepted and said, a horizon is there first (`lake.horizons`),
+from which a rebuild and a replay go on; and rows stay that say how things stood when the days that are kept began, or
+that are of decisions that were not over (`lake.thinning`).
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from lake.files import PARTITION, RowsFile, WrittenFile, modified_now
 from lake.horizons import EPOCH, FORGOTTEN, forgotten_before, has_horizon
 from lake.reading import dataset_of
 from lake.tables import HOOKS, MAX_RACES, open_table
-from lake.thinning import loads_that_stay, newest_loads
-from schemas.tables import DEAD_LETTERS, SEGMENT_LOAD, Table
+from lake.thinning import THINNED, staying
+from schemas.tables import DEAD_LETTERS, Table
 
-RETAINABLE = (DEAD_LETTERS, SEGMENT_LOAD)
-"""The tables of which rows can be forgotten."""
+RETAINABLE = (DEAD_LETTERS, *THINNED)
+"""The tables of which rows can be forgotten. Decisions first, then their outcomes and waits."""
 _OFFSETS = ("kafka_topic", "kafka_partition")
 
 
@@ -55,18 +55,18 @@ def forget(
 ) -> Forgotten:  # fmt: skip
     """Forgets what nothing needs of the days before `before`; `is_dry_run`: only says what that is.
 
-    `namespaces` (`tenant/namespace`; of `segment_load` alone): rows of topics elsewhere stay. Raises `ValueError` for a
-    table that is not in `RETAINABLE`, or loads without a horizon at `before`; `Compacting` when somebody compacts it,
-    and `DeltaError` or `OSError`. Killed in the middle it has forgotten all or nothing.
+    `namespaces` (`tenant/namespace`; not of `dead_letters`): rows of topics elsewhere stay. Raises `ValueError` for a
+    table that is not in `RETAINABLE`, or without a horizon at `before` or later; `Compacting` when somebody compacts
+    it, and `DeltaError` or `OSError`. Killed in the middle it has forgotten all or nothing.
     """
     if table not in RETAINABLE:
         raise ValueError(f"days of {table.name} cannot be forgotten: replays and rebuilds need them")
     delta = open_table(lake, table)
     if delta is None:
         return Forgotten([], 0, 0, 0, [])
-    if table is SEGMENT_LOAD and not is_dry_run and not has_horizon(lake, before):
-        raise ValueError(f"there is no horizon at {before}: a rebuild would need the loads")
-    look = partial(_thin, lake, namespaces) if table is SEGMENT_LOAD else _look
+    if table in THINNED and not is_dry_run and not has_horizon(lake, before):
+        raise ValueError(f"there is no horizon at {before} or later: a rebuild would need the rows")
+    look = partial(_thin, lake, table, namespaces) if table in THINNED else _look
     if is_dry_run:
         return look(delta, before, False)[0]
     removals: list[RemoveAction] = []
@@ -130,28 +130,26 @@ def _removed(files: Sequence[tuple[date, str, int, int]]) -> list[RemoveAction]:
 
 
 def _thin(
-    lake: str, namespaces: Collection[str], delta: DeltaTable, before: date, is_written: bool
+    lake: str, table: Table, namespaces: Collection[str], delta: DeltaTable, before: date, is_written: bool
 ) -> tuple[Forgotten, list[RemoveAction], list[WrittenFile]]:
-    """Of loads: the files that have rows to forget, and new ones with the rest of theirs."""
+    """The files that have rows to forget, and new ones with the rest of theirs."""
     files, going, thin, rows = _old_files(delta, before), list[tuple[date, str, int, int]](), list[WrittenFile](), 0
-    newest = newest_loads(lake, [path for _, path, *_ in files])
+    stays = staying(lake, table, [path for _, path, *_ in files], before, namespaces)
     for day, of_day in groupby(files, lambda file: file[0]):
         kept = None
         for file in of_day:
-            stays, number = loads_that_stay(lake, file[1], newest, namespaces), 0
-            for some in stays if file[3] else ():
-                number += len(some)
+            number = sum(len(some) for some in stays.rows(lake, file[1])) if file[3] else 0
             if number == file[3]:
                 continue
             going.append(file)
             rows += file[3] - number
             if is_written and number:
-                kept = kept or RowsFile(lake, SEGMENT_LOAD, day, "zstd")
-                for some in loads_that_stay(lake, file[1], newest, namespaces):
+                kept = kept or RowsFile(lake, table, day, "zstd")
+                for some in stays.rows(lake, file[1]):
                     kept.write(some)
         if kept is not None:
             kept.close()
-            thin.append(WrittenFile.of(lake, SEGMENT_LOAD, kept.path))
+            thin.append(WrittenFile.of(lake, table, kept.path))
     size = sum(file[2] for file in going) - sum(file.size for file in thin)
     return Forgotten(sorted({file[0] for file in going}), len(going), rows, size, []), _removed(going), thin
 

@@ -1,59 +1,141 @@
-"""Which old loads stay when the others are forgotten: of each segment the newest, and all of other namespaces.
+"""Which old rows stay when the others are forgotten: the newest of each kind, what is not over, other namespaces.
 
-Stage: under `lake.retention`. Memory: a line for each segment that ever was, and a part of a file.
+Stage: under `lake.retention`. Memory: a line for each segment, topic or subscription that ever was, ids of decisions,
+and a part of a file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timezone
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lake.files import rows_of
+from lake.tables import stream_columns
 from schemas.arrow import arrow_schema
-from schemas.tables import SEGMENT_LOAD
+from schemas.ids import EVERY_TOPIC
+from schemas.tables import DECISIONS, EVENTS, HOLDS, OUTCOMES, SEGMENT_LOAD, WAITS, Table
 
-_SEGMENT = ["topic", "segment_id"]
-_KEYS = [*_SEGMENT, "accepted_at"]
+_NEWEST: dict[str, tuple[tuple[str, ...], str]] = {
+    SEGMENT_LOAD.name: (("topic", "segment_id"), "accepted_at"),
+    EVENTS.name: (("subject", "type", "cause", "subscription"), "accepted_at"),
+    HOLDS.name: (("family", "subject"), "since"),
+    DECISIONS.name: (("family", "subject"), "decided_at"),
+}
+"""By table, the columns of whose every combination the newest row stays, and the time that says which that is."""
+_OF_DECISIONS = (DECISIONS.name, OUTCOMES.name, WAITS.name)
+THINNED = (SEGMENT_LOAD, EVENTS, HOLDS, DECISIONS, OUTCOMES, WAITS)
 _MANY = 1_000_000
+_ROWS = 65_536
 
 
-def newest_loads(lake: str, paths: Sequence[str]) -> pa.Table:
-    """When the newest load of each segment in these files was accepted (`newest`). Raises `OSError`."""
-    found, waiting = [_newest(arrow_schema(SEGMENT_LOAD.row).empty_table())], 0
+@dataclass(frozen=True)
+class Staying:
+    """What is to stay of a table."""
+
+    table: Table
+    newest: pa.Table | None
+    """By the table's columns in `_NEWEST`, as text, the newest time; None: there is no newest row."""
+    decisions: pa.Array | None
+    """Ids of those that stay, and whose outcomes and waits stay; None: the table has nothing to do with them."""
+    namespaces: Collection[str]
+    """`tenant/namespace`: topics elsewhere stay; empty: of every topic."""
+
+    def rows(self, lake: str, path: str) -> Iterator[pa.Table]:
+        """The rows of a file that stay, some at a time. Raises `OSError`."""
+        for rows in rows_of(lake, self.table, path):
+            stays = pc.invert(_is_of(rows, self.namespaces))
+            if self.table is EVENTS:
+                # An older release did not say whose consumers they are but in the body.
+                unsaid = pc.and_(pc.equal(rows["type"], "consumer"), pc.is_null(rows["subscription"]))
+                stays = pc.or_(stays, unsaid)
+            if self.newest is not None:
+                keys, at = _NEWEST[self.table.name]
+                placed = _keyed(rows, keys).append_column("place", pa.array(range(len(rows)), pa.int64()))
+                joined = placed.join(self.newest, list(keys), join_type="left outer").sort_by("place")
+                stays = pc.or_(stays, pc.equal(rows[at], joined["newest"]))
+            if self.decisions is not None:
+                stays = pc.or_(stays, pc.is_in(rows["decision_id"], self.decisions))
+            kept = rows.filter(stays)
+            if len(kept):
+                yield kept
+
+
+def staying(
+    lake: str, table: Table, paths: Sequence[str], before: date, namespaces: Collection[str]
+) -> Staying:  # fmt: skip
+    """What is to stay of the files of days before `before`. Raises `DeltaError` or `OSError`."""
+    newest = _newest_rows(lake, table, paths) if table.name in _NEWEST else None
+    decisions = _decisions_that_stay(lake, before) if table.name in _OF_DECISIONS else None
+    return Staying(table, newest, decisions, namespaces)
+
+
+def _newest_rows(lake: str, table: Table, paths: Sequence[str]) -> pa.Table:
+    keys, at = _NEWEST[table.name]
+    found, waiting = [_newest(arrow_schema(table.row).empty_table(), keys, at)], 0
     for path in paths:
-        for rows in rows_of(lake, SEGMENT_LOAD, path, _KEYS):
-            found.append(_newest(rows))
+        for rows in rows_of(lake, table, path, [*keys, at]):
+            found.append(_newest(rows, keys, at))
             waiting += len(found[-1])
             if waiting > _MANY:
-                found, waiting = [_newest(pa.concat_tables(found))], 0
-    return _newest(pa.concat_tables(found)).rename_columns([*_SEGMENT, "newest"])
+                found, waiting = [_newest(pa.concat_tables(found), keys, "newest")], 0
+    return _newest(pa.concat_tables(found), keys, "newest")
 
 
-def loads_that_stay(
-    lake: str, path: str, newest: pa.Table, namespaces: Collection[str]
-) -> Iterator[pa.Table]:  # fmt: skip
-    """The rows of a file that are to stay, some at a time. Raises `OSError`."""
-    for rows in rows_of(lake, SEGMENT_LOAD, path):
-        places = pa.array(range(len(rows)), pa.int64())
-        joined = rows.select(_SEGMENT).append_column("place", places).join(newest, _SEGMENT, join_type="left outer")
-        stays = pc.equal(rows["accepted_at"], joined.sort_by("place")["newest"])
-        if namespaces:
-            elsewhere = pc.invert(_is_of(rows["topic"], namespaces))
-            stays = pc.or_(stays, elsewhere)
-        kept = rows.filter(stays)
-        if len(kept):
-            yield kept
+def _newest(rows: pa.Table, keys: Sequence[str], at: str) -> pa.Table:
+    timed = _keyed(rows, keys).append_column("newest", rows[at].cast(pa.timestamp("us", tz="UTC")))
+    best = timed.group_by(list(keys)).aggregate([("newest", "max")])
+    return best.select([*keys, "newest_max"]).rename_columns([*keys, "newest"])
 
 
-def _is_of(topics: pa.ChunkedArray, namespaces: Collection[str]) -> pa.ChunkedArray:
-    found = pa.chunked_array([pa.repeat(False, len(topics))])
+def _keyed(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """The key columns as text; null is the empty one, as a join takes no null for another."""
+    return pa.table({name: pc.fill_null(rows[name].cast(pa.string()), "") for name in keys})
+
+
+def _decisions_that_stay(lake: str, before: date) -> pa.Array:
+    """Old decisions that are not over by then, and the newest of each subject; and those of the day after it, of which
+    another clock may have put rows before them."""
+    later, ended = [_NO_IDS], [_NO_IDS]
+    for table in (OUTCOMES, WAITS):
+        of_table = ["decision_id", "day", "status"] if table is OUTCOMES else ["decision_id", "day"]
+        for rows in stream_columns(lake, table, of_table, _ROWS):
+            later.append(rows.filter(pc.greater_equal(rows["day"], pa.scalar(before)))["decision_id"])
+            if table is OUTCOMES:
+                ended.append(rows.filter(pc.not_equal(rows["status"], "intent"))["decision_id"])
+    not_over, over = _ids(later), _ids(ended)
+    stay, newest = [_NO_IDS], dict[tuple[str, str], tuple[datetime, str]]()
+    columns = ["decision_id", "family", "subject", "decided_at", "day"]
+    for rows in stream_columns(lake, DECISIONS, columns, _ROWS):
+        is_next = pc.equal(rows["day"], pa.scalar(before))
+        stay.append(rows.filter(is_next)["decision_id"])
+        old = rows.filter(pc.less(rows["day"], pa.scalar(before)))
+        is_open = pc.invert(pc.is_in(old["decision_id"], over))
+        stay.append(old.filter(pc.or_(is_open, pc.is_in(old["decision_id"], not_over)))["decision_id"])
+        last = old.sort_by("decided_at").group_by(["family", "subject"], use_threads=False)
+        for row in last.aggregate([("decided_at", "last"), ("decision_id", "last")]).to_pylist():
+            key = row["family"], row["subject"]
+            newest[key] = max(newest.get(key, (_LONG_AGO, "")), (row["decided_at_last"], row["decision_id_last"]))
+    return _ids([*stay, pa.chunked_array([[identity for _, identity in newest.values()]], pa.string())])
+
+
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_NO_IDS = pa.chunked_array([[]], pa.string())
+
+
+def _ids(parts: Sequence[pa.ChunkedArray]) -> pa.Array:
+    return pa.chunked_array([chunk for part in parts for chunk in part.chunks], pa.string()).unique()
+
+
+def _is_of(rows: pa.Table, namespaces: Collection[str]) -> pa.ChunkedArray:
+    """Which rows may be forgotten at all: of topics, of these namespaces; without any of every topic, and ticks."""
+    subject = rows["topic" if "topic" in rows.column_names else "subject"]
+    if not namespaces:
+        return pc.or_(pc.starts_with(subject, "topic://"), pc.equal(subject, EVERY_TOPIC))
+    found = pa.chunked_array([pa.repeat(False, len(rows))])
     for namespace in namespaces:
-        found = pc.or_(found, pc.starts_with(topics, f"topic://{namespace}/"))
+        found = pc.or_(found, pc.starts_with(subject, f"topic://{namespace}/"))
     return found
-
-
-def _newest(rows: pa.Table) -> pa.Table:
-    best = rows.group_by(_SEGMENT).aggregate([("accepted_at", "max")]).select([*_SEGMENT, "accepted_at_max"])
-    return best.rename_columns(_KEYS)

@@ -35,7 +35,7 @@ from engine.history import (
 )
 from engine.kernel.packed import StateError, StoredPart
 from engine.replay import RebuildError
-from lake.horizons import Horizon, LoadsForgotten, horizon_for
+from lake.horizons import Horizon, RowsForgotten, horizon_for
 from lake.tables import read_columns, stream_columns
 from schemas.arrow import arrow_schema
 from schemas.tables import BATCHES, DEAD_LETTERS, SEGMENT_LOAD, Table
@@ -62,7 +62,7 @@ def newest_before(lake: str, until: datetime | None = None) -> Choice:
     def choose(batches: Batches) -> Horizon | None:
         try:
             return horizon_for(lake, batches, until)
-        except LoadsForgotten as error:
+        except RowsForgotten as error:
             raise RebuildError(str(error)) from error
 
     return choose
@@ -144,7 +144,7 @@ def _readable(horizon: Horizon | None) -> Iterator[None]:
         yield
     except StateError as error:
         day = None if horizon is None else horizon.day
-        raise RebuildError(f"what was kept of the loads before {day} cannot be read: {error}") from error
+        raise RebuildError(f"what was kept of the rows before {day} cannot be read: {error}") from error
 
 
 class _ChunkFiles:

@@ -8,14 +8,23 @@ from datetime import date, datetime, time, timedelta, timezone
 import click
 
 from anabranch.context import Context
-from schemas.tables import TABLES
+from schemas.tables import DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, OUTCOMES, SEGMENT_LOAD, WAITS
+
+TABLES = {
+    "dead_letters": (DEAD_LETTERS,),
+    "segment_load": (SEGMENT_LOAD,),
+    "events": (EVENTS,),
+    "holds": (HOLDS,),
+    "decisions": (DECISIONS, OUTCOMES, WAITS),
+}
+"""What goes together, in the order in which it goes."""
 
 
 @click.command("retain")
-@click.argument("name", type=click.Choice(["dead_letters", "segment_load"]), metavar="dead_letters|segment_load")
+@click.argument("name", type=click.Choice(list(TABLES)), metavar="|".join(TABLES))
 @click.option("--days", type=click.IntRange(min=1), required=True, help="Keep today (UTC) and as many days before it.")
 @click.option("--namespace", "namespaces", multiple=True, metavar="TENANT/NAMESPACE",
-              help="Only loads of its topics; may be given several times.")  # fmt: skip
+              help="Only rows of its topics; may be given several times.")  # fmt: skip
 @click.option("--apply", "is_applied", is_flag=True, help="Do it. Without this it only says what would go.")
 @click.pass_obj
 def retain(context: Context, name: str, days: int, namespaces: Sequence[str], is_applied: bool) -> None:
@@ -24,11 +33,13 @@ def retain(context: Context, name: str, days: int, namespaces: Sequence[str], is
     \b
     anabranch lake retain segment_load --days 90
     anabranch lake retain segment_load --days 90 --apply
-    anabranch lake retain dead_letters --days 30 --apply
+    anabranch lake retain decisions --days 400 --namespace test/load --apply
 
-    Of each segment the newest old load stays, and before anything goes, what a rebuild of the job's state needs of the
-    old ones is kept in the table `horizons`: rebuild, replay and explain go on from there, and say so when they are
-    asked for something older. Of dead letters a day stays that has the newest of a Kafka partition.
+    Old rows stay that say how things stand since: the newest load of each segment, layout, policy and consumers of each
+    topic, hold and decision of each topic; and decisions that are not over. With decisions go their outcomes and waits.
+    Before anything goes, what a rebuild of the job's state needs of the old rows is kept in the table `horizons`:
+    rebuild, replay and explain go on from there, and say so when they are asked for something older. Of dead letters a
+    day stays that has the newest of a Kafka partition.
 
     The disk is free once `anabranch lake vacuum` deletes the files.
     """
@@ -36,33 +47,38 @@ def retain(context: Context, name: str, days: int, namespaces: Sequence[str], is
 
     from engine.replay import RebuildError
     from lake.compaction import Compacting
-    from lake.horizons import drop_horizons
+    from lake.horizons import drop_horizons, retained_from
     from lake.retention import forget
 
-    if namespaces and name != "segment_load":
-        raise click.UsageError("--namespace is for segment_load: a dead letter may be of no topic")
+    if namespaces and name == "dead_letters":
+        raise click.UsageError("--namespace is not for dead_letters: one may be of no topic")
     for one in namespaces:
         if one.count("/") != 1 or not all(one.split("/")):
             raise click.UsageError(f"--namespace {one!r} is not like tenant/namespace")
     before = datetime.now(timezone.utc).date() - timedelta(days=days)
-    lake, table = context.settings.lake_path, TABLES[name]
-    try:
-        done = forget(lake, table, before, is_dry_run=True, namespaces=namespaces)
-        if is_applied and done.files:
-            if name == "segment_load":
-                _make_horizon(context, before)
-            done = forget(lake, table, before, is_dry_run=False, namespaces=namespaces)
-            if name == "segment_load":
-                drop_horizons(lake, before)
-    except RebuildError as error:
-        raise click.ClickException(f"{name} was left as it is, for a rebuild would fail: {error}") from error
-    except (Compacting, DeltaError, OSError) as error:
-        raise click.ClickException(f"{name} was left as it is: {str(error).partition(chr(10))[0]}") from error
-    what = "forgotten" if is_applied else "would go"
-    click.echo(f"{name}: {done.rows:,} rows of {len(done.days)} days before {before} in {done.files} files {what}")
-    if done.kept:
-        click.echo(f"kept for a rebuild: {', '.join(map(str, done.kept))}")
-    if done.files and not is_applied:
+    lake, changes = context.settings.lake_path, False
+    for table in TABLES[name]:
+        try:
+            done = forget(lake, table, before, is_dry_run=True, namespaces=namespaces)
+            if is_applied and done.files:
+                if table is not DEAD_LETTERS:
+                    _make_horizon(context, before)
+                done = forget(lake, table, before, is_dry_run=False, namespaces=namespaces)
+        except RebuildError as error:
+            raise click.ClickException(f"{table.name} was left as it is, for a rebuild would fail: {error}") from error
+        except (Compacting, DeltaError, OSError) as error:
+            said = str(error).partition("\n")[0]
+            raise click.ClickException(f"{table.name} was left as it is: {said}") from error
+        what = "forgotten" if is_applied else "would go"
+        click.echo(
+            f"{table.name}: {done.rows:,} rows of {len(done.days)} days before {before} in {done.files} files {what}"
+        )
+        if done.kept:
+            click.echo(f"kept for a rebuild: {', '.join(map(str, done.kept))}")
+        changes |= bool(done.files)
+    if is_applied and (retained := retained_from(lake)) is not None:
+        drop_horizons(lake, retained.date())
+    if changes and not is_applied:
         click.echo("nothing was changed: add --apply to do it")
 
 

@@ -61,7 +61,7 @@ def command(
             begin = None if since is None else int(since.timestamp() * 1000)
             policy = stored_policy(configured_policy(context.settings))
             if recorded.horizon is not None and since is None:
-                click.echo(f"loads before {recorded.horizon.day} are forgotten: compared from there on", err=True)
+                click.echo(f"rows before {recorded.horizon.day} are forgotten: compared from there on", err=True)
             found = replay(recorded, policy, begin, names, _progress if sys.stderr.isatty() else lambda *_: None)
     except (UnknownTopic, RebuildError) as error:
         raise click.ClickException(printable(str(error))) from error

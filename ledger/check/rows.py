@@ -159,8 +159,12 @@ class Rows:
             "LEFT JOIN deleted d ON d.gone = r.subject "
             f"ORDER BY r.family, r.subject, {order}, r.seq"
         )
+        opened = open_table(self._lake, TABLES[name])
+        forgotten = None if opened is None else forgotten_before(opened)
         rows = (Numbered(*row) for batch in stream for row in zip(*(each.to_pylist() for each in batch), strict=True))
         for gap in gaps(rows):
+            if forgotten is not None and gap.row.at.date() < forgotten:
+                continue
             before = "the first" if gap.since is None else f"after the one at {_time(gap.since)}"
             told = f"{gap.row.subject} at {_time(gap.row.at)}: number {gap.row.seq}, {before}, should be {gap.expected}"
             if name == HOLDS.name:
@@ -168,10 +172,13 @@ class Rows:
             found.add("gap", name, told)
 
     def _layouts(self, found: Findings) -> None:
+        opened = open_table(self._lake, EVENTS)
+        forgotten = None if opened is None else forgotten_before(opened)
+        since = "" if forgotten is None else f" AND since >= {_instant(datetime.combine(forgotten, time()))}"
         holds = (
             (row["subject"], row["layout_digest"], row["number"])
             for row in self._ask(
-                "SELECT subject, layout_digest, count(*) AS number FROM holds WHERE layout_digest IS NOT NULL "
+                f"SELECT subject, layout_digest, count(*) AS number FROM holds WHERE layout_digest IS NOT NULL{since} "
                 "GROUP BY subject, layout_digest"
             )
         )

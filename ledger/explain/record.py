@@ -27,7 +27,7 @@ from engine.history import HISTORY_TABLES, Batches, columns_of, history_of, is_s
 from engine.kernel.packed import StateError
 from engine.kernel.settings import EngineSettings
 from engine.replay import BucketReplay, RecordedRow
-from lake.horizons import LoadsForgotten, horizon_for
+from lake.horizons import RowsForgotten, horizon_for
 from lake.tables import read_columns, stream_columns
 from ledger.explain.application import Became, became
 from schemas.arrow import arrow_schema
@@ -120,7 +120,7 @@ def explain(
                           + _last_such_time(until, begins, ends))  # fmt: skip
     try:
         horizon = horizon_for(lake, Batches(batches), until)
-    except LoadsForgotten as error:
+    except RowsForgotten as error:
         raise NotOnRecord(str(error)) from error
     tables = {}
     for table in HISTORY_TABLES:
@@ -140,7 +140,7 @@ def explain(
     try:
         begun = {} if horizon is None else regrouped(horizon.pieces, [topic])
     except StateError as error:
-        raise NotOnRecord(f"what was kept of loads that are forgotten cannot be read: {error}") from error
+        raise NotOnRecord(f"what was kept of rows that are forgotten cannot be read: {error}") from error
     replay = BucketReplay(_SETTINGS, configured, doubts, begun=begun, of_older=horizon.of_older if horizon else ())
     for batch in history_of(batches, tables).of_bucket([topic]):
         if horizon is None or batch.now >= _millis(horizon.at):

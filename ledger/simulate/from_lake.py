@@ -33,7 +33,7 @@ def lines_of_lake(
     """
     retained = retained_from(lake)
     if since is not None and retained is not None and since < retained:
-        raise DemandError(f"loads before {retained:%F} are forgotten (`anabranch lake retain`): say a later --since")
+        raise DemandError(f"rows before {retained:%F} are forgotten (`anabranch lake retain`): say a later --since")
     begin = _millis(since or retained or _EPOCH)
     told: list[tuple[int, int, int, int, LayoutEvent | ConsumerEvent | tuple[Any, ...]]] = []
     of_events = pc.field("type").isin(["layout", "consumer"])

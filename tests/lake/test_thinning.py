@@ -1,0 +1,96 @@
+"""Which old decisions, holds and events stay, against brute force."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, timezone
+from tempfile import TemporaryDirectory
+
+from deltalake import DeltaTable
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lake.files import table_path
+from lake.horizons import Horizon, Piece, write_horizon
+from lake.reading import read_table
+from lake.retention import forget
+from schemas.tables import DECISIONS, EVENTS, HOLDS, OUTCOMES
+from tests.lab.lake import consumer_event, decision, hold, layout_event, layout_json, outcome, policy_event, write
+
+DAY = date(2026, 11, 21)
+MIDNIGHT = 43_200
+"""Seconds of the test's time."""
+TOPICS = ["topic://acme/shop/a", "topic://acme/shop/b", "topic://other/shop/c"]
+SECONDS = st.integers(0, 2 * MIDNIGHT)
+
+
+def ready(lake):
+    at = datetime(2026, 11, 21, tzinfo=timezone.utc)
+    write_horizon(lake, Horizon(at, "g", {}, frozenset(), [Piece(b"", b"")]))
+
+
+def consumers(subscription, number, seconds):
+    """As this release writes them."""
+    return consumer_event(subscription, number, seconds).model_copy(update={"subscription": subscription})
+
+
+def stored(lake, table, column):
+    return sorted(read_table(DeltaTable(table_path(lake, table)), [column])[column].to_pylist())
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(TOPICS), SECONDS, st.none() | SECONDS), min_size=1, max_size=8), st.booleans()
+)
+def test_decisions_that_are_not_over_stay_with_their_outcomes_and_the_newest_of_each_topic(made, is_of_one):
+    with TemporaryDirectory() as lake:
+        ready(lake)
+        namespaces = ["acme/shop"] if is_of_one else []
+        rows = [
+            (f"d{number}", topic, at, None if ends is None else at + ends)
+            for number, (topic, at, ends) in enumerate(made)
+        ]
+        for number, (identity, topic, at, ends) in enumerate(rows):
+            write(lake, decision(at, number + 1, decision_id=identity, subject=topic))
+            write(lake, outcome(identity, "intent", at, subject=topic))
+            if ends is not None:
+                write(lake, outcome(identity, "applied", ends, subject=topic))
+        for table in (DECISIONS, OUTCOMES):
+            forget(lake, table, DAY, is_dry_run=False, namespaces=namespaces)
+        newest = {topic: max(at for _, its, at, _ in rows if its == topic and at < MIDNIGHT)
+                  for _, topic, at, _ in rows if at < MIDNIGHT}  # fmt: skip
+        stay = [
+            row for row in rows
+            if row[2] >= MIDNIGHT or row[3] is None or row[3] >= MIDNIGHT or newest[row[1]] == row[2]
+            or (namespaces and row[1] == TOPICS[2])
+        ]  # fmt: skip
+        # Of several decisions of a topic at one instant at least one stays.
+        certain = {
+            row[0] for row in stay if sum(one[1:3] == row[1:3] for one in rows) == 1 or row[2] != newest.get(row[1])
+        }
+        assert certain <= set(stored(lake, DECISIONS, "decision_id")) <= {row[0] for row in stay}
+        there = set(stored(lake, DECISIONS, "decision_id"))
+        told = [identity for identity, _, _, ends in rows for _ in range(1 if ends is None else 2)]
+        assert stored(lake, OUTCOMES, "decision_id") == sorted(identity for identity in told if identity in there)
+
+
+def test_the_newest_of_each_kind_of_event_and_hold_stays_and_what_is_no_topics(tmp_path):
+    lake = str(tmp_path)
+    ready(lake)
+    layout = layout_json((0, 0, 65_535))
+    write(
+        lake, policy_event(1), policy_event(2), layout_event(layout, 3), layout_event(layout, 4),
+        layout_event(layout, 5, "snapshot"), consumers("a", 1, 6),
+        consumers("a", 2, 7), consumers("b", 1, 8),
+        consumers("a", 3, MIDNIGHT + 1), consumer_event("older", 1, 11),
+        consumer_event("older", 2, 12), layout_event(layout, 9, topic="cluster-a"),
+        layout_event(layout, 10, topic="cluster-a"),
+        hold(1), hold(2, "cooldown", 2), hold(3, "in-flight", 3, subject="cluster-a", family="bundles"),
+        hold(4, "in-flight", 4, subject="cluster-a", family="bundles"), hold(MIDNIGHT, "split-load", 5),
+    )  # fmt: skip
+    for table in (EVENTS, HOLDS):
+        planned = forget(lake, table, DAY, is_dry_run=True)
+        done = forget(lake, table, DAY, is_dry_run=False)
+        assert (done.rows, done.files, done.days) == (planned.rows, planned.files, planned.days)
+        assert forget(lake, table, DAY, is_dry_run=True).rows == 0
+    assert [one // 1000 for one in stored(lake, EVENTS, "kafka_offset")] == [2, 4, 5, 7, 8, 9, 10, 11, 12, MIDNIGHT + 1]
+    assert stored(lake, HOLDS, "seq") == [2, 3, 4, 5]
