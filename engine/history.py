@@ -133,6 +133,10 @@ class Batches:
         """Whether the first batch that counts ran before a day (UTC)."""
         return bool(len(self._ats)) and datetime.fromtimestamp(self._first / 1000, timezone.utc).date() < day
 
+    def goes_on_after(self, at: datetime) -> bool:
+        """Whether a batch that counts ran at an instant (aware) or later."""
+        return bool((self._ats >= int(at.timestamp() * 1000)).any())
+
     def is_parted(self, at: datetime) -> bool:
         """Whether all batches before an instant (aware) ran before all others: no clock was set back over it."""
         later = self._ats >= int(at.timestamp() * 1000)

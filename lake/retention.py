@@ -134,7 +134,7 @@ def _thin(
 ) -> tuple[Forgotten, list[RemoveAction], list[WrittenFile]]:
     """The files that have rows to forget, and new ones with the rest of theirs."""
     files, going, thin, rows = _old_files(delta, before), list[tuple[date, str, int, int]](), list[WrittenFile](), 0
-    stays = staying(lake, table, [path for _, path, *_ in files], before, namespaces)
+    stays = staying(lake, table, [path for _, path, *_ in files], before, namespaces, not is_written)
     for day, of_day in groupby(files, lambda file: file[0]):
         kept = None
         for file in of_day:

@@ -26,7 +26,6 @@ _NEWEST: dict[str, tuple[tuple[str, ...], str]] = {
     DECISIONS.name: (("family", "subject"), "decided_at"),
 }
 """By table, the columns of whose every combination the newest row stays, and the time that says which that is."""
-_OF_DECISIONS = (DECISIONS.name, OUTCOMES.name, WAITS.name)
 THINNED = (SEGMENT_LOAD, EVENTS, HOLDS, DECISIONS, OUTCOMES, WAITS)
 _MANY = 1_000_000
 _ROWS = 65_536
@@ -65,12 +64,20 @@ class Staying:
 
 
 def staying(
-    lake: str, table: Table, paths: Sequence[str], before: date, namespaces: Collection[str]
+    lake: str, table: Table, paths: Sequence[str], before: date, namespaces: Collection[str], is_dry_run: bool
 ) -> Staying:  # fmt: skip
-    """What is to stay of the files of days before `before`. Raises `DeltaError` or `OSError`."""
+    """What is to stay of the files of days before `before`. Raises `DeltaError` or `OSError`.
+
+    An outcome or a wait goes when its decision is gone, never before it: a decision without its end would be carried
+    out again. `is_dry_run`: as if those decisions were gone that are to go.
+    """
     newest = _newest_rows(lake, table, paths) if table.name in _NEWEST else None
-    decisions = _decisions_that_stay(lake, before) if table.name in _OF_DECISIONS else None
-    return Staying(table, newest, decisions, namespaces)
+    if table is DECISIONS or (table in (OUTCOMES, WAITS) and is_dry_run):
+        return Staying(table, newest, _decisions_that_stay(lake, before), namespaces)
+    if table in (OUTCOMES, WAITS):
+        there = [rows["decision_id"] for rows in stream_columns(lake, DECISIONS, ["decision_id"], _ROWS)]
+        return Staying(table, newest, _ids([_NO_IDS, *there]), namespaces)
+    return Staying(table, newest, None, namespaces)
 
 
 def _newest_rows(lake: str, table: Table, paths: Sequence[str]) -> pa.Table:
@@ -97,8 +104,7 @@ def _keyed(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
 
 
 def _decisions_that_stay(lake: str, before: date) -> pa.Array:
-    """Old decisions that are not over by then, and the newest of each subject; and those of the day after it, of which
-    another clock may have put rows before them."""
+    """Decisions that are not over by then, and the newest old one of each subject."""
     later, ended = [_NO_IDS], [_NO_IDS]
     for table in (OUTCOMES, WAITS):
         of_table = ["decision_id", "day", "status"] if table is OUTCOMES else ["decision_id", "day"]
@@ -110,8 +116,7 @@ def _decisions_that_stay(lake: str, before: date) -> pa.Array:
     stay, newest = [_NO_IDS], dict[tuple[str, str], tuple[datetime, str]]()
     columns = ["decision_id", "family", "subject", "decided_at", "day"]
     for rows in stream_columns(lake, DECISIONS, columns, _ROWS):
-        is_next = pc.equal(rows["day"], pa.scalar(before))
-        stay.append(rows.filter(is_next)["decision_id"])
+        stay.append(rows.filter(pc.greater_equal(rows["day"], pa.scalar(before)))["decision_id"])
         old = rows.filter(pc.less(rows["day"], pa.scalar(before)))
         is_open = pc.invert(pc.is_in(old["decision_id"], over))
         stay.append(old.filter(pc.or_(is_open, pc.is_in(old["decision_id"], not_over)))["decision_id"])

@@ -33,8 +33,12 @@ def make_horizon(
     system raise.
     """
     before = at - timedelta(microseconds=1)
-    if not Batches(read_columns(lake, BATCHES, columns_of(BATCHES))).is_parted(at):
+    batches = Batches(read_columns(lake, BATCHES, columns_of(BATCHES)))
+    if not batches.is_parted(at):
         raise RebuildError(f"the job's clock was set back over {at:%F}: choose another number of days")
+    if not batches.goes_on_after(at):
+        # Its first batch may be a repetition, which is compared with the rows of the last one.
+        raise RebuildError(f"the job has not run since {at:%F}: its last rows have to stay until it has")
     with TemporaryDirectory(prefix="anabranch-horizon-", dir=scratch) as folder:
         history = RecordedHistory(lake, Path(folder), until=before, horizon=newest_before(lake, before))
         if history.generation is None:

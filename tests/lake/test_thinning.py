@@ -73,6 +73,18 @@ def test_decisions_that_are_not_over_stay_with_their_outcomes_and_the_newest_of_
         assert stored(lake, OUTCOMES, "decision_id") == sorted(identity for identity in told if identity in there)
 
 
+def test_outcomes_do_not_go_before_their_decisions(tmp_path):
+    lake = str(tmp_path)
+    ready(lake)
+    for number in range(3):
+        write(lake, decision(number, number + 1), outcome(f"d{number + 1}", "applied", number + 10))
+    assert forget(lake, OUTCOMES, DAY, is_dry_run=True).rows == 2
+    assert forget(lake, OUTCOMES, DAY, is_dry_run=False).rows == 0
+    assert forget(lake, DECISIONS, DAY, is_dry_run=False).rows == 2
+    assert forget(lake, OUTCOMES, DAY, is_dry_run=False).rows == 2
+    assert stored(lake, DECISIONS, "decision_id") == stored(lake, OUTCOMES, "decision_id") == ["d3"]
+
+
 def test_the_newest_of_each_kind_of_event_and_hold_stays_and_what_is_no_topics(tmp_path):
     lake = str(tmp_path)
     ready(lake)

@@ -237,6 +237,12 @@ def test_a_midnight_over_which_the_clock_was_set_back_is_no_horizon(tmp_path):
         make_horizon(str(tmp_path / "lake"), AT, SETTINGS, CONFIGURED)
 
 
+def test_rows_of_the_last_batches_stay_while_the_job_does_not_run(tmp_path):
+    in_a_lake(calm(range(-90, -10, 10)), tmp_path / "lake")
+    with pytest.raises(RebuildError, match="has not run since 2025-11-21"):
+        make_horizon(str(tmp_path / "lake"), AT, SETTINGS, CONFIGURED)
+
+
 _KILLED = """
 import os, signal, sys
 from datetime import date
@@ -286,7 +292,7 @@ def test_the_command_forgets_when_it_is_told_to_and_keeps_one_horizon(lake, tmp_
     assert done.exit_code == 0, done.output
     assert "nothing was changed: add --apply" in done.output
     assert stored(lake) == before
-    write_horizon(lake, make_horizon(lake, AT - timedelta(days=1) + timedelta(hours=23), SETTINGS, CONFIGURED))
+    write_horizon(lake, replace(make_horizon(lake, AT, SETTINGS, CONFIGURED), at=AT - timedelta(days=1)))
     done = CliRunner().invoke(cli, [*asked, "--apply"])
     assert done.exit_code == 0, done.output
     assert "forgotten" in done.output
