@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timezone
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -28,6 +29,9 @@ _NEWEST: dict[str, tuple[tuple[str, ...], str]] = {
 """By table, the columns of whose every combination the newest row stays, and the time that says which that is."""
 THINNED = (SEGMENT_LOAD, EVENTS, HOLDS, DECISIONS, OUTCOMES, WAITS)
 _MANY = 1_000_000
+_AT_ONCE = {SEGMENT_LOAD.name: 262_144}
+"""Rows of a file that are looked at together, where they are small."""
+_FEW = 4096
 _ROWS = 65_536
 
 
@@ -45,22 +49,31 @@ class Staying:
 
     def rows(self, lake: str, path: str) -> Iterator[pa.Table]:
         """The rows of a file that stay, some at a time. Raises `OSError`."""
-        for rows in rows_of(lake, self.table, path):
+        times = None if self.newest is None else self.newest["newest"].unique()
+        for rows in rows_of(lake, self.table, path, most=_AT_ONCE.get(self.table.name, _FEW)):
             stays = pc.invert(_is_of(rows, self.namespaces))
             if self.table is EVENTS:
                 # An older release did not say whose consumers they are but in the body.
                 unsaid = pc.and_(pc.equal(rows["type"], "consumer"), pc.is_null(rows["subscription"]))
                 stays = pc.or_(stays, unsaid)
             if self.newest is not None:
-                keys, at = _NEWEST[self.table.name]
-                placed = _keyed(rows, keys).append_column("place", pa.array(range(len(rows)), pa.int64()))
-                joined = placed.join(self.newest, list(keys), join_type="left outer").sort_by("place")
-                stays = pc.or_(stays, pc.equal(rows[at], joined["newest"]))
+                stays = pc.or_(stays, self._is_newest(rows, times))
             if self.decisions is not None:
                 stays = pc.or_(stays, pc.is_in(rows["decision_id"], self.decisions))
             kept = rows.filter(stays)
             if len(kept):
                 yield kept
+
+    def _is_newest(self, rows: pa.Table, times: pa.Array) -> pa.Array:
+        """Which rows are the newest of their kind. Only those of such a time are compared: a join reads all kinds."""
+        keys, at = _NEWEST[self.table.name]
+        timed = _timed(rows, keys, at).append_column("place", pa.array(np.arange(len(rows))))
+        may_be = timed.filter(pc.is_in(timed["newest"], times))
+        is_newest = np.zeros(len(rows), bool)
+        if len(may_be):
+            found = may_be.join(self.newest, [*keys, "newest"], join_type="left semi")
+            is_newest[found["place"].to_numpy()] = True
+        return pa.array(is_newest)
 
 
 def staying(
@@ -84,7 +97,7 @@ def _newest_rows(lake: str, table: Table, paths: Sequence[str]) -> pa.Table:
     keys, at = _NEWEST[table.name]
     found, waiting = [_newest(arrow_schema(table.row).empty_table(), keys, at)], 0
     for path in paths:
-        for rows in rows_of(lake, table, path, [*keys, at]):
+        for rows in rows_of(lake, table, path, [*keys, at], most=_ROWS):
             found.append(_newest(rows, keys, at))
             waiting += len(found[-1])
             if waiting > _MANY:
@@ -93,14 +106,14 @@ def _newest_rows(lake: str, table: Table, paths: Sequence[str]) -> pa.Table:
 
 
 def _newest(rows: pa.Table, keys: Sequence[str], at: str) -> pa.Table:
-    timed = _keyed(rows, keys).append_column("newest", rows[at].cast(pa.timestamp("us", tz="UTC")))
-    best = timed.group_by(list(keys)).aggregate([("newest", "max")])
+    best = _timed(rows, keys, at).group_by(list(keys)).aggregate([("newest", "max")])
     return best.select([*keys, "newest_max"]).rename_columns([*keys, "newest"])
 
 
-def _keyed(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """The key columns as text; null is the empty one, as a join takes no null for another."""
-    return pa.table({name: pc.fill_null(rows[name].cast(pa.string()), "") for name in keys})
+def _timed(rows: pa.Table, keys: Sequence[str], at: str) -> pa.Table:
+    """The key columns as text, and the time; null is the empty text, as a join takes no null for another."""
+    named = {name: pc.fill_null(rows[name].cast(pa.string()), "") for name in keys}
+    return pa.table({**named, "newest": rows[at].cast(pa.timestamp("us", tz="UTC"))})
 
 
 def _decisions_that_stay(lake: str, before: date) -> pa.Array:

@@ -14,7 +14,7 @@ from lake.horizons import Horizon, Piece, write_horizon
 from lake.reading import read_table
 from lake.retention import forget
 from schemas.tables import DECISIONS, EVENTS, HOLDS, OUTCOMES
-from tests.lab.lake import consumer_event, decision, hold, layout_event, layout_json, outcome, policy_event, write
+from tests.lab.lake import at, consumer_event, decision, hold, layout_event, layout_json, outcome, policy_event, write
 
 DAY = date(2026, 11, 21)
 MIDNIGHT = 43_200
@@ -106,3 +106,15 @@ def test_the_newest_of_each_kind_of_event_and_hold_stays_and_what_is_no_topics(t
         assert forget(lake, table, DAY, is_dry_run=True).rows == 0
     assert [one // 1000 for one in stored(lake, EVENTS, "kafka_offset")] == [2, 4, 5, 7, 8, 9, 10, 11, 12, MIDNIGHT + 1]
     assert stored(lake, HOLDS, "seq") == [2, 3, 4, 5]
+
+
+def test_of_a_file_that_is_read_in_pieces_the_newest_of_each_topic_stays(tmp_path):
+    lake, number = str(tmp_path), 9_000
+    ready(lake)
+    one = hold(1)
+    write(lake, *(
+        one.model_copy(update={"subject": TOPICS[seq % 2 if seq > number // 2 else 2], "seq": seq, "since": at(seq)})
+        for seq in range(number)
+    ))  # fmt: skip
+    assert forget(lake, HOLDS, DAY, is_dry_run=False).rows == number - 3
+    assert stored(lake, HOLDS, "seq") == [number // 2, number - 2, number - 1]
