@@ -18,6 +18,7 @@ from admin.transport import Transport
 from executor.autoscale.actor import AutoscaleActor
 from executor.brakes.record import WaitTable
 from executor.brakes.waiting import Brakes
+from executor.bundles.actor import BundlesActor
 from executor.kernel.announcer import Announcer, follow_outcomes
 from executor.kernel.decision import follow_decisions
 from executor.kernel.family import Actors
@@ -48,15 +49,13 @@ def run_executor(settings: Settings, ready: Callable[[str], None]) -> None:
     Raises `StartError`, or `lake.lease.LeaseLost` when another executor has taken over.
     """
     chosen = settings.executor
-    topics = ScalableTopics(
-        Transport(
-            settings.controller.url,
-            credentials_of(settings),
-            user_agent="anabranch-executor",
-            timeout_seconds=chosen.request_timeout_seconds,
-            tls=settings.url_context(),
-            nodes=settings.controller.nodes,
-        )
+    transport = Transport(
+        settings.controller.url,
+        credentials_of(settings),
+        user_agent="anabranch-executor",
+        timeout_seconds=chosen.request_timeout_seconds,
+        tls=settings.url_context(),
+        nodes=settings.controller.nodes,
     )
 
     def executor_of(number: int, lease_token: int, may_call: Callable[[], bool]) -> Executor:
@@ -67,7 +66,7 @@ def run_executor(settings: Settings, ready: Callable[[str], None]) -> None:
         brakes: Brakes[Work] = Brakes(limited, record, waits, ledger.executor, utc_now, time.monotonic)
         announcer = Announcer(KafkaPublisher(settings.kafka_connection()), follow_outcomes(settings.lake_path))
         tail = follow_decisions(settings.lake_path)
-        return Executor(limited, tail, ledger, actors_of(topics), announcer, brakes, holds_lease=may_call)
+        return Executor(limited, tail, ledger, actors_of(transport), announcer, brakes, holds_lease=may_call)
 
     def say(open_decisions: Mapping[int, int]) -> None:
         shards = f"shards {', '.join(map(str, open_decisions))} of {chosen.shards}" if open_decisions else "standing by"
@@ -101,7 +100,7 @@ def run_executor(settings: Settings, ready: Callable[[str], None]) -> None:
     except Unlike as error:
         raise StartError(str(error)) from error
     finally:
-        topics.close()
+        transport.close()
 
 
 class ShardWork:
@@ -153,9 +152,9 @@ def executors_of(holding: Holding[ShardWork]) -> list[Executor]:
     return [executor for work in holding.works for executor in work.executors]
 
 
-def actors_of(topics: ScalableTopics) -> Actors:
+def actors_of(transport: Transport) -> Actors:
     """Who acts, by the name of the family: each built-in family has its line here."""
-    return {"autoscale": AutoscaleActor(topics)}
+    return {"autoscale": AutoscaleActor(ScalableTopics(transport)), "bundles": BundlesActor(transport)}
 
 
 def _no_lake(settings: Settings, error: Exception) -> StartError:

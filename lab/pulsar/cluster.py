@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from admin.answers import Response
@@ -107,9 +108,14 @@ class PulsarBroker(_Program):
 class PulsarCluster:
     """ZooKeeper, bookie and brokers in one folder."""
 
-    def __init__(self, folder: Path, jars: Path, zookeeper_jars: Path, heap: str = "384m") -> None:
-        """`jars` and `zookeeper_jars` are the folders of `lab.setup`; `heap` is a broker's."""
+    def __init__(
+        self, folder: Path, jars: Path, zookeeper_jars: Path, heap: str = "384m",
+        settings: Mapping[str, object] | None = None,
+    ) -> None:  # fmt: skip
+        """`jars` and `zookeeper_jars` are the folders of `lab.setup`; `heap` is a broker's, `settings` are laid over
+        its `broker.conf`."""
         self.folder, self._jars, self._heap = Path(folder).resolve(), Path(jars).resolve(), heap
+        self._settings = dict(settings or {})
         self._zookeeper = EmbeddedZooKeeper(self.folder / "zookeeper", zookeeper_jars)
         self._bookie = _Program("bookie", self.folder)
         self.brokers: list[PulsarBroker] = []
@@ -139,7 +145,7 @@ class PulsarCluster:
             {
                 **_BROKER, "metadataStoreUrl": f"zk:{self._zookeeper.address}",
                 "configurationMetadataStoreUrl": f"zk:{self._zookeeper.address}",
-                "brokerServicePort": broker.port, "webServicePort": broker.web_port,
+                "brokerServicePort": broker.port, "webServicePort": broker.web_port, **self._settings,
             },
         )  # fmt: skip
         broker.launch(
@@ -207,8 +213,17 @@ def _listens(port: int) -> bool:
     return True
 
 
+CLUSTER = "test"
+"""The name of the Pulsar cluster."""
+BUNDLE_BROKERS: dict[str, object] = {
+    "loadManagerClassName": "org.apache.pulsar.broker.loadbalance.extensions.ExtensibleLoadManagerImpl",
+    "loadBalancerAutoBundleSplitEnabled": False,
+    "scalableTopicsEnabled": False,
+}
+"""Brokers with the extensible load manager that leave it to others which bundle goes where: neither they nor the
+balancer of scalable topics changes anything by itself."""
 _BROKER: dict[str, object] = {
-    "clusterName": "test",
+    "clusterName": CLUSTER,
     "bindAddress": "127.0.0.1",
     "advertisedAddress": "127.0.0.1",
     "managedLedgerDefaultEnsembleSize": 1,

@@ -45,9 +45,14 @@ def settings(**changed: Any) -> ExecutorSettings:
     return load_settings(environment={}).executor.model_copy(update=quick | changed)
 
 
+def transport_at(url: str, timeout_seconds: float) -> Transport:
+    """The way to an admin interface as the executor has it."""
+    return Transport(url, None, user_agent="test", timeout_seconds=timeout_seconds)
+
+
 def topics_at(url: str, timeout_seconds: float) -> ScalableTopics:
-    """The admin client as the executor has it."""
-    return ScalableTopics(Transport(url, None, user_agent="test", timeout_seconds=timeout_seconds))
+    """The admin client over it."""
+    return ScalableTopics(transport_at(url, timeout_seconds))
 
 
 @dataclass
@@ -136,14 +141,14 @@ class House:
     ) -> Iterator[Executor]:
         """An executor at work until the end of the block, then stopped cleanly; `actors` of families beside ours."""
         chosen = settings(**changed)
-        topics = topics_at(url or self.gate.url, chosen.request_timeout_seconds)
+        transport = transport_at(url or self.gate.url, chosen.request_timeout_seconds)
         ledger, wall = self.open_ledger(chosen.mode), clock or utc_now
         record, waits = BrakeLog(self.lake), WaitTable(self.lake, ledger.executor)
         executor = Executor(
             chosen,
             follow_decisions(self.lake),
             ledger,
-            {**actors_of(topics), **(actors or {})},
+            {**actors_of(transport), **(actors or {})},
             Announcer(self.published, follow_outcomes(self.lake)),
             Brakes(chosen, record, waits, ledger.executor, wall, steady or time.monotonic),
             wall,
@@ -168,7 +173,7 @@ class House:
             executor.stop()
             self.gate.released.set()
             thread.join(15)
-            topics.close()
+            transport.close()
             assert not thread.is_alive()
             if failed:
                 raise failed[0]

@@ -13,6 +13,7 @@ from typing import Any
 
 from executor import process
 from executor.autoscale.actor import AutoscaleActor
+from executor.bundles.actor import BundlesActor
 from executor.kernel.outcomes import INTENT, OutcomeLedger
 from schemas.messages import OutcomeEvent
 from schemas.settings import load_settings
@@ -43,7 +44,7 @@ def main() -> None:
     """Runs until it kills itself, or is stopped."""
     file, events, point = sys.argv[1:]
     FilePublisher.path = Path(events)
-    append, call = OutcomeLedger.append, AutoscaleActor.call
+    append = OutcomeLedger.append
 
     def crash_at(reached: str) -> None:
         if reached == point:
@@ -55,12 +56,17 @@ def main() -> None:
         append(ledger, rows)
         crash_at(f"after-{step}")
 
-    def crashing_call(actor: AutoscaleActor, decision: Any, *given: Any) -> Any:
-        answer = call(actor, decision, *given)
-        crash_at("after-call")
-        return answer
+    def crashing(call: Any) -> Any:
+        def crashing_call(*given: Any) -> Any:
+            answer = call(*given)
+            crash_at("after-call")
+            return answer
 
-    OutcomeLedger.append, AutoscaleActor.call = crashing_append, crashing_call  # type: ignore[method-assign]
+        return crashing_call
+
+    OutcomeLedger.append = crashing_append  # type: ignore[method-assign]
+    for actor in (AutoscaleActor, BundlesActor):
+        actor.call = crashing(actor.call)  # type: ignore[method-assign]
     process.KafkaPublisher = FilePublisher  # type: ignore[assignment,misc]
     process.run_executor(load_settings([Path(file)]), lambda line: print(line, flush=True))
 

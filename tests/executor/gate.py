@@ -135,13 +135,18 @@ class Gate:
         self.requests.append(Request(handler.command, handler.path, headers))
         self._before.pop(handler.command, lambda: None)()
         fault = self._fault(handler.command, handler.path)
-        status, body = fault.answer or (0, "")
+        (status, body), location = fault.answer or (0, ""), None
         if fault.reaches:
-            names = ("authorization", "x-anabranch-decision", *([] if self.drops_layout else ["x-anabranch-layout"]))
+            names = (
+                "authorization",
+                "content-type",
+                "x-anabranch-decision",
+                *([] if self.drops_layout else ["x-anabranch-layout"]),
+            )
             kept = {name: headers[name] for name in names if name in headers}
             answer = self._client.request(handler.command, handler.path, headers=kept, content=sent)
             if fault.answer is None:
-                status, body = answer.status_code, answer.text
+                status, body, location = answer.status_code, answer.text, answer.headers.get("location")
         if fault.hangs:
             self.released.wait()
         if fault.hangs or fault.closes:
@@ -154,7 +159,7 @@ class Gate:
             while not self.released.wait(0.02):
                 handler.wfile.write(b" ")
             return
-        for name, value in fault.headers.items():
+        for name, value in {**fault.headers, **({"location": location} if location else {})}.items():
             handler.send_header(name, value)
         payload = body.encode()
         if status != 204:

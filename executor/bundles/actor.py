@@ -1,0 +1,86 @@
+"""Looks at bundles and their owners, unloads and splits, through the admin REST interface.
+
+Stage: what the kernel acts with on rows of the family `bundles`; `executor.process` makes one. One cluster stands
+behind the interface; a decision about another one is not acted on. Rights: those of a super-user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from admin.answers import Answered, Fault, Refused, Reply
+from admin.bundles import Bundles
+from admin.cluster import Cluster
+from admin.connections import only_while
+from admin.transport import Transport
+from executor.bundles.decision import BundleChange, Unload, read_bundle_decision
+from executor.bundles.judge import LiveBundle, judge, still_moving
+from executor.kernel.family import Answer, NoAnswer, Seen, Verdict
+from executor.replies import answer_to_call, no_answer
+
+
+class BundlesActor:
+    """Acts on the bundles of one cluster; an `executor.kernel.family.Actor`."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._cluster, self._bundles = Cluster(transport), Bundles(transport)
+
+    def read(self, row: Mapping[str, Any]) -> BundleChange:
+        """The unload or split in a row of `decisions`. Raises `MalformedDecision`."""
+        return read_bundle_decision(row)
+
+    def namespace(self, subject: str) -> str | None:
+        """None: a cluster is in no namespace."""
+        return None
+
+    def look(self, decision: BundleChange) -> LiveBundle | NoAnswer:
+        """The bundle and its owner as they are now."""
+        settings = self._cluster.broker_configuration()
+        if not isinstance(settings, Answered):
+            return no_answer("GET the broker's settings", settings)
+        cluster = str(settings.value.get("clusterName", ""))
+        ranges = self._bundles.ranges(decision.namespace)
+        if isinstance(ranges, Refused) and ranges.status == 404 and ranges.from_interface:
+            return LiveBundle(cluster, None)
+        if not isinstance(ranges, Answered):
+            return no_answer(f"GET the bundles of {decision.namespace}", ranges)
+        brokers = self._cluster.brokers()
+        if not isinstance(brokers, Answered):
+            return no_answer("GET the brokers", brokers)
+        owner = None
+        if isinstance(decision, Unload) and decision.range in ranges.value:
+            found = self._owner(decision, cluster, brokers.value)
+            if not isinstance(found, Answered):
+                return no_answer(f"GET the owner of {decision.bundle}", found)
+            owner = found.value
+        live = LiveBundle(cluster, ranges.value, tuple(brokers.value), owner)
+        return still_moving(decision, live) or live
+
+    def judge(self, decision: BundleChange, live: LiveBundle, may_have_called: bool) -> Verdict:
+        """By who owns what (`executor.bundles.judge`)."""
+        return judge(decision, live, may_have_called)
+
+    def describe(self, decision: BundleChange, live: LiveBundle) -> Seen:
+        """The cluster, the owner, and how many bundles the namespace has."""
+        bundles = None if live.ranges is None else len(live.ranges)
+        return Seen({"cluster": live.cluster, "owner": live.owner, "bundles": bundles})
+
+    def call(self, decision: BundleChange, live: LiveBundle, may_send: Callable[[], bool]) -> Answer:
+        """The one unload or split."""
+        with only_while(may_send):
+            if isinstance(decision, Unload):
+                return answer_to_call(self._bundles.unload(decision.namespace, decision.range, decision.destination))
+            return answer_to_call(self._bundles.split(decision.namespace, decision.range, decision.positions))
+
+    def _owner(self, decision: Unload, cluster: str, brokers: list[str]) -> Reply[str | None]:
+        """Who serves it: source and destination are asked first, and mostly alone. A broker that gives no answer is
+        passed over if another says that it has it."""
+        fault: Fault | None = None
+        for broker in sorted(brokers, key=lambda one: (one not in (decision.source, decision.destination), one)):
+            reply = self._bundles.owned(cluster, broker)
+            if not isinstance(reply, Answered):
+                fault = reply
+            elif decision.bundle in reply.value:
+                return Answered(broker)
+        return Answered(None) if fault is None else fault

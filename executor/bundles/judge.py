@@ -1,0 +1,73 @@
+"""Pure: what the cluster says of a bundle, and what follows for a decision. No I/O, no clock, no memory.
+
+Stage: under `actor`, before and after every call. Only what brokers own, and what bundles there are, counts: the answer
+to an unload may be a success, and the bundle elsewhere. A bundle that nobody serves after a call is on its way; nothing
+is said about it until somebody does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from executor.bundles.decision import BundleChange, Unload
+from executor.kernel.family import Act, Applied, Gone, NoAnswer, Superseded, Verdict
+
+
+@dataclass(frozen=True)
+class LiveBundle:
+    """A bundle as the cluster has it."""
+
+    cluster: str
+    """The name of the cluster that was asked."""
+    ranges: tuple[str, ...] | None
+    """All bundles of the namespace; None: the namespace is gone."""
+    brokers: tuple[str, ...] = ()
+    """Those alive."""
+    owner: str | None = None
+    """Who serves it; None: nobody does."""
+
+
+def judge(decision: BundleChange, live: LiveBundle, may_have_called: bool) -> Verdict:
+    """What to do about a decision. `may_have_called`: as of `executor.kernel.family.Actor`."""
+    if live.cluster != decision.subject:
+        return Superseded(f"the decision is about the cluster {decision.subject}, and this is {live.cluster}")
+    if live.ranges is None:
+        return Gone(f"the namespace {decision.namespace} is gone")
+    is_there = decision.range in live.ranges
+    if isinstance(decision, Unload):
+        if not is_there:
+            return Superseded(f"there is no bundle {decision.bundle} any more: it was split")
+        return _judge_unload(decision, live, may_have_called)
+    if is_there:
+        return Act()
+    children = [one for one in live.ranges if _is_inside(one, decision.range)]
+    if may_have_called and len(children) > 1:
+        return Applied()
+    return Superseded(f"there is no bundle {decision.bundle} any more, but {', '.join(children[:4]) or 'others'}")
+
+
+def still_moving(decision: BundleChange, live: LiveBundle) -> NoAnswer | None:
+    """Why nothing can be said of an unload yet: nobody serves the bundle."""
+    if (
+        not isinstance(decision, Unload)
+        or live.owner is not None
+        or not live.ranges
+        or decision.range not in live.ranges
+    ):
+        return None
+    return NoAnswer(f"no broker serves {decision.bundle} now")
+
+
+def _judge_unload(decision: Unload, live: LiveBundle, may_have_called: bool) -> Verdict:
+    if live.owner == decision.destination:
+        return Applied() if may_have_called else Superseded(f"{decision.destination} has it already")
+    if live.owner != decision.source:
+        return Superseded(f"{live.owner or 'nobody'} has it, and no longer {decision.source}")
+    if decision.destination not in live.brokers:
+        return Superseded(f"the destination {decision.destination} does not live")
+    return Act()
+
+
+def _is_inside(child: str, parent: str) -> bool:
+    (low, high), (first, last) = child.split("_"), parent.split("_")
+    return first <= low and high <= last

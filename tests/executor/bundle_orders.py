@@ -1,0 +1,31 @@
+"""Rows of `decisions` of the family `bundles`, as the job writes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from decisions.topic.layout import SegmentLayout
+from schemas.ids import canonical_json
+from schemas.tables import DecisionRow
+from tests.executor import orders
+
+CLUSTER = "test"
+_ANY = orders.decision(SegmentLayout.create(1, 0), 0)
+
+
+def unload(identity: str, bundle: str, source: str, destination: str | None, cluster: str = CLUSTER) -> DecisionRow:
+    """A bundle goes from one broker to another."""
+    arguments = {"bundle": bundle, "sourceBroker": source, "destinationBroker": destination}
+    return _row(identity, "unload", arguments, cluster)
+
+
+def split(identity: str, bundle: str, positions: list[str] | None, cluster: str = CLUSTER) -> DecisionRow:
+    """A bundle is split."""
+    return _row(identity, "split", {"bundle": bundle, "sourceBroker": "a:1", "positions": positions}, cluster)
+
+
+def _row(identity: str, action: str, arguments: dict[str, Any], cluster: str) -> DecisionRow:
+    return orders.row(
+        _ANY, decision_id=identity, family="bundles", subject=cluster, action=action, layout_epoch=None, inputs="{}",
+        arguments=canonical_json(arguments),
+    )  # fmt: skip

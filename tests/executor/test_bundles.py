@@ -1,0 +1,160 @@
+"""The family `bundles`: its rows, its verdicts, and what it makes of answers that a Pulsar 5.0.0-M1 has given."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from admin.answers import NotConnected, Response
+from executor.bundles.actor import BundlesActor
+from executor.bundles.decision import SplitBundle, Unload, read_bundle_decision
+from executor.bundles.judge import LiveBundle, judge
+from executor.kernel.family import Accepted, Act, Applied, CallRefused, Gone, MalformedDecision, NoAnswer, Superseded
+from tests.executor import bundle_orders
+
+A, B, C = "127.0.0.1:18081", "127.0.0.1:18082", "127.0.0.1:18083"
+FIRST, SECOND = "0x00000000_0x80000000", "0x80000000_0xffffffff"
+BUNDLE = f"load/ns/{FIRST}"
+MOVE = Unload("move-1", "bundles", "test", BUNDLE, A, B)
+SPLIT = SplitBundle("split-1", "bundles", "test", BUNDLE, (0x40000000,))
+HERE = LiveBundle("test", (FIRST, SECOND), (A, B), A)
+HALVES = ("0x00000000_0x40000000", "0x40000000_0x80000000", SECOND)
+
+
+def read(row):
+    return read_bundle_decision(row.model_dump())
+
+
+def test_a_row_of_the_job_is_an_unload_or_a_split():
+    assert read(bundle_orders.unload("move-1", BUNDLE, A, B)) == MOVE
+    assert read(bundle_orders.split("split-1", BUNDLE, ["0x40000000"])) == SPLIT
+    assert read(bundle_orders.split("split-1", BUNDLE, None)) == replace(SPLIT, positions=())
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        bundle_orders.unload("x", BUNDLE, A, None),
+        bundle_orders.unload("x", BUNDLE, A, A),
+        bundle_orders.unload("x", BUNDLE, A, "../../x"),
+        bundle_orders.unload("x", "load/ns", A, B),
+        bundle_orders.unload("x", "load/ns/LARGEST", A, B),
+        bundle_orders.unload("x", BUNDLE, A, B, cluster="a/b"),
+        bundle_orders.split("x", BUNDLE, ["0x80000000"]),
+        bundle_orders.split("x", BUNDLE, ["half"]),
+    ],
+    ids=lambda row: f"{row.subject} {row.arguments}",
+)
+def test_a_row_that_could_not_be_judged_is_malformed(row):
+    with pytest.raises(MalformedDecision):
+        read(row)
+
+
+@given(st.text() | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(json.dumps))
+def test_no_arguments_raise_anything_else(text):
+    row = bundle_orders.unload("x", BUNDLE, A, B).model_dump() | {"arguments": text}
+    with pytest.raises(MalformedDecision):
+        read_bundle_decision(row)
+
+
+@pytest.mark.parametrize("called", [False, True])
+@pytest.mark.parametrize(
+    ("decision", "live", "before", "after"),
+    [
+        (MOVE, HERE, Act, Act),
+        (MOVE, replace(HERE, owner=B), Superseded, Applied),
+        (MOVE, replace(HERE, owner=C), Superseded, Superseded),
+        (MOVE, replace(HERE, brokers=(A,)), Superseded, Superseded),
+        (MOVE, replace(HERE, ranges=HALVES), Superseded, Superseded),
+        (MOVE, replace(HERE, ranges=None), Gone, Gone),
+        (MOVE, replace(HERE, cluster="other"), Superseded, Superseded),
+        (SPLIT, HERE, Act, Act),
+        (SPLIT, replace(HERE, ranges=HALVES), Superseded, Applied),
+        (SPLIT, replace(HERE, ranges=("0x00000000_0xffffffff",)), Superseded, Superseded),
+    ],
+)
+def test_only_what_brokers_own_decides(decision, live, before, after, called):
+    assert isinstance(judge(decision, live, called), after if called else before)
+
+
+owners, ranges = st.sampled_from([None, A, B, C]), st.sampled_from([None, (FIRST, SECOND), HALVES])
+
+
+@given(st.sampled_from([MOVE, SPLIT]), ranges, st.sets(st.sampled_from([A, B, C])), owners, st.booleans())
+def test_it_acts_only_where_source_and_destination_are_as_decided_and_claims_only_what_it_called(
+    decision, found, brokers, owner, called
+):
+    verdict = judge(decision, LiveBundle("test", found, tuple(brokers), owner), called)
+    if isinstance(verdict, Act):
+        assert found == (FIRST, SECOND)
+        assert decision is SPLIT or (owner == A and B in brokers)
+    assert called or not isinstance(verdict, Applied)
+
+
+class Recorded:
+    """Answers as a cluster of two brokers has given them, by path; what is changed is given."""
+
+    def __init__(self, **changed) -> None:
+        owned = "/admin/v2/brokers/test/{}/ownedNamespaces"
+        status = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
+        self.answers = {
+            "/admin/v2/brokers/configuration/runtime": (200, {"clusterName": "test"}),
+            "/admin/v2/namespaces/load/ns/bundles": (200, {"boundaries": ["0x00000000", "0x80000000", "0xffffffff"]}),
+            "/admin/v2/brokers": (200, [A, B]),
+            owned.format(A): (200, {BUNDLE: status}),
+            owned.format(B): (200, {f"sla-monitor/{B}/0x00000000_0xffffffff": status}),
+        } | {path.format(a=owned.format(A)): answer for path, answer in changed.items()}
+        self.calls: list = []
+
+    def exchange(self, method, path, query=None, body=None, headers=None):
+        if method == "PUT":
+            self.calls.append((path, query, body))
+        found = self.answers.get(path, (204, None))
+        if not isinstance(found, tuple):
+            return found
+        return Response(found[0], "", b"" if found[1] is None else json.dumps(found[1]).encode(), path)
+
+
+def test_a_look_asks_who_owns_the_bundle_and_assigns_it_to_nobody():
+    assert BundlesActor(Recorded()).look(MOVE) == HERE
+
+
+def test_a_bundle_that_is_about_to_go_is_on_its_way_and_tells_nothing_yet():
+    leaving = {BUNDLE: {"broker_assignment": "shared", "is_controlled": False, "is_active": False}}
+    for changed in (leaving, {}):
+        found = BundlesActor(Recorded(**{"{a}": (200, changed)})).look(MOVE)
+        assert found == NoAnswer(f"no broker serves {BUNDLE} now")
+
+
+def test_a_source_that_cannot_be_asked_tells_nothing():
+    found = BundlesActor(Recorded(**{"{a}": NotConnected("GET", "refused")})).look(MOVE)
+    assert isinstance(found, NoAnswer)
+
+
+def test_a_namespace_that_is_gone_is_gone():
+    gone = (404, {"reason": "Namespace does not exist"})
+    found = BundlesActor(Recorded(**{"/admin/v2/namespaces/load/ns/bundles": gone})).look(MOVE)
+    assert found == LiveBundle("test", None)
+
+
+def test_a_decision_is_one_call():
+    recorded = Recorded()
+    actor = BundlesActor(recorded)
+    assert actor.call(MOVE, HERE, lambda: True) == actor.call(SPLIT, HERE, lambda: True) == Accepted()
+    path = f"/admin/v2/namespaces/load/ns/{FIRST}"
+    assert recorded.calls == [
+        (f"{path}/unload", {"destinationBroker": B}, None),
+        (f"{path}/split", {"unload": "false", "splitAlgorithmName": "specified_positions_divide"}, "[1073741824]"),
+    ]
+
+
+def test_a_destination_that_pulsar_does_not_know_is_a_refusal():
+    reason = "Not allowed unload namespace bundle to inactive destination broker"
+    recorded = Recorded(**{f"/admin/v2/namespaces/load/ns/{FIRST}/unload": (409, {"reason": reason})})
+    answer = BundlesActor(recorded).call(MOVE, HERE, lambda: True)
+    assert isinstance(answer, CallRefused)
+    assert reason in answer.reason

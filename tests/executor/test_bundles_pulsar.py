@@ -1,0 +1,166 @@
+"""The family `bundles` on a real cluster of two brokers with the extensible load manager, while messages come."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+import httpx
+import pytest
+
+from admin.answers import Answered
+from admin.bundles import Bundles
+from lab.pulsar.cluster import BUNDLE_BROKERS, CLUSTER, PulsarCluster
+from lab.setup import Jars
+from lake.tables import create_lake
+from tests.executor import bundle_orders, orders
+from tests.executor.conftest import House, transport_at
+from tests.executor.gate import LOST_AFTER, open_gate
+from tests.executor.test_crash import started
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(600)]
+
+NAMESPACE, TOPICS, PATIENCE_S = "public/hot", 8, 60
+_STRINGS = '{"name":"","schema":"","type":"STRING","properties":{}}'
+
+
+@dataclass
+class Bundled:
+    """The cluster, a client of its interface, and who has what."""
+
+    cluster: PulsarCluster
+    client: httpx.Client
+    bundles: Bundles
+
+    def owners(self) -> dict[str, str]:
+        """Broker by bundle of the namespace."""
+        found = {}
+        for broker in self.cluster.brokers:
+            reply = self.bundles.owned(CLUSTER, broker.id)
+            assert isinstance(reply, Answered)
+            found |= {bundle: broker.id for bundle in reply.value if bundle.startswith(NAMESPACE)}
+        return found
+
+    def other(self, broker: str) -> str:
+        """The other broker."""
+        return next(one.id for one in self.cluster.brokers if one.id != broker)
+
+    def publish(self, topic: int) -> bool:
+        """One message by REST; whether it was taken."""
+        message = {"valueSchema": _STRINGS, "producerName": "test", "messages": [{"payload": "x" * 100}]}
+        answer = self.client.post(f"/topics/persistent/{NAMESPACE}/t{topic}", json=message)
+        return answer.status_code == 200 and "messageId" in answer.text
+
+
+@pytest.fixture(scope="module")
+def bundled(pulsar_jars: Path, jars: Jars, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bundled]:
+    """A cluster with a namespace of four bundles, of which each is owned."""
+    cluster = PulsarCluster(
+        tmp_path_factory.mktemp("bundled"), pulsar_jars, jars.zookeeper, "320m", settings=BUNDLE_BROKERS
+    )
+    try:
+        cluster.start(2)
+        url = cluster.brokers[0].admin_url
+        transport = transport_at(url, 30)
+        with httpx.Client(base_url=url, timeout=30, follow_redirects=True) as client:
+            made = client.put(f"/admin/v2/namespaces/{NAMESPACE}", json={"bundles": {"numBundles": 4}})
+            assert made.status_code == 204
+            one = Bundled(cluster, client, Bundles(transport))
+            for topic in range(TOPICS):
+                assert client.put(f"/admin/v2/persistent/{NAMESPACE}/t{topic}").status_code == 204
+                wait_until(lambda topic=topic: one.publish(topic), PATIENCE_S)
+            yield one
+        transport.close()
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture
+def house(bundled: Bundled, tmp_path: Path) -> Iterator[House]:
+    """A fresh lake, and a gate before the first broker."""
+    lake = str(tmp_path / "lake")
+    create_lake(lake)
+    url = bundled.cluster.brokers[0].admin_url
+    with open_gate(url) as gate:
+        yield House(lake, SimpleNamespace(url=url, client=bundled.client), gate, NAMESPACE)  # type: ignore[arg-type]
+
+
+def ended(house: House) -> str:
+    """How the only decision has ended."""
+    [end] = wait_until(house.ends, PATIENCE_S)
+    return str(end["status"])
+
+
+def test_bundles_are_unloaded_to_their_destination_while_messages_come(bundled: Bundled, house: House):
+    before, stop, taken = bundled.owners(), threading.Event(), [0] * TOPICS
+    assert before
+
+    def load() -> None:
+        while not stop.is_set():
+            for topic in range(TOPICS):
+                taken[topic] += bundled.publish(topic)
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    try:
+        with house.running():
+            rows = [
+                bundle_orders.unload(f"move-{number}", bundle, source, bundled.other(source))
+                for number, (bundle, source) in enumerate(sorted(before.items()))
+            ]
+            orders.commit(house.lake, rows)
+            wait_until(lambda: len(house.ends()) == len(rows), PATIENCE_S)
+        moved = list(taken)
+        wait_until(lambda: all(now > then for now, then in zip(taken, moved, strict=True)), PATIENCE_S)
+    finally:
+        stop.set()
+        thread.join()
+    assert {end["status"] for end in house.ends()} == {"applied"}
+    assert bundled.owners() == {bundle: bundled.other(source) for bundle, source in before.items()}
+    assert house.gate.count("PUT") == len(rows)
+
+
+@pytest.mark.parametrize("point", ["after-intent", "after-call", "before-end"])
+def test_an_executor_that_is_killed_moves_a_bundle_once(bundled: Bundled, house: House, tmp_path: Path, point: str):
+    bundle, source = min(bundled.owners().items())
+    orders.commit(house.lake, [bundle_orders.unload(f"move-{point}", bundle, source, bundled.other(source))])
+    with started(house, tmp_path, point) as process:
+        assert process.wait(60) == -signal.SIGKILL
+    with house.running():
+        assert ended(house) == "applied"
+    assert house.gate.count("PUT") == 1
+    assert bundled.owners()[bundle] == bundled.other(source)
+
+
+def test_an_unload_whose_answer_is_lost_is_known_by_its_owner(bundled: Bundled, house: House):
+    bundle, source = max(bundled.owners().items())
+    orders.commit(house.lake, [bundle_orders.unload("lost", bundle, source, bundled.other(source))])
+    # Its owner is asked at once: another broker would only name it, and that answer would be the lost one.
+    with open_gate(f"http://{source}") as gate:
+        gate.on("PUT", LOST_AFTER)
+        with house.running(url=gate.url):
+            assert ended(house) == "applied"
+        assert gate.count("PUT") == 1
+
+
+def test_an_unload_of_what_has_moved_meanwhile_is_superseded_without_a_call(bundled: Bundled, house: House):
+    bundle, source = max(bundled.owners().items())
+    orders.commit(house.lake, [bundle_orders.unload("late", bundle, bundled.other(source), source)])
+    with house.running():
+        assert ended(house) == "superseded"
+    assert house.gate.count("PUT") == 0
+
+
+def test_a_bundle_is_split_where_it_was_decided(bundled: Bundled, house: House):
+    first = f"{NAMESPACE}/0x00000000_0x40000000"
+    orders.commit(house.lake, [bundle_orders.split("split", first, ["0x30000000"])])
+    with house.running():
+        assert ended(house) == "applied"
+    ranges = bundled.bundles.ranges(NAMESPACE)
+    assert isinstance(ranges, Answered)
+    assert ranges.value[:2] == ("0x00000000_0x30000000", "0x30000000_0x40000000")
