@@ -53,9 +53,9 @@ class Staying:
         for rows in rows_of(lake, self.table, path, most=_AT_ONCE.get(self.table.name, _FEW)):
             stays = pc.invert(_is_of(rows, self.namespaces))
             if self.table is EVENTS:
-                # An older release did not say whose consumers they are but in the body.
+                # Whose a policy is only its body says; and of consumers, as an older release wrote them.
                 unsaid = pc.and_(pc.equal(rows["type"], "consumer"), pc.is_null(rows["subscription"]))
-                stays = pc.or_(stays, unsaid)
+                stays = pc.or_(stays, pc.or_(unsaid, pc.equal(rows["type"], "policy")))
             if self.newest is not None:
                 stays = pc.or_(stays, self._is_newest(rows, times))
             if self.decisions is not None:
