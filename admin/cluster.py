@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote
 
-from admin.answers import Answered, Misdirected, Nonsense, Reply, Response, judge_response
+from admin.answers import Answered, Misdirected, Nonsense, Refused, Reply, Response, judge_response
+from admin.paths import namespace_record_path
 from admin.transport import ANNOUNCED_PATH, Transport
 
 MAX_BROKERS = 10_000
@@ -45,6 +47,42 @@ class Cluster:
         """What the answering broker says of all topics that it serves, as it is."""
         # Compressed it would cost the broker ten times as much.
         return self._get("/admin/v2/broker-stats/topics", {"Accept-Encoding": "identity"})
+
+    def load_report(self) -> Reply[bytes]:
+        """The answering broker's `LocalBrokerData`; the extensible load manager has none and answers 500."""
+        return self._get("/admin/v2/broker-stats/load-report")
+
+    def metrics(self) -> Reply[bytes]:
+        """The answering broker's metrics, as Prometheus reads them."""
+        return self._get("/metrics/")
+
+    def version(self) -> Reply[str]:
+        """Pulsar's version, `4.0.7`."""
+        reply = self._get("/admin/v2/brokers/version")
+        return Answered(reply.value.decode("utf-8", "replace").strip('" \n')) if isinstance(reply, Answered) else reply
+
+    def isolation_policies(self, cluster: str) -> Reply[dict[str, Any]]:
+        """The namespace isolation policies of a cluster, by name."""
+        return self._object(f"/admin/v2/clusters/{quote(cluster, safe='')}/namespaceIsolationPolicies")
+
+    def failure_domains(self, cluster: str) -> Reply[dict[str, Any]]:
+        """The failure domains of a cluster, by name."""
+        return self._object(f"/admin/v2/clusters/{quote(cluster, safe='')}/failureDomains")
+
+    def anti_affinity_group(self, namespace: str) -> Reply[str]:
+        """The anti-affinity group of a namespace; empty: none."""
+        reply = self._get(f"{namespace_record_path(namespace)}/antiAffinity")
+        return Answered(reply.value.decode("utf-8", "replace").strip('" \n')) if isinstance(reply, Answered) else reply
+
+    def _object(self, path: str) -> Reply[dict[str, Any]]:
+        """A JSON object; an empty one where there is none (404)."""
+        reply = self._get(path)
+        if isinstance(reply, Refused) and reply.status == 404 and reply.from_interface:
+            return Answered({})
+        if not isinstance(reply, Answered):
+            return reply
+        found = _json(reply.value)
+        return Answered(found) if isinstance(found, dict) else Nonsense(f"{path}: an object was expected")
 
     def at_broker(self, broker: str) -> Transport | Misdirected:
         """The way to a broker of `brokers`: by its configured address, else by what is announced, over the scheme of

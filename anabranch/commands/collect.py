@@ -39,3 +39,24 @@ def pulsar(context: Context, once: bool, output: str) -> None:
         click.echo(status.to_json() if output == "json" else describe(status))
     if once and not status.is_complete:
         raise click.exceptions.Exit(1)
+
+
+@command.command("bundles")
+@click.option("--once", is_flag=True, help="Read everything once, send it, and end.")
+@click.option("--set", "chosen", multiple=True, metavar="NAME=VALUE", help="A setting of broker.conf to decide by.")
+@click.pass_obj
+def bundles(context: Context, once: bool, chosen: tuple[str, ...]) -> None:
+    """Collect a Pulsar cluster's bundles, once a minute, until told to stop (Ctrl-C, SIGTERM).
+
+    \b
+    For the family `bundles` of the job: brokers, their load, owners and policies, from the brokers' REST interface at
+    [controller] url to Kafka. It changes nothing in the cluster: docs/bundles.md.
+    """
+    context.start_logging("collect")
+    from collectors.bundle_process import collect_bundles
+
+    if wrong := [one for one in chosen if "=" not in one]:
+        raise click.UsageError(f"--set {wrong[0]}: NAME=VALUE is wanted")
+    configuration = dict(one.split("=", 1) for one in chosen)
+    if not collect_bundles(context.settings, configuration, click.echo, once=once):
+        raise click.exceptions.Exit(1)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,9 +16,16 @@ import pytest
 
 from admin.answers import Answered
 from admin.bundles import Bundles
+from admin.transport import Transport
+from collectors.bundles import BundleRounds
+from engine.bundles.clusters import ClusterState
+from engine.bundles.cycle import Cycle, run_cycle
+from lab.java_home import find_java
 from lab.pulsar.cluster import BUNDLE_BROKERS, CLUSTER, PulsarCluster
 from lab.setup import Jars
 from lake.tables import create_lake
+from schemas.broker_messages import LocalBrokerReport
+from schemas.messages import key_of, parse_message
 from tests.executor import bundle_orders, orders
 from tests.executor.conftest import House, transport_at
 from tests.executor.gate import LOST_AFTER, open_gate
@@ -36,6 +45,7 @@ class Bundled:
     cluster: PulsarCluster
     client: httpx.Client
     bundles: Bundles
+    transport: Transport
 
     def owners(self) -> dict[str, str]:
         """Broker by bundle of the namespace."""
@@ -70,7 +80,7 @@ def bundled(pulsar_jars: Path, jars: Jars, tmp_path_factory: pytest.TempPathFact
         with httpx.Client(base_url=url, timeout=30, follow_redirects=True) as client:
             made = client.put(f"/admin/v2/namespaces/{NAMESPACE}", json={"bundles": {"numBundles": 4}})
             assert made.status_code == 204
-            one = Bundled(cluster, client, Bundles(transport))
+            one = Bundled(cluster, client, Bundles(transport), transport)
             for topic in range(TOPICS):
                 assert client.put(f"/admin/v2/persistent/{NAMESPACE}/t{topic}").status_code == 204
                 wait_until(lambda topic=topic: one.publish(topic), PATIENCE_S)
@@ -88,6 +98,67 @@ def house(bundled: Bundled, tmp_path: Path) -> Iterator[House]:
     url = bundled.cluster.brokers[0].admin_url
     with open_gate(url) as gate:
         yield House(lake, SimpleNamespace(url=url, client=bundled.client), gate, NAMESPACE)  # type: ignore[arg-type]
+
+
+def test_a_hot_broker_is_read_relieved_and_read_again(
+    bundled: Bundled, house: House, pulsar_jars: Path, tmp_path: Path
+):
+    owners, first = bundled.owners(), bundled.cluster.brokers[0].id
+    for bundle, source in sorted(owners.items()):
+        if source != first:
+            assert isinstance(bundled.bundles.unload(NAMESPACE, bundle.rpartition("/")[2], first), Answered)
+    chosen = {
+        "loadBalancerLoadSheddingStrategy": "UniformLoadShedder", "minUnloadMessage": "1",
+        "minUnloadMessageThroughput": "1", "maxUnloadPercentage": "0.5",
+        "loadBalancerDistributeBundlesEvenlyEnabled": "false",
+        "loadBalancerMsgThroughputMultiplierDifferenceShedderThreshold": "1.5",
+    }  # fmt: skip
+    rounds = BundleRounds(bundled.transport, chosen)
+    state, clock = ClusterState(CLUSTER), count(1_800_000_000_000, 60_000)
+
+    def decided() -> bool:
+        """One round, and a cycle; whether it has decided a move."""
+        now = next(clock)
+        for message in rounds.read(now):
+            source = "broker-load" if isinstance(message, LocalBrokerReport) else "broker-events"
+            assert parse_message(source, key_of(message).encode(), message.to_json().encode()) == message
+            if state.is_news(message):
+                state.lay_down(message)
+        found = run_cycle(state, now)
+        assert found is not None
+        cycles.append(found)
+        return bool(found.decided)
+
+    cycles: list[Cycle] = []
+    # What comes by REST has no producer, and a broker's rates are those of producers.
+    program = [
+        find_java(), "-Xmx128m", "-Djava.net.preferIPv4Stack=true", "-cp", f"{pulsar_jars}/*",
+        str(Path(__file__).parent / "PlainLoad.java"), bundled.cluster.brokers[0].service_url, NAMESPACE, str(TOPICS),
+        "20",
+    ]  # fmt: skip
+    with open(tmp_path / "load.log", "wb") as log, subprocess.Popen(program, stdout=log, stderr=log) as load:
+        try:
+            wait_until(decided, PATIENCE_S, every_s=1)
+        except AssertionError as error:
+            held = [str(one) for one in cycles[-1].shedding.readings if not one.passed][:12]
+            text = (tmp_path / "load.log").read_text()[-1500:]
+            raise AssertionError(f"{held} {cycles[-1].shedding.usage} {text}") from error
+        finally:
+            load.kill()
+    rows = []
+    for one in cycles[-1].decided:
+        assert one.decision.source_broker == first
+        assert one.decision.destination_broker == bundled.other(first)
+        rows.append(bundle_orders.unload(one.decision_id, one.decision.bundle, first, bundled.other(first)))
+    orders.commit(house.lake, rows)
+    with house.running():
+        wait_until(lambda: len(house.ends()) == len(rows), PATIENCE_S)
+    assert {end["status"] for end in house.ends()} == {"applied"}
+    for message in rounds.read(next(clock)):
+        state.lay_down(message)
+    seen = state.ownership[NAMESPACE].owners
+    for one in cycles[-1].decided:
+        assert seen[one.decision.bundle.rpartition("/")[2]] == bundled.other(first)
 
 
 def ended(house: House) -> str:

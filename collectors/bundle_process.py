@@ -1,0 +1,72 @@
+"""The collector of bundles as a process: a round each minute, sent to Kafka, until SIGTERM or SIGINT.
+
+Stage: called by `anabranch collect bundles`. It remembers nothing: each message says all of what it is about, so a
+round that is lost is made good by the next.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import cast
+
+from admin.credentials import credentials_of
+from admin.transport import Transport
+from collectors.announcements import Record
+from collectors.bundles import BundleRounds, Unread
+from collectors.publisher import Publisher
+from schemas.broker_messages import LocalBrokerReport
+from schemas.kafka import BROKER_EVENTS, BROKER_LOAD
+from schemas.messages import Source
+from schemas.settings import Settings
+
+log = logging.getLogger(__name__)
+
+ROUND_SECONDS = 60.0
+"""As often as brokers compute their rates, and the job runs a cycle."""
+CLOSE_SECONDS = 30.0
+
+
+def collect_bundles(
+    settings: Settings, configuration: Mapping[str, str], say: Callable[[str], None], *, once: bool = False
+) -> bool:
+    """Collects until told to stop, or, with `once`, one round; answers whether the last round was read and sent.
+    `say` gets a line a round; `configuration` as of `BundleRounds`."""
+    transport = Transport(
+        settings.controller.url, credentials_of(settings), user_agent="anabranch-collect",
+        timeout_seconds=settings.collect.request_timeout_seconds, tls=settings.url_context(),
+        nodes=settings.controller.nodes, max_body_bytes=settings.collect.max_answer_mb * 1_000_000,
+    )  # fmt: skip
+    publisher = Publisher(settings.kafka_connection(), lambda record: None)
+    rounds, stop = BundleRounds(transport, configuration), threading.Event()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, lambda *_: stop.set())
+    was_read = False
+    try:
+        while not stop.is_set():
+            began = time.monotonic()
+            try:
+                messages = rounds.read(time.time_ns() // 1_000_000)
+            except (Unread, ValueError) as error:
+                was_read = False
+                log.warning("a round is left out: %s", error)
+            else:
+                was_read = True
+                for message in messages:
+                    is_load = isinstance(message, LocalBrokerReport)
+                    source = BROKER_LOAD.name if is_load else BROKER_EVENTS.name
+                    record = Record(cast(Source, source), message.cluster, message.to_json().encode())
+                    (publisher.report if is_load else publisher.announce)(record)
+                publisher.poll()
+                say(f"{messages[0].cluster}: {len(messages)} messages")
+            if once:
+                break
+            while not stop.wait(1.0) and time.monotonic() - began < ROUND_SECONDS:
+                publisher.poll()
+    finally:
+        transport.close()
+        missing = publisher.close(CLOSE_SECONDS if once else 3.0)
+    return was_read and not missing
