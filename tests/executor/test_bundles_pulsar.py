@@ -133,8 +133,7 @@ def test_a_hot_broker_is_read_relieved_and_read_again(
     # What comes by REST has no producer, and a broker's rates are those of producers.
     program = [
         find_java(), "-Xmx128m", "-Djava.net.preferIPv4Stack=true", "-cp", f"{pulsar_jars}/*",
-        str(Path(__file__).parent / "PlainLoad.java"), bundled.cluster.brokers[0].service_url, NAMESPACE, str(TOPICS),
-        "20",
+        "anabranch.pulsar.PlainLoad", bundled.cluster.brokers[0].service_url, NAMESPACE, str(TOPICS), "20",
     ]  # fmt: skip
     with open(tmp_path / "load.log", "wb") as log, subprocess.Popen(program, stdout=log, stderr=log) as load:
         try:
