@@ -191,7 +191,7 @@ class PulsarCluster:
         write_properties(
             file,
             {
-                **_BOOKIE, "bookiePort": port, "listeningInterface": loopback(),
+                **BOOKIE, "bookiePort": port, "listeningInterface": loopback(),
                 "metadataServiceUri": f"zk+hierarchical://{self._zookeeper.address}/ledgers",
                 "journalDirectory": file.parent / "journal", "ledgerDirectories": file.parent / "ledgers",
             },
@@ -250,7 +250,7 @@ _BROKER: dict[str, object] = {
     "scalableTopicsEnabled": True,
     "scalableTopicAutoScaleEnabled": False,
 }
-_BOOKIE: dict[str, object] = {
+BOOKIE: dict[str, object] = {
     "allowLoopback": True,
     "advertisedAddress": "127.0.0.1",
     "autoRecoveryDaemonEnabled": False,
@@ -268,3 +268,4 @@ _BOOKIE: dict[str, object] = {
     "dbStorage_rocksDB_blockCacheSize": 16_777_216,
     "serverNumIOThreads": 2,
 }
+"""A bookie that is small, and quick to start."""

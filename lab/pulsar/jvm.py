@@ -6,6 +6,7 @@ Stage: under `standalone` and `cluster`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -28,21 +29,29 @@ _OPENED = [
 ]  # fmt: skip
 
 
-def command(folder: Path, jars: Path, heap: str, main: str, *arguments: str, flags: Sequence[str] = ()) -> list[str]:
+def command(
+    folder: Path,
+    jars: Path,
+    heap: str,
+    main: str,
+    *arguments: str,
+    flags: Sequence[str] = (),
+    more: Sequence[Path] = (),
+) -> list[str]:
     """The command that runs a class of the jars, with its log configured in `folder`, which is made.
 
-    `flags` are more of the JVM's.
+    `flags` are more of the JVM's, `more` are jars before those of the folder `jars`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     logging = folder / "log4j2.properties"
     logging.write_text(_LOGGING)
-    java = find_java()
+    java, class_path = find_java(), os.pathsep.join([*map(str, more), f"{jars}/*"])
     opened = [word for package in _OPENED for word in ("--add-opens", f"{package}=ALL-UNNAMED")]
     return [
         java, f"-Xms{heap}", f"-Xmx{heap}", f"-XX:MaxDirectMemorySize={heap}", *_FLAGS,
         *flags,
         *_of_version(java_version(java)), *opened,
-        f"-Dlog4j2.configurationFile={logging}", f"-Djava.io.tmpdir={folder}", "-cp", f"{jars}/*", main, *arguments,
+        f"-Dlog4j2.configurationFile={logging}", f"-Djava.io.tmpdir={folder}", "-cp", class_path, main, *arguments,
     ]  # fmt: skip
 
 

@@ -1,0 +1,187 @@
+"""Ledgers of several BookKeeper clusters: opened, listed, copied, verified and deleted by BookKeeper's own client in a
+Java program (`java/anabranch/bookies`), which is started again when it dies.
+
+Stage: what the steps of a switch act with. Every call may be repeated with the same end: a copy that is there is
+compared, half a copy is deleted and made again, a ledger that is gone stays gone. So a call whose program died is asked
+again, and a whole switch may be.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from executor.bookies.process import HandsLost, HandsProcess
+
+_TRIES = 3
+_PAGE = 10_000
+
+
+class LedgerRefused(RuntimeError):
+    """BookKeeper, or the program, said no. `name` is one of those below, or what else BookKeeper calls it."""
+
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(f"{name}: {message}")
+        self.name = name
+
+
+NO_SUCH_LEDGER = "NoSuchLedgerExistsOnMetadataServer"
+FENCED = "LedgerFenced"
+"""Bookies of the target keep the id as fenced: until they have been restarted after they collected what was deleted, or
+for 7 days after the last attempt. A copy that happens to go to other bookies goes through."""
+CONFLICT = "Conflict"
+"""The target has another ledger of that id."""
+SOURCE_OPEN = "SourceOpen"
+"""The source has not been closed by its writer."""
+NOT_ENOUGH_BOOKIES = "NotEnoughBookies"
+
+
+@dataclass(frozen=True)
+class BookKeeperAddress:
+    """Where a BookKeeper cluster is."""
+
+    uri: str
+    """`zk+hierarchical://HOST:PORT/ROOT`."""
+    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Of BookKeeper's client, such as credentials; given to the program by its standard input only."""
+
+
+@dataclass(frozen=True)
+class SeenLedger:
+    """A ledger as it is now. Of an open one `last` lags behind what has been written, and `length` is 0."""
+
+    closed: bool
+    last: int
+    """Number of the last entry; -1: empty."""
+    length: int
+    """Bytes of all entries."""
+    custom: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Copied:
+    """How a copy came about: made now; made again, as half of one was there; or there already and the same."""
+
+    how: Literal["copied", "again", "same"]
+    last: int
+    length: int
+
+
+@dataclass(frozen=True)
+class Verified:
+    """Whether two ledgers are closed and equal: metadata, last entry, length, and the digest of all contents."""
+
+    same: bool
+    differences: tuple[str, ...]
+    last: int
+    length: int
+    sha256: str
+    """Of ids, lengths and contents of all entries; empty when they differ without looking."""
+
+
+class LedgerHands:
+    """The ledgers of named clusters. Any thread may call; `concurrency` calls are at work at a time."""
+
+    def __init__(
+        self, command: Sequence[str], clusters: Mapping[str, BookKeeperAddress], log: Path, concurrency: int = 16,
+        deadline_s: float = 60,
+    ) -> None:  # fmt: skip
+        """`command` runs the program; `deadline_s` holds for what reads no contents, ten times of it for what does.
+
+        Nothing is started before the first call.
+        """
+        self._command, self._clusters, self._log = list(command), dict(clusters), log
+        self._deadline_s = deadline_s
+        self._places, self._starting = threading.BoundedSemaphore(concurrency), threading.Lock()
+        self._process: HandsProcess | None = None
+        self.starts = 0
+        """How often the program has been started."""
+
+    def __enter__(self) -> LedgerHands:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the program; what it does is left as it is."""
+        if self._process is not None:
+            self._process.kill()
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the program, or None before the first call."""
+        return self._process.pid if self._process else None
+
+    def ledgers(self, cluster: str) -> Iterator[int]:
+        """The ids of all ledgers of a cluster in ascending order, read in pages."""
+        after = -1
+        while page := self._ask("list", cluster=cluster, after=after, limit=_PAGE)["ledgers"]:
+            yield from page
+            after = page[-1]
+
+    def open(self, cluster: str, ledger: int) -> SeenLedger:
+        """The ledger as it is, without a change. Raises `LedgerRefused`, `HandsLost`, as all below do."""
+        return _seen(self._ask("open", cluster=cluster, ledger=ledger))
+
+    def seal(self, cluster: str, ledger: int) -> SeenLedger:
+        """The ledger, recovered and closed: whoever writes it is fenced. Never for the target of a copy."""
+        return _seen(self._ask("seal", cluster=cluster, ledger=ledger))
+
+    def copy(self, source: str, target: str, ledger: int) -> Copied:
+        """Copies a closed ledger under the same ids; does nothing when an equal one is there."""
+        answer = self._ask("copy", 10, **{"from": source, "to": target, "ledger": ledger})
+        return Copied(answer["how"], answer["last"], answer["length"])
+
+    def verify(self, source: str, target: str, ledger: int) -> Verified:
+        """Compares the ledger in both clusters, all contents included."""
+        answer = self._ask("verify", 10, **{"from": source, "to": target, "ledger": ledger})
+        return Verified(
+            answer["same"], tuple(answer["differences"]), answer["last"], answer["length"], answer.get("sha256", "")
+        )
+
+    def delete(self, cluster: str, ledger: int) -> None:
+        """Deletes a ledger; one that is not there is no fault."""
+        self._ask("delete", cluster=cluster, ledger=ledger)
+
+    def _ask(self, what: str, deadlines: float = 1, **request: object) -> dict[str, Any]:
+        with self._places:
+            for left in reversed(range(_TRIES)):
+                try:
+                    process = self._running()
+                    return _answered(process.ask({"op": what, **request}, deadlines * self._deadline_s))
+                except HandsLost:
+                    if not left:
+                        raise
+        raise AssertionError("unreachable")
+
+    def _running(self) -> HandsProcess:
+        with self._starting:
+            if self._process is None or not self._process.lives:
+                self._process = None
+                started = HandsProcess(self._command, self._log)
+                self.starts += 1
+                try:
+                    for name, address in self._clusters.items():
+                        request = {
+                            "op": "connect", "cluster": name, "uri": address.uri, "properties": dict(address.properties)
+                        }  # fmt: skip
+                        _answered(started.ask(request, self._deadline_s))
+                except BaseException:
+                    started.kill()
+                    raise
+                self._process = started
+            return self._process
+
+
+def _answered(answer: dict[str, Any]) -> dict[str, Any]:
+    if not answer["ok"]:
+        raise LedgerRefused(answer["error"], answer["message"])
+    return answer
+
+
+def _seen(answer: dict[str, Any]) -> SeenLedger:
+    return SeenLedger(answer["closed"], answer["last"], answer["length"], answer["custom"])

@@ -1,0 +1,244 @@
+"""Pulsar's and BookKeeper's metadata in ZooKeeper: records of schemas, cursors and topics, read with their versions and
+written by compare-and-set only; several at once in one transaction; and the generators of ledger ids.
+
+Stage: beside `hands`, for the steps of a switch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Literal
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError, RolledBackError
+from kazoo.handlers.threading import KazooTimeoutError
+
+from executor.bookies.records import read_cursor, read_locator, stamp_cursor, stamp_locator
+from executor.bookies.wire import BadRecord
+
+SCHEMAS, TOPICS = "/schemas", "/managed-ledgers"
+TRIES = 5
+"""Of a compare-and-set that others win (PIP-477)."""
+TIMEOUT_S = 30.0
+"""Of one request to ZooKeeper, which a client that has lost it would wait for without end."""
+_AT_ONCE = 128
+_SCHEMA_DEPTH, _TOPIC_DEPTH = 3, 4
+
+
+class MetadataChanged(RuntimeError):
+    """Something is not as it was when it was read; nothing has been written."""
+
+
+class MetadataUnreachable(RuntimeError):
+    """ZooKeeper did not answer: nobody knows whether what was asked has been done. Read again."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """A znode as it was read."""
+
+    path: str
+    version: int
+    content: bytes
+
+
+@dataclass(frozen=True)
+class Write:
+    """One write of a transaction; what it expects is part of it."""
+
+    path: str
+    content: bytes | None
+    """None: only the expectation is checked."""
+    version: int | None
+    """That it must have; None: it must not be there, and is made."""
+
+
+@dataclass(frozen=True)
+class Promotion:
+    """How the change of an attribution ended."""
+
+    how: Literal["promoted", "unchanged", "gone", "rolled over", "lost", "unreadable"]
+    """`unchanged`: it is so already; `rolled over`: the cursor has another ledger now; `lost`: others won every try."""
+    version: int | None = None
+    """The znode's, after it."""
+    reason: str = ""
+
+
+class PulsarMetadata:
+    """The metadata of one Pulsar, over a client that is connected. Any thread may call."""
+
+    def __init__(self, client: KazooClient, timeout_s: float = TIMEOUT_S) -> None:
+        self._client, self._timeout_s = client, timeout_s
+
+    def read(self, path: str) -> Record | None:
+        """A znode, or None."""
+        return next(self._records([path]))
+
+    def schemas(self) -> Iterator[Record]:
+        """The locators of all schemas, for `read_locator`."""
+        return (one for one in self._records(self._paths(SCHEMAS, _SCHEMA_DEPTH)) if one and one.content)
+
+    def topics(self) -> Iterator[Record]:
+        """The records of all topics with their data ledgers, for `read_data_ledgers`."""
+        return (one for one in self._records(self._paths(TOPICS, _TOPIC_DEPTH)) if one and one.content)
+
+    def cursors(self) -> Iterator[Record]:
+        """The records of all subscriptions, for `read_cursor`."""
+        return (one for one in self._records(self._paths(TOPICS, _TOPIC_DEPTH + 1)) if one and one.content)
+
+    def write(self, writes: Sequence[Write]) -> None:
+        """All of them in one transaction, or none: raises `MetadataChanged`, `MetadataUnreachable`."""
+        transaction = self._client.transaction()
+        for one in writes:
+            if one.version is None:
+                transaction.create(one.path, one.content or b"")
+            elif one.content is None:
+                transaction.check(one.path, one.version)
+            else:
+                transaction.set_data(one.path, one.content, one.version)
+        results = self._reached(transaction.commit_async())
+        wrong = [
+            f"{one.path}: {type(result).__name__}"
+            for one, result in zip(writes, results, strict=True)
+            if isinstance(result, Exception) and not isinstance(result, RolledBackError)
+        ]
+        if any(isinstance(result, Exception) for result in results):
+            raise MetadataChanged("; ".join(wrong) or "rolled back")
+
+    def promote_schema(self, path: str, stamps: Mapping[int, str | None]) -> Promotion:
+        """Attributes the positions on these ledgers; those of other ledgers, such as newer versions, stay.
+
+        None as a stamp takes it away, which is how a promotion is rolled back.
+        """
+
+        def change(content: bytes) -> bytes:
+            # Read whole before anything is written, so that no record is changed that is not understood.
+            read_locator(content)
+            return stamp_locator(content, stamps)
+
+        return self._promote(path, change)
+
+    def promote_cursor(self, path: str, ledger: int, stamp: str | None) -> Promotion:
+        """Attributes a cursor that still has this ledger. Only while its topic is not loaded by a broker, which would
+        not notice, and fail at its next write."""
+
+        def change(content: bytes) -> bytes | None:
+            return stamp_cursor(content, stamp) if read_cursor(content).ledger == ledger else None
+
+        return self._promote(path, change)
+
+    def _promote(self, path: str, change: Callable[[bytes], bytes | None]) -> Promotion:
+        for _ in range(TRIES):
+            record = self.read(path)
+            if record is None:
+                return Promotion("gone")
+            try:
+                content = change(record.content)
+            except BadRecord as error:
+                return Promotion("unreadable", record.version, str(error))
+            if content is None:
+                return Promotion("rolled over", record.version)
+            if content == record.content:
+                return Promotion("unchanged", record.version)
+            try:
+                self.write([Write(path, content, record.version)])
+            except MetadataChanged:
+                continue
+            return Promotion("promoted", record.version + 1)
+        return Promotion("lost")
+
+    def _paths(self, root: str, depth: int) -> Iterator[str]:
+        """All paths so many levels below `root`; a few children are asked for at a time."""
+        if depth == 0:
+            yield root
+            return
+        level = iter([root])
+        for _ in range(depth):
+            level = self._children(level)
+        yield from level
+
+    def _children(self, parents: Iterator[str]) -> Iterator[str]:
+        for parent, children in self._asked(parents, self._client.get_children_async):
+            for child in sorted(children or ()):
+                yield f"{parent}/{child}"
+
+    def _records(self, paths: Iterable[str]) -> Iterator[Record | None]:
+        for path, found in self._asked(iter(paths), self._client.get_async):
+            yield Record(path, found[1].version, found[0]) if found else None
+
+    def _asked(self, paths: Iterator[str], ask: Callable[[str], Any]) -> Iterator[tuple[str, Any]]:
+        """What is there under each path, or None; in order, many requests on their way at a time."""
+        while some := list(islice(paths, _AT_ONCE)):
+            asked = [ask(path) for path in some]
+            for path, answer in zip(some, asked, strict=True):
+                try:
+                    yield path, self._reached(answer)
+                except NoNodeError:
+                    yield path, None
+
+    def _reached(self, asked: Any) -> Any:
+        return _reached(asked, self._timeout_s)
+
+
+@dataclass(frozen=True)
+class IdGenerators:
+    """The ids that a BookKeeper cluster gives next."""
+
+    short: int
+    """31 bits; used until there is a long generator."""
+    long: int | None
+    """None: there is none yet."""
+
+    @property
+    def next(self) -> int:
+        """The next id that a client is given."""
+        return self.short if self.long is None else self.long
+
+
+class LedgerIds:
+    """The generators of ledger ids of one BookKeeper cluster, below the root of its metadata."""
+
+    def __init__(self, client: KazooClient, root: str, timeout_s: float = TIMEOUT_S) -> None:
+        """`root` is the path of the metadata service URI of the cluster."""
+        self._client, self._root, self._timeout_s = client, root, timeout_s
+
+    def read(self) -> IdGenerators:
+        """Both generators as they are now. Raises `MetadataUnreachable`."""
+        long, root = f"{self._root}/idgen-long", f"{self._root}/idgen"
+        try:
+            high = max((int(one[4:]) for one in self._reached(self._client.get_children_async(long))), default=1)
+        except NoNodeError:
+            return IdGenerators(self._given(root), None)
+        return IdGenerators(self._given(root), high << 32 | self._given(f"{long}/HOB-{high:010d}"))
+
+    def advance(self, beyond: int) -> None:
+        """Makes the next id larger than `beyond`, by the long generator.
+
+        A client that has been given a short id before there was a long generator keeps to short ids until it ends:
+        brokers that have written to this cluster must be restarted after the first call.
+        """
+        if self.read().next > beyond:
+            return
+        for path in (f"{self._root}/idgen-long", f"{self._root}/idgen-long/HOB-{(beyond >> 32) + 1:010d}"):
+            with suppress(NodeExistsError):
+                self._reached(self._client.create_async(path))
+
+    def _given(self, path: str) -> int:
+        """How many sequential children there have ever been: each is made and removed, which counts twice."""
+        found = self._reached(self._client.exists_async(path))
+        return (found.cversion + found.numChildren) // 2 if found else 0
+
+    def _reached(self, asked: Any) -> Any:
+        return _reached(asked, self._timeout_s)
+
+
+def _reached(asked: Any, timeout_s: float) -> Any:
+    try:
+        return asked.get(timeout=timeout_s)
+    except (NoNodeError, NodeExistsError):
+        raise
+    except (KazooException, KazooTimeoutError) as error:
+        raise MetadataUnreachable(f"ZooKeeper did not answer: {type(error).__name__}") from error

@@ -1,0 +1,1 @@
+"""Real BookKeeper clusters on loopback, and ledgers to put into them."""

@@ -1,0 +1,188 @@
+"""Metadata in a real ZooKeeper, which others change at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+from executor.bookies.metadata import (
+    TRIES,
+    LedgerIds,
+    MetadataChanged,
+    MetadataUnreachable,
+    PulsarMetadata,
+    Record,
+    Write,
+)
+from executor.bookies.records import STAMP_PROPERTY, read_cursor, read_locator
+from lab.bookies.programs import LedgerWriter
+from lab.setup import Jars
+from lab.zookeeper import EmbeddedZooKeeper
+from tests.executor.bookies.conftest import BookKeepers
+from tests.executor.bookies.messages import made
+
+
+def locator(*ledgers: int) -> bytes:
+    """A schema with one version per ledger; the last is the current one."""
+    entries = [
+        {"version": at, "position": {"ledgerId": ledger, "entryId": 0}, "hash": b"h"}
+        for at, ledger in enumerate(ledgers)
+    ]
+    return bytes(made("SchemaLocator", info=entries[-1], index=entries).SerializeToString())
+
+
+def cursor(ledger: int) -> bytes:
+    """A subscription whose position is in that ledger."""
+    properties = [{"name": "owner", "value": "me"}]
+    return bytes(
+        made("ManagedCursorInfo", cursorsLedgerId=ledger, lastActive=7, cursorProperties=properties).SerializeToString()
+    )
+
+
+@pytest.fixture
+def metadata(bookkeepers: BookKeepers, client: KazooClient) -> Iterator[PulsarMetadata]:
+    """Metadata of a Pulsar without anything in them."""
+    yield PulsarMetadata(client)
+    for path in ("/schemas", "/managed-ledgers"):
+        client.delete(path, recursive=True)
+
+
+class Racing(PulsarMetadata):
+    """Somebody else writes between each read and the write after it, so many times."""
+
+    def __init__(self, client: KazooClient, other: Callable[[bytes], bytes], times: int) -> None:
+        super().__init__(client)
+        self._other, self._times = other, times
+
+    def read(self, path: str) -> Record | None:
+        found = super().read(path)
+        if found is not None and self._times:
+            self._times -= 1
+            self._client.set(path, self._other(found.content))
+        return found
+
+
+def put(client: KazooClient, path: str, content: bytes) -> str:
+    """A znode with its parents."""
+    client.create(path, content, makepath=True)
+    return path
+
+
+def test_schemas_topics_and_cursors_are_found_with_their_versions(
+    metadata: PulsarMetadata, client: KazooClient
+) -> None:
+    assert list(metadata.schemas()) == list(metadata.cursors()) == []
+    schemas = {put(client, f"/schemas/acme/app/t{at}", locator(at)): at for at in range(300)}
+    topic = put(client, "/managed-ledgers/acme/app/persistent/t", b"\x0a\x02\x08\x05")
+    first = put(client, f"{topic}/first", cursor(5))
+    client.set(first, cursor(6))
+    put(client, "/managed-ledgers/acme/app/persistent/being-made", b"")
+    found = {one.path: read_locator(one.content)[0].ledger for one in metadata.schemas()}
+    assert found == schemas
+    assert [one.path for one in metadata.topics()] == [topic]
+    assert [(one.path, one.version, read_cursor(one.content).ledger) for one in metadata.cursors()] == [(first, 1, 6)]
+
+
+def test_promoting_a_schema_stamps_its_ledgers_and_twice_is_once(metadata: PulsarMetadata, client: KazooClient) -> None:
+    path = put(client, "/schemas/acme/app/t", locator(3, 4, 5))
+    assert metadata.promote_schema(path, {3: "blue", 5: "blue"}).how == "promoted"
+    again = metadata.promote_schema(path, {3: "blue", 5: "blue"})
+    assert (again.how, again.version) == ("unchanged", 1)
+    assert [one.stamp for one in read_locator(client.get(path)[0])] == ["blue", None, "blue"]
+    assert metadata.promote_schema(path, {3: None, 5: None}).how == "promoted"
+    assert client.get(path)[0] == locator(3, 4, 5)
+
+
+def test_a_schema_version_put_meanwhile_is_kept_and_not_stamped(metadata: PulsarMetadata, client: KazooClient) -> None:
+    path = put(client, "/schemas/acme/app/t", locator(3))
+    racing = Racing(client, lambda _: locator(3, 9), times=1)
+    assert racing.promote_schema(path, {3: "blue"}).how == "promoted"
+    found = {one.ledger: one.stamp for one in read_locator(client.get(path)[0])}
+    assert found == {3: "blue", 9: None}
+
+
+def test_a_promotion_that_others_always_overtake_is_lost(metadata: PulsarMetadata, client: KazooClient) -> None:
+    path = put(client, "/schemas/acme/app/t", locator(3))
+    numbers = count(10)
+    racing = Racing(client, lambda _: locator(3, next(numbers)), times=TRIES)
+    assert racing.promote_schema(path, {3: "blue"}).how == "lost"
+    assert {one.stamp for one in read_locator(client.get(path)[0])} == {None}
+
+
+def test_a_cursor_is_promoted_only_with_the_expected_ledger(metadata: PulsarMetadata, client: KazooClient) -> None:
+    path = put(client, "/managed-ledgers/acme/app/persistent/t/first", cursor(5))
+    assert Racing(client, lambda _: cursor(8), times=1).promote_cursor(path, 5, "blue").how == "rolled over"
+    assert client.get(path)[0] == cursor(8)
+    assert metadata.promote_cursor(path, 8, "blue:8").how == "promoted"
+    found = read_cursor(client.get(path)[0])
+    assert (found.ledger, found.properties) == (8, {"owner": "me", STAMP_PROPERTY: "blue:8"})
+
+
+def test_what_is_gone_or_unreadable_is_said_and_left(metadata: PulsarMetadata, client: KazooClient) -> None:
+    assert metadata.promote_cursor("/managed-ledgers/acme/app/persistent/t/gone", 5, "blue").how == "gone"
+    path = put(client, "/managed-ledgers/acme/app/persistent/t/first", b"\x47\x78\x00")
+    found = metadata.promote_cursor(path, 5, "blue")
+    assert (found.how, "compressed" in found.reason, client.get(path)[0]) == ("unreadable", True, b"\x47\x78\x00")
+
+
+def test_a_flip_is_written_whole_or_not_at_all(metadata: PulsarMetadata, client: KazooClient) -> None:
+    old, new, epoch = (put(client, f"/schemas/flip/{name}", b"0") for name in ("old", "new", "epoch"))
+    flip = [
+        Write(old, b"DEPRECATED", 0),
+        Write(new, b"ACTIVE", 0),
+        Write(epoch, None, 0),
+        Write("/schemas/done", b"", None),
+    ]
+    client.set(epoch, b"1")
+    with pytest.raises(MetadataChanged, match="epoch: BadVersionError"):
+        metadata.write(flip)
+    assert [client.get(path)[0] for path in (old, new)] == [b"0", b"0"]
+    assert client.exists("/schemas/done") is None
+    flip[2] = Write(epoch, None, 1)
+    metadata.write(flip)
+    assert [client.get(path)[0] for path in (old, new)] == [b"DEPRECATED", b"ACTIVE"]
+    with pytest.raises(MetadataChanged):
+        metadata.write(flip)
+
+
+def test_id_generators_say_the_next_id_and_are_moved_beyond_another(
+    bookkeepers: BookKeepers, client: KazooClient
+) -> None:
+    colo = bookkeepers.clusters["colo"]
+    ids = LedgerIds(client, colo.root)
+    assert ids.read().long is None
+    began = bookkeepers.write("colo")
+    assert ids.read().next == began + 1
+    beyond = 3 << 32 | 17
+    for _ in range(2):
+        ids.advance(beyond)
+    assert ids.read().next > beyond
+    assert began < bookkeepers.write("colo") < 2**31, "a client that began with short ids goes on with them"
+    other = LedgerWriter(bookkeepers.programs, bookkeepers.folder)
+    [given] = other.write(colo.uri)
+    other.close()
+    assert given > beyond
+    ids.advance(0)
+    assert ids.read().next == given + 1
+
+
+def test_a_zookeeper_that_is_gone_is_said_within_the_deadline(jars: Jars, tmp_path: Path) -> None:
+    server = EmbeddedZooKeeper(tmp_path, jars.zookeeper)
+    server.start()
+    client: Any = KazooClient(server.address)
+    try:
+        client.start()
+        server.kill()
+        metadata = PulsarMetadata(client, timeout_s=0.5)
+        for ask in (lambda: metadata.read("/schemas"), lambda: metadata.write([Write("/schemas", b"", 0)])):
+            with pytest.raises(MetadataUnreachable):
+                ask()
+    finally:
+        server.kill()
+        client.stop()
+        client.close()

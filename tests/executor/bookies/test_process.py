@@ -1,0 +1,70 @@
+"""The driver of the program, against small programs that misbehave."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from executor.bookies.hands import BookKeeperAddress, LedgerHands, LedgerRefused
+from executor.bookies.process import HandsLost
+
+pytestmark = pytest.mark.process
+
+_PROGRAM = """
+import json, os, sys
+starts = open(sys.argv[1], "a+")
+starts.write("x"); starts.flush(); starts.seek(0)
+start = len(starts.read())
+for line in sys.stdin:
+    request = json.loads(line)
+    answer = {"id": request["id"], "ok": True, "ledgers": []}
+    if request["op"] != "connect":
+        exec(sys.argv[2])
+    print(json.dumps(answer), flush=True)
+"""
+
+
+def hands(folder: Path, misbehaviour: str, deadline_s: float = 60) -> LedgerHands:
+    """Hands over a program that runs `misbehaviour` before each answer; `start` counts its starts from 1."""
+    command = [sys.executable, "-c", _PROGRAM, str(folder / "starts"), misbehaviour]
+    return LedgerHands(command, {"old": BookKeeperAddress("zk://nowhere")}, folder / "log", deadline_s=deadline_s)
+
+
+def test_a_program_that_dies_is_started_and_asked_again(tmp_path: Path) -> None:
+    with hands(tmp_path, "if start < 3: os._exit(1)") as one:
+        assert list(one.ledgers("old")) == []
+        assert one.starts == 3
+
+
+def test_a_program_that_always_dies_is_given_up(tmp_path: Path) -> None:
+    with hands(tmp_path, "os._exit(1)") as one, pytest.raises(HandsLost, match="died"):
+        list(one.ledgers("old"))
+    assert one.starts == 3
+
+
+def test_a_program_without_an_answer_is_killed_at_the_deadline(tmp_path: Path) -> None:
+    with hands(tmp_path, "if start < 2: sys.stdin.read()", deadline_s=2) as one:
+        assert list(one.ledgers("old")) == []
+        assert one.starts == 2
+
+
+def test_half_a_last_line_is_no_answer(tmp_path: Path) -> None:
+    with hands(tmp_path, "if start < 2: print('{\"id\": 2, \"ok\"', end='', flush=True); os._exit(1)") as one:
+        assert list(one.ledgers("old")) == []
+
+
+def test_a_refusal_has_its_name_and_is_not_asked_again(tmp_path: Path) -> None:
+    with hands(tmp_path, "answer.update(ok=False, error='LedgerFenced', message='no')") as one:
+        with pytest.raises(LedgerRefused, match="LedgerFenced: no") as caught:
+            one.delete("old", 3)
+        assert (caught.value.name, one.starts) == ("LedgerFenced", 1)
+
+
+def test_a_cluster_that_cannot_be_reached_is_said_at_the_first_call(tmp_path: Path) -> None:
+    program = "import json,sys\nfor line in sys.stdin: print(json.dumps({'id': json.loads(line)['id'], 'ok': False, "
+    command = [sys.executable, "-c", program + "'error': 'ZK', 'message': 'no such root'}), flush=True)"]
+    addresses = {"old": BookKeeperAddress("zk://nowhere")}
+    with LedgerHands(command, addresses, tmp_path / "log") as one, pytest.raises(LedgerRefused, match="no such root"):
+        one.open("old", 1)
