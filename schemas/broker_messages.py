@@ -18,6 +18,7 @@ from schemas.bundles import (
     FailureDomain,
     IsolationPolicy,
     LocalBrokerData,
+    Profile,
     TopBundlesLoadData,
 )
 from schemas.kafka import BROKER_EVENTS, BROKER_LOAD
@@ -129,7 +130,7 @@ class BalancerPolicies(Wire):
     v: Literal[1]
     type: Literal["policies"]
     cluster: ClusterName
-    profile: Literal["2.10", "3.0", "4.x", "5.0"] = "4.x"
+    profile: Profile = "4.x"
     """The Pulsar version whose defaults and fixes hold."""
     load_manager: Literal["modular", "extensible"] | None = None
     configuration: dict[Name, Setting] = Field(default_factory=dict)

@@ -18,6 +18,7 @@ Usage = Annotated[float, Field(allow_inf_nan=False)]
 Bundle = Name
 """`tenant/namespace/0x00000000_0x40000000`; where no range is read, any name will do."""
 
+Profile = Literal["2.10", "3.0", "4.x", "5.0", "default"]
 Operation = Literal["shed", "assign", "split", "average", "findBundlesForUnloading", "selectBroker"]
 
 
@@ -171,6 +172,36 @@ class HitCounts(Wire):
     bundle_broker_map: dict[Bundle, Name] = Field(default_factory=dict)
 
 
+class GainMove(Wire):
+    """A move, or an assignment without a source, that the brokers' reports need not show yet; with the load moved."""
+
+    source: Name | None = None
+    destination: Name
+    at: Millis
+    messages: Amount = 0.0
+    """A second, in and out."""
+    bytes_in: Amount = 0.0
+    bytes_out: Amount = 0.0
+
+
+class GainCost(Wire):
+    """What messages cost a broker, averaged over its last reports."""
+
+    cost: Amount
+    """CPU after its weight, as a fraction, for one message a second."""
+    samples: Count = 0
+    last_update: Millis = 0
+    """Of the last report in it."""
+
+
+class GainMemory(Wire):
+    """What GainShedder remembers: for how many cycles in a row brokers were apart, costs of messages, and its moves."""
+
+    hits: Count = 0
+    costs: dict[Name, GainCost] = Field(default_factory=dict)
+    moves: dict[Bundle, GainMove] = Field(default_factory=dict)
+
+
 class BalancerState(Wire):
     """All that the balancer remembers between cycles: give back what the last answer said."""
 
@@ -190,6 +221,8 @@ class BalancerState(Wire):
     bundle_split_hit_counts: dict[Bundle, Count] = Field(default_factory=dict)
     bundles: dict[Bundle, BundleData] = Field(default_factory=dict)
     """Answers of `average` only: the bundles' new averages."""
+    gain_shedder: GainMemory | None = None
+    """Absent: as at the start."""
 
 
 class BundleSnapshot(Wire):
@@ -202,8 +235,8 @@ class BundleSnapshot(Wire):
     """`shed`: a shedding cycle with placement. `assign`: place `assign`'s bundles. `split`: which bundles, and where.
     `average`: take one sample of every reported bundle into its averages. `findBundlesForUnloading` and `selectBroker`:
     the strategy alone, without the load manager's switches, policies and filters around it."""
-    profile: Literal["2.10", "3.0", "4.x", "5.0"] = "4.x"
-    """The Pulsar version whose defaults and fixes hold."""
+    profile: Profile = "4.x"
+    """The Pulsar version whose defaults and fixes hold, or `default`: our own strategies."""
     load_manager: Literal["modular", "extensible"] | None = None
     """Absent: extensible when there is `brokerLoadData` or the configuration says so, otherwise modular."""
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0

@@ -174,6 +174,25 @@ def under_topic_cap(cluster: Cluster, bundle: str, brokers: list[str]) -> list[s
     return kept or brokers
 
 
+def allowed_by_filters(cluster: Cluster, bundle: str, brokers: list[str]) -> list[str]:
+    """Of brokers with a report: those with room for the bundle's topics, that spread its group, of class and version.
+
+    Stricter than placement, which takes what there is when a filter leaves nobody: a bundle that has a broker can stay.
+    """
+    most = cluster.configuration.whole("loadBalancerBrokerMaxTopics")
+    more = cluster.bundles[bundle].topics if bundle in cluster.bundles else 0
+    kept = list[str]()
+    for broker in brokers:
+        topics = cluster.reports[broker].topics + cluster.given(broker)[1] + more
+        if topics <= most or cluster.owns(broker, bundle):
+            kept.append(broker)
+        else:
+            cluster.account.measured(Gate.TOPIC_CAP, topics, "<=", most, broker, bundle)
+    kept = spread(cluster, bundle, kept) if kept else kept
+    kept = same_class(cluster, bundle, {one: cluster.reports[one].data.load_manager_class_name for one in kept})
+    return latest(cluster, bundle, {one: cluster.reports[one].data.broker_version_string for one in kept})
+
+
 def fewest_bundles(cluster: Cluster, bundle: str, brokers: list[str]) -> list[str]:
     """The brokers that have the fewest bundles of the bundle's namespace."""
     if not brokers:

@@ -13,11 +13,15 @@ from decisions.bundles.account import Account
 from decisions.bundles.averages import add_bundle_sample, broker_average, message_rate
 from decisions.bundles.configuration import Configuration
 from decisions.bundles.gates import Gate
+from decisions.bundles.projected import Projected
 from decisions.bundles.usage import max_usage, weighted_max
 from schemas.bundles import (
     BalancerState,
     BundleData,
     BundleSnapshot,
+    GainCost,
+    GainMemory,
+    GainMove,
     HitCounts,
     IsolationPolicy,
     LocalBrokerData,
@@ -50,10 +54,14 @@ class Memory:
     round_robin_count: int = 0
     split_hits: dict[str, int] = field(default_factory=dict)
     averages: dict[str, BundleData] = field(default_factory=dict)
+    gain_hits: int = 0
+    gain_costs: dict[str, GainCost] = field(default_factory=dict)
+    gain_moves: dict[str, GainMove] = field(default_factory=dict)
 
 
 def recalled(state: BalancerState) -> Memory:
     """The state of a snapshot, copied."""
+    gain = state.gain_shedder or GainMemory()
     return Memory(
         dict(state.recently_unloaded_bundles), dict(state.recently_unloaded_brokers),
         dict(state.broker_avg_resource_usage), dict(state.broker_avg_resource_usage_with_weight),
@@ -61,11 +69,13 @@ def recalled(state: BalancerState) -> Memory:
         dict(state.avg_shedder.bundle_broker_map), state.unload_condition_hit_count,
         {broker: dict(bundles) for broker, bundles in state.preallocated_bundle_data.items()},
         list(state.round_robin_brokers), state.round_robin_count, dict(state.bundle_split_hit_counts),
+        gain_hits=gain.hits, gain_costs=dict(gain.costs), gain_moves=dict(gain.moves),
     )  # fmt: skip
 
 
 def remembered(memory: Memory) -> BalancerState:
     """The state for an answer."""
+    gain = GainMemory.model_construct(hits=memory.gain_hits, costs=memory.gain_costs, moves=memory.gain_moves)
     return BalancerState.model_construct(
         recently_unloaded_bundles=memory.unloaded_bundles, recently_unloaded_brokers=memory.unloaded_brokers,
         broker_avg_resource_usage=memory.threshold_usage, broker_avg_resource_usage_with_weight=memory.placement_usage,
@@ -76,6 +86,7 @@ def remembered(memory: Memory) -> BalancerState:
         unload_condition_hit_count=memory.transfer_hits, preallocated_bundle_data=memory.preallocated,
         round_robin_brokers=memory.round_robin, round_robin_count=memory.round_robin_count,
         bundle_split_hit_counts=memory.split_hits, bundles=memory.averages,
+        gain_shedder=gain if memory.gain_hits or memory.gain_moves or memory.gain_costs else None,
     )  # fmt: skip
 
 
@@ -120,6 +131,7 @@ class Found:
     """Before apache/pulsar#26246: AvgShedder's plan by the bundles' numbers."""
     owners: dict[str, set[str]] | None = None
     """The snapshot's `ownership`, by broker."""
+    projected: dict[str, Projected] | None = None
     policies: dict[str, IsolationPolicy | None] = field(default_factory=dict)
     """By namespace."""
     isolated: dict[tuple[str | None, tuple[str, ...]], tuple[list[str], list[str]]] = field(default_factory=dict)
@@ -148,7 +160,7 @@ class Cluster:
         found = []
         for bundle in self.reports[broker].bundles:
             data = self.bundles.get(bundle)
-            if _NEVER_MOVED.match(bundle):
+            if never_moved(bundle):
                 self.account.held(Gate.EXCLUDED, broker, bundle, "heartbeat or monitor of a broker")
             elif data is None:
                 self.account.held(Gate.KNOWN, broker, bundle)
@@ -245,6 +257,11 @@ class Cluster:
         if broker not in self.found.reported:
             self.found.reported[broker] = set(self.reports[broker].bundles) if broker in self.reports else set()
         return bundle in self.found.reported[broker]
+
+
+def never_moved(bundle: str) -> bool:
+    """Whether a bundle is of a namespace in which a broker watches itself: heartbeat and SLA monitor."""
+    return _NEVER_MOVED.match(bundle) is not None
 
 
 def _numbers(data: BundleData) -> _Numbers:

@@ -13,6 +13,8 @@ from decisions.bundles.fixes import FIXES, switches
 
 OLD_UNIFORM = "UniformLoadShedder-21016"
 """UniformLoadShedder as it was before apache/pulsar#21025, with the fault of issue 21016."""
+GAIN, LEAST_PROJECTED = "GainShedder", "LeastProjectedUsage"
+"""Our own, of profile `default`."""
 
 DEFAULTS: Mapping[str, bool | int | float | str | tuple[str, ...]] = MappingProxyType(
     {
@@ -66,6 +68,12 @@ DEFAULTS: Mapping[str, bool | int | float | str | tuple[str, ...]] = MappingProx
         "loadBalancerMaxNumberOfBundlesToSplitPerCycle": 10,
         "loadBalancerNamespaceBundleSplitConditionHitCountThreshold": 3,
         "loadBalancerSheddingBundlesWithPoliciesEnabled": False,
+        "gainShedderSpreadPercentage": 11.0,
+        "gainShedderHitCount": 5,
+        "gainShedderIdlePercentage": 25.0,
+        "gainShedderRestPercentage": 7.0,
+        "gainShedderMinGainPercentage": 0.5,
+        "gainShedderMaxMovesPerCycle": 10,
     }
 )  # fmt: skip
 """Of Pulsar 4.x."""
@@ -82,6 +90,10 @@ PROFILES: Mapping[str, Mapping[str, bool | int | float | str | tuple[str, ...]]]
             "loadBalancerLoadSheddingStrategy": "AvgShedder", "loadBalancerLoadPlacementStrategy": "AvgShedder",
             "maxUnloadPercentage": 0.5, "loadBalancerDistributeBundlesEvenlyEnabled": False,
         },
+        "default": {
+            "loadBalancerLoadSheddingStrategy": GAIN, "loadBalancerLoadPlacementStrategy": LEAST_PROJECTED,
+            "loadBalancerDistributeBundlesEvenlyEnabled": False,
+        },
     }
 )  # fmt: skip
 """Defaults that a version has otherwise than 4.x; what it decides otherwise is in `fixes`."""
@@ -94,9 +106,15 @@ ALIASES = MappingProxyType(
 )
 SHEDDERS = (
     "OverloadShedder", "ThresholdShedder", "UniformLoadShedder", OLD_UNIFORM, "AvgShedder", "TransferShedder",
-    "DeviationShedder",
+    "DeviationShedder", GAIN,
 )  # fmt: skip
-PLACEMENTS = ("LeastLongTermMessageRate", "LeastResourceUsageWithWeight", "AvgShedder", "RoundRobinBrokerSelector")
+PLACEMENTS = (
+    "LeastLongTermMessageRate",
+    "LeastResourceUsageWithWeight",
+    "AvgShedder",
+    "RoundRobinBrokerSelector",
+    LEAST_PROJECTED,
+)
 
 
 class ConfigurationError(ValueError):

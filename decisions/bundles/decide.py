@@ -10,10 +10,11 @@ from typing import Literal
 
 from decisions.bundles.averages import add_bundle_sample
 from decisions.bundles.cluster import Cluster, remembered, see
+from decisions.bundles.configuration import GAIN, LEAST_PROJECTED
 from decisions.bundles.gates import Gate
-from decisions.bundles.placement import least_resource
+from decisions.bundles.placement import least_projected, least_resource
 from decisions.bundles.placement import select as placement
-from decisions.bundles.shedders import transfer
+from decisions.bundles.shedders import gain, transfer
 from decisions.bundles.shedding import find_alone, forget_old, shed
 from decisions.bundles.splits import split
 from decisions.bundles.usage import max_usage, weighted_max
@@ -35,6 +36,8 @@ def decide(snapshot: BundleSnapshot) -> BundleAnswer:
     if snapshot.operation == "split":
         name = "DefaultNamespaceBundleSplitStrategyImpl" if cluster.configuration.extensible else "BundleSplitterTask"
         return _answer(cluster, name, split(cluster), "split")
+    if cluster.configuration.text("loadBalancerLoadSheddingStrategy") == GAIN:
+        return _gain(cluster)
     return _transfer(cluster) if cluster.configuration.extensible else _shed(cluster)
 
 
@@ -50,9 +53,7 @@ def _shed(cluster: Cluster) -> BundleAnswer:
 
 
 def _transfer(cluster: Cluster) -> BundleAnswer:
-    conf, account = cluster.configuration, cluster.account
-    on = conf.on("loadBalancerEnabled") and conf.on("loadBalancerSheddingEnabled")
-    if not account.passes(Gate.ENABLED, on) or not account.passes(Gate.LEADER, cluster.snapshot.leader):
+    if not _is_on(cluster):
         return _answer(cluster, "TransferShedder", [], "unload")
     forget_old(cluster)
     found = transfer.shed(cluster)
@@ -66,9 +67,29 @@ def _transfer(cluster: Cluster) -> BundleAnswer:
     )  # fmt: skip
 
 
+def _gain(cluster: Cluster) -> BundleAnswer:
+    decisions = list[BundleDecision]()
+    alone = cluster.snapshot.operation == "findBundlesForUnloading"
+    if alone or _is_on(cluster):
+        forget_old(cluster)
+        decisions = gain.shed(cluster)
+    picked = dict[str, list[str]]()
+    for one in decisions:
+        picked.setdefault(one.source_broker or "", []).append(one.bundle)
+    return _answer(cluster, GAIN, decisions, "unload", selected=picked)
+
+
+def _is_on(cluster: Cluster) -> bool:
+    conf, account = cluster.configuration, cluster.account
+    on = conf.on("loadBalancerEnabled") and conf.on("loadBalancerSheddingEnabled")
+    return account.passes(Gate.ENABLED, on) and account.passes(Gate.LEADER, cluster.snapshot.leader)
+
+
 def _assign(cluster: Cluster) -> tuple[str, list[BundleDecision]]:
     conf = cluster.configuration
-    name = "LeastResourceUsageWithWeight" if conf.extensible else conf.text("loadBalancerLoadPlacementStrategy")
+    name = conf.text("loadBalancerLoadPlacementStrategy")
+    if conf.extensible and name != LEAST_PROJECTED:
+        name = "LeastResourceUsageWithWeight"
     decisions = list[BundleDecision]()
     for bundle in cluster.snapshot.assign:
         broker = _assign_extensible(cluster, bundle) if conf.extensible else placement.assign(cluster, bundle)
@@ -92,8 +113,11 @@ def _select_alone(cluster: Cluster) -> BundleAnswer:
 def _assign_extensible(cluster: Cluster, bundle: str) -> str | None:
     brokers = transfer.filtered(cluster, bundle)
     loads = cluster.snapshot.broker_load_data
-    usages = {broker: transfer.usage_of(cluster, broker) for broker in brokers if broker in loads}
-    chosen = least_resource.among(cluster, bundle, brokers, usages)
+    if cluster.configuration.text("loadBalancerLoadPlacementStrategy") == LEAST_PROJECTED:
+        chosen = least_projected.select(cluster, bundle, brokers)
+    else:
+        usages = {broker: transfer.usage_of(cluster, broker) for broker in brokers if broker in loads}
+        chosen = least_resource.among(cluster, bundle, brokers, usages)
     cluster.account.passes(Gate.DESTINATION, chosen is not None, chosen, bundle)
     return chosen
 

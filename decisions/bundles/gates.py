@@ -50,6 +50,10 @@ class Gate(Enum):
     VERSION = "version"
     DESTINATION = "destination"
     MOVES = "destination-differs"
+    SPREAD = "spread"
+    IDLE = "idle-broker"
+    GAIN = "gain"
+    MOVES_PER_CYCLE = "moves-per-cycle"
     SPLIT_NEEDED = "split-needed"
     TWO_TOPICS = "two-topics"
     MAX_BUNDLES = "max-bundles"
@@ -96,6 +100,10 @@ SENTENCES: Mapping[Gate, str] = MappingProxyType(
         Gate.VERSION: "The broker runs an older version than others.",
         Gate.DESTINATION: "Placement found no broker.",
         Gate.MOVES: "Placement chose the broker that has the bundle already.",
+        Gate.SPREAD: "The fullest and the emptiest broker are close enough.",
+        Gate.IDLE: "No broker has so little to do that it is filled at once.",
+        Gate.GAIN: "No destination makes the fuller of the two brokers so much emptier that it is worth a move.",
+        Gate.MOVES_PER_CYCLE: "As many bundles move as one cycle permits.",
         Gate.SPLIT_NEEDED: "The bundle is within all limits.",
         Gate.TWO_TOPICS: "A bundle with fewer than two topics is not split.",
         Gate.MAX_BUNDLES: "The namespace has as many bundles as it may.",

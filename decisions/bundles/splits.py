@@ -1,7 +1,7 @@
 """Which bundles are split: `BundleSplitterTask` of the modular manager, and the extensible manager's strategy.
 
 The modular leader looks at every broker's last report and at long-term averages; an extensible broker at its own
-bundles of this moment, after enough cycles in a row.
+bundles of this moment, after enough cycles in a row. Profile `default` waits for as many with either manager.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from decisions.bundles.averages import message_rate, throughput
 from decisions.bundles.boundaries import boundaries, bundle_range
 from decisions.bundles.candidates import namespace_of
 from decisions.bundles.cluster import Cluster
+from decisions.bundles.configuration import GAIN
 from decisions.bundles.gates import Gate
 from decisions.bundles.numbers import MIB
+from decisions.bundles.projection import project
 from schemas.bundles import BundleDecision, NamespaceBundleStats, TimeAverageMessageData, TopicLoad
 
 _NO_LOAD = TimeAverageMessageData()
@@ -36,12 +38,12 @@ def split(cluster: Cluster) -> list[BundleDecision]:
     two_topics = conf.extensible or conf.on("fix12527")
     accepted_count = conf.extensible or conf.on("fix16552")
     accepted, decisions = dict[str, int](), list[BundleDecision]()
-    seen, counts = set[str](), _counts(cluster)
+    seen, counts, hot = set[str](), _counts(cluster), _hot(cluster)
     for broker, bundle, stats in _stats(cluster):
         seen.add(bundle)
         if two_topics and not account.measured(Gate.TWO_TOPICS, stats.topics, ">=", 2, broker, bundle):
             continue
-        reason = _reason(cluster, broker, bundle, stats)
+        reason = _reason(cluster, broker, bundle, stats) or ("Usage" if bundle in hot else None)
         if not _often_enough(cluster, broker, bundle, reason is not None) or reason is None:
             continue
         namespace = namespace_of(bundle)
@@ -106,8 +108,28 @@ def _reason(cluster: Cluster, broker: str, bundle: str, stats: NamespaceBundleSt
     return None
 
 
+def _hot(cluster: Cluster) -> set[str]:
+    """With profile `default`, bundles that take more than brokers use on average: no move makes the cluster even."""
+    conf, found = cluster.configuration, set[str]()
+    if conf.text("loadBalancerLoadSheddingStrategy") != GAIN or not (brokers := project(cluster).values()):
+        return found
+    mean, emptiest = sum(one.usage for one in brokers) / len(brokers), min(one.usage for one in brokers)
+    least = conf.number("gainShedderSpreadPercentage") / 100
+    for one in brokers:
+        if one.usage - emptiest < least:
+            continue
+        for bundle, load in one.bundles.items():
+            share = one.usage - one.with_load(load, -1)
+            if share > mean and cluster.account.measured(
+                Gate.SPLIT_NEEDED, share, ">", mean, one.name, bundle, "Usage"
+            ):
+                found.add(bundle)
+    return found
+
+
 def _often_enough(cluster: Cluster, broker: str, bundle: str, needed: bool) -> bool:
-    if not cluster.configuration.extensible:
+    conf = cluster.configuration
+    if not conf.extensible and conf.text("loadBalancerLoadSheddingStrategy") != GAIN:
         return needed
     hits = cluster.memory.split_hits
     if not needed:

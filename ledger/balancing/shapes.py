@@ -14,7 +14,7 @@ MINUTES, PER_BROKER = 120, 20
 
 def _fleet(
     brokers: Sequence[Broker], weights: Floats, factors: Floats, *, seed: int, noise: float = 0.01,
-    owners: Sequence[str] | None = None, size: float = 1024.0, load: float = 0.4,
+    owners: Sequence[str] | None = None, size: float = 1024.0, load: float = 0.4, fan_out: Floats | None = None,
 ) -> Fleet:  # fmt: skip
     """Bundles dealt out in turns to those who are there at the start, `load` of whose CPU they take on average."""
     here = [one for one in brokers if one.joins == 0]
@@ -24,7 +24,7 @@ def _fleet(
     dealt = owners or [here[place % len(here)].name for place in range(count)]
     return Fleet(
         tuple(brokers), names, tuple(dealt), factors * (weights / weights.sum() * total), np.full(count, size),
-        np.ones(count), noise=noise, seed=seed,
+        np.ones(count) if fan_out is None else fan_out, noise=noise, seed=seed,
     )  # fmt: skip
 
 
@@ -79,6 +79,31 @@ def unequal(seed: int) -> Fleet:
     return _fleet(brokers, drawn, _steady(len(drawn)), seed=seed)
 
 
+def bursts(seed: int) -> Fleet:
+    """Every twenty minutes three bundles take as much as ten each, for three minutes."""
+    random, count = np.random.default_rng(seed), 6 * PER_BROKER
+    factors = _steady(count)
+    for begin in range(10, MINUTES, 20):
+        factors[begin : begin + 3, random.integers(count, size=3)] = 10.0
+    return _fleet(_brokers(6), random.lognormal(0, 0.3, count), factors, seed=seed)
+
+
+def fan_out(seed: int) -> Fleet:
+    """Bundles whose messages go to one consumer or to ten: the network out fills first."""
+    random, count = np.random.default_rng(seed), 6 * PER_BROKER
+    consumers = random.choice([1.0, 2.0, 10.0], count, p=[0.6, 0.3, 0.1])
+    weights = random.lognormal(0, 0.5, count)
+    return _fleet(
+        _brokers(6), weights, _steady(count), seed=seed, size=2048.0, load=0.25, fan_out=consumers
+    )  # fmt: skip
+
+
+def noisy(seed: int) -> Fleet:
+    """Bundles of like size on brokers whose CPU readings are five points off, up or down."""
+    drawn = np.random.default_rng(seed).lognormal(0, 0.3, 6 * PER_BROKER)
+    return _fleet(_brokers(6), drawn, _steady(len(drawn)), seed=seed, noise=0.05)
+
+
 SHAPES: Mapping[str, Callable[[int], Fleet]] = MappingProxyType(
-    {one.__name__: one for one in (flat, waves, hot, join, death, unequal)}
+    {one.__name__: one for one in (flat, waves, hot, join, death, unequal, bursts, fan_out, noisy)}
 )

@@ -8,8 +8,9 @@ from types import MappingProxyType
 from decisions.bundles import candidates
 from decisions.bundles.averages import DEFAULT_BUNDLE
 from decisions.bundles.cluster import Cluster
+from decisions.bundles.configuration import LEAST_PROJECTED
 from decisions.bundles.gates import Gate
-from decisions.bundles.placement import least_long_term, least_resource, planned, round_robin
+from decisions.bundles.placement import least_long_term, least_projected, least_resource, planned, round_robin
 
 Strategy = Callable[[Cluster, str, list[str]], "str | None"]
 STRATEGIES: Mapping[str, Strategy] = MappingProxyType(
@@ -18,6 +19,7 @@ STRATEGIES: Mapping[str, Strategy] = MappingProxyType(
         "LeastResourceUsageWithWeight": least_resource.select,
         "AvgShedder": planned.select,
         "RoundRobinBrokerSelector": round_robin.select,
+        LEAST_PROJECTED: least_projected.select,
     }
 )
 _SYSTEM_NAMESPACE = "pulsar/system"

@@ -1,0 +1,185 @@
+"""Brokers as they will be: usage and bundles of the last reports, with the moves that these do not show yet.
+
+Stage: between the view of a cycle and the strategies of profile `default`; the same for both load managers. A move
+counts at once and until a report from after it has settled says where the bundle is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import sqrt
+from typing import TypeAlias
+
+from decisions.bundles.averages import DEFAULT_BUNDLE
+from decisions.bundles.cluster import Cluster
+from decisions.bundles.projected import Load, Projected
+from decisions.bundles.usage import percent
+from schemas.bundles import BrokerLoadData, GainCost, GainMove, LocalBrokerData, TopicLoad
+
+SETTLED_MS = 60_000
+"""After a move; only a report from later says where the bundle is."""
+KNOWN_FROM = 0.10
+"""Usage from which on a broker's own cost of a message, or of a byte, is believed: below, it is mostly idle work."""
+SAMPLES, BAND, NOISE = 10, 0.05, 0.15
+"""Reports that a mean of costs has; usage by which one reading may be off; usage by which none is off from noise."""
+
+_SIGNALS = (
+    ("cpu", "loadBalancerCPUResourceWeight"), ("bandwidth_in", "loadBalancerBandwidthInResourceWeight"),
+    ("bandwidth_out", "loadBalancerBandwidthOutResourceWeight"),
+)  # fmt: skip
+"""In the order of `Load`: what messages fill, bytes in, and bytes out."""
+
+_Report: TypeAlias = LocalBrokerData | BrokerLoadData
+
+
+def project(cluster: Cluster) -> dict[str, Projected]:
+    """Every broker with a report, by name, worked out once in a cycle; moves that are settled leave the memory."""
+    if cluster.found.projected is None:
+        cluster.found.projected = _project(cluster)
+    return cluster.found.projected
+
+
+def _project(cluster: Cluster) -> dict[str, Projected]:
+    given: Mapping[str, _Report]
+    if cluster.configuration.extensible:
+        given = dict(sorted(cluster.snapshot.broker_load_data.items()))
+    else:
+        given = {name: one.data for name, one in cluster.reports.items()}
+    totals = {name: _total(cluster, name) for name in given}
+    shared = [_shared_cost(given, totals, place) for place in range(len(_SIGNALS))]
+    found = {name: _broker(cluster, name, data, totals[name], shared) for name, data in given.items()}
+    for gone in set(cluster.memory.gain_costs) - set(found):
+        del cluster.memory.gain_costs[gone]
+    _apply_moves(cluster, found, {name: _updated(data) for name, data in given.items()})
+    return found
+
+
+def _broker(cluster: Cluster, name: str, data: _Report, total: Load, shared: list[float]) -> Projected:
+    conf = cluster.configuration
+    signals, costs = list[float](), list[float]()
+    for place, (signal, weight_of) in enumerate(_SIGNALS):
+        resource, weight = getattr(data, signal), conf.number(weight_of)
+        used = percent(resource) / 100 * weight
+        usual = shared[place] / resource.limit * weight if resource.limit > 0 else 0.0
+        known = total[place] > 0 and used >= KNOWN_FROM * weight and used > 0
+        cost = used / total[place] if known else usual
+        if place == 0:
+            cost = _averaged(cluster, name, cost if known else None, total[0], usual, _updated(data)) or cost
+            used = cost * total[0] if known else used
+        signals.append(used)
+        costs.append(cost)
+    memory = percent(data.direct_memory) / 100 * conf.number("loadBalancerDirectMemoryResourceWeight")
+    return Projected(
+        name, signals, (costs[0], costs[1], costs[2]), memory, _bundles(cluster, name), _count(cluster, name)
+    )
+
+
+def load_of(stats: TopicLoad) -> Load:
+    """A bundle's load as signals count it."""
+    return stats.msg_rate_in + stats.msg_rate_out, stats.msg_throughput_in, stats.msg_throughput_out
+
+
+def mean_load(brokers: Iterable[Projected]) -> Load:
+    """What a bundle has on average: the guess for one of which nothing is known."""
+    loads = [load for broker in brokers for load in broker.bundles.values()]
+    if not loads:
+        return load_of(DEFAULT_BUNDLE.short_term_data)
+    messages, coming, going = (sum(part) / len(loads) for part in zip(*loads, strict=True))
+    return messages, coming, going
+
+
+def _total(cluster: Cluster, broker: str) -> Load:
+    if not cluster.configuration.extensible:
+        one = cluster.reports[broker]
+        return one.rate, one.msg_throughput_in, one.msg_throughput_out
+    data = cluster.snapshot.broker_load_data[broker]
+    return data.msg_rate_in + data.msg_rate_out, data.msg_throughput_in, data.msg_throughput_out
+
+
+def _shared_cost(given: Mapping[str, _Report], totals: Mapping[str, Load], place: int) -> float:
+    """What all brokers together use of a resource, in its own unit, for one unit of load."""
+    used, load = 0.0, 0.0
+    for name, data in given.items():
+        resource = getattr(data, _SIGNALS[place][0])
+        if resource.limit > 0:
+            used, load = used + resource.usage, load + totals[name][place]
+    return used / load if load > 0 else 0.0
+
+
+def _averaged(
+    cluster: Cluster, broker: str, cost: float | None, load: float, usual: float, updated: int
+) -> float | None:
+    """What a message costs a broker's CPU, less noise; None where too little is used to tell.
+
+    The mean over its last reports. As far as it is from what messages cost the cluster by no more than noise, it counts
+    as that; a reading or a broker that is further off is believed.
+    """
+    costs = cluster.memory.gain_costs
+    known = costs.get(broker)
+    if cost is None:
+        costs.pop(broker, None)
+        return None
+    if known is None or known.last_update != updated or updated == 0:
+        n = min(known.samples + 1, SAMPLES) if known else 1
+        mean = known.cost + (cost - known.cost) / n if known else cost
+        if abs(mean - cost) * load > NOISE:
+            n, mean = 1, cost
+        known = costs[broker] = GainCost(cost=mean, samples=n, last_update=updated)
+    if abs(known.cost - usual) * load > NOISE:
+        return known.cost
+    band = BAND / sqrt(known.samples) / load
+    return min(max(usual, known.cost - band), known.cost + band)
+
+
+def _bundles(cluster: Cluster, broker: str) -> dict[str, Load]:
+    if cluster.configuration.extensible:
+        top = cluster.snapshot.top_bundles.get(broker)
+        return {one.bundle_name: load_of(one.stats) for one in top.top_bundles_load_data} if top else {}
+    report, found = cluster.reports[broker], dict[str, Load]()
+    for bundle in report.bundles:
+        if bundle in report.data.last_stats:
+            found[bundle] = load_of(report.data.last_stats[bundle])
+        elif bundle in cluster.bundles:
+            found[bundle] = load_of(cluster.bundles[bundle].short_term_data)
+    return found
+
+
+def _count(cluster: Cluster, broker: str) -> int:
+    if cluster.configuration.extensible:
+        return cluster.snapshot.broker_load_data[broker].bundle_count
+    return len(cluster.reports[broker].bundles)
+
+
+def _updated(data: _Report) -> int:
+    return data.last_update if isinstance(data, LocalBrokerData) else data.updated_at
+
+
+def _apply_moves(cluster: Cluster, brokers: dict[str, Projected], updated: Mapping[str, int]) -> None:
+    """Sets right what reports from before a move has settled say; forgets it once all know, or know better."""
+    moves = cluster.memory.gain_moves
+    oldest = cluster.now - cluster.configuration.number("loadBalancerSheddingGracePeriodMinutes") * 60_000
+    for bundle, move in sorted(moves.items()):
+        source, destination = brokers.get(move.source or ""), brokers.get(move.destination)
+        stale_source = source is not None and updated[source.name] <= move.at + SETTLED_MS
+        stale_destination = destination is not None and updated[destination.name] <= move.at + SETTLED_MS
+        failed = source is not None and not stale_source and bundle in source.bundles
+        if destination is not None and not stale_destination and not cluster.configuration.extensible:
+            failed = failed or bundle not in destination.bundles
+        if destination is None or failed or move.at < oldest or not (stale_source or stale_destination):
+            del moves[bundle]
+            continue
+        if source is not None and stale_source and bundle in source.bundles:
+            source.give(bundle)
+        if stale_destination and bundle not in destination.bundles:
+            destination.take(bundle, (move.messages, move.bytes_in, move.bytes_out))
+
+
+def move(cluster: Cluster, bundle: str, source: str | None, destination: str, load: Load) -> None:
+    """Moves a bundle, or assigns one that has no source, and remembers it until the reports show it."""
+    brokers = project(cluster)
+    if source is not None:
+        brokers[source].give(bundle)
+    brokers[destination].take(bundle, load)
+    cluster.memory.gain_moves[bundle] = GainMove(
+        source=source, destination=destination, at=cluster.now, messages=load[0], bytes_in=load[1], bytes_out=load[2]
+    )

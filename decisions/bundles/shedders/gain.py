@@ -1,0 +1,166 @@
+"""GainShedder, of profile `default`: moves the bundle, to the broker, that makes the fuller of the two emptiest.
+
+Bundle and destination are chosen together, on usage as it will be once the moves under way are done. The gain of a move
+is by how many points of usage the fuller of the two brokers gets emptier. A move that gains less than
+`gainShedderMinGainPercentage` is not made: so each makes the cluster better by that much, and under constant load there
+are finitely many. Serves both load managers.
+"""
+
+from __future__ import annotations
+
+from decisions.bundles import candidates
+from decisions.bundles.cluster import Cluster, never_moved
+from decisions.bundles.configuration import GAIN
+from decisions.bundles.gates import Gate
+from decisions.bundles.numbers import INT_MAX
+from decisions.bundles.projected import Load, Projected
+from decisions.bundles.projection import move, project
+from decisions.bundles.shedders import transfer
+from schemas.bundles import BundleDecision
+
+
+def shed(cluster: Cluster) -> list[BundleDecision]:
+    """The moves of one cycle, each with its destination."""
+    brokers = project(cluster)
+    if not cluster.account.measured(Gate.BROKERS, len(brokers), ">", 1):
+        cluster.memory.gain_hits = 0
+        return []
+    givers = _givers(cluster, brokers)
+    return _moves(cluster, brokers, givers) if givers else []
+
+
+def _givers(cluster: Cluster, brokers: dict[str, Projected]) -> set[str]:
+    """The brokers far enough above the emptiest, once it has been so for enough cycles in a row."""
+    conf, account, memory = cluster.configuration, cluster.account, cluster.memory
+    ordered = sorted(brokers.values(), key=lambda one: (one.usage, one.name))
+    emptiest, fullest = ordered[0], ordered[-1]
+    least = conf.number("gainShedderSpreadPercentage") / 100
+    detail = f"above {emptiest.name}"
+    givers = {
+        one.name for one in ordered
+        if account.measured(Gate.SPREAD, one.usage - emptiest.usage, ">=", least, one.name, detail=detail)
+    }  # fmt: skip
+    if not givers:
+        memory.gain_hits = 0
+        return givers
+    memory.gain_hits = min(INT_MAX, memory.gain_hits + 1)
+    idle = conf.number("gainShedderIdlePercentage") / 100 * sum(one.usage for one in ordered) / len(ordered)
+    if emptiest.usage < idle:
+        account.measured(Gate.IDLE, emptiest.usage, "<", idle, emptiest.name, detail="filled at once")
+        return givers
+    full = conf.number("loadBalancerBrokerOverloadedThresholdPercentage") / 100
+    if fullest.usage > full:
+        account.measured(Gate.OVERLOADED, fullest.usage, ">", full, fullest.name, detail="gives at once")
+        return givers
+    hits = conf.whole("gainShedderHitCount")
+    enough = [
+        account.measured(Gate.HIT_COUNT, memory.gain_hits, ">=", hits, one.name, detail="cycles in a row")
+        for one in (emptiest, fullest)
+    ]
+    return givers if all(enough) else set()
+
+
+def _moves(cluster: Cluster, brokers: dict[str, Projected], givers: set[str]) -> list[BundleDecision]:
+    """The best move of the fullest broker that has one, again and again."""
+    conf, account = cluster.configuration, cluster.account
+    most, rest = conf.whole("gainShedderMaxMovesPerCycle"), conf.number("gainShedderRestPercentage") / 100
+    movable = {name: _movable(cluster, brokers[name]) for name in sorted(givers)}
+    decisions = list[BundleDecision]()
+    while givers:
+        ordered = sorted(brokers.values(), key=lambda one: (one.usage, one.name))
+        source = next(one for one in reversed(ordered) if one.name in givers)
+        if not account.measured(Gate.STILL_NEEDED, source.usage - ordered[0].usage, ">", rest, source.name):
+            break
+        if not account.measured(Gate.MOVES_PER_CYCLE, len(decisions), "<", most, source.name):
+            break
+        found = _best(cluster, source, ordered, movable[source.name])
+        if found is None:
+            givers.discard(source.name)
+            continue
+        bundle, destination = found
+        move(cluster, bundle, source.name, destination.name, movable[source.name].pop(bundle))
+        cluster.memory.unloaded_bundles[bundle] = cluster.now
+        decisions.append(
+            BundleDecision(
+                action="unload", bundle=bundle, source_broker=source.name, destination_broker=destination.name,
+                reason=GAIN,
+            )
+        )  # fmt: skip
+    return decisions
+
+
+def _movable(cluster: Cluster, source: Projected) -> dict[str, Load]:
+    """The bundles of a broker that may leave it."""
+    account, found = cluster.account, dict[str, Load]()
+    if not account.measured(Gate.SOLE_BUNDLE, source.count, ">", 1, source.name):
+        return found
+    excluded = cluster.configuration.names("loadBalancerSheddingExcludedNamespaces")
+    for bundle, load in source.bundles.items():
+        if never_moved(bundle):
+            account.held(Gate.EXCLUDED, source.name, bundle, "heartbeat or monitor of a broker")
+        elif candidates.namespace_of(bundle) in excluded:
+            account.held(Gate.EXCLUDED, source.name, bundle)
+        elif bundle in cluster.memory.unloaded_bundles:
+            account.held(Gate.RECENTLY_UNLOADED, source.name, bundle)
+        elif not any(load):
+            account.measured(Gate.HAS_TRAFFIC, 0.0, ">", 0.0, source.name, bundle)
+        else:
+            found[bundle] = load
+    return found
+
+
+def _best(
+    cluster: Cluster, source: Projected, ordered: list[Projected], movable: dict[str, Load]
+) -> tuple[str, Projected] | None:
+    """The bundle of a broker and its destination with the highest gain that policies permit.
+
+    None: every bundle has been noted with its best gain, too small, or with what keeps it.
+    """
+    least = cluster.configuration.number("gainShedderMinGainPercentage") / 100
+    usage, best = source.usage, least
+    found: tuple[str, Projected] | None = None
+    gains = dict[str, tuple[float, str]]()
+    for bundle, load in sorted(movable.items()):
+        without, permitted = source.with_load(load, -1), None
+        gains[bundle] = (usage - max(without, ordered[0].with_load(load)), ordered[0].name)
+        for destination in ordered:
+            if usage - destination.usage <= best:
+                break
+            gain = usage - max(without, destination.with_load(load))
+            if gain < best or (gain == best and found is not None) or destination is source:
+                continue
+            if permitted is None:
+                permitted = _permitted(cluster, bundle, source.name)
+            if destination.name in permitted:
+                best, found = gain, (bundle, destination)
+    account = cluster.account
+    if found is not None:
+        account.measured(Gate.GAIN, best, ">=", least, source.name, found[0], f"to {found[1].name}")
+        return found
+    for bundle, (gain, name) in gains.items():
+        if account.measured(Gate.GAIN, gain, ">=", least, source.name, bundle, f"to {name}"):
+            account.held(Gate.TRANSFERABLE, source.name, bundle)
+    if gains:
+        bundle, (gain, name) = max(gains.items(), key=lambda one: one[1][0])
+        account.measured(Gate.GAIN, gain, ">=", least, source.name, detail=f"{bundle} to {name}")
+    return None
+
+
+def _permitted(cluster: Cluster, bundle: str, source: str) -> set[str]:
+    """The brokers that policies and filters leave for a bundle that leaves `source`."""
+    account = cluster.account
+    forced = cluster.snapshot.affinity.get(bundle)
+    if forced is not None:
+        return {forced}
+    if cluster.configuration.extensible:
+        brokers = transfer.filtered(cluster, bundle)
+        live: list[str] = transfer.live_brokers(cluster)
+    else:
+        live = candidates.isolated(cluster, bundle, cluster.reports)
+        brokers = candidates.allowed_by_filters(cluster, bundle, live)
+    if candidates.has_policies(cluster, bundle):
+        in_group = candidates.namespace_of(bundle) in cluster.snapshot.anti_affinity_groups
+        if in_group and (source in brokers or not candidates.unload_spreads(cluster, bundle, source, live)):
+            account.held(Gate.ANTI_AFFINITY, source, bundle)
+            return set()
+    return set(brokers)
