@@ -44,7 +44,7 @@ def explained(snapshot: BundleSnapshot, answer: BundleAnswer) -> str:
     """A headline, what is done, and every gate that a broker or a bundle came to; ends with an empty line."""
     lines = [
         f"{printable(snapshot.cluster)} at {instant(snapshot.now)}: {answer.operation} by {answer.strategy}, "
-        f"defaults of Pulsar {answer.profile}",
+        f"{defaults_of(answer.profile)}",
         f"  {_headline(answer)}",
     ]
     for one in answer.decisions:
@@ -56,6 +56,11 @@ def explained(snapshot: BundleSnapshot, answer: BundleAnswer) -> str:
         if len(tie.brokers) > 1:
             lines.append(f"  among {printable(', '.join(tie.brokers))} the seed took {printable(tie.chosen)}")
     return "\n".join([*lines, *readings_table(answer.readings), ""])
+
+
+def defaults_of(profile: str) -> str:
+    """Whose defaults hold, in words."""
+    return "our own defaults" if profile == "default" else f"defaults of Pulsar {profile}"
 
 
 def readings_table(readings: Sequence[BundleReading]) -> list[str]:

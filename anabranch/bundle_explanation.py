@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from anabranch.bundle_decisions import readings_table
+from anabranch.bundle_decisions import defaults_of, readings_table
 from anabranch.explanation import instant
 from schemas.bundles import BundleAnswer, BundleReading
 from schemas.printable import printable
@@ -51,7 +51,7 @@ def cycle_text(state: ClusterState, cycle: Cycle, broker: str | None) -> str:
     answer = cycle.shedding
     lines = [
         printable(f"{state.name} at {instant(cycle.now)}: {len(cycle.live)} brokers, {answer.strategy}, "
-                  f"defaults of Pulsar {answer.profile}")
+                  f"{defaults_of(answer.profile)}")
     ]  # fmt: skip
     for one in cycle.decided:
         decision = one.decision

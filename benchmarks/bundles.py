@@ -33,6 +33,9 @@ BALANCERS = {
     "average": {
         "loadBalancerLoadSheddingStrategy": "AvgShedder", "loadBalancerLoadPlacementStrategy": "AvgShedder",
     },
+    "gain": {
+        "loadBalancerLoadSheddingStrategy": "GainShedder", "loadBalancerLoadPlacementStrategy": "LeastProjectedUsage",
+    },
 }  # fmt: skip
 
 

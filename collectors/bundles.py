@@ -27,6 +27,10 @@ T = TypeVar("T")
 _SETTINGS = ("loadBal", "minUnload", "maxUnload", "preferLaterVersions", "lowerBoundary", "defaultNamespaceBundleSplit")
 _SWITCHES = frozenset({"loadBalancerSheddingEnabled", "loadBalancerAutoBundleSplitEnabled"})
 """They say whether Pulsar balances by itself, and not whether the job is to."""
+_STRATEGIES = frozenset({
+    "loadBalancerLoadSheddingStrategy", "loadBalancerLoadPlacementStrategy",
+    "loadBalancerDistributeBundlesEvenlyEnabled",
+})  # fmt: skip
 _PROFILES = {"2": "2.10", "3": "3.0", "5": "5.0"}
 _USAGE = re.compile(
     rb"^pulsar_lb_(cpu|memory|directMemory|bandwidth_in|bandwidth_out)_usage\{[^}\n]*\} ([0-9.eE+-]+)", re.M
@@ -47,9 +51,11 @@ class BundleRounds:
     """Reads a cluster, round after round; one thread uses it."""
 
     def __init__(self, transport: Transport, configuration: Mapping[str, str] | None = None) -> None:
-        """`configuration` is laid over what the brokers run with."""
+        """`configuration` is laid over what the brokers run with; `profile` in it stands for their version. With
+        `default`, the strategies are ours and not theirs."""
         self._cluster, self._bundles = Cluster(transport), Bundles(transport)
         self._configuration = dict(configuration or {})
+        self._profile = self._configuration.pop("profile", None)
 
     def read(self, now: int) -> list[LocalBrokerReport | Circumstance]:
         """All messages of a round at `now`, milliseconds: first the brokers, then policies and owners, then loads.
@@ -81,8 +87,8 @@ class BundleRounds:
         policies = BalancerPolicies.model_validate_json(
             json.dumps({
                 "v": 1, "type": "policies", "cluster": name, "at": now, "loadManager": "modular",
-                "profile": _PROFILES.get(_value("the version", self._cluster.version())[:1], "4.x"),
-                "configuration": _chosen(settings) | self._configuration, "antiAffinityGroups": groups,
+                "profile": self._profile or _PROFILES.get(_value("the version", self._cluster.version())[:1], "4.x"),
+                "configuration": _chosen(settings, self._profile) | self._configuration, "antiAffinityGroups": groups,
                 "isolationPolicies": _value("isolation policies", self._cluster.isolation_policies(name)),
                 "failureDomains": _value("failure domains", self._cluster.failure_domains(name)),
             })
@@ -144,9 +150,10 @@ def _sum(topics: list[dict[str, Any]], name: str) -> float:
     return float(sum(topic.get(name, 0.0) for topic in topics))
 
 
-def _chosen(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _chosen(settings: Mapping[str, Any], profile: str | None) -> dict[str, Any]:
+    left_out = _SWITCHES | _STRATEGIES if profile == "default" else _SWITCHES
     chosen = {
-        name: str(value) for name, value in settings.items() if name.startswith(_SETTINGS) and name not in _SWITCHES
+        name: str(value) for name, value in settings.items() if name.startswith(_SETTINGS) and name not in left_out
     }
     for name, value in chosen.items():
         if value.startswith("[") and value.endswith("]"):

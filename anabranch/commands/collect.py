@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import click
 
 from anabranch.context import Context
+from schemas.bundles import Profile
+from schemas.printable import printable
 
 
 @click.group("collect")
@@ -43,7 +47,13 @@ def pulsar(context: Context, once: bool, output: str) -> None:
 
 @command.command("bundles")
 @click.option("--once", is_flag=True, help="Read everything once, send it, and end.")
-@click.option("--set", "chosen", multiple=True, metavar="NAME=VALUE", help="A setting of broker.conf to decide by.")
+@click.option(
+    "--set",
+    "chosen",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting of broker.conf to decide by, or profile=default.",
+)
 @click.pass_obj
 def bundles(context: Context, once: bool, chosen: tuple[str, ...]) -> None:
     """Collect a Pulsar cluster's bundles, once a minute, until told to stop (Ctrl-C, SIGTERM).
@@ -58,5 +68,7 @@ def bundles(context: Context, once: bool, chosen: tuple[str, ...]) -> None:
     if wrong := [one for one in chosen if "=" not in one]:
         raise click.UsageError(f"--set {wrong[0]}: NAME=VALUE is wanted")
     configuration = dict(one.split("=", 1) for one in chosen)
+    if (profile := configuration.get("profile")) is not None and profile not in get_args(Profile):
+        raise click.UsageError(f"--set profile={printable(profile)}: it is one of {', '.join(get_args(Profile))}")
     if not collect_bundles(context.settings, configuration, click.echo, once=once):
         raise click.exceptions.Exit(1)

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from decisions.bundles.cluster import Cluster
 from decisions.bundles.configuration import ConfigurationError
 from decisions.bundles.gates import Gate
+from decisions.bundles.patterns import matches
 from schemas.bundles import IsolationPolicy
 
 _VERSION = re.compile(r"(\d{1,9})(?:\.(\d{1,9}))?(?:\.(\d{1,9}))?")
@@ -24,10 +25,7 @@ def namespace_of(bundle: str) -> str:
 
 
 def _matches(patterns: Iterable[str], *texts: str) -> bool:
-    try:
-        return any(re.fullmatch(pattern, text) for pattern in patterns for text in texts)
-    except (re.error, RecursionError, OverflowError) as error:
-        raise ConfigurationError(f"isolationPolicies: no regular expression: {error}") from None
+    return any(matches(pattern, text) for pattern in patterns for text in texts)
 
 
 def _is_named(patterns: Iterable[str], broker: str) -> bool:

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from typing import Literal
 
 from decisions.bundles.averages import add_bundle_sample
-from decisions.bundles.cluster import Cluster, remembered, see
+from decisions.bundles.cluster import Cluster, see
 from decisions.bundles.configuration import GAIN, LEAST_PROJECTED
 from decisions.bundles.gates import Gate
+from decisions.bundles.memory import remembered
 from decisions.bundles.placement import least_projected, least_resource
 from decisions.bundles.placement import select as placement
 from decisions.bundles.shedders import gain, transfer

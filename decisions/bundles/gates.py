@@ -13,6 +13,7 @@ from types import MappingProxyType
 class Gate(Enum):
     """A gate's name on the wire."""
 
+    SETTINGS = "settings"
     ENABLED = "balancer-enabled"
     BROKERS = "enough-brokers"
     LEADER = "leader"
@@ -63,6 +64,7 @@ class Gate(Enum):
 
 SENTENCES: Mapping[Gate, str] = MappingProxyType(
     {
+        Gate.SETTINGS: "A setting or a policy of the cluster cannot be read: nothing is decided until it can.",
         Gate.ENABLED: "The balancer or its shedding is switched off.",
         Gate.BROKERS: "One broker alone has nobody to give to.",
         Gate.LEADER: "Only the leader does this.",

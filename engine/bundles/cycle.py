@@ -14,12 +14,13 @@ from typing import Any, Literal
 from decisions.bundles.cluster import report as with_totals
 from decisions.bundles.configuration import Configuration, ConfigurationError
 from decisions.bundles.decide import decide
+from decisions.bundles.gates import Gate
 from decisions.bundles.reports import Load, is_reported
 from decisions.bundles.usage import max_usage, weighted_max
 from engine.bundles.clusters import ClusterState, OpenDecision
 from schemas.base import Count
 from schemas.broker_messages import LocalBrokerReport, Report
-from schemas.bundles import BundleAnswer, BundleDecision, BundleSnapshot
+from schemas.bundles import BundleAnswer, BundleDecision, BundleReading, BundleSnapshot
 from schemas.ids import digest
 
 FAMILY = "bundles"
@@ -30,6 +31,8 @@ MAX_SILENCE_MS = 30 * 60_000
 IN_FLIGHT = "in-flight"
 """Of a cluster where a bundle would have been acted on whose last decision has not ended."""
 _SPARE_AVERAGES = 1000
+_MAX_SAID = 500
+"""Characters of an error."""
 
 
 @dataclass(frozen=True)
@@ -59,19 +62,24 @@ class Cycle:
 
 
 def run_cycle(state: ClusterState, now: int) -> Cycle | None:
-    """One cycle of a cluster at `now`, milliseconds; changes its state. None: no broker is known to live, or what is
-    said of the cluster cannot be read together."""
+    """One cycle of a cluster at `now`, milliseconds; changes its state. None: no broker is known to live.
+
+    What cannot be read is refused on arrival. Settings that were let in, by an older release or because only a bundle's
+    own policies bring it to light, hold the cluster with the gate `settings`: nothing is decided by guesses.
+    """
     _forget(state, now)
     try:
         sampled = _count_reports(state)
-        if not _live(state):
+    except ConfigurationError as error:
+        if not state.reports:
             return None
-        _take_samples(state, sampled, now)
-        shedding = _decide(state, now, "shed")
-        splitting = _decide(state, now, "split")
-    except ConfigurationError:
-        # What could not be read was refused on arrival; this is what only a bundle's own policies bring to light.
+        held = [_unreadable(state, operation, error) for operation in ("shed", "split")]
+        return Cycle(now, tuple(_live(state)), held[0], held[1], (), ())
+    if not _live(state):
         return None
+    _take_samples(state, sampled, now)
+    shedding = _decide(state, now, "shed")
+    splitting = _decide(state, now, "split")
     taken, waiting = list[Decided](), list[str]()
     for answer in (shedding, splitting):
         for one in answer.decisions:
@@ -112,9 +120,21 @@ def snapshot_of(state: ClusterState, now: int, operation: Literal["shed", "split
 
 
 def _decide(state: ClusterState, now: int, operation: Literal["shed", "split"]) -> BundleAnswer:
-    answer = decide(snapshot_of(state, now, operation))
+    try:
+        answer = decide(snapshot_of(state, now, operation))
+    except ConfigurationError as error:
+        return _unreadable(state, operation, error)
     state.memory = answer.state.model_copy(update={"bundles": {}})
     return answer
+
+
+def _unreadable(state: ClusterState, operation: Literal["shed", "split"], error: ConfigurationError) -> BundleAnswer:
+    gate, said = Gate.SETTINGS.value, str(error)[:_MAX_SAID]
+    profile = state.policies.profile if state.policies else "4.x"
+    return BundleAnswer(
+        operation=operation, action="hold", strategy="none", profile=profile, gate=gate, reason=said,
+        readings=[BundleReading(gate=gate, passed=False, detail=said)], state=state.memory,
+    )  # fmt: skip
 
 
 def _seed(cluster: str, now: int) -> int:

@@ -5,11 +5,11 @@ Stage: the first of a message's way, behind `engine.kernel.parsing`; of one mess
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from decisions.bundles.cluster import see
 from decisions.bundles.configuration import ConfigurationError
+from decisions.bundles.patterns import check
 from engine.kernel.family import Reading
 from schemas.broker_messages import (
     BalancerPolicies,
@@ -26,8 +26,6 @@ MAX_SHARE = 1000.0
 """Usage of a resource by its limit; more is no measurement."""
 MAX_SETTING = 1e12
 """Of numbers in the configuration."""
-MAX_PATTERN = 256
-"""Characters of a regular expression."""
 
 
 def read_report(report: Report, now: int) -> Report | Rejected:
@@ -56,7 +54,7 @@ def read_policies(policies: BalancerPolicies, now: int) -> BalancerPolicies | Re
         ))  # fmt: skip
         for policy in policies.isolation_policies.values():
             _check_isolation(policy)
-    except (ConfigurationError, ValueError, OverflowError, RecursionError, re.error) as error:
+    except (ConfigurationError, ValueError, OverflowError, RecursionError) as error:
         return Rejected(RejectReason.INVALID, str(error)[:500])
     return policies
 
@@ -74,12 +72,7 @@ def _ahead(at: int, now: int, what: str) -> Rejected | None:
 
 def _check_isolation(policy: IsolationPolicy) -> None:
     for pattern in (*policy.namespaces, *policy.primary, *policy.secondary):
-        if len(pattern) > MAX_PATTERN:
-            raise ValueError(f"isolationPolicies: a pattern of {len(pattern)} characters, at most {MAX_PATTERN}")
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise ValueError(f"isolationPolicies: {pattern[:80]!r} is no regular expression: {error}") from error
+        check(pattern)
     int(policy.auto_failover_policy.parameters.get("min_limit", 1))
 
 

@@ -9,12 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.bundles import clusters as limits
+from engine.bundles.clusters import BrokerReports, ClusterState
 from engine.bundles.codec import unpack
+from engine.bundles.cycle import run_cycle
 from engine.bundles.family import PART
+from engine.bundles.recording import record_cycle
 from engine.kernel.bucket import BucketEngine
 from engine.kernel.packed import StateError, StoredPart
+from engine.kernel.records import Output
+from schemas.broker_messages import BalancerPolicies, LocalBrokerReport
 from tests.engine.balancers import (
     BOTH,
+    EVENLY,
     MINUTE,
     NOW,
     balancing,
@@ -172,6 +178,8 @@ def test_clusters_do_not_touch_one_another():
         (policies(NOW, {"loadBalancerCPUResourceWeight": 1e300}), "invalid"),
         (policies(NOW, isolationPolicies={"p": {"primary": ["["]}}), "invalid"),
         (policies(NOW, isolationPolicies={"p": {"primary": ["a" * 300]}}), "invalid"),
+        (policies(NOW, isolationPolicies={"p": {"primary": ["(?=a).*"]}}), "invalid"),
+        (policies(NOW, isolationPolicies={"p": {"primary": ["a)|(b"]}}), "invalid"),
         (
             policies(NOW, isolationPolicies={"p": {"auto_failover_policy": {"parameters": {"min_limit": "x"}}}}),
             "invalid",
@@ -184,6 +192,48 @@ def test_what_cannot_be_used_is_a_dead_letter_and_the_cycle_goes_on(message, rea
     output = balancing().batch(NOW, *skewed(NOW), message, tick(1))
     assert [row["reason"] for row in output.dead_letters] == [reason]
     assert len(output.decisions) == 1
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+b", "(a|a)*b", "(.*a){20}b", ".*.*.*.*.*.*.*.*b"])
+def test_a_pattern_on_which_others_would_backtrack_for_ever_is_matched_at_once(pattern):
+    named = "a" * 60 + "/" + "a" * 180
+    policy = {"p": {"namespaces": [pattern], "primary": [pattern]}}
+    hot = {bundle(number, named): 10.0 for number in range(5)}
+    output = balancing().batch(
+        NOW, policies(NOW, {EVENLY: False}, isolationPolicies=policy), report("a" * 200, hot, NOW, cpu=80),
+        report("a" * 199 + "c", {}, NOW), tick(1),
+    )  # fmt: skip
+    assert (len(output.dead_letters), len(output.decisions) > 0) == (0, True)
+
+
+def with_policies_of_before(more):
+    """A cluster whose policies an older release let in."""
+    known = ClusterState("west")
+    for message in skewed(NOW):
+        body = json.loads(message.value)
+        if body["type"] == "policies":
+            known.policies = BalancerPolicies.model_validate(body | more)
+        else:
+            known.reports[body["broker"]] = BrokerReports(pending=LocalBrokerReport.model_validate(body))
+    return known
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"configuration": {"loadBalancerLoadSheddingStrategy": "Nonsense"}},
+        {"isolationPolicies": {"p": {"namespaces": ["(?=a).*"]}}},
+    ],
+)
+def test_settings_that_cannot_be_read_in_a_cycle_hold_the_cluster_and_say_so_until_they_can(more):
+    state, output = with_policies_of_before(more), Output()
+    cycle = run_cycle(state, NOW)
+    record_cycle(output, state, cycle)
+    assert cycle.decided == ()
+    assert [(row["subject"], row["gate"]) for row in output.columns("holds").to_pylist()] == [("west", "settings")]
+    assert next(iter(more)) in cycle.shedding.readings[-1].detail
+    state.policies = BalancerPolicies.model_validate(json.loads(policies(NOW, {EVENLY: False}).value))
+    assert run_cycle(state, NOW + MINUTE).decided
 
 
 def test_no_more_is_kept_than_there_is_room_for(monkeypatch):

@@ -61,7 +61,7 @@ def test_a_page_needs_a_file_and_shows_what_was_asked_for_as_text(tmp_path):
 
 @pytest.mark.parametrize(("arguments", "says"), [
     (["--policy", "4.x", "--shape", "round"], "round is none of flat"),
-    (["--policy", "6.0"], "'6.0' is no profile (2.10, 3.0, 4.x, 5.0)"),
+    (["--policy", "6.0"], "'6.0' is no profile (2.10, 3.0, 4.x, 5.0, default)"),
     (["--policy", "ThresholdShedder,profile=6.0"], "'6.0' is no profile"),
     (["--policy", "AvgShedder+LeastLongTermMessageRate"], "has to be both"),
     (["--policy", "4.x,loadBalancerShedding=1"], "'loadBalancerShedding' is no setting"),
