@@ -71,7 +71,7 @@ DEFAULTS: Mapping[str, bool | int | float | str | tuple[str, ...]] = MappingProx
         "gainShedderSpreadPercentage": 11.0,
         "gainShedderHitCount": 5,
         "gainShedderIdlePercentage": 25.0,
-        "gainShedderRestPercentage": 7.0,
+        "gainShedderRestPercentage": 6.0,
         "gainShedderMinGainPercentage": 0.5,
         "gainShedderMaxMovesPerCycle": 10,
     }

@@ -6,6 +6,7 @@
 - `run`      the minutes: reports, a cycle, unloads, deaths and joins
 - `outcome`  what came of it
 - `compare`  balancers on the same fleets, over shapes and seeds; `page`, the same as HTML
+- `best`     profile `default` beside upstream's best pair on each shape
 
 `python -m ledger.balancing SHAPE BALANCER…` shows a table, and
 `anabranch simulate --family bundles` compares them over shapes and seeds.

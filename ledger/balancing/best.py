@@ -68,8 +68,7 @@ def table(found: Sequence[Match]) -> str:
             cells = [f"{number(typical[column])} ({number(worst[column])})" for column, _ in COLUMNS]
             if name == OURS:
                 cells = [
-                    f"**{cell}**" if column in worse else cell
-                    for cell, (column, _) in zip(cells, COLUMNS, strict=True)
+                    f"**{cell}**" if column in worse else cell for cell, (column, _) in zip(cells, COLUMNS, strict=True)
                 ]
             lines.append(f"| `{match.shape}` | {name} | {' | '.join(cells)} |")
     return "\n".join([*lines, ""])

@@ -25,12 +25,13 @@ def shed(cluster: Cluster) -> list[BundleDecision]:
     if not cluster.account.measured(Gate.BROKERS, len(brokers), ">", 1):
         cluster.memory.gain_hits = 0
         return []
-    givers = _givers(cluster, brokers)
-    return _moves(cluster, brokers, givers) if givers else []
+    givers, until = _givers(cluster, brokers)
+    return _moves(cluster, brokers, givers, until) if givers else []
 
 
-def _givers(cluster: Cluster, brokers: dict[str, Projected]) -> set[str]:
-    """The brokers far enough above the emptiest, once it has been so for enough cycles in a row."""
+def _givers(cluster: Cluster, brokers: dict[str, Projected]) -> tuple[set[str], float]:
+    """The brokers far enough above the emptiest, once it has been so for enough cycles in a row; and the usage down to
+    which they give. Before that, those that are overloaded, until they are no more."""
     conf, account, memory = cluster.configuration, cluster.account, cluster.memory
     ordered = sorted(brokers.values(), key=lambda one: (one.usage, one.name))
     emptiest, fullest = ordered[0], ordered[-1]
@@ -42,25 +43,27 @@ def _givers(cluster: Cluster, brokers: dict[str, Projected]) -> set[str]:
     }  # fmt: skip
     if not givers:
         memory.gain_hits = 0
-        return givers
+        return givers, 0.0
     memory.gain_hits = min(INT_MAX, memory.gain_hits + 1)
     idle = conf.number("gainShedderIdlePercentage") / 100 * sum(one.usage for one in ordered) / len(ordered)
     if emptiest.usage < idle:
         account.measured(Gate.IDLE, emptiest.usage, "<", idle, emptiest.name, detail="filled at once")
-        return givers
+        return givers, 0.0
     full = conf.number("loadBalancerBrokerOverloadedThresholdPercentage") / 100
-    if fullest.usage > full:
-        account.measured(Gate.OVERLOADED, fullest.usage, ">", full, fullest.name, detail="gives at once")
-        return givers
+    overloaded = {
+        one for one in sorted(givers) if account.measured(Gate.OVERLOADED, brokers[one].usage, ">", full, one)
+    }
     hits = conf.whole("gainShedderHitCount")
     enough = [
         account.measured(Gate.HIT_COUNT, memory.gain_hits, ">=", hits, one.name, detail="cycles in a row")
         for one in (emptiest, fullest)
     ]
-    return givers if all(enough) else set()
+    return (givers, 0.0) if all(enough) else (overloaded, full)
 
 
-def _moves(cluster: Cluster, brokers: dict[str, Projected], givers: set[str]) -> list[BundleDecision]:
+def _moves(
+    cluster: Cluster, brokers: dict[str, Projected], givers: set[str], until: float
+) -> list[BundleDecision]:  # fmt: skip
     """The best move of the fullest broker that has one, again and again."""
     conf, account = cluster.configuration, cluster.account
     most, rest = conf.whole("gainShedderMaxMovesPerCycle"), conf.number("gainShedderRestPercentage") / 100
@@ -70,6 +73,8 @@ def _moves(cluster: Cluster, brokers: dict[str, Projected], givers: set[str]) ->
         ordered = sorted(brokers.values(), key=lambda one: (one.usage, one.name))
         source = next(one for one in reversed(ordered) if one.name in givers)
         if not account.measured(Gate.STILL_NEEDED, source.usage - ordered[0].usage, ">", rest, source.name):
+            break
+        if until and not account.measured(Gate.OVERLOADED, source.usage, ">", until, source.name):
             break
         if not account.measured(Gate.MOVES_PER_CYCLE, len(decisions), "<", most, source.name):
             break

@@ -110,6 +110,12 @@ def test_an_overloaded_broker_gives_at_once(points, action):
     assert answer(snapshot(owned({"a": [points / 6] * 6, "b": [10] * 4}))).action == action
 
 
+def test_an_overloaded_broker_gives_only_until_it_is_no_more_before_there_were_enough_cycles():
+    cluster = owned({"a": [9] * 10, "b": [10] * 4})
+    assert len(answer(snapshot(cluster)).decisions) == 1
+    assert len(answer(snapshot(cluster, configuration={"gainShedderHitCount": 1})).decisions) == 3
+
+
 def test_bundle_and_destination_are_those_that_leave_the_fuller_of_the_two_emptiest():
     cluster = owned({"a": [44, 30, 14, 2], "b": [40], "c": [20, 20, 10]})
     # 30 to b leaves a with 60 and b with 70; 14 to b leaves 76 and 54; to c, which is fuller, 76 and 64.
@@ -125,7 +131,8 @@ def test_a_broker_with_one_bundle_keeps_it_and_a_heartbeat_never_moves():
 
 
 def test_a_hot_bundle_that_would_only_make_another_broker_as_hot_stays_and_the_small_ones_leave():
-    found = answer(snapshot(owned({"a": [80, 3, 3, 3], "b": [10] * 3, "c": [10] * 3})))
+    cluster = owned({"a": [80, 3, 3, 3], "b": [10] * 3, "c": [10] * 3})
+    found = answer(snapshot(cluster, configuration={"gainShedderHitCount": 1}))
     assert sorted(one[0] for one in moves(found)) == [bundle(1), bundle(2), bundle(3)]
     assert ("a", bundle(0)) in failing(found, "gain")
 
