@@ -19,6 +19,7 @@ BENCHMARKS = (
     "restart",
     "controller",
     "executor",
+    "bookies",
     "collect",
     "ledger",
     "simulate",

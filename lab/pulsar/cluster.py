@@ -116,14 +116,14 @@ class PulsarCluster:
         its `broker.conf`."""
         self.folder, self._jars, self._heap = Path(folder).resolve(), Path(jars).resolve(), heap
         self._settings = dict(settings or {})
-        self._zookeeper = EmbeddedZooKeeper(self.folder / "zookeeper", zookeeper_jars)
+        self.zookeeper = EmbeddedZooKeeper(self.folder / "zookeeper", zookeeper_jars)
         self._bookie = _Program("bookie", self.folder)
         self.brokers: list[PulsarBroker] = []
 
     def start(self, brokers: int) -> None:
         """Starts everything and waits until it serves; raises `SetupError`."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._zookeeper.start()
+        self.zookeeper.start()
         first = self._made()
         self._initialize(first)
         self._start_bookie()
@@ -143,8 +143,8 @@ class PulsarCluster:
         write_properties(
             file,
             {
-                **_BROKER, "metadataStoreUrl": f"zk:{self._zookeeper.address}",
-                "configurationMetadataStoreUrl": f"zk:{self._zookeeper.address}",
+                **_BROKER, "metadataStoreUrl": f"zk:{self.zookeeper.address}",
+                "configurationMetadataStoreUrl": f"zk:{self.zookeeper.address}",
                 "brokerServicePort": broker.port, "webServicePort": broker.web_port, **self._settings,
             },
         )  # fmt: skip
@@ -165,7 +165,7 @@ class PulsarCluster:
         for broker in self.brokers:
             broker.kill()
         self._bookie.kill()
-        self._zookeeper.stop()
+        self.zookeeper.stop()
 
     def _made(self) -> PulsarBroker:
         made = PulsarBroker(f"broker-{len(self.brokers) + 1}", self.folder)
@@ -173,7 +173,7 @@ class PulsarCluster:
         return made
 
     def _initialize(self, first: PulsarBroker) -> None:
-        main, address = "org.apache.pulsar.PulsarClusterMetadataSetup", f"zk:{self._zookeeper.address}"
+        main, address = "org.apache.pulsar.PulsarClusterMetadataSetup", f"zk:{self.zookeeper.address}"
         made = _Program("metadata", self.folder)
         made.launch(
             command(
@@ -192,7 +192,7 @@ class PulsarCluster:
             file,
             {
                 **BOOKIE, "bookiePort": port, "listeningInterface": loopback(),
-                "metadataServiceUri": f"zk+hierarchical://{self._zookeeper.address}/ledgers",
+                "metadataServiceUri": f"zk+hierarchical://{self.zookeeper.address}/ledgers",
                 "journalDirectory": file.parent / "journal", "ledgerDirectories": file.parent / "ledgers",
             },
         )  # fmt: skip

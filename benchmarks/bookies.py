@@ -1,0 +1,102 @@
+"""How many small ledgers a minute are copied and verified between two real BookKeeper clusters, and the memory of what
+copies them.
+
+Run as `python -m benchmarks.bookies [--quick]`. Two clusters of one bookie, each under a ZooKeeper of its own, all on
+this machine, with what writes and what copies; ledgers of three entries of 200 bytes, as those of schemas and cursors
+are. Rounds of the same 1,000: copied, verified with all contents, deleted from the target. Fails when one differs.
+Prints a table and writes benchmarks/bookies.json.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchmarks.processes import process_seconds, resident_kb
+from benchmarks.serving import machine_now
+from executor.bookies.hands import BookKeeperAddress, LedgerHands
+from lab.bookies.clusters import BookKeeperCluster, start_clusters
+from lab.bookies.programs import LedgerWriter, ensure_programs
+from lab.setup import ensure_jars
+from lab.zookeeper import EmbeddedZooKeeper
+from schemas.settings import load_settings
+
+LEDGERS, ROUNDS, QUICK_ROUNDS, CONCURRENCY = 1_000, 100, 2, 16
+RESULT = Path(__file__).parent / "bookies.json"
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="A short look: two rounds.")
+def main(quick: bool) -> None:
+    """Measures, prints, writes."""
+    report: dict[str, Any] = {"machine": machine_now(), "ledgers_a_round": LEDGERS, "concurrency": CONCURRENCY}
+    with tempfile.TemporaryDirectory() as folder:
+        report["rounds"] = _measure(Path(folder), QUICK_ROUNDS if quick else ROUNDS)
+    for number, one in enumerate(report["rounds"], 1):
+        print(f"{number:3}  " + "  ".join(f"{name} {value}" for name, value in one.items()))
+    if not quick:
+        RESULT.write_text(json.dumps(report, indent=2) + "\n")
+
+
+def _measure(work: Path, rounds: int) -> list[dict[str, float]]:
+    settings = load_settings(environment={})
+    jars, programs = ensure_jars(settings, print), ensure_programs(settings, print)
+    servers = [EmbeddedZooKeeper(work / f"zookeeper-{at}", jars.zookeeper) for at in range(2)]
+    clusters = [
+        BookKeeperCluster(work / name, programs.jars, server)
+        for name, server in zip(("old", "new"), servers, strict=True)
+    ]
+    try:
+        for server in servers:
+            server.start()
+        start_clusters(*clusters)
+        addresses = {name: BookKeeperAddress(one.uri) for name, one in zip(("old", "new"), clusters, strict=True)}
+        writer = LedgerWriter(programs, work)
+        command = programs.hands(work, CONCURRENCY)
+        with LedgerHands(command, addresses, work / "hands.log", CONCURRENCY) as hands:
+            ledgers = writer.write(clusters[0].uri, LEDGERS)
+            found = [_round(hands, ledgers) for _ in range(rounds)]
+        writer.close()
+        return found
+    finally:
+        for cluster in clusters:
+            cluster.stop()
+        for server in servers:
+            server.kill()
+
+
+def _round(hands: LedgerHands, ledgers: list[int]) -> dict[str, float]:
+    hands.open("old", ledgers[0])
+    assert hands.pid is not None
+    before = process_seconds(hands.pid)
+    with ThreadPoolExecutor(CONCURRENCY) as pool:
+
+        def timed(work: Callable[[int], object]) -> tuple[float, list[object]]:
+            began = time.perf_counter()
+            done = list(pool.map(work, ledgers))
+            return time.perf_counter() - began, done
+
+        copying, _ = timed(lambda one: hands.copy("old", "new", one))
+        verifying, same = timed(lambda one: hands.verify("old", "new", one).same)
+        if not all(same):
+            raise SystemExit("a copy differs")
+        deleting, _ = timed(lambda one: hands.delete("new", one))
+    return {
+        "copy_seconds": round(copying, 2),
+        "verify_seconds": round(verifying, 2),
+        "delete_seconds": round(deleting, 2),
+        "copied_and_verified_a_minute": round(60 * LEDGERS / (copying + verifying)),
+        "cpu_seconds": round(process_seconds(hands.pid) - before, 2),
+        "resident_mb": resident_kb(hands.pid) // 1024,
+    }
+
+
+if __name__ == "__main__":
+    main()
