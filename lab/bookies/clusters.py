@@ -25,6 +25,8 @@ from lab.pulsar.jvm import command, loopback, write_properties
 from lab.zookeeper import EmbeddedZooKeeper
 
 _FLAGS = ("-Djava.net.preferIPv4Stack=true",)
+_SESSION_MS = 4000
+"""A bookie that was killed is known to be gone after so long, and starts again only then."""
 _FORMAT_SECONDS = 60
 _REGISTER_SECONDS = 60
 
@@ -53,7 +55,8 @@ class Bookie(EmbeddedServer):
         write_properties(
             file,
             {
-                **BOOKIE, "bookiePort": self.port, "listeningInterface": loopback(), "metadataServiceUri": self._uri,
+                **BOOKIE, "zkTimeout": _SESSION_MS, "metadataServiceUri": self._uri,
+                "bookiePort": self.port, "listeningInterface": loopback(),
                 "journalDirectory": self.folder / "journal", "ledgerDirectories": self.folder / "ledgers",
                 **self.settings,
             },

@@ -26,6 +26,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.process)
 
 
+SECRET = "hush-hush"
+
+
 @dataclass
 class BookKeepers:
     """The clusters, the hands over all of them, and what writes ledgers."""
@@ -41,9 +44,13 @@ class BookKeepers:
         [ledger] = self.writer.write(self.clusters[cluster].uri, **what)  # type: ignore[arg-type]
         return ledger
 
+    def address(self, cluster: str) -> BookKeeperAddress:
+        """Where a cluster is, and a secret that its bookies do not ask for."""
+        return BookKeeperAddress(self.clusters[cluster].uri, {"clientAuthProviderSecret": SECRET})
+
     def new_hands(self, concurrency: int = 16) -> LedgerHands:
         """Hands with a program of their own."""
-        addresses = {name: BookKeeperAddress(cluster.uri) for name, cluster in self.clusters.items()}
+        addresses = {name: self.address(name) for name in self.clusters}
         command = self.programs.hands(self.folder, concurrency)
         return LedgerHands(command, addresses, self.folder / "hands.log", concurrency)
 

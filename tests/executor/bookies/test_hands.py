@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,12 +20,11 @@ from executor.bookies.hands import (
     NO_SUCH_LEDGER,
     NOT_ENOUGH_BOOKIES,
     SOURCE_OPEN,
-    BookKeeperAddress,
     LedgerHands,
     LedgerRefused,
 )
 from executor.bookies.process import HandsLost
-from tests.executor.bookies.conftest import BookKeepers
+from tests.executor.bookies.conftest import SECRET, BookKeepers
 from tests.waiting import wait_until
 
 SCHEMA = {"application": "pulsar", "component": "schema", "pulsar/schemaId": "acme/app/größe"}
@@ -187,11 +188,30 @@ def test_deleting_twice_is_no_fault(bookkeepers: BookKeepers) -> None:
         bookkeepers.hands.open("old", ledger)
 
 
-def test_secrets_are_in_no_argument_list_environment_or_log(bookkeepers: BookKeepers, tmp_path: Path) -> None:
-    address = BookKeeperAddress(bookkeepers.clusters["new"].uri, {"clientAuthProviderSecret": "hush-hush"})
-    command = bookkeepers.programs.hands(tmp_path)
-    with LedgerHands(command, {"new": address}, tmp_path / "hands.log") as hands:
-        list(hands.ledgers("new"))
-        process = psutil.Process(hands.pid)
-        assert "hush-hush" not in f"{process.cmdline()} {process.environ()} {address}"
-    assert "hush-hush" not in (tmp_path / "hands.log").read_text()
+def test_the_program_ends_when_who_asked_is_gone(bookkeepers: BookKeepers, tmp_path: Path) -> None:
+    """Killed, so that another may be at the same ledgers already."""
+    ledger = bookkeepers.write("old", entries=60, size=20_000)
+    uri = {name: cluster.uri for name, cluster in bookkeepers.clusters.items()}
+    requests = [
+        {"id": at, "op": "connect", "cluster": name, "uri": uri[name]} for at, name in enumerate(("old", "new"))
+    ]
+    with open(tmp_path / "hands.log", "wb") as log:
+        program = subprocess.Popen(
+            bookkeepers.programs.hands(tmp_path, 1),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+    copy = {"id": 2, "op": "copy", "from": "old", "to": "new", "ledger": ledger}
+    said, _ = program.communicate("".join(f"{json.dumps(one)}\n" for one in [*requests, copy, copy]), timeout=60)
+    assert program.returncode == 0
+    assert len(said.splitlines()) < 4
+    assert copied(bookkeepers.hands, ledger)
+
+
+def test_secrets_are_in_no_argument_list_environment_or_log(bookkeepers: BookKeepers) -> None:
+    assert bookkeepers.hands.open("new", bookkeepers.write("new")).closed
+    process = psutil.Process(bookkeepers.hands.pid)
+    assert SECRET not in f"{process.cmdline()} {process.environ()} {bookkeepers.address('new')}"
+    assert SECRET not in (bookkeepers.folder / "hands.log").read_text()
