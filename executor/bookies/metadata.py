@@ -13,7 +13,15 @@ from itertools import islice
 from typing import Any, Literal
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError, RolledBackError
+from kazoo.exceptions import (
+    BadVersionError,
+    KazooException,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    RolledBackError,
+    RuntimeInconsistency,
+)
 from kazoo.handlers.threading import KazooTimeoutError
 
 from executor.bookies.records import read_cursor, read_locator, stamp_cursor, stamp_locator
@@ -25,11 +33,18 @@ TRIES = 5
 TIMEOUT_S = 30.0
 """Of one request to ZooKeeper, which a client that has lost it would wait for without end."""
 _AT_ONCE = 128
+_CHANGED = (BadVersionError, NoNodeError, NodeExistsError)
+_UNDONE = (RolledBackError, RuntimeInconsistency)
+"""Of the other writes of a transaction that failed."""
 _SCHEMA_DEPTH, _TOPIC_DEPTH = 3, 4
 
 
 class MetadataChanged(RuntimeError):
     """Something is not as it was when it was read; nothing has been written."""
+
+
+class MetadataRefused(RuntimeError):
+    """ZooKeeper refuses this whatever the versions, such as by an access list; nothing has been written."""
 
 
 class MetadataUnreachable(RuntimeError):
@@ -90,7 +105,7 @@ class PulsarMetadata:
         return (one for one in self._records(self._paths(TOPICS, _TOPIC_DEPTH + 1)) if one and one.content)
 
     def write(self, writes: Sequence[Write]) -> None:
-        """All of them in one transaction, or none: raises `MetadataChanged`, `MetadataUnreachable`."""
+        """All in one transaction, or none: raises `MetadataChanged`, `MetadataRefused`, `MetadataUnreachable`."""
         transaction = self._client.transaction()
         for one in writes:
             if one.version is None:
@@ -100,13 +115,11 @@ class PulsarMetadata:
             else:
                 transaction.set_data(one.path, one.content, one.version)
         results = self._reached(transaction.commit_async())
-        wrong = [
-            f"{one.path}: {type(result).__name__}"
-            for one, result in zip(writes, results, strict=True)
-            if isinstance(result, Exception) and not isinstance(result, RolledBackError)
-        ]
-        if any(isinstance(result, Exception) for result in results):
-            raise MetadataChanged("; ".join(wrong) or "rolled back")
+        for one, result in zip(writes, results, strict=True):
+            if isinstance(result, _CHANGED):
+                raise MetadataChanged(f"{one.path}: {type(result).__name__}")
+            if isinstance(result, Exception) and not isinstance(result, _UNDONE):
+                raise MetadataRefused(f"{one.path}: {type(result).__name__}")
 
     def promote_schema(self, path: str, stamps: Mapping[int, str | None]) -> Promotion:
         """Attributes the positions on these ledgers; those of other ledgers, such as newer versions, stay.
@@ -240,5 +253,7 @@ def _reached(asked: Any, timeout_s: float) -> Any:
         return asked.get(timeout=timeout_s)
     except (NoNodeError, NodeExistsError):
         raise
+    except NoAuthError as error:
+        raise MetadataRefused("the access list of a znode refuses this client") from error
     except (KazooException, KazooTimeoutError) as error:
         raise MetadataUnreachable(f"ZooKeeper did not answer: {type(error).__name__}") from error

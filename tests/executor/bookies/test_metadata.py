@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.security import make_acl
 
 from executor.bookies.metadata import (
     TRIES,
     LedgerIds,
     MetadataChanged,
+    MetadataRefused,
     MetadataUnreachable,
     PulsarMetadata,
     Record,
@@ -148,6 +150,17 @@ def test_a_flip_is_written_whole_or_not_at_all(metadata: PulsarMetadata, client:
     assert [client.get(path)[0] for path in (old, new)] == [b"DEPRECATED", b"ACTIVE"]
     with pytest.raises(MetadataChanged):
         metadata.write(flip)
+
+
+def test_a_znode_of_others_is_refused_and_not_taken_for_changed(metadata: PulsarMetadata, client: KazooClient) -> None:
+    path = put(client, "/schemas/acme/app/t", locator(3))
+    client.set_acls(path, [make_acl("world", "anyone", read=True, delete=True)])
+    with pytest.raises(MetadataRefused, match="NoAuthError"):
+        metadata.promote_schema(path, {3: "blue"})
+    client.set_acls("/schemas/acme/app", [make_acl("world", "anyone", delete=True, admin=True)])
+    with pytest.raises(MetadataRefused):
+        list(metadata.schemas())
+    client.set_acls("/schemas/acme/app", [make_acl("world", "anyone", all=True)])
 
 
 def test_id_generators_say_the_next_id_and_are_moved_beyond_another(
