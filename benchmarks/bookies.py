@@ -38,11 +38,22 @@ def main(quick: bool) -> None:
     """Measures, prints, writes."""
     report: dict[str, Any] = {"machine": machine_now(), "ledgers_a_round": LEDGERS, "concurrency": CONCURRENCY}
     with tempfile.TemporaryDirectory() as folder:
-        report["rounds"] = _measure(Path(folder), QUICK_ROUNDS if quick else ROUNDS)
-    for number, one in enumerate(report["rounds"], 1):
+        rounds = _measure(Path(folder), QUICK_ROUNDS if quick else ROUNDS)
+    for number, one in enumerate(rounds, 1):
         print(f"{number:3}  " + "  ".join(f"{name} {value}" for name, value in one.items()))
+    report |= _summary(rounds)
     if not quick:
         RESULT.write_text(json.dumps(report, indent=2) + "\n")
+
+
+def _summary(rounds: list[dict[str, float]]) -> dict[str, Any]:
+    rates = sorted(one["copied_and_verified_a_minute"] for one in rounds)
+    return {
+        "rounds": len(rounds),
+        "copied_and_verified_a_minute": {"least": rates[0], "median": rates[len(rates) // 2], "most": rates[-1]},
+        "cpu_seconds_a_round": sorted(one["cpu_seconds"] for one in rounds)[len(rounds) // 2],
+        "resident_mb_after_each_ten_rounds": [one["resident_mb"] for one in rounds[9::10]],
+    }
 
 
 def _measure(work: Path, rounds: int) -> list[dict[str, float]]:
