@@ -206,6 +206,22 @@ def test_a_pattern_on_which_others_would_backtrack_for_ever_is_matched_at_once(p
     assert (len(output.dead_letters), len(output.decisions) > 0) == (0, True)
 
 
+def test_profile_default_fills_an_idle_broker_and_remembers_its_moves_over_a_restart():
+    ours = policies(NOW, profile="default")
+    hot = {bundle(number): 10.0 for number in range(6)}
+    reports = [report("broker-1:8080", hot, NOW, cpu=60), report("broker-2:8080", {}, NOW)]
+    bucket = balancing()
+    output = bucket.batch(NOW, ours, *reports, tick(1))
+    assert {json.loads(row["arguments"])["destinationBroker"] for row in output.decisions} == {"broker-2:8080"}
+    (known,) = clusters_of(bucket.packed).values()
+    moves = known.memory.gain_shedder.moves
+    assert len(moves) == len(output.decisions) == 3
+    bucket.restart()
+    later = bucket.batch(NOW + MINUTE, tick(2))
+    assert later.decisions == []
+    assert {row["gate"] for row in bundle_rows(later)} == {"spread"}
+
+
 def with_policies_of_before(more):
     """A cluster whose policies an older release let in."""
     known = ClusterState("west")
