@@ -189,7 +189,7 @@ class GainCost(Wire):
 
     cost: Amount
     """CPU after its weight, as a fraction, for one message a second."""
-    samples: Count = 0
+    samples: Annotated[int, Field(ge=1, le=10**6)] = 1
     last_update: Millis = 0
     """Of the last report in it."""
 

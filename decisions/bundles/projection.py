@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from decisions.bundles.averages import DEFAULT_BUNDLE
 from decisions.bundles.cluster import Cluster
+from decisions.bundles.gates import Gate
 from decisions.bundles.projected import Load, Projected
 from decisions.bundles.usage import percent
 from schemas.bundles import BrokerLoadData, GainCost, GainMove, LocalBrokerData, TopicLoad
@@ -22,6 +23,9 @@ KNOWN_FROM = 0.10
 """Usage from which on a broker's own cost of a message, or of a byte, is believed: below, it is mostly idle work."""
 SAMPLES, BAND, NOISE = 10, 0.05, 0.15
 """Reports that a mean of costs has; usage by which one reading may be off; usage by which none is off from noise."""
+
+MOST = 1e15
+"""Of any number that is remembered."""
 
 _SIGNALS = (
     ("cpu", "loadBalancerCPUResourceWeight"), ("bandwidth_in", "loadBalancerBandwidthInResourceWeight"),
@@ -42,7 +46,7 @@ def project(cluster: Cluster) -> dict[str, Projected]:
 def _project(cluster: Cluster) -> dict[str, Projected]:
     given: Mapping[str, _Report]
     if cluster.configuration.extensible:
-        given = dict(sorted(cluster.snapshot.broker_load_data.items()))
+        given = _fresh(cluster)
     else:
         given = {name: one.data for name, one in cluster.reports.items()}
     totals = {name: _total(cluster, name) for name in given}
@@ -54,6 +58,18 @@ def _project(cluster: Cluster) -> dict[str, Projected]:
     return found
 
 
+def _fresh(cluster: Cluster) -> dict[str, BrokerLoadData]:
+    """The load data of brokers that live, unless it is too old."""
+    live, found = cluster.snapshot.available_brokers, dict[str, BrokerLoadData]()
+    oldest = cluster.configuration.number("loadBalancerBrokerLoadDataTTLInSeconds") * 1000
+    for name, data in sorted(cluster.snapshot.broker_load_data.items()):
+        if (live is None or name in live) and cluster.account.measured(
+            Gate.FRESH, cluster.now - data.updated_at, "<=", oldest, name
+        ):
+            found[name] = data
+    return found
+
+
 def _broker(cluster: Cluster, name: str, data: _Report, total: Load, shared: list[float]) -> Projected:
     conf = cluster.configuration
     signals, costs = list[float](), list[float]()
@@ -62,7 +78,7 @@ def _broker(cluster: Cluster, name: str, data: _Report, total: Load, shared: lis
         used = percent(resource) / 100 * weight
         usual = shared[place] / resource.limit * weight if resource.limit > 0 else 0.0
         known = total[place] > 0 and used >= KNOWN_FROM * weight and used > 0
-        cost = used / total[place] if known else usual
+        cost = min(used / total[place] if known else usual, MOST)
         if place == 0:
             cost = _averaged(cluster, name, cost if known else None, total[0], usual, _updated(data)) or cost
             used = cost * total[0] if known else used
@@ -103,7 +119,7 @@ def _shared_cost(given: Mapping[str, _Report], totals: Mapping[str, Load], place
         resource = getattr(data, _SIGNALS[place][0])
         if resource.limit > 0:
             used, load = used + resource.usage, load + totals[name][place]
-    return used / load if load > 0 else 0.0
+    return min(used / load, MOST) if load > 0 else 0.0
 
 
 def _averaged(
@@ -181,5 +197,10 @@ def move(cluster: Cluster, bundle: str, source: str | None, destination: str, lo
         brokers[source].give(bundle)
     brokers[destination].take(bundle, load)
     cluster.memory.gain_moves[bundle] = GainMove(
-        source=source, destination=destination, at=cluster.now, messages=load[0], bytes_in=load[1], bytes_out=load[2]
+        source=source,
+        destination=destination,
+        at=cluster.now,
+        messages=min(load[0], MOST),
+        bytes_in=min(load[1], MOST),
+        bytes_out=min(load[2], MOST),
     )

@@ -70,6 +70,19 @@ _STATS = st.fixed_dictionaries(
 )  # fmt: skip
 
 
+def _gain_states(names: list[str], bundles: list[str]) -> st.SearchStrategy[dict[str, Any]]:
+    """What GainShedder may remember."""
+    brokers, at = st.sampled_from(names), st.sampled_from([0, NOW - 120_000, NOW])
+    move = st.fixed_dictionaries(
+        {"source": st.none() | brokers, "destination": brokers, "at": at, "messages": _AMOUNTS, "bytesIn": _AMOUNTS}
+    )
+    cost = st.fixed_dictionaries({"cost": _AMOUNTS, "samples": st.integers(1, 10), "lastUpdate": at})
+    return st.fixed_dictionaries({
+        "hits": st.integers(0, 6), "costs": st.dictionaries(brokers, cost, max_size=3),
+        "moves": st.dictionaries(st.sampled_from(bundles), move, max_size=3),
+    })  # fmt: skip
+
+
 @st.composite
 def snapshots(draw: st.DrawFn, operation: str = "shed") -> dict[str, Any]:
     """Clusters of both load managers, with any load, state and strategy."""
@@ -80,7 +93,7 @@ def snapshots(draw: st.DrawFn, operation: str = "shed") -> dict[str, Any]:
         owned[name] = [bundle(first + index, draw(st.sampled_from(["t/n", "t/m"]))) for index in range(size)]
         first += size
     every = [one for bundles in owned.values() for one in bundles]
-    strategy = draw(st.sampled_from([*SHEDDERS, "AvgShedder"]))
+    strategy = draw(st.sampled_from([*SHEDDERS, "AvgShedder", "GainShedder"]))
     lately = st.dictionaries(st.sampled_from(every or [bundle(0)]), st.integers(0, NOW))
     counts = st.dictionaries(st.sampled_from(names or ["b"]), st.integers(0, 10))
     found = cluster(
@@ -94,12 +107,15 @@ def snapshots(draw: st.DrawFn, operation: str = "shed") -> dict[str, Any]:
             "recentlyUnloadedBundles": draw(lately),
             "avgShedder": {"brokerHitCountForLow": draw(counts), "brokerHitCountForHigh": draw(counts)},
             "unloadConditionHitCount": draw(st.integers(0, 5)),
+            "gainShedder": None if strategy != "GainShedder" else draw(_gain_states(names or ["b"], every or ["t/n"])),
         },
         deviationLoads={name: {one: draw(_AMOUNTS) for one in owned[name]} for name in names},
         configuration={"lowerBoundarySheddingEnabled": draw(st.booleans()),
                        "loadBalancerDistributeBundlesEvenlyEnabled": draw(st.booleans()),
                        "maxUnloadBundleNumPerShedding": draw(st.sampled_from([-1, 0, 2]))},
     )  # fmt: skip
+    if strategy == "GainShedder":
+        found["configuration"]["loadBalancerLoadPlacementStrategy"] = "LeastProjectedUsage"
     if draw(st.booleans()):
         found["loadManager"] = "extensible"
         found["brokerLoadData"] = {
