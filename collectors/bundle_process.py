@@ -18,7 +18,7 @@ from admin.transport import Transport
 from collectors.announcements import Record
 from collectors.bundles import BundleRounds, Unread
 from collectors.publisher import Publisher
-from schemas.broker_messages import LocalBrokerReport
+from schemas.broker_messages import BrokerLoadReport, LocalBrokerReport
 from schemas.kafka import BROKER_EVENTS, BROKER_LOAD
 from schemas.messages import Source
 from schemas.settings import Settings
@@ -56,7 +56,7 @@ def collect_bundles(
             else:
                 was_read = True
                 for message in messages:
-                    is_load = isinstance(message, LocalBrokerReport)
+                    is_load = isinstance(message, LocalBrokerReport | BrokerLoadReport)
                     source = BROKER_LOAD.name if is_load else BROKER_EVENTS.name
                     record = Record(cast(Source, source), message.cluster, message.to_json().encode())
                     (publisher.report if is_load else publisher.announce)(record)

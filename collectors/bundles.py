@@ -3,8 +3,9 @@ policies hold; as messages of the family `bundles`.
 
 Stage: reads through the admin client; `collectors.bundle_process` sends what it answers. A round that cannot be read
 to its end says nothing: what is missing in it is not zero. Brokers with the modular load manager say their own load
-report. Those with the extensible one have none; theirs is made of what they say of their topics and of their metrics,
-in the same form, so the modular shedders decide for both. Its instant is when it was read.
+report. Those with the extensible one have none; theirs is made of what they say of their topics and of their metrics.
+It has the same form, so that the modular shedders decide for both; where TransferShedder is asked for, it has that of
+the extensible manager's own topics. Its instant is when it was read.
 """
 
 from __future__ import annotations
@@ -19,8 +20,24 @@ from admin.answers import Answered, Refused, Reply, ServerFault
 from admin.bundles import Bundles
 from admin.cluster import Cluster
 from admin.transport import Transport
-from schemas.broker_messages import BalancerPolicies, BundleOwnership, Circumstance, LiveBrokers, LocalBrokerReport
-from schemas.bundles import BrokerLookupData, LocalBrokerData, NamespaceBundleStats, ResourceUsage
+from schemas.broker_messages import (
+    BalancerPolicies,
+    BrokerLoadReport,
+    BundleOwnership,
+    Circumstance,
+    LiveBrokers,
+    LocalBrokerReport,
+    Report,
+)
+from schemas.bundles import (
+    BrokerLoadData,
+    BrokerLookupData,
+    LocalBrokerData,
+    NamespaceBundleStats,
+    ResourceUsage,
+    TopBundle,
+    TopBundlesLoadData,
+)
 
 T = TypeVar("T")
 
@@ -35,12 +52,15 @@ _PROFILES = {"2": "2.10", "3": "3.0", "5": "5.0"}
 _USAGE = re.compile(
     rb"^pulsar_lb_(cpu|memory|directMemory|bandwidth_in|bandwidth_out)_usage\{[^}\n]*\} ([0-9.eE+-]+)", re.M
 )
+_AVERAGE = re.compile(rb'^pulsar_lb_resource_usage\{[^}\n]*feature="max_ema"[^}\n]*\} ([0-9.eE+-]+)', re.M)
 _RESOURCES = {
     "cpu": "cpu", "memory": "memory", "directMemory": "direct_memory", "bandwidth_in": "bandwidth_in",
     "bandwidth_out": "bandwidth_out",
 }  # fmt: skip
-_OWN = re.compile(r"(?:pulsar|sla-monitor)/[^/]*:\d+|pulsar/system")
-"""Namespaces that stay with their broker, and Pulsar's own."""
+_OWN = re.compile(r"(?:pulsar|sla-monitor)/(?:[^/]+/)?[^/]*:\d+|pulsar/system")
+"""Namespaces that stay with their broker, up to Pulsar 4 with the cluster's name inside as well, and Pulsar's own."""
+_TOP_BUNDLES = 10
+"""Of a broker, where `loadBalancerMaxNumberOfBundlesInBundleLoadReport` is not known."""
 
 
 class Unread(Exception):
@@ -57,23 +77,20 @@ class BundleRounds:
         self._configuration = dict(configuration or {})
         self._profile = self._configuration.pop("profile", None)
 
-    def read(self, now: int) -> list[LocalBrokerReport | Circumstance]:
+    def read(self, now: int) -> list[Report | Circumstance]:
         """All messages of a round at `now`, milliseconds: first the brokers, then policies and owners, then loads.
         Raises `Unread`."""
         settings = _value("the brokers' settings", self._cluster.broker_configuration())
-        name = str(settings.get("clusterName", ""))
+        name, chosen = str(settings.get("clusterName", "")), _chosen(settings, self._profile) | self._configuration
         brokers = _value("the brokers", self._cluster.brokers())
         owners: dict[str, dict[str, str]] = defaultdict(dict)
-        reports = []
+        reports = list[Report]()
         for broker in sorted(brokers):
             for bundle in _value(f"the bundles of {broker}", self._bundles.owned(name, broker)):
                 namespace, _, part = bundle.rpartition("/")
                 if not _OWN.fullmatch(namespace):
                     owners[namespace][part] = broker
-            load = self._load(broker, now)
-            reports.append(LocalBrokerReport(
-                v=1, type="local-broker-data", cluster=name, broker=broker, data=load, at=now
-            ))  # fmt: skip
+            reports.append(self._report(name, broker, chosen, now))
         ownership: list[BundleOwnership] = []
         groups = {}
         for namespace, owned in sorted(owners.items()):
@@ -84,11 +101,13 @@ class BundleRounds:
             ))  # fmt: skip
             if group := _value(f"the group of {namespace}", self._cluster.anti_affinity_group(namespace)):
                 groups[namespace] = group
+        extensible = any(isinstance(report, BrokerLoadReport) for report in reports)
         policies = BalancerPolicies.model_validate_json(
             json.dumps({
-                "v": 1, "type": "policies", "cluster": name, "at": now, "loadManager": "modular",
+                "v": 1, "type": "policies", "cluster": name, "at": now,
+                "loadManager": "extensible" if extensible else "modular",
                 "profile": self._profile or _PROFILES.get(_value("the version", self._cluster.version())[:1], "4.x"),
-                "configuration": _chosen(settings, self._profile) | self._configuration, "antiAffinityGroups": groups,
+                "configuration": chosen, "antiAffinityGroups": groups,
                 "isolationPolicies": _value("isolation policies", self._cluster.isolation_policies(name)),
                 "failureDomains": _value("failure domains", self._cluster.failure_domains(name)),
             })
@@ -98,19 +117,52 @@ class BundleRounds:
         )
         return [live, policies, *ownership, *reports]
 
-    def _load(self, broker: str, now: int) -> LocalBrokerData:
+    def _report(self, cluster: str, broker: str, settings: Mapping[str, str], now: int) -> Report:
         way = self._cluster.at_broker(broker)
         if not isinstance(way, Transport):
             raise Unread(str(way))
         one = Cluster(way)
         report = one.load_report()
         if isinstance(report, Answered):
-            return LocalBrokerData.model_validate_json(report.value)
-        if not isinstance(report, (ServerFault, Refused)):
+            data = LocalBrokerData.model_validate_json(report.value)
+        elif not isinstance(report, (ServerFault, Refused)):
             raise Unread(f"the load of {broker}: {report}")
-        stats = _value(f"the topics of {broker}", one.broker_stats())
-        usage = read_usage(_value(f"the metrics of {broker}", one.metrics()))
-        return LocalBrokerData(last_stats=read_bundle_stats(stats), last_update=now, **usage)  # type: ignore[arg-type]
+        else:
+            stats = read_bundle_stats(_value(f"the topics of {broker}", one.broker_stats()))
+            metrics = _value(f"the metrics of {broker}", one.metrics())
+            if settings.get("loadBalancerLoadSheddingStrategy", "").endswith("TransferShedder"):
+                most = int(settings.get("loadBalancerMaxNumberOfBundlesInBundleLoadReport", _TOP_BUNDLES))
+                return BrokerLoadReport(
+                    v=1, type="broker-load-data", cluster=cluster, broker=broker, at=now,
+                    data=read_broker_load(stats, metrics, now), top_bundles=top_bundles(stats, most),
+                )  # fmt: skip
+            data = LocalBrokerData(last_stats=stats, last_update=now, **read_usage(metrics))  # type: ignore[arg-type]
+        return LocalBrokerReport(v=1, type="local-broker-data", cluster=cluster, broker=broker, data=data, at=now)
+
+
+def read_broker_load(stats: Mapping[str, NamespaceBundleStats], metrics: bytes, now: int) -> BrokerLoadData:
+    """What a broker with the extensible load manager says of itself in its own topic, out of its bundles and metrics.
+    The averaged usage is the broker's; throughput is not averaged."""
+    average = _AVERAGE.search(metrics)
+    values: dict[str, Any] = dict(read_usage(metrics))
+    values |= {
+        name: float(sum(getattr(one, name) for one in stats.values()))
+        for name in ("msg_rate_in", "msg_rate_out", "msg_throughput_in", "msg_throughput_out")
+    }
+    return BrokerLoadData(
+        **values, bundle_count=len(stats), topics=sum(one.topics for one in stats.values()),
+        weighted_max_e_m_a=None if average is None else max(0.0, float(average[1])), updated_at=now,
+    )  # fmt: skip
+
+
+def top_bundles(stats: Mapping[str, NamespaceBundleStats], most: int) -> TopBundlesLoadData:
+    """The `most` busiest bundles by throughput, the busiest last."""
+    busiest = sorted(stats, key=lambda name: (stats[name].msg_throughput_in + stats[name].msg_throughput_out, name))
+    return TopBundlesLoadData(
+        top_bundles_load_data=[
+            TopBundle(bundle_name=name, stats=stats[name]) for name in busiest[max(0, len(busiest) - most) :]
+        ]
+    )
 
 
 def read_usage(metrics: bytes) -> dict[str, ResourceUsage]:

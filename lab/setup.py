@@ -67,6 +67,11 @@ def ensure_pulsar(settings: Settings, say: Callable[[str], None] = lambda _: Non
     return folder
 
 
+def ensure_pulsar_lts(settings: Settings, say: Callable[[str], None] = lambda _: None) -> Path:
+    """The folder of a Pulsar 4.0.7, the version with long-term support (230 MB); fetched when first asked."""
+    return _ensure_folder(settings, "pulsar-lts", say)
+
+
 def _ensure_folder(settings: Settings, name: str, say: Callable[[str], None]) -> Path:
     folder = settings.path(settings.local.jars) / name
     expected = read_checksums(settings.path(f"conf/jars/{name}.sha256"))

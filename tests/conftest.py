@@ -12,7 +12,7 @@ from hypothesis import settings as hypothesis_settings
 
 from lab.broker import EmbeddedBroker, create_topics
 from lab.pulsar.standalone import StandalonePulsar
-from lab.setup import Jars, ensure_jars, ensure_pulsar
+from lab.setup import Jars, ensure_jars, ensure_pulsar, ensure_pulsar_lts
 from schemas.settings import load_settings
 
 hypothesis_settings.register_profile("anabranch", deadline=None)
@@ -20,7 +20,7 @@ hypothesis_settings.load_profile("anabranch")
 
 SERVERS = {
     "broker", "controller", "guarded", "jars", "java", "kafka", "own_broker", "place", "pulsar", "pulsar_jars",
-    "scrape", "spark", "zookeeper",
+    "pulsar_lts_jars", "scrape", "spark", "zookeeper",
 }  # fmt: skip
 """Fixtures that start a JVM or a server."""
 NO_UNIT = {"spark", "broker", "local_run", "process", "pulsar"}
@@ -101,6 +101,12 @@ def jars() -> Jars:
 def pulsar_jars() -> Path:
     """The checked jars of a Pulsar 5 with our programs for it, fetched if this is the first time."""
     return ensure_pulsar(load_settings(environment={}), print)
+
+
+@pytest.fixture(scope="session")
+def pulsar_lts_jars() -> Path:
+    """The checked jars of a Pulsar 4.0.7, fetched if this is the first time."""
+    return ensure_pulsar_lts(load_settings(environment={}), print)
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,5 @@
-"""A Pulsar 5 of several brokers on loopback, from the checked jars: one ZooKeeper, one bookie, and brokers that are
-started, stopped and killed one by one.
+"""A Pulsar 5, or 4.0.7, of several brokers on loopback, from the checked jars: one ZooKeeper, one bookie, and brokers
+that are started, stopped and killed one by one.
 
 Stage: the real cluster of `brokers`. Everything is unmodified; only the configuration is ours. Data survives kill -9
 and later starts of a broker, which keeps its ports.
@@ -128,8 +128,11 @@ class PulsarCluster:
         self._initialize(first)
         self._start_bookie()
         self.begin(first)
-        for _ in range(brokers - 1):
-            self.join()
+        others = [self._made() for _ in range(brokers - 1)]
+        for broker in others:
+            self._launch(broker)
+        for broker in others:
+            _await(broker)
 
     def join(self) -> PulsarBroker:
         """One more broker."""
@@ -139,6 +142,17 @@ class PulsarCluster:
 
     def begin(self, broker: PulsarBroker) -> None:
         """Starts a broker, also one that was killed, and waits until it serves. Raises `SetupError`."""
+        self._launch(broker)
+        _await(broker)
+
+    def stop(self) -> None:
+        """Stops everything."""
+        for broker in self.brokers:
+            broker.kill()
+        self._bookie.kill()
+        self.zookeeper.stop()
+
+    def _launch(self, broker: PulsarBroker) -> None:
         file = self.folder / broker.name / "broker.conf"
         write_properties(
             file,
@@ -154,18 +168,6 @@ class PulsarCluster:
                 flags=_FLAGS,
             )
         )  # fmt: skip
-        end = time.monotonic() + _START_SECONDS
-        while not broker.serves():
-            if not broker.runs or time.monotonic() > end:
-                raise broker.failed()
-            time.sleep(0.2)
-
-    def stop(self) -> None:
-        """Stops everything."""
-        for broker in self.brokers:
-            broker.kill()
-        self._bookie.kill()
-        self.zookeeper.stop()
 
     def _made(self) -> PulsarBroker:
         made = PulsarBroker(f"broker-{len(self.brokers) + 1}", self.folder)
@@ -205,6 +207,14 @@ class PulsarCluster:
             time.sleep(0.1)
 
 
+def _await(broker: PulsarBroker) -> None:
+    end = time.monotonic() + _START_SECONDS
+    while not broker.serves():
+        if not broker.runs or time.monotonic() > end:
+            raise broker.failed()
+        time.sleep(0.2)
+
+
 def _listens(port: int) -> bool:
     try:
         socket.create_connection(("127.0.0.1", port), 1).close()
@@ -215,8 +225,11 @@ def _listens(port: int) -> bool:
 
 CLUSTER = "test"
 """The name of the Pulsar cluster."""
+MODULAR = "org.apache.pulsar.broker.loadbalance.impl.ModularLoadManagerImpl"
+EXTENSIBLE = "org.apache.pulsar.broker.loadbalance.extensions.ExtensibleLoadManagerImpl"
+"""Pulsar's two load managers, as `loadManagerClassName`."""
 BUNDLE_BROKERS: dict[str, object] = {
-    "loadManagerClassName": "org.apache.pulsar.broker.loadbalance.extensions.ExtensibleLoadManagerImpl",
+    "loadManagerClassName": EXTENSIBLE,
     "loadBalancerAutoBundleSplitEnabled": False,
     "scalableTopicsEnabled": False,
 }

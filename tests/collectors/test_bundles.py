@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from collectors.bundles import Unread, read_bundle_stats, read_usage
+from collectors.bundles import Unread, read_broker_load, read_bundle_stats, read_usage, top_bundles
 from schemas.bundles import NamespaceBundleStats, ResourceUsage
 
 TOPIC = (
@@ -13,6 +13,8 @@ TOPIC = (
 )
 STATS = (
     '{"pulsar/system":{"0x40000000_0x50000000":{"persistent":{"persistent://pulsar/system/x":{}}}},'
+    '"pulsar/test/127.0.0.1:8080":{"0x00000000_0xffffffff":{"persistent":{"a":{}}}},'
+    '"pulsar/127.0.0.1:8080":{"0x00000000_0xffffffff":{"non-persistent":{"b":{}}}},'
     f'"public/hot":{{"0x00000000_0x40000000":{{"persistent":{{"a":{TOPIC},"b":{TOPIC}}}}}}}}}'
 )
 METRICS = b"""\
@@ -45,3 +47,23 @@ def test_usage_is_percent_of_a_hundred():
         "cpu": ResourceUsage(usage=99.52571, limit=100.0),
         "direct_memory": ResourceUsage(usage=5.0, limit=100.0),
     }
+
+
+def test_a_report_of_the_extensible_manager_has_the_brokers_own_average():
+    stats = {f"public/hot/0x{low}0000000_0x{low}8000000": stat(100.0 * low) for low in range(3)}
+    load = read_broker_load(stats, METRICS, 5)
+    assert (load.weighted_max_e_m_a, load.updated_at) == (0.4, 5)
+    assert (load.bundle_count, load.topics, load.msg_rate_in, load.msg_throughput_in) == (3, 3, 3.0, 300.0)
+    assert load.cpu == ResourceUsage(usage=99.52571, limit=100.0)
+    assert read_broker_load({}, b"", 5).weighted_max_e_m_a is None
+
+
+@pytest.mark.parametrize("most", [0, 1, 2, 9])
+def test_the_busiest_bundles_come_last_and_no_more_than_are_asked_for(most):
+    stats = {name: stat(load) for name, load in (("b/c/x", 3.0), ("b/c/y", 1.0), ("b/c/z", 2.0))}
+    names = [one.bundle_name for one in top_bundles(stats, most).top_bundles_load_data]
+    assert names == ["b/c/y", "b/c/z", "b/c/x"][3 - min(most, 3) :]
+
+
+def stat(throughput):
+    return NamespaceBundleStats(msg_rate_in=1.0, msg_throughput_in=throughput, topics=1)

@@ -24,6 +24,11 @@ def split(identity: str, bundle: str, positions: list[str] | None, cluster: str 
     return _row(identity, "split", {"bundle": bundle, "sourceBroker": "a:1", "positions": positions}, cluster)
 
 
+def of_columns(columns: dict[str, Any]) -> DecisionRow:
+    """What a cycle has put on record (`engine.bundles.recording`), with its instant as the lake has it."""
+    return orders.row(_ANY, **columns)
+
+
 def _row(identity: str, action: str, arguments: dict[str, Any], cluster: str) -> DecisionRow:
     return orders.row(
         _ANY, decision_id=identity, family="bundles", subject=cluster, action=action, layout_epoch=None, inputs="{}",

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,17 +14,11 @@ import pytest
 
 from admin.answers import Answered
 from admin.bundles import Bundles
-from admin.transport import Transport
-from collectors.bundles import BundleRounds
-from engine.bundles.clusters import ClusterState
-from engine.bundles.cycle import Cycle, run_cycle
-from lab.java_home import find_java
-from lab.pulsar.cluster import BUNDLE_BROKERS, CLUSTER, PulsarCluster
+from lab.pulsar.cluster import BUNDLE_BROKERS, PulsarCluster
 from lab.setup import Jars
 from lake.tables import create_lake
-from schemas.broker_messages import LocalBrokerReport
-from schemas.messages import key_of, parse_message
 from tests.executor import bundle_orders, orders
+from tests.executor.bundled import PATIENCE_S, Balancing, Bundled, plain_load
 from tests.executor.conftest import House, transport_at
 from tests.executor.gate import LOST_AFTER, open_gate
 from tests.executor.test_crash import started
@@ -34,27 +26,13 @@ from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(600)]
 
-NAMESPACE, TOPICS, PATIENCE_S = "public/hot", 8, 60
+NAMESPACE, TOPICS = "public/hot", 8
 _STRINGS = '{"name":"","schema":"","type":"STRING","properties":{}}'
 
 
 @dataclass
-class Bundled:
-    """The cluster, a client of its interface, and who has what."""
-
-    cluster: PulsarCluster
-    client: httpx.Client
-    bundles: Bundles
-    transport: Transport
-
-    def owners(self) -> dict[str, str]:
-        """Broker by bundle of the namespace."""
-        found = {}
-        for broker in self.cluster.brokers:
-            reply = self.bundles.owned(CLUSTER, broker.id)
-            assert isinstance(reply, Answered)
-            found |= {bundle: broker.id for bundle in reply.value if bundle.startswith(NAMESPACE)}
-        return found
+class Published(Bundled):
+    """A namespace to which the test itself sends messages."""
 
     def other(self, broker: str) -> str:
         """The other broker."""
@@ -68,7 +46,7 @@ class Bundled:
 
 
 @pytest.fixture(scope="module")
-def bundled(pulsar_jars: Path, jars: Jars, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bundled]:
+def bundled(pulsar_jars: Path, jars: Jars, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Published]:
     """A cluster with a namespace of four bundles, of which each is owned."""
     cluster = PulsarCluster(
         tmp_path_factory.mktemp("bundled"), pulsar_jars, jars.zookeeper, "320m", settings=BUNDLE_BROKERS
@@ -80,7 +58,7 @@ def bundled(pulsar_jars: Path, jars: Jars, tmp_path_factory: pytest.TempPathFact
         with httpx.Client(base_url=url, timeout=30, follow_redirects=True) as client:
             made = client.put(f"/admin/v2/namespaces/{NAMESPACE}", json={"bundles": {"numBundles": 4}})
             assert made.status_code == 204
-            one = Bundled(cluster, client, Bundles(transport), transport)
+            one = Published(cluster, client, Bundles(transport), transport, NAMESPACE)
             for topic in range(TOPICS):
                 assert client.put(f"/admin/v2/persistent/{NAMESPACE}/t{topic}").status_code == 204
                 wait_until(lambda topic=topic: one.publish(topic), PATIENCE_S)
@@ -91,7 +69,7 @@ def bundled(pulsar_jars: Path, jars: Jars, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture
-def house(bundled: Bundled, tmp_path: Path) -> Iterator[House]:
+def house(bundled: Published, tmp_path: Path) -> Iterator[House]:
     """A fresh lake, and a gate before the first broker."""
     lake = str(tmp_path / "lake")
     create_lake(lake)
@@ -101,7 +79,7 @@ def house(bundled: Bundled, tmp_path: Path) -> Iterator[House]:
 
 
 def test_a_hot_broker_is_read_relieved_and_read_again(
-    bundled: Bundled, house: House, pulsar_jars: Path, tmp_path: Path
+    bundled: Published, house: House, pulsar_jars: Path, tmp_path: Path
 ):
     owners, first = bundled.owners(), bundled.cluster.brokers[0].id
     for bundle, source in sorted(owners.items()):
@@ -113,50 +91,16 @@ def test_a_hot_broker_is_read_relieved_and_read_again(
         "loadBalancerDistributeBundlesEvenlyEnabled": "false",
         "loadBalancerMsgThroughputMultiplierDifferenceShedderThreshold": "1.5",
     }  # fmt: skip
-    rounds = BundleRounds(bundled.transport, chosen)
-    state, clock = ClusterState(CLUSTER), count(1_800_000_000_000, 60_000)
-
-    def decided() -> bool:
-        """One round, and a cycle; whether it has decided a move."""
-        now = next(clock)
-        for message in rounds.read(now):
-            source = "broker-load" if isinstance(message, LocalBrokerReport) else "broker-events"
-            assert parse_message(source, key_of(message).encode(), message.to_json().encode()) == message
-            if state.is_news(message):
-                state.lay_down(message)
-        found = run_cycle(state, now)
-        assert found is not None
-        cycles.append(found)
-        return bool(found.decided)
-
-    cycles: list[Cycle] = []
-    # What comes by REST has no producer, and a broker's rates are those of producers.
-    program = [
-        find_java(), "-Xmx128m", "-Djava.net.preferIPv4Stack=true", "-cp", f"{pulsar_jars}/*",
-        "anabranch.pulsar.PlainLoad", bundled.cluster.brokers[0].service_url, NAMESPACE, str(TOPICS), "20",
-    ]  # fmt: skip
-    with open(tmp_path / "load.log", "wb") as log, subprocess.Popen(program, stdout=log, stderr=log) as load:
-        try:
-            wait_until(decided, PATIENCE_S, every_s=1)
-        except AssertionError as error:
-            held = [str(one) for one in cycles[-1].shedding.readings if not one.passed][:12]
-            text = (tmp_path / "load.log").read_text()[-1500:]
-            raise AssertionError(f"{held} {cycles[-1].shedding.usage} {text}") from error
-        finally:
-            load.kill()
-    rows = []
-    for one in cycles[-1].decided:
+    balancing = Balancing(bundled, house, chosen)
+    with plain_load(pulsar_jars, bundled, TOPICS, 20, tmp_path / "load.log"):
+        cycle = balancing.decided()
+    for one in cycle.decided:
         assert one.decision.source_broker == first
         assert one.decision.destination_broker == bundled.other(first)
-        rows.append(bundle_orders.unload(one.decision_id, one.decision.bundle, first, bundled.other(first)))
-    orders.commit(house.lake, rows)
-    with house.running():
-        wait_until(lambda: len(house.ends()) == len(rows), PATIENCE_S)
-    assert {end["status"] for end in house.ends()} == {"applied"}
-    for message in rounds.read(next(clock)):
-        state.lay_down(message)
-    seen = state.ownership[NAMESPACE].owners
-    for one in cycles[-1].decided:
+    assert set(balancing.carry_out(cycle).values()) == {"applied"}
+    balancing.cycle()
+    seen = balancing.state.ownership[NAMESPACE].owners
+    for one in cycle.decided:
         assert seen[one.decision.bundle.rpartition("/")[2]] == bundled.other(first)
 
 
@@ -166,7 +110,7 @@ def ended(house: House) -> str:
     return str(end["status"])
 
 
-def test_bundles_are_unloaded_to_their_destination_while_messages_come(bundled: Bundled, house: House):
+def test_bundles_are_unloaded_to_their_destination_while_messages_come(bundled: Published, house: House):
     before, stop, taken = bundled.owners(), threading.Event(), [0] * TOPICS
     assert before
 
@@ -196,7 +140,7 @@ def test_bundles_are_unloaded_to_their_destination_while_messages_come(bundled: 
 
 
 @pytest.mark.parametrize("point", ["after-intent", "after-call", "before-end"])
-def test_an_executor_that_is_killed_moves_a_bundle_once(bundled: Bundled, house: House, tmp_path: Path, point: str):
+def test_an_executor_that_is_killed_moves_a_bundle_once(bundled: Published, house: House, tmp_path: Path, point: str):
     bundle, source = min(bundled.owners().items())
     orders.commit(house.lake, [bundle_orders.unload(f"move-{point}", bundle, source, bundled.other(source))])
     with started(house, tmp_path, point) as process:
@@ -207,7 +151,7 @@ def test_an_executor_that_is_killed_moves_a_bundle_once(bundled: Bundled, house:
     assert bundled.owners()[bundle] == bundled.other(source)
 
 
-def test_an_unload_whose_answer_is_lost_is_known_by_its_owner(bundled: Bundled, house: House):
+def test_an_unload_whose_answer_is_lost_is_known_by_its_owner(bundled: Published, house: House):
     bundle, source = max(bundled.owners().items())
     orders.commit(house.lake, [bundle_orders.unload("lost", bundle, source, bundled.other(source))])
     # Its owner is asked at once: another broker would only name it, and that answer would be the lost one.
@@ -218,7 +162,7 @@ def test_an_unload_whose_answer_is_lost_is_known_by_its_owner(bundled: Bundled, 
         assert gate.count("PUT") == 1
 
 
-def test_an_unload_of_what_has_moved_meanwhile_is_superseded_without_a_call(bundled: Bundled, house: House):
+def test_an_unload_of_what_has_moved_meanwhile_is_superseded_without_a_call(bundled: Published, house: House):
     bundle, source = max(bundled.owners().items())
     orders.commit(house.lake, [bundle_orders.unload("late", bundle, bundled.other(source), source)])
     with house.running():
@@ -226,7 +170,7 @@ def test_an_unload_of_what_has_moved_meanwhile_is_superseded_without_a_call(bund
     assert house.gate.count("PUT") == 0
 
 
-def test_a_bundle_is_split_where_it_was_decided(bundled: Bundled, house: House):
+def test_a_bundle_is_split_where_it_was_decided(bundled: Published, house: House):
     first = f"{NAMESPACE}/0x00000000_0x40000000"
     orders.commit(house.lake, [bundle_orders.split("split", first, ["0x30000000"])])
     with house.running():

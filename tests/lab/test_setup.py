@@ -88,7 +88,7 @@ def test_the_local_file_system_is_compiled_again_when_its_sources_change(served,
     assert fetched == []
 
 
-@pytest.mark.parametrize("name", ["spark", "kafka", "zookeeper", "pulsar-admin", "pulsar"])
+@pytest.mark.parametrize("name", ["spark", "kafka", "zookeeper", "pulsar-admin", "pulsar", "pulsar-lts"])
 def test_every_jar_of_the_ivy_list_has_a_checksum(name):
     listed = fetching.listed_jars(HOME / "conf" / "jars" / f"{name}.xml")
     assert listed == len(read_checksums(HOME / "conf" / "jars" / f"{name}.sha256"))

@@ -1,0 +1,194 @@
+"""The family `bundles` on two real clusters of three brokers of Pulsar 4.0.7 under load, one for each load manager."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import httpx
+import pytest
+from click.testing import CliRunner
+
+from admin.bundles import Bundles
+from admin.cluster import Cluster
+from anabranch.bundle_explanation import cycle_text
+from anabranch.cli import cli
+from collectors.bundles import Unread
+from engine.bundles.cycle import Cycle
+from lab.pulsar.cluster import BUNDLE_BROKERS, EXTENSIBLE, MODULAR, PulsarCluster
+from lab.setup import Jars
+from lake.tables import create_lake
+from tests.executor import bundle_orders, orders
+from tests.executor.bundled import PATIENCE_S, Balancing, Bundled, plain_load
+from tests.executor.conftest import House, transport_at
+from tests.executor.gate import answers, open_gate
+from tests.executor.test_crash import started
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(600)]
+
+NAMESPACE, BUNDLES, TOPICS = "public/shop", 16, 16
+"""The topics are in eight of the bundles, one to three in each."""
+BY_RATES = {
+    "loadBalancerLoadSheddingStrategy": "UniformLoadShedder", "minUnloadMessage": "1",
+    "minUnloadMessageThroughput": "1", "maxUnloadPercentage": "0.5",
+    "loadBalancerDistributeBundlesEvenlyEnabled": "false",
+    "loadBalancerMsgThroughputMultiplierDifferenceShedderThreshold": "2",
+    "loadBalancerMsgRateDifferenceShedderThreshold": "100",
+}  # fmt: skip
+"""Brokers of one machine say the same usage, that of the machine: they can be balanced by their rates alone."""
+
+
+@pytest.fixture(scope="module", params=[MODULAR, EXTENSIBLE], ids=["modular", "extensible"])
+def bundled(
+    request: pytest.FixtureRequest, pulsar_jars: Path, pulsar_lts_jars: Path, jars: Jars,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Bundled]:  # fmt: skip
+    """A cluster under load."""
+    folder = tmp_path_factory.mktemp("lts")
+    settings = BUNDLE_BROKERS | {"loadManagerClassName": request.param}
+    cluster = PulsarCluster(folder, pulsar_lts_jars, jars.zookeeper, "256m", settings=settings)
+    try:
+        cluster.start(3)
+        url = cluster.brokers[0].admin_url
+        transport = transport_at(url, 30)
+        with httpx.Client(base_url=url, timeout=30, follow_redirects=True) as client:
+            made = client.put(f"/admin/v2/namespaces/{NAMESPACE}", json={"bundles": {"numBundles": BUNDLES}})
+            assert made.status_code == 204
+            one = Bundled(cluster, client, Bundles(transport), transport, NAMESPACE, request.param)
+            with plain_load(pulsar_jars, one, TOPICS, 20, folder / "load.log"):
+                wait_until(lambda: len(one.owners()) >= 8, PATIENCE_S, every_s=0.5)
+                yield one
+        transport.close()
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture
+def house(bundled: Bundled, tmp_path: Path) -> Iterator[House]:
+    """A fresh lake, and a gate before the first broker."""
+    lake = str(tmp_path / "lake")
+    create_lake(lake)
+    url = bundled.cluster.brokers[0].admin_url
+    with open_gate(url) as gate:
+        yield House(lake, SimpleNamespace(url=url, client=bundled.client), gate, NAMESPACE)  # type: ignore[arg-type]
+
+
+def pile_up(bundled: Bundled) -> None:
+    """The first broker gets everything."""
+    first = bundled.cluster.brokers[0].id
+    for bundle, owner in bundled.owners().items():
+        if owner != first:
+            bundled.move(bundle, first)
+
+
+def explained(lake: str, bundle: str) -> str:
+    """What an operator is told who asks why a bundle was moved."""
+    settings = Path(lake).with_name("explain.toml")
+    settings.write_text(f'[lake]\npath = "{lake}"\n')
+    done = CliRunner().invoke(cli, ["--config", str(settings), "bundles", "explain", "test", "--bundle", bundle])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_a_hot_broker_is_relieved_by_explained_moves_until_all_three_serve(bundled: Bundled, house: House):
+    pile_up(bundled)
+    first, *others = bundled.cluster.brokers
+    balancing = Balancing(bundled, house, BY_RATES)
+
+    def balanced() -> bool:
+        cycle = balancing.decided()
+        before = bundled.owners()
+        ends = balancing.carry_out(cycle)
+        now = bundled.owners()
+        for one in cycle.decided:
+            bundle, destination = one.decision.bundle, one.decision.destination_broker
+            assert before[bundle] == one.decision.source_broker
+            assert (ends[bundle], now[bundle] == destination) in (("applied", True), ("superseded", False))
+            assert f"unload {bundle} from {before[bundle]} to {destination}" in explained(house.lake, bundle)
+        return all(bundled.owned(broker) for broker in others)
+
+    wait_until(balanced, PATIENCE_S)
+    wait_until(lambda: balancing.cycle() and all(balancing.rate(one) > 10 for one in others), PATIENCE_S, every_s=1)
+    rates = [balancing.rate(one) for one in (first, *others)]
+    assert max(rates) < 0.7 * sum(rates), rates
+
+
+def test_a_shedder_by_usage_says_why_it_leaves_brokers_of_one_machine(bundled: Bundled, house: House):
+    pile_up(bundled)
+    first, idle, _ = bundled.cluster.brokers
+    is_modular = bundled.manager == MODULAR
+    shedder, gate = ("ThresholdShedder", "above-average") if is_modular else ("TransferShedder", "fits-what-is-needed")
+    balancing = Balancing(bundled, house, {"loadBalancerLoadSheddingStrategy": shedder})
+
+    def settled() -> Cycle | None:
+        cycle = balancing.cycle()
+        held = {one.gate for one in cycle.shedding.readings if not one.passed and one.broker == first.id}
+        return cycle if gate in held and balancing.rate(first) > 100 else None
+
+    cycle = wait_until(settled, PATIENCE_S, every_s=1)
+    assert (cycle.shedding.strategy, cycle.decided) == (shedder, ())
+    assert {one.id for one in bundled.cluster.brokers} == set(cycle.live)
+    text = cycle_text(balancing.state, cycle, idle.id)
+    assert "nothing was decided" in text
+    assert "it gets nothing by unloading, for no other broker was to give" in text
+    assert gate in cycle_text(balancing.state, cycle, first.id)
+
+
+def test_a_broker_that_is_killed_and_comes_back_idle_is_used_again(bundled: Bundled, house: House):
+    *_, third = bundled.cluster.brokers
+    moved = next(bundle for bundle in sorted(bundled.owners()))
+    bundled.move(moved, third.id)
+    balancing = Balancing(bundled, house, BY_RATES)
+    third.kill()
+    with pytest.raises(Unread):
+        # It is listed until its session ends: half of a cluster is no cluster with an idle half.
+        balancing.cycle()
+    cluster = Cluster(bundled.transport)
+    wait_until(lambda: third.id not in cluster.brokers().value, PATIENCE_S)
+    wait_until(lambda: moved in bundled.owners(), PATIENCE_S, every_s=0.5)
+    bundled.cluster.begin(third)
+    assert bundled.owned(third) == []
+
+    def used() -> bool:
+        balancing.carry_out(balancing.decided())
+        return bool(bundled.owned(third))
+
+    wait_until(used, PATIENCE_S)
+    wait_until(lambda: balancing.cycle() and balancing.rate(third) > 1, PATIENCE_S, every_s=1)
+
+
+@pytest.mark.parametrize("point", ["after-intent", "after-call"])
+def test_an_executor_that_is_killed_in_an_unload_ends_it_by_who_owns_the_bundle(
+    bundled: Bundled, house: House, tmp_path: Path, point: str
+):
+    bundle, source = min(bundled.owners().items())
+    destination = next(one.id for one in bundled.cluster.brokers if one.id != source)
+    orders.commit(house.lake, [bundle_orders.unload(point, bundle, source, destination)])
+    with started(house, tmp_path, point) as process:
+        assert process.wait(60) == -signal.SIGKILL
+    with house.running():
+        [end] = wait_until(house.ends, PATIENCE_S)
+    assert house.gate.count("PUT") == 1
+    arrived = bundled.owners()[bundle] == destination
+    assert end["status"] == ("applied" if arrived else "superseded")
+
+
+def test_an_unload_that_ended_elsewhere_is_superseded_after_a_kill_though_its_answer_was_204(
+    bundled: Bundled, house: House, tmp_path: Path
+):
+    bundle, source = max(bundled.owners().items())
+    destination, elsewhere = (one.id for one in bundled.cluster.brokers if one.id != source)
+    orders.commit(house.lake, [bundle_orders.unload("missed", bundle, source, destination)])
+    house.gate.before_next("PUT", lambda: bundled.move(bundle, elsewhere))
+    house.gate.on("PUT", answers(204))
+    with started(house, tmp_path, "after-call") as process:
+        assert process.wait(60) == -signal.SIGKILL
+    with house.running():
+        [end] = wait_until(house.ends, PATIENCE_S)
+    assert end["status"] == "superseded"
+    assert elsewhere in end["error"]
+    assert house.gate.count("PUT") == 1
+    assert bundled.owners()[bundle] == elsewhere
