@@ -16,10 +16,10 @@ from admin.cluster import Cluster
 from anabranch.bundle_explanation import cycle_text
 from anabranch.cli import cli
 from collectors.bundles import Unread
-from engine.bundles.cycle import Cycle
 from lab.pulsar.cluster import BUNDLE_BROKERS, EXTENSIBLE, MODULAR, PulsarCluster
 from lab.setup import Jars
 from lake.tables import create_lake
+from schemas.broker_messages import BrokerLoadReport
 from tests.executor import bundle_orders, orders
 from tests.executor.bundled import PATIENCE_S, Balancing, Bundled, plain_load
 from tests.executor.conftest import House, transport_at
@@ -36,7 +36,7 @@ BY_RATES = {
     "minUnloadMessageThroughput": "1", "maxUnloadPercentage": "0.5",
     "loadBalancerDistributeBundlesEvenlyEnabled": "false",
     "loadBalancerMsgThroughputMultiplierDifferenceShedderThreshold": "2",
-    "loadBalancerMsgRateDifferenceShedderThreshold": "100",
+    "loadBalancerMsgRateDifferenceShedderThreshold": "100", "maxUnloadBundleNumPerShedding": "2",
 }  # fmt: skip
 """Brokers of one machine say the same usage, that of the machine: they can be balanced by their rates alone."""
 
@@ -110,31 +110,38 @@ def test_a_hot_broker_is_relieved_by_explained_moves_until_all_three_serve(bundl
             assert f"unload {bundle} from {before[bundle]} to {destination}" in explained(house.lake, bundle)
         return all(bundled.owned(broker) for broker in others)
 
+    def even() -> bool:
+        balancing.cycle()
+        rates = [balancing.rate(one) for one in (first, *others)]
+        # Right after a move the client sends what has waited, so the rates of the first rounds do not count.
+        return min(rates[1:]) > 10 and max(rates) < 0.7 * sum(rates)
+
     wait_until(balanced, PATIENCE_S)
-    wait_until(lambda: balancing.cycle() and all(balancing.rate(one) > 10 for one in others), PATIENCE_S, every_s=1)
-    rates = [balancing.rate(one) for one in (first, *others)]
-    assert max(rates) < 0.7 * sum(rates), rates
+    wait_until(even, PATIENCE_S, every_s=1)
 
 
-def test_a_shedder_by_usage_says_why_it_leaves_brokers_of_one_machine(bundled: Bundled, house: House):
+def test_a_shedder_by_usage_decides_on_what_is_collected_and_says_why(bundled: Bundled, house: House):
     pile_up(bundled)
     first, idle, _ = bundled.cluster.brokers
-    is_modular = bundled.manager == MODULAR
-    shedder, gate = ("ThresholdShedder", "above-average") if is_modular else ("TransferShedder", "fits-what-is-needed")
+    shedder = "ThresholdShedder" if bundled.manager == MODULAR else "TransferShedder"
     balancing = Balancing(bundled, house, {"loadBalancerLoadSheddingStrategy": shedder})
-
-    def settled() -> Cycle | None:
-        cycle = balancing.cycle()
-        held = {one.gate for one in cycle.shedding.readings if not one.passed and one.broker == first.id}
-        return cycle if gate in held and balancing.rate(first) > 100 else None
-
-    cycle = wait_until(settled, PATIENCE_S, every_s=1)
-    assert (cycle.shedding.strategy, cycle.decided) == (shedder, ())
-    assert {one.id for one in bundled.cluster.brokers} == set(cycle.live)
-    text = cycle_text(balancing.state, cycle, idle.id)
-    assert "nothing was decided" in text
-    assert "it gets nothing by unloading, for no other broker was to give" in text
-    assert gate in cycle_text(balancing.state, cycle, first.id)
+    cycle = wait_until(lambda: (cycle := balancing.cycle()) and balancing.rate(first) > 100 and cycle, PATIENCE_S)
+    owners = bundled.owners()
+    assert (cycle.shedding.strategy, set(cycle.live)) == (shedder, {one.id for one in bundled.cluster.brokers})
+    held = {one.gate for one in cycle.shedding.readings if not one.passed}
+    assert not held & {"load-data", "load-data-fresh", "enough-brokers", "balancer-enabled"}
+    # Brokers of one machine differ by when they last looked at its processors: a few minutes old, they may be moved.
+    for one in cycle.decided:
+        assert owners[one.decision.bundle] == one.decision.source_broker
+    if not cycle.decided:
+        assert held
+        assert "it gets nothing by unloading" in cycle_text(balancing.state, cycle, idle.id)
+    if bundled.manager == EXTENSIBLE:
+        report = balancing.reports[first.id]
+        assert isinstance(report, BrokerLoadReport)
+        assert report.data.weighted_max_e_m_a is not None
+        named = [one.bundle_name for one in report.top_bundles.top_bundles_load_data]
+        assert set(named) == set(bundled.owned(first))
 
 
 def test_a_broker_that_is_killed_and_comes_back_idle_is_used_again(bundled: Bundled, house: House):
