@@ -120,8 +120,8 @@ class BucketReplay:
                 of_older = decision_id(topic.name, row["layout_epoch"], row["action"], segments, topic.attempts)
                 if self._has_to_agree(row, batch) and row["decision_id"] != of_older:
                     self._doubt(f"{_which('decision', row, batch)} has the id {row['decision_id']}, not {identity}")
-                assert topic.open_decision is not None
-                topic.open_decision = replace(topic.open_decision, decision_id=row["decision_id"])
+                *before, this = topic.all_open
+                topic.set_open([*before, replace(this, decision_id=row["decision_id"])])
 
     def _doubt(self, said: str) -> None:
         """Something does not agree."""

@@ -85,7 +85,7 @@ class SegmentInfo(Kept):
 class AutoScalePolicyOverride(Kept):
     """The knobs of PIP-483, all optional: an unset field falls through to the next wider scope.
 
-    The first fifteen are Pulsar's own, with its JSON names. The last eight are Anabranch's guards (design "Profiles and
+    The first fifteen are Pulsar's own, with its JSON names. The rest are Anabranch's guards (design "Profiles and
     guards"): off in the profile `pip-483`, on in `default`; a real Pulsar does not know them and must not be sent them.
     """
 
@@ -136,6 +136,23 @@ class AutoScalePolicyOverride(Kept):
     """Guard: delay after a failed or superseded decision, doubled at each repetition, seconds; 0 = none."""
     threshold_crossing: bool | None = None
     """Guard: a sample that crosses a threshold is significant even inside the change band."""
+    merge_headroom: float | None = None
+    """Guard: a segment is cold also below half of this part of its split thresholds, so that what two of them become
+    stays below this part; 0 = below the merge thresholds only."""
+    settle_seconds: int | None = None
+    """Guard: what was split is not merged for this long, doubled each time that a merge of it was regretted, seconds;
+    0 = at once."""
+    returns_within_seconds: int | None = None
+    """Guard: a load that came back after a pause shorter than this is expected again: merges wait half as long again as
+    the pause was, seconds; 0 = none is."""
+    hot_key_splits: int | None = None
+    """Guard: after so many halvings without relief a segment holds one hot key, and is not split; 0 = never."""
+    hot_key_retry_seconds: int | None = None
+    """After this long splits of one hot key are tried again, doubled each time it is found again, seconds."""
+    parallel_actions: bool | None = None
+    """Guard: all segments and all pairs that may act do so in one evaluation; cooldowns are those of each segment."""
+    urgent_overload: float | None = None
+    """Guard: a segment so many times over a split threshold waits for no cooldown; 0 = every one waits."""
 
 
 PULSAR_POLICY_FIELDS = tuple(AutoScalePolicyOverride.model_fields)[:15]

@@ -18,6 +18,7 @@ from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 Trigger = Literal["consumer", "tick"]
 """`consumer` evaluates the consumer rule only, `tick` everything (PIP-483 "Evaluation triggers")."""
 
+Hash = Annotated[int, Field(ge=0, le=65_535)]
 Instant = Annotated[int, Field(ge=-(2**53), le=2**53, description="milliseconds since 1970-01-01T00:00:00Z")]
 
 
@@ -34,6 +35,8 @@ class LoadRecord(Wire):
     """When any sample of the segment was last seen, significant or not; `modified_at` stands in."""
     cold_since: Instant | None = None
     """Since when all four rates have been below the merge thresholds; `modified_at` stands in."""
+    returned_after: Count | None = None
+    """How long the pause was after which the load came back last, milliseconds; absent = it did not."""
 
 
 class SubscriptionCount(Wire):
@@ -48,6 +51,31 @@ class InFlight(Wire):
 
     decision_id: str
     since: Instant
+
+
+class SegmentPast(Wire):
+    """Where an active segment comes from (guard `settleSeconds`)."""
+
+    at: Instant
+    """When it was made."""
+    made: Literal["split", "merge"]
+    regrets: Count = 0
+    """How often a merge of its range was split again soon."""
+
+
+class HotKeyRecord(Wire):
+    """One hot key that was found: splits brought no relief (guard `hotKeySplits`). Hashes are inclusive."""
+
+    start: Hash
+    end: Hash
+    within_start: Hash
+    within_end: Hash
+    """The range that was split in search of it."""
+    overload: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    """Times the split threshold."""
+    found_at: Instant
+    tries: Count = 1
+    """How often it was found."""
 
 
 class Snapshot(Wire):
@@ -74,6 +102,10 @@ class Snapshot(Wire):
     """Which action that was, and is backed off from; absent = both."""
     merge_depths: dict[SegmentId, Count] | None = None
     """Merge depth by segment id, kept through pruning; absent = count it in the layout."""
+    pasts: dict[SegmentId, SegmentPast] | None = None
+    """By segment id, kept through pruning; absent = as the layout says."""
+    hot_keys: list[HotKeyRecord] | None = None
+    """As the last answer had them."""
 
 
 class GateReading(Wire):
@@ -93,6 +125,14 @@ class GateReading(Wire):
     """What numbers cannot say: the rule that a policy breaks."""
 
 
+class FurtherAction(Wire):
+    """One more action of the same evaluation, on another part of the key space (guard `parallelActions`)."""
+
+    action: Literal["split", "merge"]
+    segments: list[int]
+    reason: str
+
+
 class SplitAnswer(Wire):
     """`{"action":"split",…}`."""
 
@@ -100,6 +140,10 @@ class SplitAnswer(Wire):
     segment: int
     reason: str
     gates: list[GateReading] = Field(default_factory=list)
+    also: list[FurtherAction] | None = None
+    """What else is done now, in this order; absent = nothing."""
+    hot_keys: list[HotKeyRecord] | None = None
+    """What the next snapshot has to say of hot keys; absent = what this one said."""
 
 
 class MergeAnswer(Wire):
@@ -109,6 +153,10 @@ class MergeAnswer(Wire):
     segments: tuple[int, int]
     reason: str
     gates: list[GateReading] = Field(default_factory=list)
+    also: list[FurtherAction] | None = None
+    """What else is done now, in this order; absent = nothing."""
+    hot_keys: list[HotKeyRecord] | None = None
+    """What the next snapshot has to say of hot keys; absent = what this one said."""
 
 
 class HoldAnswer(Wire):
@@ -117,6 +165,8 @@ class HoldAnswer(Wire):
     action: Literal["hold"] = "hold"
     gate: str
     gates: list[GateReading] = Field(default_factory=list)
+    hot_keys: list[HotKeyRecord] | None = None
+    """As of an action."""
 
 
 Answer: TypeAlias = Annotated[SplitAnswer | MergeAnswer | HoldAnswer, Field(discriminator="action")]

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from decisions.autoscale.gates import Gate
 from decisions.kernel.answers import Hold, next_due
 from decisions.kernel.readings import Reading, gates_to_json
-from schemas.snapshot import GateReading, HoldAnswer, MergeAnswer, SplitAnswer
+from schemas.snapshot import FurtherAction, GateReading, HoldAnswer, MergeAnswer, SplitAnswer
 
 __all__ = ["Answer", "Hold", "Merge", "Split", "answer_to_wire", "gates_to_json", "next_due"]
 
@@ -23,16 +24,23 @@ class Split:
     segment: int
     reason: str
     gates: tuple[Reading[Gate], ...]
+    also: tuple[Split | Merge, ...] = ()
+    """What else is done in the same evaluation, on other parts of the key space (guard `parallelActions`)."""
 
     @property
-    def action(self) -> str:
+    def action(self) -> Literal["split"]:
         """`split`."""
         return "split"
 
     @property
+    def ids(self) -> list[int]:
+        """The segment."""
+        return [self.segment]
+
+    @property
     def arguments(self) -> Mapping[str, object]:
         """The segment, as the column `arguments` of a decision has it."""
-        return {"segments": [self.segment]}
+        return {"segments": self.ids}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +50,23 @@ class Merge:
     segments: tuple[int, int]
     reason: str
     gates: tuple[Reading[Gate], ...]
+    also: tuple[Split | Merge, ...] = ()
+    """As of `Split`."""
 
     @property
-    def action(self) -> str:
+    def action(self) -> Literal["merge"]:
         """`merge`."""
         return "merge"
 
     @property
+    def ids(self) -> list[int]:
+        """Both segments."""
+        return list(self.segments)
+
+    @property
     def arguments(self) -> Mapping[str, object]:
         """Both segments, as the column `arguments` of a decision has them."""
-        return {"segments": list(self.segments)}
+        return {"segments": self.ids}
 
 
 Answer = Split | Merge | Hold[Gate]
@@ -72,8 +87,9 @@ def answer_to_wire(answer: Answer) -> SplitAnswer | MergeAnswer | HoldAnswer:
         )
         for reading in answer.gates
     ]
+    if isinstance(answer, Hold):
+        return HoldAnswer(gate=answer.gate.value, gates=gates)
+    also = [FurtherAction(action=one.action, segments=one.ids, reason=one.reason) for one in answer.also] or None
     if isinstance(answer, Split):
-        return SplitAnswer(segment=answer.segment, reason=answer.reason, gates=gates)
-    if isinstance(answer, Merge):
-        return MergeAnswer(segments=answer.segments, reason=answer.reason, gates=gates)
-    return HoldAnswer(gate=answer.gate.value, gates=gates)
+        return SplitAnswer(segment=answer.segment, reason=answer.reason, gates=gates, also=also)
+    return MergeAnswer(segments=answer.segments, reason=answer.reason, gates=gates, also=also)

@@ -4,9 +4,10 @@ Stage: between evaluations. `decide` reads these values and changes none of them
 the model check) changes them here. What is committed sets a clock, never what was tried. All instants are milliseconds;
 `now` is the batch's time, and no clock is set later than that.
 
-    a layout change       cooldowns_after_layout, open_after_layout    (merge depth: `decisions.topic.lineage`)
+    a layout change       cooldowns_after_layout, is_done    (merge depth: `decisions.topic.lineage`; pasts:
+                          `decisions.autoscale.past`)
     a sample              instant_of_sample, claim_of_sample, is_stale_sample, then
-                          seen_after_sample, modified_after_sample, cold_since_after_sample
+                          seen_after_sample, modified_after_sample, returned_after_sample, cold_since_after_sample
     changed thresholds    cold_since_after_thresholds
     an outcome            open_after_outcome, failures_after_outcome
     a clock that is set back   not_after
@@ -54,6 +55,8 @@ class OpenDecision:
     """`split` or `merge`."""
     applied: bool = False
     """The executor has said so; it stays open until the layout shows it too."""
+    segments: tuple[int, ...] = ()
+    """Of the decision; empty where an older release kept it."""
 
 
 class Failures(NamedTuple):
@@ -87,10 +90,11 @@ def cooldowns_after_layout(cooldowns: Cooldowns, known: Container[int], layout: 
     return Cooldowns(last["split"], last["merge"])
 
 
-def open_after_layout(decision: OpenDecision | None, epoch: int) -> OpenDecision | None:
-    """The open decision after a layout of `epoch` has come: closed when it was applied and this layout shows it
-    (PIP-483 "Pass 1", the in-flight-operation guard)."""
-    return None if decision is not None and decision.applied and epoch > decision.epoch else decision
+def is_done(decision: OpenDecision, epoch: int, active: Container[int]) -> bool:
+    """Whether an open decision is closed by a layout of `epoch` with these active segments: it was applied, and the
+    layout shows it (PIP-483 "Pass 1", the in-flight-operation guard). Of several decisions on one layout the first that
+    is applied makes a newer one, so it is its own segments that tell."""
+    return decision.applied and epoch > decision.epoch and not any(one in active for one in decision.segments)
 
 
 # A sample
@@ -192,6 +196,20 @@ def cold_since_after_sample_all(cold_since: Ints, is_cold: Bools, at: Ints) -> I
     return np.where(is_cold, np.where(cold_since == NEVER, at, cold_since), NEVER)
 
 
+def returned_after_sample(returned_after: int | None, cold_since: int | None, is_cold: bool, at: int) -> int | None:
+    """How long the pause was after which a load came back, after a significant sample: that of the last pause, or half
+    of the one before when that is longer, so that one short pause does not hide it (guard `returnsWithinSeconds`)."""
+    if is_cold or cold_since is None:
+        return returned_after
+    return max(at - cold_since, (returned_after or 0) // 2)
+
+
+def returned_after_sample_all(returned_after: Ints, cold_since: Ints, is_cold: Bools, at: Ints) -> Ints:
+    """`returned_after_sample` over columns."""
+    pause = np.maximum(at - cold_since, np.maximum(returned_after, 0) // 2)
+    return np.where(is_cold | (cold_since == NEVER), returned_after, pause)
+
+
 # Changed thresholds
 
 
@@ -211,13 +229,16 @@ def cold_since_after_thresholds_all(cold_since: Ints, is_cold: Bools, modified_a
 # An outcome
 
 
-def open_after_outcome(decision: OpenDecision, status: OutcomeStatus, epoch: int | None) -> OpenDecision | None:
-    """The open decision after its outcome: an applied one stays open until a layout newer than the one that it was
-    taken on is here (`epoch`: the newest that is known); any other end closes it (PIP-483 "Pass 1", the
-    in-flight-operation guard)."""
+def open_after_outcome(
+    decision: OpenDecision, status: OutcomeStatus, epoch: int | None, active: Container[int] = ()
+) -> OpenDecision | None:  # fmt: skip
+    """The open decision after its outcome: an applied one stays open until a layout is here that shows it (`epoch` and
+    `active`: of the newest that is known); any other end closes it (PIP-483 "Pass 1", the in-flight-operation
+    guard)."""
     if status != "applied":
         return None
-    return open_after_layout(replace(decision, applied=True), -1 if epoch is None else epoch)
+    applied = replace(decision, applied=True)
+    return None if is_done(applied, -1 if epoch is None else epoch, active) else applied
 
 
 def failures_after_outcome(failures: Failures, action: str, status: OutcomeStatus, now: int) -> Failures:

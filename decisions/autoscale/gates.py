@@ -29,12 +29,14 @@ class Gate(str, Enum):
     LOAD_STALE = "load-stale"
     SPLIT_THRESHOLDS = "split-thresholds"
     UNSPLITTABLE = "unsplittable"
+    ONE_HOT_KEY = "one-hot-key"
     MIN_SEGMENTS = "min-segments"
     MERGE_COOLDOWN = "merge-cooldown"
     MERGE_CONSUMERS = "merge-consumers"
     MERGE_THRESHOLDS = "merge-thresholds"
     MAX_DAG_DEPTH = "max-dag-depth"
     MERGE_WINDOW = "merge-window"
+    SETTLING = "settling"
 
 
 class Situation(Enum):
@@ -115,6 +117,12 @@ DESCRIPTIONS: dict[Gate, Description] = {
         "The segment that would be split holds a single hash: one hot key.",
         "its width", ">", "1", "hashes", "guard `skipUnsplittable`",
     ),
+    Gate.ONE_HOT_KEY: Description(
+        "Splits brought no relief: nearly all the load stays in one piece, so it is one key (`detail` says about "
+        "where), and more segments cannot help.",
+        "overload: largest rate / split threshold", ">", "twice what the key was found with", "ratio",
+        "guard `hotKeySplits`",
+    ),
     Gate.MIN_SEGMENTS: Description(
         "The topic has as few active segments as it may.",
         "active segments", ">", "`minSegments`", "segments", _CAPS,
@@ -140,6 +148,11 @@ DESCRIPTIONS: dict[Gate, Description] = {
         "No cold neighbours have been cold for long enough.",
         "time for which both have been cold, of the longest", ">=", "`mergeWindow`", "ms", _MERGE,
     ),
+    Gate.SETTLING: Description(
+        "What was split lately, or what has warmed up again after a pause, is not merged while its load may come back.",
+        "time left, of the cold neighbours that settle first", "<=", "0", "ms",
+        "guards `settleSeconds`, `returnsWithinSeconds`",
+    ),
 }  # fmt: skip
 
 PRECEDENCE: tuple[Row[Situation, Gate], ...] = (
@@ -150,7 +163,7 @@ PRECEDENCE: tuple[Row[Situation, Gate], ...] = (
     Row(
         Situation.WANTS_TO_SPLIT,
         "consumers without a segment, or a segment above a split threshold; a merge that is possible is still made",
-        (Gate.RETRY_BACKOFF, Gate.MAX_SEGMENTS, Gate.SPLIT_COOLDOWN, Gate.UNSPLITTABLE),
+        (Gate.RETRY_BACKOFF, Gate.MAX_SEGMENTS, Gate.SPLIT_COOLDOWN, Gate.UNSPLITTABLE, Gate.ONE_HOT_KEY),
     ),
     Row(
         Situation.NO_DEMAND, "a consumer event that finds a segment for every consumer; it evaluates nothing else",
@@ -159,7 +172,7 @@ PRECEDENCE: tuple[Row[Situation, Gate], ...] = (
     Row(
         Situation.WANTS_TO_MERGE, "two neighbours are both cold",
         (Gate.RETRY_BACKOFF, Gate.MIN_SEGMENTS, Gate.MERGE_CONSUMERS, Gate.MAX_DAG_DEPTH),
-        waits=(Gate.MERGE_COOLDOWN, Gate.MERGE_WINDOW),
+        waits=(Gate.MERGE_COOLDOWN, Gate.MERGE_WINDOW, Gate.SETTLING),
     ),
     Row(
         Situation.UNKNOWN_LOAD,

@@ -28,6 +28,8 @@ else:
 
 MAX_INT, MAX_LONG = 2**31 - 1, 2**63 - 1
 """The largest values of Pulsar's fields: counts are 32-bit, seconds 64-bit."""
+MAX_HALVINGS = 16
+"""Of the hash space, until a range holds a single hash."""
 BEYOND_FLOAT = 10**400
 """Stands for a size that is too large for a float, so that a policy broken by one stays broken."""
 
@@ -69,6 +71,18 @@ class Policy:
     retry_backoff_ms: int = 0
     """The first pause, milliseconds; 0: no back-off."""
     threshold_crossing: bool = False
+    merge_headroom: float = 0.0
+    """Part of the split thresholds that two merged segments stay below; 0: the merge thresholds alone say."""
+    settle_ms: int = 0
+    """Milliseconds; 0: what was split may be merged at once."""
+    returns_within_ms: int = 0
+    """Milliseconds; 0: no load is expected back."""
+    hot_key_splits: int = 0
+    """Halvings; 0: no hot key is looked for."""
+    hot_key_retry_ms: int = 21_600_000
+    parallel_actions: bool = False
+    urgent_overload: float = 0.0
+    """Times a split threshold; 0: nothing is urgent."""
 
     @cached_property
     def split_thresholds(self) -> tuple[float, float, float, float]:
@@ -80,7 +94,18 @@ class Policy:
 
     @cached_property
     def merge_thresholds(self) -> tuple[float, float, float, float]:
-        """The four merge thresholds in the order of the rates."""
+        """The four merge thresholds in the order of the rates; by the guard `mergeHeadroom` not lower than half of that
+        part of the split thresholds."""
+        one, two, three, four = self.written_merge_thresholds
+        if not self.merge_headroom:
+            return one, two, three, four
+        half = self.merge_headroom / 2
+        a, b, c, d = self.split_thresholds
+        return max(one, a * half), max(two, b * half), max(three, c * half), max(four, d * half)
+
+    @property
+    def written_merge_thresholds(self) -> tuple[float, float, float, float]:
+        """The four merge thresholds as the policy has them."""
         return (
             self.merge_msg_rate_in_threshold, self.merge_bytes_rate_in_threshold,
             self.merge_msg_rate_out_threshold, self.merge_bytes_rate_out_threshold,
@@ -103,6 +128,12 @@ PROFILES: Mapping[str, Policy] = MappingProxyType({
         explicit_lineage=True,
         retry_backoff_ms=30_000,
         threshold_crossing=True,
+        merge_headroom=0.9,
+        settle_ms=1_800_000,
+        returns_within_ms=3_600_000,
+        hot_key_splits=6,
+        parallel_actions=True,
+        urgent_overload=1.25,
     ),
 })  # fmt: skip
 """`pip-483`: the text of the PIP. `default`: the same with every guard."""
@@ -168,7 +199,13 @@ def policy_violations(policy: Policy) -> list[str]:
             broken.append(f"{wire} must not be negative, got {value // known.factor}")
         if type(value) is int and value > (MAX_LONG * known.factor if known.factor != 1 else MAX_INT):
             broken.append(f"{wire} is larger than Pulsar can hold")
-    for rate, split, merge in zip(RATE_WORDS, policy.split_thresholds, policy.merge_thresholds, strict=True):
+    if not 0 <= policy.merge_headroom < 1:
+        broken.append(f"mergeHeadroom must be at least 0 and less than 1, got {policy.merge_headroom:g}")
+    if not (policy.urgent_overload == 0 or 1 <= policy.urgent_overload < math.inf):
+        broken.append(f"urgentOverload must be 0 or at least 1, got {policy.urgent_overload:g}")
+    if not 0 <= policy.hot_key_splits <= MAX_HALVINGS:
+        broken.append(f"hotKeySplits must be from 0 to {MAX_HALVINGS}, got {policy.hot_key_splits}")
+    for rate, split, merge in zip(RATE_WORDS, policy.split_thresholds, policy.written_merge_thresholds, strict=True):
         if not split > 0:
             broken.append(f"split{rate}Threshold must be greater than 0, got {split:g}")
         if not merge >= 0:
@@ -187,7 +224,7 @@ def policy_warnings(policy: Policy) -> list[str]:
     return [
         f"merge{rate}Threshold ({merge:g}) is more than half of split{rate}Threshold ({split:g}): two cold neighbours "
         "can merge into a segment that is split again; only maxDagDepth ends that"
-        for rate, split, merge in zip(RATE_WORDS, policy.split_thresholds, policy.merge_thresholds, strict=True)
+        for rate, split, merge in zip(RATE_WORDS, policy.split_thresholds, policy.written_merge_thresholds, strict=True)
         if merge * 2 > split
     ]
 

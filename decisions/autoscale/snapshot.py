@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import pydantic_core
 
+from decisions.autoscale.hot_keys import HotKey
+from decisions.autoscale.past import Past, past_after_layout
 from decisions.autoscale.policy import Policy, policy_override, resolve_policy
 from decisions.topic.layout import SegmentLayout
 from schemas.metadata import AutoScalePolicyOverride
-from schemas.snapshot import InFlight, LoadRecord, Snapshot, SubscriptionCount, Trigger
+from schemas.snapshot import HotKeyRecord, InFlight, LoadRecord, SegmentPast, Snapshot, SubscriptionCount, Trigger
 
 MANAGED = frozenset({"STREAM", "CHECKPOINT"})
 """Subscription types whose consumers need a segment each.
@@ -43,6 +45,8 @@ class Load:
     """When any sample was last seen; None: `modified_at` stands in."""
     cold_since: int | None = None
     """Since when it has been below the merge thresholds; None: `modified_at` stands in."""
+    returned_after: int | None = None
+    """How long the pause was after which it came back last, milliseconds; None: it did not."""
 
     @property
     def rates(self) -> tuple[float, float, float, float]:
@@ -62,7 +66,7 @@ class Load:
         return self.modified_at
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TopicSnapshot:
     """Everything that one evaluation sees (PIP-483 "The decision: `AutoScalePolicyEvaluator`")."""
 
@@ -84,6 +88,15 @@ class TopicSnapshot:
     """Which action failed, and is backed off from; None: both."""
     merge_depths: Mapping[int, int] | None = None
     """Merge depths kept through pruning; None: those of the layout."""
+    pasts: Mapping[int, Past] | None = None
+    """Pasts kept through pruning; None: as the layout says."""
+    hot_keys: tuple[HotKey, ...] = ()
+    """As the last answer had them."""
+
+    @cached_property
+    def known_pasts(self) -> Mapping[int, Past]:
+        """The pasts of the active segments."""
+        return past_after_layout({}, (), self.layout, self.now) if self.pasts is None else self.pasts
 
     @property
     def required_segments(self) -> int:
@@ -121,6 +134,8 @@ def snapshot_from_wire(
         failed_at=wire.failed_at,
         failed_action=wire.failed_action,
         merge_depths=wire.merge_depths,
+        pasts=None if wire.pasts is None else {n: Past(one.at, one.made, one.regrets) for n, one in wire.pasts.items()},
+        hot_keys=tuple(HotKey(**{name: getattr(one, name) for name in HotKey._fields}) for one in wire.hot_keys or ()),
     )
 
 
@@ -149,6 +164,10 @@ def snapshot_to_wire(snapshot: TopicSnapshot) -> Snapshot:
         failed_at=snapshot.failed_at,
         failed_action=snapshot.failed_action,  # type: ignore[arg-type]
         merge_depths=None if snapshot.merge_depths is None else dict(snapshot.merge_depths),
+        pasts=None
+        if snapshot.pasts is None
+        else {number: SegmentPast(**past._asdict()) for number, past in snapshot.pasts.items()},
+        hot_keys=[HotKeyRecord(**key._asdict()) for key in snapshot.hot_keys] or None,
     )
 
 
@@ -163,6 +182,7 @@ def snapshot_to_json(snapshot: TopicSnapshot, layout: str, policy: str) -> str:
             "msgRateIn": load.msg_rate_in, "bytesRateIn": load.bytes_rate_in,
             "msgRateOut": load.msg_rate_out, "bytesRateOut": load.bytes_rate_out,
             "modifiedAt": load.modified_at, "seenAt": load.seen_at, "coldSince": load.cold_since,
+            "returnedAfter": load.returned_after,
         })
         for number, load in snapshot.loads.items()
     }  # fmt: skip
@@ -178,11 +198,23 @@ def snapshot_to_json(snapshot: TopicSnapshot, layout: str, policy: str) -> str:
         "mergeDepths": None
         if snapshot.merge_depths is None
         else {str(number): depth for number, depth in snapshot.merge_depths.items()},
+        "pasts": None
+        if snapshot.pasts is None
+        else {str(number): past._asdict() for number, past in snapshot.pasts.items()},
+        "hotKeys": [hot_key_fields(key) for key in snapshot.hot_keys] or None,
     })  # fmt: skip
     return (
         f'{_json(head)[:-1]},"layout":{layout},"loads":{_json(loads)},"consumers":{_json(consumers)},'
         f'"policy":{policy},{_json(rest)[1:]}'
     )
+
+
+def hot_key_fields(key: HotKey) -> dict[str, object]:
+    """A hot key by its names on the wire."""
+    return {
+        "start": key.start, "end": key.end, "withinStart": key.within_start, "withinEnd": key.within_end,
+        "overload": key.overload, "foundAt": key.found_at, "tries": key.tries,
+    }  # fmt: skip
 
 
 def _set(fields: dict[str, Any]) -> dict[str, Any]:
@@ -202,6 +234,7 @@ def _load(record: LoadRecord) -> Load:
         record.modified_at,
         record.seen_at,
         record.cold_since,
+        record.returned_after,
     )
 
 

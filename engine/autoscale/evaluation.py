@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from decisions.autoscale.answers import gates_to_json
 from decisions.autoscale.columns import GATES, NEVER
-from decisions.autoscale.decide import Hold, Merge, Split, consumers_ask_nothing, decide, next_due
+from decisions.autoscale.decide import Hold, Merge, Split, consumers_ask_nothing, decide, hot_keys_after, next_due
 from decisions.autoscale.gates import Gate
 from decisions.autoscale.snapshot import TopicSnapshot, required_segments, snapshot_to_json
 from decisions.kernel.readings import Reading
@@ -32,6 +32,9 @@ from schemas.version import ENGINE_VERSION
 
 FAMILY: Family = "autoscale"
 _GATES = np.array([gate.value for gate in GATES], object)
+_LOOK_AGAIN_MS = 20_000
+"""After several actions a topic is looked at again before the next tick (guard `parallelActions`): they take seconds,
+and its new segments have reported twice by then."""
 _WORTH_A_TICK = frozenset({Gate.SPLIT_COOLDOWN, Gate.RETRY_BACKOFF})
 """Splits are fast: an evaluation that only waits for these gets a tick of its own. Merges are lazy: they wait."""
 
@@ -73,9 +76,10 @@ class Evaluation:
             if trigger == "consumer" and asks_nothing(topic, policy):
                 continue
             snapshot = snapshot_of(topic, self.loads, policy, self.now, trigger)
+            remember_hot_keys(self.state, topic, snapshot)
             answer = decide(snapshot)
             if not isinstance(answer, Hold):
-                self._decide(topic, snapshot, answer, policy)
+                self._decide_all(topic, snapshot, answer, policy)
             elif self._is_news(topic, snapshot, answer):
                 held.append((topic, policy, snapshot, answer.binding))
         if held:
@@ -148,13 +152,23 @@ class Evaluation:
         self.output.counts.holds += count
         self.output.add_columns(HOLDS, pa.RecordBatch.from_arrays(arrays, schema=HOLD_SCHEMA).sort_by("subject"))
 
+    def _decide_all(
+        self, topic: TopicState, snapshot: TopicSnapshot, answer: Split | Merge, policy: EffectivePolicy
+    ) -> None:  # fmt: skip
+        """Takes the decisions of an evaluation, but for those that nobody was to act on."""
+        epoch, now = snapshot.layout.epoch, snapshot.now
+        new = [one for one in (answer, *answer.also) if not topic.was_observed_lately(epoch, one.action, one.ids, now)]
+        for one in new:
+            self._decide(topic, snapshot, one, policy)
+        again = now + _LOOK_AGAIN_MS
+        if new and snapshot.policy.parallel_actions and again < self._next_tick:
+            topic.due = again
+            self.output.due.append((topic.name, again))
+
     def _decide(
         self, topic: TopicState, snapshot: TopicSnapshot, answer: Split | Merge, policy: EffectivePolicy
     ) -> None:  # fmt: skip
-        action = "split" if isinstance(answer, Split) else "merge"
-        segments = [answer.segment] if isinstance(answer, Split) else list(answer.segments)
-        if topic.was_observed_lately(snapshot.layout.epoch, action, segments, snapshot.now):
-            return
+        action, segments = answer.action, answer.ids
         self.state.touch(topic.name)
         identity = topic.decided(snapshot.layout.epoch, action, segments, snapshot.now)
         self.output.counts.decisions += 1
@@ -202,4 +216,13 @@ def snapshot_of(topic: TopicState, loads: LoadTable, policy: EffectivePolicy, no
         failed_at=topic.failures.failed_at,
         failed_action=topic.failures.action,
         merge_depths=topic.merge_depths if policy.policy.explicit_lineage else None,
+        pasts=topic.pasts if policy.policy.settle_ms else None,
+        hot_keys=topic.hot_keys,
     )
+
+
+def remember_hot_keys(state: BucketState, topic: TopicState, snapshot: TopicSnapshot) -> None:
+    """Keeps what an evaluation finds of hot keys: the next one has to know it."""
+    found = hot_keys_after(snapshot)
+    if found != topic.hot_keys:
+        state.touch(topic.name).hot_keys = found

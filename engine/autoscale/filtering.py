@@ -107,8 +107,8 @@ def news_of_policy(state: BucketState, event: PolicyEvent) -> News:
 def decision_of(state: BucketState, event: OutcomeEvent) -> OpenDecision | None:
     """The open decision that an outcome is of; None: of another one, or of none that is open."""
     known = state.topics.get(event.topic)
-    decision = known.open_decision if known else None
-    return decision if decision is not None and decision.decision_id == event.decision_id else None
+    found = known.all_open if known else []
+    return next((one for one in found if one.decision_id == event.decision_id), None)
 
 
 def _is_late(state: BucketState, sender: int | None, newest: int, topic: str, now: int) -> bool:

@@ -23,6 +23,7 @@ from decisions.autoscale.clocks import (
     cold_since_after_thresholds_all,
     instants_of_samples,
     modified_after_sample_all,
+    returned_after_sample_all,
     seen_after_sample_all,
 )
 from decisions.autoscale.significance import are_cold
@@ -34,6 +35,8 @@ Floats = npt.NDArray[np.float64]
 STALE = -1
 """Code of a sample that was out of order or repeated; the others are those of `accept_causes`, 0 for no change."""
 INSTANTS = ("modified_at", "cold_since", "sampled_at", "seen_at")
+COLUMNS = (*INSTANTS, "returned_after")
+"""Whole numbers of a row, `NEVER` where there is none."""
 
 
 @lru_cache(maxsize=100_000)
@@ -79,6 +82,8 @@ class LoadTable:
         self.modified_at: Ints = np.full(size, NEVER, np.int64)
         """When that record was taken, milliseconds; `NEVER` for a row without one."""
         self.cold_since: Ints = np.full(size, NEVER, np.int64)
+        self.returned_after: Ints = np.full(size, NEVER, np.int64)
+        """Milliseconds of the pause after which the load came back last; `NEVER`: it did not."""
         self.sampled_at: Ints = np.full(size, NEVER, np.int64)
         """Of the last sample that was not stale, what it claims (`decisions.autoscale.clocks.claim_of_sample`)."""
         self.seen_at: Ints = np.full(size, NEVER, np.int64)
@@ -127,7 +132,9 @@ class LoadTable:
         self.rates[written] = rates
         self.modified_at[written] = modified_after_sample_all(self.modified_at[written], at)
         cold = are_cold(rates, merge_thresholds if len(merge_thresholds) == 1 else merge_thresholds[accepted])
-        self.cold_since[written] = cold_since_after_sample_all(self.cold_since[written], cold, at)
+        since = self.cold_since[written]
+        self.returned_after[written] = returned_after_sample_all(self.returned_after[written], since, cold, at)
+        self.cold_since[written] = cold_since_after_sample_all(since, cold, at)
         self.accepted.append(written)
 
     def judge_coldness_again(self, topic: str, merge_thresholds: Floats) -> None:
@@ -168,7 +175,11 @@ class LoadTable:
             cold_since = int(self.cold_since[row])
             in_msg, in_bytes, out_msg, out_bytes = self.rates[row].tolist()
             since = None if cold_since == NEVER else cold_since
-            loads[segment] = Load(in_msg, in_bytes, out_msg, out_bytes, modified_at, int(self.seen_at[row]), since)
+            back = int(self.returned_after[row])
+            loads[segment] = Load(
+                in_msg, in_bytes, out_msg, out_bytes, modified_at, int(self.seen_at[row]), since,
+                None if back == NEVER else back,
+            )  # fmt: skip
         return loads
 
     def fit(self) -> None:
@@ -177,7 +188,7 @@ class LoadTable:
         if more:
             self.rates = np.concatenate([self.rates, np.zeros((more, 4))])
             self.reporter = np.concatenate([self.reporter, np.zeros(more, np.int64)])
-            for name in INSTANTS:
+            for name in COLUMNS:
                 setattr(self, name, np.concatenate([getattr(self, name), np.full(more, NEVER, np.int64)]))
 
     def compact(self) -> None:
@@ -186,7 +197,7 @@ class LoadTable:
         if compacted is not None:
             self.index, kept = compacted
             self.rates = self.rates[kept]
-            for name in ("reporter", *INSTANTS):
+            for name in ("reporter", *COLUMNS):
                 setattr(self, name, getattr(self, name)[kept])
 
     def forget_changes(self) -> None:

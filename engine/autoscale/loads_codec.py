@@ -16,14 +16,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pydantic_core
 
-from engine.autoscale.loads import INSTANTS, LoadTable
+from engine.autoscale.loads import COLUMNS, INSTANTS, LoadTable
 from engine.autoscale.rows import RowIndex
 from engine.kernel.arrays import DamagedArrays, pack_arrays, unpack_arrays, version_of
 from engine.kernel.packed import StateError, StoredPart
 
-LOADS_VERSION = 4
-_PLAIN_VERSION = 3
-"""Of the arrays inside, and of what releases stored that did not compress them."""
+LOADS_VERSION = 5
+_FIRST_COMPRESSED = 4
+"""What came before was not, and has the version of its arrays."""
+_PLAIN_VERSION = 4
+"""Of the arrays inside."""
 _CODEC = "zstd"
 _COMPRESSED = struct.Struct(">BI")
 """Version, and bytes uncompressed."""
@@ -31,13 +33,13 @@ _COMPRESSED = struct.Struct(">BI")
 Ints = npt.NDArray[np.int64]
 _I4, _U4, _I8, _F8 = np.dtype("<i4"), np.dtype("<u4"), np.dtype("<i8"), np.dtype("<f8")
 _BASE: dict[str, np.dtype[Any]] = {
-    "topic": _I4, "segment": _I8, "rates": _F8, **dict.fromkeys(INSTANTS, _I8), "reporter": _U4
+    "topic": _I4, "segment": _I8, "rates": _F8, **dict.fromkeys(INSTANTS, _I8), "reporter": _U4, "returned_after": _I8
 }  # fmt: skip
 _LOG: dict[str, np.dtype[Any]] = {
     "new_topic": _I4, "new_segment": _I8, "removed": _I4,
     "accepted": _I4, "rates": _F8, "modified_at": _I8, "cold_since": _I8,
     "run_start": _I4, "run_length": _I4, "sampled_at": _I8, "seen_at": _I8,
-    "moved": _I4, "reporter": _U4,
+    "moved": _I4, "reporter": _U4, "returned_after": _I8,
 }  # fmt: skip
 
 
@@ -68,7 +70,7 @@ def pack_loads(table: LoadTable) -> bytes:
     rows = slice(index.count)
     arrays = {
         "topic": index.topic[rows], "segment": index.segment[rows], "rates": table.rates[rows].ravel(),
-        **{name: getattr(table, name)[rows] for name in INSTANTS}, "reporter": table.reporter[rows].astype(_U4),
+        **{name: getattr(table, name)[rows] for name in COLUMNS}, "reporter": table.reporter[rows].astype(_U4),
     }  # fmt: skip
     packed = _compressed(pack_arrays(_PLAIN_VERSION, {"names": index.names}, arrays))
     table.forget_changes()
@@ -96,6 +98,7 @@ def pack_load_changes(table: LoadTable) -> bytes:
         "seen_at": seen[starts],
         "moved": moved.astype(np.int32),
         "reporter": table.reporter[moved].astype(_U4),
+        "returned_after": table.returned_after[accepted],
     }
     packed = _compressed(pack_arrays(_PLAIN_VERSION, {"names": index.names[index.packed_names :]}, arrays))
     table.forget_changes()
@@ -121,7 +124,7 @@ def _compressed(plain: bytes) -> bytes:
 
 def _plain(packed: bytes) -> bytes:
     """Raises `DamagedArrays`."""
-    if version_of(packed) != LOADS_VERSION:
+    if not _FIRST_COMPRESSED <= version_of(packed) <= LOADS_VERSION:
         return packed
     try:
         size = _COMPRESSED.unpack_from(packed)[1]
@@ -144,6 +147,8 @@ def _unpack_base(packed: bytes) -> LoadTable:
         setattr(table, name, arrays[name].copy())
     if "reporter" in arrays:
         table.reporter = arrays["reporter"].astype(np.int64)
+    if "returned_after" in arrays:
+        table.returned_after = arrays["returned_after"].copy()
     return table
 
 
@@ -157,6 +162,8 @@ def _apply(table: LoadTable, entry: bytes) -> None:
     accepted = arrays["accepted"]
     table.rates[accepted] = arrays["rates"].reshape(-1, 4)
     table.modified_at[accepted], table.cold_since[accepted] = arrays["modified_at"], arrays["cold_since"]
+    if "returned_after" in arrays:
+        table.returned_after[accepted] = arrays["returned_after"]
     lengths = arrays["run_length"]
     fresh = np.repeat(arrays["run_start"] - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
     table.sampled_at[fresh] = np.repeat(arrays["sampled_at"], lengths)
@@ -167,13 +174,14 @@ def _apply(table: LoadTable, entry: bytes) -> None:
 
 
 def _types(packed: bytes, types: dict[str, np.dtype[Any]]) -> dict[str, np.dtype[Any]]:
-    """Of which arrays the bytes are; version 2 did not have the reporters."""
+    """Of which arrays the bytes are; version 2 did not have the reporters, version 3 not the pauses."""
     version = version_of(packed)
     if not 2 <= version <= _PLAIN_VERSION:
         raise StateError(
             f"loads version {version}, this code reads up to {LOADS_VERSION}: run the release that wrote it"
         )
-    return types if version > 2 else {name: kind for name, kind in types.items() if name not in ("moved", "reporter")}
+    later = {"moved": 3, "reporter": 3, "returned_after": 4}
+    return {name: kind for name, kind in types.items() if version >= later.get(name, 0)}
 
 
 def _once(rows: list[Ints]) -> Ints:

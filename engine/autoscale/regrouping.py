@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from engine.autoscale.family import LOADS, TOPICS
-from engine.autoscale.loads import INSTANTS, LoadTable
+from engine.autoscale.loads import COLUMNS, LoadTable
 from engine.autoscale.loads_codec import pack_loads, unpack_loads
 from engine.autoscale.topics import BucketState
 from engine.autoscale.topics_codec import pack_topics, unpack_topics
@@ -51,5 +51,5 @@ def _take_over(
         if there:
             rows, before = loads.rows_of(name, [*there]), [*there.values()]
             loads.rates[rows] = of_loads.rates[before]
-            for column in (*INSTANTS, "reporter"):
+            for column in (*COLUMNS, "reporter"):
                 getattr(loads, column)[rows] = getattr(of_loads, column)[before]

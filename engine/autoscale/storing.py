@@ -13,9 +13,10 @@ from decisions.autoscale.clocks import (
     OpenDecision,
     cooldowns_after_layout,
     failures_after_outcome,
-    open_after_layout,
+    is_done,
     open_after_outcome,
 )
+from decisions.autoscale.past import past_after_layout
 from decisions.topic.lineage import merge_depths_after_layout
 from engine.autoscale.filtering import Codes, Floats, Ints, News, rounds, significant_samples
 from engine.autoscale.layouts import ReadLayout
@@ -56,7 +57,9 @@ def store_layout(
         loads.keep_segments(name, [i for i in reporting if i in active or i >= read.next_segment_id])
     if override_before != topic.override:
         loads.judge_coldness_again(name, policies.of(state, topic).merge_thresholds)
-    topic.open_decision = open_after_layout(topic.open_decision, read.epoch)
+    if topic.open_decision is not None:
+        active = {number for _, number, _ in read.active}
+        topic.set_open([one for one in topic.all_open if not is_done(one, read.epoch, active)])
     return True
 
 
@@ -69,6 +72,7 @@ def follow_lineage(topic: TopicState, read: ReadLayout, now: int) -> None:
     known, layout = topic.known.layout.segments if topic.known else {}, read.layout
     topic.cooldowns = cooldowns_after_layout(topic.cooldowns, known, layout, now)
     topic.merge_depths = merge_depths_after_layout(topic.merge_depths, known, layout.segments)
+    topic.pasts = past_after_layout(topic.pasts, known, layout, now)
 
 
 def store_deletion(state: BucketState, loads: LoadTable, gone: TopicDeleted, news: News, now: int) -> bool:
@@ -135,7 +139,10 @@ def store_outcome(state: BucketState, event: OutcomeEvent, decision: OpenDecisio
     topic = state.touch(event.topic)
     topic.failures = failures_after_outcome(topic.failures, decision.action, event.status, now)
     topic.observed_at = now if event.status == "observed" else None
-    topic.open_decision = open_after_outcome(decision, event.status, topic.known.epoch if topic.known else None)
+    epoch, active = (topic.known.epoch, topic.active_ids) if topic.known else (None, frozenset[int]())
+    after = open_after_outcome(decision, event.status, epoch, active)
+    kept = [after if one is decision else one for one in topic.all_open]
+    topic.set_open([one for one in kept if one is not None])
     return True
 
 

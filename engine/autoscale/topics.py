@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from decisions.autoscale.clocks import Cooldowns, Failures, OpenDecision, not_after
+from decisions.autoscale.hot_keys import HotKey
+from decisions.autoscale.past import Past
 from decisions.topic.layout import SegmentLayout
 from engine.autoscale.layouts import KnownLayout
 from engine.kernel.generations import Generations
@@ -70,9 +72,10 @@ class TopicState(msgspec.Struct, array_like=True, gc=False):
     merge_depths: dict[int, int] = {}
     """Merges in the lineage of each segment, kept through pruning."""
     open_decision: OpenDecision | None = None
+    """The oldest; `further_open` has the others."""
     failures: Failures = Failures()
     attempt_of: str | None = None
-    """What the last decision was, and on which epoch; the same again is the next attempt."""
+    """As older releases kept it: what the last decision was, and on which epoch."""
     attempts: int = 0
     decision_seq: int = 0
     hold_seq: int = 0
@@ -85,6 +88,14 @@ class TopicState(msgspec.Struct, array_like=True, gc=False):
     """The instant for which an extra tick was last asked."""
     observed_at: int | None = None
     """When the last decision ended as observed, if it did and nothing was decided or held since."""
+    further_open: tuple[OpenDecision, ...] = ()
+    """More decisions of the same evaluation, on other parts of the key space (guard `parallelActions`)."""
+    attempted: dict[str, int] = {}
+    """What was decided on the newest epoch, and how often: the same again is the next attempt."""
+    pasts: dict[int, Past] = {}
+    """Of active segments, kept through pruning (guard `settleSeconds`)."""
+    hot_keys: tuple[HotKey, ...] = ()
+    """That were found (guard `hotKeySplits`)."""
 
     @property
     def layout(self) -> SegmentLayout | None:
@@ -108,13 +119,15 @@ class TopicState(msgspec.Struct, array_like=True, gc=False):
 
     def decided(self, epoch: int, action: str, segments: list[int], now: int) -> str:
         """A decision has been taken: it is open from `now` on. Answers its id."""
-        attempt_of = canonical_json([epoch, action, segments])
-        self.attempts = self.attempts + 1 if self.attempt_of == attempt_of else 1
-        self.attempt_of = attempt_of
+        this = canonical_json([epoch, action, segments])
+        before, self.attempt_of = self._attempts_of(this), None
+        of_epoch = f"[{epoch},"
+        self.attempted = {one: times for one, times in self.attempted.items() if one.startswith(of_epoch)}
+        self.attempts = self.attempted[this] = before + 1
         known = self.layout.segments if self.layout else {}
         created = [known[i].created_at_ms if i in known else 0 for i in segments]
         identity = decision_id(self.name, epoch, action, segments, self.attempts, created)
-        self.open_decision = OpenDecision(identity, epoch, now, action)
+        self.set_open([*self.all_open, OpenDecision(identity, epoch, now, action, segments=tuple(segments))])
         self.hold_gate = self.observed_at = None
         self.decision_seq += 1
         return identity
@@ -126,8 +139,22 @@ class TopicState(msgspec.Struct, array_like=True, gc=False):
 
     def was_observed_lately(self, epoch: int, action: str, segments: list[int], now: int) -> bool:
         """Whether this very decision was the last one, and nobody was to act on it."""
-        is_same = self.attempt_of == canonical_json([epoch, action, segments])
+        is_same = self._attempts_of(canonical_json([epoch, action, segments])) > 0
         return is_same and self.observed_at is not None and now - self.observed_at < OBSERVED_AGAIN_MS
+
+    def _attempts_of(self, this: str) -> int:
+        """How often this very decision was taken on this very epoch."""
+        return self.attempted.get(this, self.attempts if self.attempt_of == this else 0)
+
+    @property
+    def all_open(self) -> list[OpenDecision]:
+        """The open decisions, the oldest first."""
+        return [] if self.open_decision is None else [self.open_decision, *self.further_open]
+
+    def set_open(self, decisions: Sequence[OpenDecision]) -> None:
+        """These are open from here on."""
+        self.open_decision = decisions[0] if decisions else None
+        self.further_open = tuple(decisions[1:])
 
     @property
     def newest_instant(self) -> int:
@@ -140,8 +167,9 @@ class TopicState(msgspec.Struct, array_like=True, gc=False):
         """The job's clock was set back: no clock is ahead of `now` from here on."""
         self.cooldowns = Cooldowns(*(not_after(at, now) for at in self.cooldowns))
         self.failures = self.failures._replace(failed_at=not_after(self.failures.failed_at, now))
-        if self.open_decision is not None:
-            self.open_decision = replace(self.open_decision, since=min(self.open_decision.since, now))
+        self.set_open([replace(one, since=min(one.since, now)) for one in self.all_open])
+        self.pasts = {number: past._replace(at=min(past.at, now)) for number, past in self.pasts.items()}
+        self.hot_keys = tuple(key._replace(found_at=min(key.found_at, now)) for key in self.hot_keys)
         self.observed_at = not_after(self.observed_at, now)
         self.since = min(self.since, now)
 

@@ -1,0 +1,105 @@
+"""One hot key: load that no split relieves, found early, remembered, and tried again rarely (guard `hotKeySplits`).
+
+Stage: in the split pass of `decisions.autoscale.decide`. A split halves a range, and a hot range that is wide enough is
+relieved by it. Of one key nearly all stays in one half, split after split. So a segment that is above a threshold and
+still carries most of the load of the range that it was cut out of, so many halvings ago, is taken to hold one hot key:
+more segments cannot help. It is seen in the loads as they are, at one instant, not in what was measured before a split.
+
+Hashes are inclusive ranges; instants are milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from decisions.autoscale.policy import Policy
+from decisions.topic.segment import Segment
+
+HASHES = 65_536
+KEPT = 0.75
+"""Part of a range's load that one piece of it keeps when splits bring no relief."""
+GROWN = 2.0
+"""A key that has grown by more than this is another one: splits are tried again."""
+MAX_RETRY_MS = 7 * 86_400_000
+MAX_TRIES = 16
+
+
+class HotKey(NamedTuple):
+    """What is remembered of one."""
+
+    start: int
+    """About where it is: the range of the segment that was left with it."""
+    end: int
+    within_start: int
+    """The range that was split in search of it, without relief; what was split in there is given back."""
+    within_end: int
+    overload: float
+    """Times the threshold."""
+    found_at: int
+    tries: int = 1
+    """How often it was found; the pause doubles each time."""
+
+
+def retry_at(key: HotKey, policy: Policy) -> int:
+    """When splits are tried again."""
+    return key.found_at + min(policy.hot_key_retry_ms << min(key.tries - 1, MAX_TRIES), MAX_RETRY_MS)
+
+
+def key_in(keys: Sequence[HotKey], segment: Segment, overload: float, policy: Policy, now: int) -> HotKey | None:
+    """The known hot key for which a segment is not split."""
+    for key in keys:
+        inside = segment.start <= key.start and key.end <= segment.end
+        if inside and overload <= key.overload * GROWN and now < retry_at(key, policy):
+            return key
+    return None
+
+
+def is_within(key: HotKey, left: Segment, right: Segment) -> bool:
+    """Whether two neighbours are pieces of what was split in search of a key."""
+    return key.within_start <= left.start and right.end <= key.within_end
+
+
+def find_key(
+    place: int, active: Sequence[Segment], rates: Sequence[float | None], overload: float, splits: int, now: int
+) -> HotKey | None:
+    """The hot key of a segment above its threshold, if splits bring it no relief.
+
+    `active` in the order of their ranges, `rates` what each carries of the rate that is too high (None: not known);
+    `splits` halvings are looked back over. None also when the range has not been halved so often, or something of it is
+    not known.
+    """
+    segment, own = active[place], rates[place]
+    start, width = segment.start, segment.width
+    for _ in range(splits):
+        start -= width if (start // width) % 2 else 0
+        width *= 2
+    end = start + width - 1
+    if own is None or start < 0 or width > HASHES or end >= HASHES:
+        return None
+    total = 0.0
+    for one, rate in zip(active, rates, strict=True):
+        common = min(one.end, end) - max(one.start, start) + 1
+        if common <= 0:
+            continue
+        if rate is None:
+            return None
+        total += rate * common / one.width
+    if own < KEPT * total:
+        return None
+    return HotKey(segment.start, segment.end, start, end, overload, now)
+
+
+def remembered(keys: Sequence[HotKey], found: Mapping[int, HotKey], policy: Policy, now: int) -> tuple[HotKey, ...]:
+    """The keys that are known after an evaluation that has `found` some: one found again pauses for twice as long, one
+    that was not found again for as long as its pause was is forgotten."""
+    new = list(found.values())
+    kept = []
+    for key in keys:
+        again = [place for place, one in enumerate(new) if one.start <= key.end and key.start <= one.end]
+        for place in again:
+            new[place] = new[place]._replace(tries=max(new[place].tries, key.tries + 1))
+        retry = retry_at(key, policy)
+        if not again and now < retry + (retry - key.found_at):
+            kept.append(key)
+    return (*kept, *new)

@@ -1,0 +1,61 @@
+"""What an evaluation knows of the loads: which are known, until when, and what is not known of them.
+
+Stage: under both passes of `decisions.autoscale.decide`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from decisions.autoscale.gates import Gate
+from decisions.autoscale.snapshot import Load, TopicSnapshot
+from decisions.kernel.readings import MAX_INSTANT_MS, Reading, at_most, waited
+
+MAX_BACKOFF_MS = 3_600_000
+"""The pause after repeated failures stops doubling here (or at the policy's first pause, if that is longer)."""
+MAX_DOUBLINGS = 20
+Loads = Sequence[Load | None]
+"""The known load of each active segment, in their order; None: missing, or too old to be trusted."""
+
+
+def known_loads(snapshot: TopicSnapshot) -> Loads:
+    """The load of each active segment, unless it is missing or, by the guard, too old to be trusted."""
+    found = snapshot.loads.get
+    loads = [found(segment.segment_id) for segment in snapshot.layout.active]
+    if snapshot.policy.max_load_age_ms == 0:
+        return loads
+    oldest = snapshot.now - snapshot.policy.max_load_age_ms
+    return [load if load is not None and load.last_seen_at >= oldest else None for load in loads]
+
+
+def evidence(snapshot: TopicSnapshot) -> list[Reading[Gate]]:
+    """What is not known of the load, before it is judged."""
+    active, found = snapshot.layout.active, snapshot.loads
+    missing = [segment.segment_id for segment in active if segment.segment_id not in found]
+    readings = [at_most(Gate.LOAD_MISSING, len(missing), 0, missing[0] if missing else None)]
+    limit = snapshot.policy.max_load_age_ms
+    if limit and len(missing) < len(active):
+        known = [segment for segment in active if segment.segment_id in found] if missing else active
+        seen = [found[segment.segment_id].last_seen_at for segment in known]
+        oldest = min(seen)
+        segment_id = known[seen.index(oldest)].segment_id
+        readings.append(at_most(Gate.LOAD_STALE, snapshot.now - oldest, limit, segment_id))
+    return readings
+
+
+def fresh_until(snapshot: TopicSnapshot, load: Load | None) -> int:
+    """The last instant at which a known load is still known."""
+    if load is None or snapshot.policy.max_load_age_ms == 0:
+        return MAX_INSTANT_MS
+    return load.last_seen_at + snapshot.policy.max_load_age_ms
+
+
+def backoff(snapshot: TopicSnapshot, action: str) -> list[Reading[Gate]]:
+    """The pause after decisions of this kind that ended without effect; empty when there is none to make."""
+    first = snapshot.policy.retry_backoff_ms
+    if first == 0 or snapshot.failures == 0 or snapshot.failed_at is None:
+        return []
+    if snapshot.failed_action is not None and snapshot.failed_action != action:
+        return []
+    pause = min(first << min(snapshot.failures - 1, MAX_DOUBLINGS), max(first, MAX_BACKOFF_MS))
+    return [waited(Gate.RETRY_BACKOFF, snapshot.now, snapshot.failed_at, pause)]

@@ -1,0 +1,170 @@
+"""Pass 2: MERGE (lazy, rate-limited).
+
+Stage: in `decisions.autoscale.decide`. PIP-483 "Pass 2 — MERGE (lazy, rate-limited)"; `minSegments` and `maxDagDepth`
+are of PIP-483 "Caps".
+
+As the PIP has it one pair of a topic is merged at a time, with one cooldown. By the guard `parallelActions` all pairs
+that may merge do, each after a cooldown of its own. By `settleSeconds` and `returnsWithinSeconds` a pair waits as long
+as its load may come back, and what was split in search of a hot key is given back (`hotKeySplits`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from decisions.autoscale.gates import ROWS, Gate, Situation
+from decisions.autoscale.hot_keys import HotKey, is_within, key_in
+from decisions.autoscale.known import Loads, backoff, fresh_until
+from decisions.autoscale.past import settle_ms
+from decisions.autoscale.rates import MAX_RATIO, combined_rate, heat, is_cold, overload
+from decisions.autoscale.snapshot import Load, TopicSnapshot
+from decisions.kernel.readings import MAX_INSTANT_MS, Reading, above, below, due_at, waited
+from decisions.topic.segment import Segment
+
+
+class MergePass(NamedTuple):
+    """What pass 2 found: its readings; the pairs to merge; or which readings hold a merge that is wanted, and when time
+    alone would let it go."""
+
+    readings: list[Reading[Gate]]
+    chosen: Sequence[tuple[int, int]] = ()
+    failing: Sequence[Reading[Gate]] = ()
+    due: int | None = None
+
+
+def merge_pass(
+    snapshot: TopicSnapshot, loads: Loads, keys: Sequence[HotKey], splits: Collection[int] = ()
+) -> MergePass:  # fmt: skip
+    """What pass 2 finds; `keys` are the hot keys that are known by now, `splits` the segments that pass 1 splits."""
+    policy, active, now = snapshot.policy, snapshot.layout.active, snapshot.now
+    count, required = len(active) + len(splits), snapshot.required_segments
+    readings = backoff(snapshot, "merge")
+    readings.append(above(Gate.MIN_SEGMENTS, count, policy.min_segments))
+    if not policy.parallel_actions:
+        readings.append(waited(Gate.MERGE_COOLDOWN, now, snapshot.last_merge_at, policy.merge_cooldown_ms))
+    if policy.merge_keeps_consumers:
+        readings.append(above(Gate.MERGE_CONSUMERS, count, required))
+
+    cold = [load is not None and is_cold(load.rates, policy) for load in loads]
+    pairs = [at for at in range(len(cold) - 1) if cold[at] and cold[at + 1]]
+    if keys:
+        fruitless = _fruitless(snapshot, loads, keys, cold)
+        pairs = sorted({*pairs, *(at for at in range(len(cold) - 1) if fruitless(at))})
+    if splits:
+        pairs = [at for at in pairs if active[at].segment_id not in splits and active[at + 1].segment_id not in splits]
+    readings.append(_coldness(snapshot, loads, pairs))
+    if not pairs:
+        return MergePass(readings)
+
+    depths = {at: max(snapshot.merge_depth(active[i].segment_id) for i in (at, at + 1)) for at in pairs}
+    shallowest = min(pairs, key=depths.__getitem__)
+    depth = below(Gate.MAX_DAG_DEPTH, depths[shallowest], policy.max_dag_depth, active[shallowest].segment_id)
+    readings.append(depth)
+    if not depth.passed:
+        return MergePass(readings, failing=ROWS[Situation.WANTS_TO_MERGE].failing(readings))
+
+    pairs = [at for at in pairs if depths[at] < policy.max_dag_depth]
+    starts = [load.window_start(policy) if load is not None and cold[at] else 0 for at, load in enumerate(loads)]
+    since = {at: max(starts[at], starts[at + 1]) for at in pairs}
+    longest = min(pairs, key=since.__getitem__)
+    readings.append(waited(Gate.MERGE_WINDOW, now, since[longest], policy.merge_window_ms, active[longest].segment_id))
+    ready = [at for at in pairs if now - since[at] >= policy.merge_window_ms]
+    ends = {at: since[at] + policy.merge_window_ms for at in pairs}
+    if policy.settle_ms or policy.returns_within_ms:
+        settled = [_settled_at(snapshot, segment, load) for segment, load in zip(active, loads, strict=True)]
+        at_rest = {at: max(settled[at], settled[at + 1]) for at in pairs}
+        readings.append(_settling(now, at_rest, ready or pairs, active))
+        ready = [at for at in ready if at_rest[at] <= now]
+        ends = {at: max(end, at_rest[at]) for at, end in ends.items()}
+    failing = ROWS[Situation.WANTS_TO_MERGE].failing(readings)
+    if not failing:
+        spare = count - max(policy.min_segments, required if policy.merge_keeps_consumers else 0)
+        coldest = sorted(ready, key=lambda at: _combined_rate(snapshot, loads, at))
+        chosen = _disjoint(coldest, spare if policy.parallel_actions else 1)
+        return MergePass(readings, [(active[at].segment_id, active[at + 1].segment_id) for at in chosen])
+
+    # Each pair has waits of its own, and the load of the pair whose waits end first may be too old by then.
+    own = (Gate.MERGE_WINDOW, Gate.SETTLING)
+    others_open = due_at((reading for reading in failing if reading.gate not in own), at_least=now)
+    if others_open is None:
+        return MergePass(readings, failing=failing)
+    fresh = [fresh_until(snapshot, load) for load in loads]
+    due = ((max(others_open, end), at) for at, end in ends.items())
+    dues = [end for end, at in due if end <= min(fresh[at : at + 2]) and end < MAX_INSTANT_MS]
+    return MergePass(readings, failing=failing, due=min(dues, default=None))
+
+
+def _disjoint(pairs: Sequence[int], most: int) -> list[int]:
+    """As many of the pairs as do not touch each other, the first ones first."""
+    chosen: list[int] = []
+    taken: set[int] = set()
+    for at in pairs:
+        if len(chosen) < most and at not in taken and at + 1 not in taken:
+            chosen.append(at)
+            taken |= {at, at + 1}
+    return chosen
+
+
+def _settled_at(snapshot: TopicSnapshot, segment: Segment, load: Load | None) -> int:
+    """Until when a segment is not merged, for its load may come back (guards `settleSeconds` and
+    `returnsWithinSeconds`)."""
+    policy = snapshot.policy
+    at = 0
+    if policy.settle_ms and (past := snapshot.known_pasts.get(segment.segment_id)) is not None:
+        at = past.at + settle_ms(past, policy)
+    if load is not None and load.returned_after is not None and load.cold_since is not None:
+        if load.returned_after <= policy.returns_within_ms:
+            at = max(at, load.cold_since + load.returned_after * 3 // 2)
+    return at
+
+
+def _settling(now: int, at_rest: dict[int, int], pairs: Sequence[int], active: Sequence[Segment]) -> Reading[Gate]:
+    """How long the pair that settles first has still to wait."""
+    first = min(pairs, key=at_rest.__getitem__)
+    left = max(at_rest[first] - now, 0)
+    eligible_at = at_rest[first] if left > 0 and at_rest[first] <= MAX_INSTANT_MS else None
+    return Reading(Gate.SETTLING, left == 0, float(left), 0.0, float(-left), eligible_at, active[first].segment_id)
+
+
+class _fruitless:
+    """Which neighbours are pieces of what was split in search of a hot key: cold ones beside the one that has it."""
+
+    def __init__(
+        self, snapshot: TopicSnapshot, loads: Loads, keys: Sequence[HotKey], cold: Sequence[bool]
+    ) -> None:  # fmt: skip
+        policy, active, now = snapshot.policy, snapshot.layout.active, snapshot.now
+        self._active, self._cold = active, cold
+        self._holds: dict[int, HotKey] = {}
+        for at, load in enumerate(loads):
+            score = 0.0 if load is None else overload(load.rates, policy)[0]
+            if score > 1.0 and (key := key_in(keys, active[at], score, policy, now)) is not None:
+                self._holds[at] = key
+
+    def __call__(self, at: int) -> bool:
+        for holder, other in ((at, at + 1), (at + 1, at)):
+            key = self._holds.get(holder)
+            if key is not None and self._cold[other] and is_within(key, self._active[at], self._active[at + 1]):
+                return True
+        return False
+
+
+def _coldness(snapshot: TopicSnapshot, loads: Loads, cold_pairs: Sequence[int]) -> Reading[Gate]:
+    """The heat of the coldest two neighbours with known loads, and the hotter one of them."""
+    known = cold_pairs or [at for at in range(len(loads) - 1) if loads[at] and loads[at + 1]]
+    if not known:
+        return Reading(Gate.MERGE_THRESHOLDS, False, limit=1.0)
+    heats = [MAX_RATIO if load is None else heat(load.rates, snapshot.policy) for load in loads]
+    hotter = {at: max(heats[at], heats[at + 1]) for at in known}
+    nearest = min(known, key=hotter.__getitem__)
+    ratio = hotter[nearest]
+    hottest = nearest if heats[nearest] == ratio else nearest + 1
+    segment = snapshot.layout.active[hottest].segment_id
+    return Reading(Gate.MERGE_THRESHOLDS, bool(cold_pairs), ratio, 1.0, 1.0 - ratio, segment=segment)
+
+
+def _combined_rate(snapshot: TopicSnapshot, loads: Loads, at: int) -> float:
+    left, right = loads[at], loads[at + 1]
+    assert left is not None
+    assert right is not None
+    return combined_rate(left.rates, right.rates, snapshot.policy)

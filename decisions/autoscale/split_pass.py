@@ -1,0 +1,174 @@
+"""Pass 1: SPLIT (fast, lightly coalesced).
+
+Stage: in `decisions.autoscale.decide`. PIP-483 "Pass 1 — SPLIT (fast, lightly coalesced)"; a consumer event evaluates
+rule (a) only, as PIP-483 "Evaluation triggers" says. `maxSegments` is one of PIP-483 "Caps".
+
+As the PIP has it one segment of a topic is split at a time, with one cooldown. By the guard `parallelActions` all that
+are above a threshold are split at once, each after a cooldown of its own, and all that consumers lack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from decisions.autoscale.gates import ROWS, Gate, Situation
+from decisions.autoscale.hot_keys import GROWN, HotKey, find_key, key_in, remembered, retry_at
+from decisions.autoscale.known import Loads, backoff, evidence, fresh_until
+from decisions.autoscale.rates import MAX_RATIO, overload
+from decisions.autoscale.snapshot import TopicSnapshot
+from decisions.kernel.readings import MAX_INSTANT_MS, Reading, above, below, due_at, waited
+from decisions.topic.segment import Segment
+from schemas.metadata import RATES
+
+
+class SplitPass(NamedTuple):
+    """What pass 1 found: its readings; the segments to split, each with the reason; or which readings hold a split that
+    is wanted, and when time alone would let it go."""
+
+    readings: list[Reading[Gate]]
+    chosen: Sequence[tuple[int, str]] = ()
+    failing: Sequence[Reading[Gate]] = ()
+    due: int | None = None
+
+
+def split_pass(snapshot: TopicSnapshot, loads: Loads, keys: Sequence[HotKey]) -> SplitPass:
+    """What pass 1 finds; `keys` are the hot keys that are known by now."""
+    policy, active = snapshot.policy, snapshot.layout.active
+    room = policy.max_segments - len(active)
+    readings = backoff(snapshot, "split")
+    readings.append(below(Gate.MAX_SEGMENTS, len(active), policy.max_segments))
+    if not policy.parallel_actions:
+        readings.append(waited(Gate.SPLIT_COOLDOWN, snapshot.now, snapshot.last_split_at, policy.split_cooldown_ms))
+    demand = above(Gate.CONSUMER_DEMAND, snapshot.required_segments, len(active))
+    readings.append(demand)
+    fresh = MAX_INSTANT_MS
+    chosen: Sequence[tuple[int, str]]
+    if demand.passed:
+        lacking = snapshot.required_segments - len(active) if policy.parallel_actions else 1
+        chosen = [(one.segment_id, "consumer-count") for one in _busiest(snapshot, loads)[: min(lacking, room)]]
+        if not chosen and room > 0:
+            readings.append(_unsplittable(active[0]))
+    elif snapshot.trigger == "consumer":
+        return SplitPass(readings)
+    else:
+        readings += evidence(snapshot)
+        scores = _scores(snapshot, loads)
+        candidates = _overloaded(snapshot, scores, readings)
+        if candidates is None:
+            return SplitPass(readings)
+        fresh = max(fresh_until(snapshot, loads[at]) for at in candidates)
+        if policy.parallel_actions:
+            candidates = _acting(snapshot, scores, candidates, keys, readings)
+        else:
+            candidates = candidates[:1]
+        chosen = [(active[at].segment_id, score[1]) for at in candidates[:room] if (score := scores[at])]
+
+    failing = ROWS[Situation.WANTS_TO_SPLIT].failing(readings)
+    if failing:
+        return SplitPass(readings, failing=failing, due=due_at(failing, fresh))
+    return SplitPass(readings, chosen)
+
+
+def hot_keys_after(snapshot: TopicSnapshot) -> tuple[HotKey, ...]:
+    """The hot keys that are known after an evaluation: what the next snapshot has to say (guard `hotKeySplits`)."""
+    policy, active = snapshot.policy, snapshot.layout.active
+    if not policy.hot_key_splits or snapshot.trigger != "tick":
+        return snapshot.hot_keys
+    # However old: when a load was last seen is not on record, and a rebuild has to find the same.
+    loads = [snapshot.loads.get(segment.segment_id) for segment in active]
+    found: dict[int, HotKey] = {}
+    is_hot = False
+    for place, score in enumerate(_scores(snapshot, loads)):
+        is_hot |= score is not None and score[0] > 1.0
+        if score is None or score[0] <= 1.0 or active[place].width >= 65_536 >> policy.hot_key_splits - 1:
+            continue
+        if key_in(snapshot.hot_keys, active[place], score[0], policy, snapshot.now):
+            continue
+        rate = RATES.index(score[1])
+        carried = [None if load is None else load.rates[rate] for load in loads]
+        key = find_key(place, active, carried, min(score[0], MAX_RATIO), policy.hot_key_splits, snapshot.now)
+        if key is not None:
+            found[place] = key
+    if not is_hot:
+        return snapshot.hot_keys
+    return remembered(snapshot.hot_keys, found, policy, snapshot.now)
+
+
+def _busiest(snapshot: TopicSnapshot, loads: Loads) -> list[Segment]:
+    """Rule (a): the active segments that can be split, the highest msgRateIn first, 0 when not known; of equals the one
+    with the lowest id, by the guard the widest."""
+    skip, widest = snapshot.policy.skip_unsplittable, snapshot.policy.parallel_actions
+    rated = [
+        (0.0 if load is None else -load.msg_rate_in, -segment.width if widest else 0, segment.segment_id, segment)
+        for segment, load in zip(snapshot.layout.active, loads, strict=True)
+        if not (skip and segment.width == 1)
+    ]
+    return [segment for *_, segment in sorted(rated, key=lambda one: one[:3])]
+
+
+Scores = Sequence[tuple[float, str] | None]
+
+
+def _scores(snapshot: TopicSnapshot, loads: Loads) -> Scores:
+    """The overload of each segment with a known load, and the rate that it is of."""
+    return [None if load is None else overload(load.rates, snapshot.policy) for load in loads]
+
+
+def _overloaded(snapshot: TopicSnapshot, scores: Scores, readings: list[Reading[Gate]]) -> list[int] | None:
+    """Rule (b): the places of the segments above a threshold that can be split, the most overloaded first; of all that
+    are above when none of them can be split. None: no segment is above one. The readings tell of the first."""
+    active, skip = snapshot.layout.active, snapshot.policy.skip_unsplittable
+    ranked = sorted((-score[0], active[at].segment_id, at) for at, score in enumerate(scores) if score is not None)
+    if not ranked:
+        readings.append(Reading(Gate.SPLIT_THRESHOLDS, False, limit=1.0))
+        return None
+    overloaded = [at for score, _, at in ranked if -score > 1.0]
+    splittable = [at for at in overloaded if active[at].width > 1] if skip else overloaded
+    shown = (splittable or overloaded or [ranked[0][2]])[0]
+    score = scores[shown]
+    assert score is not None
+    readings.append(above(Gate.SPLIT_THRESHOLDS, min(score[0], MAX_RATIO), 1.0, active[shown].segment_id))
+    if not overloaded:
+        return None
+    if not splittable:
+        readings.append(_unsplittable(active[shown]))
+    return splittable or overloaded
+
+
+def _acting(
+    snapshot: TopicSnapshot, scores: Scores, candidates: Sequence[int], keys: Sequence[HotKey],
+    readings: list[Reading[Gate]],
+) -> list[int]:  # fmt: skip
+    """Guard `parallelActions`: which of the overloaded segments are split now: those that hold no known hot key, and
+    are urgent or have stood for a cooldown. A reading tells of the one that is let go first."""
+    policy, active, now = snapshot.policy, snapshot.layout.active, snapshot.now
+    overloads = {at: score[0] for at in candidates if (score := scores[at]) is not None}
+    held = {at: key for at in candidates if (key := key_in(keys, active[at], overloads[at], policy, now)) is not None}
+    relieved = [at for at in candidates if at not in held]
+    if held and not relieved:
+        first = min(held, key=lambda at: retry_at(held[at], policy))
+        readings.append(_one_hot_key(active[first], overloads[first], held[first], retry_at(held[first], policy)))
+        return []
+    waits = [
+        Reading(Gate.SPLIT_COOLDOWN, True, limit=float(policy.split_cooldown_ms), segment=active[at].segment_id)
+        if policy.urgent_overload and overloads[at] >= policy.urgent_overload
+        else waited(Gate.SPLIT_COOLDOWN, now, active[at].created_at_ms, policy.split_cooldown_ms, active[at].segment_id)
+        for at in relieved
+    ]
+    passed = [at for at, wait in zip(relieved, waits, strict=True) if wait.passed]
+    readings.append(min(waits, key=lambda wait: (not wait.passed, wait.eligible_at or 0)))
+    return passed
+
+
+def _one_hot_key(segment: Segment, measured: float, key: HotKey, retry: int) -> Reading[Gate]:
+    limit = min(key.overload * GROWN, MAX_RATIO)
+    return Reading(
+        Gate.ONE_HOT_KEY, False, measured, limit, measured - limit, retry, segment.segment_id,
+        f"one hot key, about hashes {key.start:04x} to {key.end:04x}, {key.overload:.3g} times the threshold: more "
+        "segments cannot help",
+    )  # fmt: skip
+
+
+def _unsplittable(segment: Segment) -> Reading[Gate]:
+    return above(Gate.UNSPLITTABLE, segment.width, 1, segment.segment_id)
