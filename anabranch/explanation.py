@@ -24,7 +24,8 @@ def explained(snapshot: TopicSnapshot, answer: Answer) -> str:
     ]
     active = len(snapshot.layout.active)
     heading = f"{printable(snapshot.topic)} at {instant(snapshot.now)}, by {snapshot.trigger}, {active} active segments"
-    return "\n".join([heading, f"  {headline(answer)}", *table, *_due_line(answer, snapshot.now), ""])
+    also = [] if isinstance(answer, Hold) else [f"  and {headline(one)}" for one in answer.also]
+    return "\n".join([heading, f"  {headline(answer)}", *also, *table, *_due_line(answer, snapshot.now), ""])
 
 
 def headline(answer: Answer) -> str:

@@ -33,7 +33,8 @@ def snapshot_on_record(row: Mapping[str, Any]) -> TopicSnapshot | None:
     """
     if row["inputs"] is None:
         return None
-    return snapshot_from_wire(Snapshot.model_validate_json(row["inputs"]))
+    # The whole policy is in it; a guard that it does not name was not there yet.
+    return snapshot_from_wire(Snapshot.model_validate_json(row["inputs"]), "pip-483")
 
 
 def inputs_differ(inputs: str, replayed: TopicSnapshot, same_policy: bool) -> list[Difference]:

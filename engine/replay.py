@@ -84,6 +84,7 @@ class BucketReplay:
         if self._known.topics.configured is None:
             self._known.topics.set_configured(configured)
         self.state, self.loads, self._policies = self._known.topics, self._known.loads, self._known.policies
+        self._due = Due(False, frozenset(), frozenset())
         self.of_older = set(of_older)
         """Topics that another version of the engine has decided on: what it led to is not held against this one's."""
 
@@ -103,16 +104,19 @@ class BucketReplay:
         for letter in output.dead_letters:
             place = "{kafka_topic}-{kafka_partition} at offset {kafka_offset}".format_map(letter)
             self._doubt(f"an event that was accepted then is not now: {place}: {letter['detail']}")
-        return Due(is_tick, *begun[0].due)
+        self._due = Due(is_tick, *begun[0].due)
+        return self._due
 
     def take_over(self, batch: RecordedBatch) -> None:
         """Takes over what a batch said that was taken in. Raises `RebuildError`."""
-        for row in batch.holds:
-            topic = self._evaluated(row, batch, "hold")
+        held = [(row, self._evaluated(row, batch, "hold")) for row in batch.holds]
+        decided = [(row, self._evaluated(row, batch, "decision")) for row in batch.decisions]
+        evaluation = self._known.evaluation(batch.now, Output())
+        evaluation.remember(evaluation.hot_keys(self._due.is_tick, self._due.by_tick))
+        for row, topic in held:
             self.state.hold_at(topic, row["gate"])
             topic.hold_seq = self._next("hold", row, topic.hold_seq, batch)
-        for row in batch.decisions:
-            topic = self._evaluated(row, batch, "decision")
+        for row, topic in decided:
             segments = pydantic_core.from_json(row["arguments"])["segments"]
             identity = topic.decided(row["layout_epoch"], row["action"], segments, batch.now)
             topic.decision_seq = self._next("decision", row, topic.decision_seq, batch)

@@ -36,7 +36,7 @@ class LoadRecord(Wire):
     cold_since: Instant | None = None
     """Since when all four rates have been below the merge thresholds; `modified_at` stands in."""
     returned_after: Count | None = None
-    """How long the pause was after which the load came back last, milliseconds; absent = it did not."""
+    """How long the pause was after which the load came back last, milliseconds; 0 = it fell, absent = it never did."""
 
 
 class SubscriptionCount(Wire):
@@ -61,6 +61,8 @@ class SegmentPast(Wire):
     made: Literal["split", "merge"]
     regrets: Count = 0
     """How often a merge of its range was split again soon."""
+    returned_after: Count = 0
+    """How long the pause was after which the load of what was split came back last, milliseconds; 0 = it did not."""
 
 
 class HotKeyRecord(Wire):

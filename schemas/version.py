@@ -2,6 +2,8 @@
 or the same messages lead to another snapshot.
 
 - "2": lives of a topic are told apart, reporters are judged by Kafka's time, observed decisions are no failures
+- "3": guards of profile `default` against one hot key, regretted merges and one action at a time; several decisions of
+  one evaluation
 """
 
-ENGINE_VERSION = "2"
+ENGINE_VERSION = "3"

@@ -7,7 +7,7 @@ profile or policy. Answers keep the order of the lines, and are written as soon 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -18,8 +18,10 @@ from pydantic_core import to_json
 from anabranch.bundle_decisions import decided, is_bundle_snapshot
 from decisions.autoscale.answers import Answer, Hold, Split
 from decisions.autoscale.decide import decide
+from decisions.autoscale.hot_keys import HotKey
 from decisions.autoscale.policy import PROFILES, PolicyError, read_policy
-from decisions.autoscale.snapshot import snapshot_from_wire
+from decisions.autoscale.snapshot import hot_key_fields, snapshot_from_wire
+from decisions.autoscale.split_pass import news_of_hot_keys
 from decisions.bundles.configuration import ConfigurationError
 from decisions.kernel.readings import reading_fields
 from decisions.topic.layout import LayoutError
@@ -71,7 +73,9 @@ def command(ctx: click.Context, profile: str, policy_file: Path | None, explain:
                 )
                 continue
             answer = decide(snapshot)
-            answers.append(explained(snapshot, answer).encode() if explain else _as_json(answer))
+            answers.append(
+                explained(snapshot, answer).encode() if explain else _as_json(answer, news_of_hot_keys(snapshot))
+            )
         out.write(b"\n".join(answers) + b"\n")
         out.flush()
     ctx.exit(1 if failed else 0)
@@ -101,14 +105,16 @@ def _chunks_of_lines(file: IO[bytes]) -> Iterator[list[bytes]]:
         yield [last]
 
 
-def _as_json(answer: Answer) -> bytes:
-    """What `answer_to_wire(answer).to_json()` says, without building the models."""
+def _as_json(answer: Answer, hot_keys: Sequence[HotKey] | None = None) -> bytes:
+    """What `answer_to_wire(answer, hot_keys).to_json()` says, without building the models."""
     gates = [reading_fields(reading) for reading in answer.gates]
+    keys = {} if hot_keys is None else {"hotKeys": [hot_key_fields(key) for key in hot_keys]}
     if isinstance(answer, Hold):
-        return to_json({"action": "hold", "gate": answer.gate.value, "gates": gates})
-    if isinstance(answer, Split):
-        return to_json({"action": "split", "segment": answer.segment, "reason": answer.reason, "gates": gates})
-    return to_json({"action": "merge", "segments": answer.segments, "reason": answer.reason, "gates": gates})
+        return to_json({"action": "hold", "gate": answer.gate.value, "gates": gates, **keys})
+    done = {"segment": answer.segment} if isinstance(answer, Split) else {"segments": answer.segments}
+    also = [{"action": one.action, "segments": one.ids, "reason": one.reason} for one in answer.also]
+    fields = {"action": answer.action, **done, "reason": answer.reason, "gates": gates}
+    return to_json({**fields, **({"also": also} if also else {}), **keys})
 
 
 def _in_one_line(error: ValidationError | LayoutError | ConfigurationError) -> str:

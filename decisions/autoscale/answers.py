@@ -5,14 +5,15 @@ Stage: what `decisions.autoscale.decide` returns. Holds are those of `decisions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from decisions.autoscale.gates import Gate
+from decisions.autoscale.hot_keys import HotKey
 from decisions.kernel.answers import Hold, next_due
 from decisions.kernel.readings import Reading, gates_to_json
-from schemas.snapshot import FurtherAction, GateReading, HoldAnswer, MergeAnswer, SplitAnswer
+from schemas.snapshot import FurtherAction, GateReading, HoldAnswer, HotKeyRecord, MergeAnswer, SplitAnswer
 
 __all__ = ["Answer", "Hold", "Merge", "Split", "answer_to_wire", "gates_to_json", "next_due"]
 
@@ -72,8 +73,12 @@ class Merge:
 Answer = Split | Merge | Hold[Gate]
 
 
-def answer_to_wire(answer: Answer) -> SplitAnswer | MergeAnswer | HoldAnswer:
-    """The answer as JSON model: a line of what `anabranch decide` prints."""
+def answer_to_wire(
+    answer: Answer, hot_keys: Sequence[HotKey] | None = None
+) -> SplitAnswer | MergeAnswer | HoldAnswer:  # fmt: skip
+    """The answer as JSON model: a line of what `anabranch decide` prints; `hot_keys`: what the next snapshot has to say
+    of them, if it is something else than this one."""
+    keys = None if hot_keys is None else [HotKeyRecord(**key._asdict()) for key in hot_keys]
     gates = [
         GateReading(
             gate=reading.gate.value,
@@ -88,8 +93,8 @@ def answer_to_wire(answer: Answer) -> SplitAnswer | MergeAnswer | HoldAnswer:
         for reading in answer.gates
     ]
     if isinstance(answer, Hold):
-        return HoldAnswer(gate=answer.gate.value, gates=gates)
+        return HoldAnswer(gate=answer.gate.value, gates=gates, hot_keys=keys)
     also = [FurtherAction(action=one.action, segments=one.ids, reason=one.reason) for one in answer.also] or None
     if isinstance(answer, Split):
-        return SplitAnswer(segment=answer.segment, reason=answer.reason, gates=gates, also=also)
-    return MergeAnswer(segments=answer.segments, reason=answer.reason, gates=gates, also=also)
+        return SplitAnswer(segment=answer.segment, reason=answer.reason, gates=gates, also=also, hot_keys=keys)
+    return MergeAnswer(segments=answer.segments, reason=answer.reason, gates=gates, also=also, hot_keys=keys)

@@ -196,18 +196,30 @@ def cold_since_after_sample_all(cold_since: Ints, is_cold: Bools, at: Ints) -> I
     return np.where(is_cold, np.where(cold_since == NEVER, at, cold_since), NEVER)
 
 
-def returned_after_sample(returned_after: int | None, cold_since: int | None, is_cold: bool, at: int) -> int | None:
-    """How long the pause was after which a load came back, after a significant sample: that of the last pause, or half
-    of the one before when that is longer, so that one short pause does not hide it (guard `returnsWithinSeconds`)."""
-    if is_cold or cold_since is None:
+def returned_after_sample(
+    returned_after: int | None, has_record: bool, cold_since: int | None, is_cold: bool, at: int
+) -> int | None:  # fmt: skip
+    """How long the pause was after which a load came back, after a significant sample (guard `returnsWithinSeconds`).
+
+    None: it never fell. 0: it fell, and has not come back. When it comes back: how long it was cold, or half of the
+    pause before when that is longer, so that one short pause does not hide it.
+    """
+    if is_cold:
+        return 0 if returned_after is None and has_record and cold_since is None else returned_after
+    if cold_since is None or returned_after is None:
         return returned_after
-    return max(at - cold_since, (returned_after or 0) // 2)
+    return max(at - cold_since, returned_after // 2)
 
 
-def returned_after_sample_all(returned_after: Ints, cold_since: Ints, is_cold: Bools, at: Ints) -> Ints:
+def returned_after_sample_all(
+    returned_after: Ints, has_record: Bools, cold_since: Ints, is_cold: Bools, at: Ints
+) -> Ints:  # fmt: skip
     """`returned_after_sample` over columns."""
-    pause = np.maximum(at - cold_since, np.maximum(returned_after, 0) // 2)
-    return np.where(is_cold | (cold_since == NEVER), returned_after, pause)
+    never_fell, was_cold = returned_after == NEVER, cold_since != NEVER
+    falls = is_cold & never_fell & has_record & ~was_cold
+    returns = ~is_cold & was_cold & ~never_fell
+    pause = np.maximum(at - cold_since, returned_after // 2)
+    return np.where(falls, 0, np.where(returns, pause, returned_after))
 
 
 # Changed thresholds

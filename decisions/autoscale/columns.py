@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from decisions.autoscale.gates import Gate
+from decisions.autoscale.merge_pass import settled_at
 from decisions.autoscale.policy import Policy
 from decisions.autoscale.snapshot import TopicSnapshot
 from schemas.metadata import RATES
@@ -24,8 +25,8 @@ Floats = npt.NDArray[np.float64]
 
 NEVER = np.iinfo(np.int64).min
 """Stands for an instant that is not set."""
-HOLD, SPLIT, MERGE = 0, 1, 2
-"""Codes of `FleetAnswers.action`."""
+HOLD, SPLIT, MERGE, ASK = 0, 1, 2, 3
+"""Codes of `FleetAnswers.action`; `ASK`: it may act, and `decide` says whether and what."""
 REASONS = ("", *RATES, "consumer-count", "cold")
 """Indexed by `FleetAnswers.reason`."""
 GATES = tuple(Gate)
@@ -65,6 +66,8 @@ class Fleet:
     """When the merge window of a cold segment began, as the policy measures it."""
     depths: Ints
     """Merges in each segment's lineage."""
+    settled_at: Ints
+    """Until when each segment is not merged, for its load may come back; `NEVER`: nothing says so."""
 
     def __len__(self) -> int:
         return len(self.now)
@@ -98,6 +101,7 @@ class Fleet:
             self.seen_at[segments],
             self.cold_since[segments],
             self.depths[segments],
+            self.settled_at[segments],
         )
 
 
@@ -114,9 +118,9 @@ class FleetAnswers:
     """One answer per topic, in the fleet's order."""
 
     action: npt.NDArray[np.int8]
-    """`HOLD`, `SPLIT` or `MERGE`."""
+    """`HOLD`, `SPLIT`, `MERGE` or `ASK`."""
     segment: Ints
-    """The segment to split, or the lower of the pair to merge; -1 for a hold."""
+    """The segment to split, or the lower of the pair to merge; -1 otherwise."""
     other: Ints
     """The upper of the pair to merge; -1 otherwise."""
     reason: npt.NDArray[np.int8]
@@ -136,7 +140,7 @@ def pack(snapshots: Iterable[TopicSnapshot]) -> tuple[Fleet, Ints]:
     counts = [len(snapshot.layout.active) for _, snapshot in ordered]
     sizes = [len(entries) for entries in by_policy.values()]
     topic = list(zip(*topics, strict=True)) or [()] * 9
-    segment = list(zip(*segments, strict=True)) or [()] * 9
+    segment = list(zip(*segments, strict=True)) or [()] * 10
     fleet = Fleet(
         list(by_policy),
         np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64).tolist() if sizes else [],
@@ -156,6 +160,7 @@ def pack(snapshots: Iterable[TopicSnapshot]) -> tuple[Fleet, Ints]:
         np.array(segment[6], np.int64),
         np.array(segment[7], np.int64),
         np.array(segment[8], np.int64),
+        np.array(segment[9], np.int64),
     )
     return fleet, np.array([place for place, _ in ordered], np.int64)
 
@@ -179,10 +184,11 @@ def _segment_columns(snapshot: TopicSnapshot) -> Iterable[tuple[Any, ...]]:
     for segment in snapshot.layout.active:
         number, is_single_hash = segment.segment_id, segment.start == segment.end
         load, depth = loads.get(number), snapshot.merge_depth(number)
+        settled = settled_at(snapshot, segment, load)
         if load is None:
-            yield (number, is_single_hash, *_NO_RATES, NEVER, NEVER, depth)
+            yield (number, is_single_hash, *_NO_RATES, NEVER, NEVER, depth, settled)
         else:
-            yield (number, is_single_hash, *load.rates, load.last_seen_at, load.window_start(policy), depth)
+            yield (number, is_single_hash, *load.rates, load.last_seen_at, load.window_start(policy), depth, settled)
 
 
 _NO_RATES = (float("nan"),) * 4

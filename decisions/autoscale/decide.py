@@ -45,7 +45,8 @@ def decide(snapshot: TopicSnapshot) -> Answer:
     if switched_off:
         bound = binding(PRECEDENCE, {Situation.SWITCHED_OFF: switched_off})
         return Hold(bound, (bound,))
-    loads, keys = known_loads(snapshot), hot_keys_after(snapshot)
+    loads = known_loads(snapshot)
+    keys = hot_keys_after(snapshot) if snapshot.policy.hot_key_splits else ()
     split = split_pass(snapshot, loads, keys)
     is_tick, parallel = snapshot.trigger == "tick", snapshot.policy.parallel_actions
     if split.chosen and not (is_tick and parallel):

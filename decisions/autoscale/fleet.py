@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from decisions.autoscale.columns import (
     ANY_ACTION,
+    ASK,
     GATES,
     HOLD,
     MERGE,
@@ -44,7 +45,7 @@ from decisions.kernel.precedence import Row
 from decisions.kernel.readings import MAX_INSTANT_MS
 
 __all__ = [
-    "ANY_ACTION", "GATES", "HOLD", "MERGE", "NEVER", "ONLY_MERGE", "ONLY_SPLIT", "REASONS", "SPLIT", "Fleet",
+    "ANY_ACTION", "ASK", "GATES", "HOLD", "MERGE", "NEVER", "ONLY_MERGE", "ONLY_SPLIT", "REASONS", "SPLIT", "Fleet",
     "FleetAnswers", "decide_fleet", "pack",
 ]  # fmt: skip
 
@@ -196,10 +197,15 @@ class _Block:
         wanted[self.topic_of[hot]] = True
         if not wanted.any():
             return {}
+        if policy.parallel_actions or policy.hot_key_splits:
+            # What is done, and what holds, is of each segment: few topics are hot.
+            self.action[wanted & ~open_decision] = ASK
+            return {}
         failing = {
             Gate.RETRY_BACKOFF: wanted & self._backed_off(ONLY_SPLIT),
             Gate.MAX_SEGMENTS: wanted & (self.counts >= policy.max_segments),
             Gate.SPLIT_COOLDOWN: wanted & self._waits(self.fleet.last_split_at[self.topics], policy.split_cooldown_ms),
+            Gate.ONE_HOT_KEY: np.zeros(len(wanted), np.bool_),
         }
         free = wanted & ~open_decision & ~_any(failing)
         self._split_for_consumers(np.flatnonzero(free & demand))
@@ -284,24 +290,51 @@ class _Block:
 
         last_merge_at = fleet.last_merge_at[self.topics]
         cooldown, window = min(policy.merge_cooldown_ms, MAX_WAIT_MS), min(policy.merge_window_ms, MAX_WAIT_MS)
+        settles = self._settling(pairs, topics, since)
         lacks_consumers = self.counts <= fleet.required[self.topics]
         failing = {
             Gate.RETRY_BACKOFF: wanted & self._backed_off(ONLY_MERGE),
             Gate.MIN_SEGMENTS: wanted & (self.counts <= policy.min_segments),
             Gate.MERGE_CONSUMERS: wanted & lacks_consumers & policy.merge_keeps_consumers,
             Gate.MAX_DAG_DEPTH: wanted & (longest == MAX_WAIT_MS),
-            Gate.MERGE_COOLDOWN: wanted & self._waits(last_merge_at, cooldown),
+            Gate.MERGE_COOLDOWN: wanted & self._waits(last_merge_at, cooldown) & (not policy.parallel_actions),
             Gate.MERGE_WINDOW: wanted & (self.now - longest < window),
+            Gate.SETTLING: wanted & (settles > self.now),
         }
         ends = {
             Gate.MERGE_COOLDOWN: np.minimum(last_merge_at + cooldown, MAX_INSTANT_MS),
             Gate.MERGE_WINDOW: np.minimum(longest + window, MAX_INSTANT_MS),
+            Gate.SETTLING: np.minimum(settles, MAX_INSTANT_MS),
         }
         free = wanted & ~_any(failing)
-        if free.any():
+        if policy.parallel_actions:
+            self.action[free] = ASK
+        elif free.any():
             ready = free[topics] & (self.now[topics] - since >= window)
+            if policy.settles:
+                ready &= self._settled(pairs) <= self.now[topics]
             self._merge(pairs[ready], topics[ready])
         return {Situation.WANTS_TO_MERGE: _Found(failing, ends)}
+
+    def _settling(self, pairs: Ints, topics: Ints, since: Ints) -> Ints:
+        """When the pair of each topic settles that does so first, of those whose window has passed if there are any;
+        `NEVER` where nothing has to."""
+        found = np.full(len(self.counts), NEVER, np.int64)
+        if not self.policy.settles or not len(pairs):
+            return found
+        settled = self._settled(pairs)
+        is_ready = self.now[topics] - since >= min(self.policy.merge_window_ms, MAX_WAIT_MS)
+        firsts = _firsts(topics)
+        of_all = np.minimum.reduceat(settled, firsts)
+        of_ready = np.minimum.reduceat(np.where(is_ready, settled, MAX_WAIT_MS), firsts)
+        any_ready = np.logical_or.reduceat(is_ready, firsts)
+        found[topics[firsts]] = np.where(any_ready, of_ready, of_all)
+        return found
+
+    def _settled(self, pairs: Ints) -> Ints:
+        settled = self.fleet.settled_at[self.segments]
+        later: Ints = np.maximum(settled[pairs], settled[pairs + 1])
+        return later
 
     def _cold(self) -> Bools:
         """Segments whose known rates are all strictly below their merge thresholds."""

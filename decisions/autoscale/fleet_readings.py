@@ -163,6 +163,19 @@ def _merge_window(fleet: Fleet, policy: Policy) -> FleetReadings:
     return _waited(fleet.now, np.minimum.reduceat(since, fleet.offsets[:-1]), policy.merge_window_ms)
 
 
+def _settling(fleet: Fleet, policy: Policy) -> FleetReadings:
+    may_merge = _cold_pairs(fleet, policy) & (_of_pairs(fleet.depths) < policy.max_dag_depth)
+    window = min(policy.merge_window_ms, _EXACT_UP_TO)
+    is_ready = may_merge & (np.repeat(fleet.now, np.diff(fleet.offsets)) - _of_pairs(fleet.cold_since) >= window)
+    settled, latest = _of_pairs(fleet.settled_at), np.iinfo(np.int64).max
+    starts = fleet.offsets[:-1]
+    of_all = np.minimum.reduceat(np.where(may_merge, settled, latest), starts)
+    of_ready = np.minimum.reduceat(np.where(is_ready, settled, latest), starts)
+    at = np.where(np.logical_or.reduceat(is_ready, starts), of_ready, of_all)
+    eligible_at = np.where(at >= MAX_INSTANT_MS, NEVER, at)
+    return _below(at - fleet.now, 0)._replace(eligible_at=eligible_at)
+
+
 _READERS: Mapping[Gate, Callable[[Fleet, Policy], FleetReadings]] = {
     Gate.INVALID_POLICY: _switched_off,
     Gate.DISABLED: _switched_off,
@@ -181,6 +194,7 @@ _READERS: Mapping[Gate, Callable[[Fleet, Policy], FleetReadings]] = {
     Gate.MERGE_THRESHOLDS: _merge_thresholds,
     Gate.MAX_DAG_DEPTH: _max_dag_depth,
     Gate.MERGE_WINDOW: _merge_window,
+    Gate.SETTLING: _settling,
 }
 
 # What the gates share, by segment

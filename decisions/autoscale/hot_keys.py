@@ -43,7 +43,7 @@ class HotKey(NamedTuple):
 
 def retry_at(key: HotKey, policy: Policy) -> int:
     """When splits are tried again."""
-    return key.found_at + min(policy.hot_key_retry_ms << min(key.tries - 1, MAX_TRIES), MAX_RETRY_MS)
+    return key.found_at + min(policy.hot_key_retry_ms << min(max(key.tries - 1, 0), MAX_TRIES), MAX_RETRY_MS)
 
 
 def key_in(keys: Sequence[HotKey], segment: Segment, overload: float, policy: Policy, now: int) -> HotKey | None:
@@ -53,6 +53,23 @@ def key_in(keys: Sequence[HotKey], segment: Segment, overload: float, policy: Po
         if inside and overload <= key.overload * GROWN and now < retry_at(key, policy):
             return key
     return None
+
+
+def halvings(keys: Sequence[HotKey], segment: Segment, overload: float, policy: Policy, now: int) -> int:
+    """Over how many halvings without relief a hot key is looked for in a segment; 0: not at all.
+
+    `hotKeySplits`, and after each time that a key was found there half as many. A segment that is just what was left
+    with a key is split once more before the key is found again.
+    """
+    splits = policy.hot_key_splits
+    for key in keys:
+        if segment.start <= key.end and key.start <= segment.end:
+            is_known = key_in((key,), segment, overload, policy, now) is not None
+            if is_known or (segment.start, segment.end) == (key.start, key.end):
+                return 0
+            if overload <= key.overload * GROWN:
+                splits = min(splits, max(policy.hot_key_splits >> key.tries, 1))
+    return splits
 
 
 def is_within(key: HotKey, left: Segment, right: Segment) -> bool:
@@ -98,7 +115,10 @@ def remembered(keys: Sequence[HotKey], found: Mapping[int, HotKey], policy: Poli
     for key in keys:
         again = [place for place, one in enumerate(new) if one.start <= key.end and key.start <= one.end]
         for place in again:
-            new[place] = new[place]._replace(tries=max(new[place].tries, key.tries + 1))
+            one = new[place]
+            narrow = key if one.start <= key.start and key.end <= one.end else one
+            tries = min(max(one.tries, key.tries + 1), MAX_TRIES)
+            new[place] = one._replace(start=narrow.start, end=narrow.end, tries=tries)
         retry = retry_at(key, policy)
         if not again and now < retry + (retry - key.found_at):
             kept.append(key)

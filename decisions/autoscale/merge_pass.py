@@ -51,9 +51,9 @@ def merge_pass(
     if keys:
         fruitless = _fruitless(snapshot, loads, keys, cold)
         pairs = sorted({*pairs, *(at for at in range(len(cold) - 1) if fruitless(at))})
+    readings.append(_coldness(snapshot, loads, pairs))
     if splits:
         pairs = [at for at in pairs if active[at].segment_id not in splits and active[at + 1].segment_id not in splits]
-    readings.append(_coldness(snapshot, loads, pairs))
     if not pairs:
         return MergePass(readings)
 
@@ -71,8 +71,8 @@ def merge_pass(
     readings.append(waited(Gate.MERGE_WINDOW, now, since[longest], policy.merge_window_ms, active[longest].segment_id))
     ready = [at for at in pairs if now - since[at] >= policy.merge_window_ms]
     ends = {at: since[at] + policy.merge_window_ms for at in pairs}
-    if policy.settle_ms or policy.returns_within_ms:
-        settled = [_settled_at(snapshot, segment, load) for segment, load in zip(active, loads, strict=True)]
+    if policy.settles:
+        settled = [settled_at(snapshot, segment, load) for segment, load in zip(active, loads, strict=True)]
         at_rest = {at: max(settled[at], settled[at + 1]) for at in pairs}
         readings.append(_settling(now, at_rest, ready or pairs, active))
         ready = [at for at in ready if at_rest[at] <= now]
@@ -106,24 +106,26 @@ def _disjoint(pairs: Sequence[int], most: int) -> list[int]:
     return chosen
 
 
-def _settled_at(snapshot: TopicSnapshot, segment: Segment, load: Load | None) -> int:
+def settled_at(snapshot: TopicSnapshot, segment: Segment, load: Load | None) -> int:
     """Until when a segment is not merged, for its load may come back (guards `settleSeconds` and
     `returnsWithinSeconds`)."""
     policy = snapshot.policy
     at = 0
-    if policy.settle_ms and (past := snapshot.known_pasts.get(segment.segment_id)) is not None:
+    past = snapshot.known_pasts.get(segment.segment_id) if policy.settles else None
+    if policy.settle_ms and past is not None:
         at = past.at + settle_ms(past, policy)
-    if load is not None and load.returned_after is not None and load.cold_since is not None:
-        if load.returned_after <= policy.returns_within_ms:
-            at = max(at, load.cold_since + load.returned_after * 3 // 2)
-    return at
+    if load is not None and load.cold_since is not None:
+        for pause in (load.returned_after or 0, past.returned_after if past else 0):
+            if 0 < pause <= policy.returns_within_ms:
+                at = max(at, load.cold_since + pause * 3 // 2)
+    return max(min(at, MAX_INSTANT_MS), -MAX_INSTANT_MS)
 
 
 def _settling(now: int, at_rest: dict[int, int], pairs: Sequence[int], active: Sequence[Segment]) -> Reading[Gate]:
     """How long the pair that settles first has still to wait."""
     first = min(pairs, key=at_rest.__getitem__)
     left = max(at_rest[first] - now, 0)
-    eligible_at = at_rest[first] if left > 0 and at_rest[first] <= MAX_INSTANT_MS else None
+    eligible_at = at_rest[first] if left > 0 and at_rest[first] < MAX_INSTANT_MS else None
     return Reading(Gate.SETTLING, left == 0, float(left), 0.0, float(-left), eligible_at, active[first].segment_id)
 
 
@@ -160,6 +162,9 @@ def _coldness(snapshot: TopicSnapshot, loads: Loads, cold_pairs: Sequence[int]) 
     ratio = hotter[nearest]
     hottest = nearest if heats[nearest] == ratio else nearest + 1
     segment = snapshot.layout.active[hottest].segment_id
+    if cold_pairs and ratio >= 1.0:
+        detail = "what was split in search of one hot key is given back"
+        return Reading(Gate.MERGE_THRESHOLDS, True, segment=segment, detail=detail)
     return Reading(Gate.MERGE_THRESHOLDS, bool(cold_pairs), ratio, 1.0, 1.0 - ratio, segment=segment)
 
 

@@ -11,14 +11,16 @@ from collections.abc import Container, Mapping
 from typing import Literal, NamedTuple
 
 from decisions.autoscale.policy import Policy
+from decisions.kernel.readings import MAX_INSTANT_MS
 from decisions.topic.layout import SegmentLayout
 from decisions.topic.lineage import made_by
 
 REGRET_MS = 3_600_000
 """A merge that is split again within this time was one to regret."""
-MAX_REGRETS = 6
-MAX_SETTLE_MS = 86_400_000
-"""However often it was regretted, what was split may be merged after this time (or the policy's, if that is longer)."""
+FORGOTTEN_MS = 3_600_000
+"""After standing for so long a segment counts as one merge less deep (guard `explicitLineage`)."""
+MAX_REGRETS = 8
+"""So often regretted in a row, a range is not merged any more."""
 
 
 class Past(NamedTuple):
@@ -29,12 +31,18 @@ class Past(NamedTuple):
     made: Literal["split", "merge"]
     regrets: int = 0
     """How often merges of its range were split again soon; one less for each split that was not so."""
+    returned_after: int = 0
+    """Milliseconds of the pause after which the load of what was split came back last; 0: it did not."""
 
 
 def past_after_layout(
-    past: Mapping[int, Past], known: Container[int], layout: SegmentLayout, now: int
+    past: Mapping[int, Past], known: Container[int], layout: SegmentLayout, now: int, returned: Mapping[int, int] = {}
 ) -> dict[int, Past]:  # fmt: skip
-    """The pasts of the active segments after a layout has come; `known` are the ids of the layout before."""
+    """The pasts of the active segments after a layout has come; `known` are the ids of the layout before, `returned`
+    the pauses of its segments as `decisions.autoscale.clocks.returned_after_sample` has them.
+
+    A merge has outlived what was expected to come back; a split hands it on.
+    """
     found = {}
     for segment in layout.active:
         number = segment.segment_id
@@ -47,21 +55,33 @@ def past_after_layout(
             continue
         at = max(0, min(segment.created_at_ms, now))
         parents = [past[parent] for parent in segment.parent_ids if parent in past]
-        regrets = max((parent.regrets for parent in parents), default=0)
+        regrets, back = max((parent.regrets for parent in parents), default=0), 0
         if made == "split":
             parent = parents[0] if parents else None
             is_regretted = parent is not None and parent.made == "merge" and at - parent.at <= REGRET_MS
             regrets = min(regrets + 1, MAX_REGRETS) if is_regretted else max(regrets - 1, 0)
-        found[number] = Past(at, made, regrets)
+            back = max(returned.get(segment.parent_ids[0], 0), parent.returned_after if parent else 0)
+        found[number] = Past(at, made, regrets, back)
     return found
+
+
+def depths_now(depths: Mapping[int, int], pasts: Mapping[int, Past], now: int) -> dict[int, int]:
+    """The merge depths that are kept through pruning, as they count now: one less for each hour that a segment has
+    stood. The cap is against chasing; a topic that is merged every night must not be held by it for good."""
+    return {
+        number: max(depth - max(now - past.at, 0) // FORGOTTEN_MS, 0)
+        if depth and (past := pasts.get(number))
+        else depth
+        for number, depth in depths.items()
+    }
 
 
 def settle_ms(past: Past, policy: Policy) -> int:
     """For how long after it was made a segment is not merged.
 
-    What a split has made: `settleSeconds`, doubled for each regret. What a merge has made: the policy's cooldown of
-    merges, so that a topic shrinks in steps.
+    What a split has made: `settleSeconds`, four times as long for each regret. What a merge has made: the policy's cooldown of
+    merges, so that a topic shrinks in steps. A range that is always regretted comes to rest.
     """
     if past.made == "merge":
         return policy.merge_cooldown_ms
-    return min(policy.settle_ms << past.regrets, max(policy.settle_ms, MAX_SETTLE_MS))
+    return policy.settle_ms << 2 * past.regrets if past.regrets < MAX_REGRETS else 2 * MAX_INSTANT_MS

@@ -111,6 +111,11 @@ class Policy:
             self.merge_msg_rate_out_threshold, self.merge_bytes_rate_out_threshold,
         )  # fmt: skip
 
+    @property
+    def settles(self) -> bool:
+        """Whether merges wait for as long as a load may come back."""
+        return self.settle_ms > 0 or self.returns_within_ms > 0
+
     @cached_property
     def broken(self) -> str | None:
         """The first rule that the combination breaks, or None; nothing is decided by a broken policy."""

@@ -33,7 +33,8 @@ def accept_cause(last: Rates | None, current: Rates, threshold: float, policy: P
         return "changed"
     if policy is not None and policy.threshold_crossing:
         split = zip(last, current, policy.split_thresholds, strict=True)
-        merge = zip(last, current, policy.merge_thresholds, strict=True)
+        limits = (*policy.merge_thresholds, *policy.written_merge_thresholds)
+        merge = zip((*last, *last), (*current, *current), limits, strict=True)
         if any((before > limit) != (now > limit) for before, now, limit in split):
             return "crossed"
         if any((before < limit) != (now < limit) for before, now, limit in merge):
@@ -50,18 +51,26 @@ def accept_causes(
 ) -> npt.NDArray[np.int8]:
     """`accept_cause` over n samples: codes as in `CAUSES`, 0 for none.
 
-    `last` and `current` are n x 4 rates per second; `thresholds` n x 8, four split then four merge thresholds of each
-    sample's topic, a row of NaN where crossing does not count.
+    `last` and `current` are n x 4 rates per second; `thresholds` n x 12, of each sample's topic as
+    `crossing_thresholds` has them, a row of NaN where crossing does not count.
     """
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         moved = _any_of_four(np.where(last == 0, current != 0, np.abs(current - last) / last > threshold))
     codes = np.where(moved, 2, 0).astype(np.int8)
     if thresholds is not None:
-        split, merge = thresholds[:, :4], thresholds[:, 4:]
+        split, merge, written = thresholds[:, :4], thresholds[:, 4:8], thresholds[:, 8:]
         crossed = ((last > split) != (current > split)) | ((last < merge) != (current < merge))
+        if (merge != written).any():
+            crossed |= (last < written) != (current < written)
         codes[(codes == 0) & _any_of_four(crossed)] = 3
     codes[~has_last] = 1
     return codes
+
+
+def crossing_thresholds(policy: Policy) -> tuple[float, ...]:
+    """The twelve thresholds whose crossing is significant: the split thresholds, the merge thresholds, and these as the
+    policy has them, without its headroom."""
+    return (*policy.split_thresholds, *policy.merge_thresholds, *policy.written_merge_thresholds)
 
 
 def are_cold(rates: npt.NDArray[np.float64], merge_thresholds: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:

@@ -46,7 +46,7 @@ class Load:
     cold_since: int | None = None
     """Since when it has been below the merge thresholds; None: `modified_at` stands in."""
     returned_after: int | None = None
-    """How long the pause was after which it came back last, milliseconds; None: it did not."""
+    """How long the pause was after which it came back last, milliseconds; 0: it fell, None: it never did."""
 
     @property
     def rates(self) -> tuple[float, float, float, float]:
@@ -134,7 +134,9 @@ def snapshot_from_wire(
         failed_at=wire.failed_at,
         failed_action=wire.failed_action,
         merge_depths=wire.merge_depths,
-        pasts=None if wire.pasts is None else {n: Past(one.at, one.made, one.regrets) for n, one in wire.pasts.items()},
+        pasts=None
+        if wire.pasts is None
+        else {n: Past(one.at, one.made, one.regrets, one.returned_after) for n, one in wire.pasts.items()},
         hot_keys=tuple(HotKey(**{name: getattr(one, name) for name in HotKey._fields}) for one in wire.hot_keys or ()),
     )
 
@@ -200,13 +202,18 @@ def snapshot_to_json(snapshot: TopicSnapshot, layout: str, policy: str) -> str:
         else {str(number): depth for number, depth in snapshot.merge_depths.items()},
         "pasts": None
         if snapshot.pasts is None
-        else {str(number): past._asdict() for number, past in snapshot.pasts.items()},
+        else {str(number): past_fields(past) for number, past in snapshot.pasts.items()},
         "hotKeys": [hot_key_fields(key) for key in snapshot.hot_keys] or None,
     })  # fmt: skip
     return (
         f'{_json(head)[:-1]},"layout":{layout},"loads":{_json(loads)},"consumers":{_json(consumers)},'
         f'"policy":{policy},{_json(rest)[1:]}'
     )
+
+
+def past_fields(past: Past) -> dict[str, object]:
+    """A past by its names on the wire."""
+    return {"at": past.at, "made": past.made, "regrets": past.regrets, "returnedAfter": past.returned_after}
 
 
 def hot_key_fields(key: HotKey) -> dict[str, object]:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from decisions.autoscale.gates import ROWS, Gate, Situation
-from decisions.autoscale.hot_keys import GROWN, HotKey, find_key, key_in, remembered, retry_at
+from decisions.autoscale.hot_keys import GROWN, HASHES, HotKey, find_key, halvings, key_in, remembered, retry_at
 from decisions.autoscale.known import Loads, backoff, evidence, fresh_until
 from decisions.autoscale.rates import MAX_RATIO, overload
 from decisions.autoscale.snapshot import TopicSnapshot
@@ -64,35 +64,53 @@ def split_pass(snapshot: TopicSnapshot, loads: Loads, keys: Sequence[HotKey]) ->
             candidates = candidates[:1]
         chosen = [(active[at].segment_id, score[1]) for at in candidates[:room] if (score := scores[at])]
 
+    if policy.parallel_actions:
+        readings.sort(key=_place)
     failing = ROWS[Situation.WANTS_TO_SPLIT].failing(readings)
     if failing:
-        return SplitPass(readings, failing=failing, due=due_at(failing, fresh))
+        # When a hot key may be tried again it may also be found again.
+        is_key = any(reading.gate is Gate.ONE_HOT_KEY for reading in failing)
+        return SplitPass(readings, failing=failing, due=None if is_key else due_at(failing, fresh))
     return SplitPass(readings, chosen)
+
+
+_ORDER = {gate: place for place, gate in enumerate(Gate)}
+
+
+def _place(reading: Reading[Gate]) -> int:
+    return _ORDER[reading.gate]
 
 
 def hot_keys_after(snapshot: TopicSnapshot) -> tuple[HotKey, ...]:
     """The hot keys that are known after an evaluation: what the next snapshot has to say (guard `hotKeySplits`)."""
     policy, active = snapshot.policy, snapshot.layout.active
-    if not policy.hot_key_splits or snapshot.trigger != "tick":
+    if not policy.hot_key_splits or snapshot.trigger != "tick" or not policy.enabled or policy.broken is not None:
         return snapshot.hot_keys
     # However old: when a load was last seen is not on record, and a rebuild has to find the same.
     loads = [snapshot.loads.get(segment.segment_id) for segment in active]
     found: dict[int, HotKey] = {}
     is_hot = False
     for place, score in enumerate(_scores(snapshot, loads)):
-        is_hot |= score is not None and score[0] > 1.0
-        if score is None or score[0] <= 1.0 or active[place].width >= 65_536 >> policy.hot_key_splits - 1:
+        if score is None or score[0] <= 1.0:
             continue
-        if key_in(snapshot.hot_keys, active[place], score[0], policy, snapshot.now):
+        is_hot = True
+        splits = halvings(snapshot.hot_keys, active[place], score[0], policy, snapshot.now)
+        if not splits or active[place].width > HASHES >> splits:
             continue
         rate = RATES.index(score[1])
         carried = [None if load is None else load.rates[rate] for load in loads]
-        key = find_key(place, active, carried, min(score[0], MAX_RATIO), policy.hot_key_splits, snapshot.now)
+        key = find_key(place, active, carried, min(score[0], MAX_RATIO), splits, snapshot.now)
         if key is not None:
             found[place] = key
     if not is_hot:
         return snapshot.hot_keys
     return remembered(snapshot.hot_keys, found, policy, snapshot.now)
+
+
+def news_of_hot_keys(snapshot: TopicSnapshot) -> tuple[HotKey, ...] | None:
+    """The same where it is something else than the snapshot says; None: it is not."""
+    found = hot_keys_after(snapshot)
+    return None if found == snapshot.hot_keys else found
 
 
 def _busiest(snapshot: TopicSnapshot, loads: Loads) -> list[Segment]:
@@ -143,7 +161,7 @@ def _acting(
     """Guard `parallelActions`: which of the overloaded segments are split now: those that hold no known hot key, and
     are urgent or have stood for a cooldown. A reading tells of the one that is let go first."""
     policy, active, now = snapshot.policy, snapshot.layout.active, snapshot.now
-    overloads = {at: score[0] for at in candidates if (score := scores[at]) is not None}
+    overloads = {at: min(score[0], MAX_RATIO) for at in candidates if (score := scores[at]) is not None}
     held = {at: key for at in candidates if (key := key_in(keys, active[at], overloads[at], policy, now)) is not None}
     relieved = [at for at in candidates if at not in held]
     if held and not relieved:

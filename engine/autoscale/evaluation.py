@@ -8,7 +8,7 @@ on is worked out again from what is on record, when somebody asks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +17,12 @@ import pyarrow as pa
 
 from decisions.autoscale.answers import gates_to_json
 from decisions.autoscale.columns import GATES, NEVER
-from decisions.autoscale.decide import Hold, Merge, Split, consumers_ask_nothing, decide, hot_keys_after, next_due
+from decisions.autoscale.decide import Hold, Merge, Split, consumers_ask_nothing, decide, next_due
 from decisions.autoscale.gates import Gate
+from decisions.autoscale.hot_keys import HotKey
+from decisions.autoscale.past import depths_now
 from decisions.autoscale.snapshot import TopicSnapshot, required_segments, snapshot_to_json
+from decisions.autoscale.split_pass import news_of_hot_keys
 from decisions.kernel.readings import Reading
 from engine.autoscale.fleet_view import FleetView, Held
 from engine.autoscale.loads import LoadTable
@@ -60,6 +63,7 @@ class Evaluation:
         if self.state.configured is None:
             return
         counts = self.output.counts
+        hot_keys = self.hot_keys(is_tick, by_tick)
         if is_tick:
             found = self.view.look(self.now, _WORTH_A_TICK, self._next_tick)
             counts.evaluations += found.evaluated
@@ -76,7 +80,6 @@ class Evaluation:
             if trigger == "consumer" and asks_nothing(topic, policy):
                 continue
             snapshot = snapshot_of(topic, self.loads, policy, self.now, trigger)
-            remember_hot_keys(self.state, topic, snapshot)
             answer = decide(snapshot)
             if not isinstance(answer, Hold):
                 self._decide_all(topic, snapshot, answer, policy)
@@ -84,6 +87,26 @@ class Evaluation:
                 held.append((topic, policy, snapshot, answer.binding))
         if held:
             self._hold_each(held)
+        self.remember(hot_keys)
+
+    def hot_keys(self, is_tick: bool, by_tick: Set[str]) -> dict[str, tuple[HotKey, ...]]:
+        """What a tick finds of hot keys that was not known: of all topics, or of those that a tick of their own has
+        reached. An open decision is waited for."""
+        found = {}
+        for name in sorted(self.view.hot_names() if is_tick else by_tick):
+            topic = self.state.topics.get(name)
+            if topic is None or topic.known is None or topic.open_decision is not None:
+                continue
+            policy = self.policies.of(self.state, topic)
+            news = news_of_hot_keys(snapshot_of(topic, self.loads, policy, self.now, "tick"))
+            if news is not None:
+                found[name] = news
+        return found
+
+    def remember(self, hot_keys: Mapping[str, tuple[HotKey, ...]]) -> None:
+        """The next evaluation has to know them."""
+        for name, keys in hot_keys.items():
+            self.state.touch(name).hot_keys = keys
 
     @property
     def _next_tick(self) -> int:
@@ -215,14 +238,7 @@ def snapshot_of(topic: TopicState, loads: LoadTable, policy: EffectivePolicy, no
         failures=topic.failures.in_a_row,
         failed_at=topic.failures.failed_at,
         failed_action=topic.failures.action,
-        merge_depths=topic.merge_depths if policy.policy.explicit_lineage else None,
+        merge_depths=depths_now(topic.merge_depths, topic.pasts, now) if policy.policy.explicit_lineage else None,
         pasts=topic.pasts if policy.policy.settle_ms else None,
         hot_keys=topic.hot_keys,
     )
-
-
-def remember_hot_keys(state: BucketState, topic: TopicState, snapshot: TopicSnapshot) -> None:
-    """Keeps what an evaluation finds of hot keys: the next one has to know it."""
-    found = hot_keys_after(snapshot)
-    if found != topic.hot_keys:
-        state.touch(topic.name).hot_keys = found

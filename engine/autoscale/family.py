@@ -96,6 +96,10 @@ class AutoscaleState:
         arrays = [pa.array(column, field.type) for column, field in zip(columns, LAYOUT_SCHEMA, strict=True)]
         output.add_columns(LAYOUTS, pa.RecordBatch.from_arrays(arrays, schema=LAYOUT_SCHEMA))
 
+    def evaluation(self, now: int, output: Output) -> Evaluation:
+        """The evaluations of a batch."""
+        return Evaluation(self.topics, self.loads, self.policies, self.view, self.settings.tick_ms, now, output)
+
     def begin(self, now: int, output: Output) -> AutoscaleBatch:
         """Begins a batch; `now` is its time in milliseconds."""
         return AutoscaleBatch(self, now, output)
@@ -191,14 +195,10 @@ class AutoscaleBatch:
 
     def evaluate(self, is_tick: bool) -> None:
         """Evaluates what is due, or at a tick every topic."""
-        of = self._of
         if is_tick:
-            of.set_back(self._now)
-        evaluation = Evaluation(
-            self._state, self._loads, of.policies, of.view, of.settings.tick_ms, self._now, self._output
-        )  # fmt: skip
-        evaluation.run(is_tick, self._due_by_tick, self._due_by_consumer)
-        of.view.keep_up()
+            self._of.set_back(self._now)
+        self._of.evaluation(self._now, self._output).run(is_tick, self._due_by_tick, self._due_by_consumer)
+        self._of.view.keep_up()
 
 
 AUTOSCALE = Autoscale()

@@ -123,7 +123,7 @@ def significant_samples(
 ) -> Codes:  # fmt: skip
     """A code for each of n samples: `STALE`, else as `accept_causes` (0: no significant change). No row occurs twice.
 
-    `since` is when this life of its topic began. `crossing_thresholds` (n x 8, or 1 x 8 for all; NaN where crossing
+    `since` is when this life of its topic began. `crossing_thresholds` (n x 12, or 1 x 12 for all; NaN where crossing
     does not count) are those of each sample's topic.
     """
     has_last = loads.modified_at[rows] != NEVER

@@ -26,7 +26,9 @@ from decisions.autoscale.columns import (
     Ints,
     segments_of,
 )
+from decisions.autoscale.past import FORGOTTEN_MS, settle_ms
 from decisions.autoscale.snapshot import MANAGED
+from decisions.kernel.readings import MAX_INSTANT_MS
 from engine.autoscale.layouts import SEGMENT, KnownLayout
 from engine.autoscale.loads import LoadTable
 from engine.autoscale.policies import EffectivePolicy
@@ -77,6 +79,12 @@ class FleetColumns:
     """`SEGMENT` of every active segment."""
     rows: Ints
     """Of the load table; -1 where a segment has none."""
+    settled_at: Ints
+    """By segment, for what made it (`decisions.autoscale.past`); `NEVER` where nothing did."""
+    made_at: Ints
+    """By segment; `NEVER` where it was there from the beginning."""
+    returned_after: Ints
+    """By segment, of what was split; 0 where its load did not come back."""
 
     @cached_property
     def places(self) -> dict[str, int]:
@@ -92,6 +100,19 @@ class FleetColumns:
             return []
         newest = self.scalars[_CLOCKS].max(axis=0)
         return [self.names[place] for place in np.flatnonzero(newest > now).tolist()]
+
+    def hot_names(self, loads: LoadTable) -> list[str]:
+        """Topics with a segment above a split threshold, where the policy looks for hot keys."""
+        limits = np.array([
+            one.policy.split_thresholds if one.policy.hot_key_splits else (np.inf,) * len(RATES)
+            for one in self.policies
+        ]).reshape(-1, len(RATES))  # fmt: skip
+        has_row = np.flatnonzero(self.rows >= 0)
+        if not len(has_row) or not np.isfinite(limits).any():
+            return []
+        topic_of = np.repeat(np.arange(len(self)), np.diff(self.offsets))[has_row]
+        hot = (loads.rates[self.rows[has_row]] > limits[self.policy_of[topic_of]]).any(axis=1)
+        return [self.names[place] for place in np.unique(topic_of[hot]).tolist()]
 
     def set_scalars(self, topics: Sequence[TopicState]) -> None:
         """Takes the numbers of some topics over as they are now."""
@@ -124,6 +145,9 @@ class FleetColumns:
             np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
             self.segments[segments],
             self.rows[segments],
+            self.settled_at[segments],
+            self.made_at[segments],
+            self.returned_after[segments],
         )
 
     def with_more(self, more: FleetColumns) -> FleetColumns:
@@ -145,6 +169,9 @@ class FleetColumns:
             np.concatenate([self.offsets, more.offsets[1:] + self.offsets[-1]]),
             np.concatenate([self.segments, more.segments]),
             np.concatenate([self.rows, more.rows]),
+            np.concatenate([self.settled_at, more.settled_at]),
+            np.concatenate([self.made_at, more.made_at]),
+            np.concatenate([self.returned_after, more.returned_after]),
         )
         return together.take(np.argsort(together.policy_of, kind="stable"))
 
@@ -157,11 +184,13 @@ class FleetColumns:
             modified_at = np.where(missing, NO_INSTANT, loads.modified_at[rows])
             missing = modified_at == NO_INSTANT
             cold_since, seen_at = loads.cold_since[rows], loads.seen_at[rows]
+            settled_at = self._settled_at(loads.returned_after[rows], cold_since, missing, counts)
             by_threshold = self._by_policy([policy.cold_since_threshold for policy in policies], counts)
             since = np.where(by_threshold & (cold_since != NO_INSTANT), cold_since, modified_at)
             rates = [np.where(missing, np.nan, loads.rates[rows, column]) for column in range(len(RATES))]
         else:
             seen_at = since = np.zeros(len(rows), np.int64)
+            settled_at = self.settled_at
             rates = [np.full(len(rows), np.nan)] * len(RATES)
         keeps_depth = self._by_policy([policy.explicit_lineage for policy in policies], counts)
         required, last_split_at, last_merge_at, opened_at, failures, failed_at, failed_action, *_ = self.scalars
@@ -183,8 +212,28 @@ class FleetColumns:
             (rates[0], rates[1], rates[2], rates[3]),
             np.where(missing, NEVER, seen_at),
             np.where(missing, NEVER, since),
-            np.where(keeps_depth, self.segments["kept"], self.segments["shown"]).astype(np.int64),
+            np.where(keeps_depth, self._kept_depths(now), self.segments["shown"]).astype(np.int64),
+            settled_at,
         )
+
+    def _kept_depths(self, now: int) -> Ints:
+        """The merge depth of each segment as it counts now (`decisions.autoscale.past.depths_now`)."""
+        kept = self.segments["kept"].astype(np.int64)
+        stood = np.where(self.made_at == NEVER, 0, np.maximum(now - self.made_at, 0))
+        return np.maximum(kept - stood // FORGOTTEN_MS, self.segments["shown"])
+
+    def _settled_at(self, returned_after: Ints, cold_since: Ints, missing: Bools, counts: Ints) -> Ints:
+        """Until when each segment is not merged (`decisions.autoscale.merge_pass.settled_at`)."""
+        within = np.array([min(policy.policy.returns_within_ms, MAX_INSTANT_MS) for policy in self.policies], np.int64)
+        is_cold = (cold_since != NO_INSTANT) & ~missing
+        settled_at = self.settled_at
+        for pause in (returned_after, self.returned_after):
+            is_expected = is_cold & (pause > 0)
+            if is_expected.any():
+                is_expected &= pause <= np.repeat(within[self.policy_of], counts)
+                at = np.minimum(cold_since + pause * 3 // 2, MAX_INSTANT_MS)
+                settled_at = np.maximum(settled_at, np.where(is_expected, at, NEVER))
+        return settled_at
 
     def _by_policy(self, values: Sequence[bool], counts: Ints) -> Bools:
         """What holds for each segment, by the policy of its topic."""
@@ -206,6 +255,7 @@ def columns_of(
     columns = FleetColumns(
         names, list(layouts), list(distinct.values()), policy_codes, scalars_of(topics), offsets,
         segments, rows_of(loads, names, offsets, segments["id"]),
+        *_from_pasts(topics, policies, offsets, segments["id"]),
     )  # fmt: skip
     return columns if len(distinct) < 2 else columns.take(np.argsort(policy_codes, kind="stable"))
 
@@ -214,6 +264,26 @@ def rows_of(loads: LoadTable, names: Sequence[str], offsets: Ints, segment_ids: 
     """The row of each segment of some topics; `NO_ROW` where it has none. `offsets` as in `Fleet`."""
     index = loads.index
     return index.find(np.repeat(index.numbers_of(names), np.diff(offsets)), segment_ids)
+
+
+def _from_pasts(
+    topics: Sequence[TopicState], policies: Sequence[EffectivePolicy], offsets: Ints, segment_ids: Ints
+) -> tuple[Ints, Ints, Ints]:  # fmt: skip
+    """By segment, until when what made it keeps it from being merged, when that was, and the pause that was handed on;
+    most topics were never split."""
+    settled_at, made_at = (np.full(len(segment_ids), NEVER, np.int64) for _ in range(2))
+    returned_after = np.zeros(len(segment_ids), np.int64)
+    for place, (topic, policy) in enumerate(zip(topics, policies, strict=True)):
+        if not topic.pasts:
+            continue
+        begin = int(offsets[place])
+        for segment, number in enumerate(segment_ids[begin : int(offsets[place + 1])].tolist(), begin):
+            past = topic.pasts.get(number)
+            if past is not None:
+                made_at[segment], returned_after[segment] = past.at, past.returned_after
+                if policy.policy.settle_ms:
+                    settled_at[segment] = min(past.at + settle_ms(past, policy.policy), MAX_INSTANT_MS)
+    return settled_at, made_at, returned_after
 
 
 def scalars_of(topics: Sequence[TopicState]) -> Ints:

@@ -93,6 +93,10 @@ class FleetView:
         names = [columns.names[place] for place in chosen.tolist()]
         return Noteworthy(len(columns), names, self._held(told, gates, readings, is_new[told]))
 
+    def hot_names(self) -> list[str]:
+        """Topics with a segment above a split threshold, where hot keys are looked for; however old its load is."""
+        return self._refreshed().hot_names(self._loads)
+
     def _held(self, told: Ints, gates: npt.NDArray[np.int8], readings: FleetReadings, is_new: Bools) -> Held:
         columns, topics = self._columns, told[is_new]
         digests = np.array([policy.digest for policy in columns.policies], object)

@@ -130,10 +130,13 @@ class LoadTable:
             return
         written, at, rates = rows[accepted], origins.at[accepted], rates[accepted]
         self.rates[written] = rates
-        self.modified_at[written] = modified_after_sample_all(self.modified_at[written], at)
+        before = self.modified_at[written]
+        self.modified_at[written] = modified_after_sample_all(before, at)
         cold = are_cold(rates, merge_thresholds if len(merge_thresholds) == 1 else merge_thresholds[accepted])
         since = self.cold_since[written]
-        self.returned_after[written] = returned_after_sample_all(self.returned_after[written], since, cold, at)
+        self.returned_after[written] = returned_after_sample_all(
+            self.returned_after[written], before != NEVER, since, cold, at
+        )  # fmt: skip
         self.cold_since[written] = cold_since_after_sample_all(since, cold, at)
         self.accepted.append(written)
 
@@ -181,6 +184,11 @@ class LoadTable:
                 None if back == NEVER else back,
             )  # fmt: skip
         return loads
+
+    def returned_of(self, topic: str) -> dict[int, int]:
+        """The pauses of a topic's segments after which their loads came back, by segment id, where they fell."""
+        rows = self.index.of_topic(topic)
+        return {one: back for one, row in rows.items() if (back := int(self.returned_after[row])) != NEVER}
 
     def fit(self) -> None:
         """Makes the columns as long as those of the index."""

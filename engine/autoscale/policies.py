@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from decisions.autoscale.policy import Policy, policy_digest, policy_override, resolve_policy
+from decisions.autoscale.significance import crossing_thresholds
 from engine.autoscale.topics import BucketState, ConfiguredPolicy, TopicState
 from schemas.ids import topic_parts
 from schemas.metadata import AutoScalePolicyOverride, Profile
@@ -27,7 +28,7 @@ class EffectivePolicy:
     merge_thresholds: np.ndarray
     """The four merge thresholds in the order of the rates."""
     crossing_thresholds: np.ndarray
-    """The four split and the four merge thresholds; NaN when crossing one is not significant."""
+    """As `decisions.autoscale.significance.crossing_thresholds`; NaN when crossing one is not significant."""
 
 
 _Sources = tuple[Profile, str | None, str | None, str | None]
@@ -78,18 +79,13 @@ class Policies:
             for text in (cluster, namespace, own)
         ]
         policy = resolve_policy(profile, *overrides).policy
-        split = [
-            policy.split_msg_rate_in_threshold, policy.split_bytes_rate_in_threshold,
-            policy.split_msg_rate_out_threshold, policy.split_bytes_rate_out_threshold,
-        ]  # fmt: skip
-        merge = [
-            policy.merge_msg_rate_in_threshold, policy.merge_bytes_rate_in_threshold,
-            policy.merge_msg_rate_out_threshold, policy.merge_bytes_rate_out_threshold,
-        ]  # fmt: skip
+        crossing = crossing_thresholds(policy)
         return EffectivePolicy(
             policy=policy,
             digest=policy_digest(policy),
             override_json=policy_override(policy).to_json(),
-            merge_thresholds=np.array(merge, np.float64),
-            crossing_thresholds=np.array([*split, *merge] if policy.threshold_crossing else [np.nan] * 8, np.float64),
+            merge_thresholds=np.array(policy.merge_thresholds, np.float64),
+            crossing_thresholds=np.array(
+                crossing if policy.threshold_crossing else [np.nan] * len(crossing), np.float64
+            ),
         )

@@ -42,7 +42,7 @@ class Routed(NamedTuple):
     since: Ints
     """When this life of the topic began: what was measured before is not its."""
     crossing_thresholds: Floats
-    """n x 8, or 1 x 8 for all: those of each sample's topic, as `EffectivePolicy` has them."""
+    """n x 12, or 1 x 12 for all: those of each sample's topic, as `EffectivePolicy` has them."""
     merge_thresholds: Floats
     """n x 4, or 1 x 4 for all."""
 
@@ -191,7 +191,7 @@ class _PoliciesByNumber:
         """By identity: the place among those that were found."""
         self._of = np.zeros(0, np.int32)
         """By a topic's number: the place of its policy."""
-        self._crossing, self._merge = np.zeros((0, 8)), np.zeros((0, 4))
+        self._crossing, self._merge = np.zeros((0, 12)), np.zeros((0, 4))
 
     @property
     def is_full(self) -> bool:

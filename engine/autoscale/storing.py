@@ -16,7 +16,7 @@ from decisions.autoscale.clocks import (
     is_done,
     open_after_outcome,
 )
-from decisions.autoscale.past import past_after_layout
+from decisions.autoscale.past import depths_now, past_after_layout
 from decisions.topic.lineage import merge_depths_after_layout
 from engine.autoscale.filtering import Codes, Floats, Ints, News, rounds, significant_samples
 from engine.autoscale.layouts import ReadLayout
@@ -50,7 +50,7 @@ def store_layout(
         return False
     state.touch(name)
     override_before = topic.override
-    follow_lineage(topic, read, now)
+    follow_lineage(topic, read, now, loads)
     state.set_layout(topic, read.known(topic.merge_depths))
     if reporting := loads.index.segments_of(name):
         active = topic.active_ids
@@ -58,12 +58,11 @@ def store_layout(
     if override_before != topic.override:
         loads.judge_coldness_again(name, policies.of(state, topic).merge_thresholds)
     if topic.open_decision is not None:
-        active = {number for _, number, _ in read.active}
-        topic.set_open([one for one in topic.all_open if not is_done(one, read.epoch, active)])
+        topic.set_open([one for one in topic.all_open if not is_done(one, read.epoch, topic.active_ids)])
     return True
 
 
-def follow_lineage(topic: TopicState, read: ReadLayout, now: int) -> None:
+def follow_lineage(topic: TopicState, read: ReadLayout, now: int, loads: LoadTable) -> None:
     """Keeps clocks and merge depths explicitly, from what was committed: the segments that a layout adds."""
     if topic.known is None and not read.has_parents and not topic.merge_depths:
         # As below, where nothing was split or merged yet.
@@ -71,8 +70,9 @@ def follow_lineage(topic: TopicState, read: ReadLayout, now: int) -> None:
         return
     known, layout = topic.known.layout.segments if topic.known else {}, read.layout
     topic.cooldowns = cooldowns_after_layout(topic.cooldowns, known, layout, now)
-    topic.merge_depths = merge_depths_after_layout(topic.merge_depths, known, layout.segments)
-    topic.pasts = past_after_layout(topic.pasts, known, layout, now)
+    remembered = depths_now(topic.merge_depths, topic.pasts, now)
+    topic.merge_depths = merge_depths_after_layout(remembered, known, layout.segments)
+    topic.pasts = past_after_layout(topic.pasts, known, layout, now, loads.returned_of(topic.name))
 
 
 def store_deletion(state: BucketState, loads: LoadTable, gone: TopicDeleted, news: News, now: int) -> bool:
@@ -152,8 +152,8 @@ def store_samples(
 ) -> Codes:  # fmt: skip
     """Filters n samples and lays those that are news over their rows; answers their codes (`significant_samples`).
 
-    `since` is when this life of its topic began. The thresholds (n x 8 and n x 4, or one row for all) are those of each
-    sample's topic. The samples of one row are taken one after the other.
+    `since` is when this life of its topic began. The thresholds (n x 12 and n x 4, or one row for all) are those of
+    each sample's topic. The samples of one row are taken one after the other.
     """
     codes = np.zeros(len(rows), np.int8)
     for chosen in rounds(rows, loads.index.count):

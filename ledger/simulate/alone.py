@@ -25,7 +25,7 @@ from decisions.autoscale.clocks import (
 )
 from decisions.autoscale.decide import Hold, decide, hot_keys_after
 from decisions.autoscale.hot_keys import HotKey
-from decisions.autoscale.past import Past, past_after_layout
+from decisions.autoscale.past import Past, depths_now, past_after_layout
 from decisions.autoscale.policy import Policy
 from decisions.autoscale.significance import accept_cause, is_cold
 from decisions.autoscale.snapshot import Load, TopicSnapshot
@@ -140,7 +140,7 @@ class _Loop:
             loads=self._loads, consumers={"s": ("STREAM", consumers)}, last_split_at=self._cooldowns.last_split_at,
             last_merge_at=self._cooldowns.last_merge_at, failures=self._failures.in_a_row,
             failed_at=self._failures.failed_at, failed_action=self._failures.action,
-            merge_depths=self._depths if self._policy.explicit_lineage else None,
+            merge_depths=depths_now(self._depths, self._pasts, now) if self._policy.explicit_lineage else None,
             pasts=self._pasts, hot_keys=self._keys,
         )  # fmt: skip
 
@@ -165,11 +165,14 @@ class _Loop:
                 cold = is_cold(rates, policy)
                 self._loads[number] = Load(
                     *rates, now, now, cold_since_after_sample(since, cold, now),
-                    returned_after_sample(back, since, cold, now),
+                    returned_after_sample(back, last is not None, since, cold, now),
                 )  # fmt: skip
             else:
                 assert last is not None
                 self._loads[number] = Load(*last.rates, last.modified_at, now, last.cold_since, last.returned_after)
+
+    def _returned(self) -> dict[int, int]:
+        return {one: load.returned_after for one, load in self._loads.items() if load.returned_after is not None}
 
     def _apply(self, action: Split | Merge, now: int) -> None:
         before, came = self._layout, self._came
@@ -193,8 +196,10 @@ class _Loop:
                 break
         self._made.append((now, action.action, low, high))
         self._cooldowns = cooldowns_after_layout(self._cooldowns, before.segments, self._layout, now)
-        self._depths = merge_depths_after_layout(self._depths, before.segments, self._layout.segments)
-        self._pasts = past_after_layout(self._pasts, before.segments, self._layout, now)
+        self._depths = merge_depths_after_layout(
+            depths_now(self._depths, self._pasts, now), before.segments, self._layout.segments
+        )
+        self._pasts = past_after_layout(self._pasts, before.segments, self._layout, now, self._returned())
         if self._prunes:
             for segment in list(self._layout.segments.values()):
                 if not segment.is_active and segment.sealed_at_ms < now - 3_600_000:

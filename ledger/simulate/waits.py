@@ -16,6 +16,7 @@ import numpy.typing as npt
 from decisions.autoscale.columns import NEVER
 from decisions.autoscale.decide import MAX_BACKOFF_MS, MAX_DOUBLINGS
 from decisions.autoscale.policy import Policy
+from decisions.autoscale.significance import crossing_thresholds
 from ledger.simulate.timeline import Floats, Ints
 
 Bools = npt.NDArray[np.bool_]
@@ -33,8 +34,8 @@ class Limits:
         self.split: Floats = np.array([one.split_thresholds for one in policies])
         self.merge: Floats = np.array([one.merge_thresholds for one in policies])
         self.crosses: Bools = np.array([one.threshold_crossing for one in policies])
-        both = np.concatenate([self.split, self.merge], axis=1)
-        self.crossing: Floats = np.where(self.crosses[:, None], both, np.nan)
+        all_of_them = np.array([crossing_thresholds(one) for one in policies])
+        self.crossing: Floats = np.where(self.crosses[:, None], all_of_them, np.nan)
         self.is_on: Bools = self._by_row([one.enabled and one.broken is None for one in policies])
         self.max_segments = self._by_row([one.max_segments for one in policies])
         self.min_segments = self._by_row([one.min_segments for one in policies])

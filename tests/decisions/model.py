@@ -17,8 +17,11 @@ from decisions.autoscale.clocks import (
     cold_since_after_sample,
     cooldowns_after_layout,
     modified_after_sample,
+    returned_after_sample,
 )
-from decisions.autoscale.decide import Hold, Split, decide, next_due
+from decisions.autoscale.decide import Hold, Merge, Split, decide, hot_keys_after, next_due
+from decisions.autoscale.hot_keys import HotKey
+from decisions.autoscale.past import Past, depths_now, past_after_layout
 from decisions.autoscale.policy import PROFILES, Policy
 from decisions.autoscale.rates import is_cold
 from decisions.autoscale.snapshot import Load, TopicSnapshot
@@ -54,8 +57,11 @@ class World:
     last_merge_at: int | None = None
     depths: dict[int, int] = field(default_factory=dict)
     """Merge depths as the job keeps them through pruning."""
-    records: dict[int, tuple[float, int, int | None]] = field(default_factory=dict)
-    """Per segment: the last accepted rate, when it was accepted, and since when the segment has been cold."""
+    records: dict[int, tuple[float, int, int | None, int | None]] = field(default_factory=dict)
+    """Per segment: the last accepted rate, when it was accepted, since when the segment has been cold, and the pause
+    after which its load came back last."""
+    pasts: dict[int, Past] = field(default_factory=dict)
+    hot_keys: tuple[HotKey, ...] = ()
 
     def rate(self, start: int, end: int) -> float:
         """The demand on a range of hashes."""
@@ -75,29 +81,36 @@ class World:
             if last is not None and last[0] == rate:
                 records[segment.segment_id] = last
                 continue
-            modified_at, since = (None, None) if last is None else last[1:]
+            modified_at, since, back = (None, None, None) if last is None else last[1:]
             cold = is_cold((rate, 0.0, 0.0, 0.0), self.policy)
             records[segment.segment_id] = (
-                rate, modified_after_sample(modified_at, self.now), cold_since_after_sample(since, cold, self.now)
+                rate, modified_after_sample(modified_at, self.now), cold_since_after_sample(since, cold, self.now),
+                returned_after_sample(back, last is not None, since, cold, self.now),
             )  # fmt: skip
         return replace(self, records=records)
 
     def snapshot(self) -> TopicSnapshot:
         """What `decide` sees of it."""
         loads = {
-            number: Load(rate, 0.0, 0.0, 0.0, at, FAR, cold_since)
-            for number, (rate, at, cold_since) in self.records.items()
+            number: Load(rate, 0.0, 0.0, 0.0, at, FAR, cold_since, back)
+            for number, (rate, at, cold_since, back) in self.records.items()
         }
         return TopicSnapshot(
             "topic://acme/shop/orders", self.now, self.layout, self.policy, loads=loads,
             consumers={"billing": ("STREAM", self.consumers)}, last_split_at=self.last_split_at,
-            last_merge_at=self.last_merge_at, merge_depths=self.depths,
+            last_merge_at=self.last_merge_at, merge_depths=depths_now(self.depths, self.pasts, self.now),
+            pasts=self.pasts, hot_keys=self.hot_keys,
         )  # fmt: skip
 
     def applied(self, answer: object) -> World:
-        """After the action; a hold changes nothing."""
-        if isinstance(answer, Hold):
-            return self
+        """After all that is done; a hold changes nothing but what is known of hot keys."""
+        world = replace(self, hot_keys=hot_keys_after(self.snapshot()))
+        for action in actions_of(answer):
+            world = world.after(action)
+        return world
+
+    def after(self, answer: Split | Merge) -> World:
+        """After one action."""
         if isinstance(answer, Split):
             layout, parents = self.layout.split_segment(answer.segment, self.now), (answer.segment,)
         else:
@@ -109,21 +122,32 @@ class World:
             world = world.announced(layout)
         return world.reported()
 
+    def returned(self) -> dict[int, int]:
+        """Pauses after which loads came back."""
+        return {number: back for number, (*_, back) in self.records.items() if back is not None}
+
     def announced(self, layout: SegmentLayout) -> World:
         """After a layout has come: the clocks and depths that it sets."""
         known = self.layout.segments
         cooldowns = cooldowns_after_layout(Cooldowns(self.last_split_at, self.last_merge_at), known, layout, self.now)
         return replace(
             self, layout=layout, last_split_at=cooldowns.last_split_at, last_merge_at=cooldowns.last_merge_at,
-            depths=merge_depths_after_layout(self.depths, known, layout.segments),
+            depths=merge_depths_after_layout(depths_now(self.depths, self.pasts, self.now), known, layout.segments),
+            pasts=past_after_layout(self.pasts, known, layout, self.now, self.returned()),
         )  # fmt: skip
 
     def shape(self) -> tuple[object, ...]:
         """What the future depends on: ranges, depths, ages. Two worlds of one shape have one future, ids apart."""
-        longest = max(self.policy.merge_cooldown_ms, self.policy.merge_window_ms, self.policy.split_cooldown_ms)
+        policy = self.policy
+        longest = max(policy.merge_cooldown_ms, policy.merge_window_ms, policy.split_cooldown_ms)
+        longer = max(longest, 4 * policy.settle_ms)
 
-        def age(at: int | None) -> int | None:
+        def age(at: int | None, longest: int = longest) -> int | None:
             return None if at is None else min(self.now - at, longest)
+
+        def come_from(number: int) -> tuple[object, ...]:
+            past = self.pasts.get(number)
+            return () if past is None else (age(past.at, longer), past.made, past.regrets, past.returned_after)
 
         order = sorted(segment.segment_id for segment in self.layout.active)
         seen = self.snapshot()
@@ -134,10 +158,16 @@ class World:
                 order.index(segment.segment_id),
                 seen.merge_depth(segment.segment_id),
                 self.records[segment.segment_id][0],
-                *map(age, self.records[segment.segment_id][1:]),
+                *map(age, self.records[segment.segment_id][1:3]),
+                self.records[segment.segment_id][3],
+                come_from(segment.segment_id),
             )
             for segment in self.layout.active
         )
+        if policy.parallel_actions:
+            # There the cooldowns are those of each segment.
+            keys = tuple((*key[:5], age(key.found_at, 2**40)) for key in self.hot_keys)
+            return segments, self.demand, self.consumers, keys
         return segments, self.demand, self.consumers, age(self.last_split_at), age(self.last_merge_at)
 
 
@@ -157,15 +187,30 @@ class Life:
         merged, split, found = set(), set(), []
         for world, answer in self.steps:
             segments = world.layout.segments
-            if isinstance(answer, Split):
-                one = (segments[answer.segment].start, segments[answer.segment].end)
-                found += [one] if one in merged else []
-                split.add(one)
-            else:
-                one = (segments[answer.segments[0]].start, segments[answer.segments[1]].end)
-                found += [one] if one in split else []
-                merged.add(one)
+            for action in actions_of(answer):
+                one = (segments[action.ids[0]].start, segments[action.ids[-1]].end)
+                undone, done = (merged, split) if isinstance(action, Split) else (split, merged)
+                found += [one] if one in undone else []
+                done.add(one)
         return found
+
+    @property
+    def regrets(self) -> list[tuple[int, int]]:
+        """Ranges that were made by a merge and split again."""
+        last: dict[tuple[int, int], str] = {}
+        found = []
+        for world, answer in self.steps:
+            segments = world.layout.segments
+            for action in actions_of(answer):
+                one = (segments[action.ids[0]].start, segments[action.ids[-1]].end)
+                found += [one] if (last.get(one), action.action) == ("merge", "split") else []
+                last[one] = action.action
+        return found
+
+
+def actions_of(answer: object) -> list[Split | Merge]:
+    """All that is done in an evaluation."""
+    return [answer, *answer.also] if isinstance(answer, Split | Merge) else []
 
 
 def live(world: World, max_steps: int = 400) -> Life:
@@ -177,7 +222,7 @@ def live(world: World, max_steps: int = 400) -> Life:
             due = next_due(answer)
             if due is None:
                 return Life(steps, "rest", world)
-            world = replace(world, now=due)
+            world = replace(world.applied(answer), now=due)
             continue
         shape = world.shape()
         if shape in shapes:
@@ -237,11 +282,7 @@ def trace(life: Life, most: int) -> list[str]:
     """The first actions of a life, one a line."""
     lines = []
     for world, answer in life.steps[:most]:
-        what = (
-            f"split {answer.segment}"
-            if isinstance(answer, Split)
-            else f"merge {answer.segments[0]} and {answer.segments[1]}"
-        )
+        what = ", ".join(f"{action.action} {' and '.join(map(str, action.ids))}" for action in actions_of(answer))
         after = world.applied(answer).layout
         lines.append(
             f"{world.now / MINUTE:6.1f} min  {what:<14} {answer.reason:<15} "
@@ -305,15 +346,17 @@ as long as the consumers stay.
 {default}
 ```
 
-The guard `mergeKeepsConsumers` never merges below the number of consumers that need a segment.
+The guard `mergeKeepsConsumers` never merges below the number of consumers that need a segment, and `parallelActions`
+splits for all of them at once, as far as there are segments to split.
 
 ## What the check covers
 
 Every combination of: no, moderate or far too much load on each of four parts of the key space; 0, 1, 3 or 6 consumers;
 1, 2 or 4 segments at first; at most 2, 4 or 8 segments; with and without pruning. In `default` each of these worlds
-makes finitely many actions, splits no range that it has merged and merges no range that it has split, and rests. An
-adversary that changes load and consumers every minute is tried exhaustively too, for eight minutes: the active
-segments tile the hash space after every action, caps and cooldowns hold, in both profiles.
+makes finitely many actions, splits no range that it has merged, and rests. (At the cap it gives back once what it
+split for consumers, when load has made a segment for each of them.) An adversary that changes load and consumers every
+minute is tried exhaustively too: the active segments tile the hash space after every action, caps and cooldowns hold,
+in both profiles; in `default` the cooldowns are those of each segment, and none comes before a burning one.
 
 Bounds of the proof: demand is constant and even within each part, loads are reported at once, actions succeed at once,
 and no merge threshold is above half of its split threshold (`anabranch policy check` warns of policies where one is).

@@ -14,6 +14,8 @@ from types import MappingProxyType
 
 from msgspec.structs import replace as replace_segment
 
+from decisions.autoscale.hot_keys import HotKey
+from decisions.autoscale.past import Past
 from decisions.autoscale.policy import PROFILES, Policy
 from decisions.autoscale.snapshot import Load, TopicSnapshot
 from decisions.topic.layout import LayoutError, SegmentLayout
@@ -82,6 +84,7 @@ def random_snapshot(rng: Random, guards: bool = False) -> TopicSnapshot:
             modified_at=now - _age(rng, policy.merge_window_ms),
             seen_at=None if rng.random() < 0.2 else now - _age(rng, policy.max_load_age_ms),
             cold_since=None if rng.random() < 0.4 else now - _age(rng, policy.merge_window_ms),
+            returned_after=None if rng.random() < 0.8 else rng.choice((0, 1_000, 60_000, 3_600_000, 3_600_001)),
         )
     count = len(layout.active)
     consumers = {
@@ -104,6 +107,32 @@ def random_snapshot(rng: Random, guards: bool = False) -> TopicSnapshot:
         failed_at=None if rng.random() < 0.3 else now - _age(rng, policy.retry_backoff_ms),
         failed_action=rng.choice((None, "split", "merge")),
         merge_depths={number: rng.randrange(4) for number in layout.segments} if rng.random() < 0.3 else None,
+        pasts=_pasts(rng, layout, policy, now) if rng.random() < 0.7 else None,
+        hot_keys=_hot_keys(rng, layout, now) if rng.random() < 0.2 else (),
+    )
+
+
+def _pasts(rng: Random, layout: SegmentLayout, policy: Policy, now: int) -> dict[int, Past]:
+    if rng.random() < 0.6:
+        return {}
+    return {
+        segment.segment_id: Past(
+            now - _age(rng, min(policy.settle_ms, 10**9)),
+            rng.choice(("split", "merge")),
+            rng.choice((0, 0, 1, 6, 16)),
+            rng.choice((0, 0, 1, 1_000, 3_600_000, 3_600_001)),
+        )
+        for segment in layout.active
+        if rng.random() < 0.7
+    }
+
+
+def _hot_keys(rng: Random, layout: SegmentLayout, now: int) -> tuple[HotKey, ...]:
+    at = rng.randrange(len(layout.active))
+    one, last = layout.active[at], layout.active[min(at + rng.randrange(4), len(layout.active) - 1)]
+    first = layout.active[max(at - rng.randrange(4), 0)]
+    return (
+        HotKey(one.start, one.end, first.start, last.end, rng.choice((1.1, 5.0, 1e300)), now - _age(rng, 21_600_000)),
     )
 
 
@@ -171,6 +200,12 @@ def _policy(rng: Random, guards: bool) -> Policy:
                 "explicit_lineage")},
             max_load_age_ms=rng.choice((0, 1_000, 180_000)),
             retry_backoff_ms=rng.choice((0, 1_000, 30_000)),
+            merge_headroom=rng.choice((0.0, 0.9, 0.999, 0.1)),
+            settle_ms=rng.choice((0, 0, 1_000, 1_800_000, 2**52 * 1000)),
+            returns_within_ms=rng.choice((0, 0, 1_000, 3_600_000)),
+            hot_key_splits=rng.choice((0, 0, 1, 2, 6)),
+            parallel_actions=rng.random() < 0.4,
+            urgent_overload=rng.choice((0.0, 1.0, 1.25, 100.0)),
         )  # fmt: skip
     return replace(
         base,

@@ -78,8 +78,14 @@ def test_merge_depth_of_a_layout_seen_for_the_first_time_is_what_it_shows():
 ])  # fmt: skip
 def test_an_open_decision_is_closed_by_a_newer_layout_once_it_was_applied(applied, epoch, is_open):
     decision = replace(OPEN, applied=applied)
-    assert clocks.open_after_layout(decision, epoch) == (decision if is_open else None)
-    assert clocks.open_after_layout(None, epoch) is None
+    assert clocks.is_done(decision, epoch, ()) == (not is_open)
+
+
+def test_of_several_decisions_on_one_layout_each_is_closed_by_the_layout_that_shows_it():
+    decision = replace(OPEN, applied=True, segments=(4, 5))
+    assert not clocks.is_done(decision, OPEN.epoch + 1, {4, 5, 8})
+    assert not clocks.is_done(decision, OPEN.epoch + 1, {5, 8})
+    assert clocks.is_done(decision, OPEN.epoch + 2, {8, 9})
 
 
 @pytest.mark.parametrize(("status", "epoch", "after"), [

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from decisions.autoscale.decide import Hold, Merge, Split, decide
-from decisions.autoscale.fleet import GATES, HOLD, NEVER, REASONS, SPLIT, decide_fleet, pack
+from decisions.autoscale.fleet import ASK, GATES, HOLD, NEVER, REASONS, SPLIT, decide_fleet, pack
 from decisions.autoscale.fleet_readings import binding_readings
 from decisions.autoscale.gates import PRECEDENCE, Gate
 from decisions.topic.layout import HASH_SPACE, SegmentLayout
@@ -27,6 +27,8 @@ def answers_of(snapshots):
         reason = REASONS[answers.reason[topic]]
         if answers.action[topic] == HOLD:
             found[place] = ("hold", GATES[answers.gate[topic]].value, *map(_or_none, reading_of[topic]))
+        elif answers.action[topic] == ASK:
+            found[place] = None
         elif answers.action[topic] == SPLIT:
             found[place] = ("split", int(answers.segment[topic]), reason)
         else:
@@ -54,8 +56,12 @@ def test_the_fleet_answers_as_decide_does_topic_by_topic(seed):
     rng = Random(f"fleet {seed}")
     snapshots = [random_snapshot(rng, guards=number % 3 != 0) for number in range(10_500)]
     found = answers_of(snapshots)
-    wanted = map(answer_of, snapshots)
-    assert [all for all in zip(snapshots, wanted, found, strict=True) if all[1] != all[2]][:1] == []
+    wanted = [answer_of(one) for one in snapshots]
+    told = [all for all in zip(snapshots, wanted, found, strict=True) if all[2] is not None]
+    assert [all for all in told if all[1] != all[2]][:1] == []
+    asked = [one for one, answer in zip(snapshots, found, strict=True) if answer is None]
+    assert all(one.policy.parallel_actions or one.policy.hot_key_splits for one in asked)
+    assert len(told) > 0.75 * len(snapshots)
 
 
 def test_a_gate_without_its_columns_is_an_error(monkeypatch):
@@ -86,7 +92,10 @@ def test_the_longest_waits_mean_never_and_do_not_overflow():
                  failed_at=at)
         for rates in (COLD, (1e9, 0, 0, 0)) for at in instants for failures in (0, 1, 2**31 - 1)
     ]  # fmt: skip
-    assert answers_of(snapshots) == [answer_of(one) for one in snapshots]
+    wanted = [answer_of(one) for one in snapshots]
+    found = answers_of(snapshots)
+    assert [one for one, other in zip(found, wanted, strict=True) if one not in (None, other)] == []
+    assert found.count(None) < len(found)
 
 
 def test_blocks_cut_a_large_fleet_without_a_seam():
@@ -98,5 +107,6 @@ def test_blocks_cut_a_large_fleet_without_a_seam():
 
 def test_one_hot_key_is_measured_as_the_width_of_its_segment():
     """No random snapshot has as many segments as there are hashes."""
-    one = snapshot(SegmentLayout.create(HASH_SPACE, 0), {7: load((1e6, 0, 0, 0))}, replace(DEFAULT, max_segments=10**6))
+    policy = replace(PIP, skip_unsplittable=True, max_segments=10**6)
+    one = snapshot(SegmentLayout.create(HASH_SPACE, 0), {7: load((1e6, 0, 0, 0))}, policy)
     assert answers_of([one]) == [answer_of(one)] == [("hold", "unsplittable", 1.0, 1.0, 0.0, None)]

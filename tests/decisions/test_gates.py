@@ -118,8 +118,8 @@ def test_every_answer_becomes_json_and_back():
 
 
 def test_deciding_on_the_round_tripped_snapshot_gives_the_same_answer_in_any_profile():
-    expressible = [one for one in SNAPSHOTS if _is_expressible(one.policy)][:1200]
-    assert len(expressible) == 1200
+    expressible = [one for one in SNAPSHOTS if _is_expressible(one.policy)][:1100]
+    assert len(expressible) == 1100
     for number, one in enumerate(expressible):
         text = snapshot_to_wire(one).to_json()
         again = snapshot_from_wire(Snapshot.model_validate_json(text), ("default", "pip-483")[number % 2])
@@ -151,7 +151,9 @@ def test_next_due_is_the_first_instant_at_which_the_same_evaluation_acts():
 def test_without_a_next_due_no_passing_of_time_acts():
     for one in SNAPSHOTS[:2500]:
         answer = decide(one)
-        if isinstance(answer, Hold) and answer.due is None and one.in_flight is None:
+        # A hot key may be tried again some time, and found again.
+        has_key = any(reading.gate is Gate.ONE_HOT_KEY for reading in answer.gates) or one.hot_keys
+        if isinstance(answer, Hold) and answer.due is None and one.in_flight is None and not has_key:
             for later in (1, 999, 60_000, 300_001, 4_000_000, 2**41 + 700_000):
                 assert isinstance(decide(at(one, one.now + later)), Hold)
 

@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decisions.autoscale.policy import PROFILES
-from decisions.autoscale.significance import CAUSES, accept_cause, accept_causes, are_cold, is_cold
+from decisions.autoscale.significance import (
+    CAUSES,
+    accept_cause,
+    accept_causes,
+    are_cold,
+    crossing_thresholds,
+    is_cold,
+)
 
 PIP, DEFAULT = PROFILES["pip-483"], PROFILES["default"]
 BASE = (1_500.0, 6e6, 6_000.0, 26e6)
@@ -79,8 +86,8 @@ def test_columns_equal_the_scalar_reference(samples, threshold):
     last = np.array([before or (math.nan,) * 4 for before, _, _ in samples], np.float64).reshape(-1, 4)
     has_last = np.array([before is not None for before, _, _ in samples], np.bool_)
     current = np.array([now for _, now, _ in samples], np.float64).reshape(-1, 4)
-    limits = [*DEFAULT.split_thresholds, *DEFAULT.merge_thresholds]
-    thresholds = np.array([limits if crossing else [math.nan] * 8 for _, _, crossing in samples]).reshape(-1, 8)
+    limits = crossing_thresholds(DEFAULT)
+    thresholds = np.array([limits if crossing else [math.nan] * 12 for _, _, crossing in samples]).reshape(-1, 12)
     expected = [
         accept_cause(before, now, threshold, DEFAULT if crossing else None) for before, now, crossing in samples
     ]

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from anabranch.explanation import explained
 from decisions.autoscale.decide import Hold, Split, answer_to_wire, consumers_ask_nothing, decide, next_due
-from decisions.autoscale.fleet import GATES, HOLD, REASONS, SPLIT, decide_fleet, pack
+from decisions.autoscale.fleet import ASK, GATES, HOLD, REASONS, SPLIT, decide_fleet, pack
 from decisions.autoscale.gates import Gate
 from decisions.autoscale.snapshot import snapshot_from_wire, snapshot_to_wire
 from decisions.topic.layout import SegmentLayout
 from schemas.metadata import AutoScalePolicyOverride, SegmentInfo
-from schemas.snapshot import ANSWER, InFlight, LoadRecord, Snapshot, SubscriptionCount
+from schemas.snapshot import ANSWER, HotKeyRecord, InFlight, LoadRecord, SegmentPast, Snapshot, SubscriptionCount
 
 INSTANT = st.one_of(
     st.sampled_from([-(2**53), -1, 0, 1, 2**53, 1_763_660_000_000, 1_763_660_060_000]), st.integers(-(2**53), 2**53)
@@ -48,11 +48,14 @@ mild = st.fixed_dictionaries({}, optional={
     "merge_window_seconds": st.sampled_from([0, 300, 2**63 - 1]), "merge_keeps_consumers": st.booleans(),
     "merge_cooldown_seconds": st.sampled_from([0, 300, 2**63 - 1]), "skip_unsplittable": st.booleans(),
     "max_load_age_seconds": st.sampled_from([0, 180, 2**63 - 1]), "normalized_coldness": st.booleans(),
-    "retry_backoff_seconds": st.sampled_from([0, 30, 2**63 - 1]),
+    "retry_backoff_seconds": st.sampled_from([0, 30, 2**63 - 1]), "parallel_actions": st.booleans(),
+    "settle_seconds": st.sampled_from([0, 1800, 2**63 - 1]), "hot_key_splits": st.sampled_from([0, 1, 16]),
+    "returns_within_seconds": st.sampled_from([0, 3600]), "merge_headroom": st.sampled_from([0.0, 0.9]),
+    "urgent_overload": st.sampled_from([0.0, 1.0, 1e308]),
 }).map(lambda values: AutoScalePolicyOverride(**values))  # fmt: skip
 loads = built(
     LoadRecord, msg_rate_in=RATE, bytes_rate_in=RATE, msg_rate_out=RATE, bytes_rate_out=RATE, modified_at=INSTANT,
-    seen_at=st.none() | INSTANT, cold_since=st.none() | INSTANT,
+    seen_at=st.none() | INSTANT, cold_since=st.none() | INSTANT, returned_after=st.sampled_from([None, 0, 2**31 - 1]),
 )  # fmt: skip
 cold_loads = built(
     LoadRecord, msg_rate_in=st.just(1.0), bytes_rate_in=st.just(0.0), msg_rate_out=st.just(0.0),
@@ -77,6 +80,14 @@ def layouts(draw):
     return metadata.model_copy(update={"segments": strange, "epoch": draw(st.integers(0, 2**63 - 1))})
 
 
+pasts = built(
+    SegmentPast, at=INSTANT, made=st.sampled_from(["split", "merge"]), regrets=st.sampled_from([0, 1, 6, 2**31 - 1])
+)
+hashes = st.sampled_from([0, 1, 2**15 - 1, 2**15, 2**16 - 1])
+hot_keys = built(
+    HotKeyRecord, start=hashes, end=hashes, within_start=hashes, within_end=hashes,
+    overload=st.sampled_from([0.0, 1.0, 5.0, 1.7e308]), found_at=INSTANT, tries=st.sampled_from([0, 1, 2**31 - 1]),
+)  # fmt: skip
 snapshots = built(
     Snapshot, topic=st.just("topic://a/b/c"), now=INSTANT, trigger=st.sampled_from(["tick", "tick", "consumer"]),
     layout=layouts(), loads=st.dictionaries(st.integers(0, 6), loads | cold_loads, max_size=6),
@@ -87,6 +98,8 @@ snapshots = built(
     failures=st.sampled_from([0, 1, 2**31 - 1]), failed_at=st.none() | INSTANT,
     failed_action=st.sampled_from([None, "split", "merge"]),
     merge_depths=st.none() | st.dictionaries(st.integers(0, 6), st.integers(0, 2**31 - 1), max_size=3),
+    pasts=st.none() | st.dictionaries(st.integers(0, 6), pasts, max_size=6),
+    hot_keys=st.none() | st.lists(hot_keys, min_size=1, max_size=2),
 )  # fmt: skip
 
 
@@ -103,7 +116,8 @@ def test_every_valid_snapshot_is_decided_shown_written_and_decided_the_same_agai
     due = next_due(answer)
     assert due is None or due > one.now
     assert decide(snapshot_from_wire(Snapshot.model_validate_json(snapshot_to_wire(one).to_json()), profile)) == answer
-    assert _by_fleet(one) == _plainly(answer)
+    by_fleet = _by_fleet(one)
+    assert by_fleet is None or by_fleet == _plainly(answer)
     if one.trigger == "consumer":
         seen = (one.policy, one.required_segments, len(one.layout.active), one.in_flight is not None)
         assert consumers_ask_nothing(*seen) == (_plainly(answer) is Gate.CONSUMER_DEMAND)
@@ -118,6 +132,9 @@ def _plainly(answer):
 
 def _by_fleet(one):
     answers = decide_fleet(pack([one])[0])
+    if answers.action[0] == ASK:
+        assert one.policy.parallel_actions or one.policy.hot_key_splits
+        return None
     if answers.action[0] == HOLD:
         return GATES[answers.gate[0]]
     return (answers.action[0] == SPLIT, answers.segment[0], answers.other[0], REASONS[answers.reason[0]])

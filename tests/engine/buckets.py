@@ -17,6 +17,8 @@ from engine.kernel.settings import EngineSettings
 
 SETTINGS = EngineSettings(0.25, 60_000)
 CONFIGURED = ConfiguredPolicy("default", None)
+ONE_AT_A_TIME = ConfiguredPolicy("default", '{"parallelActions":false,"settleSeconds":0}')
+"""Without the guards that act on several segments at once, and that keep what was split from being merged."""
 
 
 def knowing(configured=CONFIGURED, settings=SETTINGS):

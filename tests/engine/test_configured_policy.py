@@ -77,7 +77,7 @@ def test_how_long_a_segment_was_cold_is_kept_when_no_merge_threshold_changes():
     bucket.batch(NOW + 4 * MINUTE, stats({0: 2.0, 1: 2.0}, NOW + 4 * MINUTE))
     bucket.batch(NOW + 4 * MINUTE, configured({"maxSegments": 9}))
     assert {load.cold_since for load in loads_of(bucket.packed).loads_of(TOPIC).values()} == {NOW}
-    bucket.batch(NOW + 4 * MINUTE, configured({"mergeMsgRateInThreshold": 500.0}))
+    bucket.batch(NOW + 4 * MINUTE, configured({"mergeMsgRateInThreshold": 5_000.0}))
     assert {load.cold_since for load in loads_of(bucket.packed).loads_of(TOPIC).values()} == {NOW + 4 * MINUTE}
 
 

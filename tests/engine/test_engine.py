@@ -25,7 +25,7 @@ from engine.autoscale.topics_codec import STATE_VERSION, pack_topics, unpack_top
 from engine.kernel.packed import Packed, StateError, StoredPart
 from engine.kernel.records import HOLDS, LAYOUTS
 from schemas.snapshot import Snapshot
-from tests.engine.buckets import SETTINGS, Bucket, loads_of, topics_of
+from tests.engine.buckets import CONFIGURED, ONE_AT_A_TIME, SETTINGS, Bucket, loads_of, topics_of
 from tests.engine.records import TOPIC, configured, consumers, layout, outcome, policy, record, sent_by, stats, tick
 
 NOW = 1_763_660_000_000
@@ -37,8 +37,8 @@ def two_segments():
     return SegmentLayout.create(2, NOW - 10 * MINUTE)
 
 
-def started(*records, settings=SETTINGS):
-    bucket = Bucket(settings)
+def started(*records, settings=SETTINGS, configured=CONFIGURED):
+    bucket = Bucket(settings, configured=configured)
     bucket.batch(NOW, layout(two_segments()), *records)
     return bucket
 
@@ -68,7 +68,7 @@ def test_two_cold_neighbours_merge_after_the_window():
 
 
 def test_a_topic_has_one_open_decision_until_its_outcome_and_its_layout_are_both_here():
-    bucket = started(stats({0: 50_000.0, 1: 40_000.0}, NOW))
+    bucket = started(stats({0: 50_000.0, 1: 40_000.0}, NOW), configured=ONE_AT_A_TIME)
     (decision,) = bucket.batch(NOW, tick(1)).decisions
     later = NOW + 2 * MINUTE
     after = two_segments().split_segment(0, NOW + SECOND)
@@ -80,8 +80,28 @@ def test_a_topic_has_one_open_decision_until_its_outcome_and_its_layout_are_both
     assert output.decisions[0]["seq"] == 2
 
 
-def test_an_outcome_that_comes_before_its_layout_keeps_the_decision_open():
+def test_each_part_of_the_key_space_has_one_open_decision_until_its_outcome_and_its_layout_are_both_here():
     bucket = started(stats({0: 50_000.0, 1: 40_000.0}, NOW))
+    first, second = bucket.batch(NOW, tick(1)).decisions
+    assert [json.loads(row["arguments"]) for row in (first, second)] == [{"segments": [0]}, {"segments": [1]}]
+    assert (first["seq"], second["seq"], first["decided_at"]) == (1, 2, second["decided_at"])
+    assert first["decision_id"] != second["decision_id"]
+    assert first["inputs"] == second["inputs"]
+    half = two_segments().split_segment(0, NOW + SECOND)
+    bucket.batch(NOW + SECOND, outcome(first["decision_id"], "applied"), outcome(second["decision_id"], "applied"))
+    bucket.restart()
+    later = NOW + 2 * MINUTE
+    rates = stats({1: 45_000.0, 2: 20_000.0, 3: 1.0}, later)
+    assert not bucket.batch(later, layout(half, "split"), rates, tick(2)).decisions
+    assert topics_of(bucket.packed).topics[TOPIC].hold_gate == "in-flight"
+    assert [one.decision_id for one in topics_of(bucket.packed).topics[TOPIC].all_open] == [second["decision_id"]]
+    whole = half.split_segment(1, NOW + SECOND)
+    output = bucket.batch(later + SECOND, layout(whole, "split"), tick(3))
+    assert [json.loads(row["arguments"]) for row in output.decisions] == [{"segments": [2]}]
+
+
+def test_an_outcome_that_comes_before_its_layout_keeps_the_decision_open():
+    bucket = started(stats({0: 50_000.0, 1: 40_000.0}, NOW), configured=ONE_AT_A_TIME)
     (decision,) = bucket.batch(NOW, tick(1)).decisions
     bucket.batch(NOW + SECOND, outcome(decision["decision_id"], "applied"))
     assert not bucket.batch(NOW + 2 * MINUTE, tick(2)).decisions
@@ -117,7 +137,7 @@ def test_a_hold_is_recorded_when_its_binding_gate_changes_and_not_at_every_tick(
 
 
 def test_a_burst_of_consumers_asks_for_a_tick_when_the_split_cooldown_ends():
-    bucket = started(stats({0: 1.0, 1: 1.0}, NOW))
+    bucket = started(stats({0: 1.0, 1: 1.0}, NOW), configured=ONE_AT_A_TIME)
     (decision,) = bucket.batch(NOW, consumers(4)).decisions
     at = NOW + 100
     segment = json.loads(decision["arguments"])["segments"][0]
@@ -128,6 +148,25 @@ def test_a_burst_of_consumers_asks_for_a_tick_when_the_split_cooldown_ends():
     assert output.due == ([(TOPIC, due)] if due < next_tick else [])
     output = bucket.batch(due, tick(due, TOPIC))
     assert [row["reason"] for row in output.decisions] == ["consumer-count"]
+
+
+def test_consumers_that_lack_segments_get_all_that_can_be_split_at_once_and_the_rest_as_soon_as_these_are_there():
+    bucket = started(stats({0: 1.0, 1: 1.0}, NOW))
+    decisions = bucket.batch(NOW, consumers(7)).decisions
+    assert [json.loads(row["arguments"])["segments"] for row in decisions] == [[0], [1]]
+    four = two_segments().split_segment(0, NOW + 100).split_segment(1, NOW + 200)
+    applied = [outcome(row["decision_id"], "applied") for row in decisions]
+    output = bucket.batch(NOW + 300, layout(four, "split"), *applied)
+    assert [json.loads(row["arguments"])["segments"] for row in output.decisions] == [[2], [3], [4]]
+    assert {row["trigger"] for row in output.decisions} == {"consumer"}
+
+
+def test_what_burns_is_looked_at_again_before_the_next_tick():
+    bucket = started(stats({0: 50_000.0, 1: 1.0}, NOW))
+    output = bucket.batch(NOW, tick(1))
+    assert len(output.decisions) == 1
+    next_tick = (NOW // MINUTE + 1) * MINUTE
+    assert output.due == ([(TOPIC, NOW + 20 * SECOND)] if next_tick > NOW + 20 * SECOND else [])
 
 
 def said_of_batch(output):

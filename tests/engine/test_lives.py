@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from decisions.topic.layout import SegmentLayout
 from engine.autoscale import filtering, topics
-from tests.engine.buckets import Bucket, loads_of, topics_of
+from tests.engine.buckets import ONE_AT_A_TIME, Bucket, loads_of, topics_of
 from tests.engine.records import TOPIC, consumers, layout, of_life, outcome, sent_by, stats, tick
 from tests.engine.test_engine import MINUTE, NOW, SECOND, two_segments
 
@@ -39,7 +39,7 @@ def said(is_said, life, record, at):
 
 def lived(is_said=True, **of_bucket):
     """A topic that has had everything that a topic can have, and was deleted at the second minute."""
-    bucket = Bucket(**of_bucket)
+    bucket = Bucket(**{"configured": ONE_AT_A_TIME, **of_bucket})
     bucket.batch(
         NOW,
         said(is_said, FIRST, layout(two_segments()), FIRST),

@@ -4,6 +4,7 @@ version 2), and of the one before topics were stored in MessagePack (topics of v
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from engine.autoscale.loads_codec import LOADS_VERSION
@@ -72,6 +73,12 @@ def test_topics_that_were_stored_as_json_are_those_that_their_announcements_lead
         values = [(source, key.encode(), value.encode(), offset) for source, key, value, offset in records]
         again.batch(now, *(RawRecord(s, key, v, len(v), 0, offset, 0, True) for s, key, v, offset in values))
     then, now = topics_of(packed_of(stored)), topics_of(again.packed)
+    for topic in now.topics.values():
+        # What older releases did not keep.
+        topic.due = then.topics[topic.name].due
+        topic.attempt_of, topic.attempted = then.topics[topic.name].attempt_of, {}
+        topic.pasts = {}
+        topic.set_open([replace(one, segments=()) for one in topic.all_open])
     assert then.topics == now.topics
     assert {name for name, topic in then.topics.items() if topic.open_decision} == {TOPIC}
     assert (then.ended, then.policy_senders, then.namespace_policies, then.without_layout) == (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from decisions.topic.layout import SegmentLayout
-from tests.engine.buckets import loads_of, topics_of
+from tests.engine.buckets import ONE_AT_A_TIME, loads_of, topics_of
 from tests.engine.records import TOPIC, consumers, layout, of_life, outcome, stats, tick
 from tests.engine.test_engine import MINUTE, NOW, SECOND, started, two_segments
 from tests.engine.test_replay import NAMES, RecordedBucket, assert_same, replayed
@@ -14,7 +14,7 @@ HOUR = 60 * MINUTE
 
 
 def test_a_split_cooldown_that_began_before_ends_after_its_length():
-    bucket = started()
+    bucket = started(configured=ONE_AT_A_TIME)
     bucket.batch(NOW + SECOND, layout(two_segments().split_segment(0, NOW + SECOND), "split"), consumers(4))
     back = NOW - HOUR
     bucket.batch(back, tick(1))
