@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from decisions.autoscale.policy import Policy
 from decisions.kernel.readings import MAX_INSTANT_MS
 from decisions.topic.layout import SegmentLayout
-from decisions.topic.lineage import made_by
+from decisions.topic.lineage import made_by, merge_depths_after_layout
 
 REGRET_MS = 3_600_000
 """A merge that is split again within this time was one to regret."""
@@ -74,6 +74,15 @@ def depths_now(depths: Mapping[int, int], pasts: Mapping[int, Past], now: int) -
         else depth
         for number, depth in depths.items()
     }
+
+
+def depths_after_layout(
+    depths: Mapping[int, int], pasts: Mapping[int, Past], known: Container[int], layout: SegmentLayout, now: int
+) -> dict[int, int]:  # fmt: skip
+    """The merge depths that are kept through pruning after a layout has come: a new segment goes on from what its
+    parents count by now (`decisions.topic.lineage.merge_depths_after_layout`)."""
+    found = merge_depths_after_layout(depths_now(depths, pasts, now), known, layout.segments)
+    return {number: depths.get(number, depth) for number, depth in found.items()}
 
 
 def settle_ms(past: Past, policy: Policy) -> int:

@@ -220,7 +220,8 @@ class FleetColumns:
         """The merge depth of each segment as it counts now (`decisions.autoscale.past.depths_now`)."""
         kept = self.segments["kept"].astype(np.int64)
         stood = np.where(self.made_at == NEVER, 0, np.maximum(now - self.made_at, 0))
-        return np.maximum(kept - stood // FORGOTTEN_MS, self.segments["shown"])
+        depths: Ints = np.maximum(kept - stood // FORGOTTEN_MS, self.segments["shown"])
+        return depths
 
     def _settled_at(self, returned_after: Ints, cold_since: Ints, missing: Bools, counts: Ints) -> Ints:
         """Until when each segment is not merged (`decisions.autoscale.merge_pass.settled_at`)."""

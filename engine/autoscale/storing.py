@@ -16,8 +16,7 @@ from decisions.autoscale.clocks import (
     is_done,
     open_after_outcome,
 )
-from decisions.autoscale.past import depths_now, past_after_layout
-from decisions.topic.lineage import merge_depths_after_layout
+from decisions.autoscale.past import depths_after_layout, past_after_layout
 from engine.autoscale.filtering import Codes, Floats, Ints, News, rounds, significant_samples
 from engine.autoscale.layouts import ReadLayout
 from engine.autoscale.lives import began_with
@@ -70,8 +69,7 @@ def follow_lineage(topic: TopicState, read: ReadLayout, now: int, loads: LoadTab
         return
     known, layout = topic.known.layout.segments if topic.known else {}, read.layout
     topic.cooldowns = cooldowns_after_layout(topic.cooldowns, known, layout, now)
-    remembered = depths_now(topic.merge_depths, topic.pasts, now)
-    topic.merge_depths = merge_depths_after_layout(remembered, known, layout.segments)
+    topic.merge_depths = depths_after_layout(topic.merge_depths, topic.pasts, known, layout, now)
     topic.pasts = past_after_layout(topic.pasts, known, layout, now, loads.returned_of(topic.name))
 
 

@@ -25,12 +25,11 @@ from decisions.autoscale.clocks import (
 )
 from decisions.autoscale.decide import Hold, decide, hot_keys_after
 from decisions.autoscale.hot_keys import HotKey
-from decisions.autoscale.past import Past, depths_now, past_after_layout
+from decisions.autoscale.past import Past, depths_after_layout, depths_now, past_after_layout
 from decisions.autoscale.policy import Policy
 from decisions.autoscale.significance import accept_cause, is_cold
 from decisions.autoscale.snapshot import Load, TopicSnapshot
 from decisions.topic.layout import SegmentLayout
-from decisions.topic.lineage import merge_depths_after_layout
 from ledger.simulate.outcome import REVERSAL_MS
 
 Floats = npt.NDArray[np.float64]
@@ -196,9 +195,7 @@ class _Loop:
                 break
         self._made.append((now, action.action, low, high))
         self._cooldowns = cooldowns_after_layout(self._cooldowns, before.segments, self._layout, now)
-        self._depths = merge_depths_after_layout(
-            depths_now(self._depths, self._pasts, now), before.segments, self._layout.segments
-        )
+        self._depths = depths_after_layout(self._depths, self._pasts, before.segments, self._layout, now)
         self._pasts = past_after_layout(self._pasts, before.segments, self._layout, now, self._returned())
         if self._prunes:
             for segment in list(self._layout.segments.values()):

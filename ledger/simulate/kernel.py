@@ -22,31 +22,52 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from decisions.autoscale.clocks import Cooldowns, cold_since_after_sample_all, cooldowns_after_layout
-from decisions.autoscale.columns import ANY_ACTION, HOLD, NEVER, ONLY_SPLIT, SPLIT, Fleet
+from decisions.autoscale.clocks import (
+    Cooldowns,
+    cold_since_after_sample_all,
+    cooldowns_after_layout,
+    returned_after_sample_all,
+)
+from decisions.autoscale.columns import ANY_ACTION, ASK, HOLD, NEVER, ONLY_SPLIT, SPLIT, Fleet
 from decisions.autoscale.fleet import decide_fleet
+from decisions.autoscale.hot_keys import HotKey
+from decisions.autoscale.past import FORGOTTEN_MS, MAX_REGRETS, REGRET_MS, past_after_layout
 from decisions.autoscale.significance import accept_causes, are_cold
 from decisions.topic.layout import SegmentLayout
 from decisions.topic.lineage import merge_depths_after_layout
+from ledger.simulate.asking import Asked, Shown, ask
 from ledger.simulate.lineages import Lineage
 from ledger.simulate.outcome import Actions
 from ledger.simulate.tally import Tally
 from ledger.simulate.timeline import Floats, Ints
-from ledger.simulate.waits import NOT_DUE, Limits, Situation
+from ledger.simulate.waits import BY_MERGE, BY_SPLIT, NOT_DUE, Limits, Situation
 from ledger.simulate.window import NO_STEP, Bounds, WindowColumns
 
 Bools = npt.NDArray[np.bool_]
 CHANGE, CONSUMERS, TICK, EXTRA, APPLY = range(5)
 """What a row waits for."""
-_ID, _START, _END, _KEPT_DEPTH, _DEPTH, _MODIFIED, _COLD, _HOT, _LOW, _HIGH = range(10)
+(_ID, _START, _END, _KEPT_DEPTH, _DEPTH, _CREATED, _MADE, _MADE_AT, _REGRETS, _HANDED_ON, _MODIFIED, _COLD, _RETURNED,
+ _HOT, _LOW, _HIGH) = range(16)  # fmt: skip
 """Columns of whole numbers of a segment."""
 _LAST, _BASE, _LOW_PART, _HIGH_PART = slice(0, 4), slice(4, 8), 8, 9
 """Columns of floats of a segment: its load record, what it carries at level 1, and where it ends inside slices."""
 _NO_INSTANT = -1
+_MADE_BY = {"split": BY_SPLIT, "merge": BY_MERGE}
+_LOOK_AGAIN_AT_DEPTHS_MS = 600_000
+"""Segments that are too deep to merge are looked at again, where depths are forgotten by and by."""
 _FEW, _MANY = 8, 128
 """Changes of a row that are looked through at once, at first and from then on."""
 _NEARLY = 1e-12
 """Bands are narrower by this: more than what is lost by multiplying floats."""
+
+
+def _after_split(old: Sequence[int], now: int) -> tuple[int, int]:
+    """Regrets of the halves of a segment and the pause that is handed on to them
+    (`decisions.autoscale.past.past_after_layout`)."""
+    regrets = old[_REGRETS] if old[_MADE] else 0
+    is_regretted = old[_MADE] == BY_MERGE and now - old[_MADE_AT] <= REGRET_MS
+    regrets = min(regrets + 1, MAX_REGRETS) if is_regretted else max(regrets - 1, 0)
+    return regrets, max(old[_RETURNED], old[_HANDED_ON], 0)
 
 
 class Kernel:
@@ -71,13 +92,16 @@ class Kernel:
         self._which, self._consumers, self._level = np.zeros(count, np.int64), np.zeros(count, np.int64), np.ones(count)
         self._is_over = np.zeros(count, np.bool_)
         self._decided = np.zeros((5, count), np.int64)
-        """Of what is to be applied: action, instant, segment, other, reason."""
+        """Of what is to be applied next: action, instant, segment, other, reason."""
+        self._waiting: dict[int, list[tuple[int, ...]]] = {}
+        """By row, all that is to be applied."""
+        self._hot_keys: dict[int, tuple[HotKey, ...]] = {}
         self._slot = np.zeros(count, np.int64)
         self._done: list[tuple[npt.NDArray[Any], ...]] = []
         self._lineages = [Lineage(layouts[place]) for place in topic.tolist()]
         self._room = 1 << int(self._count.max(initial=1)).bit_length()
         """Places of each row in the columns of segments."""
-        self._ints = np.zeros((count * self._room, 10), np.int64)
+        self._ints = np.zeros((count * self._room, _HIGH + 1), np.int64)
         self._floats = np.zeros((count * self._room, 10))
         self._bands = np.zeros((count * self._room, 8))
         """Of the four rates of a segment: from where to where nothing happens."""
@@ -102,8 +126,11 @@ class Kernel:
 
     def actions(self) -> tuple[Ints, Actions]:
         """The row of each action, and what was done; of all that was decided, in the order in which rows came to it."""
-        waiting = np.flatnonzero(self._next[APPLY] != NO_STEP)
-        self._note(waiting, np.zeros(len(waiting), np.bool_), np.zeros(len(waiting), np.bool_))
+        nothing = np.zeros(1, np.bool_)
+        for row in np.flatnonzero(self._next[APPLY] != NO_STEP).tolist():
+            for decided in self._waiting.pop(row, [(HOLD, 0, 0, 0, 0)]):
+                self._decided[:, row] = decided
+                self._note(np.array([row]), nothing, nothing)
         row, action, at, segment, other, reason, is_applied, is_reversal = (
             np.concatenate(column) for column in zip(*self._done, strict=True)
         )
@@ -146,7 +173,26 @@ class Kernel:
     # Apply
 
     def _apply(self, rows: Ints, now: Ints) -> None:
+        """Applies what was decided of each row, one after the other."""
         self._next[APPLY, rows] = NO_STEP
+        waiting = [self._waiting.pop(row, []) for row in rows.tolist()]
+        if not any(waiting):
+            self._apply_one(rows, now)
+        for turn in range(max(map(len, waiting), default=0)):
+            places = [place for place, decided in enumerate(waiting) if len(decided) > turn]
+            of_turn = rows[places]
+            self._decided[:, of_turn] = np.array([waiting[place][turn] for place in places]).T
+            self._find_slots(of_turn)
+            self._apply_one(of_turn, now[places])
+
+    def _find_slots(self, rows: Ints) -> None:
+        """Where the segments of what is decided are by now."""
+        segments, of = self._segments(rows)
+        counts = self._count[rows]
+        place = np.flatnonzero(self._ints[segments, _ID] == self._decided[2, rows][of])
+        self._slot[rows[of[place]]] = place - (np.cumsum(counts) - counts)[of[place]]
+
+    def _apply_one(self, rows: Ints, now: Ints) -> None:
         action = self._decided[0, rows]
         at = rows * self._room + self._slot[rows]
         fails = (action == SPLIT) & (self._ints[at, _START] == self._ints[at, _END])
@@ -182,10 +228,11 @@ class Kernel:
         first = np.cumsum(after) - after + slot
         olds = self._ints[rows * self._room + slot]
         others = self._ints[rows * self._room + np.minimum(slot + 1, self._room - 1)]
+        kept_depths = self._kept_depths(olds, now), self._kept_depths(others, now)
         taken_back, pruned = [], []
-        for number, (row, at, instant, split, old, other) in enumerate(
+        for number, (row, at, instant, split, old, other, kept_one, kept_other) in enumerate(
             zip(rows.tolist(), first.tolist(), now.tolist(), is_split.tolist(), olds.tolist(), others.tolist(),
-                strict=True)
+                *(kept.tolist() for kept in kept_depths), strict=True)
         ):  # fmt: skip
             lineage = self._lineages[row]
             if split:
@@ -195,20 +242,22 @@ class Kernel:
                 if lineage.prune(instant):
                     pruned.append(number)
                 depth = lineage.depth(lower)
-                kept = max(old[_KEPT_DEPTH], depth)
-                ints[at, :_MODIFIED] = lower, old[_START], middle, kept, depth
-                ints[at + 1, :_MODIFIED] = upper, middle + 1, old[_END], kept, depth
+                kept = max(kept_one, depth)
+                past = instant, BY_SPLIT, instant, *_after_split(old, instant)
+                ints[at, :_MODIFIED] = lower, old[_START], middle, kept, depth, *past
+                ints[at + 1, :_MODIFIED] = upper, middle + 1, old[_END], kept, depth, *past
             else:
                 fresh = lineage.merge(old[_ID], other[_ID], instant)
                 back = lineage.takes_back("merge", (old[_ID], other[_ID]), (fresh,), instant)
                 if lineage.prune(instant):
                     pruned.append(number)
                 depth = lineage.depth(fresh)
-                kept = max(old[_KEPT_DEPTH] + 1, other[_KEPT_DEPTH] + 1, depth)
-                ints[at, :_MODIFIED] = fresh, old[_START], other[_END], kept, depth
+                kept = max(kept_one + 1, kept_other + 1, depth)
+                past = instant, BY_MERGE, instant, max(old[_REGRETS], other[_REGRETS]), 0
+                ints[at, :_MODIFIED] = fresh, old[_START], other[_END], kept, depth, *past
             taken_back.append(back)
         made = np.concatenate([first, first[is_split] + 1])
-        ints[made, _MODIFIED] = ints[made, _COLD] = _NO_INSTANT
+        ints[made, _MODIFIED] = ints[made, _COLD] = ints[made, _RETURNED] = _NO_INSTANT
         ints[made, _HOT] = 0
         self._ints[new], self._floats[new] = ints, floats
         self._locate(new[made], self._topic[rows[of[made]]])
@@ -279,7 +328,11 @@ class Kernel:
             last[accepted] = news
             self._floats[places, _LAST] = news
             self._ints[places, _MODIFIED] = instants
-            self._ints[places, _COLD] = cold_since_after_sample_all(ints[accepted, _COLD], is_cold, instants)
+            since = ints[accepted, _COLD]
+            self._ints[places, _RETURNED] = returned_after_sample_all(
+                ints[accepted, _RETURNED], ints[accepted, _MODIFIED] != _NO_INSTANT, since, is_cold, instants
+            )  # fmt: skip
+            self._ints[places, _COLD] = cold_since_after_sample_all(since, is_cold, instants)
             self._ints[places, _HOT] = (news > split[accepted]).any(axis=1)
         yardstick = self._yardstick[rows][of]
         exceeds = rates > yardstick
@@ -287,7 +340,9 @@ class Kernel:
         # The band of each rate in which nothing happens.
         low, high = last * (1 - self._threshold), last * (1 + self._threshold)
         crosses = limits.crosses[policy][:, None]
+        written = limits.written[policy]
         for limit, is_above, counts in ((split, last > split, crosses), (merge, last >= merge, crosses),
+                                        (written, last >= written, crosses),
                                         (yardstick, exceeds, np.True_)):  # fmt: skip
             np.maximum(low, limit, out=low, where=is_above & counts)
             np.minimum(high, limit, out=high, where=~is_above & counts)
@@ -338,14 +393,16 @@ class Kernel:
             self._last_merge[rows], self._failures[rows], self._failed_at[rows], of,
             hot=ints[:, _HOT] != 0, is_cold=ints[:, _COLD] != _NO_INSTANT, is_single=ints[:, _START] == ints[:, _END],
             cold_since=self._limits.window_start(rows[of], ints[:, _COLD], ints[:, _MODIFIED]),
-            depth=self._limits.depth(rows[of], ints[:, _KEPT_DEPTH], ints[:, _DEPTH]),
+            depth=self._limits.depth(rows[of], self._kept_depths(ints, now[of]), ints[:, _DEPTH]),
+            settled_at=self._settled_at(rows[of], ints),
         )  # fmt: skip
         by_tick = is_tick | is_extra
         by_consumers = by_event & ~by_tick & found.demand
         may_act = (by_tick & (found.may_split | found.may_merge)) | (by_consumers & found.may_split)
         acts = np.zeros(len(rows), np.bool_)
+        due_of = np.full(len(rows), NOT_DUE)
         if may_act.any():
-            acts[may_act] = self._decide(rows[may_act], now[may_act], by_tick[may_act], step[may_act])
+            acts[may_act], due_of[may_act] = self._decide(rows[may_act], now[may_act], by_tick[may_act], step[may_act])
         next_tick = (now // self._tick_ms + 1) * self._tick_ms
         extra = np.full(len(rows), NOT_DUE)
         with_merge = np.minimum(found.split_due, found.merge_due)
@@ -355,10 +412,14 @@ class Kernel:
             (by_consumers & found.is_urgent, found.split_due),
         ):
             extra = np.where(chosen, due, extra)
-        asked = ~acts & (extra > now) & (extra < next_tick)
+        extra = np.where(due_of < NOT_DUE, due_of, np.where(acts, NOT_DUE, extra))
+        asked = (extra > now) & (extra < next_tick)
         self._next[EXTRA, rows[asked]] = self._step_at(extra[asked])
         # The next tick at which it may act, or ask for a tick of its own.
         following = self._tick_from(step + 1)
+        found.merges_at = np.where(
+            found.looks_again, np.minimum(found.merges_at, now + _LOOK_AGAIN_AT_DEPTHS_MS), found.merges_at
+        )  # fmt: skip
         merges_at = np.where(found.merges_at < NOT_DUE, found.merges_at, now)
         tick = np.where(
             found.is_urgent | found.may_split, following,
@@ -368,8 +429,20 @@ class Kernel:
         )  # fmt: skip
         self._next[TICK, rows] = np.where(acts | (self._next[APPLY, rows] != NO_STEP), NO_STEP, tick)
 
-    def _decide(self, rows: Ints, now: Ints, by_tick: Bools, step: Ints) -> Bools:
-        """Has topics decided on; whether each acts."""
+    def _kept_depths(self, ints: Ints, now: Ints) -> Ints:
+        """The merge depths that are kept through pruning, as they count now (`decisions.autoscale.past.depths_now`)."""
+        stood = np.where(ints[:, _MADE] > 0, np.maximum(now - ints[:, _MADE_AT], 0), 0)
+        kept: Ints = np.maximum(ints[:, _KEPT_DEPTH] - stood // FORGOTTEN_MS, 0)
+        return kept
+
+    def _settled_at(self, rows: Ints, ints: Ints) -> Ints:
+        """Until when segments are not merged; `rows` by segment."""
+        pauses = (ints[:, _RETURNED], ints[:, _HANDED_ON])
+        made, at, regrets = ints[:, _MADE], ints[:, _MADE_AT], ints[:, _REGRETS]
+        return self._limits.settled_at(rows, made, at, regrets, pauses, ints[:, _COLD])
+
+    def _decide(self, rows: Ints, now: Ints, by_tick: Bools, step: Ints) -> tuple[Bools, Ints]:
+        """Has topics decided on; whether each acts, and when it asks for an extra tick."""
         limits = self._limits
         segments, of = self._segments(rows)
         ints, counts = self._ints[segments], self._count[rows]
@@ -382,18 +455,40 @@ class Kernel:
             self._failed_at[rows], np.where(self._failures[rows] > 0, ONLY_SPLIT, ANY_ACTION).astype(np.int8),
             ints[:, _ID], ints[:, _START] == ints[:, _END], (one, two, three, four), now[of],
             limits.window_start(rows[of], ints[:, _COLD], ints[:, _MODIFIED]),
-            limits.depth(rows[of], ints[:, _KEPT_DEPTH], ints[:, _DEPTH]),
+            limits.depth(rows[of], self._kept_depths(ints, now[of]), ints[:, _DEPTH]), self._settled_at(rows[of], ints),
         ))  # fmt: skip
-        acts: Bools = answers.action != HOLD
-        chosen = np.flatnonzero(acts)
-        acting = rows[chosen]
-        self._decided[:, acting] = (
-            answers.action[chosen], now[chosen], answers.segment[chosen], answers.other[chosen], answers.reason[chosen],
-        )  # fmt: skip
-        place = np.flatnonzero((ints[:, _ID] == answers.segment[of]) & acts[of])
-        self._slot[acting] = place - offsets[of[place]]
-        self._next[APPLY, acting] = step[chosen] + 1
-        return acts
+        acts: Bools = (answers.action != HOLD) & (answers.action != ASK)
+        due = np.full(len(rows), NOT_DUE)
+        columns = (answers.action, now, answers.segment, answers.other, answers.reason)
+        for place in np.flatnonzero(acts).tolist():
+            self._waiting[int(rows[place])] = [tuple(int(column[place]) for column in columns)]
+        for place in np.flatnonzero(answers.action == ASK).tolist():
+            row, at = int(rows[place]), int(now[place])
+            asked = self._ask(row, at, bool(by_tick[place]))
+            if by_tick[place]:
+                self._hot_keys[row] = asked.hot_keys
+            acts[place] = bool(asked.actions)
+            if asked.actions:
+                self._waiting[row] = [(action, at, *rest) for action, *rest in asked.actions]
+            if asked.due is not None:
+                due[place] = asked.due
+        self._next[APPLY, rows[acts]] = step[acts] + 1
+        return acts, due
+
+    def _ask(self, row: int, now: int, by_tick: bool) -> Asked:
+        """What `decide` says of a row."""
+        segments = slice(row * self._room, row * self._room + int(self._count[row]))
+        ints, rates = self._ints[segments], self._floats[segments, _LAST].tolist()
+        of = np.full(len(ints), row)
+        depths = self._limits.depth(of, self._kept_depths(ints, np.full(len(ints), now)), ints[:, _DEPTH])
+        shown = [
+            Shown._make([one[_ID], one[_START], one[_END], depth, *one[_CREATED:_HOT], tuple(of_one)])
+            for one, depth, of_one in zip(ints[:, :_HOT].tolist(), depths.tolist(), rates, strict=True)
+        ]
+        policy, keys = self._limits.policies[int(self._limits.of[row])], self._hot_keys.get(row, ())
+        split, merged = int(self._last_split[row]), int(self._last_merge[row])
+        failures, failed_at = int(self._failures[row]), int(self._failed_at[row])
+        return ask(shown, policy, now, by_tick, int(self._required[row]), split, merged, failures, failed_at, keys)
 
     def _tick_from(self, step: Ints) -> Ints:
         """The first step at or after each at which there is a tick."""
@@ -421,11 +516,17 @@ class Kernel:
     def _fill(self, layouts: Sequence[SegmentLayout]) -> None:
         """The segments that topics begin with."""
         kept = [merge_depths_after_layout({}, (), layout.segments) for layout in layouts]
+        pasts = [past_after_layout({}, (), layout, self._began_at) for layout in layouts]
         for row, place in enumerate(self._topic.tolist()):
             for slot, one in enumerate(layouts[place].active):
+                past = pasts[place].get(one.segment_id)
+                made = (
+                    (0, 0, 0, 0) if past is None else (_MADE_BY[past.made], past.at, past.regrets, past.returned_after)
+                )
                 self._ints[row * self._room + slot] = (
                     one.segment_id, one.start, one.end, kept[place][one.segment_id],
-                    self._lineages[row].depth(one.segment_id), _NO_INSTANT, _NO_INSTANT, 0, 0, 0,
+                    self._lineages[row].depth(one.segment_id), one.created_at_ms, *made, _NO_INSTANT, _NO_INSTANT,
+                    _NO_INSTANT, 0, 0, 0,
                 )  # fmt: skip
 
     def _make_room(self) -> None:

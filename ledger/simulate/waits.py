@@ -15,13 +15,19 @@ import numpy.typing as npt
 
 from decisions.autoscale.columns import NEVER
 from decisions.autoscale.decide import MAX_BACKOFF_MS, MAX_DOUBLINGS
+from decisions.autoscale.past import MAX_REGRETS
 from decisions.autoscale.policy import Policy
 from decisions.autoscale.significance import crossing_thresholds
+from decisions.kernel.readings import MAX_INSTANT_MS
 from ledger.simulate.timeline import Floats, Ints
 
 Bools = npt.NDArray[np.bool_]
 NOT_DUE = 2**61
 """An instant that never comes."""
+BY_SPLIT, BY_MERGE = 1, 2
+"""What made a segment."""
+MAX_SETTLE_MS = 2**40
+"""Longer rests mean the same, and fit 64 bits however often they were regretted."""
 
 
 class Limits:
@@ -33,6 +39,7 @@ class Limits:
         self.of: Ints = np.repeat(np.arange(len(policies)), np.diff([*starts, rows]))
         self.split: Floats = np.array([one.split_thresholds for one in policies])
         self.merge: Floats = np.array([one.merge_thresholds for one in policies])
+        self.written: Floats = np.array([one.written_merge_thresholds for one in policies])
         self.crosses: Bools = np.array([one.threshold_crossing for one in policies])
         all_of_them = np.array([crossing_thresholds(one) for one in policies])
         self.crossing: Floats = np.where(self.crosses[:, None], all_of_them, np.nan)
@@ -47,8 +54,13 @@ class Limits:
         self.load_age = self._by_row([min(one.max_load_age_ms or NOT_DUE, NOT_DUE) for one in policies])
         self.keeps_consumers: Bools = self._by_row([one.merge_keeps_consumers for one in policies])
         self.skips_single: Bools = self._by_row([one.skip_unsplittable for one in policies])
+        self.acts_in_parallel: Bools = self._by_row([one.parallel_actions for one in policies])
+        self.asks: Bools = self._by_row([one.parallel_actions or one.hot_key_splits > 0 for one in policies])
+        """What these do is said by `decide`, of one topic at a time."""
+        self._settle = self._by_row([min(one.settle_ms, MAX_SETTLE_MS) for one in policies])
+        self._returns_within = self._by_row([min(one.returns_within_ms, NOT_DUE) for one in policies])
         self._by_coldness = self._by_row([one.cold_since_threshold for one in policies])
-        self._by_lineage = self._by_row([one.explicit_lineage for one in policies])
+        self.keeps_depth: Bools = self._by_row([one.explicit_lineage for one in policies])
 
     def window_start(self, row: Ints, cold_since: Ints, modified_at: Ints) -> Ints:
         """When the merge window of each segment began, if it is cold (`Load.window_start`)."""
@@ -56,7 +68,21 @@ class Limits:
 
     def depth(self, row: Ints, remembered: Ints, shown: Ints) -> Ints:
         """The merge depth of each segment (`TopicSnapshot.merge_depth`)."""
-        return np.where(self._by_lineage[row], np.maximum(remembered, shown), shown)
+        return np.where(self.keeps_depth[row], np.maximum(remembered, shown), shown)
+
+    def settled_at(
+        self, row: Ints, made: Ints, at: Ints, regrets: Ints, pauses: Sequence[Ints], cold_since: Ints
+    ) -> Ints:  # fmt: skip
+        """Until when each segment is not merged (`decisions.autoscale.merge_pass.settled_at`); `made`: `BY_SPLIT`,
+        `BY_MERGE` or 0."""
+        settle, within = self._settle[row], self._returns_within[row]
+        rest = np.where(made == BY_MERGE, self.merge_cooldown[row], settle << 2 * np.minimum(regrets, MAX_REGRETS))
+        rest = np.where((made == BY_SPLIT) & (regrets >= MAX_REGRETS), NOT_DUE, rest)
+        found = np.where((made > 0) & (settle > 0), at + rest, NEVER)
+        for pause in pauses:
+            is_expected = (cold_since >= 0) & (pause > 0) & (pause <= within)
+            found = np.maximum(found, np.where(is_expected, cold_since + pause * 3 // 2, NEVER))
+        return np.minimum(found, MAX_INSTANT_MS)
 
     def _by_row(self, values: Sequence[int]) -> npt.NDArray[Any]:
         return np.array(values)[self.of]
@@ -68,13 +94,13 @@ class Situation:
     def __init__(
         self, limits: Limits, rows: Ints, now: Ints, count: Ints, required: Ints, last_split: Ints, last_merge: Ints,
         failures: Ints, failed_at: Ints, of: Ints, *, hot: Bools, is_cold: Bools, is_single: Bools, cold_since: Ints,
-        depth: Ints,
+        depth: Ints, settled_at: Ints,
     ) -> None:  # fmt: skip
         """Columns by row, and from `hot` on by segment, each of the row at the place `of`."""
         first = np.cumsum(count) - count
         self.demand: Bools = required > count
         self._splits(limits, rows, now, count, last_split, failures, failed_at, of, first, hot, is_single)
-        self._merges(limits, rows, now, count, required, last_merge, of, first, is_cold, cold_since, depth)
+        self._merges(limits, rows, now, count, required, last_merge, of, first, is_cold, cold_since, depth, settled_at)
 
     def _splits(
         self, limits: Limits, rows: Ints, now: Ints, count: Ints, last_split: Ints, failures: Ints, failed_at: Ints,
@@ -96,13 +122,14 @@ class Situation:
         pauses_until = self._pauses_until(limits, rows, failures, failed_at)
         pauses, rests, is_full = pauses_until > now, rests_until > now, count >= limits.max_segments[rows]
         fails = pauses | rests | is_full | ~can_split
-        self.may_split = wants & ~fails
-        self.is_urgent = wants & (pauses | (~is_full & rests))
+        asks = limits.asks[rows]
+        self.may_split = wants & (asks | ~fails)
+        self.is_urgent = wants & ~asks & (pauses | (~is_full & rests))
         self.opens_at = np.where(pauses, pauses_until, rests_until)
         due = np.maximum(np.where(pauses, pauses_until, NEVER), np.where(rests, rests_until, NEVER))
         # A load is trusted for a time only; consumers are.
         is_known = self.demand | (due - now <= limits.load_age[rows])
-        self.split_due = np.where(wants & fails & ~is_full & can_split & is_known, due, NOT_DUE)
+        self.split_due = np.where(wants & ~asks & fails & ~is_full & can_split & is_known, due, NOT_DUE)
 
     def _pauses_until(self, limits: Limits, rows: Ints, failures: Ints, failed_at: Ints) -> Ints:
         backoff = limits.backoff[rows]
@@ -115,12 +142,14 @@ class Situation:
 
     def _merges(
         self, limits: Limits, rows: Ints, now: Ints, count: Ints, required: Ints, last_merge: Ints, of: Ints,
-        first: Ints, is_cold: Bools, cold_since: Ints, depth: Ints,
+        first: Ints, is_cold: Bools, cold_since: Ints, depth: Ints, settled_at: Ints,
     ) -> None:  # fmt: skip
         never = np.full(len(rows), NOT_DUE)
         self.merges_at = self.merge_due = never
         """When the first pair may merge, as things are; and the same if its loads are trusted until then."""
-        self.may_merge = np.zeros(len(rows), np.bool_)
+        self.may_merge: Bools = np.zeros(len(rows), np.bool_)
+        self.looks_again: Bools = np.zeros(len(rows), np.bool_)
+        """Only their depth holds a merge, and it is forgotten by and by."""
         pairs = np.flatnonzero(is_cold[:-1] & is_cold[1:] & (of[:-1] == of[1:]))
         if not len(pairs):
             return
@@ -128,15 +157,21 @@ class Situation:
         is_free = limits.is_on[rows] & (count > limits.min_segments[rows])
         is_free &= ~limits.keeps_consumers[rows] | (count > required)
         is_shallow = np.maximum(depth[pairs], depth[pairs + 1]) < limits.max_depth[rows][own]
+        # Depths are forgotten by and by where they are kept: one that is too deep is looked at again.
+        too_deep = np.zeros(len(rows), np.bool_)
+        too_deep[own[~is_shallow & is_free[own]]] = True
+        self.looks_again = too_deep & limits.keeps_depth[rows]
         pairs, own = pairs[is_shallow & is_free[own]], own[is_shallow & is_free[own]]
         if not len(pairs):
             return
         ends = np.maximum(cold_since[pairs], cold_since[pairs + 1]) + limits.merge_window[rows][own]
+        ends = np.maximum(ends, np.maximum(settled_at[pairs], settled_at[pairs + 1]))
         starts = np.flatnonzero(np.append(True, own[1:] != own[:-1]))
         of_rows = own[starts]
         first_end = np.minimum.reduceat(ends, starts)
         last = last_merge[of_rows]
-        rests_until = np.where(last == NEVER, NEVER, last + limits.merge_cooldown[rows][of_rows])
+        has_none = (last == NEVER) | limits.acts_in_parallel[rows][of_rows]
+        rests_until = np.where(has_none, NEVER, last + limits.merge_cooldown[rows][of_rows])
         at = np.maximum(first_end, rests_until)
         self.merges_at = never.copy()
         self.merges_at[of_rows] = at

@@ -21,12 +21,11 @@ from decisions.autoscale.clocks import (
 )
 from decisions.autoscale.decide import Hold, Merge, Split, decide, hot_keys_after, next_due
 from decisions.autoscale.hot_keys import HotKey
-from decisions.autoscale.past import Past, depths_now, past_after_layout
+from decisions.autoscale.past import Past, depths_after_layout, depths_now, past_after_layout
 from decisions.autoscale.policy import PROFILES, Policy
 from decisions.autoscale.rates import is_cold
 from decisions.autoscale.snapshot import Load, TopicSnapshot
 from decisions.topic.layout import HASH_SPACE, LayoutStateError, SegmentLayout
-from decisions.topic.lineage import merge_depths_after_layout
 
 MINUTE = 60_000
 FAR = 2**50
@@ -132,7 +131,7 @@ class World:
         cooldowns = cooldowns_after_layout(Cooldowns(self.last_split_at, self.last_merge_at), known, layout, self.now)
         return replace(
             self, layout=layout, last_split_at=cooldowns.last_split_at, last_merge_at=cooldowns.last_merge_at,
-            depths=merge_depths_after_layout(depths_now(self.depths, self.pasts, self.now), known, layout.segments),
+            depths=depths_after_layout(self.depths, self.pasts, known, layout, self.now),
             pasts=past_after_layout(self.pasts, known, layout, self.now, self.returned()),
         )  # fmt: skip
 

@@ -113,7 +113,9 @@ def _policy(random):
     for name, values in {
         "maxLoadAgeSeconds": [0, 20, 60, 180], "retryBackoffSeconds": [0, 7, 30], "mergeKeepsConsumers": [False, True],
         "skipUnsplittable": [False, True], "normalizedColdness": [False, True], "coldSinceThreshold": [False, True],
-        "explicitLineage": [False, True], "thresholdCrossing": [False, True],
+        "explicitLineage": [False, True], "thresholdCrossing": [False, True], "parallelActions": [False, True],
+        "settleSeconds": [0, 60, 600], "returnsWithinSeconds": [0, 120, 900], "hotKeySplits": [0, 1, 3],
+        "hotKeyRetrySeconds": [60, 600], "mergeHeadroom": [0.0, 0.9], "urgentOverload": [0.0, 1.25],
     }.items():  # fmt: skip
         if random.random() < 0.5:
             override[name] = random.choice(values).item()

@@ -1,0 +1,115 @@
+"""A row of the kernel as `decide` sees it: where several actions at once, or what is known of hot keys, are decided on.
+
+Stage: under the kernel. Columns say which rows may act; what these do is said here, of one topic at a time.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from decisions.autoscale.answers import Answer
+from decisions.autoscale.columns import MERGE, NEVER, REASONS, SPLIT
+from decisions.autoscale.decide import Hold, decide, hot_keys_after
+from decisions.autoscale.gates import Gate
+from decisions.autoscale.hot_keys import HotKey
+from decisions.autoscale.past import Past
+from decisions.autoscale.policy import Policy
+from decisions.autoscale.snapshot import Load, TopicSnapshot
+from decisions.topic.segment import Segment
+from ledger.simulate.waits import BY_SPLIT
+
+LOOK_AGAIN_MS = 20_000
+"""As the job does (`engine.autoscale.evaluation`)."""
+_WORTH_A_TICK = frozenset({Gate.SPLIT_COOLDOWN, Gate.RETRY_BACKOFF})
+_NOTHING = -1
+
+
+class Shown(NamedTuple):
+    """What the columns say of an active segment."""
+
+    number: int
+    start: int
+    end: int
+    depth: int
+    created_at: int
+    made: int
+    made_at: int
+    regrets: int
+    handed_on: int
+    modified_at: int
+    cold_since: int
+    returned_after: int
+    rates: tuple[float, float, float, float]
+
+
+class _Active(NamedTuple):
+    """What `decide` asks of a layout."""
+
+    active: tuple[Segment, ...]
+    depths: dict[int, int]
+
+    def merge_depth(self, number: int) -> int:
+        """As of `SegmentLayout`."""
+        return self.depths[number]
+
+
+class Asked(NamedTuple):
+    """What an evaluation says."""
+
+    actions: list[tuple[int, int, int, int]]
+    """Action, segment, other and reason of each, as in `FleetAnswers`."""
+    hot_keys: tuple[HotKey, ...]
+    due: int | None
+    """When an extra tick is asked for."""
+
+
+def ask(
+    segments: list[Shown], policy: Policy, now: int, by_tick: bool, required: int, last_split: int, last_merge: int,
+    failures: int, failed_at: int, hot_keys: tuple[HotKey, ...],
+) -> Asked:  # fmt: skip
+    """What is done of a topic; instants are milliseconds, `NEVER` and below 0 as in the columns."""
+    active = tuple(Segment(one.number, one.start, one.end, created_at_ms=one.created_at) for one in segments)
+    snapshot = TopicSnapshot(
+        topic="topic://a/b/c",
+        now=now,
+        trigger="tick" if by_tick else "consumer",
+        layout=_Active(active, {one.number: one.depth for one in segments}),  # type: ignore[arg-type]
+        policy=policy,
+        loads={one.number: _load(one, now) for one in segments if one.modified_at != _NOTHING},
+        consumers={"all": ("STREAM", required)},
+        last_split_at=None if last_split == NEVER else last_split,
+        last_merge_at=None if last_merge == NEVER else last_merge,
+        failures=failures,
+        failed_at=None if failed_at == NEVER else failed_at,
+        failed_action="split" if failures else None,
+        pasts={one.number: _past(one) for one in segments if one.made} if policy.settles else None,
+        hot_keys=hot_keys,
+    )
+    answer = decide(snapshot)
+    return Asked(_actions(answer), hot_keys_after(snapshot), _due(answer, policy, now))
+
+
+def _load(one: Shown, now: int) -> Load:
+    cold_since = None if one.cold_since == _NOTHING else one.cold_since
+    back = None if one.returned_after == _NOTHING else one.returned_after
+    return Load(*one.rates, one.modified_at, now, cold_since, back)
+
+
+def _past(one: Shown) -> Past:
+    return Past(one.made_at, "split" if one.made == BY_SPLIT else "merge", one.regrets, one.handed_on)
+
+
+def _actions(answer: Answer) -> list[tuple[int, int, int, int]]:
+    if isinstance(answer, Hold):
+        return []
+    return [
+        (SPLIT if one.action == "split" else MERGE, one.ids[0], one.ids[1] if len(one.ids) > 1 else -1,
+         REASONS.index(one.reason))
+        for one in (answer, *answer.also)
+    ]  # fmt: skip
+
+
+def _due(answer: Answer, policy: Policy, now: int) -> int | None:
+    if isinstance(answer, Hold):
+        return answer.due if answer.gate in _WORTH_A_TICK else None
+    return now + LOOK_AGAIN_MS if policy.parallel_actions else None
