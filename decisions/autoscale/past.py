@@ -88,8 +88,8 @@ def depths_after_layout(
 def settle_ms(past: Past, policy: Policy) -> int:
     """For how long after it was made a segment is not merged.
 
-    What a split has made: `settleSeconds`, four times as long for each regret. What a merge has made: the policy's cooldown of
-    merges, so that a topic shrinks in steps. A range that is always regretted comes to rest.
+    What a split has made: `settleSeconds`, four times as long for each regret. What a merge has made: the policy's
+    cooldown of merges, so that a topic shrinks in steps. A range that is always regretted comes to rest.
     """
     if past.made == "merge":
         return policy.merge_cooldown_ms

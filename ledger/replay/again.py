@@ -26,7 +26,7 @@ from engine.autoscale.topics import TopicState
 from engine.replay import BucketReplay, Due, RecordedBatch
 
 Said = str | None
-"""What an evaluation puts on record of a topic: `hold GATE`, `split 3`, `merge 4+5`; None: nothing new."""
+"""What an evaluation puts on record of a topic: `hold GATE`, `split 3, merge 4+5`; None: nothing new."""
 _NOTHING_URGENT: frozenset[Gate] = frozenset()
 
 
@@ -120,17 +120,17 @@ def _news(topic: TopicState, snapshot: TopicSnapshot, answer: Answer) -> Said:
         if snapshot.trigger == "consumer" and answer.gate is Gate.CONSUMER_DEMAND:
             return None
         return None if answer.gate.value == topic.hold_gate else f"hold {answer.gate.value}"
-    segments = json.loads(json.dumps(answer.arguments))["segments"]
-    if topic.was_observed_lately(snapshot.layout.epoch, answer.action, segments, snapshot.now):
-        return None
-    return _action(answer.action, segments)
+    epoch, now = snapshot.layout.epoch, snapshot.now
+    new = [one for one in (answer, *answer.also) if not topic.was_observed_lately(epoch, one.action, one.ids, now)]
+    return ", ".join(_action(one.action, one.ids) for one in new) or None
 
 
 def _on_record(batch: RecordedBatch) -> dict[str, Said]:
     said: dict[str, Said] = {row["subject"]: f"hold {row['gate']}" for row in batch.holds}
-    for row in batch.decisions:
-        said[row["subject"]] = _action(row["action"], json.loads(row["arguments"])["segments"])
-    return said
+    actions: dict[str, list[str]] = {}
+    for row in sorted(batch.decisions, key=lambda row: (row["subject"], row["seq"])):
+        actions.setdefault(row["subject"], []).append(_action(row["action"], json.loads(row["arguments"])["segments"]))
+    return {**said, **{subject: ", ".join(done) for subject, done in actions.items()}}
 
 
 def _action(action: str, segments: list[int]) -> str:

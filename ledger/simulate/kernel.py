@@ -53,8 +53,6 @@ _LAST, _BASE, _LOW_PART, _HIGH_PART = slice(0, 4), slice(4, 8), 8, 9
 """Columns of floats of a segment: its load record, what it carries at level 1, and where it ends inside slices."""
 _NO_INSTANT = -1
 _MADE_BY = {"split": BY_SPLIT, "merge": BY_MERGE}
-_LOOK_AGAIN_AT_DEPTHS_MS = 600_000
-"""Segments that are too deep to merge are looked at again, where depths are forgotten by and by."""
 _FEW, _MANY = 8, 128
 """Changes of a row that are looked through at once, at first and from then on."""
 _NEARLY = 1e-12
@@ -393,7 +391,9 @@ class Kernel:
             self._last_merge[rows], self._failures[rows], self._failed_at[rows], of,
             hot=ints[:, _HOT] != 0, is_cold=ints[:, _COLD] != _NO_INSTANT, is_single=ints[:, _START] == ints[:, _END],
             cold_since=self._limits.window_start(rows[of], ints[:, _COLD], ints[:, _MODIFIED]),
-            depth=self._limits.depth(rows[of], self._kept_depths(ints, now[of]), ints[:, _DEPTH]),
+            shallow_at=self._limits.shallow_at(
+                rows[of], ints[:, _KEPT_DEPTH], ints[:, _DEPTH], np.where(ints[:, _MADE] > 0, ints[:, _MADE_AT], NEVER)
+            ),
             settled_at=self._settled_at(rows[of], ints),
         )  # fmt: skip
         by_tick = is_tick | is_extra
@@ -417,9 +417,6 @@ class Kernel:
         self._next[EXTRA, rows[asked]] = self._step_at(extra[asked])
         # The next tick at which it may act, or ask for a tick of its own.
         following = self._tick_from(step + 1)
-        found.merges_at = np.where(
-            found.looks_again, np.minimum(found.merges_at, now + _LOOK_AGAIN_AT_DEPTHS_MS), found.merges_at
-        )  # fmt: skip
         merges_at = np.where(found.merges_at < NOT_DUE, found.merges_at, now)
         tick = np.where(
             found.is_urgent | found.may_split, following,

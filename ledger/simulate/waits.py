@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from decisions.autoscale.columns import NEVER
 from decisions.autoscale.decide import MAX_BACKOFF_MS, MAX_DOUBLINGS
-from decisions.autoscale.past import MAX_REGRETS
+from decisions.autoscale.past import FORGOTTEN_MS, MAX_REGRETS
 from decisions.autoscale.policy import Policy
 from decisions.autoscale.significance import crossing_thresholds
 from decisions.kernel.readings import MAX_INSTANT_MS
@@ -70,6 +70,14 @@ class Limits:
         """The merge depth of each segment (`TopicSnapshot.merge_depth`)."""
         return np.where(self.keeps_depth[row], np.maximum(remembered, shown), shown)
 
+    def shallow_at(self, row: Ints, remembered: Ints, shown: Ints, made_at: Ints) -> Ints:
+        """From when on each segment may merge, by its depth; those that are remembered, since `made_at`, count one less
+        for each hour (`decisions.autoscale.past.depths_now`)."""
+        cap = self.max_depth[row]
+        later = np.where(made_at == NEVER, NOT_DUE, made_at + (remembered - cap + 1) * FORGOTTEN_MS)
+        by_memory = np.where(self.keeps_depth[row] & (remembered >= cap), later, NEVER)
+        return np.where(shown >= cap, NOT_DUE, by_memory)
+
     def settled_at(
         self, row: Ints, made: Ints, at: Ints, regrets: Ints, pauses: Sequence[Ints], cold_since: Ints
     ) -> Ints:  # fmt: skip
@@ -94,13 +102,15 @@ class Situation:
     def __init__(
         self, limits: Limits, rows: Ints, now: Ints, count: Ints, required: Ints, last_split: Ints, last_merge: Ints,
         failures: Ints, failed_at: Ints, of: Ints, *, hot: Bools, is_cold: Bools, is_single: Bools, cold_since: Ints,
-        depth: Ints, settled_at: Ints,
+        shallow_at: Ints, settled_at: Ints,
     ) -> None:  # fmt: skip
         """Columns by row, and from `hot` on by segment, each of the row at the place `of`."""
         first = np.cumsum(count) - count
         self.demand: Bools = required > count
         self._splits(limits, rows, now, count, last_split, failures, failed_at, of, first, hot, is_single)
-        self._merges(limits, rows, now, count, required, last_merge, of, first, is_cold, cold_since, depth, settled_at)
+        self._merges(
+            limits, rows, now, count, required, last_merge, of, first, is_cold, cold_since, shallow_at, settled_at
+        )
 
     def _splits(
         self, limits: Limits, rows: Ints, now: Ints, count: Ints, last_split: Ints, failures: Ints, failed_at: Ints,
@@ -142,33 +152,29 @@ class Situation:
 
     def _merges(
         self, limits: Limits, rows: Ints, now: Ints, count: Ints, required: Ints, last_merge: Ints, of: Ints,
-        first: Ints, is_cold: Bools, cold_since: Ints, depth: Ints, settled_at: Ints,
+        first: Ints, is_cold: Bools, cold_since: Ints, shallow_at: Ints, settled_at: Ints,
     ) -> None:  # fmt: skip
         never = np.full(len(rows), NOT_DUE)
         self.merges_at = self.merge_due = never
         """When the first pair may merge, as things are; and the same if its loads are trusted until then."""
         self.may_merge: Bools = np.zeros(len(rows), np.bool_)
-        self.looks_again: Bools = np.zeros(len(rows), np.bool_)
-        """Only their depth holds a merge, and it is forgotten by and by."""
         pairs = np.flatnonzero(is_cold[:-1] & is_cold[1:] & (of[:-1] == of[1:]))
         if not len(pairs):
             return
         own = of[pairs]
         is_free = limits.is_on[rows] & (count > limits.min_segments[rows])
         is_free &= ~limits.keeps_consumers[rows] | (count > required)
-        is_shallow = np.maximum(depth[pairs], depth[pairs + 1]) < limits.max_depth[rows][own]
-        # Depths are forgotten by and by where they are kept: one that is too deep is looked at again.
-        too_deep = np.zeros(len(rows), np.bool_)
-        too_deep[own[~is_shallow & is_free[own]]] = True
-        self.looks_again = too_deep & limits.keeps_depth[rows]
-        pairs, own = pairs[is_shallow & is_free[own]], own[is_shallow & is_free[own]]
+        shallow = np.maximum(shallow_at[pairs], shallow_at[pairs + 1])
+        is_possible = is_free[own] & (shallow < NOT_DUE)
+        pairs, own, shallow = pairs[is_possible], own[is_possible], shallow[is_possible]
         if not len(pairs):
             return
         ends = np.maximum(cold_since[pairs], cold_since[pairs + 1]) + limits.merge_window[rows][own]
         ends = np.maximum(ends, np.maximum(settled_at[pairs], settled_at[pairs + 1]))
         starts = np.flatnonzero(np.append(True, own[1:] != own[:-1]))
         of_rows = own[starts]
-        first_end = np.minimum.reduceat(ends, starts)
+        first_end = np.minimum.reduceat(np.maximum(ends, shallow), starts)
+        first_of_shallow = np.minimum.reduceat(np.where(shallow <= now[own], ends, NOT_DUE), starts)
         last = last_merge[of_rows]
         has_none = (last == NEVER) | limits.acts_in_parallel[rows][of_rows]
         rests_until = np.where(has_none, NEVER, last + limits.merge_cooldown[rows][of_rows])
@@ -176,7 +182,7 @@ class Situation:
         self.merges_at = never.copy()
         self.merges_at[of_rows] = at
         self.may_merge[of_rows] = at <= now[of_rows]
-        due = np.maximum(at, now[of_rows])
+        due = np.maximum(np.maximum(first_of_shallow, rests_until), now[of_rows])
         is_known = due - now[of_rows] <= limits.load_age[rows][of_rows]
         self.merge_due = never.copy()
         self.merge_due[of_rows] = np.where(is_known, due, NOT_DUE)
