@@ -140,8 +140,7 @@ class AutoScalePolicyOverride(Kept):
     """Guard: a segment is cold also below half of this part of its split thresholds, so that what two of them become
     stays below this part; 0 = below the merge thresholds only."""
     settle_seconds: int | None = None
-    """Guard: what was split is not merged for this long, four times as long each time that a merge of it was
-    regretted, seconds;
+    """Guard: what was split is not merged for this long, doubled each time that a merge of it was regretted, seconds;
     0 = at once."""
     returns_within_seconds: int | None = None
     """Guard: a load that came back after a pause shorter than this is expected again: merges wait half as long again as

@@ -63,6 +63,8 @@ class SegmentPast(Wire):
     """How often a merge of its range was split again soon."""
     returned_after: Count = 0
     """How long the pause was after which the load of what was split came back last, milliseconds; 0 = it did not."""
+    finest: Count = 0
+    """Hashes of the narrowest piece that was merged into its range."""
 
 
 class HotKeyRecord(Wire):

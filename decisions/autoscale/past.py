@@ -15,11 +15,11 @@ from decisions.kernel.readings import MAX_INSTANT_MS
 from decisions.topic.layout import SegmentLayout
 from decisions.topic.lineage import made_by, merge_depths_after_layout
 
-REGRET_MS = 3_600_000
+REGRET_MS = 1_800_000
 """A merge that is split again within this time was one to regret."""
 FORGOTTEN_MS = 3_600_000
 """After standing for so long a segment counts as one merge less deep (guard `explicitLineage`)."""
-MAX_REGRETS = 8
+MAX_REGRETS = 16
 """So often regretted in a row, a range is not merged any more."""
 
 
@@ -30,9 +30,12 @@ class Past(NamedTuple):
     """When it was made."""
     made: Literal["split", "merge"]
     regrets: int = 0
-    """How often merges of its range were split again soon; one less for each split that was not so."""
+    """How often merges of its range were split again soon; one less for each that was split later."""
     returned_after: int = 0
     """Milliseconds of the pause after which the load of what was split came back last; 0: it did not."""
+    finest: int = 0
+    """Hashes: how narrow the narrowest piece was that was merged into its range. What is split finer than that was
+    never merged, and nothing of it is regretted."""
 
 
 def past_after_layout(
@@ -55,14 +58,26 @@ def past_after_layout(
             continue
         at = max(0, min(segment.created_at_ms, now))
         parents = [past[parent] for parent in segment.parent_ids if parent in past]
-        regrets, back = max((parent.regrets for parent in parents), default=0), 0
-        if made == "split":
-            parent = parents[0] if parents else None
-            is_regretted = parent is not None and parent.made == "merge" and at - parent.at <= REGRET_MS
-            regrets = min(regrets + 1, MAX_REGRETS) if is_regretted else max(regrets - 1, 0)
-            back = max(returned.get(segment.parent_ids[0], 0), parent.returned_after if parent else 0)
-        found[number] = Past(at, made, regrets, back)
+        if made == "merge":
+            regrets = max((parent.regrets for parent in parents), default=0)
+            widths = [past[one].finest if one in past else layout.segments[one].width
+                      for one in segment.parent_ids if one in past or one in layout.segments]  # fmt: skip
+            found[number] = Past(at, made, regrets, 0, min(widths, default=segment.width))
+            continue
+        parent = parents[0] if parents else None
+        back = max(returned.get(segment.parent_ids[0], 0), parent.returned_after if parent else 0)
+        if parent is None or segment.width < parent.finest:
+            found[number] = Past(at, made, 0, back, segment.width)
+        else:
+            found[number] = Past(at, made, _regrets(parent, at), back, parent.finest)
     return found
+
+
+def _regrets(parent: Past, at: int) -> int:
+    """Of the halves of what was split at an instant."""
+    if parent.made == "split":
+        return parent.regrets
+    return min(parent.regrets + 1, MAX_REGRETS) if at - parent.at <= REGRET_MS else max(parent.regrets - 1, 0)
 
 
 def depths_now(depths: Mapping[int, int], pasts: Mapping[int, Past], now: int) -> dict[int, int]:
@@ -88,9 +103,9 @@ def depths_after_layout(
 def settle_ms(past: Past, policy: Policy) -> int:
     """For how long after it was made a segment is not merged.
 
-    What a split has made: `settleSeconds`, four times as long for each regret. What a merge has made: the policy's
+    What a split has made: `settleSeconds`, doubled for each regret. What a merge has made: the policy's
     cooldown of merges, so that a topic shrinks in steps. A range that is always regretted comes to rest.
     """
     if past.made == "merge":
         return policy.merge_cooldown_ms
-    return policy.settle_ms << 2 * past.regrets if past.regrets < MAX_REGRETS else 2 * MAX_INSTANT_MS
+    return policy.settle_ms << past.regrets if past.regrets < MAX_REGRETS else 2 * MAX_INSTANT_MS

@@ -134,9 +134,7 @@ def snapshot_from_wire(
         failed_at=wire.failed_at,
         failed_action=wire.failed_action,
         merge_depths=wire.merge_depths,
-        pasts=None
-        if wire.pasts is None
-        else {n: Past(one.at, one.made, one.regrets, one.returned_after) for n, one in wire.pasts.items()},
+        pasts=None if wire.pasts is None else {n: Past(**one.model_dump()) for n, one in wire.pasts.items()},
         hot_keys=tuple(HotKey(**{name: getattr(one, name) for name in HotKey._fields}) for one in wire.hot_keys or ()),
     )
 
@@ -213,7 +211,10 @@ def snapshot_to_json(snapshot: TopicSnapshot, layout: str, policy: str) -> str:
 
 def past_fields(past: Past) -> dict[str, object]:
     """A past by its names on the wire."""
-    return {"at": past.at, "made": past.made, "regrets": past.regrets, "returnedAfter": past.returned_after}
+    return {
+        "at": past.at, "made": past.made, "regrets": past.regrets, "returnedAfter": past.returned_after,
+        "finest": past.finest,
+    }  # fmt: skip
 
 
 def hot_key_fields(key: HotKey) -> dict[str, object]:

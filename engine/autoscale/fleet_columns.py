@@ -225,7 +225,9 @@ class FleetColumns:
 
     def _settled_at(self, returned_after: Ints, cold_since: Ints, missing: Bools, counts: Ints) -> Ints:
         """Until when each segment is not merged (`decisions.autoscale.merge_pass.settled_at`)."""
-        within = np.array([min(policy.policy.returns_within_ms, MAX_INSTANT_MS) for policy in self.policies], np.int64)
+        within = np.array(
+            [max(0, min(policy.policy.returns_within_ms, MAX_INSTANT_MS)) for policy in self.policies], np.int64
+        )
         is_cold = (cold_since != NO_INSTANT) & ~missing
         settled_at = self.settled_at
         for pause in (returned_after, self.returned_after):

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pydantic_core
 
-from engine.autoscale.loads import COLUMNS, INSTANTS, LoadTable
+from engine.autoscale.loads import INSTANTS, LoadTable
 from engine.autoscale.rows import RowIndex
 from engine.kernel.arrays import DamagedArrays, pack_arrays, unpack_arrays, version_of
 from engine.kernel.packed import StateError, StoredPart
@@ -70,7 +70,8 @@ def pack_loads(table: LoadTable) -> bytes:
     rows = slice(index.count)
     arrays = {
         "topic": index.topic[rows], "segment": index.segment[rows], "rates": table.rates[rows].ravel(),
-        **{name: getattr(table, name)[rows] for name in COLUMNS}, "reporter": table.reporter[rows].astype(_U4),
+        **{name: getattr(table, name)[rows] for name in INSTANTS}, "reporter": table.reporter[rows].astype(_U4),
+        "returned_after": table.returned_after[rows],
     }  # fmt: skip
     packed = _compressed(pack_arrays(_PLAIN_VERSION, {"names": index.names}, arrays))
     table.forget_changes()

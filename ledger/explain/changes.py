@@ -60,25 +60,26 @@ def changes(snapshot: TopicSnapshot, segment: int | None = None) -> list[Change]
 
 def answer_words(answer: Answer) -> str:
     """The answer in a few words: `split segment 3`, `merge segments 4 and 5`, `hold, merge-window`."""
-    if isinstance(answer, Split):
-        return f"split segment {answer.segment}"
-    if isinstance(answer, Merge):
-        return f"merge segments {answer.segments[0]} and {answer.segments[1]}"
-    return f"hold, {answer.gate.value}"
+    if isinstance(answer, Hold):
+        return f"hold, {answer.gate.value}"
+    return ", ".join(_action_words(one) for one in (answer, *answer.also))
+
+
+def _action_words(action: Split | Merge) -> str:
+    segments = " and ".join(map(str, action.ids))
+    return f"split segment {segments}" if isinstance(action, Split) else f"merge segments {segments}"
 
 
 def segments_of(answer: Answer) -> tuple[int, ...]:
     """The segments that an answer acts on."""
-    if isinstance(answer, Split):
-        return (answer.segment,)
-    return answer.segments if isinstance(answer, Merge) else ()
+    return () if isinstance(answer, Hold) else tuple(n for one in (answer, *answer.also) for n in one.ids)
 
 
 def _asked(answer: Answer, segment: int | None) -> object:
     """What of an answer is asked about: two answers of which it is the same are the same answer."""
     if segment is not None:
         return segment in segments_of(answer)
-    return None if isinstance(answer, Hold) else (answer.action, segments_of(answer))
+    return None if isinstance(answer, Hold) else {(one.action, *one.ids) for one in (answer, *answer.also)}
 
 
 def _change(one: Input, asked: object, segment: int | None) -> Change | None:

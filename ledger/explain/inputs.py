@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from decisions.autoscale.clocks import cold_since_after_thresholds
+from decisions.autoscale.hot_keys import retry_at
+from decisions.autoscale.merge_pass import settled_at
 from decisions.autoscale.policy import POLICY_FIELDS, Policy, PolicyField
 from decisions.autoscale.rates import is_cold
 from decisions.autoscale.snapshot import MANAGED, Load, TopicSnapshot
@@ -72,7 +74,11 @@ def _time(snapshot: TopicSnapshot) -> Input:
     backoff = [] if snapshot.failed_at is None else [snapshot.failed_at + 3_600_000, snapshot.failed_at]
     backoff += [at + (policy.retry_backoff_ms << n) for at in backoff[1:] for n in range(12)]
     starts = [load.window_start(policy) for load in snapshot.loads.values()]
+    active = snapshot.layout.active
     ends = [
+        *(settled_at(snapshot, one, snapshot.loads.get(one.segment_id)) for one in active if policy.settles),
+        *(one.created_at_ms + policy.split_cooldown_ms for one in active if policy.parallel_actions),
+        *(retry_at(key, policy) for key in snapshot.hot_keys),
         *(start + policy.merge_window_ms for start in set(starts)), *backoff,
         *(at + policy.split_cooldown_ms for at in [snapshot.last_split_at] if at is not None),
         *(at + policy.merge_cooldown_ms for at in [snapshot.last_merge_at] if at is not None),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Protocol
 
-from decisions.autoscale.answers import Answer, Hold, gates_to_json
+from decisions.autoscale.answers import Answer, Hold, Merge, Split, gates_to_json
 from decisions.autoscale.decide import decide
 from decisions.topic.layout import LayoutError
 from engine.agreement import snapshot_on_record
@@ -155,7 +155,12 @@ def _compare_row(found: Replayed, row: RecordedRow, at: int, kind: str) -> None:
         return
     if snapshot is None:
         return
-    said, now = _said(row, kind), _says(decide(snapshot), kind)
+    answer = decide(snapshot)
+    said, now = _said(row, kind), _says(answer, kind)
+    if not isinstance(answer, Hold):
+        # Of several actions it is the one that the row is of.
+        of_all = [{**now, **_action(one)} for one in (answer, *answer.also)]
+        now = next((one for one in of_all if one["arguments"] == row["arguments"]), now)
     told = [f"{name} was {_cut(said[name])}, is now {_cut(now[name])}" for name in said if said[name] != now[name]]
     if told:
         found.add(f"{which}, from its own inputs: {'; '.join(told)}")
@@ -171,10 +176,11 @@ def _says(answer: Answer, kind: str) -> dict[str, object]:
     if isinstance(answer, Hold):
         gate = answer.gate.value
         return {"gate": gate, "action": "hold", "arguments": gate, "reason": gate, "gates": gates_to_json(answer.gates)}
-    return {
-        "gate": answer.action, "action": answer.action, "arguments": canonical_json(answer.arguments),
-        "reason": answer.reason, "gates": gates_to_json(answer.gates),
-    }  # fmt: skip
+    return {"gate": answer.action, **_action(answer), "gates": gates_to_json(answer.gates)}
+
+
+def _action(one: Split | Merge) -> dict[str, object]:
+    return {"action": one.action, "arguments": canonical_json(one.arguments), "reason": one.reason}
 
 
 def _time(at: int) -> str:

@@ -36,6 +36,7 @@ class Shown(NamedTuple):
     made_at: int
     regrets: int
     handed_on: int
+    finest: int
     modified_at: int
     cold_since: int
     returned_after: int
@@ -96,7 +97,7 @@ def _load(one: Shown, now: int) -> Load:
 
 
 def _past(one: Shown) -> Past:
-    return Past(one.made_at, "split" if one.made == BY_SPLIT else "merge", one.regrets, one.handed_on)
+    return Past(one.made_at, "split" if one.made == BY_SPLIT else "merge", one.regrets, one.handed_on, one.finest)
 
 
 def _actions(answer: Answer) -> list[tuple[int, int, int, int]]:

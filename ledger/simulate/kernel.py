@@ -46,8 +46,8 @@ from ledger.simulate.window import NO_STEP, Bounds, WindowColumns
 Bools = npt.NDArray[np.bool_]
 CHANGE, CONSUMERS, TICK, EXTRA, APPLY = range(5)
 """What a row waits for."""
-(_ID, _START, _END, _KEPT_DEPTH, _DEPTH, _CREATED, _MADE, _MADE_AT, _REGRETS, _HANDED_ON, _MODIFIED, _COLD, _RETURNED,
- _HOT, _LOW, _HIGH) = range(16)  # fmt: skip
+(_ID, _START, _END, _KEPT_DEPTH, _DEPTH, _CREATED, _MADE, _MADE_AT, _REGRETS, _HANDED_ON, _FINEST, _MODIFIED, _COLD,
+ _RETURNED, _HOT, _LOW, _HIGH) = range(17)  # fmt: skip
 """Columns of whole numbers of a segment."""
 _LAST, _BASE, _LOW_PART, _HIGH_PART = slice(0, 4), slice(4, 8), 8, 9
 """Columns of floats of a segment: its load record, what it carries at level 1, and where it ends inside slices."""
@@ -59,13 +59,21 @@ _NEARLY = 1e-12
 """Bands are narrower by this: more than what is lost by multiplying floats."""
 
 
-def _after_split(old: Sequence[int], now: int) -> tuple[int, int]:
-    """Regrets of the halves of a segment and the pause that is handed on to them
+def _after_split(old: Sequence[int], width: int, now: int) -> tuple[int, int, int]:
+    """Regrets of a half of a segment, the pause that is handed on to it, and the finest that was merged in it
     (`decisions.autoscale.past.past_after_layout`)."""
-    regrets = old[_REGRETS] if old[_MADE] else 0
-    is_regretted = old[_MADE] == BY_MERGE and now - old[_MADE_AT] <= REGRET_MS
-    regrets = min(regrets + 1, MAX_REGRETS) if is_regretted else max(regrets - 1, 0)
-    return regrets, max(old[_RETURNED], old[_HANDED_ON], 0)
+    back = max(old[_RETURNED], old[_HANDED_ON], 0)
+    if not old[_MADE] or width < old[_FINEST]:
+        return 0, back, width
+    regrets = old[_REGRETS]
+    if old[_MADE] == BY_MERGE:
+        is_regretted = now - old[_MADE_AT] <= REGRET_MS
+        regrets = min(regrets + 1, MAX_REGRETS) if is_regretted else max(regrets - 1, 0)
+    return regrets, back, old[_FINEST]
+
+
+def _finest(*merged: Sequence[int]) -> int:
+    return min(one[_FINEST] if one[_MADE] else one[_END] - one[_START] + 1 for one in merged)
 
 
 class Kernel:
@@ -241,9 +249,12 @@ class Kernel:
                     pruned.append(number)
                 depth = lineage.depth(lower)
                 kept = max(kept_one, depth)
-                past = instant, BY_SPLIT, instant, *_after_split(old, instant)
-                ints[at, :_MODIFIED] = lower, old[_START], middle, kept, depth, *past
-                ints[at + 1, :_MODIFIED] = upper, middle + 1, old[_END], kept, depth, *past
+                lower_past, upper_past = (
+                    (instant, BY_SPLIT, instant, *_after_split(old, width, instant))
+                    for width in (middle - old[_START] + 1, old[_END] - middle)
+                )
+                ints[at, :_MODIFIED] = lower, old[_START], middle, kept, depth, *lower_past
+                ints[at + 1, :_MODIFIED] = upper, middle + 1, old[_END], kept, depth, *upper_past
             else:
                 fresh = lineage.merge(old[_ID], other[_ID], instant)
                 back = lineage.takes_back("merge", (old[_ID], other[_ID]), (fresh,), instant)
@@ -251,7 +262,7 @@ class Kernel:
                     pruned.append(number)
                 depth = lineage.depth(fresh)
                 kept = max(kept_one + 1, kept_other + 1, depth)
-                past = instant, BY_MERGE, instant, max(old[_REGRETS], other[_REGRETS]), 0
+                past = instant, BY_MERGE, instant, max(old[_REGRETS], other[_REGRETS]), 0, _finest(old, other)
                 ints[at, :_MODIFIED] = fresh, old[_START], other[_END], kept, depth, *past
             taken_back.append(back)
         made = np.concatenate([first, first[is_split] + 1])
@@ -517,9 +528,9 @@ class Kernel:
         for row, place in enumerate(self._topic.tolist()):
             for slot, one in enumerate(layouts[place].active):
                 past = pasts[place].get(one.segment_id)
-                made = (
-                    (0, 0, 0, 0) if past is None else (_MADE_BY[past.made], past.at, past.regrets, past.returned_after)
-                )
+                made = (0, 0, 0, 0, 0)
+                if past is not None:
+                    made = _MADE_BY[past.made], past.at, past.regrets, past.returned_after, past.finest
                 self._ints[row * self._room + slot] = (
                     one.segment_id, one.start, one.end, kept[place][one.segment_id],
                     self._lineages[row].depth(one.segment_id), one.created_at_ms, *made, _NO_INSTANT, _NO_INSTANT,

@@ -84,7 +84,7 @@ class Limits:
         """Until when each segment is not merged (`decisions.autoscale.merge_pass.settled_at`); `made`: `BY_SPLIT`,
         `BY_MERGE` or 0."""
         settle, within = self._settle[row], self._returns_within[row]
-        rest = np.where(made == BY_MERGE, self.merge_cooldown[row], settle << 2 * np.minimum(regrets, MAX_REGRETS))
+        rest = np.where(made == BY_MERGE, self.merge_cooldown[row], settle << np.minimum(regrets, MAX_REGRETS))
         rest = np.where((made == BY_SPLIT) & (regrets >= MAX_REGRETS), NOT_DUE, rest)
         found = np.where((made > 0) & (settle > 0), at + rest, NEVER)
         for pause in pauses:

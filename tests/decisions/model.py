@@ -146,7 +146,11 @@ class World:
 
         def come_from(number: int) -> tuple[object, ...]:
             past = self.pasts.get(number)
-            return () if past is None else (age(past.at, longer), past.made, past.regrets, past.returned_after)
+            return (
+                ()
+                if past is None
+                else (age(past.at, longer), past.made, past.regrets, past.returned_after, past.finest)
+            )
 
         order = sorted(segment.segment_id for segment in self.layout.active)
         seen = self.snapshot()

@@ -107,9 +107,7 @@ def test_whatever_an_adversary_does_to_the_default_profile_each_segment_has_its_
                 past, seen = world.pasts.get(number), world.snapshot()
                 assert seen.merge_depth(number) < policy.max_dag_depth
                 least = {"split": policy.settle_ms, "merge": policy.merge_cooldown_ms}
-                assert past is None or world.now - past.at >= least[past.made] << 2 * past.regrets * (
-                    past.made == "split"
-                )
+                assert past is None or world.now - past.at >= least[past.made] << past.regrets * (past.made == "split")
     assert min(splits, merges, several) > 100
 
 

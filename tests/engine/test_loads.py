@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 
 import numpy as np
@@ -16,6 +17,7 @@ from engine.autoscale import loads_codec
 from engine.autoscale.loads import STALE, LoadTable, Origins
 from engine.autoscale.loads_codec import pack_load_changes, pack_loads, unpack_loads
 from engine.autoscale.storing import store_samples
+from engine.kernel.arrays import pack_arrays, unpack_arrays
 from engine.kernel.packed import StateError, StoredPart
 
 POLICY = PROFILES["default"]
@@ -28,7 +30,7 @@ def absorb(table, rows, now=NOW, crossing=True):
     """Lays (topic, segment, rates, sampled at) over the table."""
     count = len(rows)
     places = np.array([table.rows_of(topic, [segment])[0] for topic, segment, _, _ in rows], np.int64)
-    thresholds = np.tile(SPLIT + MERGE if crossing else [np.nan] * 8, (1 if count % 2 else count, 1))
+    thresholds = np.tile(SPLIT + MERGE + MERGE if crossing else [np.nan] * 12, (1 if count % 2 else count, 1))
     return store_samples(
         table, places, np.array([rates for _, _, rates, _ in rows], np.float64).reshape(-1, 4),
         origins_of([at for _, _, _, at in rows], now=now), np.zeros(count, np.int64), now, 0.25,
@@ -131,10 +133,18 @@ def test_a_damaged_entry_of_the_log_is_refused(entry):
         unpack_loads(StoredPart(packed_table()[0], [entry]))
 
 
+def _of_version_3(plain):
+    """The arrays as that release stored them: without the pauses after which loads came back, not compressed."""
+    counts = len(json.loads(plain[5 : 5 + int.from_bytes(plain[1:5], "big")])["lengths"])
+    types = next(one for one in (loads_codec._BASE, loads_codec._LOG) if len(one) == counts)
+    fields, arrays = unpack_arrays(plain, types)
+    return pack_arrays(3, fields, {name: arrays[name] for name in types if name != "returned_after"})
+
+
 def test_bytes_of_releases_that_did_not_compress_are_read(monkeypatch):
     base, entry = packed_table()
     monkeypatch.setattr(loads_codec, "_compressed", lambda plain: plain)
-    plain_base, plain_entry = packed_table()
+    plain_base, plain_entry = map(_of_version_3, packed_table())
     assert (plain_base[0], plain_entry[0]) == (3, 3)
     packed = [pack_loads(unpack_loads(StoredPart(*one))) for one in ((base, [entry]), (plain_base, [plain_entry]))]
     assert packed[0] == packed[1]

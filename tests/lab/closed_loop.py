@@ -124,7 +124,9 @@ class ClosedLoop:
     def _apply(self, row: dict[str, Any]) -> None:
         topic, segments = row["subject"], json.loads(row["arguments"])["segments"]
         before = self.layouts[topic]
-        assert before.epoch == row["layout_epoch"]
+        # Several decisions of one evaluation are taken on one layout, and applied one after the other.
+        assert before.epoch >= row["layout_epoch"]
+        assert all(before.segments[number].is_active for number in segments)
         now = self._ms(self._now)
         after = (
             before.split_segment(*segments, now) if row["action"] == "split" else before.merge_segments(*segments, now)

@@ -100,16 +100,23 @@ def test_a_topic_at_its_cap_is_told_the_next_one():
 
 
 def test_a_split_is_told_what_would_have_held_it_or_split_another():
-    hot = snapshot(2, {0: msg_rate(12_000)}, DEFAULT, last_split_at=NOW - 90 * SECOND)
+    one_at_a_time = replace(DEFAULT, parallel_actions=False)
+    hot = snapshot(2, {0: msg_rate(12_000)}, one_at_a_time, last_split_at=NOW - 90 * SECOND)
     found = told(hot)
     assert found["at 10,000 msg/s in on segment 0 (now 12,000)"].startswith("hold, ")
     assert found["at 12,001 msg/s in on segment 1 (now 5,000)"] == "split segment 1"
     assert found["with splitCooldownSeconds 91 (now 60)"] == "hold, split-cooldown"
 
 
+def test_several_actions_are_told_as_one_answer():
+    hot = snapshot(4, {0: msg_rate(12_000), 1: load(COLD), 2: load(COLD), 3: msg_rate(15_000)}, DEFAULT)
+    found = told(hot)
+    assert found["at 10,000 msg/s in on segment 0 (now 12,000)"] == "split segment 3, merge segments 1 and 2"
+
+
 def test_what_is_asked_of_one_segment_is_answered_of_it():
     hot = snapshot(2, {0: msg_rate(12_000)}, DEFAULT)
-    assert told(hot, 1)["at 12,001 msg/s in on segment 1 (now 5,000)"] == "split segment 1"
+    assert told(hot, 1)["at 10,001 msg/s in on segment 1 (now 5,000)"] == "split segment 0, split segment 1"
 
 
 def test_loads_too_old_to_be_trusted_count_when_they_are_reported_again():

@@ -57,7 +57,7 @@ def test_every_gate_is_told_although_the_row_of_the_hold_names_one(bucket, tmp_p
     assert (found.answer.gate.value, found.hold["gate"], found.held_since) == (
         "merge-window", "merge-window", NOW + MINUTE
     )  # fmt: skip
-    assert {reading.gate.value for reading in found.answer.gates} >= {"max-segments", "merge-cooldown", "merge-window"}
+    assert {reading.gate.value for reading in found.answer.gates} >= {"max-segments", "settling", "merge-window"}
     assert (found.doubts, found.assumed_fresh) == ([], [])
     assert found.answer.binding.measured == 3 * MINUTE
 

@@ -78,7 +78,7 @@ def edited(bucket, table, **columns):
 
 def test_load_that_no_table_shows_is_taken_to_be_what_the_record_says():
     found = replayed(quiet())
-    assert (found.differences, found.evaluations, found.decisions) == (0, 26, 1)
+    assert (found.differences, found.evaluations, found.decisions) == (0, 26, 2)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_load_that_no_table_shows_is_taken_to_be_what_the_record_says():
         (DECISIONS, {"inputs": lambda said: said.replace("12500.0", "12501.0")}, "was taken on another state: loads"),
         (DECISIONS, {"inputs": lambda _: "{}"}, "its inputs cannot be read"),
         (DECISIONS, {"decision_id": lambda _: "x"}, "has the id x, not "),
-        (HOLDS, {"gate": lambda _: "merge-window"}, "on record is hold merge-window, this release says hold "),
+        (HOLDS, {"gate": lambda _: "min-segments"}, "on record is hold min-segments, this release says hold "),
         (HOLDS, {"measured": lambda _: 0.5}, "measured was 0.5, is now "),
         (HOLDS, {"seq": lambda _: 7}, "hold 7 of topic://acme/shop/t0 at 2025-11-20 17:33:21 UTC should be number 1"),
     ],
@@ -137,12 +137,12 @@ def test_the_command_ends_with_0_for_the_same_and_2_for_different(tmp_path):
         return CliRunner().invoke(cli, ["-c", str(tmp_path / "s.toml"), "replay", *arguments], catch_exceptions=False)
 
     same = run()
-    assert (same.exit_code, same.output) == (0, "1 decisions, 2 holds, 26 evaluations: the same\n")
+    assert (same.exit_code, same.output) == (0, "2 decisions, 3 holds, 26 evaluations: the same\n")
     assert run("--topics", "t0,t1", "--until", "2025-11-20T17:36").output == (
         "1 decisions, 2 holds, 8 evaluations: the same\n"
     )
     assert run("--topics", "nobody").exit_code == 1
-    bucket.tables[HOLDS.name] = [edited(bucket, HOLDS, gate=lambda _: "merge-window")[HOLDS.name]]
+    bucket.tables[HOLDS.name] = [edited(bucket, HOLDS, gate=lambda _: "min-segments")[HOLDS.name]]
     written(bucket, tmp_path / "other")
     (tmp_path / "s.toml").write_text(f'[lake]\npath = "{tmp_path}/other"\n')
     different = run()
