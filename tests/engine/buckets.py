@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pyarrow as pa
 
 from engine.autoscale.family import AUTOSCALE, LOADS, TOPICS
@@ -19,6 +21,10 @@ SETTINGS = EngineSettings(0.25, 60_000)
 CONFIGURED = ConfiguredPolicy("default", None)
 ONE_AT_A_TIME = ConfiguredPolicy("default", '{"parallelActions":false,"settleSeconds":0}')
 """Without the guards that act on several segments at once, and that keep what was split from being merged."""
+FORMER = ConfiguredPolicy("default", json.dumps({
+    "parallelActions": False, "settleSeconds": 0, "returnsWithinSeconds": 0, "mergeHeadroom": 0, "hotKeySplits": 0,
+}))  # fmt: skip
+"""The profile as it was before: for what is shown of splits and merges that undo one another."""
 
 
 def knowing(configured=CONFIGURED, settings=SETTINGS):

@@ -35,8 +35,8 @@ NAMES = [f"topic://acme/shop/t{number}" for number in range(3)]
 class RecordedBucket(Bucket):
     """A bucket whose output goes into tables, as the sink writes them."""
 
-    def __init__(self, settings=SETTINGS, generation="first"):
-        super().__init__(settings)
+    def __init__(self, settings=SETTINGS, generation="first", configured=CONFIGURED):
+        super().__init__(settings, configured=configured)
         self.generation = generation
         self.batch_id = 0
         self.commit_ms = 0

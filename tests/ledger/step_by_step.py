@@ -121,7 +121,7 @@ class StepByStep:
             else:
                 status, is_reversal = "applied", self._acted(place, row["action"], segments, after, now)
                 self.layouts[place] = pruned(after, now)
-                self.announced.append(place)
+                records.append(self._layout(place, now))
             self.actions.append((*self._action(row), status == "applied", is_reversal))
             records.append(self._record(CONTROL_EVENTS.name, OutcomeEvent(
                 v=1, type="outcome", decision_id=row["decision_id"], topic=row["subject"], status=status, at=now

@@ -89,8 +89,10 @@ def test_a_part_of_the_time_and_of_the_topics(lakes, found, tmp_path):
     one = backtest(half, {})
     assert [topic.topic[-3:] for topic in one.topics] == ["t01", "t02"]
     assert one.topic_hours == pytest.approx(2.0, rel=0.01)
-    # Loads from before hold at its beginning: what carried something carries it at once.
-    assert one.agreement.share > 0.7
+    # Loads from before hold at its beginning: what carried something carries it at once. What the job remembered of
+    # merges that it had come to regret is in no table, so some come earlier in the simulation.
+    assert one.agreement.share >= 0.5
+    assert set(one.agreement.missed) <= {"after another difference", "came more than a tick earlier"}
 
 
 def settings(tmp_path, lake):

@@ -19,6 +19,7 @@ from executor.autoscale.judge import describe
 from lake.tables import create_lake
 from schemas.arrow import to_arrow
 from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, OUTCOMES, SEGMENT_LOAD
+from tests.engine.buckets import FORMER
 from tests.engine.records import consumers, layout, outcome, record, stats, tick
 from tests.engine.test_replay import RecordedBucket
 
@@ -42,7 +43,7 @@ class Story:
     """What happens, minute after minute; `lake` is where it is written."""
 
     def __init__(self) -> None:
-        self.bucket = RecordedBucket()
+        self.bucket = RecordedBucket(configured=FORMER)
         self.layouts: dict[str, SegmentLayout] = {}
         self.outcomes: list[dict[str, Any]] = []
         self.decided: list[dict[str, Any]] = []
