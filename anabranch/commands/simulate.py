@@ -45,7 +45,7 @@ _MUCH = 50_000
     help="flat, day, step, burst, drift, lab, lake, or a file. Needed.",
 )
 @click.option(
-    "--policy", "policies", multiple=True, required=True, metavar="P",
+    "--policy", "policies", multiple=True, metavar="P",
     help="A profile (default, pip-483) or a TOML policy, laid over --profile. Several are compared. Of bundles: a "
     "version (4.x), or Shedder+Placement, each with ,NAME=VALUE behind it.",
 )  # fmt: skip
@@ -60,6 +60,10 @@ _MUCH = 50_000
 @click.option(
     "--processes", type=click.IntRange(1, 256), help="Default: one, or for a lot of work as many as there are cores."
 )
+@click.option(
+    "--shapes", "all_shapes", is_flag=True,
+    help="Both profiles on 19 shapes of demand, six hours of one topic each, over --seeds: medians, and the worst.",
+)  # fmt: skip
 @click.option("--shape", "shapes", multiple=True, help="Of a fleet of brokers (bundles). Default: all.")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="For all balancers, as in broker.conf.")
 @click.option("--seeds", type=click.IntRange(1, 1000), default=1, show_default=True, help="How many, from --seed on.")
@@ -67,14 +71,15 @@ _MUCH = 50_000
 @click.pass_obj
 def command(
     context: Context, family: str, demand: str | None, policies: tuple[str, ...], profile: str, topics: int,
-    hours: float, peak: float, since: datetime | None, seed: int, processes: int | None, shapes: tuple[str, ...],
-    settings: tuple[str, ...], seeds: int, output: str, file: Path | None,
+    hours: float, peak: float, since: datetime | None, seed: int, processes: int | None, all_shapes: bool,
+    shapes: tuple[str, ...], settings: tuple[str, ...], seeds: int, output: str, file: Path | None,
 ) -> None:  # fmt: skip
     """Run the closed loop of decision and layout on a demand, under one policy or several.
 
     \b
     anabranch simulate --demand day --policy default --policy pip-483
     anabranch simulate --demand recorded.jsonl --policy default --policy mine.toml --output html --file out.html
+    anabranch simulate --shapes --seeds 20
     anabranch simulate --family bundles --shape join --policy 4.x --policy AvgShedder+AvgShedder --seeds 10
 
     The job's own engine decides, and segments split and merge as it says. Shapes, the form of a file, and what the
@@ -86,6 +91,11 @@ def command(
     from ledger.simulate.run import simulate
 
     check_report(output, file)
+    if all_shapes:
+        write_report(_all_shapes(range(seed, seed + seeds), processes, output), file, "profiles on shapes of demand")
+        return
+    if not policies:
+        raise click.UsageError("Missing option '--policy'.")
     _check_family(family)
     if family == "bundles":
         from anabranch.bundle_simulation import report
@@ -134,6 +144,19 @@ def command(
     write_report(text, file, printable(about))
     if done < count:
         sys.exit(_INTERRUPTED)
+
+
+def _all_shapes(seeds: range, processes: int | None, output: str) -> str:
+    """Both profiles on every shape."""
+    from ledger.simulate.table import as_text, table
+
+    if output == "html":
+        raise click.UsageError("--shapes answers text or json")
+    progress = (lambda done, count: _progress(float(done), float(count))) if sys.stderr.isatty() else lambda *_: None
+    rows = table(seeds, processes or len(os.sched_getaffinity(0)), progress)
+    if output == "json":
+        return json.dumps([row.to_json() for row in rows]) + "\n"
+    return as_text(rows)
 
 
 def _check_family(family: str) -> None:

@@ -112,6 +112,11 @@ class Policy:
         )  # fmt: skip
 
     @property
+    def looks_back(self) -> bool:
+        """Whether it counts what made a segment."""
+        return self.settles or self.parallel_actions
+
+    @property
     def settles(self) -> bool:
         """Whether merges wait for as long as a load may come back."""
         return self.settle_ms > 0 or self.returns_within_ms > 0

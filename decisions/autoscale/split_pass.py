@@ -168,10 +168,11 @@ def _acting(
         first = min(held, key=lambda at: retry_at(held[at], policy))
         readings.append(_one_hot_key(active[first], overloads[first], held[first], retry_at(held[first], policy)))
         return []
+    since = {at: past.at for at in relieved if (past := snapshot.known_pasts.get(active[at].segment_id)) is not None}
     waits = [
         Reading(Gate.SPLIT_COOLDOWN, True, limit=float(policy.split_cooldown_ms), segment=active[at].segment_id)
         if policy.urgent_overload and overloads[at] >= policy.urgent_overload
-        else waited(Gate.SPLIT_COOLDOWN, now, active[at].created_at_ms, policy.split_cooldown_ms, active[at].segment_id)
+        else waited(Gate.SPLIT_COOLDOWN, now, since.get(at), policy.split_cooldown_ms, active[at].segment_id)
         for at in relieved
     ]
     passed = [at for at, wait in zip(relieved, waits, strict=True) if wait.passed]

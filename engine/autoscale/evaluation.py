@@ -239,6 +239,6 @@ def snapshot_of(topic: TopicState, loads: LoadTable, policy: EffectivePolicy, no
         failed_at=topic.failures.failed_at,
         failed_action=topic.failures.action,
         merge_depths=depths_now(topic.merge_depths, topic.pasts, now) if policy.policy.explicit_lineage else None,
-        pasts=topic.pasts if policy.policy.settles else None,
+        pasts=topic.pasts if policy.policy.looks_back else None,
         hot_keys=topic.hot_keys,
     )

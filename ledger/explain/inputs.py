@@ -77,7 +77,7 @@ def _time(snapshot: TopicSnapshot) -> Input:
     active = snapshot.layout.active
     ends = [
         *(settled_at(snapshot, one, snapshot.loads.get(one.segment_id)) for one in active if policy.settles),
-        *(one.created_at_ms + policy.split_cooldown_ms for one in active if policy.parallel_actions),
+        *(past.at + policy.split_cooldown_ms for past in snapshot.known_pasts.values() if policy.parallel_actions),
         *(retry_at(key, policy) for key in snapshot.hot_keys),
         *(start + policy.merge_window_ms for start in set(starts)), *backoff,
         *(at + policy.split_cooldown_ms for at in [snapshot.last_split_at] if at is not None),

@@ -1,0 +1,95 @@
+"""The table of profiles on shapes of demand: medians over seeds, and the worst of them.
+
+Stage: above `alone` and `demands`; what `anabranch simulate --shapes` prints and docs/profiles.md shows.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from decisions.autoscale.policy import PROFILES
+from ledger.simulate.alone import alone
+from ledger.simulate.demands import SHAPES
+
+HEADS = ("splits", "merges", "reversals", "failed", "min over", "segment-h", "min waiting", "left")
+
+
+class Case(NamedTuple):
+    """One run."""
+
+    shape: str
+    profile: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """A profile on a shape; columns as `HEADS`."""
+
+    shape: str
+    profile: str
+    median: tuple[float, ...]
+    worst: tuple[float, ...]
+
+    def to_json(self) -> dict[str, object]:
+        """For scripts."""
+        return asdict(self) | {"columns": list(HEADS)}
+
+
+def table(
+    seeds: Sequence[int], processes: int, progress: Callable[[int, int], None] = lambda *_: None
+) -> list[Row]:  # fmt: skip
+    """Every profile on every shape; `progress` is told how many runs are done, and how many there are."""
+    cases = [Case(shape, profile, seed) for shape in SHAPES for profile in ("pip-483", "default") for seed in seeds]
+    found: dict[tuple[str, str], list[tuple[float, ...]]] = {}
+    for done, (case, columns) in enumerate(_run_all(cases, processes), 1):
+        found.setdefault((case.shape, case.profile), []).append(columns)
+        progress(done, len(cases))
+    return [
+        Row(shape, profile, tuple(np.median(runs, axis=0).tolist()), tuple(np.max(runs, axis=0).tolist()))
+        for (shape, profile), runs in found.items()
+    ]
+
+
+def _run_all(cases: Sequence[Case], processes: int) -> Iterator[tuple[Case, tuple[float, ...]]]:
+    if processes == 1:
+        yield from map(_run, cases)
+        return
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        yield from pool.imap(_run, cases, chunksize=4)
+
+
+def _run(case: Case) -> tuple[Case, tuple[float, ...]]:
+    came = alone(SHAPES[case.shape](np.random.default_rng(case.seed)), PROFILES[case.profile])
+    return case, (
+        came.splits, came.merges, came.reversals, came.failed, came.over_ms / 60_000, came.segment_ms / 3_600_000,
+        came.waiting_ms / 60_000, came.left,
+    )  # fmt: skip
+
+
+def as_text(rows: Sequence[Row]) -> str:
+    """The table in markdown, which a terminal can be read in too: the median, and the worst where it is another."""
+    lines = [["demand", "profile", *HEADS], *([row.shape, row.profile, *_cells(row)] for row in rows)]
+    before = ""
+    for line in lines[1:]:
+        line[0], before = ("" if line[0] == before else line[0]), line[0]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    told = [
+        "| " + " | ".join(cell.ljust(width) if place < 2 else cell.rjust(width)
+                          for place, (cell, width) in enumerate(zip(line, widths, strict=True))) + " |"
+        for line in lines
+    ]  # fmt: skip
+    rule = "|" + "|".join("-" * (width + 1) + ("-" if place < 2 else ":") for place, width in enumerate(widths)) + "|"
+    return "\n".join([told[0], rule, *told[1:]]) + "\n"
+
+
+def _cells(row: Row) -> list[str]:
+    return [
+        f"{median:.4g}" if f"{median:.4g}" == f"{worst:.4g}" else f"{median:.4g} ({worst:.4g})"
+        for median, worst in zip(row.median, row.worst, strict=True)
+    ]

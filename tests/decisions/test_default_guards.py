@@ -1,0 +1,209 @@
+"""The guards of profile `default` against one hot key, regretted merges, and one action at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from decisions.autoscale.clocks import returned_after_sample
+from decisions.autoscale.decide import Hold, Merge, Split, decide, hot_keys_after
+from decisions.autoscale.gates import Gate
+from decisions.autoscale.hot_keys import HASHES, HotKey, retry_at
+from decisions.autoscale.past import MAX_REGRETS, Past, depths_now, past_after_layout, settle_ms
+from decisions.topic.layout import SegmentLayout
+from tests.decisions.snapshots import COLD, DEFAULT, MINUTE, NOW, PIP, load, msg_rate, snapshot, stream
+
+HOUR = 60 * MINUTE
+LONG_AGO = NOW - 5 * HOUR
+
+
+def zoomed(splits, toward=0):
+    """The layout after so many splits of the segment with a hash, long ago, and the id of that segment."""
+    layout = SegmentLayout.create(1, LONG_AGO)
+    for _ in range(splits):
+        layout = layout.split_segment(layout.find_active_segment(toward).segment_id, LONG_AGO)
+    return layout, layout.find_active_segment(toward).segment_id
+
+
+def with_key(splits, toward=0, rate=50_000, rest=10, **others):
+    """One key in the piece with a hash; all other pieces carry next to nothing."""
+    layout, hot = zoomed(splits, toward)
+    loads = {one.segment_id: msg_rate(rate if one.segment_id == hot else rest) for one in layout.active}
+    return snapshot(layout, loads, DEFAULT, **others), hot
+
+
+def done(answer):
+    return [] if isinstance(answer, Hold) else [answer, *answer.also]
+
+
+# One hot key
+
+
+@given(st.integers(0, HASHES - 1), st.integers(6, 12))
+@settings(max_examples=40)
+def test_a_piece_that_keeps_all_load_through_six_splits_is_one_hot_key_and_is_told_with_figures(toward, splits):
+    one, hot = with_key(splits, toward)
+    answer = decide(one)
+    assert not [action for action in done(answer) if isinstance(action, Split)]
+    (key,) = hot_keys_after(one)
+    segment = one.layout.segments[hot]
+    assert (key.start, key.end, key.overload, key.tries) == (segment.start, segment.end, 5.0, 1)
+    assert key.within_start <= key.start
+    assert key.end <= key.within_end
+    (reading,) = [reading for reading in answer.gates if reading.gate is Gate.ONE_HOT_KEY]
+    assert (reading.passed, reading.measured, reading.limit, reading.segment) == (False, 5.0, 10.0, hot)
+    assert f"about hashes {segment.start:04x} to {segment.end:04x}, 5 times the threshold" in reading.detail
+
+
+@pytest.mark.parametrize("splits", range(6))
+def test_it_is_split_as_long_as_it_may_be_a_narrow_range(splits):
+    one, hot = with_key(splits)
+    assert [action.ids for action in done(decide(one)) if isinstance(action, Split)] == [[hot]]
+    assert hot_keys_after(one) == ()
+
+
+def test_a_narrow_range_that_splits_do_relieve_is_isolated():
+    layout, left = zoomed(7)
+    right = next(one.segment_id for one in layout.active if one.start == layout.segments[left].end + 1)
+    loads = {one.segment_id: msg_rate(10) for one in layout.active} | {left: msg_rate(30_000), right: msg_rate(30_000)}
+    actions = done(decide(snapshot(layout, loads, DEFAULT)))
+    assert {action.ids[0] for action in actions if isinstance(action, Split)} == {left, right}
+
+
+def test_what_was_split_in_search_of_it_is_given_back_once_it_has_settled():
+    one, hot = with_key(6)
+    known = replace(one, hot_keys=hot_keys_after(one))
+    pairs = []
+    layout, keys = one.layout, known.hot_keys
+    for _ in range(6):
+        loads = {s.segment_id: load(COLD) for s in layout.active}
+        loads[layout.find_active_segment(0).segment_id] = msg_rate(50_000)
+        answer = decide(snapshot(layout, loads, DEFAULT, hot_keys=keys, pasts={}))
+        merged = [action for action in done(answer) if isinstance(action, Merge)]
+        pairs += merged
+        for action in merged:
+            layout = layout.merge_segments(*action.segments, LONG_AGO)
+        if len(layout.active) == 1:
+            break
+    assert (len(pairs), len(layout.active)) == (6, 1)
+    young = {s.segment_id: Past(NOW - MINUTE, "split") for s in one.layout.active}
+    assert decide(replace(known, pasts=young)).gate is Gate.ONE_HOT_KEY
+    assert hot in young
+
+
+def test_it_is_tried_again_after_a_pause_that_doubles_and_when_it_has_grown():
+    one, _ = with_key(0)
+    key = HotKey(0, 1023, 0, HASHES - 1, 5.0, NOW - HOUR)
+    assert decide(replace(one, hot_keys=(key,))).gate is Gate.ONE_HOT_KEY
+    assert retry_at(key, DEFAULT) == NOW + 5 * HOUR
+    assert retry_at(key._replace(tries=2), DEFAULT) == NOW + 11 * HOUR
+    over = replace(one, hot_keys=(key._replace(found_at=NOW - 6 * HOUR),))
+    assert isinstance(decide(over), Split)
+    grown, _ = with_key(0, rate=101_000, hot_keys=(key,))
+    assert isinstance(decide(grown), Split)
+
+
+def test_a_load_that_is_not_known_makes_no_hot_key():
+    one, _ = with_key(6)
+    known = dict(one.loads)
+    del known[one.layout.active[-1].segment_id]
+    assert hot_keys_after(replace(one, loads=known)) == ()
+
+
+# Several at once
+
+
+def test_all_hot_segments_split_and_all_cold_pairs_merge_in_one_evaluation():
+    rates = [20_000, 15_000, 10, 10, 5_000, 10, 10, 13_000]
+    one = snapshot(8, {number: msg_rate(rate, modified_at=NOW - HOUR) for number, rate in enumerate(rates)}, DEFAULT)
+    told = [(action.action, action.ids) for action in done(decide(one))]
+    assert told == [("split", [0]), ("split", [1]), ("split", [7]), ("merge", [2, 3]), ("merge", [5, 6])]
+    assert [(a.action, a.ids) for a in done(decide(replace(one, policy=PIP)))] == [("split", [0])]
+
+
+@given(st.lists(st.sampled_from([0, 10, 4_000, 9_000, 11_000, 60_000]), min_size=1, max_size=12), st.integers(0, 14),
+       st.integers(1, 14), st.integers(1, 4))  # fmt: skip
+@settings(max_examples=300)
+def test_parts_are_disjoint_and_caps_and_consumers_hold_after_all_of_it(rates, consumers, most, least):
+    policy = replace(DEFAULT, max_segments=max(most, least), min_segments=least)
+    loads = {number: msg_rate(rate, modified_at=NOW - HOUR) for number, rate in enumerate(rates)}
+    one = snapshot(len(rates), loads, policy, consumers=stream(consumers))
+    actions = done(decide(one))
+    touched = [number for action in actions for number in action.ids]
+    assert len(touched) == len(set(touched))
+    splits = sum(isinstance(action, Split) for action in actions)
+    after = len(rates) + splits - (len(actions) - splits)
+    assert splits == 0 or len(rates) + splits <= policy.max_segments
+    if splits < len(actions):
+        assert after >= max(least, consumers if consumers <= len(rates) else 0)
+
+
+def test_what_burns_waits_for_no_cooldown_and_what_is_just_over_waits_for_its_own():
+    layout = SegmentLayout.create(1, LONG_AGO).split_segment(0, NOW - 10_000)
+    pasts = {1: Past(NOW - 10_000, "split"), 2: Past(NOW - 10_000, "split")}
+    burning = snapshot(layout, {1: msg_rate(12_500), 2: msg_rate(11_000)}, DEFAULT, pasts=pasts)
+    assert [action.ids for action in done(decide(burning))] == [[1]]
+    warm = replace(burning, loads={1: msg_rate(11_000), 2: msg_rate(11_000)})
+    held = decide(warm)
+    assert (held.gate, held.due) == (Gate.SPLIT_COOLDOWN, NOW + 50_000)
+    assert len(done(decide(replace(warm, now=NOW + 50_000)))) == 2
+
+
+# Merges that are not regretted
+
+
+def test_what_was_split_rests_half_an_hour_and_twice_as_long_for_each_regret():
+    assert [settle_ms(Past(0, "split", regrets), DEFAULT) // MINUTE for regrets in range(4)] == [30, 60, 120, 240]
+    assert settle_ms(Past(0, "split", MAX_REGRETS), DEFAULT) > 1000 * 365 * 24 * HOUR
+    assert settle_ms(Past(0, "merge", 3), DEFAULT) == DEFAULT.merge_cooldown_ms
+    cold = {1: load(COLD, modified_at=NOW - HOUR), 2: load(COLD, modified_at=NOW - HOUR)}
+    layout = SegmentLayout.create(1, LONG_AGO).split_segment(0, NOW - 20 * MINUTE)
+    pasts = {number: Past(NOW - 20 * MINUTE, "split") for number in (1, 2)}
+    one = snapshot(layout, cold, replace(DEFAULT, max_load_age_ms=0), pasts=pasts)
+    held = decide(one)
+    assert (held.gate, held.binding.measured, held.due) == (Gate.SETTLING, 10 * MINUTE, NOW + 10 * MINUTE)
+    assert isinstance(decide(replace(one, policy=replace(DEFAULT, settle_ms=0))), Merge)
+
+
+def test_a_merge_that_is_split_again_soon_is_a_regret_of_that_boundary_and_not_of_finer_ones():
+    layout = SegmentLayout.create(2, 0).merge_segments(0, 1, HOUR)
+    merged = past_after_layout({}, (0, 1), layout, HOUR)
+    assert merged == {2: Past(HOUR, "merge", 0, 0, HASHES // 2)}
+    soon = layout.split_segment(2, HOUR + 10 * MINUTE)
+    halves = past_after_layout(merged, layout.segments, soon, HOUR + 10 * MINUTE)
+    assert {past.regrets for past in halves.values()} == {1}
+    finer = soon.split_segment(3, HOUR + 11 * MINUTE)
+    after = past_after_layout(halves, soon.segments, finer, HOUR + 11 * MINUTE)
+    assert {number: past.regrets for number, past in after.items()} == {4: 1, 5: 0, 6: 0}
+    late = past_after_layout(merged, layout.segments, layout.split_segment(2, 3 * HOUR), 3 * HOUR)
+    assert {past.regrets for past in late.values()} == {0}
+
+
+def test_a_load_that_came_back_after_a_pause_is_waited_for_half_as_long_again():
+    back = returned_after_sample(None, True, None, True, 0)
+    assert back == 0
+    back = returned_after_sample(back, True, 0, False, 20 * MINUTE)
+    assert back == 20 * MINUTE
+    assert returned_after_sample(None, True, 0, False, 20 * MINUTE) is None
+    since = NOW - 25 * MINUTE
+    spiky = {n: replace(load(COLD, modified_at=since, cold_since=since), returned_after=20 * MINUTE) for n in (0, 1)}
+    one = snapshot(2, spiky, replace(DEFAULT, max_load_age_ms=0))
+    assert (decide(one).gate, decide(one).due) == (Gate.SETTLING, since + 30 * MINUTE)
+    rare = {n: replace(one, returned_after=2 * HOUR) for n, one in spiky.items()}
+    assert isinstance(decide(replace(one, loads=rare)), Merge)
+
+
+def test_segments_that_are_less_than_half_full_merge_and_stay_below_what_splits():
+    half = {number: msg_rate(4_499, modified_at=NOW - HOUR, cold_since=NOW - HOUR) for number in (0, 1)}
+    assert isinstance(decide(snapshot(2, half, DEFAULT)), Merge)
+    assert decide(snapshot(2, half, PIP)).gate is Gate.MERGE_THRESHOLDS
+    more = half | {1: msg_rate(4_500, modified_at=NOW - HOUR)}
+    assert decide(snapshot(2, more, DEFAULT)).gate is Gate.MERGE_THRESHOLDS
+
+
+def test_depth_that_is_kept_through_pruning_fades_by_one_for_each_hour_that_a_segment_stands():
+    depths, pasts = {1: 10, 2: 3, 3: 4}, {1: Past(0, "merge"), 2: Past(0, "merge")}
+    assert depths_now(depths, pasts, 4 * HOUR + 1) == {1: 6, 2: 0, 3: 4}
