@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,6 +65,9 @@ _MUCH = 50_000
     "--shapes", "all_shapes", is_flag=True,
     help="Both profiles on 19 shapes of demand, six hours of one topic each, over --seeds: medians, and the worst.",
 )  # fmt: skip
+@click.option(
+    "--pulsar", "with_pulsar", is_flag=True, help="With --shapes: Pulsar's own evaluator too (its jars: 300 MB)."
+)
 @click.option("--shape", "shapes", multiple=True, help="Of a fleet of brokers (bundles). Default: all.")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="For all balancers, as in broker.conf.")
 @click.option("--seeds", type=click.IntRange(1, 1000), default=1, show_default=True, help="How many, from --seed on.")
@@ -72,7 +76,7 @@ _MUCH = 50_000
 def command(
     context: Context, family: str, demand: str | None, policies: tuple[str, ...], profile: str, topics: int,
     hours: float, peak: float, since: datetime | None, seed: int, processes: int | None, all_shapes: bool,
-    shapes: tuple[str, ...], settings: tuple[str, ...], seeds: int, output: str, file: Path | None,
+    with_pulsar: bool, shapes: tuple[str, ...], settings: tuple[str, ...], seeds: int, output: str, file: Path | None,
 ) -> None:  # fmt: skip
     """Run the closed loop of decision and layout on a demand, under one policy or several.
 
@@ -92,7 +96,8 @@ def command(
 
     check_report(output, file)
     if all_shapes:
-        write_report(_all_shapes(range(seed, seed + seeds), processes, output), file, "profiles on shapes of demand")
+        text = _all_shapes(context, range(seed, seed + seeds), processes, with_pulsar, output)
+        write_report(text, file, "profiles on shapes of demand")
         return
     if not policies:
         raise click.UsageError("Missing option '--policy'.")
@@ -146,14 +151,21 @@ def command(
         sys.exit(_INTERRUPTED)
 
 
-def _all_shapes(seeds: range, processes: int | None, output: str) -> str:
-    """Both profiles on every shape."""
+def _all_shapes(context: Context, seeds: range, processes: int | None, with_pulsar: bool, output: str) -> str:
+    """Both profiles on every shape, and Pulsar's own evaluator if it is asked for."""
     from ledger.simulate.table import as_text, table
 
     if output == "html":
         raise click.UsageError("--shapes answers text or json")
-    progress = (lambda done, count: _progress(float(done), float(count))) if sys.stderr.isatty() else lambda *_: None
-    rows = table(seeds, processes or len(os.sched_getaffinity(0)), progress)
+    progress = (lambda done, count: _progress(done, count, "runs")) if sys.stderr.isatty() else lambda *_: None
+    with ExitStack() as stack:
+        others = {}
+        if with_pulsar:
+            from lab.pulsar.evaluator import PulsarsEvaluator
+            from lab.setup import ensure_pulsar
+
+            others["Pulsar 5.0.0-M1"] = stack.enter_context(PulsarsEvaluator(ensure_pulsar(context.settings)))
+        rows = table(seeds, processes or len(os.sched_getaffinity(0)), others, progress)
     if output == "json":
         return json.dumps([row.to_json() for row in rows]) + "\n"
     return as_text(rows)
@@ -241,5 +253,5 @@ def _policy(text: str, profile: str) -> ConfiguredPolicy:
         raise click.ClickException(printable(f"{text}: {error}")) from error
 
 
-def _progress(done: float, total: float) -> None:
-    click.echo(f"\r{done:,.0f} of {total:,.0f} topic-hours", nl=done >= total, err=True)
+def _progress(done: float, total: float, what: str = "topic-hours") -> None:
+    click.echo(f"\r{done:,.0f} of {total:,.0f} {what}", nl=done >= total, err=True)

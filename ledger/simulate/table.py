@@ -6,14 +6,17 @@ Stage: above `alone` and `demands`; what `anabranch simulate --shapes` prints an
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
+from decisions.autoscale.decide import decide
 from decisions.autoscale.policy import PROFILES
-from ledger.simulate.alone import alone
+from ledger.simulate.alone import Decide, alone
 from ledger.simulate.demands import SHAPES
 
 HEADS = ("splits", "merges", "reversals", "failed", "min over", "segment-h", "min waiting", "left")
@@ -42,17 +45,24 @@ class Row:
 
 
 def table(
-    seeds: Sequence[int], processes: int, progress: Callable[[int, int], None] = lambda *_: None
+    seeds: Sequence[int], processes: int, others: Mapping[str, Decide] = MappingProxyType({}),
+    progress: Callable[[int, int], None] = lambda *_: None,
 ) -> list[Row]:  # fmt: skip
-    """Every profile on every shape; `progress` is told how many runs are done, and how many there are."""
-    cases = [Case(shape, profile, seed) for shape in SHAPES for profile in ("pip-483", "default") for seed in seeds]
+    """Every profile on every shape, and whoever else decides, with the policy of `pip-483`; `progress` is told how many
+    runs are done, and how many there are."""
+    profiles = ["pip-483", "default"]
+    cases = [Case(shape, profile, seed) for shape in SHAPES for profile in profiles for seed in seeds]
+    by_others = [Case(shape, name, seed) for shape in SHAPES for name in others for seed in seeds]
+    runs = chain(_run_all(cases, processes), (_run(case, others[case.profile]) for case in by_others))
     found: dict[tuple[str, str], list[tuple[float, ...]]] = {}
-    for done, (case, columns) in enumerate(_run_all(cases, processes), 1):
+    for done, (case, columns) in enumerate(runs, 1):
         found.setdefault((case.shape, case.profile), []).append(columns)
-        progress(done, len(cases))
+        progress(done, len(cases) + len(by_others))
     return [
-        Row(shape, profile, tuple(np.median(runs, axis=0).tolist()), tuple(np.max(runs, axis=0).tolist()))
-        for (shape, profile), runs in found.items()
+        Row(shape, name, tuple(np.median(columns, axis=0).tolist()), tuple(np.max(columns, axis=0).tolist()))
+        for shape in SHAPES
+        for name in (*others, *profiles)
+        for columns in [found[shape, name]]
     ]
 
 
@@ -64,8 +74,9 @@ def _run_all(cases: Sequence[Case], processes: int) -> Iterator[tuple[Case, tupl
         yield from pool.imap(_run, cases, chunksize=4)
 
 
-def _run(case: Case) -> tuple[Case, tuple[float, ...]]:
-    came = alone(SHAPES[case.shape](np.random.default_rng(case.seed)), PROFILES[case.profile])
+def _run(case: Case, decided_by: Decide = decide) -> tuple[Case, tuple[float, ...]]:
+    policy = PROFILES.get(case.profile, PROFILES["pip-483"])
+    came = alone(SHAPES[case.shape](np.random.default_rng(case.seed)), policy, decided_by=decided_by)
     return case, (
         came.splits, came.merges, came.reversals, came.failed, came.over_ms / 60_000, came.segment_ms / 3_600_000,
         came.waiting_ms / 60_000, came.left,

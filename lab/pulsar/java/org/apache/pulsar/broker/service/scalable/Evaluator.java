@@ -32,6 +32,9 @@ public final class Evaluator {
         PrintStream out = new PrintStream(System.out, false, "UTF-8");
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             out.println(answer(line));
+            if (!in.ready()) {
+                out.flush();
+            }
         }
         out.flush();
     }
