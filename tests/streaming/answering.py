@@ -17,7 +17,7 @@ from tests.streaming.jobs import TOPICS, Feed, now_ms, rows
 
 RESTLESS = AutoScalePolicyOverride(
     max_segments=6, split_cooldown_seconds=0, merge_cooldown_seconds=0, merge_window_seconds=0, max_dag_depth=10_000,
-    merge_keeps_consumers=False,
+    merge_keeps_consumers=False, settle_seconds=0, returns_within_seconds=0,
 )  # fmt: skip
 """A topic of this policy is split or merged whenever its load says so."""
 
@@ -53,7 +53,7 @@ class Cluster:
             self._answered.add(row["decision_id"])
             topic, segments = row["subject"], json.loads(row["arguments"])["segments"]
             one = self._layouts[topic]
-            if row["layout_epoch"] == one.epoch:
+            if all(number in one.segments and one.segments[number].is_active for number in segments):
                 act = one.split_segment if row["action"] == "split" else one.merge_segments
                 self._layouts[topic] = act(*segments, now_ms())
             self._feed.send(
