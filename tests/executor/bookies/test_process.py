@@ -45,7 +45,7 @@ def test_a_program_that_always_dies_is_given_up(tmp_path: Path) -> None:
 
 
 def test_a_program_without_an_answer_is_killed_at_the_deadline(tmp_path: Path) -> None:
-    with hands(tmp_path, "if start < 2: sys.stdin.read()", deadline_s=2) as one:
+    with hands(tmp_path, "if start < 2: sys.stdin.read()", deadline_s=10) as one:
         assert list(one.ledgers("old")) == []
         assert one.starts == 2
 
