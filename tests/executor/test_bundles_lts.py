@@ -135,13 +135,22 @@ def test_a_shedder_by_usage_decides_on_what_is_collected_and_says_why(bundled: B
         assert owners[one.decision.bundle] == one.decision.source_broker
     if not cycle.decided:
         assert held
+    if not cycle.decided and bundled.manager == MODULAR:
+        # The other shedder goes by processors, which all of them share: there any broker may be the fullest.
         assert "it gets nothing by unloading" in cycle_text(balancing.state, cycle, idle.id)
     if bundled.manager == EXTENSIBLE:
         report = balancing.reports[first.id]
         assert isinstance(report, BrokerLoadReport)
         assert report.data.weighted_max_e_m_a is not None
-        named = [one.bundle_name for one in report.top_bundles.top_bundles_load_data]
-        assert set(named) == set(bundled.owned(first))
+
+        def names_its_bundles() -> bool:
+            assert balancing.cycle()
+            newest = balancing.reports[first.id]
+            assert isinstance(newest, BrokerLoadReport)
+            named = {one.bundle_name for one in newest.top_bundles.top_bundles_load_data}
+            return named == set(bundled.owned(first))
+
+        wait_until(names_its_bundles, PATIENCE_S, every_s=1)
 
 
 def test_a_broker_that_is_killed_and_comes_back_idle_is_used_again(bundled: Bundled, house: House):
