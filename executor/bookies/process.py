@@ -47,14 +47,15 @@ class HandsProcess:
         answer: Future[dict[str, Any]] = Future()
         assert self._process.stdin is not None
         with self._lock:
-            number = next(self._numbers)
-            self._asked[number] = answer
             if self._ended:
                 raise HandsLost("the program that handles ledgers has ended")
+            number = next(self._numbers)
+            self._asked[number] = answer
             try:
                 self._process.stdin.write(json.dumps({"id": number, **request}) + "\n")
                 self._process.stdin.flush()
             except OSError as error:
+                self._ended = True
                 raise HandsLost(f"the program that handles ledgers has ended: {error}") from None
         try:
             return answer.result(deadline_s)
@@ -63,7 +64,8 @@ class HandsProcess:
             raise HandsLost(f"no answer to {request.get('op')} within {deadline_s:g} s: killed") from None
 
     def kill(self) -> None:
-        """SIGKILL; returns when it is gone."""
+        """SIGKILL; returns when it is gone, and from its beginning on nothing is asked of it any more."""
+        self._ended = True
         self._process.kill()
         self._process.wait()
 

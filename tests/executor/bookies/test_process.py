@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from executor.bookies.hands import BookKeeperAddress, LedgerHands, LedgerRefused
-from executor.bookies.process import HandsLost
+from executor.bookies.process import HandsLost, HandsProcess
 
 pytestmark = pytest.mark.process
 
@@ -48,6 +48,16 @@ def test_a_program_without_an_answer_is_killed_at_the_deadline(tmp_path: Path) -
     with hands(tmp_path, "if start < 2: sys.stdin.read()", deadline_s=10) as one:
         assert list(one.ledgers("old")) == []
         assert one.starts == 2
+
+
+def test_a_killed_program_is_not_asked_again(tmp_path: Path) -> None:
+    """Also before the thread that reads its answers has seen their end, as a pipe that others hold open never ends."""
+    command = [sys.executable, "-c", "import subprocess; subprocess.run('cat')"]
+    one = HandsProcess(command, tmp_path / "log")
+    one.kill()
+    assert not one.lives
+    with pytest.raises(HandsLost, match="has ended"):
+        one.ask({"op": "list"}, 60)
 
 
 def test_half_a_last_line_is_no_answer(tmp_path: Path) -> None:
