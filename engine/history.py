@@ -10,7 +10,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timezone
+from functools import reduce
 from itertools import groupby
+from operator import or_
 from typing import Any
 from uuid import NAMESPACE_URL, UUID, uuid5
 
@@ -203,11 +205,13 @@ class History:
 
     def of_bucket(self, topics: Collection[str]) -> Iterator[RecordedBatch]:
         """The batches of a bucket that holds these topics, those that changed nothing in it left out."""
-        wanted = pa.array([*topics, EVERY_TOPIC], pa.string())
+        names = {*topics, EVERY_TOPIC}
+        wanted = pa.array([*names], pa.string())
         rows: dict[str, dict[int, list[dict[str, Any]]]] = {}
         for name in (DECISIONS.name, HOLDS.name, EVENTS.name):
             table = self.tables[name]
-            chosen = table.filter(pc.is_in(table["subject"], wanted)).to_pylist()
+            concerned = [subject for subject in _subjects(table) if _whose(subject) in names]
+            chosen = table.filter(pc.is_in(table["subject"], pa.array(concerned, pa.string()))).to_pylist()
             rows[name] = {place: list(group) for place, group in groupby(chosen, key=lambda row: row["place"])}
         loads = self.tables[SEGMENT_LOAD.name]
         samples = dict(_samples(loads.filter(pc.is_in(loads["topic"], wanted))))
@@ -237,6 +241,16 @@ def rows_of_topic(table: Table, topic: str, until: datetime) -> pc.Expression:
     return is_of_topics(table, [topic]) & is_until(table, until)
 
 
+def is_of_clusters(clusters: Collection[str] | None = None) -> pc.Expression:
+    """Which rows of `events`, `decisions` or `holds` concern clusters with bundles (None: all), or every subject."""
+    subject = pc.field("subject")
+    if clusters is None:
+        return pc.invert(pc.starts_with(subject, TOPIC_PREFIX))
+    return reduce(
+        or_, (pc.starts_with(subject, f"{name}/") for name in clusters), subject.isin([*clusters, EVERY_TOPIC])
+    )  # fmt: skip
+
+
 def is_of_topics(table: Table, topics: Collection[str]) -> pc.Expression:
     """Which rows of a table concern these topics."""
     subject = "topic" if table is SEGMENT_LOAD else "subject"
@@ -256,11 +270,17 @@ def is_since(table: Table, since: datetime) -> pc.Expression:
 class HistoryRows:
     """Rows on their way from the tables into a history, any number at a time and in any order."""
 
-    def __init__(self, known: Batches, begins: Sequence[Place] = (), *, with_ticks: bool = False) -> None:
-        """`begins`: as `Batches.chunks` answers it. `with_ticks`: all of them, for those who evaluate again at each."""
-        self._known, self._begins, self._with_ticks = known, begins, with_ticks
+    def __init__(
+        self, known: Batches, begins: Sequence[Place] = (), *, with_ticks: bool = False, of_clusters: bool = False
+    ) -> None:  # fmt: skip
+        """`begins`: as `Batches.chunks` answers it. `with_ticks`: all of them, for those who evaluate again at each.
+        `of_clusters`: of clusters with bundles instead of topics, with ticks."""
+        self._known, self._begins, self._of_clusters = known, begins, of_clusters
+        self._with_ticks = with_ticks or of_clusters
         self.topics: set[str] = set()
-        """Every topic of which there is a row."""
+        """Every topic, or cluster, of which there is a row."""
+        self.has_others = False
+        """Whether rows are there that were left out: of clusters, or of topics."""
         self.next_offsets: dict[str, dict[int, int]] = {}
         """By Kafka topic and partition: the offset behind the last record of which something is on record."""
 
@@ -270,29 +290,34 @@ class HistoryRows:
         places = [self._known.place(*key) for key in keys]
         chunks = np.array([-1 if place is None else bisect_right(self._begins, place) for place in places], np.int64)
         all_chunks = chunks[owners] if len(rows) else owners
-        kept, chunk = rows.filter(pa.array(all_chunks >= 0)), all_chunks[all_chunks >= 0]
+        counts = all_chunks >= 0
+        kept, chunk, owner = rows.filter(pa.array(counts)), all_chunks[counts], owners[counts]
         _take_offsets(self.next_offsets, name, kept)
-        if name in (DECISIONS.name, HOLDS.name, EVENTS.name):
-            is_of_topics = pc.or_(pc.starts_with(kept["subject"], TOPIC_PREFIX), pc.equal(kept["subject"], EVERY_TOPIC))
-            kept, chunk = kept.filter(is_of_topics), chunk[np.asarray(is_of_topics, np.bool_)]
-        if name == DEAD_LETTERS.name:
+        if name == DEAD_LETTERS.name or (self._of_clusters and name == SEGMENT_LOAD.name):
             return kept.slice(0, 0), chunk[:0]
-        self.topics.update(_subjects(kept))
+        if name in (DECISIONS.name, HOLDS.name, EVENTS.name):
+            is_wanted = pc.starts_with(kept["subject"], TOPIC_PREFIX)
+            is_wanted = pc.invert(is_wanted) if self._of_clusters else is_wanted
+            is_wanted = np.asarray(pc.or_(is_wanted, pc.equal(kept["subject"], EVERY_TOPIC)), np.bool_)
+            self.has_others |= not is_wanted.all()
+            kept, chunk, owner = kept.filter(pa.array(is_wanted)), chunk[is_wanted], owner[is_wanted]
+        self.topics.update(map(_whose, _subjects(kept)))
         self.topics.discard(EVERY_TOPIC)
         if name == EVENTS.name and not self._with_ticks:
             # A tick changes nothing but by the decisions and holds that come of it, and those are on record; unless the
             # job's clock was set back before it.
-            is_needed = np.array([self._known.is_set_back(*key) for key in keys], np.bool_)
-            is_needed = is_needed[owners][all_chunks >= 0] if len(rows) else is_needed
-            wanted = pc.or_(pc.not_equal(kept["type"], "tick"), pa.array(is_needed))
-            kept, chunk = kept.filter(wanted), chunk[wanted.to_numpy()]
+            is_needed = np.array([self._known.is_set_back(*key) for key in keys], np.bool_)[owner]
+            is_wanted = np.asarray(pc.not_equal(kept["type"], "tick"), np.bool_) | is_needed
+            kept, chunk = kept.filter(pa.array(is_wanted)), chunk[is_wanted]
         return kept, chunk
 
 
-def history_of(batches: pa.Table, tables: Mapping[str, pa.Table], *, with_ticks: bool = False) -> History:
-    """The whole history out of rows of `batches` and of `HISTORY_TABLES`; `with_ticks` as of `HistoryRows`."""
+def history_of(
+    batches: pa.Table, tables: Mapping[str, pa.Table], *, with_ticks: bool = False, of_clusters: bool = False
+) -> History:  # fmt: skip
+    """The whole history out of rows of `batches` and of `HISTORY_TABLES`; the rest as of `HistoryRows`."""
     known = Batches(batches)
-    rows = HistoryRows(known, with_ticks=with_ticks)
+    rows = HistoryRows(known, with_ticks=with_ticks, of_clusters=of_clusters)
     kept = {name: rows.take(name, table)[0] for name, table in tables.items()}
     return replace(history_chunk(known, kept), next_offsets=rows.next_offsets)
 
@@ -387,6 +412,11 @@ def _subjects(table: pa.Table) -> list[str]:
     column = table["topic" if "topic" in table.column_names else "subject"]
     found: list[str] = pc.unique(column).to_pylist()
     return found
+
+
+def _whose(subject: str) -> str:
+    """The topic or cluster that a subject is, or is a broker of (`cluster/broker`)."""
+    return subject if subject.startswith(TOPIC_PREFIX) else subject.partition("/")[0]
 
 
 def _millis(instants: pa.ChunkedArray) -> list[int]:

@@ -26,7 +26,7 @@ from engine.autoscale.policies import EffectivePolicy
 from engine.autoscale.samples import Samples
 from engine.autoscale.topics import ConfiguredPolicy, TopicState
 from engine.kernel.bucket import Intake
-from engine.kernel.packed import Packed, StoredPart, pack_anew
+from engine.kernel.packed import Part, StoredPart
 from engine.kernel.records import Output, RawRecord
 from engine.kernel.settings import EngineSettings
 from schemas.ids import decision_id
@@ -143,9 +143,10 @@ class BucketReplay:
         policy = self._policies.of(self.state, topic)
         return snapshot_of(topic, self.loads, policy, now, trigger), policy
 
-    def packed(self) -> Packed:
+    @property
+    def parts(self) -> Mapping[str, Part]:
         """The state as the state store holds it."""
-        return pack_anew(self._known.parts)
+        return self._known.parts
 
     def snapshot(self, name: str, now: int) -> TopicSnapshot | None:
         """What a tick at `now` (milliseconds) would see of a topic; None: its layout is not known."""

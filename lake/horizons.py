@@ -67,8 +67,10 @@ class Horizon:
     next_offsets: Mapping[str, Mapping[int, int]]
     """By Kafka topic and partition: the offset behind the last record of which something was on record."""
     of_older: frozenset[str]
-    """Topics that another version of the engine had decided on (`engine.replay`)."""
+    """Topics and clusters that another version of the engine had decided on (`engine.replay`)."""
     pieces: Sequence[Piece]
+    clusters: bytes | None = None
+    """All clusters with bundles, as the stored part of a bucket with these; None: an older release made it."""
 
     @property
     def day(self) -> date:
@@ -85,9 +87,9 @@ def write_horizon(lake: str, horizon: Horizon) -> None:
     rows = [
         HorizonRow(
             topics=piece.topics, loads=piece.loads, about=about, made_at=made_at, engine_version=ENGINE_VERSION,
-            day=horizon.day,
+            day=horizon.day, clusters=None if number else horizon.clusters,
         )
-        for piece in horizon.pieces
+        for number, piece in enumerate(horizon.pieces)
     ]  # fmt: skip
     OpenTable(create_table(lake, HORIZONS)).append(to_arrow(HORIZONS, rows), f"anabranch-horizon:{uuid4()}", 0)
 
@@ -107,13 +109,15 @@ def newest_horizon(lake: str, generations: Collection[str], until: datetime | No
         said = json.loads(about)
         if said["generation"] not in generations or (until is not None and at > until):
             continue
-        chosen = read_table(delta, ["topics", "loads"], [("day", "=", at.date()), ("made_at", "=", made_at)])
+        columns = ["topics", "loads", *(["clusters"] if _has_clusters(delta) else [])]
+        chosen = read_table(delta, columns, [("day", "=", at.date()), ("made_at", "=", made_at)]).to_pylist()
         offsets = {
             topic: {int(partition): offset for partition, offset in of_topic.items()}
             for topic, of_topic in said["nextOffsets"].items()
         }
-        pieces = [Piece(row["topics"], row["loads"]) for row in chosen.to_pylist()]
-        return Horizon(at, said["generation"], offsets, frozenset(said["ofOlder"]), pieces)
+        pieces = [Piece(row["topics"], row["loads"]) for row in chosen]
+        clusters = next((row["clusters"] for row in chosen if row.get("clusters") is not None), None)
+        return Horizon(at, said["generation"], offsets, frozenset(said["ofOlder"]), pieces, clusters)
     return None
 
 
@@ -165,9 +169,19 @@ def forgotten_before(delta: DeltaTable) -> date | None:
 
 
 def has_horizon(lake: str, day: date) -> bool:
-    """Whether there is one at the beginning of that day, or a later one. Raises `DeltaError` or `OSError`."""
+    """Whether there is one at the beginning of that day, or a later one. Raises `DeltaError` or `OSError`.
+
+    One of an older release that kept nothing of clusters is none.
+    """
     delta = open_table(lake, HORIZONS)
-    return delta is not None and bool(len(read_table(delta, ["day"], [("day", ">=", day)])))
+    if delta is None or not _has_clusters(delta):
+        return False
+    return bool(read_table(delta, ["clusters"], [("day", ">=", day)])["clusters"].is_valid().to_numpy().any())
+
+
+def _has_clusters(delta: DeltaTable) -> bool:
+    """Whether the table is of a release that keeps clusters with bundles."""
+    return "clusters" in pa.schema(delta.schema().to_arrow()).names
 
 
 def _midnight(day: date) -> datetime:

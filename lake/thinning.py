@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 from lake.files import rows_of
 from lake.tables import stream_columns
 from schemas.arrow import arrow_schema
-from schemas.ids import EVERY_TOPIC
 from schemas.tables import DECISIONS, EVENTS, HOLDS, OUTCOMES, SEGMENT_LOAD, WAITS, Table
 
 _NEWEST: dict[str, tuple[tuple[str, ...], str]] = {
@@ -149,10 +148,10 @@ def _ids(parts: Sequence[pa.ChunkedArray]) -> pa.Array:
 
 
 def _is_of(rows: pa.Table, namespaces: Collection[str]) -> pa.ChunkedArray:
-    """Which rows may be forgotten at all: of topics, of these namespaces; without any of every topic, and ticks."""
+    """Which rows may be forgotten at all: of topics, of these namespaces; without any all, of clusters too."""
     subject = rows["topic" if "topic" in rows.column_names else "subject"]
     if not namespaces:
-        return pc.or_(pc.starts_with(subject, "topic://"), pc.equal(subject, EVERY_TOPIC))
+        return pa.chunked_array([pa.repeat(True, len(rows))])
     found = pa.chunked_array([pa.repeat(False, len(rows))])
     for namespace in namespaces:
         found = pc.or_(found, pc.starts_with(subject, f"topic://{namespace}/"))

@@ -334,6 +334,8 @@ class HorizonRow(TableRow):
     engine_version: str
     day: date
     """All batches before it are in, by their time (UTC)."""
+    clusters: bytes | None = None
+    """All clusters with bundles, in one of the rows of a horizon; null in the others."""
 
 
 @dataclass(frozen=True)

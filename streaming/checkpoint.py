@@ -62,7 +62,7 @@ def check_place(
     """Raises `CheckpointUnfit` unless a lake that holds rows can go on from this place.
 
     `newest_written` is the newest batch of the place's own query in the lake; None: the lake has none of it.
-    `has_first_start`: whether the state of a rebuilt checkpoint is there (`streaming.rebuild`).
+    `has_first_start`: whether the state of a rebuilt checkpoint is there (`streaming.first_start`).
     """
     if place is None:
         raise CheckpointUnfit(

@@ -12,12 +12,15 @@ from tempfile import TemporaryDirectory
 
 from engine.autoscale.family import LOADS, TOPICS
 from engine.autoscale.topics import ConfiguredPolicy
+from engine.bundles.family import PART as BUNDLES
+from engine.cluster_replay import ClustersReplay
 from engine.history import Batches, columns_of
 from engine.kernel.settings import EngineSettings
 from engine.replay import BucketReplay, RebuildError
 from lake.horizons import Horizon, Piece
 from lake.tables import read_columns
 from schemas.tables import BATCHES
+from streaming.rebuild import refuse
 from streaming.recorded import RecordedHistory, newest_before
 
 PIECES = 16
@@ -51,9 +54,25 @@ def make_horizon(
             for replay, some in zip(replays, names, strict=True):
                 for batch in chunk.of_bucket(some):
                     replay.take(batch)
-    pieces, of_older = [], set[str]()
+    clusters = _clusters(lake, before, scratch) if history.has_clusters else ClustersReplay()
+    pieces, of_older = [], set(clusters.of_older)
     for replay in replays:
-        parts = replay.packed().parts
-        pieces.append(Piece(parts[TOPICS].base, parts[LOADS].base))
+        pieces.append(Piece(replay.parts[TOPICS].pack(), replay.parts[LOADS].pack()))
         of_older |= replay.of_older
-    return Horizon(at, history.generation, history.next_offsets, frozenset(of_older), pieces)
+    return Horizon(
+        at, history.generation, history.next_offsets, frozenset(of_older), pieces, clusters.parts[BUNDLES].pack()
+    )
+
+
+def _clusters(lake: str, until: datetime, scratch: Path | None) -> ClustersReplay:
+    """All clusters with bundles, as they were then."""
+    with TemporaryDirectory(prefix="anabranch-horizon-", dir=scratch) as folder:
+        history = RecordedHistory(
+            lake, Path(folder), until=until, horizon=newest_before(lake, until), of_clusters=True
+        )  # fmt: skip
+        names = history.topics
+        replay = ClustersReplay(**history.begun_clusters(names))
+        for chunk in history.chunks():
+            for batch in chunk.of_bucket(names):
+                refuse(replay.take(batch))
+    return replay

@@ -25,11 +25,11 @@ from lake.job_lease import Claim, JobLease, hold_lake
 from lake.upkeep import Upkeep
 from schemas.settings import Settings, SettingsError
 from streaming.checkpoint import CheckpointUnfit, check_place, holder_name, lock_checkpoint, read_place
+from streaming.first_start import first_start, state_ddl
 from streaming.pace import Pace, PacedSource
 from streaming.pinned import pin_settings
 from streaming.policy import NotAnnounced, announce_policy, configured_policy
 from streaming.processor import BucketProcessor
-from streaming.rebuild import STATE_DDL, first_start
 from streaming.scratch import scratch_folder, socket_folder
 from streaming.session import start_session
 from streaming.sink import WRITTEN, LakeSink
@@ -82,6 +82,9 @@ def operator_output(spark: SparkSession, settings: Settings, repeated: Repeated 
     start = first_start(files_of(spark, checkpoint_of(settings)))
     if start is not None and start.buckets != stream.buckets:
         raise SettingsError(f"the checkpoint was rebuilt with {start.buckets} buckets, [stream] has {stream.buckets}")
+    parts = parts_of(engine)
+    if start is not None and not set(start.parts) <= set(parts):
+        raise SettingsError("the checkpoint was rebuilt with [bundles] enabled, and that is false now")
     rows = raw_rows(
         spark,
         settings.kafka_connection(),
@@ -93,10 +96,10 @@ def operator_output(spark: SparkSession, settings: Settings, repeated: Repeated 
     )
     with _workers_of_their_own(spark, DECODE):
         packed = rows.mapInArrow(bucket_packer(stream.buckets, engine), PACKED_DDL)
-    state = None if start is None else spark.read.schema(STATE_DDL).parquet(start.state).groupBy("bucket")
+    state = None if start is None else spark.read.schema(state_ddl(parts)).parquet(start.state).groupBy("bucket")
     with _workers_of_their_own(spark, STATE):
         return packed.groupBy("bucket").transformWithState(
-            BucketProcessor(parts_of(engine), engine, settings.lake_path, repeated),
+            BucketProcessor(parts, engine, settings.lake_path, repeated),
             OUTPUT_DDL,
             "Append",
             "None",

@@ -128,9 +128,11 @@ class BucketProcessor(StatefulProcessor):
         self._task: BucketTask | None = None
 
     def handleInitialState(self, key: Any, initialState: Row, timerValues: Any) -> None:
-        """Takes over a bucket of a rebuilt checkpoint, a row of `streaming.rebuild.STATE_DDL`."""
+        """Takes over a bucket of a rebuilt checkpoint, a row of `streaming.first_start.state_ddl`."""
         for name, base in self._bases.items():
-            base.update((initialState[name],))
+            # Of a family without subjects here, or that was not there when the checkpoint was rebuilt, it is null.
+            if initialState[name] is not None:
+                base.update((initialState[name],))
         self._fingerprint.update((initialState[FINGERPRINT],))
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:

@@ -7,8 +7,9 @@ state of every bucket and where to read Kafka on. Spark is given them as long as
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,43 +18,28 @@ import pyarrow.parquet as pq
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from engine.autoscale.topics import ConfiguredPolicy
-from engine.families import PARTS
+from engine.cluster_replay import ClustersReplay, Different
+from engine.families import parts_of
 from engine.history import free_generation
+from engine.kernel.packed import pack_anew
 from engine.kernel.settings import EngineSettings
 from engine.replay import BucketReplay, RebuildError
 from lake.tables import open_table
-from schemas.kafka import KAFKA_TOPICS
+from schemas.kafka import KafkaTopic
 from schemas.kafka_connection import KafkaConnection
 from schemas.tables import TABLES
 from streaming.checkpoint import REBUILT
+from streaming.first_start import START, STATE_FILE
 from streaming.processor import FINGERPRINT
 from streaming.recorded import RecordedHistory, newest_before
 from streaming.sink import APP
-from streaming.storage import IDENTITY, CheckpointFiles, spark_location
+from streaming.storage import IDENTITY, CheckpointFiles
 
-STATE_DDL = ", ".join(["bucket INT", *(f"{name} BINARY" for name in (FINGERPRINT, *PARTS))])
-"""A bucket's packed state, as its state variables have it."""
-_STATE = pa.schema([("bucket", pa.int32()), *((name, pa.binary()) for name in (FINGERPRINT, *PARTS))])
-_START, _STATE_FILE = f"{REBUILT}/start.json", f"{REBUILT}/state.parquet"
 _EARLIEST = -2
 """Spark's word for the earliest record of a partition."""
 
 Offsets = Mapping[str, Mapping[int, int]]
 """By Kafka topic and partition."""
-
-
-@dataclass(frozen=True)
-class FirstStart:
-    """What the first start on a rebuilt checkpoint begins with."""
-
-    buckets: int
-    starting_offsets: dict[str, dict[int, int]]
-    state: str
-    """Parquet file with rows of `STATE_DDL`."""
-
-    def offsets_json(self, topics: str) -> str:
-        """The offsets of some topics, comma-separated, as Spark's `startingOffsets`."""
-        return json.dumps({topic: self.starting_offsets[topic] for topic in topics.split(",")})
 
 
 @dataclass
@@ -66,21 +52,10 @@ class Rebuilt:
     open_decisions: int
     until: int
     """Time of the last batch on record, milliseconds."""
+    clusters: int = 0
+    """With bundles."""
     gone: list[str] = field(default_factory=list)
     """What Kafka has dropped of which nothing is on record; a line each."""
-
-
-def first_start(files: CheckpointFiles) -> FirstStart | None:
-    """What the next start has to begin with; None when the checkpoint was not rebuilt, or has already run."""
-    said = files.text(_START)
-    if said is None or files.numbers("commits"):
-        return None
-    start = json.loads(said)
-    offsets = {
-        topic: {int(partition): offset for partition, offset in of_topic.items()}
-        for topic, of_topic in start["startingOffsets"].items()
-    }
-    return FirstStart(start["buckets"], offsets, f"{spark_location(files.checkpoint)}/{_STATE_FILE}")
 
 
 def rebuild_checkpoint(
@@ -94,11 +69,6 @@ def rebuild_checkpoint(
     folder for temporary files. Memory: the state of the whole fleet, and a chunk of the lake. Raises `RebuildError`,
     and what Delta, the file system and Hadoop raise.
     """
-    if settings.bundles:
-        raise RebuildError(
-            "the state of clusters with bundles cannot be rebuilt yet: `anabranch stream --new-checkpoint` learns it "
-            "again from what Kafka has"
-        )
     if not files.is_empty():
         raise RebuildError(
             f"there is a checkpoint in {files.checkpoint}: move it away first, if it is of no use any more"
@@ -109,39 +79,82 @@ def rebuild_checkpoint(
             raise RebuildError(f"no batch is on record in {lake}: a job that starts with nothing needs no state")
         offsets, gone = start_offsets(history.next_offsets, bounds)
         identity = free_generation(history.generation, lambda generation: _has_written(lake, generation))
-        names: dict[int, list[str]] = {bucket: [] for bucket in range(buckets)}
-        for name, bucket in bucket_of(history.topics).items():
-            names[bucket].append(name)
+        names = _by_bucket(history.topics, bucket_of, buckets)
         replays = {
             bucket: BucketReplay(settings, configured, **history.begun(topics)) for bucket, topics in names.items()
         }
-        rebuilt = Rebuilt(identity, history.generation, 0, 0, 0, gone)
+        rebuilt = Rebuilt(identity, history.generation, 0, 0, 0, gone=gone)
         for chunk in history.chunks():
             rebuilt.until = chunk.times[-1][0]
             for bucket, topics in names.items():
                 for batch in chunk.of_bucket(topics):
                     replays[bucket].take(batch)
+    has_clusters = settings.bundles and history.has_clusters
+    clusters = _clusters(lake, bucket_of, buckets, scratch) if has_clusters else {}
     with files.make() as made:
         (made / REBUILT).mkdir()
-        _write_states(made / _STATE_FILE, replays, rebuilt)
-        start = {"buckets": buckets, "startingOffsets": offsets, "rebuiltFrom": rebuilt.rebuilt_from}
-        (made / _START).write_text(json.dumps(start, indent=1))
+        _write_states(made / STATE_FILE, parts_of(settings), replays, clusters, rebuilt)
+        start = {
+            "buckets": buckets, "startingOffsets": offsets, "rebuiltFrom": rebuilt.rebuilt_from,
+            "parts": parts_of(settings),
+        }  # fmt: skip
+        (made / START).write_text(json.dumps(start, indent=1))
         (made / IDENTITY).write_text(json.dumps({"id": identity}))
     return rebuilt
 
 
-def _write_states(target: Path, replays: dict[int, BucketReplay], rebuilt: Rebuilt) -> None:
-    """A row for each bucket, whose replay is not kept any longer."""
-    with pq.ParquetWriter(target, _STATE) as file:
+def _by_bucket(
+    names: list[str], bucket_of: Callable[[list[str]], Mapping[str, int]], buckets: int
+) -> dict[int, list[str]]:
+    found: dict[int, list[str]] = {bucket: [] for bucket in range(buckets)}
+    for name, bucket in bucket_of(names).items():
+        found[bucket].append(name)
+    return found
+
+
+def _clusters(
+    lake: str, bucket_of: Callable[[list[str]], Mapping[str, int]], buckets: int, scratch: Path | None
+) -> dict[int, ClustersReplay]:
+    """The clusters of each bucket that has any."""
+    with TemporaryDirectory(prefix="anabranch-rebuild-", dir=scratch) as folder:
+        history = RecordedHistory(lake, Path(folder), horizon=newest_before(lake), of_clusters=True)
+        names = {
+            bucket: some for bucket, some in _by_bucket(history.topics, bucket_of, buckets).items() if some
+        }  # fmt: skip
+        replays = {bucket: ClustersReplay(**history.begun_clusters(some)) for bucket, some in names.items()}
+        for chunk in history.chunks():
+            for bucket, some in names.items():
+                for batch in chunk.of_bucket(some):
+                    refuse(replays[bucket].take(batch))
+    return replays
+
+
+def refuse(different: Sequence[Different]) -> None:
+    """Raises `RebuildError` where clusters are not as they are on record."""
+    for one in different[:1]:
+        at = datetime.fromtimestamp(one.at / 1000, timezone.utc)
+        raise RebuildError(f"the cluster {one.cluster} at {at:%F %T} UTC: {one.said}")
+
+
+def _write_states(
+    target: Path, parts: Sequence[str], replays: dict[int, BucketReplay], clusters: dict[int, ClustersReplay],
+    rebuilt: Rebuilt,
+) -> None:  # fmt: skip
+    """A row for each bucket, whose replays are not kept any longer."""
+    schema = pa.schema([("bucket", pa.int32()), *((name, pa.binary()) for name in (FINGERPRINT, *parts))])
+    with pq.ParquetWriter(target, schema) as file:
         for bucket in sorted(replays):
-            replay = replays.pop(bucket)
+            replay, known = replays.pop(bucket), clusters.pop(bucket, None)
             states = replay.state.topics.values()
             rebuilt.topics += len(states)
             rebuilt.open_decisions += sum(topic.open_decision is not None for topic in states)
-            packed = replay.packed()
+            if known is not None:
+                rebuilt.clusters += len(known.clusters)
+                rebuilt.open_decisions += sum(len(state.open) for state in known.clusters.values())
+            packed = pack_anew({**replay.parts, **(known.parts if known is not None else {})})
             bases = {name: part.base for name, part in packed.parts.items()}
             row = {"bucket": bucket, FINGERPRINT: packed.fingerprint, **bases}
-            file.write_table(pa.Table.from_pylist([row], _STATE))
+            file.write_table(pa.Table.from_pylist([row], schema))
 
 
 def start_offsets(
@@ -174,12 +187,12 @@ def start_offsets(
     return offsets, gone
 
 
-def kafka_bounds(kafka: KafkaConnection) -> dict[str, dict[int, tuple[int, int]]]:
-    """First and next offset of every partition of the three topics; raises `RebuildError` without Kafka."""
+def kafka_bounds(kafka: KafkaConnection, topics: Iterable[KafkaTopic]) -> dict[str, dict[int, tuple[int, int]]]:
+    """First and next offset of every partition of some topics; raises `RebuildError` without Kafka."""
     reader = Consumer(kafka.librdkafka({"group.id": "anabranch-rebuild", "log_level": 3}))
     try:
         bounds: dict[str, dict[int, tuple[int, int]]] = {}
-        for topic in KAFKA_TOPICS:
+        for topic in topics:
             known = reader.list_topics(topic.name, timeout=10).topics[topic.name]
             if known.error is not None:
                 raise RebuildError(f"Kafka at {kafka.bootstrap} has no topic {topic.name}: {known.error.str()}")

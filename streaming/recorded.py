@@ -22,6 +22,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from engine.autoscale.regrouping import names_in, regrouped
+from engine.bundles.clusters import Clusters
+from engine.bundles.codec import pack as pack_clusters
+from engine.bundles.codec import unpack as unpack_clusters
 from engine.history import (
     HISTORY_TABLES,
     Batches,
@@ -29,6 +32,7 @@ from engine.history import (
     HistoryRows,
     columns_of,
     history_chunk,
+    is_of_clusters,
     is_of_topics,
     is_since,
     is_until,
@@ -38,7 +42,7 @@ from engine.replay import RebuildError
 from lake.horizons import Horizon, RowsForgotten, horizon_for
 from lake.tables import read_columns, stream_columns
 from schemas.arrow import arrow_schema
-from schemas.tables import BATCHES, DEAD_LETTERS, SEGMENT_LOAD, Table
+from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD, Table
 
 CHUNK_BYTES = 64 << 20
 """Of a chunk in memory, about; and of the rows that wait to be written to files."""
@@ -53,6 +57,14 @@ class Begun(TypedDict, total=False):
     of_older: Collection[str]
 
 
+class BegunClusters(TypedDict, total=False):
+    """The same of clusters."""
+
+    begun: bytes
+    of_older: Collection[str]
+
+
+_CLUSTER_TABLES = (EVENTS, DECISIONS, HOLDS)
 Choice = Callable[[Batches], Horizon | None]
 
 
@@ -74,27 +86,35 @@ class RecordedHistory:
     def __init__(
         self, lake: str, folder: Path, chunk_bytes: int = CHUNK_BYTES, *, with_ticks: bool = False,
         until: datetime | None = None, topics: Collection[str] | None = None, horizon: Choice = lambda _: None,
+        of_clusters: bool = False,
     ) -> None:  # fmt: skip
         """Reads all of the lake; raises `DeltaError` or `OSError`. `folder` is a folder of its own. `with_ticks`: ticks
         too; `until` (aware): nothing behind that; `topics`: of these alone; `horizon`: from which nothing before it is
-        read."""
+        read; `of_clusters`: of clusters with bundles instead of topics, with ticks."""
         batches = read_columns(lake, BATCHES, columns_of(BATCHES))
         if until is not None:
             batches = batches.filter(pc.less_equal(batches["batch_at"], pa.scalar(until)))
         self._batches = Batches(batches)
         self.horizon = horizon(self._batches)
         since = None if self.horizon is None else self.horizon.at
-        with _readable(self.horizon):
-            self._begun_topics = set[str]() if self.horizon is None else names_in(self.horizon.pieces)
+        self._begun_topics = set[str]()
+        if self.horizon is not None:
+            with _readable(self.horizon):
+                self._begun_topics = {*_clusters_of(self.horizon)} if of_clusters else names_in(self.horizon.pieces)
         self._files = _ChunkFiles(folder, chunk_bytes)
         begins = self._batches.chunks(chunk_bytes)
         self._number = len(begins) + 1
-        self._rows = HistoryRows(self._batches, begins, with_ticks=with_ticks)
+        self._rows = HistoryRows(self._batches, begins, with_ticks=with_ticks, of_clusters=of_clusters)
         if self.generation is not None:
-            for table in HISTORY_TABLES:
+            for table in _CLUSTER_TABLES if of_clusters else HISTORY_TABLES:
                 columns, rows = columns_of(table), _ROWS_AT_ONCE.get(table.name, 1024)
-                for read in stream_columns(lake, table, columns, rows, _where(table, since, until, topics)):
+                where = _where(table, since, until, topics, of_clusters)
+                for read in stream_columns(lake, table, columns, rows, where):
                     self._files.add(table.name, *self._rows.take(table.name, read))
+        if of_clusters and self.horizon is not None and self.horizon.clusters is None and self._rows.topics:
+            raise RebuildError(
+                f"rows before {self.horizon.day} were forgotten by a release that kept nothing of clusters with bundles"
+            )
 
     @property
     def generation(self) -> str | None:
@@ -103,8 +123,13 @@ class RecordedHistory:
 
     @property
     def topics(self) -> list[str]:
-        """Every topic of which there is a row, or that the horizon knows."""
+        """Every topic, or cluster, of which there is a row; and every topic that the horizon knows."""
         return sorted(self._rows.topics | self._begun_topics)
+
+    @property
+    def has_clusters(self) -> bool:
+        """Whether something is on record of clusters with bundles, where this is read of topics and of all of them."""
+        return self._rows.has_others or (self.horizon is not None and bool(_clusters_of(self.horizon)))
 
     @property
     def next_offsets(self) -> dict[str, dict[int, int]]:
@@ -121,6 +146,14 @@ class RecordedHistory:
         with _readable(self.horizon):
             return {"begun": regrouped(self.horizon.pieces, names), "of_older": self.horizon.of_older & {*names}}
 
+    def begun_clusters(self, names: Collection[str]) -> BegunClusters:
+        """The same of clusters (arguments of `ClustersReplay`)."""
+        if self.horizon is None:
+            return {}
+        with _readable(self.horizon):
+            clusters = {name: state for name, state in _clusters_of(self.horizon).items() if name in names}
+            return {"begun": pack_clusters(clusters), "of_older": self.horizon.of_older & {*names}}
+
     def chunks(self) -> Iterator[History]:
         """The chunks in their order; each can be had once."""
         for number in range(self._number):
@@ -130,12 +163,20 @@ class RecordedHistory:
 
 
 def _where(
-    table: Table, since: datetime | None, until: datetime | None, topics: Collection[str] | None
+    table: Table, since: datetime | None, until: datetime | None, topics: Collection[str] | None, of_clusters: bool
 ) -> pc.Expression | None:
     conditions = [is_since(table, since)] if since is not None else []
     conditions += [is_until(table, until)] if until is not None else []
-    conditions += [is_of_topics(table, topics)] if topics is not None and table is not DEAD_LETTERS else []
+    if of_clusters:
+        conditions.append(is_of_clusters(topics))
+    elif topics is not None and table is not DEAD_LETTERS:
+        conditions.append(is_of_topics(table, topics))
     return reduce(and_, conditions) if conditions else None
+
+
+def _clusters_of(horizon: Horizon) -> Clusters:
+    """The clusters that a horizon knows; raises `StateError`."""
+    return unpack_clusters(StoredPart(horizon.clusters or b""))
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from engine.kernel.recording import MAX_PIECE_BYTES
 from schemas.base import MAX_KEY_BYTES
 from schemas.kafka_connection import KafkaConnection
 from schemas.messages import MAX_VALUE_BYTES
-from streaming.rebuild import FirstStart
+from streaming.first_start import FirstStart
 
 KAFKA_OPTIONS = {
     # By default each action on a Kafka source waits for a long poll of 500 ms.

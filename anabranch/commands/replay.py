@@ -21,12 +21,13 @@ DIFFERENT = 2
 @click.option("--since", type=INSTANT, metavar="TIME", help="Compare from then on: 14:05, 2026-11-22T14:05Z, '7d ago'.")
 @click.option("--until", type=INSTANT, metavar="TIME", help="Without it, the end of the record.")
 @click.option("--topics", metavar="NAMES", help="Of these alone, separated by commas; each as in `anabranch explain`.")
+@click.option("--clusters", metavar="NAMES", help="Of these clusters with bundles alone, separated by commas.")
 @click.option("--scratch", type=click.Path(path_type=Path, file_okay=False), help="Folder for temporary files.")
 @click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.pass_context
 def command(
-    ctx: click.Context, since: datetime | None, until: datetime | None, topics: str | None, scratch: Path | None,
-    output: str,
+    ctx: click.Context, since: datetime | None, until: datetime | None, topics: str | None, clusters: str | None,
+    scratch: Path | None, output: str,
 ) -> None:  # fmt: skip
     """Decide everything on record again, and compare.
 
@@ -34,14 +35,16 @@ def command(
     anabranch replay --since '7d ago'
 
     Each decision from its own inputs, byte for byte; and each evaluation, at ticks and events, from the state that is
-    rebuilt out of `segment_load` and `events`. Run it with a new release on a copy of the lake before an upgrade
-    (docs/replay.md). Exit code 0: the same; 2: different, with the differences; 1: it could not be done.
+    rebuilt out of `segment_load` and `events`. Of clusters with bundles each cycle is run again. Run it with a new
+    release on a copy of the lake before an upgrade (docs/replay.md). Exit code 0: the same; 2: different, with the
+    differences; 1: it could not be done.
     """
     from deltalake.exceptions import DeltaError
 
     from engine.replay import RebuildError
     from lake.horizons import retained_from
-    from ledger.replay.report import replay
+    from ledger.replay.clusters import replay_clusters
+    from ledger.replay.report import Replayed, replay
     from ledger.topics import UnknownTopic, find_topic, topics_on_record
     from streaming.policy import configured_policy, stored_policy
     from streaming.recorded import RecordedHistory, newest_before
@@ -53,16 +56,31 @@ def command(
         if topics is not None:
             known = topics_on_record(lake)
             names = [find_topic(known, one.strip()) for one in topics.split(",")]
-        with TemporaryDirectory(prefix="anabranch-replay-", dir=scratch) as folder:
-            begins = newest_before(lake, since or retained_from(lake))
-            recorded = RecordedHistory(lake, Path(folder), with_ticks=True, until=until, topics=names, horizon=begins)
-            if recorded.generation is None:
-                raise click.ClickException(f"no batch of the job is on record in {lake}")
-            begin = None if since is None else int(since.timestamp() * 1000)
-            policy = stored_policy(configured_policy(context.settings))
-            if recorded.horizon is not None and since is None:
-                click.echo(f"rows before {recorded.horizon.day} are forgotten: compared from there on", err=True)
-            found = replay(recorded, policy, begin, names, _progress if sys.stderr.isatty() else lambda *_: None)
+        chosen = None if clusters is None else [one.strip() for one in clusters.split(",")]
+        progress = _progress if sys.stderr.isatty() else lambda *_: None
+        begins = newest_before(lake, since or retained_from(lake))
+        begin = None if since is None else int(since.timestamp() * 1000)
+        found, has_clusters = Replayed(), chosen is not None
+        if chosen is None or names is not None:
+            with TemporaryDirectory(prefix="anabranch-replay-", dir=scratch) as folder:
+                recorded = RecordedHistory(
+                    lake, Path(folder), with_ticks=True, until=until, topics=names, horizon=begins
+                )  # fmt: skip
+                if recorded.generation is None:
+                    raise click.ClickException(f"no batch of the job is on record in {lake}")
+                policy = stored_policy(configured_policy(context.settings))
+                if recorded.horizon is not None and since is None:
+                    click.echo(f"rows before {recorded.horizon.day} are forgotten: compared from there on", err=True)
+                found = replay(recorded, policy, begin, names, progress)
+                has_clusters |= names is None and recorded.has_clusters
+        if has_clusters:
+            with TemporaryDirectory(prefix="anabranch-replay-", dir=scratch) as folder:
+                of_clusters = RecordedHistory(
+                    lake, Path(folder), until=until, topics=chosen, horizon=begins, of_clusters=True
+                )  # fmt: skip
+                if unknown := [one for one in chosen or () if one not in of_clusters.topics]:
+                    raise click.ClickException(f"nothing of a cluster {printable(unknown[0])} is on record")
+                replay_clusters(found, of_clusters, begin, chosen, progress)
     except (UnknownTopic, RebuildError) as error:
         raise click.ClickException(printable(str(error))) from error
     except (DeltaError, OSError) as error:

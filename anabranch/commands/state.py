@@ -79,6 +79,7 @@ def rebuild(context: Context, checkpoint: str | None) -> None:
 
     from engine.replay import RebuildError
     from lake.job_lease import Claim, NoLease, hold_lake
+    from schemas.kafka import BUNDLE_TOPICS, KAFKA_TOPICS
     from streaming.checkpoint import CheckpointInUse, holder_name, lock_checkpoint
     from streaming.job import engine_settings
     from streaming.policy import configured_policy, stored_policy
@@ -100,7 +101,9 @@ def rebuild(context: Context, checkpoint: str | None) -> None:
                 hold_lake(settings.lake_path, claim),
                 _session(context, "anabranch-rebuild") as spark,
             ):
-                bounds = kafka_bounds(settings.kafka_connection())
+                bounds = kafka_bounds(
+                    settings.kafka_connection(), (*KAFKA_TOPICS, *(BUNDLE_TOPICS if engine.bundles else ()))
+                )
                 bucket_of = partial(buckets_of, spark, buckets=buckets)
                 files = files_of(spark, place)
                 rebuilt = rebuild_checkpoint(
@@ -112,8 +115,10 @@ def rebuild(context: Context, checkpoint: str | None) -> None:
         raise click.ClickException(f"{place} was not rebuilt: {error}") from error
     for line in rebuilt.gone:
         click.echo(f"warning: Kafka no longer has what came after the last record in the lake: {line}", err=True)
+    clusters = f", {rebuilt.clusters} clusters with bundles" if engine.bundles else ""
     click.echo(
-        f"{place}: {rebuilt.topics} topics, {rebuilt.open_decisions} open decisions, as of {instant(rebuilt.until)}\n"
+        f"{place}: {rebuilt.topics} topics{clusters}, {rebuilt.open_decisions} open decisions, "
+        f"as of {instant(rebuilt.until)}\n"
         f"generation {rebuilt.generation}, rebuilt from {rebuilt.rebuilt_from}; start it with: anabranch stream"
     )
 

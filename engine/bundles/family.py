@@ -10,7 +10,7 @@ from typing import Any
 
 from engine.bundles.clusters import MAX_CLUSTERS, Clusters, ClusterState
 from engine.bundles.codec import pack, pack_changes, unpack
-from engine.bundles.cycle import FAMILY, run_cycle
+from engine.bundles.cycle import FAMILY, Cycle, run_cycle
 from engine.bundles.parsing import READINGS
 from engine.bundles.recording import record_cycle
 from engine.kernel.packed import Part, StoredPart
@@ -82,7 +82,8 @@ class BundlesBatch:
 
     def __init__(self, of: BundlesState, now: int, output: Output) -> None:
         self._of, self._now, self._output = of, now, output
-        self._woken: set[str] = set()
+        self.cycles: dict[str, Cycle] = {}
+        """Those that were run, by cluster."""
 
     def is_known(self, plain: PlainEvent) -> bool:
         """The family takes no plain announcements."""
@@ -128,6 +129,7 @@ class BundlesBatch:
             return
         for name, state in sorted(self._of.clusters.items()):
             if (cycle := run_cycle(state, self._now)) is not None:
+                self.cycles[name] = cycle
                 record_cycle(self._output, state, cycle)
             if _is_gone(state, self._now):
                 del self._of.clusters[name]

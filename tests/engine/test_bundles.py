@@ -310,7 +310,7 @@ def minute_of_messages(draw, minute):
     return found
 
 
-_MINUTES = st.integers(1, 5).flatmap(lambda count: st.tuples(*(minute_of_messages(number) for number in range(count))))
+MINUTES = st.integers(1, 5).flatmap(lambda count: st.tuples(*(minute_of_messages(number) for number in range(count))))
 
 
 def said(bucket, minutes, order=lambda messages: [messages], restarts=lambda: False):
@@ -327,7 +327,7 @@ def said(bucket, minutes, order=lambda messages: [messages], restarts=lambda: Fa
 
 
 @settings(max_examples=40)
-@given(_MINUTES, st.data())
+@given(MINUTES, st.data())
 def test_any_order_any_repetition_any_batches_and_any_restart_give_the_same_answers(minutes, data):
     def order(messages):
         several = data.draw(st.permutations([*messages, *data.draw(st.lists(st.sampled_from(messages), max_size=3))]
@@ -347,7 +347,7 @@ def test_any_order_any_repetition_any_batches_and_any_restart_give_the_same_answ
 
 
 @settings(max_examples=20)
-@given(_MINUTES)
+@given(MINUTES)
 def test_a_restart_from_the_stored_parts_writes_the_same_bytes(minutes):
     steady, restarted = balancing(), balancing()
     for number, messages in enumerate(minutes):
@@ -359,7 +359,7 @@ def test_a_restart_from_the_stored_parts_writes_the_same_bytes(minutes):
 
 
 @settings(max_examples=40)
-@given(_MINUTES, st.lists(st.tuples(st.sampled_from(["broker-load", "broker-events"]), st.binary(max_size=40)),
+@given(MINUTES, st.lists(st.tuples(st.sampled_from(["broker-load", "broker-events"]), st.binary(max_size=40)),
                           max_size=5))  # fmt: skip
 def test_a_batch_that_is_run_again_after_a_crash_says_and_stores_the_same(minutes, garbage):
     bucket = balancing()

@@ -16,7 +16,9 @@ from decisions.autoscale.clocks import Failures
 from decisions.topic.layout import SegmentLayout
 from engine.autoscale import evaluation, storing, topics
 from engine.autoscale.topics import ConfiguredPolicy
+from engine.families import FAMILIES
 from engine.history import Batches, History, free_generation, history_of, rebuilt_generation
+from engine.kernel.packed import pack_anew
 from engine.kernel.records import COUNTS, LOAD
 from engine.replay import BucketReplay, RebuildError
 from schemas.arrow import arrow_schema
@@ -35,8 +37,8 @@ NAMES = [f"topic://acme/shop/t{number}" for number in range(3)]
 class RecordedBucket(Bucket):
     """A bucket whose output goes into tables, as the sink writes them."""
 
-    def __init__(self, settings=SETTINGS, generation="first", configured=CONFIGURED):
-        super().__init__(settings, configured=configured)
+    def __init__(self, settings=SETTINGS, generation="first", configured=CONFIGURED, families=FAMILIES):
+        super().__init__(settings, families, configured)
         self.generation = generation
         self.batch_id = 0
         self.commit_ms = 0
@@ -67,12 +69,12 @@ class RecordedBucket(Bucket):
     def table(self, table):
         return pa.concat_tables([arrow_schema(table.row).empty_table(), *self.tables[table.name]])
 
-    def history(self, without=()):
+    def history(self, without=(), **how):
         tables = {
             table.name: arrow_schema(table.row).empty_table() if table in without else self.table(table)
             for table in TABLES
         }
-        return history_of(self.table(BATCHES), tables)
+        return history_of(self.table(BATCHES), tables, **how)
 
     def states(self):
         """Topics and loads of the store."""
@@ -198,7 +200,7 @@ def test_the_rows_of_any_story_lead_to_the_state_that_the_job_had(story):
 def test_a_job_that_goes_on_from_the_replayed_state_decides_as_the_old_one_and_can_be_replayed_again(story, rest):
     bucket = RecordedBucket()
     now = told(story, bucket)
-    bucket.packed = replayed(bucket.history()).packed()
+    bucket.packed = pack_anew(replayed(bucket.history()).parts)
     bucket.generation, bucket.batch_id = rebuilt_generation("first", 0), 0
     bucket.restart()
     told(rest, bucket, now + MINUTE)

@@ -13,7 +13,8 @@ from engine.history import rebuilt_generation
 from engine.kernel.packed import Packed, StoredPart
 from engine.replay import RebuildError
 from lake.tables import create_lake
-from streaming.rebuild import first_start, rebuild_checkpoint, start_offsets
+from streaming.first_start import first_start
+from streaming.rebuild import rebuild_checkpoint, start_offsets
 from streaming.recorded import RecordedHistory
 from streaming.sink import APP
 from streaming.stateview import topic_view

@@ -1,0 +1,54 @@
+"""What a rebuilt checkpoint says to the job's first start on it, which Spark is given as long as no batch is committed.
+
+Stage: start-up; `streaming.rebuild` writes it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.families import FAMILIES
+from engine.kernel.family import part_names
+from streaming.checkpoint import REBUILT
+from streaming.processor import FINGERPRINT
+from streaming.storage import CheckpointFiles, spark_location
+
+START, STATE_FILE = f"{REBUILT}/start.json", f"{REBUILT}/state.parquet"
+"""Files of the checkpoint."""
+
+
+@dataclass(frozen=True)
+class FirstStart:
+    """What the first start on a rebuilt checkpoint begins with."""
+
+    buckets: int
+    starting_offsets: dict[str, dict[int, int]]
+    parts: list[str]
+    """The stored parts that there are; one that was made by an older release has those of topics."""
+    state: str
+    """Parquet file with rows of `state_ddl`."""
+
+    def offsets_json(self, topics: str) -> str:
+        """The offsets of some topics, comma-separated, as Spark's `startingOffsets`."""
+        return json.dumps({topic: self.starting_offsets[topic] for topic in topics.split(",")})
+
+
+def first_start(files: CheckpointFiles) -> FirstStart | None:
+    """What the next start has to begin with; None when the checkpoint was not rebuilt, or has already run."""
+    said = files.text(START)
+    if said is None or files.numbers("commits"):
+        return None
+    start = json.loads(said)
+    offsets = {
+        topic: {int(partition): offset for partition, offset in of_topic.items()}
+        for topic, of_topic in start["startingOffsets"].items()
+    }
+    parts = start.get("parts", part_names(FAMILIES))
+    return FirstStart(start["buckets"], offsets, parts, f"{spark_location(files.checkpoint)}/{STATE_FILE}")
+
+
+def state_ddl(parts: Sequence[str]) -> str:
+    """A bucket's packed state, as its state variables have it. Null: a part that was not there yet."""
+    return ", ".join(["bucket INT", *(f"{name} BINARY" for name in (FINGERPRINT, *parts))])
