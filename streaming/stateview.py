@@ -6,6 +6,7 @@ Stage: beside the job (`anabranch state show`).
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -30,8 +31,11 @@ class StoredBucket:
     packed: Packed
 
 
-def stored_bucket(spark: SparkSession, checkpoint: str, bucket: int) -> StoredBucket:
-    """Reads the newest state of a bucket; raises what Spark raises when there is none, or is no checkpoint."""
+def stored_bucket(
+    spark: SparkSession, checkpoint: str, bucket: int, names: Sequence[str] = tuple(PARTS)
+) -> StoredBucket:  # fmt: skip
+    """Reads the newest state of a bucket, some of its stored parts; raises what Spark raises when there is none, or is
+    no checkpoint."""
     metadata = spark.read.format("state-metadata").load(checkpoint)
     batch_id = int(metadata.agg(F.max("maxBatchId")).first()[0])
 
@@ -46,7 +50,7 @@ def stored_bucket(spark: SparkSession, checkpoint: str, bucket: int) -> StoredBu
     def log(name: str) -> list[bytes]:
         return [bytes(row[0]) for row in rows(name).select("list_element.packed").collect()]
 
-    parts = {name: StoredPart(value(name) or b"", log(f"{name}_log")) for name in PARTS}
+    parts = {name: StoredPart(value(name) or b"", log(f"{name}_log")) for name in names}
     return StoredBucket(batch_id, Packed(value(FINGERPRINT), parts))
 
 

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import json
+import shutil
+import signal
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
 
 from decisions.topic.layout import SegmentLayout
+from engine.bundles.codec import pack, unpack
+from engine.bundles.family import PART
+from engine.cluster_replay import ClustersReplay
 from lab.broker import create_topics
 from schemas.kafka import BUNDLE_TOPICS
 from schemas.settings import SettingsError, load_settings
 from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS
 from streaming.job import JobFailed
-from tests.engine.balancers import ended, report, skewed
+from streaming.recorded import RecordedHistory
+from streaming.stateview import stored_bucket
+from streaming.storage import checkpoint_of
+from tests.engine.balancers import bundle, ended, report, skewed
 from tests.engine.records import layout, record, stats, tick
 from tests.streaming.crashes import crashing_sink
 from tests.streaming.jobs import Feed, now_ms, rows
@@ -49,6 +57,56 @@ def letters_of_bundles(settings):
 def suppressed(settings):
     """Messages that said nothing new: of the second time, all but the one that is none."""
     return sum(row["messages_suppressed"] for row in rows(settings, BATCHES))
+
+
+def stored_clusters(spark, settings):
+    """What the job knows of its clusters, as bytes."""
+    _ = spark.streams
+    stored = (stored_bucket(spark, checkpoint_of(settings), bucket, (PART,)) for bucket in range(4))
+    return {name: pack({name: state}) for one in stored for name, state in unpack(one.packed.parts[PART]).items()}
+
+
+def recorded_clusters(settings, folder):
+    """The same as the lake leads to, with nothing on record that would be otherwise now."""
+    history, replay = RecordedHistory(settings.lake_path, folder, of_clusters=True), ClustersReplay()
+    for chunk in history.chunks():
+        for batch in chunk.of_bucket(history.topics):
+            assert replay.take(batch) == []
+    return {name: pack({name: state}) for name, state in replay.clusters.items()}
+
+
+def test_killed_in_the_middle_of_a_cycle_and_rebuilt_from_the_lake_it_goes_on_as_if_nothing_had_been(
+    spark, start, start_process, state, job_settings, own_broker, bundle_topics, tmp_path
+):
+    switch(job_settings, True)
+    settings, feed = load_settings([job_settings]), Feed(own_broker.bootstrap)
+    job, first = start_process("decisions:after", "all"), now_ms()
+    feed.send(*skewed(first), *skewed(first, "east"))
+    wait_until(lambda: sum(row["kafka_topic"] == "broker-load" for row in rows(settings, EVENTS)) == 4, 120)
+    feed.send(tick(now_ms()))
+    assert job.process.wait(120) == -signal.SIGKILL
+    decided = of_bundles(settings, DECISIONS)
+    assert decided
+    assert not of_bundles(settings, HOLDS)
+
+    job = start()
+    wait_until(lambda: {"east", "west"} <= {row["subject"] for row in of_bundles(settings, DECISIONS)}, 60)
+    later = now_ms()
+    feed.send(report("broker-3:8080", {bundle(7): 90.0}, later, cpu=95), ended(decided[0]), tick(later))
+    wait_until(lambda: any(row["subject"] == "west/broker-3:8080" for row in of_bundles(settings, HOLDS)), 60)
+    job.stop()
+    assert all(row in of_bundles(settings, DECISIONS) for row in decided)
+    assert recorded_clusters(settings, tmp_path / "first") == stored_clusters(spark, settings)
+
+    shutil.move(settings.stream.checkpoint, tmp_path / "lost")
+    assert "0 topics, 2 clusters with bundles" in state("rebuild")
+    job = start()
+    feed.send(tick(now_ms()))
+    wait_until(lambda: len({row["generation"] for row in rows(settings, BATCHES)}) == 2, 60)
+    job.stop()
+    assert recorded_clusters(settings, tmp_path / "second") == stored_clusters(spark, settings)
+    numbers = sorted((row["subject"], row["seq"]) for row in of_bundles(settings, DECISIONS))
+    assert len(set(numbers)) == len(numbers)
 
 
 def test_switched_on_later_it_decides_beside_topics_and_through_a_crash_nothing_is_lost_or_there_twice(
