@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import click
 
 from decisions.bundles.configuration import ConfigurationError
-from ledger.balancing.compare import COLUMNS, compare, rows_of
+from ledger.balancing.compare import COLUMNS, Compared, compare, rows_of
 from ledger.balancing.shapes import SHAPES
 from schemas.printable import printable
 
@@ -28,7 +28,7 @@ def report(
     began = time.monotonic()
     wanted = list(dict.fromkeys(shapes)) or list(SHAPES)
     try:
-        compared = compare(wanted, list(dict.fromkeys(policies)), _settings(settings), seeds, _tell)
+        compared = compare(wanted, list(dict.fromkeys(policies)), settings_of(settings), seeds, _tell)
     except ConfigurationError as error:
         raise click.BadParameter(printable(str(error)), param_hint="--policy or --set") from None
     about = (
@@ -42,19 +42,24 @@ def report(
     if output == "json":
         found = {"family": "bundles", "seeds": list(seeds), "results": [one.to_json() for one in compared]}
         return json.dumps(found) + "\n", about
+    return "\n".join([printable(about), *table_text(compared)]) + "\n", about
+
+
+def table_text(compared: Sequence[Compared]) -> list[str]:
+    """The table's lines."""
     table = [["shape", "balancer", *(words for _, words in COLUMNS)], *rows_of(compared)]
     widths = [max(len(printable(row[column])) for row in table) for column in range(len(table[0]))]
-    lines = [
+    return [
         "  ".join([
             *(printable(cell).ljust(width) for cell, width in zip(row[:2], widths[:2], strict=True)),
             *map(str.rjust, row[2:], widths[2:]),
         ]).rstrip()
         for row in table
     ]  # fmt: skip
-    return "\n".join([printable(about), *lines]) + "\n", about
 
 
-def _settings(given: Sequence[str]) -> dict[str, str]:
+def settings_of(given: Sequence[str]) -> dict[str, str]:
+    """Of `NAME=VALUE`, each. Raises click's error."""
     found = {}
     for text in given:
         name, equals, value = text.partition("=")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from anabranch.context import Context
 from anabranch.explanation import instant
@@ -26,15 +27,24 @@ if TYPE_CHECKING:
     from ledger.backtest.running import Part
 
 _SHOWN = 10
+_OF_AUTOSCALE = {"topics": "--topics", "processes": "--processes", "by_spark": "--spark", "scratch": "--scratch"}
+_OF_BUNDLES = {"cluster": "--cluster", "settings": "--set"}
 MUCH = 5_000_000
 """Loads from which on more processes are worth their start."""
 
 
 @click.command("backtest")
 @click.option(
-    "--policy", "policies", multiple=True, metavar="P",
-    help="A profile, a TOML policy over the profile that ran, or NAME:KEY=VALUE,… over the policy that ran. Several.",
+    "--family", type=click.Choice(["autoscale", "bundles"]), default="autoscale", show_default=True,
+    help="Of decisions. bundles: --cluster, --policy, --set, --since and --until.",
 )  # fmt: skip
+@click.option(
+    "--policy", "policies", multiple=True, metavar="P",
+    help="A profile, a TOML policy over the profile that ran, or NAME:KEY=VALUE,… over the policy that ran. Several. "
+    "Of bundles: a version (4.x), or Shedder+Placement,NAME=VALUE,… over what ran.",
+)  # fmt: skip
+@click.option("--cluster", metavar="NAME", help="Of brokers and bundles. Default: the only one on record.")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="For all balancers, as in broker.conf.")
 @click.option(
     "--since", type=INSTANT, metavar="TIME", help="Beginning: 14:05, 2026-11-22T14:05Z, '30d ago'. Else: all."
 )
@@ -48,14 +58,16 @@ MUCH = 5_000_000
 @report_options
 @click.pass_obj
 def command(
-    context: Context, policies: tuple[str, ...], since: datetime | None, until: datetime | None, topics: str | None,
-    processes: int | None, by_spark: bool, scratch: Path | None, output: str, file: Path | None,
+    context: Context, family: str, policies: tuple[str, ...], cluster: str | None, settings: tuple[str, ...],
+    since: datetime | None, until: datetime | None, topics: str | None, processes: int | None, by_spark: bool,
+    scratch: Path | None, output: str, file: Path | None,
 ) -> None:  # fmt: skip
     """What would these policies have done on the recorded history, their own splits and merges feeding back?
 
     \b
     anabranch backtest --since '30d ago' --policy pip-483 --policy patient:mergeWindowSeconds=1800
     anabranch backtest --policy mine.toml --topics 'acme/shop/*' --output html --file backtest.html
+    anabranch backtest --family bundles --cluster west --policy default --policy 5.0
 
     Demand is what segments carried, laid over the key space. Rows: what is on record, the policy that ran (its backtest
     against the record says how far to believe the others), and each policy. "Over threshold" is by the split thresholds
@@ -75,6 +87,13 @@ def command(
     from ledger.backtest.running import backtest
 
     check_report(output, file)
+    _check_family(family)
+    if since is not None and until is not None and since >= until:
+        raise click.BadParameter("--since has to be before --until")
+    if family == "bundles":
+        text, about_it = _of_bundles(context, cluster, policies, settings, since, until, output)
+        write_report(text, file, printable(about_it))
+        return
     with opened(context, scratch, since, until, topics) as history:
         named = candidates(policies, history)
         if processes is None:
@@ -105,6 +124,30 @@ def command(
             lines += ["", "topics that differ most:", *table_text(differing(found, _SHOWN))]
         text = "".join(f"{line}\n" for line in lines)
     write_report(text, file, printable(about[0]))
+
+
+def _check_family(family: str) -> None:
+    """Raises a usage error for an option of the other family, rather than do something else than was asked."""
+    others = _OF_AUTOSCALE if family == "bundles" else _OF_BUNDLES
+    context = click.get_current_context()
+    for name, option in others.items():
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise click.UsageError(f"{option} is not for --family {family}")
+
+
+def _of_bundles(
+    context: Context, cluster: str | None, policies: Sequence[str], settings: Sequence[str], since: datetime | None,
+    until: datetime | None, output: str,
+) -> tuple[str, str]:  # fmt: skip
+    from deltalake.exceptions import DeltaError
+
+    from anabranch.bundle_backtest import report
+
+    lake = context.settings.lake_path
+    try:
+        return report(lake, cluster, policies, settings, since, until, output)
+    except (DeltaError, OSError) as error:
+        raise click.ClickException(f"the lake {lake} cannot be read: {error}") from error
 
 
 @contextmanager

@@ -5,7 +5,9 @@ Units: messages and bytes a second; usage as a fraction; time in minutes since t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,10 +28,13 @@ class Broker:
     """CPU that it uses with nothing to do."""
     joins: int = 0
     dies: int | None = None
+    away: tuple[tuple[int, int], ...] = ()
+    """First minute of each time that it was gone, and the first when it was back."""
 
     def lives(self, minute: int) -> bool:
         """Whether it is there."""
-        return self.joins <= minute and (self.dies is None or minute < self.dies)
+        is_away = any(begin <= minute < end for begin, end in self.away)
+        return self.joins <= minute and (self.dies is None or minute < self.dies) and not is_away
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,11 @@ class Fleet:
     """Messages out for one in, by bundle."""
     connections: Floats = field(default_factory=lambda: np.zeros(0))
     """By bundle: who has to reconnect when it moves. Empty: ten each."""
+    recorded: NDArray[np.float32] | None = None
+    """By minute and bundle, four rates: messages in and out, bytes in and out. In the place of `messages`, `sizes` and
+    `fan_out`, which are not constant on record."""
+    rules: Mapping[str, Any] = field(default_factory=dict)
+    """What else the balancer goes by, as fields of a snapshot: isolation policies, groups, domains."""
     noise: float = 0.0
     """Standard deviation of a CPU reading, as a fraction."""
     seed: int = 1
@@ -55,4 +65,4 @@ class Fleet:
     @property
     def minutes(self) -> int:
         """How long it lasts."""
-        return len(self.messages)
+        return len(self.messages if self.recorded is None else self.recorded)

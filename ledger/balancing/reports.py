@@ -19,15 +19,24 @@ LONGEST_MS, THRESHOLD = 15 * 60_000, 10.0
 def stats(fleet: Fleet, minute: int) -> dict[str, NamespaceBundleStats]:
     """What a minute counts of each bundle."""
     counted = {}
-    for place, name in enumerate(fleet.bundles):
-        rate = float(fleet.messages[minute, place])
-        out, size = rate * float(fleet.fan_out[place]), float(fleet.sizes[place])
+    for name, (rate, out, taken, given) in zip(fleet.bundles, _rates(fleet, minute), strict=True):
         values = {
-            "msg_rate_in": rate, "msg_rate_out": out, "msg_throughput_in": rate * size,
-            "msg_throughput_out": out * size, "consumer_count": 5, "producer_count": 5, "topics": 10, "cache_size": 0,
+            "msg_rate_in": rate, "msg_rate_out": out, "msg_throughput_in": taken,
+            "msg_throughput_out": given, "consumer_count": 5, "producer_count": 5, "topics": 10, "cache_size": 0,
         }  # fmt: skip
         counted[name] = built(NamespaceBundleStats, values)
     return counted
+
+
+def _rates(fleet: Fleet, minute: int) -> list[list[float]]:
+    """Of each bundle messages in and out, bytes in and out."""
+    if fleet.recorded is not None:
+        recorded: list[list[float]] = fleet.recorded[minute].astype(np.float64).tolist()
+        return recorded
+    rates = fleet.messages[minute]
+    out = rates * fleet.fan_out
+    of_all: list[list[float]] = np.column_stack([rates, out, rates * fleet.sizes, out * fleet.sizes]).tolist()
+    return of_all
 
 
 def usage(broker: Broker, own: Mapping[str, NamespaceBundleStats]) -> tuple[float, float, float]:

@@ -122,7 +122,7 @@ class _Run:
         given = {
             "now": now, "seed": self.fleet.seed + now // 60_000, "operation": operation, "profile": self.profile,
             "assign": assign, "configuration": self.configuration, "brokers": self.reports, "bundles": self.bundles,
-            "state": self.state,
+            "state": self.state, **self.fleet.rules,
         }  # fmt: skip
         if self.settings.extensible:
             given |= {

@@ -1,0 +1,117 @@
+"""What is on record of a cluster with bundles: its brokers' reports, who lived, and what its balancer was told.
+
+Stage: under `recorded`, from the table `events`. Only what a backtest needs of each report is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import pyarrow.compute as pc
+import pydantic_core
+
+from engine.history import is_until
+from lake.tables import stream_columns
+from schemas.broker_messages import BalancerPolicies
+from schemas.ids import EVERY_TOPIC
+from schemas.tables import EVENTS
+
+_TYPES = ("local-broker-data", "broker-load-data", "brokers", "policies")
+_ROWS = 1024
+
+
+class Report(NamedTuple):
+    """A report of a broker. Usage as fractions."""
+
+    at: int
+    """Milliseconds."""
+    broker: str
+    cpu: float
+    network_in: float
+    network_out: float
+    bundles: Mapping[str, tuple[float, float, float, float]]
+    """Messages in and out, bytes in and out, a second."""
+
+
+@dataclass
+class Recorded:
+    """All of it, in no order."""
+
+    reports: list[Report] = field(default_factory=list)
+    partial: int = 0
+    """Reports of the extensible manager, which name the busiest bundles only."""
+    living: list[tuple[int, frozenset[str]]] = field(default_factory=list)
+    """When somebody said who lives, and who."""
+    policies: BalancerPolicies | None = None
+    """The newest."""
+    policies_changed: bool = False
+
+    @property
+    def rules(self) -> dict[str, Any]:
+        """Policies beside the settings, as fields of a snapshot."""
+        if self.policies is None:
+            return {}
+        return {
+            "isolation_policies": self.policies.isolation_policies,
+            "anti_affinity_groups": self.policies.anti_affinity_groups,
+            "failure_domains": self.policies.failure_domains,
+        }  # fmt: skip
+
+
+def clusters_on_record(lake: str) -> list[str]:
+    """The clusters of which reports are on record. Raises what Delta raises."""
+    where = pc.field("type").isin(_TYPES[:2])
+    found = {name for rows in stream_columns(lake, EVENTS, ("subject",), 65_536, where) for name in _names(rows)}
+    return sorted(found - {EVERY_TOPIC})
+
+
+def read(lake: str, cluster: str, since: datetime | None = None, until: datetime | None = None) -> Recorded:
+    """What is on record of a cluster from `since` to `until` (aware; None: all). Raises what Delta raises."""
+    where = (pc.field("subject") == cluster) & pc.field("type").isin(_TYPES)
+    where = where if until is None else where & is_until(EVENTS, until)
+    begin, found = 0 if since is None else int(since.timestamp() * 1000), Recorded()
+    for rows in stream_columns(lake, EVENTS, ("type", "body"), _ROWS, where):
+        for row in rows.to_pylist():
+            _take(found, row["type"], row["body"], begin)
+    return found
+
+
+def _take(found: Recorded, kind: str, body: str, begin: int) -> None:
+    if kind == "policies":
+        said = BalancerPolicies.model_validate_json(body)
+        known = found.policies
+        if known is not None:
+            found.policies_changed |= known.model_copy(update={"at": 0}) != said.model_copy(update={"at": 0})
+        if known is None or said.at > known.at:
+            found.policies = said
+        return
+    message = pydantic_core.from_json(body)
+    if kind == "brokers":
+        found.living.append((message["at"], frozenset(message["brokers"])))
+    elif kind == "broker-load-data":
+        found.partial += message["at"] >= begin
+    elif (at := message["data"]["lastUpdate"]) >= begin:
+        data = message["data"]
+        bundles = {name: _rates(one) for name, one in (data.get("lastStats") or {}).items()}
+        cpu, coming, going = (_share(data.get(name)) for name in ("cpu", "bandwidthIn", "bandwidthOut"))
+        found.reports.append(Report(at, message["broker"], cpu, coming, going, bundles))
+
+
+def _rates(stats: Mapping[str, Any]) -> tuple[float, float, float, float]:
+    said = (stats.get(name) or 0.0 for name in ("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut"))
+    rate, out, taken, given = (float(one) for one in said)
+    return rate, out, taken, given
+
+
+def _share(resource: Mapping[str, Any] | None) -> float:
+    said = resource or {}
+    usage, limit = float(said.get("usage") or 0.0), float(said.get("limit") or 0.0)
+    return usage / limit if limit > 0 else 0.0
+
+
+def _names(rows: Any) -> list[str]:
+    names: list[str] = pc.unique(rows["subject"]).to_pylist()
+    return names
