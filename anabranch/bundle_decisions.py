@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from anabranch.explanation import instant
 from decisions.bundles.decide import decide
 from decisions.bundles.gates import SENTENCES, Gate
+from ledger.explain.words import instant
 from schemas.bundles import BundleAnswer, BundleReading, BundleSnapshot
 from schemas.printable import printable
 

@@ -24,6 +24,7 @@ COMMANDS = {
     "controller": "the scalable-topic controller: layouts, split, merge, sessions, REST",
     "traffic": "the load generator of the local run",
     "explain": "why a topic was split, merged or left alone, now or at any time, and what would change that",
+    "web": "the page that operators keep open: fleet, topics as rivers, decisions, brakes",
     "history": "how a topic's segments split and merged, in the terminal or as a picture",
     "replay": "decide everything on record again with this release, and compare: a gate for upgrades",
     "sql": "questions in SQL over the lake: its tables and views, without a JVM",

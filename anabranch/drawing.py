@@ -12,9 +12,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from anabranch.explanation import instant
 from decisions.topic.layout import HASH_SPACE, SegmentLayout
 from decisions.topic.segment import Segment
+from ledger.explain.words import instant
 from schemas.printable import printable
 
 NARROWEST = 17

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from anabranch.drawing import SHARED, bar_width, scale, strip
-from anabranch.explanation import duration, instant
 from decisions.topic.segment import Segment
+from ledger.explain.words import duration, instant
 from ledger.history.record import River, Turn
 from schemas.printable import printable
 

@@ -113,7 +113,9 @@ class LocalRun:
         if pulsar_jars is not None:
             scaler = {"scalableTopicAutoScaleEnabled": self.shadow}
             pulsar = StandalonePulsar(self.folder / "pulsar", pulsar_jars, web_port=port, settings=scaler)
-        run_file = self._write_run_file(broker.bootstrap, port, url)
+        page_port = _port_of_page(self.settings.web.port)
+        page = f"http://127.0.0.1:{page_port}"
+        run_file = self._write_run_file(broker.bootstrap, port, url, page_port)
         self.settings = load_settings([*self.files, run_file], self.settings.home, {})
         self.say("starting the Kafka broker …")
         serving = PartSpec("broker", broker.prepare, 0, lambda: is_serving(broker.connection), stop_seconds=20)
@@ -142,6 +144,8 @@ class LocalRun:
                 part("collect", 2, lambda: True, 15, "pulsar"),
                 PartSpec("traffic", lambda: load, 3, environment=environment, stop_seconds=90),
             ]
+        command = self._part_command("web", run_file)
+        parts.append(PartSpec("web", command, 3, lambda: _answers(page), environment, address=page))
         for spec in parts:
             if spec.name not in self.without and not self.stop.is_set():
                 self.say(f"starting the {spec.name} …")
@@ -149,6 +153,8 @@ class LocalRun:
             if spec.name == "pulsar" and not self.stop.is_set():
                 make_topic(url)
         self._is_up = not self.stop.is_set()
+        if self._is_up and "web" not in self.without:
+            self.say(f"to look at: {page}")
 
     def watch(self) -> None:
         """Keeps the parts running until `stop` is set."""
@@ -191,13 +197,14 @@ class LocalRun:
                 return
             time.sleep(0.2)
 
-    def _write_run_file(self, bootstrap: str, port: int, url: str) -> Path:
+    def _write_run_file(self, bootstrap: str, port: int, url: str, page_port: int) -> Path:
         file = self.folder / "run.toml"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(
             "# Written by every local run: where its parts find one another.\n"
             f'[kafka]\nbootstrap = "{bootstrap}"\n{_PLAIN_KAFKA}'
             f'[controller]\nport = {port}\nurl = "{url}"\n{_PLAIN_CONTROLLER}'
+            f'[web]\nhost = "127.0.0.1"\nport = {page_port}\ncertificate = ""\nkey = ""\ntokens_file = ""\n'
             + ('[executor]\nmode = "observe"\n' if self.shadow else "")
         )
         return file
@@ -258,6 +265,15 @@ def part_environment(shell: Mapping[str, str], bootstrap: str, url: str) -> dict
         if not _OTHER_SPARK.fullmatch(name) and not name.startswith("ANABRANCH_KAFKA_")
     }
     return {**kept, "ANABRANCH_KAFKA_BOOTSTRAP": bootstrap, "ANABRANCH_CONTROLLER_URL": url}
+
+
+def _port_of_page(wanted: int) -> int:
+    """The port that is configured, or a free one where that is taken: several local runs may be at work."""
+    if wanted:
+        with contextlib.suppress(SetupError):
+            check_port_is_free(wanted, "the page")
+            return wanted
+    return free_ports(1)[0]
 
 
 def _is_healthy(state: PartState) -> bool:

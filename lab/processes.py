@@ -37,6 +37,8 @@ class PartSpec:
     environment: Mapping[str, str] | None = None
     """All environment variables of the part; None: those of this process."""
     stop_seconds: float = 15.0
+    address: str = ""
+    """Where people look at it; empty: nowhere."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ class PartState:
     """When it entered this state."""
     detail: str
     deaths_in_a_row: int = 0
+    address: str = ""
+    """Where people look at it; empty: nowhere."""
     """Deaths since it last ran steadily."""
 
 

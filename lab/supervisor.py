@@ -71,7 +71,7 @@ class Supervisor:
         return [
             PartState(
                 part.spec.name, part.child.pid if part.child else None, part.state, part.restarts, part.last_exit,
-                part.since, part.detail, part.deaths_in_a_row,
+                part.since, part.detail, part.deaths_in_a_row, part.spec.address,
             )
             for part in self._parts
         ]  # fmt: skip

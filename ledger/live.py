@@ -92,6 +92,8 @@ class TopicView:
     """`split 3` or `merge 4+5` while that decision has no outcome yet."""
     brake: str | None = None
     """What holds that decision (`schemas.tables.WaitRow.brake`); None: nothing."""
+    last: DecisionView | None = None
+    """Its newest decision; None: none was seen."""
 
 
 @dataclass(frozen=True)
@@ -175,18 +177,38 @@ class _Topic:
     consumers: dict[str, tuple[str, int]] = field(default_factory=dict)
     hold: HoldView | None = None
     own_policy: Mapping[str, Any] | None = None
-    newest_decision: str | None = None
+    newest: StoredRow | None = None
+    """Its newest decision, and"""
+    outcome: StoredRow | None = None
+    """the newest outcome of that."""
+
+
+News = dict[str, list[StoredRow]]
+"""New rows by table."""
+
+_COLUMNS = {
+    EVENTS.name: ("subject", "type", "cause", "body", "accepted_at", "kafka_offset"),
+    SEGMENT_LOAD.name: ("topic", "segment_id", "msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out"),
+    DECISIONS.name: ("decision_id", "subject", "action", "arguments", "reason", "trigger", "decided_at"),
+    HOLDS.name: ("subject", "gate", "measured", "limit", "eligible_at", "since"),
+    OUTCOMES.name: ("decision_id", "subject", "status", "at", "error"),
+    DEAD_LETTERS.name: ("reason",),
+}
+"""What is read of a row, where that is not all: the inputs of a decision alone are kilobytes."""
 
 
 class LakeReader:
-    """Keeps a `LakeView` up to date. Not thread-safe: one thread calls `refresh`; the views are immutable."""
+    """Keeps a `LakeView` up to date. Not thread-safe: one thread at a time calls it; the views are immutable.
+
+    For a large fleet, `take` says which topics have changed, and `topic` gives the picture of one.
+    """
 
     def __init__(self, lake: str, backlog: int = BACKLOG_VERSIONS) -> None:
         """`backlog`: versions of each table to look back on at first."""
         self._lake, self._backlog = lake, backlog
         self._has_older = False
         self._tails = {
-            table.name: Tail(lake, table, backlog=backlog)
+            table.name: Tail(lake, table, _COLUMNS.get(table.name, ()), backlog=backlog)
             for table in (EVENTS, SEGMENT_LOAD, DECISIONS, HOLDS, OUTCOMES, WAITS, DEAD_LETTERS, BATCHES)
         }
         self._brakes = BrakeReader(lake)
@@ -201,12 +223,31 @@ class LakeReader:
         self._actions: Counter[str] = Counter()
         self._dead_letters: Counter[str] = Counter()
         self._batches: deque[StoredRow] = deque(maxlen=600)
+        self._changed: set[str] = set()
+        self.trouble: str | None = None
+        """Why a table could not be read at the last look; None: all could."""
 
     def refresh(self, now: datetime | None = None) -> LakeView:
         """Reads what is new and gives the picture as of `now` (default: the wall clock)."""
-        new = {name: _news(tail) for name, tail in self._tails.items()}
-        for row in (*self._older_events(), *new[EVENTS.name]):
+        self.take()
+        return self._view(now or datetime.now(timezone.utc))
+
+    def read(self) -> News:
+        """Reads what is new, which may take long, and changes nothing that can be asked for."""
+        self.trouble = None
+        new = {name: self._news(tail) for name, tail in self._tails.items()}
+        self._read_brakes()
+        self._read_executors()
+        return {**new, EVENTS.name: [*self._older_events(), *new[EVENTS.name]]}
+
+    def take(self, new: News | None = None) -> set[str]:
+        """Takes in what was read (None: reads first); answers the topics whose picture may be another one now."""
+        new = self.read() if new is None else new
+        self._changed = set()
+        for row in new[EVENTS.name]:
             self._take_event(row)
+        if any(row["type"] == "policy" for row in new[EVENTS.name]):
+            self._changed.update(self._topics)
         for row in new[SEGMENT_LOAD.name]:
             self._topic(row["topic"]).loads[row["segment_id"]] = (
                 row["msg_rate_in"], row["bytes_rate_in"], row["msg_rate_out"], row["bytes_rate_out"],
@@ -216,13 +257,26 @@ class LakeReader:
             self._take_decision_or_hold(row)
         for row in new[WAITS.name]:
             self._waits[row["decision_id"]] = row
+            self._changed.add(row["subject"])
         for row in new[OUTCOMES.name]:
             self._take_outcome(row)
-        self._read_brakes()
-        self._read_executors()
         self._dead_letters.update(row["reason"] for row in new[DEAD_LETTERS.name])
         self._batches.extend(new[BATCHES.name])
-        return self._view(now or datetime.now(timezone.utc))
+        return self._changed
+
+    def topic(self, name: str) -> TopicView | None:
+        """One topic as it stands; None: there is none of that name."""
+        topic = self._topics.get(name)
+        return None if topic is None or not topic.ranges else self._topic_view(name, topic)
+
+    def whole(self, now: datetime) -> LakeView:
+        """The picture as of `now` without the topics."""
+        return self._view(now, with_topics=False)
+
+    @property
+    def batches(self) -> tuple[StoredRow, ...]:
+        """The newest batches of the job, in the order of their commits."""
+        return tuple(self._batches)
 
     def _older_events(self) -> list[StoredRow]:
         """Of each topic the newest layout and counts of consumers, and the newest policies, oldest first: what has not
@@ -248,7 +302,17 @@ class LakeReader:
             return []
         return sorted(newest.values(), key=_age)
 
+    def _news(self, tail: Tail) -> list[StoredRow]:
+        """New rows; none when the table cannot be read at the moment: the next look has them."""
+        try:
+            return tail.read()
+        except (DeltaError, OSError) as error:
+            log.debug("a table cannot be read, trying again: %s", error)
+            self.trouble = str(error).partition("\n")[0]
+            return []
+
     def _topic(self, name: str) -> _Topic:
+        self._changed.add(name)
         return self._topics.setdefault(name, _Topic())
 
     def _take_event(self, row: StoredRow) -> None:
@@ -262,7 +326,7 @@ class LakeReader:
             if created_at < known.created_at:
                 return
             if known.created_at:
-                del self._topics[row["subject"]]
+                self._forget(row["subject"])
         if row["type"] == "consumer":
             topic = self._topic(row["subject"])
             topic.created_at, consumers = created_at or topic.created_at, topic.consumers
@@ -271,7 +335,7 @@ class LakeReader:
             else:
                 consumers[body["subscription"]] = (body["type"], body["consumers"])
         elif body["cause"] == "deleted":
-            self._topics.pop(row["subject"], None)
+            self._forget(row["subject"])
         else:
             topic = self._topic(row["subject"])
             topic.epoch = body["layout"]["epoch"]
@@ -279,10 +343,14 @@ class LakeReader:
             topic.own_policy, topic.ranges = body["layout"].get("autoScalePolicy"), active_ranges(body["layout"])
             topic.loads = {segment: load for segment, load in topic.loads.items() if segment in topic.ranges}
 
+    def _forget(self, name: str) -> None:
+        self._changed.add(name)
+        self._topics.pop(name, None)
+
     def _take_decision_or_hold(self, row: StoredRow) -> None:
         topic = self._topic(row["subject"])
         if "decision_id" in row:
-            topic.hold, topic.newest_decision = None, row["decision_id"]
+            topic.hold, topic.newest, topic.outcome = None, row, None
             self._decisions[row["decision_id"]] = row
             while len(self._decisions) > MAX_DECISIONS:
                 gone = next(iter(self._decisions))
@@ -307,6 +375,10 @@ class LakeReader:
         identity = row["decision_id"]
         if identity in self._waits and (row["status"] != "intent" or self._waits[identity]["at"] <= row["at"]):
             del self._waits[identity]
+        topic = self._topics.get(row["subject"])
+        if topic is not None and topic.newest is not None and topic.newest["decision_id"] == identity:
+            topic.outcome = row
+            self._changed.add(row["subject"])
         if identity not in self._decisions:
             return
         self._outcomes[identity] = row
@@ -314,11 +386,15 @@ class LakeReader:
             self._applied.add(identity)
             self._actions[action_kind(self._decisions[identity])] += 1
 
-    def _view(self, now: datetime) -> LakeView:
+    def _view(self, now: datetime, with_topics: bool = True) -> LakeView:
+        topics = sorted(self._topics.items()) if with_topics else []
         return LakeView(
             now=now,
-            topics=tuple(self._topic_view(name, topic) for name, topic in sorted(self._topics.items()) if topic.ranges),
-            decisions=tuple(self._decision_view(row) for row in reversed(self._decisions.values())),
+            topics=tuple(self._topic_view(name, topic) for name, topic in topics if topic.ranges),
+            decisions=tuple(
+                self._decision_view(row, self._outcomes.get(row["decision_id"]))
+                for row in reversed(self._decisions.values())
+            ),
             actions=dict(self._actions),
             dead_letters=dict(self._dead_letters.most_common()),
             rates=lately(self._batches, now),
@@ -344,10 +420,9 @@ class LakeReader:
         return self._waits[decision_id]["brake"] if decision_id in self._waits else None
 
     def _topic_view(self, name: str, topic: _Topic) -> TopicView:
-        newest = None if topic.newest_decision is None else self._decisions.get(topic.newest_decision)
         policy = self._policies.of(name, topic.own_policy)
-        if newest and self._outcomes.get(newest["decision_id"], {}).get("status") not in (None, "intent"):
-            newest = None
+        is_over = topic.outcome is not None and topic.outcome["status"] != "intent"
+        newest = None if is_over else topic.newest
         return TopicView(
             name=name,
             epoch=topic.epoch,
@@ -367,10 +442,11 @@ class LakeReader:
             hold=None if topic.hold and topic.hold.gate == "in-flight" and not newest else topic.hold,
             open_decision=f"{newest['action']} {segments_text(decision_segments(newest))}" if newest else None,
             brake=self._brake(newest["decision_id"]) if newest else None,
+            last=self._decision_view(topic.newest, topic.outcome) if topic.newest else None,
         )
 
-    def _decision_view(self, row: StoredRow) -> DecisionView:
-        outcome = self._outcomes.get(row["decision_id"], {})
+    def _decision_view(self, row: StoredRow, outcome: StoredRow | None) -> DecisionView:
+        outcome = outcome or {}
         return DecisionView(
             decision_id=row["decision_id"],
             topic=row["subject"],
@@ -398,15 +474,6 @@ def _part(event: StoredRow) -> str:
 
 def _age(event: StoredRow) -> tuple[datetime, int]:
     return event["accepted_at"], event["kafka_offset"]
-
-
-def _news(tail: Tail) -> list[StoredRow]:
-    """New rows; none when the table cannot be read at the moment: the next look has them."""
-    try:
-        return tail.read()
-    except (DeltaError, OSError) as error:
-        log.debug("a table cannot be read, trying again: %s", error)
-        return []
 
 
 def _overload(rates: SegmentRates | None, policy: Policy | None) -> float | None:

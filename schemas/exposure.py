@@ -25,6 +25,15 @@ def _listener(settings: Settings) -> Iterator[str]:
         )
 
 
+def _page(settings: Settings) -> Iterator[str]:
+    chosen = settings.web
+    if not chosen.certificate and not is_loopback(chosen.host):
+        yield (
+            f"the page is served at {chosen.host} without TLS, so that tokens can be read on the way: give [web] "
+            "certificate and key"
+        )
+
+
 def _metadata(settings: Settings) -> Iterator[str]:
     found = settings.controller.zookeeper
     if _are_here(found.address):
@@ -78,6 +87,7 @@ _LOOKS: dict[str, tuple[Callable[[Settings], Iterator[str]], ...]] = {
     "executor": (_kafka, _url),
     "traffic": (_kafka, _url),
     "collect": (_kafka, _url),
+    "web": (_page,),
 }
 PARTS = tuple(_LOOKS)
 

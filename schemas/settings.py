@@ -25,6 +25,7 @@ from schemas.metadata import Profile
 from schemas.section import Port, Seconds, Section
 from schemas.section import SettingsError as SettingsError
 from schemas.tls import TlsError, TlsFiles, client_context, listener_context
+from schemas.web_settings import WebSettings
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -208,6 +209,7 @@ class Settings(Section):
     controller: ControllerSettings
     collect: CollectSettings
     alerts: AlertSettings
+    web: WebSettings
     local: LocalSettings
     traffic: TrafficSettings
     home: Path
@@ -236,6 +238,13 @@ class Settings(Section):
             return None
         return self._context(listener_context, chosen.certificate, chosen.key, chosen.client_ca)
 
+    def web_context(self) -> ssl.SSLContext | None:
+        """The same of the page that operators keep open."""
+        chosen = self.web
+        if not chosen.certificate:
+            return None
+        return self._context(listener_context, chosen.certificate, chosen.key, "", section="web")
+
     def url_context(self) -> ssl.SSLContext:
         """TLS of clients of the admin interface; raises `SettingsError` when its files cannot be used."""
         chosen = self.controller
@@ -252,11 +261,13 @@ class Settings(Section):
             return None
         return self._context(client_context, chosen.metadata_certificate, chosen.metadata_key, chosen.metadata_ca)
 
-    def _context(self, make: Callable[[TlsFiles], ssl.SSLContext], *files: str) -> ssl.SSLContext:
+    def _context(
+        self, make: Callable[[TlsFiles], ssl.SSLContext], *files: str, section: str = "controller"
+    ) -> ssl.SSLContext:
         try:
             return make(TlsFiles(*(self.path(file) if file else None for file in files)))
         except TlsError as error:
-            raise SettingsError(f"[controller] TLS: {error}") from error
+            raise SettingsError(f"[{section}] TLS: {error}") from error
 
     @property
     def lake_path(self) -> str:

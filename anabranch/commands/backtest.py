@@ -16,9 +16,9 @@ import click
 from click.core import ParameterSource
 
 from anabranch.context import Context
-from anabranch.explanation import instant
 from anabranch.instants import INSTANT
 from anabranch.reports import check_report, report_options, write_report
+from ledger.explain.words import instant
 from schemas.printable import printable
 
 if TYPE_CHECKING:

@@ -53,7 +53,7 @@ def command(ctx: click.Context, profile: str, policy_file: Path | None, explain:
     """
     over = _read_policy_file(policy_file)
     if explain:
-        from anabranch.explanation import explained
+        from ledger.explain.words import explained
     out = sys.stdout.buffer
     failed, number = False, 0
     for lines in _chunks_of_lines(file):

@@ -101,6 +101,6 @@ def command(
 
 
 def _progress(rows: int, at: int) -> None:
-    from anabranch.explanation import instant
+    from ledger.explain.words import instant
 
     click.echo(f"\r{rows:,} rows, up to {instant(at)}", nl=False, err=True)

@@ -36,7 +36,7 @@ from anabranch.logs import start_logging
     "--shadow", is_flag=True, help="With --pulsar: Pulsar's own scaler acts, ours only decides; a report compares them."
 )
 @click.option(
-    "--without", multiple=True, type=click.Choice(["controller", "collect", "stream", "executor", "traffic"]),
+    "--without", multiple=True, type=click.Choice(["controller", "collect", "stream", "executor", "traffic", "web"]),
     help="Leave a part out, to run it yourself.",
 )  # fmt: skip
 @click.pass_obj

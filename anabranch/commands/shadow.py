@@ -11,9 +11,9 @@ from typing import Any
 import click
 
 from anabranch.context import Context
-from anabranch.explanation import instant
 from anabranch.instants import INSTANT
 from anabranch.reports import check_report, report_options, write_report
+from ledger.explain.words import instant
 from schemas.printable import printable
 
 _SHOWN = 20

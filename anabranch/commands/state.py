@@ -14,7 +14,7 @@ import click
 
 from anabranch.connection import topic_name
 from anabranch.context import Context
-from anabranch.explanation import instant
+from ledger.explain.words import instant
 from schemas.printable import printable
 
 _CHECKPOINT = click.option(

@@ -12,9 +12,9 @@ import click
 
 from anabranch.commands.backtest import notes, opened
 from anabranch.context import Context
-from anabranch.explanation import instant
 from anabranch.instants import INSTANT
 from anabranch.reports import check_report, report_options, write_report
+from ledger.explain.words import instant
 from schemas.printable import printable
 
 

@@ -94,6 +94,10 @@ class Access:
             for entry in self._entries
         )
 
+    def holds(self, caller: Caller) -> bool:
+        """Whether the token of a caller still counts as it did, as the file was read last."""
+        return not self.is_guarded or any(Caller(*entry) == caller for entry in self._entries)
+
     def follow_file(self) -> None:
         """Read the file again if it has changed."""
         if self._file is None:

@@ -28,10 +28,14 @@ Headers = Iterable[tuple[bytes, bytes]]
 class NodeNames:
     """The names of a node; `host` is the address that it is bound to, `urls` are its own and those of its clients."""
 
-    def __init__(self, host: str, urls: Iterable[str] = (), names: Iterable[str] = ()) -> None:
+    def __init__(
+        self, host: str, urls: Iterable[str] = (), names: Iterable[str] = (), called: str = "controller"
+    ) -> None:
+        """`called`: what the node is, and the section of the settings that has its names."""
+        self._called = called
         self._is_local = is_loopback(host)
-        called = {"localhost", host.lower(), *(name.lower().rstrip(".") for name in names)}
-        self._names = called | {name for url in urls if (name := (urlsplit(url).hostname or "").rstrip("."))}
+        own = {"localhost", host.lower(), *(name.lower().rstrip(".") for name in names)}
+        self._names = own | {name for url in urls if (name := (urlsplit(url).hostname or "").rstrip("."))}
 
     def refusal(self, headers: Headers) -> str | None:
         """Why a request with these headers, names in small letters, is not let in; None: it is."""
@@ -44,10 +48,11 @@ class NodeNames:
         host = read_authority(hosts[0].decode("latin-1")) if len(hosts) == 1 else None
         if hosts and (host is None or not self._is_own(host)):
             return (
-                f"this controller is not called {_shown(hosts)}: use its own name, or add that one to controller.names"
+                f"this {self._called} is not called {_shown(hosts)}: use its own name, or add that one to "
+                f"{self._called}.names"
             )
         if any(site not in _OWN_SITE for site in sites) or any(not _is_origin(origin, host) for origin in origins):
-            return "a page of another origin may not call this controller"
+            return f"a page of another origin may not call this {self._called}"
         return None
 
     def _is_own(self, host: Authority) -> bool:

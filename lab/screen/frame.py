@@ -15,9 +15,9 @@ from rich.text import Text
 
 from lab.processes import PartState
 from lab.screen.keyspace import legend, ruler, strip
-from lab.screen.words import age, amount, hold_reason, printable, short_names, span
 from lake.brakes import ALL
 from ledger.live import DecisionView, ExecutorView, LakeView, TopicView
+from ledger.words import age, amount, hold_reason, printable, short_names, span
 
 DIM = "grey62"
 FAINT = "grey50"
@@ -58,6 +58,7 @@ def frame(view: LakeView, parts: Sequence[PartState], width: int, height: int, e
     top += [*_brake_lines(view, height), _rates_line(view, width)]
     if height >= 16:
         top.append(_actions_line(view))
+    top += _page_lines(parts, height)
     room = height - len(top)
     spacious = room >= 2 * len(view.topics) + 12
     two_lines = room >= 2 * len(view.topics) + 6
@@ -107,6 +108,13 @@ def _parts_line(parts: Sequence[PartState], width: int, elapsed: float) -> Text:
         line.append(" " * (width - line.cell_len - clock.cell_len))
         line.append_text(clock)
     return line
+
+
+def _page_lines(parts: Sequence[PartState], height: int) -> list[Text]:
+    """Where to look at more of it."""
+    if height < 16:
+        return []
+    return [Text.assemble("in a browser: ", (part.address, "bold")) for part in parts if part.address]
 
 
 def _mark(part: PartState) -> tuple[str, str]:

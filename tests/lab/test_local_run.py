@@ -227,7 +227,7 @@ def test_every_part_is_killed_and_the_run_goes_on_with_nothing_lost_and_nothing_
     messages = report["messages"]
     assert expected <= set(report["deadLetters"])
     assert messages["total"] == messages["accepted"] + messages["suppressed"] + messages["deadLetters"]
-    assert set(sessions) == {"broker", "controller", "stream", "executor", "traffic"}
+    assert set(sessions) == {"broker", "controller", "stream", "executor", "traffic", "web"}
     assert [pid for session in sessions.values() for pid in session_members(session)] == []
 
 

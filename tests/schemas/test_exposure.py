@@ -37,7 +37,12 @@ def test_what_is_encrypted_is_not_warned_of(tmp_path):
 @pytest.mark.parametrize(
     ("text", "parts", "words"),
     [
-        ('[kafka]\nbootstrap = "localhost:9092,k2:9092"\n', PARTS, "security_protocol"),
+        (
+            '[kafka]\nbootstrap = "localhost:9092,k2:9092"\n',
+            [part for part in PARTS if part != "web"],
+            "security_protocol",
+        ),
+        ('[web]\nhost = "0.0.0.0"\n', ["web"], "certificate and key"),
         ('[controller]\nhost = "0.0.0.0"\n', ["controller"], "certificate and key"),
         ('[controller]\nmetadata = "zk://z1:2181"\n', ["controller"], "zks://"),
         ('[controller]\nurl = "http://c:8080"\n', ["executor", "traffic", "collect"], "https address"),

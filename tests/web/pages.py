@@ -1,0 +1,58 @@
+"""The page over a lake of a test, without a port: requests go to the app itself."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+from starlette.applications import Starlette
+
+from controller.access.callers import Access
+from controller.access.names import NodeNames
+from tests.engine.buckets import CONFIGURED
+from web.app import create_app
+
+HOST = "127.0.0.1"
+
+
+@dataclass
+class Page:
+    """A browser without a window: keeps cookies, asks as a browser does."""
+
+    app: Starlette
+    cookies: dict[str, str] = field(default_factory=dict)
+
+    def get(self, path: str, **headers: str) -> httpx.Response:
+        return self._send("GET", path, headers)
+
+    def post(self, path: str, fields: dict[str, str], **headers: str) -> httpx.Response:
+        return self._send("POST", path, headers, fields)
+
+    def proof(self, path: str = "/") -> str:
+        """What the forms of a page carry."""
+        found = re.search(r'name="proof" value="([0-9a-f]+)"', self.get(path).text)
+        return found.group(1) if found else ""
+
+    def _send(self, method: str, path: str, headers: dict[str, str], fields: Any = None) -> httpx.Response:
+        asked = {"accept": "text/html", **{name.replace("_", "-"): value for name, value in headers.items()}}
+
+        async def send() -> httpx.Response:
+            transport = httpx.ASGITransport(self.app)
+            async with httpx.AsyncClient(
+                transport=transport, base_url=f"http://{HOST}", cookies=self.cookies
+            ) as client:
+                return await client.request(method, path, headers=asked, data=fields)
+
+        answer = asyncio.run(send())
+        self.cookies.update(answer.cookies)
+        return answer
+
+
+def page(lake: str, access: Access | None = None, **more: Any) -> Page:
+    """The page after one look at the lake; it looks again when a test says so."""
+    app = create_app(str(lake), access or Access(), NodeNames(HOST, called="web"), lambda: CONFIGURED, **more)
+    app.state.fleet.look()
+    return Page(app)

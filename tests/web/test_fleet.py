@@ -1,0 +1,175 @@
+"""The fleet page: what a row says, and which rows an address shows."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledger.live import LakeReader
+from tests.lab.lake import (
+    ORDERS,
+    START,
+    at,
+    batch,
+    consumer_event,
+    decision,
+    hold,
+    layout_event,
+    layout_json,
+    load,
+    outcome,
+    policy_event,
+    write,
+)
+from tests.web.pages import page
+from web.fleet import Row
+from web.pages.choosing import FILTERS, PAGE, Choice, choose
+from web.pages.choosing import ORDERS as ORDER_NAMES
+
+WHOLE = layout_json((0, 0x0000, 0xFFFF))
+HALVES = layout_json((0, 0x0000, 0xFFFF), (1, 0x0000, 0x7FFF), (2, 0x8000, 0xFFFF), epoch=1, sealed=(0,))
+
+
+def test_a_row_says_load_segments_what_binds_the_last_action_and_consumers(tmp_path):
+    lake = str(tmp_path)
+    write(lake, policy_event(0), layout_event(WHOLE, 0), load(0, 20_000, 1), consumer_event("billing", 3, 1))
+    write(lake, decision(2), outcome("d1", "applied", 3), layout_event(HALVES, 3, "split"), hold(4, "split-cooldown"))
+    text = page(lake).get("/").text
+    assert "2 segments, load not seen yet" in text
+    assert 'href="/topic?name=topic%3A%2F%2Facme%2Fshop%2Forders"' in text
+    assert "split 0</a>" in text
+    assert "applied, " in text
+    assert '<td class="number">3</td>' in text
+    assert "cooldown" in text
+
+
+def test_an_empty_lake_says_what_will_appear(tmp_path):
+    assert "No topic is on record yet" in page(str(tmp_path)).get("/").text
+
+
+def test_hostile_names_stay_text(tmp_path):
+    names = [
+        f"topic://acme/shop/{name}" for name in ("<script>alert(1)</script>", "a\u202eb", '"onmouseover="x', "x" * 1000)
+    ]
+    write(str(tmp_path), *(layout_event(WHOLE, number, topic=name) for number, name in enumerate(names)))
+    text = page(str(tmp_path)).get("/").text
+    assert "<script>alert" not in text
+    assert "\u202e" not in text
+    assert "a\\u202eb" in text
+    assert '"onmouseover="' not in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+    assert page(str(tmp_path)).get("/?q=%3Cscript%3Ealert(2)").text.count("<script>") == 0
+
+
+def test_a_lake_that_cannot_be_read_is_said_and_what_was_known_stays(tmp_path):
+    lake = str(tmp_path)
+    write(lake, layout_event(WHOLE, 0), batch(0, 1))
+    found = page(lake)
+    versions = list((tmp_path / "events" / "_delta_log").glob("*.json"))
+    (tmp_path / "events" / "_delta_log" / f"{len(versions):020}.json").write_text("nonsense")
+    found.app.state.fleet.look()
+    text = found.get("/").text
+    assert "orders" in text
+    assert "cannot be read" in text
+
+
+def test_a_commit_wakes_who_waits_and_a_topics_page_only_by_its_topic(tmp_path):
+    lake = str(tmp_path)
+    write(lake, layout_event(WHOLE, 0))
+    fleet = page(lake).app.state.fleet
+    version = fleet.version
+
+    async def scenario():
+        of_fleet = asyncio.create_task(fleet.after(version))
+        of_orders = asyncio.create_task(fleet.after(version, ORDERS, seconds=30))
+        await asyncio.sleep(0)
+        write(lake, layout_event(WHOLE, 1, topic="topic://acme/shop/other"))
+        await asyncio.to_thread(fleet.look)
+        assert await of_fleet > version
+        assert not of_orders.done()
+        write(lake, layout_event(HALVES, 2, "split"))
+        await asyncio.to_thread(fleet.look)
+        assert await of_orders > version
+
+    asyncio.run(scenario())
+
+
+def test_a_page_that_waits_is_let_go_at_the_end(tmp_path):
+    fleet = page(str(tmp_path)).app.state.fleet
+
+    async def scenario():
+        waiting = asyncio.create_task(fleet.after(fleet.version, seconds=60))
+        await asyncio.sleep(0)
+        fleet.stop()
+        await waiting
+
+    asyncio.run(scenario())
+
+
+def row(number, namespace="acme/shop", **changed):
+    whole = {
+        "name": f"topic://{namespace}/t{number:05}", "namespace": namespace, "segments": 1 + number % 7,
+        "load": None if number % 5 == 4 else number % 30 / 10, "gate": ("", "settling", "merge-window")[number % 3],
+        "waiting": "approval" if number % 11 == 0 else "", "is_open": False,
+        "acted_at": at(number) if number % 2 else None, "consumers": number % 4, "turns": (), "version": 1,
+    }  # fmt: skip
+    return Row(**{**whole, **changed})
+
+
+FLEET = [row(number, ("acme/shop", "acme/bills")[number % 2]) for number in range(173)]
+
+
+@given(
+    st.sampled_from(sorted(FILTERS)), st.sampled_from(sorted(ORDER_NAMES)), st.sampled_from(["", "settling", "none"]),
+    st.sampled_from(["", "acme/shop", "nobody/here"]), st.sampled_from(["", "T0001", "acme bills", "<"]),
+)  # fmt: skip
+def test_the_pages_of_a_choice_are_all_that_it_leaves_each_once_and_in_order(only, order, gate, namespace, words):
+    choice = Choice(words, only, gate, namespace, order)
+    first = choose(FLEET, choice, {"acme/bills"}, START, lambda _: True)
+    got = []
+    for number in range(1, first.pages + 1):
+        chosen = choose(
+            FLEET, Choice(words, only, gate, namespace, order, number), {"acme/bills"}, START, lambda _: True
+        )
+        assert len(chosen.rows) <= PAGE
+        got += [one.name for one in chosen.rows]
+    assert len(got) == len(set(got)) == first.found
+    by_name = {one.name: one for one in FLEET}
+    assert all(word.lower() in name for name in got for word in words.split())
+    if order == "load":
+        loads = [-1.0 if by_name[name].load is None else by_name[name].load for name in got]
+        assert loads == sorted(loads, reverse=True)
+    if order == "name":
+        assert got == sorted(got)
+    if only == "paused":
+        assert {by_name[name].namespace for name in got} <= {"acme/bills"}
+
+
+@given(st.dictionaries(st.sampled_from(["q", "only", "gate", "namespace", "order", "page"]), st.text(max_size=30)))
+def test_no_address_is_an_error_and_a_link_leads_back_to_its_choice(query):
+    choice = Choice.read(query)
+    choose(FLEET, choice, set(), START, lambda _: True)
+    assert choice.link().startswith("/")
+
+
+def test_thrashing_is_three_recent_actions_that_undo_one_another():
+    turns = (("split", at(0)), ("merge", at(60)), ("split", at(120)))
+    assert row(1, turns=turns).is_thrashing(at(180))
+    assert not row(1, turns=turns).is_thrashing(at(0) + timedelta(hours=2))
+    assert not row(1, turns=turns[:2]).is_thrashing(at(180))
+    assert not row(1, turns=(("split", at(0)), ("split", at(60)), ("split", at(120)))).is_thrashing(at(180))
+
+
+def test_what_a_reader_takes_in_one_by_one_is_what_the_whole_picture_has(tmp_path):
+    lake = str(tmp_path)
+    reader = LakeReader(lake)
+    write(lake, policy_event(0), layout_event(WHOLE, 0), load(0, 20_000, 1), decision(2))
+    assert ORDERS in reader.take()
+    assert reader.take() == set()
+    write(lake, outcome("d1", "applied", 3))
+    assert reader.take() == {ORDERS}
+    assert reader.topic(ORDERS) == LakeReader(lake).refresh(at(4)).topics[0]
+    assert reader.topic(ORDERS).last.status == "applied"

@@ -1,0 +1,129 @@
+"""Who may see and do what: tokens and roles, sessions, pages of strangers."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller.access.callers import Access
+from controller.access.tokens import add_token, remove_token
+from tests.lab.lake import ORDERS, layout_event, layout_json, write
+from tests.web.pages import page
+
+WHOLE = layout_json((0, 0x0000, 0xFFFF))
+
+
+@pytest.fixture
+def lake(tmp_path):
+    lake = str(tmp_path / "lake")
+    write(lake, layout_event(WHOLE, 0), layout_event(WHOLE, 0, topic="topic://globex/shop/bills"))
+    return lake
+
+
+@pytest.fixture
+def tokens(tmp_path):
+    return tmp_path / "tokens"
+
+
+def signed_in(lake, tokens, *scope, role="read"):
+    token = add_token(tokens, "ann", role, scope)
+    found = page(lake, Access(tokens))
+    assert found.post("/sign-in?next=/", {"token": token}).headers["location"] == "/"
+    return found
+
+
+def test_on_loopback_nobody_needs_a_token(lake):
+    assert page(lake).get("/").status_code == 200
+
+
+def test_every_answer_carries_the_policy_against_foreign_content(lake):
+    found = page(lake)
+    for path in ("/", "/nothing", "/static/page.css", "/healthz"):
+        headers = found.get(path).headers
+        assert "default-src 'none'" in headers["content-security-policy"]
+        assert "unsafe" not in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_with_tokens_a_stranger_is_led_to_sign_in_and_a_program_is_refused(lake, tokens):
+    add_token(tokens, "ann", "read")
+    found = page(lake, Access(tokens))
+    asked = found.get("/?only=hot")
+    assert (asked.status_code, asked.headers["location"]) == (303, "/sign-in?next=%2F%3Fonly%3Dhot")
+    assert found.get("/", accept="application/json").status_code == 401
+    assert found.get("/", authorization="Bearer nonsense").status_code == 303
+
+
+def test_a_wrong_token_opens_nothing_and_says_so(lake, tokens):
+    add_token(tokens, "ann", "read")
+    found = page(lake, Access(tokens))
+    answer = found.post("/sign-in", {"token": "nonsense"})
+    assert (answer.status_code, "No such token" in answer.text, found.cookies) == (401, True, {})
+
+
+def test_who_signs_in_sees_the_fleet_until_signing_out_or_losing_the_token(lake, tokens):
+    found = signed_in(lake, tokens)
+    assert "orders" in found.get("/").text
+    left = found.post("/sign-out", {"proof": found.proof()})
+    assert left.headers["location"] == "/sign-in"
+    assert found.get("/").status_code == 303
+
+    again = signed_in(lake, tokens.with_name("others"))
+    remove_token(tokens.with_name("others"), "ann")
+    assert again.get("/").status_code == 303
+
+
+def test_the_cookie_is_no_token_and_no_script_can_read_it(lake, tokens):
+    token = add_token(tokens, "ann", "read")
+    answer = page(lake, Access(tokens), is_secure=True).post("/sign-in", {"token": token})
+    cookie = answer.headers["set-cookie"]
+    assert token not in cookie
+    assert {"HttpOnly", "Secure", "SameSite=lax"} <= {part.strip() for part in cookie.split(";")}
+
+
+@pytest.mark.parametrize(
+    "onward", ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)", "/\tevil"]
+)
+def test_signing_in_leads_to_this_page_only(lake, tokens, onward):
+    token = add_token(tokens, "ann", "read")
+    found = page(lake, Access(tokens))
+    from urllib.parse import quote
+
+    answer = found.post(f"/sign-in?next={quote(onward, safe='')}", {"token": token})
+    assert answer.headers["location"] == "/"
+
+
+def test_a_token_of_one_tenant_sees_that_tenants_topics_only(lake, tokens):
+    text = signed_in(lake, tokens, "acme").get("/").text
+    assert "orders" in text
+    assert "bills" not in text
+
+
+def test_a_strangers_name_for_this_page_is_refused(lake):
+    assert page(lake).get("/", host="evil.example").status_code == 403
+
+
+def test_a_form_that_another_site_sends_is_refused_and_a_link_from_there_is_not(lake, tokens):
+    found = signed_in(lake, tokens)
+    proof = found.proof()
+    for headers in ({"origin": "https://evil.example"}, {"origin": "null"}, {"sec_fetch_site": "cross-site"}):
+        assert found.post("/sign-out", {"proof": proof}, **headers).status_code == 403
+    assert found.get("/", sec_fetch_site="cross-site", sec_fetch_mode="navigate").status_code == 200
+    assert found.get("/live", sec_fetch_site="cross-site", sec_fetch_mode="cors").status_code == 403
+
+
+def test_a_form_without_the_sessions_proof_is_refused(lake, tokens):
+    found = signed_in(lake, tokens)
+    for proof in ("", "0" * 64, "é"):
+        assert found.post("/sign-out", {"proof": proof}).status_code == 403
+    assert found.get("/").status_code == 200
+
+
+def test_large_and_foreign_bodies_are_refused(lake):
+    found = page(lake)
+    assert found.post("/sign-out", {"proof": "x" * 70_000}).status_code == 400
+    assert found.post("/sign-out", {"proof": "x"}, content_type="text/plain").status_code == 400
+
+
+def test_the_topic_of_another_tenant_is_not_told_by_a_filter(lake, tokens):
+    text = signed_in(lake, tokens, "globex").get(f"/?q={ORDERS}").text
+    assert "No topic is so" in text

@@ -1,0 +1,57 @@
+"""The page as a process: what it says at its start, and that it ends when told."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+
+import httpx
+import pytest
+
+from tests.lab.lake import layout_event, layout_json, write
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.process
+
+
+def started(tmp_path, settings=""):
+    file = tmp_path / "settings.toml"
+    file.write_text(f'[lake]\npath = "{tmp_path / "lake"}"\n{settings}')
+    command = [sys.executable, "-m", "anabranch.cli", "--home", str(tmp_path), "-c", str(file), "web", "--port", "0"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def test_it_says_its_address_tells_changes_as_they_come_and_ends_with_pages_open(tmp_path):
+    with started(tmp_path) as process:
+        try:
+            address = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline()).group()
+            assert "No topic" in httpx.get(address).text or "being read" in httpx.get(address).text
+            with httpx.stream("GET", f"{address}/live", timeout=30) as live:
+                lines = live.iter_lines()
+                assert next(lines) == ": here"
+                write(str(tmp_path / "lake"), layout_event(layout_json((0, 0, 0xFFFF)), 0))
+                while next(lines) != "event: changed":
+                    pass
+                wait_until(lambda: "orders" in httpx.get(address).text)
+                process.send_signal(signal.SIGTERM)
+                assert process.wait(20) == 0
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ('[web]\nhost = "0.0.0.0"\n', "is not a loopback address and needs tokens"),
+        ('[web]\ntokens_file = "none"\n', "cannot read the tokens in"),
+        ('[web]\ncertificate = "none.pem"\nkey = "none.pem"\n', "[web] TLS: "),
+        ('[web]\nhost = "203.0.113.1"\n[controller]\ntokens_file = "none"\n', "cannot read the tokens in"),
+    ],
+)
+def test_a_wrong_set_up_is_one_line_with_what_to_do(tmp_path, settings, words):
+    with started(tmp_path, settings) as process:
+        said, _ = process.communicate(timeout=30)
+    assert process.returncode in (1, 2)
+    assert words in said.splitlines()[-1]

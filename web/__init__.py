@@ -1,0 +1,13 @@
+"""The page that operators keep open: the fleet, a topic as a river, a decision, what runs and what brakes it.
+
+Stage: the read end for people, beside the command line and the terminal's screen. It reads the lake, and writes to it
+what a person may: approvals, and brakes.
+
+- `server`      the process
+- `app`         the routes
+- `pages`       a module for each page: what it shows
+- `fleet`       the newest state of every topic, followed by version in a thread
+- `drawing`     strips and rivers as SVG
+- `guard`       who may see and do what
+- `templating`  the templates, and what they may call
+"""

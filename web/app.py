@@ -1,0 +1,131 @@
+"""The routes of the page, and what all of them share.
+
+Stage: above the pages, under `web.server`. `create_app` is all that a test needs: it opens no port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from controller.access.callers import Access
+from controller.access.names import NodeNames
+from engine.autoscale.topics import ConfiguredPolicy
+from web.fleet import Fleet
+from web.guard import COOKIE, SESSION, Guard, NotAllowed, read_form, unproved_form
+from web.pages import fleet as fleet_page
+from web.sessions import Sessions
+from web.templating import FOLDER, environment, render
+
+MAX_LIVE = 200
+"""Streams of changes at the same time: one for each open page."""
+COALESCE_SECONDS = 0.5
+"""Between two changes that one page is told of."""
+
+
+def create_app(
+    lake: str, access: Access, names: NodeNames, configured: Callable[[], ConfiguredPolicy], is_secure: bool = False
+) -> Starlette:  # fmt: skip
+    """The page over a lake. `configured`: the job's policy now; `is_secure`: it is served by https."""
+    sessions, fleet = Sessions(), Fleet(lake)
+
+    @asynccontextmanager
+    async def lifespan(_app: ASGIApp) -> AsyncIterator[None]:
+        follower = threading.Thread(target=fleet.run, name="fleet", daemon=True)
+        follower.start()
+        try:
+            yield
+        finally:
+            fleet.stop()
+            await asyncio.to_thread(follower.join, 5)
+
+    app = Starlette(
+        routes=[
+            Route("/", fleet_page.show),
+            Route("/live", _live),
+            Route("/sign-in", _sign_in, methods=["GET", "POST"]),
+            Route("/sign-out", _sign_out, methods=["POST"]),
+            Route("/healthz", _health),
+            Mount("/static", StaticFiles(directory=FOLDER / "static")),
+        ],
+        middleware=[Middleware(Guard, access, names, sessions)],
+        exception_handlers={NotAllowed: _not_allowed, 404: _not_found},  # type: ignore[dict-item]
+        lifespan=lifespan,
+    )
+    app.state.lake, app.state.access, app.state.sessions, app.state.fleet = lake, access, sessions, fleet
+    app.state.configured, app.state.is_secure = configured, is_secure
+    app.state.templates = environment()
+    app.state.live = 0
+    return app
+
+
+async def _live(request: Request) -> Response:
+    """Server-sent events: `changed` with the version, soon after each commit that a page would show."""
+    state, topic = request.app.state, request.query_params.get("topic")
+    if state.live >= MAX_LIVE:
+        return PlainTextResponse("too many pages are open", 503)
+    fleet: Fleet = state.fleet
+
+    async def events() -> AsyncIterator[str]:
+        state.live += 1
+        try:
+            known = fleet.version
+            yield ": here\n\n"
+            while not fleet.is_stopped:
+                newest = await fleet.after(known, topic)
+                yield f"event: changed\ndata: {newest}\n\n" if newest > known else ": here\n\n"
+                known = max(known, newest)
+                await asyncio.sleep(COALESCE_SECONDS)
+        finally:
+            state.live -= 1
+
+    return StreamingResponse(events(), media_type="text/event-stream")
+
+
+async def _sign_in(request: Request) -> Response:
+    state = request.app.state
+    asked = request.query_params.get("next", "/")
+    # Only to this page: neither //host nor a scheme.
+    onward = asked if asked.startswith("/") and not asked.startswith(("//", "/\\")) and asked.isprintable() else "/"
+    if request.method == "GET":
+        return render(request, "sign_in.html", onward=onward, wrong=False)
+    form = await unproved_form(request)
+    caller = state.access.caller(b"Bearer " + form.get("token", "").strip().encode())
+    if caller is None:
+        return render(request, "sign_in.html", 401, onward=onward, wrong=True)
+    answer = RedirectResponse(onward, 303)
+    # Lax: with a link that a colleague sends, a browser that is signed in stays so.
+    answer.set_cookie(
+        COOKIE, state.sessions.begin(caller), httponly=True, samesite="lax", secure=state.is_secure, path="/"
+    )
+    return answer
+
+
+async def _sign_out(request: Request) -> Response:
+    await read_form(request)
+    request.app.state.sessions.end(request.scope[SESSION])
+    answer = RedirectResponse("/sign-in", 303)
+    answer.delete_cookie(COOKIE, path="/")
+    return answer
+
+
+async def _health(_request: Request) -> Response:
+    return PlainTextResponse("ok\n")
+
+
+async def _not_allowed(request: Request, error: NotAllowed) -> Response:
+    return render(request, "problem.html", error.status, problem=str(error))
+
+
+async def _not_found(request: Request, _error: Exception) -> Response:
+    return render(request, "problem.html", 404, problem="There is no such page.")

@@ -1,0 +1,221 @@
+"""The newest state of every topic, followed by version in a thread; and who waits for it to change.
+
+Stage: under all pages. The tables are followed by `ledger.live`, whose memory is bounded by the topics; of each a short
+`Row` is kept here, by which a hundred thousand are searched and sorted. A view with all segments is made for those that
+a page shows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+
+from ledger.live import LakeReader, LakeView, TopicView
+from web.words import namespace_of
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.2
+"""Between two looks at the tables."""
+THRASHING_SECONDS = 3_600.0
+"""Within that time of the first, three actions that undo one another are thrashing."""
+_TOPICS_AT_ONCE = 500
+_LATE_SECONDS = 60.0
+"""Without a batch for longer the job is said to be silent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What a topic is searched, filtered and sorted by."""
+
+    name: str
+    namespace: str
+    segments: int
+    load: float | None
+    """Of its fullest segment: the largest rate / split threshold; None: not known."""
+    gate: str
+    """Of the hold that stands; empty: none."""
+    waiting: str
+    """The brake that holds its open decision; empty: none."""
+    is_open: bool
+    acted_at: datetime | None
+    """When its newest decision was made."""
+    consumers: int
+    turns: tuple[tuple[str, datetime], ...]
+    """Its newest applied actions, at most three."""
+    version: int
+    """Of the fleet, when it last changed."""
+
+    def is_thrashing(self, now: datetime) -> bool:
+        """Its last three actions undid one another, not long ago."""
+        if len(self.turns) < 3:
+            return False
+        kinds = [kind for kind, _ in self.turns]
+        recent = now - self.turns[0][1] < timedelta(seconds=THRASHING_SECONDS)
+        return recent and kinds[0] == kinds[2] != kinds[1]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How well what is shown is known."""
+
+    now: datetime
+    batch_at: datetime | None
+    """When the job last committed; None: not seen."""
+    trouble: str | None
+    """Why the lake cannot be read; None: it can."""
+    is_reading: bool
+    """The first look is not over."""
+
+    @property
+    def silent_seconds(self) -> float | None:
+        """How long the job has written nothing; None: it is at work, or never was."""
+        if self.batch_at is None:
+            return None
+        age = (self.now - self.batch_at).total_seconds()
+        return age if age > _LATE_SECONDS else None
+
+
+class Fleet:
+    """Follows a lake. One thread calls `look`, or `run` does; everything else may be called from any."""
+
+    def __init__(self, lake: str) -> None:
+        self._reader = LakeReader(lake)
+        self._lock = threading.Lock()
+        self._rows: dict[str, Row] = {}
+        self._turns: dict[str, deque[tuple[str, str, datetime]]] = {}
+        self._has_looked = False
+        self._trouble: str | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wakers: set[asyncio.Event] = set()
+        self._stop = threading.Event()
+        self.version = 0
+        """Grows with every change."""
+
+    def run(self) -> None:
+        """Looks until `stop`; a thread's work."""
+        while not self._stop.is_set():
+            begun = time.monotonic()
+            try:
+                self.look()
+            except Exception:
+                log.exception("the lake could not be read; trying again")
+            self._stop.wait(max(LOOK_SECONDS, time.monotonic() - begun))
+
+    def stop(self) -> None:
+        """End `run`, and everybody's waiting."""
+        self._stop.set()
+        self._wake()
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._stop.is_set()
+
+    def look(self) -> None:
+        """Take in what is new."""
+        new = self._reader.read()
+        with self._lock:
+            changed = list(self._reader.take(new))
+        # A page does not wait for a whole fleet.
+        for first in range(0, len(changed), _TOPICS_AT_ONCE):
+            with self._lock:
+                for name in changed[first : first + _TOPICS_AT_ONCE]:
+                    self._note(name, self._reader.topic(name))
+        trouble = self._reader.trouble
+        if changed or any(new.values()) or trouble != self._trouble or not self._has_looked:
+            self._trouble, self._has_looked = trouble, True
+            self.version += 1
+            self._wake()
+
+    def _note(self, name: str, view: TopicView | None) -> None:
+        if view is None:
+            self._rows.pop(name, None)
+            self._turns.pop(name, None)
+            return
+        last, turns = view.last, self._turns.get(name)
+        if last is not None and last.status == "applied" and (not turns or turns[-1][0] != last.decision_id):
+            turns = self._turns.setdefault(name, deque(maxlen=3))
+            turns.append((last.decision_id, last.action, last.decided_at))
+        known = self._rows.get(name)
+        self._rows[name] = Row(
+            name=name,
+            namespace=known.namespace if known else namespace_of(name),
+            segments=len(view.segments),
+            load=max((one.overload for one in view.segments if one.overload is not None), default=None),
+            gate=view.hold.gate if view.hold else "",
+            waiting=view.brake or "",
+            is_open=view.open_decision is not None,
+            acted_at=last.decided_at if last else None,
+            consumers=sum(count for _, _, count in view.consumers),
+            turns=tuple((action, at) for _, action, at in turns or ()),
+            version=self.version + 1,
+        )
+
+    def rows(self) -> list[Row]:
+        """All topics, in no order."""
+        with self._lock:
+            return list(self._rows.values())
+
+    def row(self, name: str) -> Row | None:
+        """One of them; None: there is none of that name."""
+        with self._lock:
+            return self._rows.get(name)
+
+    def views(self, names: Iterable[str]) -> list[TopicView]:
+        """Some topics as they stand, in that order, without those that are gone."""
+        with self._lock:
+            return [view for name in names if (view := self._reader.topic(name)) is not None]
+
+    def whole(self) -> LakeView:
+        """The newest decisions, the rates, the brakes: everything but topics."""
+        with self._lock:
+            return self._reader.whole(datetime.now(timezone.utc))
+
+    def batches(self) -> list[dict[str, object]]:
+        """The job's newest batches, oldest first."""
+        with self._lock:
+            return list(self._reader.batches)
+
+    def standing(self) -> Standing:
+        """How well all this is known."""
+        with self._lock:
+            batches = self._reader.batches[-1:]
+            at = batches[0]["committed_at"] if batches else None
+            return Standing(datetime.now(timezone.utc), at, self._trouble, not self._has_looked)
+
+    async def after(self, version: int, topic: str | None = None, seconds: float = 15.0) -> int:
+        """Waits for a version above that one, of a topic or the whole; answers the newest, the same after a while."""
+        self._loop = asyncio.get_running_loop()
+        waker = asyncio.Event()
+        self._wakers.add(waker)
+        end = time.monotonic() + seconds
+        try:
+            while not self._stop.is_set():
+                row = self.row(topic) if topic else None
+                newest = self.version if topic is None or row is None else row.version
+                left = end - time.monotonic()
+                if newest > version or left <= 0:
+                    return newest
+                waker.clear()
+                try:
+                    await asyncio.wait_for(waker.wait(), left)
+                except asyncio.TimeoutError:
+                    return newest
+            return version
+        finally:
+            self._wakers.discard(waker)
+
+    def _wake(self) -> None:
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._wake_all)
+
+    def _wake_all(self) -> None:
+        for waker in self._wakers:
+            waker.set()

@@ -1,0 +1,177 @@
+"""Who may see and do what: every request passes here before it is routed, and every answer on its way back.
+
+Stage: around the app. On loopback nobody needs a token; elsewhere `[web] tokens_file` has them, with the roles of the
+controller: `read` sees, `operate` acts. A browser signs in once with a token and is known by a cookie; a program sends
+`Authorization: Bearer`. Against pages of strangers: the names of `Host`, the origin of what is sent, a proof in each
+form, and a strict content security policy.
+"""
+
+from __future__ import annotations
+
+from http.cookies import CookieError, SimpleCookie
+from typing import Final
+from urllib.parse import parse_qsl, quote
+
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from controller.access.callers import ANYBODY, Access, Caller, Need
+from controller.access.names import NodeNames
+from controller.access.tokens import Role
+from web.sessions import Sessions
+from web.words import namespace_of
+
+COOKIE: Final = "anabranch"
+CALLER: Final = "anabranch.web.caller"
+SESSION: Final = "anabranch.web.session"
+OPEN: Final = ("/static/", "/sign-in", "/healthz")
+"""What begins so needs no token."""
+MAX_FORM_BYTES: Final = 65_536
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'"
+)
+_HEADERS: Final = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    # Not no-referrer: a form would then be sent with the origin null.
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+class NotAllowed(Exception):
+    """The caller may not do this; the message says what is missing."""
+
+    status = 403
+
+
+class BadForm(NotAllowed):
+    """What was sent cannot be read."""
+
+    status = 400
+
+
+class Guard:
+    """The ASGI middleware; `names` are those by which browsers reach the page."""
+
+    def __init__(self, app: ASGIApp, access: Access, names: NodeNames, sessions: Sessions) -> None:
+        self._app, self._access, self._names, self._sessions = app, access, names, sessions
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        answer = self._refusal(scope)
+        if answer is None:
+            session, caller = self._caller(scope)
+            if caller is None and not scope["path"].startswith(OPEN):
+                answer = _sign_in(scope)
+            else:
+                scope = {**scope, CALLER: caller, SESSION: session}
+        await (answer or self._app)(scope, receive, guarded)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers = scope["headers"]
+        reading = scope["method"] in ("GET", "HEAD")
+        if reading and (b"sec-fetch-mode", b"navigate") in headers:
+            # Somebody follows a link that a colleague has sent.
+            headers = [pair for pair in headers if pair[0] == b"host"]
+        reason = self._names.refusal(headers)
+        if reason is not None:
+            return PlainTextResponse(reason, 403)
+        return None if reading or scope["method"] == "POST" else PlainTextResponse("GET, HEAD and POST only", 405)
+
+    def _caller(self, scope: Scope) -> tuple[str, Caller | None]:
+        if not self._access.is_guarded:
+            return "", ANYBODY
+        headers = dict(scope["headers"])
+        if b"authorization" in headers:
+            return "", self._access.caller(headers[b"authorization"])
+        self._access.follow_file()
+        session = _cookie(headers.get(b"cookie", b""))
+        caller = self._sessions.caller(session)
+        # The token may have been removed, or its role lowered, since.
+        if caller is not None and not self._access.holds(caller):
+            self._sessions.end(session)
+            return "", None
+        return session, caller
+
+
+def allows(request: Request, role: Role, topic: str | None = None) -> bool:
+    """Whether the caller may do what needs a role, on a topic, a namespace (`tenant/namespace`), or (None) on all."""
+    caller: Caller = request.scope[CALLER]
+    access: Access = request.app.state.access
+    if not access.is_guarded:
+        return True
+    if topic is None:
+        return not caller.scope and access.opens(caller, Need(role, ""))
+    return access.opens(caller, Need(role, namespace_of(topic) if "://" in topic else topic))
+
+
+def demand(request: Request, role: Role, topic: str | None = None) -> None:
+    """Raises `NotAllowed` unless it is allowed."""
+    if not allows(request, role, topic):
+        caller: Caller = request.scope[CALLER]
+        where = "everywhere" if topic is None else "here"
+        raise NotAllowed(
+            f"this needs a token with role {role} that counts {where}; {caller.name} has role {caller.role}"
+        )
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """The fields of a form that this page has made. Raises `NotAllowed` for any other, `BadForm` for nonsense."""
+    form = await unproved_form(request)
+    session: str = request.scope[SESSION]
+    sessions: Sessions = request.app.state.sessions
+    # What comes with a header Authorization is sent by no browser on its own.
+    if b"authorization" not in dict(request.scope["headers"]) and not sessions.is_proof(session, form.get("proof", "")):
+        raise NotAllowed("this form is of another session: load the page again")
+    return form
+
+
+async def unproved_form(request: Request) -> dict[str, str]:
+    """The fields of a form, whoever has made it."""
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/x-www-form-urlencoded":
+        raise BadForm("a form is expected")
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_FORM_BYTES:
+            raise BadForm("the form is too large")
+    try:
+        return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=50))
+    except ValueError as error:
+        raise BadForm("the form cannot be read") from error
+
+
+def _cookie(header: bytes) -> str:
+    try:
+        found = SimpleCookie(header.decode("latin-1")).get(COOKIE)
+    except CookieError:
+        return ""
+    return found.value if found else ""
+
+
+def _sign_in(scope: Scope) -> Response:
+    headers = dict(scope["headers"])
+    if scope["method"] != "GET" or b"text/html" not in headers.get(b"accept", b"") or b"hx-request" in headers:
+        reason = "this needs a token: sign in, or send the header Authorization: Bearer <token>"
+        return PlainTextResponse(reason, 401, {"WWW-Authenticate": "Bearer"})
+    asked = scope["path"] + ("?" + scope["query_string"].decode("latin-1") if scope["query_string"] else "")
+    return RedirectResponse(f"/sign-in?next={quote(asked, safe='')}", 303)

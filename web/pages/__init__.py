@@ -1,0 +1,8 @@
+"""The pages, a module each: from a request to what its template shows.
+
+- `fleet`       every topic a row
+- `topic`       one topic: its river, its gates, its policy, its consumers
+- `decision`    one decision: what it saw, what became of it, and the buttons of a person
+- `operations`  who acts, what brakes them, how the job does
+- `choosing`    search, filters, order and paging of the fleet; pure
+"""

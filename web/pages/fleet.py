@@ -1,0 +1,28 @@
+"""`/`: every topic a row, the fullest first."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from controller.access.callers import Caller
+from controller.access.scopes import covers
+from web.fleet import Fleet
+from web.guard import CALLER
+from web.pages.choosing import FILTERS, ORDERS, Choice, choose, is_paused
+from web.templating import render
+
+
+def show(request: Request) -> Response:
+    """The fleet as the address says."""
+    fleet: Fleet = request.app.state.fleet
+    caller: Caller = request.scope[CALLER]
+    whole, rows = fleet.whole(), fleet.rows()
+    choice = Choice.read(request.query_params)
+    paused = {act.subject for act in whole.brakes.pauses}
+    chosen = choose(rows, choice, paused, whole.now, lambda namespace: covers(caller.scope, namespace))
+    views = {view.name: view for view in fleet.views(row.name for row in chosen.rows)}
+    return render(
+        request, "fleet.html", choice=choice, chosen=chosen, whole=whole, filters=FILTERS, orders=ORDERS,
+        topics=[(row, views[row.name], is_paused(row, paused)) for row in chosen.rows if row.name in views],
+    )  # fmt: skip

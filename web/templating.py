@@ -1,0 +1,60 @@
+"""The templates, and what they may call: everything from outside is escaped, and shown on one line.
+
+Stage: under all pages.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+
+from controller.access.callers import Caller
+from decisions.autoscale.gates import DESCRIPTIONS
+from ledger.explain.words import duration
+from ledger.words import age, amount, hold_reason, span
+from web import words
+from web.drawing.heat import LEVELS, level
+from web.drawing.strip import strip
+from web.fleet import Fleet
+from web.guard import CALLER, SESSION, allows
+from web.sessions import Sessions
+
+FOLDER = Path(__file__).parent
+
+
+def environment() -> Environment:
+    """The templates; an unknown name in one is an error."""
+    found = Environment(
+        loader=FileSystemLoader(FOLDER / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    found.filters.update(
+        shown=words.shown, shortened=words.shortened, utc=words.utc, iso=words.iso, amount=amount, span=span,
+        duration=duration,
+    )  # fmt: skip
+    found.globals.update(
+        link=words.link, short_name=words.short_name, namespace_of=words.namespace_of, strip=strip, level=level,
+        levels=LEVELS, age=age, hold_reason=hold_reason, gates={gate.value: one for gate, one in DESCRIPTIONS.items()},
+    )  # fmt: skip
+    return found
+
+
+def render(request: Request, template: str, status: int = 200, **shown: Any) -> HTMLResponse:
+    """A page; `shown` are what its template names."""
+    state = request.app.state
+    fleet: Fleet = state.fleet
+    sessions: Sessions = state.sessions
+    caller: Caller | None = request.scope[CALLER]
+    here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    text = state.templates.get_template(template).render(
+        here=here, path=urlsplit(here).path, now=datetime.now(timezone.utc), standing=fleet.standing(),
+        caller=caller, is_guarded=state.access.is_guarded, proof=sessions.proof(request.scope[SESSION]),
+        may_act=caller is not None and allows(request, "operate"), **shown,
+    )  # fmt: skip
+    return HTMLResponse(text, status)

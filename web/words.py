@@ -1,0 +1,61 @@
+"""Names, instants and numbers for a page: text that no browser and no eye is misled by. Pure.
+
+Stage: under the templates and drawings.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from urllib.parse import urlencode
+
+from schemas.ids import topic_parts
+from schemas.printable import printable
+
+LONGEST = 96
+"""Characters of a name in a row; in full it is in its title, and on its own page."""
+
+
+def shown(text: object) -> str:
+    """Text from outside on one line, control and direction characters spelt out."""
+    return printable(str(text))
+
+
+def shortened(text: object, most: int = LONGEST) -> str:
+    """The same, cut in its middle where it is longer."""
+    whole = shown(text)
+    return whole if len(whole) <= most else f"{whole[: most // 2]}…{whole[-(most // 2) + 1 :]}"
+
+
+def namespace_of(topic: str) -> str:
+    """`tenant/namespace` of a topic; empty for what is no topic's name."""
+    try:
+        return topic_parts(topic).full_namespace
+    except ValueError:
+        return ""
+
+
+def short_name(topic: str) -> str:
+    """A topic's name without domain, tenant and namespace."""
+    try:
+        return topic_parts(topic).name
+    except ValueError:
+        return topic
+
+
+def utc(at: datetime | int | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
+    """An instant, also in milliseconds, in UTC; empty for none."""
+    if at is None:
+        return ""
+    when = datetime.fromtimestamp(at / 1000, timezone.utc) if isinstance(at, int) else at.astimezone(timezone.utc)
+    return when.strftime(form)
+
+
+def iso(at: datetime | int) -> str:
+    """The same as addresses and `<time>` have it."""
+    return utc(at, "%Y-%m-%dT%H:%M:%SZ")
+
+
+def link(path: str, **query: object) -> str:
+    """An address of this page; what is None is left out."""
+    given = {name: value for name, value in query.items() if value is not None and value != ""}
+    return f"{path}?{urlencode(given)}" if given else path
