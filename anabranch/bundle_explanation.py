@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from anabranch.bundle_decisions import defaults_of, readings_table
+from anabranch.explain_text import became_text
 from anabranch.explanation import instant
 from schemas.bundles import BundleAnswer, BundleReading
 from schemas.printable import printable
@@ -17,6 +18,7 @@ from schemas.printable import printable
 if TYPE_CHECKING:
     from engine.bundles.clusters import ClusterState
     from engine.bundles.cycle import Cycle
+    from ledger.explain.application import Became
 
 MAX_LINES = 200
 """Gates that are shown; JSON has all."""
@@ -26,8 +28,8 @@ class UnknownBroker(LookupError):
     """The cycle saw no such broker; the message says which there were."""
 
 
-def decision_text(cluster: str, row: Mapping[str, Any]) -> str:
-    """A row of `decisions`: what was done, on what, and every gate on the way."""
+def decision_text(cluster: str, row: Mapping[str, Any], end: Became | None) -> str:
+    """A row of `decisions`: what was done, on what, what became of it, and every gate on the way."""
     arguments, inputs = json.loads(row["arguments"]), json.loads(row["inputs"])
     where = f" from {arguments['sourceBroker']}" if arguments.get("sourceBroker") else ""
     if arguments.get("destinationBroker"):
@@ -37,6 +39,7 @@ def decision_text(cluster: str, row: Mapping[str, Any]) -> str:
     lines = [
         printable(f"{cluster} at {row['decided_at']:%F %T} UTC, decision {row['seq']} ({row['decision_id']})"),
         printable(f"  {row['action']} {arguments['bundle']}{where}, because of {row['reason']}"),
+        f"  what became of it: {became_text(end)}",
         *(_usage(broker, usage) for broker, usage in inputs["usage"].items()),
         *(printable(f"  among {', '.join(tie['brokers'])} the seed took {tie['chosen']}")
           for tie in inputs["ties"] if len(tie["brokers"]) > 1),

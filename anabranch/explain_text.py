@@ -88,7 +88,7 @@ def _on_record(found: Explanation) -> list[str]:
     if found.last_decision is not None and found.decision is None:
         lines.append(f"last decision: {_decided(found.last_decision)}")
     if found.last_decision is not None:
-        lines.append(f"what became of it: {_became(found.became)}")
+        lines.append(f"what became of it: {became_text(found.became)}")
     last, following = found.evaluations
     told = [
         f"{name} {instant(at)}" for name, at in (("last", last), ("next", following)) if at is not None
@@ -102,7 +102,7 @@ def _decided(decision: Decided) -> str:
     return f"{decision.action} {'+'.join(map(str, decision.segments))} at {instant(decision.at)}"
 
 
-def _became(found: Became | None) -> str:
+def became_text(found: Became | None) -> str:
     if found is None:
         return "no executor has said anything of it; is one at work? `anabranch executor status`"
     why = "" if found.error is None else f": {printable(found.error)}"

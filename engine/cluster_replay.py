@@ -28,6 +28,8 @@ _SAID = {
     "hold": ("gate", "measured", "limit", "margin", "policy_digest"),
 }
 """The columns that are compared, by the kind of row."""
+_SAME = {"decision_id", "action", "arguments", "gate"}
+"""Those of what is done and held; the others are readings."""
 _ANY_TIME = 2**53
 """Kafka's time of a message that was accepted then: it was not ahead of that."""
 
@@ -39,6 +41,12 @@ class Different(NamedTuple):
     at: int
     """The batch's time, milliseconds."""
     said: str
+    action: str | None = None
+    """Of the decision that it is about; None: a hold, or a message."""
+    broker: str | None = None
+    """Who is held, or was to give."""
+    is_only_numbers: bool = False
+    """Whether the same is done and held, on other readings."""
 
 
 class ClustersReplay:
@@ -88,8 +96,8 @@ class ClustersReplay:
         for cluster in sorted(then.keys() | now.keys()):
             recorded, again = then.get(cluster, _NOTHING), now.get(cluster, _NOTHING)
             if self._has_to_agree(cluster, recorded, batch.is_complete):
-                found += [Different(cluster, batch.now, said) for said in _differences(recorded, again)]
-            _go_on(self.clusters.setdefault(cluster, ClusterState(cluster)), recorded, again, batch.now)
+                found += [Different(cluster, batch.now, *one) for one in _differences(recorded, again)]
+            _go_on(self.clusters.setdefault(cluster, ClusterState(cluster)), recorded, again, batch)
             self.decisions += len(recorded.decisions)
             self.holds += len(recorded.holds)
         return found
@@ -122,41 +130,51 @@ def _by_cluster(decisions: Iterable[RecordedRow], holds: Iterable[RecordedRow]) 
     return found
 
 
-def _differences(recorded: Said, again: Said) -> Iterator[str]:
-    """In words, what of the rows is otherwise now."""
+def _differences(recorded: Said, again: Said) -> Iterator[tuple[str, str | None, str | None, bool]]:
+    """The last fields of `Different`, of each row."""
     for kind, then, now in (
         ("decision", recorded.decisions, again.decisions), ("hold", recorded.holds, again.holds),
     ):  # fmt: skip
         known, found = _by_number(then), _by_number(now)
         for key in sorted(known.keys() | found.keys()):
             which = f"{kind} {key[1]}" + (f" of {key[0]}" if kind == "hold" else "")
+            about = _about(known.get(key) or found[key])
             if key not in found:
-                yield f"{which} is on record ({_short(known[key])}), and this release says nothing"
+                yield f"{which} is on record ({_short(known[key])}), and this release says nothing", *about, False
             elif key not in known:
-                yield f"{which} is not on record, and this release says {_short(found[key])}"
+                yield f"{which} is not on record, and this release says {_short(found[key])}", *about, False
             else:
-                told = [
-                    f"{name} was {_cut(known[key][name])}, is now {_cut(found[key][name])}"
+                told = {
+                    name: f"{name} was {_cut(known[key][name])}, is now {_cut(found[key][name])}"
                     for name in _SAID[kind] if known[key][name] != found[key][name]
-                ]  # fmt: skip
+                }  # fmt: skip
                 if told:
-                    yield f"{which}: {'; '.join(told)}"
+                    yield f"{which}: {'; '.join(told.values())}", *about, not told.keys() & _SAME
 
 
-def _go_on(state: ClusterState, recorded: Said, again: Said, now: int) -> None:
-    """Has a cluster be as its rows on record say, where this release has said something else."""
+def _about(row: RecordedRow) -> tuple[str | None, str | None]:
+    if "action" in row:
+        return row["action"], pydantic_core.from_json(row["arguments"]).get("sourceBroker")
+    return None, row["subject"].partition("/")[2] or None
+
+
+def _go_on(state: ClusterState, recorded: Said, again: Said, batch: RecordedBatch) -> None:
+    """Has a cluster be as its rows on record say, where this release has said something else.
+
+    A reason that is not on record counts as said, but of a batch that was cut short: there it is said again.
+    """
     ours = {row["decision_id"] for row in again.decisions} - {row["decision_id"] for row in recorded.decisions}
     if ours:
         state.open = {bundle: one for bundle, one in state.open.items() if one.decision_id not in ours}
     for row in recorded.decisions:
         bundle = pydantic_core.from_json(row["arguments"])["bundle"]
-        state.open[bundle] = OpenDecision(row["decision_id"], row["action"], now)
+        state.open[bundle] = OpenDecision(row["decision_id"], row["action"], batch.now)
     if ours or len(recorded.decisions) > len(again.decisions):
         state.decisions = max([state.decisions - len(again.decisions), *(row["seq"] for row in recorded.decisions)])
     known = {row["subject"] for row in recorded.holds}
     for row in again.holds:
         if row["subject"] not in known:
-            state.held[row["subject"]] = HeldAt(None, row["seq"] - 1)
+            state.held[row["subject"]] = HeldAt(row["gate"] if batch.is_complete else None, row["seq"] - 1)
     for row in recorded.holds:
         state.held[row["subject"]] = HeldAt(row["gate"], row["seq"])
     state.changes.rest = True

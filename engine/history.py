@@ -135,6 +135,15 @@ class Batches:
         """Whether the first batch that counts ran before a day (UTC)."""
         return bool(len(self._ats)) and datetime.fromtimestamp(self._first / 1000, timezone.utc).date() < day
 
+    @property
+    def span(self) -> tuple[datetime, datetime] | tuple[None, None]:
+        """The times of the first and the last batch that counts (UTC)."""
+        counts = self._ats[self._ranked[:, 0] >= self._first] if len(self._ats) else self._ats
+        if not len(counts):
+            return None, None
+        first, last = (datetime.fromtimestamp(int(at) / 1000, timezone.utc) for at in (counts.min(), counts.max()))
+        return first, last
+
     def goes_on_after(self, at: datetime) -> bool:
         """Whether a batch that counts ran at an instant (aware) or later."""
         return bool((self._ats >= int(at.timestamp() * 1000)).any())

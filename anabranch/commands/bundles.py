@@ -33,10 +33,12 @@ def command() -> None:
     "--at", "at", type=Instant(), metavar="TIME",
     help="As 14:05, 2026-11-22T14:05:00Z or '10m ago', UTC; without it, the last on record.",
 )  # fmt: skip
+@click.option("--exact", "is_exact", is_flag=True, help="Run every cycle on record, however many there are.")
 @click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.pass_obj
 def explain(
-    context: Context, cluster: str, bundle: str | None, broker: str | None, at: datetime | None, output: str
+    context: Context, cluster: str, bundle: str | None, broker: str | None, at: datetime | None, is_exact: bool,
+    output: str,
 ) -> None:  # fmt: skip
     """Say why a bundle of CLUSTER was moved, why a broker is left as it is, or what the last cycle looked at.
 
@@ -44,12 +46,14 @@ def explain(
     Why was bundle X moved at 14:05?      anabranch bundles explain west --bundle X --at 14:05
     Why is broker 3 idle?                 anabranch bundles explain west --broker broker-3:8080
 
-    Up to the end of the minute that --at names. What concerns a bundle stands in its decision. A cycle is run once more
-    from what is on record, all those before it included: about 50 microseconds for each bundle and cycle.
+    Up to the end of the minute that --at names. What concerns a bundle stands in its decision. A cycle is run once
+    more, with all on record before it; of a long record with those of the two hours before it, as long as that leads to
+    what is on record, and a note says so. About 50 microseconds for each bundle and cycle.
     """
     from deltalake.exceptions import DeltaError
 
     from ledger.bundles.record import NotOnRecord, decisions_about, last_cycle
+    from ledger.explain.application import became
 
     if bundle and broker:
         raise click.UsageError("--bundle and --broker are two questions: ask one at a time")
@@ -58,15 +62,19 @@ def explain(
     try:
         if bundle is not None:
             said = decisions_about(lake, cluster, bundle, until)[-1]
-            text, found = decision_text(cluster, said), json.dumps(said, default=str)
+            end = became(lake, said["decision_id"])
+            text = decision_text(cluster, said, end)
+            found = json.dumps({**said, "became": None if end is None else end._asdict()}, default=str)
         else:
-            known = last_cycle(lake, cluster, until)
+            known = last_cycle(lake, cluster, until, is_exact)
             text, found = (
                 cycle_text(known.state, known.cycle, broker),
                 known.cycle.shedding.model_dump_json(by_alias=True, exclude_none=True),
             )
+            if known.since is not None:
+                click.echo(f"note: run from {known.since:%F %T} UTC on; --exact runs all that is on record", err=True)
             if known.doubt is not None:
-                click.echo(f"note: {known.doubt}", err=True)
+                click.echo(f"note: this is otherwise on record: {printable(known.doubt)}", err=True)
     except (NotOnRecord, UnknownBroker) as error:
         raise click.ClickException(printable(str(error))) from error
     except (DeltaError, OSError) as error:

@@ -11,6 +11,7 @@ from deltalake import write_deltalake
 
 from anabranch.cli import cli
 from lake.tables import create_table
+from ledger.bundles import record
 from schemas.tables import BATCHES, DECISIONS, EVENTS, HOLDS
 from tests.engine.balancers import BOTH, MINUTE, NOW, bundle, bundle_rows, ended, report, skewed
 from tests.engine.records import tick
@@ -115,4 +116,47 @@ def test_rows_that_the_cycle_does_not_lead_to_are_told(bucket, tmp_path):
         write_deltalake(create_table(str(tmp_path), table), bucket.table(table), mode="append")
     (tmp_path / "settings.toml").write_text(f'[lake]\npath = "{tmp_path}"\n')
     said = ask(tmp_path, "west", "--at", "2025-11-20T17:33:00Z")
-    assert "note: of this cycle 0 decisions are on record, and 2 come out now" in said.output
+    assert "note: this is otherwise on record: decision 1 is not on record, and this release says unload" in said.output
+
+
+def long_record(tmp_path):
+    """Four hours of a cluster: a hot broker whose moves are told to have ended, and one that joins late."""
+    bucket, before = Recorded(), []
+    for minute in range(240):
+        at = NOW + minute * MINUTE
+        moved = [ended(row) for row in before]
+        third = [report("broker-3:8080", {bundle(8): 1.0 + minute % 7}, at, cpu=4 + minute % 5)] if minute > 100 else []
+        bucket.batch(at, *skewed(at), *third, *moved)
+        before = bucket.batch(at + 1, tick(minute)).decisions
+    for table in (EVENTS, DECISIONS, HOLDS, BATCHES):
+        write_deltalake(create_table(str(tmp_path), table), bucket.table(table), mode="append")
+    return str(tmp_path)
+
+
+def test_of_a_long_record_two_hours_lead_to_what_all_of_it_does(tmp_path, monkeypatch):
+    lake = long_record(tmp_path)
+    whole = record.last_cycle(lake, "west", None)
+    monkeypatch.setattr(record, "FEW_REPORTS", 100)
+    late, exact = record.last_cycle(lake, "west", None), record.last_cycle(lake, "west", None, is_exact=True)
+    assert (whole.since, exact.since) == (None, None)
+    assert late.since is not None
+    assert [one.doubt for one in (whole, late, exact)] == [None] * 3
+    assert exact.cycle == whole.cycle
+    assert (late.cycle.now, late.cycle.live, late.cycle.waiting) == (
+        whole.cycle.now,
+        whole.cycle.live,
+        whole.cycle.waiting,
+    )
+    assert [(one.number, one.decision_id) for one in late.cycle.decided] == [
+        (one.number, one.decision_id) for one in whole.cycle.decided
+    ]
+    gates = [[(one.gate, one.passed, one.broker, one.bundle) for one in known.cycle.shedding.readings]
+             for known in (whole, late)]  # fmt: skip
+    assert gates[0] == gates[1]
+
+
+def test_a_record_that_two_hours_do_not_lead_to_is_run_as_a_whole(tmp_path, monkeypatch):
+    lake = long_record(tmp_path)
+    monkeypatch.setattr(record, "FEW_REPORTS", 100)
+    monkeypatch.setattr(record, "_that_matter", lambda different, begin: ["something"])
+    assert record.last_cycle(lake, "west", None).since is None
