@@ -22,7 +22,8 @@ WITH points AS (
   FROM holds h
   UNION ALL
   SELECT family, subject, decided_at, 1, action, NULL, NULL, NULL, NULL, NULL, NULL, NULL, seq, NULL
-  FROM decisions
+  -- Of bundles a split goes beside what holds the shedding.
+  FROM decisions WHERE family <> 'bundles' OR action <> 'split'
   UNION ALL
   SELECT 'autoscale', subject, accepted_at, 0, 'deleted', NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, NULL
   FROM events

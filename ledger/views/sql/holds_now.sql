@@ -17,7 +17,8 @@
 WITH points AS (
   SELECT family, subject, since AS at FROM holds
   UNION ALL
-  SELECT family, subject, decided_at FROM decisions
+  -- Of bundles a split goes beside what holds the shedding.
+  SELECT family, subject, decided_at FROM decisions WHERE family <> 'bundles' OR action <> 'split'
   UNION ALL
   SELECT 'autoscale', subject, accepted_at FROM events WHERE type = 'layout' AND cause = 'deleted'
 ), newest AS (

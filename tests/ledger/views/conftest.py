@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.ledger.views.recorded import Story
+from tests.ledger.views.recorded_cluster import ClusterStory
 
 
 @pytest.fixture(scope="session")
@@ -17,3 +18,15 @@ def story():
 def lake(story, tmp_path_factory):
     """The lake that it left."""
     return story.write(tmp_path_factory.mktemp("recorded") / "lake")
+
+
+@pytest.fixture(scope="session")
+def cluster_story():
+    """What happened to a cluster with bundles."""
+    return ClusterStory().run()
+
+
+@pytest.fixture(scope="session")
+def lake_of_clusters(cluster_story, tmp_path_factory):
+    """The lake that it left."""
+    return cluster_story.write(tmp_path_factory.mktemp("recorded") / "clusters")

@@ -11,8 +11,11 @@ from pathlib import Path
 from anabranch.answers import write_table
 from ledger.sql import LakeSql
 from tests.ledger.views.recorded import Story
+from tests.ledger.views.recorded_cluster import ClusterStory
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "cookbook.md"
+OF_TOPICS = 20
+"""Questions about topics; those behind are about brokers and bundles."""
 _QUESTION = re.compile(r"## (?P<title>[^\n]+)\n\n```sql\n(?P<sql>.*?)\n```\n\n```text\n(?P<answer>.*?)```", re.DOTALL)
 
 
@@ -28,10 +31,16 @@ def answer(lake: str, sql: str) -> str:
     return out.getvalue()
 
 
-def mended(lake: str) -> str:
-    """The page with the answers that a lake gives."""
+def is_about_clusters(title: str) -> bool:
+    """Whether a question is about the lake of a cluster with bundles, instead of that of topics."""
+    return int(title.partition(".")[0]) > OF_TOPICS
+
+
+def mended(of_topics: str, of_clusters: str) -> str:
+    """The page with the answers that two lakes give."""
 
     def answered(one: re.Match[str]) -> str:
+        lake = of_clusters if is_about_clusters(one["title"]) else of_topics
         return f"## {one['title']}\n\n```sql\n{one['sql']}\n```\n\n```text\n{answer(lake, one['sql'])}```"
 
     return _QUESTION.sub(answered, PAGE.read_text())
@@ -39,7 +48,8 @@ def mended(lake: str) -> str:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        page = mended(Story().run().write(Path(folder) / "lake"))
+        lakes = Story().run().write(Path(folder) / "lake"), ClusterStory().run().write(Path(folder) / "clusters")
+        page = mended(*lakes)
     if "--mend" in sys.argv:
         PAGE.write_text(page)
     sys.exit(page != PAGE.read_text())
