@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from datetime import datetime
+from pathlib import Path
 from typing import IO
 
 import click
@@ -12,7 +14,7 @@ import click
 from anabranch.bundle_explanation import UnknownBroker, cycle_text, decision_text
 from anabranch.channel_lines import numbered_lines, read_line
 from anabranch.context import Context
-from anabranch.instants import Instant
+from anabranch.instants import INSTANT, Instant
 from decisions.bundles.channel.checking import Checker, Finding, Kind
 from decisions.bundles.channel.records import Store
 from schemas.printable import printable
@@ -80,6 +82,58 @@ def explain(
     except (DeltaError, OSError) as error:
         raise click.ClickException(f"the lake {lake} cannot be read: {error}") from error
     click.echo(text if output == "text" else found, nl=output == "json")
+
+
+@command.command("history")
+@click.argument("cluster")
+@click.option("--since", type=INSTANT, metavar="TIME", help="As 14:05, 2026-11-22T14:05:00Z or '2d ago', UTC.")
+@click.option("--until", type=INSTANT, metavar="TIME", help="Without it, the end of the record.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Newest moves in the terminal."
+)
+@click.option(
+    "--svg", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="A picture, written there."
+)
+@click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.pass_obj
+def history(
+    context: Context, cluster: str, since: datetime | None, until: datetime | None, limit: int, svg: Path | None,
+    output: str,
+) -> None:  # fmt: skip
+    """Draw how full the brokers of CLUSTER were, and which bundles were moved from one to another.
+
+    \b
+    anabranch bundles history west --since '6h ago'
+    anabranch bundles history west --svg west.svg
+
+    Out of the brokers' own reports (local-broker-data): so it shows every move, whoever made it.
+    """
+    from deltalake.exceptions import DeltaError
+
+    from anabranch.bundle_history import as_json, as_text
+    from ledger.balancing.recorded import NoRecord
+    from ledger.bundles.history import history as history_of
+    from ledger.bundles.picture import picture
+
+    if since is not None and until is not None and since >= until:
+        raise click.BadParameter("--since has to be before --until")
+    lake = context.settings.lake_path
+    try:
+        found = history_of(lake, cluster, since, until)
+    except NoRecord as error:
+        raise click.ClickException(printable(f"{cluster}: {error}")) from error
+    except (DeltaError, OSError) as error:
+        raise click.ClickException(f"the lake {lake} cannot be read: {error}") from error
+    if svg is not None:
+        try:
+            svg.write_text(picture(found))
+        except OSError as error:
+            raise click.ClickException(f"cannot write {svg}: {error.strerror}") from error
+        click.echo(f"{svg}: {len(found.brokers)} brokers, {len(found.moves)} moves", err=True)
+    if output == "json":
+        click.echo(json.dumps(as_json(found)))
+    elif svg is None:
+        click.echo(as_text(found, shutil.get_terminal_size().columns, limit))
 
 
 @command.command("check")

@@ -1,0 +1,93 @@
+"""A cluster's brokers over time: how full each was, and which bundles were moved from one to another.
+
+Stage: under `anabranch bundles history`, beside `picture`. Read off the brokers' reports, so it shows whoever moved
+them: the job's executor, the cluster's own balancer, or a person.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ledger.balancing.backtest import outcome_on_record
+from ledger.balancing.events import read
+from ledger.balancing.recorded import MINUTE_MS, RecordedFleet, fleet_of
+
+BARS = " ▁▂▃▄▅▆▇█"
+
+
+@dataclass(frozen=True)
+class Move:
+    """A bundle that has another broker."""
+
+    at: int
+    """Milliseconds; the minute in which a report showed it."""
+    bundle: str
+    source: str
+    destination: str
+
+
+@dataclass(frozen=True)
+class ClusterHistory:
+    """Some time of a cluster."""
+
+    cluster: str
+    since: int
+    """Milliseconds."""
+    until: int
+    brokers: Sequence[str]
+    usage: NDArray[np.float64]
+    """By minute and broker, of its fullest resource, as a fraction; NaN: it was not there."""
+    moves: Sequence[Move]
+
+
+def history(
+    lake: str, cluster: str, since: datetime | None = None, until: datetime | None = None
+) -> ClusterHistory:  # fmt: skip
+    """The history. Raises `NoRecord`, and what Delta raises."""
+    recorded = fleet_of(read(lake, cluster, since, until))
+    _, moves = outcome_on_record(recorded)
+    begin = recorded.began_at
+    return ClusterHistory(
+        cluster, begin, begin + recorded.fleet.minutes * MINUTE_MS, [one.name for one in recorded.fleet.brokers],
+        _usage(recorded), [Move(begin + minute * MINUTE_MS, *rest) for minute, *rest in moves],
+    )  # fmt: skip
+
+
+def _usage(recorded: RecordedFleet) -> NDArray[np.float64]:
+    fleet, rates = recorded.fleet, recorded.fleet.recorded
+    assert rates is not None
+    found = np.full((fleet.minutes, len(fleet.brokers)), np.nan)
+    for minute in range(fleet.minutes):
+        owners = recorded.owners[minute]
+        owned = owners >= 0
+        sums = [np.bincount(owners[owned], rates[minute, owned, one], len(fleet.brokers)) for one in range(4)]
+        for place, broker in enumerate(fleet.brokers):
+            if broker.lives(minute):
+                rate, out, taken, given = (float(one[place]) for one in sums)
+                cpu = broker.idle + (rate + out) / broker.messages
+                found[minute, place] = max(cpu, taken / broker.network, given / broker.network)
+    return found
+
+
+def columns(usage: NDArray[np.float64], most: int) -> NDArray[np.float64]:
+    """At most so many means over time, of each broker; NaN where it was not there at all."""
+    groups = np.array_split(usage, min(most, len(usage)))
+    there = [np.isfinite(one).sum(axis=0) for one in groups]
+    sums = [np.nansum(one, axis=0) for one in groups]
+    return np.array([
+        np.where(count > 0, total / np.maximum(count, 1), np.nan) for total, count in zip(sums, there, strict=True)
+    ])  # fmt: skip
+
+
+def bars(values: Sequence[float]) -> str:
+    """A character for each value: empty where there is none, full from 1.0 on."""
+    found = ""
+    for value in values:
+        level = 0 if np.isnan(value) else 1 + int(min(max(value, 0.0), 0.999) * (len(BARS) - 1))
+        found += "·" if np.isnan(value) else BARS[level]
+    return found

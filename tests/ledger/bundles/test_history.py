@@ -1,0 +1,92 @@
+"""A cluster's brokers over time, as text, JSON and a picture."""
+
+from __future__ import annotations
+
+import json
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anabranch.cli import cli
+from ledger.bundles.history import bars, columns, history
+from ledger.bundles.picture import picture
+from tests.ledger.views.recorded_cluster import BROKERS, JOINS, ClusterStory
+
+_SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture(scope="module")
+def story():
+    return ClusterStory().run()
+
+
+@pytest.fixture(scope="module")
+def lake(story, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("history")
+    lake = story.write(folder / "lake")
+    (folder / "own.toml").write_text(f'[lake]\npath = "{lake}"\n')
+    return folder
+
+
+def asked(lake, *words):
+    return CliRunner().invoke(cli, ["-c", str(lake / "own.toml"), "bundles", "history", *words])
+
+
+def test_usage_is_there_while_a_broker_is_and_every_applied_move_is_shown(story, lake):
+    found = history(str(lake / "lake"), "west")
+    assert list(found.brokers) == BROKERS
+    there = np.isfinite(found.usage)
+    assert there[:, :2].all()
+    assert (~there[:, 2]).sum() == pytest.approx(JOINS, abs=1)
+    applied = sorted(json.loads(one["seen"])["bundles"][0] for one in story.outcomes if one["status"] == "applied")
+    assert sorted(one.bundle for one in found.moves) == applied
+
+
+def test_the_command_draws_a_line_for_each_broker_and_tells_the_newest_moves(lake):
+    done = asked(lake, "west", "--limit", "2")
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    assert [line.split()[0] for line in lines[1:4]] == BROKERS
+    assert lines[3].split()[1].startswith("·")
+    assert lines[4] == "9 moves, the newest 2"
+    assert len(lines) == 7
+    whole = json.loads(asked(lake, "west", "--output", "json").stdout)
+    assert whole["brokers"][2]["usage"][0] is None
+    assert len(whole["moves"]) == 9
+
+
+def test_the_picture_has_a_band_for_each_broker_and_an_arrow_for_each_move(lake, tmp_path):
+    done = asked(lake, "west", "--svg", str(tmp_path / "west.svg"))
+    assert done.exit_code == 0, done.output
+    root = ElementTree.parse(tmp_path / "west.svg").getroot()
+    assert len(root.findall(f".//{_SVG}path[@class='move']")) == 9
+    assert {one.text for one in root.findall(f"{_SVG}text[@class='end']")} == set(BROKERS)
+    assert root.findall(f"{_SVG}rect[@class='away']")
+
+
+def test_hostile_names_stay_text_in_the_picture(lake):
+    found = history(str(lake / "lake"), "west")
+    hostile = picture(type(found)("<script>", found.since, found.until, ["</svg><b>&", *BROKERS[1:]], found.usage, []))
+    assert "<script>" not in hostile
+    assert ElementTree.fromstring(hostile).tag == f"{_SVG}svg"
+
+
+def test_a_cluster_that_is_not_on_record_is_said(lake):
+    done = asked(lake, "north")
+    assert (done.exit_code, "no report of a broker" in done.output) == (1, True)
+
+
+@given(st.lists(st.one_of(st.floats(0, 2), st.just(float("nan"))), min_size=1, max_size=40), st.integers(1, 50))
+def test_columns_keep_the_mean_of_what_is_there_and_bars_rise_with_it(values, most):
+    usage = np.array(values)[:, None]
+    means = columns(usage, most)[:, 0]
+    assert len(means) == min(most, len(values))
+    for mean, group in zip(means, np.array_split(usage[:, 0], len(means)), strict=True):
+        there = group[np.isfinite(group)]
+        assert (np.isnan(mean) and not len(there)) or mean == pytest.approx(there.mean())
+    levels = ["·▁▂▃▄▅▆▇█".index(one) for one in bars(sorted(value for value in values if value == value))]
+    assert levels == sorted(levels)
