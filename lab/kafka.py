@@ -1,5 +1,5 @@
-"""`python -m lab.kafka [FOLDER]`: a Kafka of one node with the three topics until Ctrl-C, for trying things; its data
-stays there."""
+"""`python -m lab.kafka [FOLDER]`: a Kafka of one node with all topics until Ctrl-C, for trying things; its data stays
+there."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from confluent_kafka import KafkaException
 from lab.broker import EmbeddedBroker, create_topics
 from lab.java_home import SetupError
 from lab.setup import ensure_jars
+from schemas.kafka import BUNDLE_TOPICS, KAFKA_TOPICS
 from schemas.settings import load_settings
 
 
@@ -31,7 +32,7 @@ def main(folder: Path, port: int) -> None:
     except SetupError as error:
         raise click.ClickException(str(error)) from error
     try:
-        create_topics(broker.connection)
+        create_topics(broker.connection, (*KAFKA_TOPICS, *BUNDLE_TOPICS))
         click.echo(f"export ANABRANCH_KAFKA_BOOTSTRAP={broker.bootstrap}")
         click.echo(f"log: {broker.log}; Ctrl-C ends it", err=True)
         while not ended.wait(1):
