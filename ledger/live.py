@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 
-from decisions.autoscale.policy import Policy
+from decisions.autoscale.policy import Policy, ResolvedPolicy
 from decisions.autoscale.rates import Rates as SegmentRates
 from decisions.autoscale.rates import is_cold, overload
 from lake.brakes import Act, BrakeReader
@@ -268,6 +268,11 @@ class LakeReader:
         """One topic as it stands; None: there is none of that name."""
         topic = self._topics.get(name)
         return None if topic is None or not topic.ranges else self._topic_view(name, topic)
+
+    def policy(self, name: str) -> ResolvedPolicy | None:
+        """The effective policy of a topic with where each value comes from; None: the job has not said its own."""
+        topic = self._topics.get(name)
+        return self._policies.resolved(name, topic.own_policy if topic else None)
 
     def whole(self, now: datetime) -> LakeView:
         """The picture as of `now` without the topics."""

@@ -9,9 +9,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from decisions.autoscale.policy import Policy
+from decisions.autoscale.policy import Policy, ResolvedPolicy, resolve_policy
 from engine.autoscale.policies import Policies
 from engine.autoscale.topics import BucketState, ConfiguredPolicy
+from schemas.ids import topic_parts
 from schemas.messages import PolicyEvent
 from schemas.metadata import AutoScalePolicyOverride
 
@@ -36,9 +37,23 @@ class PoliciesOnRecord:
             self._senders[name] = sender
             self._state.set_policy(event.name, override)
 
+    def resolved(self, topic: str, own: Mapping[str, Any] | None) -> ResolvedPolicy | None:
+        """The same with where each value comes from."""
+        state = self._state
+        if state.configured is None:
+            return None
+        cluster = state.configured.override if state.cluster_policy is None else state.cluster_policy
+        namespace = state.namespace_policies.get(topic_parts(topic).full_namespace)
+        wider = [None if text is None else _override(text) for text in (cluster, namespace)]
+        return resolve_policy(state.configured.profile, wider[0], wider[1], _override(json.dumps(own)) if own else None)
+
     def of(self, topic: str, own: Mapping[str, Any] | None) -> Policy | None:
         """The policy of a topic with this override of its own; None: the job has not said its policy."""
         if self._state.configured is None:
             return None
-        override = AutoScalePolicyOverride.model_validate_json(json.dumps(own)).known_json() if own else None
+        override = _override(json.dumps(own)).known_json() if own else None
         return self._policies.of_name(self._state, topic, override).policy
+
+
+def _override(text: str) -> AutoScalePolicyOverride:
+    return AutoScalePolicyOverride.model_validate_json(text)

@@ -7,6 +7,7 @@ what a person may: approvals, and brakes.
 - `app`         the routes
 - `pages`       a module for each page: what it shows
 - `fleet`       the newest state of every topic, followed by version in a thread
+- `past`        what the lake has of one topic in a window
 - `drawing`     strips and rivers as SVG
 - `guard`       who may see and do what
 - `templating`  the templates, and what they may call

@@ -24,13 +24,14 @@ from engine.autoscale.topics import ConfiguredPolicy
 from web.fleet import Fleet
 from web.guard import COOKIE, SESSION, Guard, NotAllowed, read_form, unproved_form
 from web.pages import fleet as fleet_page
+from web.pages import topic
 from web.sessions import Sessions
 from web.templating import FOLDER, environment, render
 
 MAX_LIVE = 200
 """Streams of changes at the same time: one for each open page."""
 COALESCE_SECONDS = 0.5
-"""Between two changes that one page is told of."""
+"""Between two changes that one page is told of, unless it asks for more: `every`."""
 
 
 def create_app(
@@ -52,6 +53,10 @@ def create_app(
     app = Starlette(
         routes=[
             Route("/", fleet_page.show),
+            Route("/topic", topic.show),
+            Route("/topic/river", topic.river),
+            Route("/topic/why", topic.why),
+            Route("/topic/loads", topic.loads),
             Route("/live", _live),
             Route("/sign-in", _sign_in, methods=["GET", "POST"]),
             Route("/sign-out", _sign_out, methods=["POST"]),
@@ -59,7 +64,7 @@ def create_app(
             Mount("/static", StaticFiles(directory=FOLDER / "static")),
         ],
         middleware=[Middleware(Guard, access, names, sessions)],
-        exception_handlers={NotAllowed: _not_allowed, 404: _not_found},  # type: ignore[dict-item]
+        exception_handlers={NotAllowed: _not_allowed, topic.NotFound: _nothing, 404: _not_found},  # type: ignore[dict-item]
         lifespan=lifespan,
     )
     app.state.lake, app.state.access, app.state.sessions, app.state.fleet = lake, access, sessions, fleet
@@ -75,6 +80,8 @@ async def _live(request: Request) -> Response:
     if state.live >= MAX_LIVE:
         return PlainTextResponse("too many pages are open", 503)
     fleet: Fleet = state.fleet
+    asked = request.query_params.get("every", "")
+    every = min(60.0, float(asked)) if asked.isascii() and asked.isdigit() else COALESCE_SECONDS
 
     async def events() -> AsyncIterator[str]:
         state.live += 1
@@ -85,7 +92,7 @@ async def _live(request: Request) -> Response:
                 newest = await fleet.after(known, topic)
                 yield f"event: changed\ndata: {newest}\n\n" if newest > known else ": here\n\n"
                 known = max(known, newest)
-                await asyncio.sleep(COALESCE_SECONDS)
+                await asyncio.sleep(every)
         finally:
             state.live -= 1
 
@@ -125,6 +132,10 @@ async def _health(_request: Request) -> Response:
 
 async def _not_allowed(request: Request, error: NotAllowed) -> Response:
     return render(request, "problem.html", error.status, problem=str(error))
+
+
+async def _nothing(request: Request, error: topic.NotFound) -> Response:
+    return render(request, "problem.html", 404, problem=str(error))
 
 
 async def _not_found(request: Request, _error: Exception) -> Response:

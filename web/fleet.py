@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
+from decisions.autoscale.policy import ResolvedPolicy
 from ledger.live import LakeReader, LakeView, TopicView
 from web.words import namespace_of
 
@@ -171,6 +172,11 @@ class Fleet:
         """Some topics as they stand, in that order, without those that are gone."""
         with self._lock:
             return [view for name in names if (view := self._reader.topic(name)) is not None]
+
+    def policy(self, name: str) -> ResolvedPolicy | None:
+        """The effective policy of a topic with where each value comes from; None: the job has not said its own."""
+        with self._lock:
+            return self._reader.policy(name)
 
     def whole(self) -> LakeView:
         """The newest decisions, the rates, the brakes: everything but topics."""

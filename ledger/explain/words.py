@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
+from typing import TYPE_CHECKING
 
 from decisions.autoscale.answers import Answer, Hold, Merge, Split, next_due
 from decisions.autoscale.gates import DESCRIPTIONS, Gate
 from decisions.autoscale.snapshot import TopicSnapshot
 from decisions.kernel.readings import Reading
 from schemas.printable import printable
+
+if TYPE_CHECKING:
+    from ledger.explain.changes import Change
 
 _HEADINGS = ("gate", "measured", "limit", "margin", "could pass at", "segment")
 
@@ -88,3 +92,43 @@ def _amount(value: float | None, unit: str) -> str:
 def _due_line(answer: Answer, now: int) -> list[str]:
     due = next_due(answer)
     return [] if due is None else [f"  acts at {instant(due)} (in {duration(due - now)}) if nothing else changes"]
+
+
+_RATES = {"msgRateIn": "msg/s in", "bytesRateIn": "B/s in", "msgRateOut": "msg/s out", "bytesRateOut": "B/s out"}
+
+
+def change_words(change: Change, snapshot: TopicSnapshot) -> str:
+    """A change as a condition: `at 12,401 msg/s in on segment 3 (now 8,000)`."""
+    head, _, rest = change.path.partition(".")
+    if head == "now":
+        wait = int(change.needed or 0) - snapshot.now
+        return f"in {duration(wait)}, at {instant(snapshot.now + wait)}, if all else stays as it is"
+    if head == "loads":
+        number, _, name = rest.partition(".")
+        if name == "seenAt":
+            return f"if the load of segment{'s' * (',' in number)} {number.replace(',', ', ')} were reported again"
+        now = "not reported" if change.value is None else f"now {number_words(change.value)}"
+        return f"at {number_words(change.needed)} {_RATES[name]} on segment {number} ({now})"
+    if head == "consumers":
+        if rest == "*":
+            return f"with at most {number_words(change.needed)} consumers in any STREAM or CHECKPOINT subscription"
+        more = int(change.needed or 0) - int(change.value or 0)
+        return (
+            f"with {more} more consumer{'s' * (more != 1)} of {printable(rest)} ({number_words(change.needed)} in all)"
+        )
+    if head == "inFlight":
+        return "if its open decision had ended"
+    if head == "failures":
+        return f"without the {number_words(change.value)} decisions that ended without effect before"
+    return f"with {rest} {_said(change.needed)} (now {_said(change.value)})"
+
+
+def number_words(value: float | bool | None) -> str:
+    """A number for people: `12,401`, `0.25`, `none`."""
+    if value is None:
+        return "none"
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4g}"
+
+
+def _said(value: float | bool | None) -> str:
+    return str(value).lower() if isinstance(value, bool) else number_words(value)

@@ -23,7 +23,7 @@ BEND = 22.0
 """Over how many pixels an island opens or closes; less where an arm is short."""
 _NARROWEST = 9.0
 """Height of an arm, pixels, below which it has no number."""
-_STEPS = (
+STEPS = (
     1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800, 604_800,
     1_209_600, 2_592_000, 7_776_000, 31_536_000,
 )  # fmt: skip
@@ -37,7 +37,7 @@ _STYLE = (
 
 def picture(river: River) -> str:
     """The file's text."""
-    place = _Places(river)
+    place = Places(river)
     splits, merges = (sum(turn.kind == kind for turn in river.turns) for kind in ("split", "merge"))
     heading = f"{printable(river.topic)}: {splits} splits, {merges} merges"
     parts = [
@@ -53,7 +53,7 @@ def picture(river: River) -> str:
     return "\n".join(parts)
 
 
-class _Places:
+class Places:
     """Where instants and hashes lie, pixels."""
 
     def __init__(self, river: River) -> None:
@@ -99,10 +99,10 @@ class _Places:
         return False
 
 
-def _arm(reach: Reach, river: River, place: _Places) -> str:
-    """One segment: its water, and its two banks."""
-    begins, ends = reach.begins, river.until if reach.ends is None else reach.ends
-    left = place.x(begins)
+def outline(reach: Reach, until: int, place: Places) -> tuple[str, str]:
+    """The paths of a segment: its water, and its two banks."""
+    ends = until if reach.ends is None else reach.ends
+    left = place.x(reach.begins)
     right = max(place.x(ends), left + 0.5)
     bend = min(BEND, (right - left) / 2)
     upper = _bank(reach.start, +1, reach, ends, left, right, bend, place)
@@ -110,8 +110,14 @@ def _arm(reach: Reach, river: River, place: _Places) -> str:
     (x0, y0), (x3, y3) = upper[0], lower[3]
     water = f"M{x0:.1f} {y0:.1f}{_along(upper)}L{x3:.1f} {y3:.1f}{_along(lower[::-1])}Z"
     banks = f"M{x0:.1f} {y0:.1f}{_along(upper)}M{lower[0][0]:.1f} {lower[0][1]:.1f}{_along(lower)}"
+    return water, banks
+
+
+def _arm(reach: Reach, river: River, place: Places) -> str:
+    """One segment: its water, and its two banks."""
+    water, banks = outline(reach, river.until, place)
     still = "still active" if reach.ends is None else f"to {_time(reach.ends)}"
-    told = f"segment {reach.segment_id}, hashes {reach.start:04x}-{reach.end:04x}, {_time(begins)} {still}"
+    told = f"segment {reach.segment_id}, hashes {reach.start:04x}-{reach.end:04x}, {_time(reach.begins)} {still}"
     name = f"segment-{reach.life}-{reach.segment_id}"
     arm = f'<path class="arm" id="{name}" d="{water}"><title>{escape(told)}</title></path>'
     return f'{arm}<path class="bank" d="{banks}"/>'
@@ -121,7 +127,7 @@ _Bank = tuple[tuple[float, float], ...]
 
 
 def _bank(
-    hash_value: int, inwards: int, reach: Reach, ends: int, left: float, right: float, bend: float, place: _Places
+    hash_value: int, inwards: int, reach: Reach, ends: int, left: float, right: float, bend: float, place: Places
 ) -> _Bank:  # fmt: skip
     """Four points of a bank: where it begins, where it has bent, where it bends again, where it ends."""
     y, land = place.y(hash_value), place.land(hash_value, reach.life)
@@ -144,7 +150,7 @@ def _curve(x0: float, y0: float, x1: float, y1: float) -> str:
     return f"C{middle:.1f} {y0:.1f} {middle:.1f} {y1:.1f} {x1:.1f} {y1:.1f}"
 
 
-def _numbers(reaches: Sequence[Reach], place: _Places) -> Iterator[str]:
+def _numbers(reaches: Sequence[Reach], place: Places) -> Iterator[str]:
     for reach in reaches:
         left, right = place.x(reach.begins), place.x(place.until if reach.ends is None else reach.ends)
         top, bottom = place.y(reach.start), place.y(reach.end + 1)
@@ -156,7 +162,7 @@ def _numbers(reaches: Sequence[Reach], place: _Places) -> Iterator[str]:
             )
 
 
-def _marks(turns: Sequence[Turn], place: _Places) -> Iterator[str]:
+def _marks(turns: Sequence[Turn], place: Places) -> Iterator[str]:
     """A triangle above the key space for each split and merge, that opens or closes as it does."""
     y = TOP - 7
     for turn in turns:
@@ -169,7 +175,7 @@ def _marks(turns: Sequence[Turn], place: _Places) -> Iterator[str]:
         yield f'<polygon class="mark" points="{points}"><title>{escape(told)}</title></polygon>'
 
 
-def _scales(river: River, place: _Places) -> Iterator[str]:
+def _scales(river: River, place: Places) -> Iterator[str]:
     bottom = HEIGHT - BOTTOM
     for hash_value in range(0, HASH_SPACE + 1, HASH_SPACE // 8):
         y = place.y(hash_value)
@@ -177,7 +183,7 @@ def _scales(river: River, place: _Places) -> Iterator[str]:
         yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
         yield f'<text class="end quiet" x="{LEFT - 8}" y="{y + 4:.1f}">{name}</text>'
     span = max((river.until - river.since) / 1000, 1)
-    step = next((one for one in _STEPS if span / one <= 10), _STEPS[-1]) * 1000
+    step = next((one for one in STEPS if span / one <= 10), STEPS[-1]) * 1000
     form = "%m-%d %H:%M" if span > 86_400 else "%H:%M" if step >= 60_000 else "%H:%M:%S"
     at = -(-river.since // step) * step
     while at <= river.until:

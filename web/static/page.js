@@ -21,3 +21,25 @@ document.addEventListener("htmx:afterSettle", () => {
     if (opened.has(list.querySelector("summary").textContent.replace(/[0-9]+/g, "").trim())) list.open = true;
   }
 });
+
+// Curves: load of each segment as a part of its split threshold, drawn when their list is opened.
+const HUES = ["#4a9fce", "#dd7f1f", "#2f9e6b", "#b3261e", "#8b6fc9", "#8a7a12", "#d3689a", "#5f7d95"];
+async function plot(place) {
+  if (place.childElementCount) return;
+  const found = await (await fetch(place.dataset.loads)).json();
+  if (!found.at.length) { place.textContent = "No load is on record in this window."; return; }
+  const ink = getComputedStyle(document.body).color;
+  const axis = { stroke: ink, grid: { stroke: "#8884" }, ticks: { stroke: "#8884" } };
+  new uPlot({
+    width: place.clientWidth, height: 260, tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "UTC"),
+    series: [{}, ...found.segments.map((one, number) => ({
+      label: `segment ${one.id}`, stroke: HUES[number % HUES.length], width: 1.5, spanGaps: true,
+      dash: number < HUES.length ? [] : [4, 3], value: (_, load) => load === null ? "" : `${Math.round(load * 100)} %`,
+    }))],
+    axes: [axis, { ...axis, values: (_, ticks) => ticks.map((load) => `${Math.round(load * 100)} %`) }],
+  }, [found.at, ...found.segments.map((one) => one.load)], place);
+}
+document.addEventListener("toggle", (event) => {
+  const place = event.target.open && event.target.querySelector("[data-loads]");
+  if (place) plot(place);
+}, true);

@@ -1,0 +1,180 @@
+"""The page of a topic: its river, why it holds now and then, its policy and its consumers."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from datetime import datetime, timezone
+from urllib.parse import quote
+
+import pytest
+from deltalake import write_deltalake
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.access.callers import Access
+from controller.access.tokens import add_token
+from decisions.topic.layout import SegmentLayout
+from lake.tables import create_table
+from schemas.tables import BATCHES, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
+from tests.engine.records import configured, consumers, layout, stats, tick
+from tests.engine.test_engine import MINUTE, NOW, SECOND
+from tests.engine.test_replay import NAMES, RecordedBucket
+from tests.lab.lake import decision, outcome, write
+from tests.web.pages import page
+from web.pages.windows import WindowError, read_instant, read_window
+
+ENDS = datetime(2026, 11, 22, 14, 30, tzinfo=timezone.utc)
+T0 = quote(NAMES[0], safe="")
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory):
+    """A topic that is hot and splits, and one beside it."""
+    bucket = RecordedBucket()
+    made = SegmentLayout.create(2, NOW - MINUTE)
+    bucket.batch(
+        NOW,
+        configured({"minSegments": 1}),
+        *(layout(made, topic=name) for name in NAMES[:2]),
+        consumers(1, topic=NAMES[0]),
+    )
+    bucket.batch(NOW + SECOND, stats({0: 5_000.0, 1: 5_000.0}, NOW, NAMES[0]), tick(1))
+    for minute in range(1, 5):
+        at = NOW + minute * MINUTE
+        bucket.batch(at, stats({0: 10.0 * minute, 1: 10.0}, at, NAMES[0]), tick(minute + 1))
+    lake = tmp_path_factory.mktemp("lake")
+    for table in (EVENTS, SEGMENT_LOAD, DECISIONS, HOLDS, BATCHES):
+        write_deltalake(create_table(lake, table), bucket.table(table), mode="append")
+    return str(lake)
+
+
+def pictures(text):
+    """Every `svg` of a page, as XML."""
+    return [ET.fromstring(found) for found in re.findall(r"<svg.*?</svg>", text, re.DOTALL)]
+
+
+def test_the_head_says_how_it_stands_and_where_each_value_of_its_policy_comes_from(lake):
+    text = page(lake).get(f"/topic?name={T0}").text
+    assert "2 segments, epoch 0" in text
+    assert "Holds: " in text
+    assert "<bdi>billing</bdi>" in text
+    assert "splitMsgRateInThreshold" in text
+    assert re.search(r"values are not those of the profile", text)
+
+
+def test_the_end_of_a_name_is_enough_and_an_unknown_one_says_what_is_near(lake):
+    found = page(lake)
+    assert found.get("/topic?name=t0").status_code == 200
+    unknown = found.get("/topic?name=t")
+    assert (unknown.status_code, "the nearest names are" in unknown.text) == (404, True)
+
+
+def test_the_river_is_a_picture_whose_places_lead_to_why_and_a_table_says_the_same(lake):
+    answer = page(lake).get(f"/topic/river?name={T0}&last=15m", hx_request="true")
+    [picture] = pictures(answer.text)
+    assert "<html" not in answer.text
+    links = [one for one in picture.iter() if one.tag == "a"]
+    titles = [one.find("title").text for one in links]
+    assert any(title.startswith("segment 0, ") and "msgRateIn 5,000 of " in title for title in titles)
+    assert any(title.startswith("held by merge-window from ") for title in titles)
+    assert all(one.get("href").startswith("/topic?name=") and one.get("href").endswith("#why") for one in links)
+    assert not any(name == "style" for one in picture.iter() for name in one.attrib)
+    assert "<caption>Segments</caption>" in answer.text
+    assert "0000 to 7fff" in answer.text
+
+
+def test_a_part_asked_for_by_itself_is_a_whole_page(lake):
+    for part in ("river", "why"):
+        text = page(lake).get(f"/topic/{part}?name={T0}").text
+        assert text.count("<html") == 1
+        assert 'href="/static/page.css"' in text
+
+
+def test_why_now_and_then_gate_by_gate_with_what_would_change_it(lake):
+    found = page(lake)
+    now = found.get(f"/topic/why?name={T0}").text
+    assert re.search(r'class="binds"><th scope="row">merge-window', now)
+    assert "if all else stays as it is" in now
+    assert "</strong></li>" in now
+    then = found.get(f"/topic/why?name={T0}&at=2025-11-20T17:33:50Z").text
+    assert re.search(r'class="binds"><th scope="row">merge-thresholds', then)
+    assert "--at 2025-11-20T17:33:50Z" in then
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("at=noon", "a time is written 14:05"),
+        ("at=2020-01-01T00:00", "the record begins at"),
+        ("segment=9", "there is no segment 9"),
+    ],
+)
+def test_what_is_not_on_record_is_said(lake, query, words):
+    assert words in page(lake).get(f"/topic/why?name={T0}&{query}").text
+
+
+def test_a_window_before_the_record_says_so(lake):
+    text = page(lake).get(f"/topic/river?name={T0}&from=2020-01-01&to=2020-01-02").text
+    assert "no layout of" in text
+
+
+def test_curves_are_columns_of_the_fullest_segments(lake):
+    found = page(lake).get(f"/topic/loads?name={T0}&last=15m").json()
+    assert [one["id"] for one in found["segments"]] == [0, 1]
+    assert all(len(one["load"]) == len(found["at"]) for one in found["segments"])
+    assert found["at"] == sorted(found["at"])
+
+
+def test_a_token_of_another_tenant_sees_no_part_of_it(lake, tmp_path):
+    token = add_token(tmp_path / "tokens", "ann", "read", ["globex"])
+    found = page(lake, Access(tmp_path / "tokens"))
+    found.post("/sign-in", {"token": token})
+    for part in ("", "/river", "/why", "/loads"):
+        for name in (T0, "t0", "nobody"):
+            answer = found.get(f"/topic{part}?name={name}")
+            assert answer.status_code == 403, (part, name)
+
+
+def test_a_decision_that_was_not_applied_is_a_hollow_mark(lake, tmp_path):
+    import shutil
+
+    copy = tmp_path / "lake"
+    shutil.copytree(lake, copy)
+    when = datetime.fromtimestamp((NOW + 2 * MINUTE) / 1000, timezone.utc)
+    on = {"subject": NAMES[0], "decided_at": when, "day": when.date()}
+    write(str(copy), decision(0, **on), decision(0, 2, decision_id="d2", **on))
+    write(str(copy), outcome("d1", "applied", 0, subject=NAMES[0], at=when, day=when.date()))
+    text = page(str(copy)).get(f"/topic/river?name={T0}&last=15m").text
+    [picture] = [one for one in pictures(text) if one.get("class") == "river"]
+    marks = {
+        one.get("href"): one.find("polygon").get("class")
+        for one in picture.iter("a")
+        if one.find("polygon") is not None
+    }
+    assert marks == {"/decision?id=d1": "mark", "/decision?id=d2": "mark hollow"}
+
+
+@given(st.text(max_size=25))
+def test_an_instant_is_read_or_refused_in_words(text):
+    try:
+        assert read_instant(text, ENDS).tzinfo is not None
+    except WindowError:
+        return
+
+
+@given(st.fixed_dictionaries({}, optional={key: st.text(max_size=25) for key in ("from", "to", "last")}))
+def test_a_window_has_a_length_or_is_refused(query):
+    try:
+        window = read_window(query, ENDS)
+    except WindowError:
+        return
+    assert window.since < window.until
+
+
+def test_times_of_day_are_the_last_such_before_the_record_ends():
+    assert read_instant("14:05", ENDS) == datetime(2026, 11, 22, 14, 5, tzinfo=timezone.utc)
+    assert read_instant("9:05:07", ENDS) == datetime(2026, 11, 22, 9, 5, 7, tzinfo=timezone.utc)
+    assert read_instant("15:00", ENDS) == datetime(2026, 11, 21, 15, 0, tzinfo=timezone.utc)
+    window = read_window({"to": "14:00", "last": "6h"}, ENDS)
+    assert (window.until - window.since).total_seconds() == 6 * 3600

@@ -1,0 +1,216 @@
+"""`/topic`: one topic. Its head is in memory and comes at once; the river and the gates are read for whoever asks.
+
+`/topic/river`, `/topic/why` and `/topic/loads` are parts of it, and pages of their own for who has no scripts.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from deltalake.exceptions import DeltaError
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from decisions.autoscale.policy import POLICY_FIELDS, policy_override
+from decisions.autoscale.rates import overload
+from decisions.autoscale.snapshot import MANAGED
+from engine.kernel.packed import StateError
+from ledger.explain.changes import answer_words, changes, segments_of
+from ledger.explain.record import NotOnRecord, check_segment, explain
+from ledger.explain.words import change_words, headline
+from ledger.history.record import NothingOnRecord, read_river
+from ledger.topics import UnknownTopic, find_topic
+from web.drawing.river import river_picture
+from web.fleet import Fleet
+from web.guard import demand
+from web.pages.windows import DEFAULT, LENGTHS, Window, WindowError, read_instant, read_window
+from web.past import millis, read_decisions, read_holds, read_loads
+from web.templating import render
+from web.words import iso, link
+
+READERS = 2
+"""Questions that are read from the lake at the same time."""
+WAIT_SECONDS = 30
+MAX_CURVES = 16
+"""Segments that have a curve: the fullest ones."""
+_turns = threading.BoundedSemaphore(READERS)
+
+
+class NotFound(Exception):
+    """There is nothing of that; the message says what is there."""
+
+
+def show(request: Request) -> Response:
+    """The topic as it stands."""
+    fleet: Fleet = request.app.state.fleet
+    name = _name(request)
+    views = fleet.views([name])
+    resolved = fleet.policy(name)
+    fields: list[tuple[str, Any, str]] = []
+    if resolved is not None:
+        effective = policy_override(resolved.policy)
+        fields = [
+            (wire, getattr(effective, known.attribute), resolved.origins[wire]) for wire, known in POLICY_FIELDS.items()
+        ]
+    window, wrong = _window(request, fleet)
+    query = request.query_params
+    return render(
+        request, "topic.html", name=name, view=views[0] if views else None, fields=fields,
+        broken=resolved.broken if resolved else None, lengths=LENGTHS, window=window, wrong=wrong, managed=MANAGED,
+        times=_times(request), at=query.get("at", ""), segment=query.get("segment", ""),
+        profile=max((origin for _, _, origin in fields if origin.startswith("profile ")), default=""),
+    )  # fmt: skip
+
+
+def river(request: Request) -> Response:
+    """The river, and what it shows as a table."""
+    fleet: Fleet = request.app.state.fleet
+    lake, name = request.app.state.lake, _name(request)
+    window, wrong = _window(request, fleet)
+    shown: dict[str, Any] = {"name": name, "window": window, "problem": wrong, "picture": None}
+    if wrong is None:
+        try:
+            with _turn():
+                found = read_river(lake, name, window.since, window.until)
+                since = max(window.since, datetime.fromtimestamp(found.since / 1000, timezone.utc))
+                decided = read_decisions(lake, name, since, window.until)
+                loads = read_loads(lake, name, since, window.until)
+                held = read_holds(lake, name, since, window.until, decided)
+        except (NothingOnRecord, NotFound) as error:
+            shown["problem"] = str(error)
+        except (DeltaError, OSError) as error:
+            shown["problem"] = f"the lake cannot be read now: {str(error).partition(chr(10))[0]}"
+        else:
+            policy = fleet.policy(name)
+            times = _times(request)
+
+            def why(at: int, segment: int | None) -> str:
+                return link("/topic", name=name, **times, at=iso(at), segment=segment) + "#why"
+
+            shown |= {
+                "picture": river_picture(
+                    found, loads, policy.policy if policy else None, decided, held, why,
+                    lambda one: link("/decision", id=one),
+                ),
+                "river": found, "held": held[-200:], "loads": loads,
+                "decided": [one for one in decided if one.at >= millis(window.since)][-200:], "why": why,
+            }  # fmt: skip
+    return _part(request, "river.html", **shown)
+
+
+def why(request: Request) -> Response:
+    """Why it acted or held at an instant, gate by gate, and what would change that."""
+    state, name, query = request.app.state, _name(request), request.query_params
+    fleet: Fleet = state.fleet
+    shown: dict[str, Any] = {"name": name, "found": None, "problem": None, "segment": None}
+    try:
+        at = read_instant(query["at"], _ends(fleet)) if query.get("at") else None
+        number = query.get("segment", "")
+        segment = int(number) if number.isascii() and number.isdigit() and len(number) < 10 else None
+        with _turn():
+            found = explain(state.lake, name, at, state.configured(), timedelta(minutes=3))
+            if segment is not None:
+                check_segment(found.snapshot.layout, segment)
+            changed = changes(found.snapshot, segment)
+    except (NotOnRecord, WindowError, NotFound, StateError) as error:
+        shown["problem"] = str(error)
+    except (DeltaError, OSError) as error:
+        shown["problem"] = f"the lake cannot be read now: {str(error).partition(chr(10))[0]}"
+    else:
+        snapshot = found.snapshot
+        shown |= {
+            "found": found, "segment": segment, "headline": headline(found.answer),
+            "also": getattr(found.answer, "also", ()), "binding": getattr(found.answer, "binding", None),
+            "chosen": segments_of(found.answer),
+            "changed": [(change_words(one, snapshot), answer_words(one.answer)) for one in changed[:20]],
+            "more": max(0, len(changed) - 20),
+            "loads": [(one, snapshot.loads.get(one.segment_id)) for one in snapshot.layout.active[:100]],
+            "overload": lambda load: overload(load.rates, snapshot.policy)[0],
+        }  # fmt: skip
+    return _part(request, "why.html", **shown)
+
+
+def loads(request: Request) -> Response:
+    """Load over time of the fullest segments, as columns for a plot; JSON."""
+    fleet: Fleet = request.app.state.fleet
+    name = _name(request)
+    window, wrong = _window(request, fleet)
+    resolved = fleet.policy(name)
+    if wrong is not None or resolved is None:
+        return JSONResponse({"at": [], "segments": []})
+    try:
+        with _turn():
+            found = read_loads(request.app.state.lake, name, window.since, window.until)
+    except (DeltaError, OSError, NotFound):
+        return JSONResponse({"at": [], "segments": []})
+    policy, since = resolved.policy, millis(window.since)
+    curves = {
+        segment: [(one.at, overload(one.rates, policy)[0]) for one in samples if one.at >= since]
+        for segment, samples in found.items()
+    }
+    fullest = sorted(
+        (segment for segment, curve in curves.items() if curve), key=lambda one: -max(load for _, load in curves[one])
+    )[:MAX_CURVES]
+    instants = sorted({at for segment in fullest for at, _ in curves[segment]})
+    # Many points more than a screen has are no use, and slow.
+    step = max(1, len(instants) // 2_000)
+    kept = instants[::step]
+    columns = []
+    for segment in sorted(fullest):
+        known = dict(curves[segment])
+        columns.append({"id": segment, "load": [known.get(at) for at in kept]})
+    return JSONResponse({"at": [at / 1000 for at in kept], "segments": columns})
+
+
+def _part(request: Request, template: str, **shown: Any) -> Response:
+    """A part of the page of a topic, or a page of its own."""
+    return render(request, template, base="bare.html" if "hx-request" in request.headers else "base.html", **shown)
+
+
+def _name(request: Request) -> str:
+    """The topic that the address names, which the caller may see. Raises `NotFound`, `NotAllowed`."""
+    fleet: Fleet = request.app.state.fleet
+    given = request.query_params.get("name", "")
+    name = given
+    if fleet.row(given) is None:
+        try:
+            name = find_topic([row.name for row in fleet.rows()], given)
+        except UnknownTopic as error:
+            # One that was deleted has a past.
+            if "://" not in given:
+                demand(request, "read")
+                raise NotFound(str(error)) from error
+    demand(request, "read", name)
+    return name
+
+
+def _times(request: Request) -> dict[str, str]:
+    return {key: request.query_params[key] for key in ("from", "to", "last") if request.query_params.get(key)}
+
+
+def _ends(fleet: Fleet) -> datetime:
+    return fleet.standing().batch_at or datetime.now(timezone.utc)
+
+
+def _window(request: Request, fleet: Fleet) -> tuple[Window, str | None]:
+    """The window that the address asks for, and what is wrong with it if it is the default one instead."""
+    ends = _ends(fleet)
+    try:
+        return read_window(request.query_params, ends), None
+    except WindowError as error:
+        return read_window({"last": DEFAULT}, ends), str(error)
+
+
+@contextmanager
+def _turn() -> Iterator[None]:
+    """One of few that read at the same time. Raises `NotFound` when none is free for long."""
+    if not _turns.acquire(timeout=WAIT_SECONDS):
+        raise NotFound("too many are asking at this moment: load the page again")
+    try:
+        yield
+    finally:
+        _turns.release()
