@@ -13,11 +13,11 @@ from datetime import datetime
 import click
 
 from anabranch.bundle_simulation import settings_of, table_text
-from anabranch.explanation import instant
 from decisions.bundles.configuration import ConfigurationError
 from ledger.balancing.backtest import WITHIN, Backtested, backtest
 from ledger.balancing.events import clusters_on_record, read
 from ledger.balancing.recorded import NoRecord
+from ledger.explain.words import instant
 from schemas.printable import printable
 
 

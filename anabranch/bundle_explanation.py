@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from anabranch.bundle_decisions import defaults_of, readings_table
 from anabranch.explain_text import became_text
-from anabranch.explanation import instant
+from ledger.explain.words import instant
 from schemas.bundles import BundleAnswer, BundleReading
 from schemas.printable import printable
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from anabranch.explanation import instant
 from ledger.bundles.history import ClusterHistory, bars, columns
+from ledger.explain.words import instant
 from schemas.printable import printable
 
 _NUMBERS = 14

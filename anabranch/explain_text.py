@@ -1,6 +1,6 @@
 """An explanation for people: why in words, the gates, what it saw, and what would change the answer.
 
-Stage: under `anabranch explain`, above `anabranch.explanation`.
+Stage: under `anabranch explain`, above `ledger.explain.words`.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from anabranch.explanation import duration, explained, instant
 from decisions.autoscale.answers import Answer, Hold
 from decisions.autoscale.gates import DESCRIPTIONS, Gate
 from decisions.autoscale.rates import heat, overload
 from decisions.autoscale.snapshot import MANAGED, TopicSnapshot
 from ledger.explain.changes import Change, answer_words, segments_of
+from ledger.explain.words import change_words, duration, explained, instant
 from schemas.printable import printable
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 MOST_SEGMENTS = 24
 MOST_CHANGES = 14
-_UNITS = {"msgRateIn": "msg/s in", "bytesRateIn": "B/s in", "msgRateOut": "msg/s out", "bytesRateOut": "B/s out"}
 _HEADS = ("segment", "hashes", "msg/s in", "B/s in", "msg/s out", "B/s out", "of split", "of merge", "record", "seen")
 
 
@@ -43,30 +42,6 @@ def explanation_text(found: Explanation, changes: Sequence[Change], segment: int
             f"What it would have found at {instant(found.asked_at)}, by what was on record before:"
         ))  # fmt: skip
     return "\n\n".join(parts)
-
-
-def change_words(change: Change, snapshot: TopicSnapshot) -> str:
-    """A change as a condition: `at 12,401 msg/s in on segment 3 (now 8,000)`."""
-    head, _, rest = change.path.partition(".")
-    if head == "now":
-        wait = int(change.needed or 0) - snapshot.now
-        return f"in {duration(wait)}, at {instant(snapshot.now + wait)}, if all else stays as it is"
-    if head == "loads":
-        number, _, name = rest.partition(".")
-        if name == "seenAt":
-            return f"if the load of segment{'s' * (',' in number)} {number.replace(',', ', ')} were reported again"
-        now = "not reported" if change.value is None else f"now {_number(change.value)}"
-        return f"at {_number(change.needed)} {_UNITS[name]} on segment {number} ({now})"
-    if head == "consumers":
-        if rest == "*":
-            return f"with at most {_number(change.needed)} consumers in any STREAM or CHECKPOINT subscription"
-        more = int(change.needed or 0) - int(change.value or 0)
-        return f"with {more} more consumer{'s' * (more != 1)} of {printable(rest)} ({_number(change.needed)} in all)"
-    if head == "inFlight":
-        return "if its open decision had ended"
-    if head == "failures":
-        return f"without the {_number(change.value)} decisions that ended without effect before"
-    return f"with {rest} {_said(change.needed)} (now {_said(change.value)})"
 
 
 def _on_record(found: Explanation) -> list[str]:
@@ -184,13 +159,3 @@ def _rate(value: float) -> str:
 
 def _share(value: float) -> str:
     return f"{value:.0%}" if value < 1e6 else "-"
-
-
-def _number(value: float | bool | None) -> str:
-    if value is None:
-        return "none"
-    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4g}"
-
-
-def _said(value: float | bool | None) -> str:
-    return str(value).lower() if isinstance(value, bool) else _number(value)

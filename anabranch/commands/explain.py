@@ -104,7 +104,7 @@ def _json(found: Explanation, changed: list[Change]) -> dict[str, Any]:
 
 
 def _notes(found: Explanation) -> list[str]:
-    from anabranch.explanation import instant
+    from ledger.explain.words import instant
 
     notes = [f"the history on record is too short to be sure: {doubt}" for doubt in found.doubts[:3]]
     if found.assumed_fresh:

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.explain_text import change_words
 from decisions.autoscale.decide import decide, next_due
 from ledger.explain.changes import answer_words, changes, segments_of
 from ledger.explain.inputs import inputs_of
 from ledger.explain.search import smallest_step
+from ledger.explain.words import change_words
 from tests.decisions.snapshots import (
     COLD,
     DEFAULT,
