@@ -9,6 +9,7 @@ what a person may: approvals, and brakes.
 - `fleet`       the newest state of every topic, followed by version in a thread
 - `past`        what the lake has of one topic in a window
 - `drawing`     strips and rivers as SVG
+- `asking`      questions to the lake, a few at a time
 - `guard`       who may see and do what
 - `templating`  the templates, and what they may call
 """

@@ -21,10 +21,11 @@ from starlette.types import ASGIApp
 from controller.access.callers import Access
 from controller.access.names import NodeNames
 from engine.autoscale.topics import ConfiguredPolicy
+from web.asking import NotFound
 from web.fleet import Fleet
 from web.guard import COOKIE, SESSION, Guard, NotAllowed, read_form, unproved_form
+from web.pages import decision, operations, topic
 from web.pages import fleet as fleet_page
-from web.pages import topic
 from web.sessions import Sessions
 from web.templating import FOLDER, environment, render
 
@@ -57,6 +58,11 @@ def create_app(
             Route("/topic/river", topic.river),
             Route("/topic/why", topic.why),
             Route("/topic/loads", topic.loads),
+            Route("/decision", decision.show),
+            Route("/decision", decision.post, methods=["POST"]),
+            Route("/operations", operations.show),
+            Route("/operations", operations.post, methods=["POST"]),
+            Route("/operations/health", operations.health),
             Route("/live", _live),
             Route("/sign-in", _sign_in, methods=["GET", "POST"]),
             Route("/sign-out", _sign_out, methods=["POST"]),
@@ -64,7 +70,7 @@ def create_app(
             Mount("/static", StaticFiles(directory=FOLDER / "static")),
         ],
         middleware=[Middleware(Guard, access, names, sessions)],
-        exception_handlers={NotAllowed: _not_allowed, topic.NotFound: _nothing, 404: _not_found},  # type: ignore[dict-item]
+        exception_handlers={NotAllowed: _not_allowed, NotFound: _nothing, 404: _not_found},  # type: ignore[dict-item]
         lifespan=lifespan,
     )
     app.state.lake, app.state.access, app.state.sessions, app.state.fleet = lake, access, sessions, fleet
@@ -134,7 +140,7 @@ async def _not_allowed(request: Request, error: NotAllowed) -> Response:
     return render(request, "problem.html", error.status, problem=str(error))
 
 
-async def _nothing(request: Request, error: topic.NotFound) -> Response:
+async def _nothing(request: Request, error: NotFound) -> Response:
     return render(request, "problem.html", 404, problem=str(error))
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
 from decisions.autoscale.policy import ResolvedPolicy
+from lake.tail import StoredRow
 from ledger.live import LakeReader, LakeView, TopicView
 from web.words import namespace_of
 
@@ -183,7 +184,7 @@ class Fleet:
         with self._lock:
             return self._reader.whole(datetime.now(timezone.utc))
 
-    def batches(self) -> list[dict[str, object]]:
+    def batches(self) -> list[StoredRow]:
         """The job's newest batches, oldest first."""
         with self._lock:
             return list(self._reader.batches)

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING
+from datetime import datetime, timezone
 
 import click
 
-from anabranch.braking import instant, lake_errors, said, utc_now
+from anabranch.braking import lake_errors, said
 from anabranch.connection import policy_subject
 from anabranch.context import Context
 from anabranch.duration import DURATION
 from schemas.printable import printable
-
-if TYPE_CHECKING:
-    from lake.brakes import Act, Acts
 
 
 @click.group("executor", invoke_without_command=True)
@@ -59,6 +55,8 @@ def _name(subject: str) -> str:
 
 
 def _until(at: datetime | None) -> str:
+    from ledger.acting import instant
+
     return "until it is resumed" if at is None else f"until {instant(at)}"
 
 
@@ -72,18 +70,10 @@ def pause(context: Context, scope: str, duration: float | None, reason: str, by:
 
     Decisions wait; a call that is out is finished. A newer pause of the same replaces the older one.
     """
-    from lake.brakes import Act, BrakeLog
-
-    replaced: list[Act] = []
-
-    def make(acts: Acts) -> list[Act]:
-        now = utc_now()
-        replaced[:] = filter(None, [acts.pause_of([scope], now)])
-        until = None if duration is None else now + timedelta(seconds=duration)
-        return [Act("pause", scope, reason, by, now, until=until)]
+    from ledger import acting
 
     with lake_errors(context) as lake:
-        [act] = BrakeLog(lake).write(make)
+        act, replaced = acting.pause(lake, scope, duration, reason, by)
     click.echo(f"paused {_name(scope)} {_until(act.until)}")
     for before in replaced:
         click.echo(f"this replaces the pause {printable(str(before))}")
@@ -98,22 +88,14 @@ def resume(context: Context, scope: str, reason: str, by: str) -> None:
 
     Each pause is ended by its own name: resume all does not end the pause of a namespace.
     """
-    from lake.brakes import Act, BrakeLog
-
-    ended: list[Act] = []
-
-    def make(acts: Acts) -> list[Act]:
-        now = utc_now()
-        ended[:] = filter(None, [acts.pause_of([scope], now), acts.stop if scope == "*" else None])
-        if not ended:
-            there = [_name(act.subject) for act in acts.paused(now)]
-            there += ["everything, by a stop" if acts.stop else ""]
-            what = ", ".join(filter(None, there)) or "nothing is"
-            raise click.ClickException(f"{_name(scope)} is not paused; paused: {what}")
-        return [Act("resume", scope, reason, by, now)]
+    from lake.brakes import ActRefused
+    from ledger import acting
 
     with lake_errors(context) as lake:
-        BrakeLog(lake).write(make)
+        try:
+            ended = acting.resume(lake, scope, reason, by)
+        except ActRefused as error:
+            raise click.ClickException(printable(str(error))) from error
     for act in ended:
         click.echo(f"ended the {act.kind} of {_name(scope)} {printable(str(act))}")
 

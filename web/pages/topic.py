@@ -5,9 +5,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -24,6 +21,7 @@ from ledger.explain.record import NotOnRecord, check_segment, explain
 from ledger.explain.words import change_words, headline
 from ledger.history.record import NothingOnRecord, read_river
 from ledger.topics import UnknownTopic, find_topic
+from web.asking import NotFound, turn
 from web.drawing.river import river_picture
 from web.fleet import Fleet
 from web.guard import demand
@@ -32,16 +30,8 @@ from web.past import millis, read_decisions, read_holds, read_loads
 from web.templating import render
 from web.words import iso, link
 
-READERS = 2
-"""Questions that are read from the lake at the same time."""
-WAIT_SECONDS = 30
 MAX_CURVES = 16
 """Segments that have a curve: the fullest ones."""
-_turns = threading.BoundedSemaphore(READERS)
-
-
-class NotFound(Exception):
-    """There is nothing of that; the message says what is there."""
 
 
 def show(request: Request) -> Response:
@@ -74,7 +64,7 @@ def river(request: Request) -> Response:
     shown: dict[str, Any] = {"name": name, "window": window, "problem": wrong, "picture": None}
     if wrong is None:
         try:
-            with _turn():
+            with turn():
                 found = read_river(lake, name, window.since, window.until)
                 since = max(window.since, datetime.fromtimestamp(found.since / 1000, timezone.utc))
                 decided = read_decisions(lake, name, since, window.until)
@@ -111,7 +101,7 @@ def why(request: Request) -> Response:
         at = read_instant(query["at"], _ends(fleet)) if query.get("at") else None
         number = query.get("segment", "")
         segment = int(number) if number.isascii() and number.isdigit() and len(number) < 10 else None
-        with _turn():
+        with turn():
             found = explain(state.lake, name, at, state.configured(), timedelta(minutes=3))
             if segment is not None:
                 check_segment(found.snapshot.layout, segment)
@@ -143,7 +133,7 @@ def loads(request: Request) -> Response:
     if wrong is not None or resolved is None:
         return JSONResponse({"at": [], "segments": []})
     try:
-        with _turn():
+        with turn():
             found = read_loads(request.app.state.lake, name, window.since, window.until)
     except (DeltaError, OSError, NotFound):
         return JSONResponse({"at": [], "segments": []})
@@ -203,14 +193,3 @@ def _window(request: Request, fleet: Fleet) -> tuple[Window, str | None]:
         return read_window(request.query_params, ends), None
     except WindowError as error:
         return read_window({"last": DEFAULT}, ends), str(error)
-
-
-@contextmanager
-def _turn() -> Iterator[None]:
-    """One of few that read at the same time. Raises `NotFound` when none is free for long."""
-    if not _turns.acquire(timeout=WAIT_SECONDS):
-        raise NotFound("too many are asking at this moment: load the page again")
-    try:
-        yield
-    finally:
-        _turns.release()

@@ -39,7 +39,24 @@ async function plot(place) {
     axes: [axis, { ...axis, values: (_, ticks) => ticks.map((load) => `${Math.round(load * 100)} %`) }],
   }, [found.at, ...found.segments.map((one) => one.load)], place);
 }
+// How the job does: each series on a scale of its own.
+async function plotSeries(place) {
+  if (place.childElementCount) return;
+  const found = await (await fetch(place.dataset.series)).json();
+  if (!found.at.length) { place.textContent = "No batch is on record."; return; }
+  const ink = getComputedStyle(document.body).color;
+  const axis = { stroke: ink, grid: { stroke: "#8884" }, ticks: { stroke: "#8884" } };
+  new uPlot({
+    width: place.clientWidth, height: 240, tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "UTC"),
+    series: [{}, ...found.series.map((one, number) => ({
+      label: one.label, scale: one.label, stroke: HUES[number % HUES.length], width: 1.5,
+    }))],
+    axes: [axis, ...found.series.map((one, number) => ({ ...axis, scale: one.label, side: number ? 1 : 3 }))],
+  }, [found.at, ...found.series.map((one) => one.values)], place);
+}
 document.addEventListener("toggle", (event) => {
-  const place = event.target.open && event.target.querySelector("[data-loads]");
-  if (place) plot(place);
+  if (!event.target.open) return;
+  const [loads, series] = ["[data-loads]", "[data-series]"].map((one) => event.target.querySelector(one));
+  if (loads) plot(loads);
+  if (series) plotSeries(series);
 }, true);

@@ -1,0 +1,140 @@
+"""The page of a decision, and what a person may do about it."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timezone
+
+import pytest
+from deltalake import write_deltalake
+
+from controller.access.callers import Access
+from controller.access.tokens import add_token
+from decisions.topic.layout import SegmentLayout
+from lake.brakes import BrakeReader
+from lake.tables import create_table
+from schemas.arrow import to_arrow
+from schemas.tables import BATCHES, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD, WAITS, WaitRow
+from tests.engine.records import configured, layout, stats, tick
+from tests.engine.test_engine import MINUTE, NOW, SECOND
+from tests.engine.test_replay import NAMES, RecordedBucket
+from tests.lab.lake import outcome, write
+from tests.web.pages import page
+
+WHEN = datetime.fromtimestamp((NOW + SECOND) / 1000, timezone.utc)
+
+
+@pytest.fixture
+def lake(tmp_path):
+    """A hot topic whose split waits for approval."""
+    bucket = RecordedBucket()
+    made = SegmentLayout.create(1, NOW - 10 * MINUTE)
+    bucket.batch(NOW, configured({"minSegments": 1}), layout(made, topic=NAMES[0]))
+    bucket.batch(NOW + SECOND, stats({0: 50_000.0}, NOW, NAMES[0]), tick(1))
+    lake = tmp_path / "lake"
+    for table in (EVENTS, SEGMENT_LOAD, DECISIONS, HOLDS, BATCHES):
+        write_deltalake(create_table(lake, table), bucket.table(table), mode="append")
+    waiting = WaitRow(
+        decision_id=identity(bucket), family="autoscale", subject=NAMES[0], brake="approval", reason="mode is approve",
+        until=None, at=WHEN, executor="e", day=WHEN.date(),
+    )  # fmt: skip
+    write_deltalake(create_table(lake, WAITS), to_arrow(WAITS, [waiting]), mode="append")
+    lake.joinpath("id").write_text(identity(bucket))
+    return str(lake)
+
+
+def identity(bucket):
+    return bucket.table(DECISIONS)["decision_id"].to_pylist()[0]
+
+
+def id_of(lake):
+    with open(f"{lake}/id") as file:
+        return file.read()
+
+
+def acts_of(lake):
+    reader = BrakeReader(lake)
+    reader.read()
+    return reader.acts
+
+
+def test_it_says_what_it_saw_each_gate_and_what_became_of_it(lake):
+    decided = id_of(lake)
+    on = {"subject": NAMES[0], "at": WHEN, "day": WHEN.date()}
+    text = page(lake).get(f"/decision?id={decided}").text
+    assert "waits for: approval" in text
+    assert "Replayed with this release: the same." in text
+    assert 'scope="row">split-thresholds' in text
+    assert "Approve</button>" in text
+    assert f"anabranch approve {decided} --reason" in text
+    write(lake, outcome(decided, "intent", 0, **on), outcome(decided, "applied", 1, **on))
+    text = page(lake).get(f"/decision?id={decided}").text
+    assert '<span class="good">applied</span>' in text
+    assert "Approve</button>" not in text
+
+
+def test_approving_is_put_on_record_with_reason_and_who_and_can_be_done_once(lake):
+    decided, found = id_of(lake), page(lake)
+    fields = {
+        "id": decided,
+        "kind": "approve",
+        "reason": " it  is right ",
+        "proof": found.proof(f"/decision?id={decided}"),
+    }
+    assert found.post("/decision", fields).headers["location"] == f"/decision?id={decided}"
+    act = acts_of(lake).verdict_on(decided)
+    assert (act.kind, act.reason, act.subject) == ("approve", "it is right", NAMES[0])
+    assert "approved" in found.get(f"/decision?id={decided}").text
+    again = found.post("/decision", {**fields, "kind": "reject"})
+    assert (again.status_code, "it was approved already" in again.text) == (409, True)
+
+
+@pytest.mark.parametrize(
+    ("changed", "status"),
+    [
+        ({"reason": " "}, 409),
+        ({"kind": "delete"}, 400),
+        ({"id": "none"}, 404),
+        ({"proof": "0"}, 403),
+        ({"reason": "x" * 501}, 409),
+    ],
+)
+def test_a_form_that_is_not_right_changes_nothing(lake, changed, status):
+    decided, found = id_of(lake), page(lake)
+    fields = {"id": decided, "kind": "approve", "reason": "r", "proof": found.proof(f"/decision?id={decided}")}
+    assert found.post("/decision", {**fields, **changed}).status_code == status
+    assert acts_of(lake).number == 0
+
+
+def test_a_token_with_role_read_sees_no_button_and_is_refused(lake, tmp_path):
+    decided = id_of(lake)
+    for role, scope, status in (("read", [], 403), ("operate", ["globex"], 403), ("operate", ["acme/shop"], 303)):
+        tokens = tmp_path / f"{role}{len(scope)}{status}"
+        token = add_token(tokens, "ann", role, scope)
+        found = page(lake, Access(tokens))
+        found.post("/sign-in", {"token": token})
+        text = found.get(f"/decision?id={decided}").text
+        assert ("Approve</button>" in text) == (status == 303)
+        proof = found.proof("/")
+        fields = {"id": decided, "kind": "approve", "reason": "r", "proof": proof}
+        assert found.post("/decision", fields).status_code == status
+    assert acts_of(lake).verdict_on(decided).actor == "ann"
+
+
+def test_another_policy_is_tried_on_what_it_saw(lake):
+    decided, found = id_of(lake), page(lake)
+    text = found.get(
+        f"/decision?id={decided}&policy=splitMsgRateInThreshold%20%3D%20%22900k%22%0AsplitBytesRateInThreshold%3D9e12%0AsplitMsgRateOutThreshold%3D9e12%0AsplitBytesRateOutThreshold%3D9e12"
+    ).text
+    assert "hold, " in text
+    assert "unknown key" in found.get(f"/decision?id={decided}&policy=nonsense%3D1").text
+
+
+def test_an_unknown_decision_is_said(lake):
+    answer = page(lake).get("/decision?id=%3Cscript%3E")
+    assert (answer.status_code, "<script>" in answer.text.replace("<script src=", "")) == (404, False)
+
+
+def test_the_snapshot_is_there_as_json(lake):
+    text = page(lake).get(f"/decision?id={id_of(lake)}").text
+    assert json.dumps(NAMES[0])[1:-1] in text

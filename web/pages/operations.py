@@ -1,0 +1,161 @@
+"""`/operations`: who acts and what brakes them, how the job does, what was refused, which alerts stand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from deltalake.exceptions import DeltaError
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+
+from controller.access.callers import Caller
+from lake.brakes import ALL, Act, ActRefused
+from lake.tables import LakeError, open_table
+from lake.tail import StoredRow, newest_rows
+from ledger.acting import pause, read_reason, resume, scope_words
+from ledger.live import LakeView
+from schemas.ids import topic_parts
+from schemas.printable import printable
+from schemas.tables import ALERTS, DEAD_LETTERS, Table
+from web.asking import NotFound, actor, turn
+from web.fleet import Fleet
+from web.guard import CALLER, BadForm, allows, demand, read_form
+from web.templating import render
+
+MAX_LETTERS: Final = 30
+MAX_ALERTS: Final = 400
+"""Rows that are looked through."""
+MAX_SHOWN_BYTES: Final = 1_000
+LENGTHS: Final = {
+    "": "until it is resumed",
+    "900": "15 minutes",
+    "3600": "an hour",
+    "21600": "6 hours",
+    "86400": "a day",
+}
+
+
+def show(request: Request) -> Response:
+    """The page."""
+    return _page(request)
+
+
+def health(request: Request) -> Response:
+    """The newest batches, as columns for a plot; JSON."""
+    demand(request, "read")
+    fleet: Fleet = request.app.state.fleet
+    batches = fleet.batches()
+    return JSONResponse({
+        "at": [row["committed_at"].timestamp() for row in batches],
+        "series": [
+            {"label": "ms to the commit",
+             "values": [(row["committed_at"] - row["batch_at"]).total_seconds() * 1000 for row in batches]},
+            {"label": "samples", "values": [row["samples"] for row in batches]},
+        ],
+    })  # fmt: skip
+
+
+async def post(request: Request) -> Response:
+    """Pauses or resumes, as a form of this page says."""
+    return await run_in_threadpool(act, request, await read_form(request))
+
+
+def act(request: Request, form: Mapping[str, str]) -> Response:
+    """The same."""
+    kind, scope, length = form.get("kind", ""), form.get("scope", "").strip(), form.get("for", "")
+    if kind not in ("pause", "resume") or length not in LENGTHS:
+        raise BadForm("pause or resume, for one of the lengths of the form")
+    lake: str = request.app.state.lake
+    try:
+        scope = read_scope(scope)
+        demand(request, "operate", None if scope == ALL else scope)
+        reason = read_reason(form.get("reason", ""))
+        if kind == "pause":
+            pause(lake, scope, float(length) if length else None, reason, actor(request))
+        else:
+            resume(lake, scope, reason, actor(request))
+    except (ValueError, ActRefused) as error:
+        return _page(request, str(error))
+    except (DeltaError, OSError, LakeError) as error:
+        return _page(request, f"The lake cannot be written now: {str(error).partition(chr(10))[0]}")
+    return RedirectResponse("/operations", 303)
+
+
+def read_scope(text: str) -> str:
+    """What is paused: `all`, a namespace (`tenant/namespace`), or a topic. Raises `ValueError`."""
+    if text in ("all", ALL):
+        return ALL
+    if text.count("/") == 1 and all(text.split("/")):
+        return text
+    name = text if "://" in text else f"topic://{text}"
+    topic_parts(name)
+    return name
+
+
+def shown_bytes(raw: bytes | None) -> str:
+    """Bytes from outside as text on one line, whatever they are."""
+    if raw is None:
+        return ""
+    cut = raw[:MAX_SHOWN_BYTES].decode("utf-8", "backslashreplace")
+    return printable(cut) + (f" … {len(raw)} bytes" if len(raw) > MAX_SHOWN_BYTES else "")
+
+
+def _page(request: Request, problem: str | None = None) -> Response:
+    fleet: Fleet = request.app.state.fleet
+    caller: Caller = request.scope[CALLER]
+    whole = fleet.whole()
+    everywhere = allows(request, "read")
+    letters: list[dict[str, Any]] = []
+    alerts: list[StoredRow] = []
+    unread: str | None = None
+    if everywhere:
+        try:
+            with turn():
+                lake = request.app.state.lake
+                letters = [_letter(row) for row in reversed(_newest(lake, DEAD_LETTERS, MAX_LETTERS))]
+                alerts = standing_alerts(_newest(lake, ALERTS, MAX_ALERTS))
+        except (DeltaError, OSError, NotFound) as error:
+            unread = str(error).partition("\n")[0]
+    return render(
+        request, "operations.html", 409 if problem else 200, problem=problem, whole=whole, letters=letters,
+        alerts=alerts, unread=unread, everywhere=everywhere, waiting=_waiting(whole, caller, request),
+        pauses=_pauses(whole, request), lengths=LENGTHS,
+        can_act=(everywhere and allows(request, "operate")) or (bool(caller.scope) and caller.role != "read"),
+    )  # fmt: skip
+
+
+def _pauses(whole: LakeView, request: Request) -> list[tuple[Act, str, str, bool]]:
+    """Those that the caller may see: in words, as a form has it, and whether the caller may end it."""
+    found = []
+    for act in whole.brakes.pauses:
+        scope = None if act.subject == ALL else act.subject
+        if allows(request, "read", scope):
+            may_end = allows(request, "operate", scope)
+            found.append((act, scope_words(act.subject), "all" if scope is None else scope, may_end))
+    return found
+
+
+def _waiting(whole: LakeView, caller: Caller, request: Request) -> list[Any]:
+    return [one for one in whole.decisions if one.brake and allows(request, "read", one.topic)][:50]
+
+
+def standing_alerts(rows: list[StoredRow]) -> list[StoredRow]:
+    """Of rows in the order of their commits: the alerts that are pending or firing, the newest first."""
+    newest: dict[str, StoredRow] = {}
+    for row in rows:
+        if row["notice"] is None:
+            newest[row["alert_id"] or json.dumps([row["alert"], row["labels"]])] = row
+    standing = [row for row in newest.values() if row["status"] in ("pending", "firing")]
+    return sorted(standing, key=lambda row: row["at"], reverse=True)
+
+
+def _letter(row: StoredRow) -> dict[str, Any]:
+    return {**row, "raw": shown_bytes(row["raw"]), "key": shown_bytes(row["key"])}
+
+
+def _newest(lake: str, table: Table, limit: int) -> list[StoredRow]:
+    opened = open_table(lake, table)
+    return [] if opened is None else newest_rows(opened, limit)
