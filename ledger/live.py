@@ -411,6 +411,12 @@ class LakeReader:
             ),
         )
 
+    @property
+    def around(self) -> tuple[int, int]:
+        """Changes with what is in no table that is followed: the acts on brakes, and the register of executors."""
+        now = datetime.now(timezone.utc)
+        return self._brakes.acts.number, hash(tuple(_executor_view(row, now) for row in self._executors))
+
     def _read_executors(self) -> None:
         """The register, now and then; what was read last counts when it cannot be read."""
         if time.monotonic() - self._executors_at < EXECUTORS_SECONDS:

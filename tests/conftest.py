@@ -23,7 +23,7 @@ SERVERS = {
     "pulsar_lts_jars", "scrape", "spark", "zookeeper",
 }  # fmt: skip
 """Fixtures that start a JVM or a server."""
-NO_UNIT = {"spark", "broker", "local_run", "process", "pulsar"}
+NO_UNIT = {"spark", "broker", "browser", "local_run", "process", "pulsar"}
 """Marks of tests that start a JVM, a server or a process."""
 
 
@@ -44,6 +44,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.xdist_group("spark"))
         elif not starts_spark(item) and "pulsar" in marks:
             item.add_marker(pytest.mark.xdist_group("pulsar"))
+        elif "browser" in marks:
+            item.add_marker(pytest.mark.xdist_group("browser"))
     items.sort(key=lambda item: not starts_spark(item))
 
 

@@ -81,7 +81,8 @@ def create_app(
 
 
 async def _live(request: Request) -> Response:
-    """Server-sent events: `changed` with the version, soon after each commit that a page would show."""
+    """Server-sent events: `changed` with the version, soon after each commit that a page would show; from the version
+    `since` on, that the page was made of; at once for a page of another start of this process."""
     state, topic = request.app.state, request.query_params.get("topic")
     if state.live >= MAX_LIVE:
         return PlainTextResponse("too many pages are open", 503)
@@ -92,7 +93,9 @@ async def _live(request: Request) -> Response:
     async def events() -> AsyncIterator[str]:
         state.live += 1
         try:
-            known = fleet.version
+            said = request.query_params.get("since", "")
+            known = int(said) if said.isascii() and said.isdigit() else fleet.version
+            known = known if known <= fleet.version else -1
             yield ": here\n\n"
             while not fleet.is_stopped:
                 newest = await fleet.after(known, topic)

@@ -93,7 +93,8 @@ class Fleet:
         self._rows: dict[str, Row] = {}
         self._turns: dict[str, deque[tuple[str, str, datetime]]] = {}
         self._has_looked = False
-        self._trouble: str | None = None
+        self._around: tuple[str | None, tuple[int, int]] = (None, (0, 0))
+        """What the lake's tables do not say: trouble with it, brakes and executors."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wakers: set[asyncio.Event] = set()
         self._stop = threading.Event()
@@ -129,9 +130,9 @@ class Fleet:
             with self._lock:
                 for name in changed[first : first + _TOPICS_AT_ONCE]:
                     self._note(name, self._reader.topic(name))
-        trouble = self._reader.trouble
-        if changed or any(new.values()) or trouble != self._trouble or not self._has_looked:
-            self._trouble, self._has_looked = trouble, True
+        around = self._reader.trouble, self._reader.around
+        if changed or any(new.values()) or around != self._around or not self._has_looked:
+            self._around, self._has_looked = around, True
             self.version += 1
             self._wake()
 
@@ -194,7 +195,7 @@ class Fleet:
         with self._lock:
             batches = self._reader.batches[-1:]
             at = batches[0]["committed_at"] if batches else None
-            return Standing(datetime.now(timezone.utc), at, self._trouble, not self._has_looked)
+            return Standing(datetime.now(timezone.utc), at, self._around[0], not self._has_looked)
 
     async def after(self, version: int, topic: str | None = None, seconds: float = 15.0) -> int:
         """Waits for a version above that one, of a topic or the whole; answers the newest, the same after a while."""

@@ -26,6 +26,7 @@ from web.words import namespace_of
 COOKIE: Final = "anabranch"
 CALLER: Final = "anabranch.web.caller"
 SESSION: Final = "anabranch.web.session"
+VERSION: Final = "anabranch.web.version"
 OPEN: Final = ("/static/", "/sign-in", "/healthz")
 """What begins so needs no token."""
 MAX_FORM_BYTES: Final = 65_536
@@ -83,7 +84,8 @@ class Guard:
             if caller is None and not scope["path"].startswith(OPEN):
                 answer = _sign_in(scope)
             else:
-                scope = {**scope, CALLER: caller, SESSION: session}
+                # Before anything is read: what changes from here on, the page has to hear of.
+                scope = {**scope, CALLER: caller, SESSION: session, VERSION: scope["app"].state.fleet.version}
         await (answer or self._app)(scope, receive, guarded)
 
     def _refusal(self, scope: Scope) -> Response | None:

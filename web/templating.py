@@ -22,7 +22,7 @@ from web import words
 from web.drawing.heat import LEVELS, level
 from web.drawing.strip import strip
 from web.fleet import Fleet
-from web.guard import CALLER, SESSION, allows
+from web.guard import CALLER, SESSION, VERSION, allows
 from web.sessions import Sessions
 
 FOLDER = Path(__file__).parent
@@ -55,6 +55,6 @@ def render(request: Request, template: str, status: int = 200, **shown: Any) -> 
     text = state.templates.get_template(template).render(
         here=here, path=urlsplit(here).path, now=datetime.now(timezone.utc), standing=fleet.standing(),
         caller=caller, is_guarded=state.access.is_guarded, proof=sessions.proof(request.scope[SESSION]),
-        may_act=caller is not None and allows(request, "operate"), **shown,
+        version=request.scope[VERSION], may_act=caller is not None and allows(request, "operate"), **shown,
     )  # fmt: skip
     return HTMLResponse(text, status)

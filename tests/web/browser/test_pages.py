@@ -1,0 +1,119 @@
+"""The pages as people meet them: in light and dark, on a phone, by keyboard; live; and with names that mean harm."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import pytest
+from deltalake import CommitProperties, Transaction, write_deltalake
+
+from decisions.topic.layout import SegmentLayout
+from lake.tables import create_lake
+from ledger.sql import LakeSql
+from streaming.sink import APP
+from tests.engine.records import layout, stats, tick
+from tests.engine.test_replay import RecordedBucket
+from tests.ledger.views.recorded import ORDERS, Story
+from tests.web.browser.chromium import DESK, PHONE
+
+pytestmark = pytest.mark.browser
+
+SECOND = 1_000
+
+
+def topic(name):
+    return f"/topic?name={quote(name, safe='')}"
+
+
+@pytest.fixture(scope="session")
+def story(tmp_path_factory):
+    return Story().run().write(tmp_path_factory.mktemp("story") / "lake")
+
+
+def decided(lake, action="split"):
+    """The id of a decision on record."""
+    rows = LakeSql(lake).ask(f"SELECT decision_id FROM decisions WHERE action = '{action}' ORDER BY decided_at LIMIT 1")
+    return rows.read_all()["decision_id"][0].as_py()
+
+
+PAGES = {
+    "fleet": (lambda lake: "/", "orders"), "topic": (lambda lake: topic(ORDERS), "The river"),
+    "topic of an instant": (lambda lake: topic(ORDERS) + "&at=2026-11-22T11:20:00Z", "The river"),
+    "decision": (lambda lake: f"/decision?id={decided(lake)}", "What became of it"),
+    "operations": (lambda lake: "/operations", "What brakes them"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_sound_in_light_and_dark_on_a_desk_and_on_a_phone(name, look, story):
+    address, text = PAGES[name]
+    page, path = look(story), address(story)
+    for scheme, size in (("light", DESK), ("dark", DESK), ("light", PHONE), ("dark", PHONE)):
+        page.open(path, scheme, size)
+        page.until(text)
+        assert page.said() == [], (scheme, size)
+        assert page.faults() == [], (scheme, size)
+        assert page.overflow() == 0, (scheme, size)
+    page.open(path)
+    page.until(text)
+    assert page.reachable() >= page.clickable()
+
+
+class Growing:
+    """A lake that a bucket writes on to while it is watched."""
+
+    def __init__(self, folder, now):
+        self.bucket, self.now, self.written = RecordedBucket(), now, 0
+        self.lake = str(folder / "lake")
+        self.made = create_lake(self.lake)
+
+    def batch(self, *records):
+        self.now += SECOND
+        self.bucket.batch(self.now, *records)
+        number, self.written = self.written, self.written + 1
+        for name, rows in self.bucket.tables.items():
+            if len(rows[number]):
+                done = CommitProperties(app_transactions=[Transaction(f"{APP}:first", number)])
+                write_deltalake(self.made[name], rows[number], mode="append", commit_properties=done)
+
+
+@pytest.fixture
+def growing(tmp_path):
+    return Growing(tmp_path, 1_795_000_000_000)
+
+
+def test_a_split_appears_on_the_open_pages_without_being_loaded_again(look, growing):
+    known = SegmentLayout.create(2, growing.now)
+    growing.batch(layout(known, topic=ORDERS), stats({0: 10.0, 1: 10.0}, growing.now, ORDERS), tick(growing.now))
+    page = look(growing.lake)
+    for path, place, words in (("/", "#fleet tbody td.number", "{}"), (topic(ORDERS), "#now", "{} segments")):
+        page.open(path)
+        page.until(words.format(len(known.active)), place)
+        page.driver.execute_script("window.same = true")
+        known = known.split_segment(known.active[0].segment_id, growing.now)
+        growing.batch(layout(known, "split", topic=ORDERS))
+        page.until(words.format(len(known.active)), place)
+        assert page.driver.execute_script("return window.same") is True
+
+
+HOSTILE = [
+    "topic://acme/shop/<script>window.hostile=1</script>", "topic://acme/shop/\"'><img src=x onerror=window.hostile=1>",
+    "topic://acme/shop/abc\u202egnp.exe", "topic://acme/shop/" + "long" * 2_500,
+]  # fmt: skip
+
+
+def test_names_that_mean_harm_stay_text_on_every_page(look, growing):
+    known = SegmentLayout.create(1, growing.now)
+    growing.batch(*(layout(known, topic=name) for name in HOSTILE), tick(growing.now))
+    accepted = {row["subject"] for rows in growing.bucket.tables["events"] for row in rows.to_pylist()} & set(HOSTILE)
+    assert accepted
+    page = look(growing.lake)
+    page.open("/", "light", PHONE)
+    page.until(f"{len(accepted)} topics")
+    paths = ["/", *(topic(name) for name in HOSTILE)]
+    for path in paths:
+        page.open(path, "light", PHONE)
+        assert page.driver.execute_script("return window.hostile") is None, path
+        assert "\u202e" not in page.driver.execute_script("return document.body.innerText"), path
+        assert page.overflow() == 0, path
+        assert not page.all("main script, main img"), path
