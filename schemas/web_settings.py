@@ -20,6 +20,8 @@ class WebSettings(Section):
     """PEM file of that certificate's key, without a password."""
     names: tuple[HostName, ...]
     """Further names by which browsers reach the page, of a proxy or a service; others are refused."""
+    reports: str
+    """Folder of the reports that the page opens: HTML files of `shadow`, `backtest`, `suggest` and `simulate`."""
     tokens_file: str
     """File of the tokens that open it (`anabranch token`): `read` sees, `operate` acts. Empty: those of the controller,
     and on loopback none are needed."""

@@ -9,6 +9,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -24,8 +25,9 @@ from engine.autoscale.topics import ConfiguredPolicy
 from web.asking import NotFound
 from web.fleet import Fleet
 from web.guard import COOKIE, SESSION, Guard, NotAllowed, read_form, unproved_form
-from web.pages import decision, operations, topic
+from web.pages import bundles, decision, operations, topic
 from web.pages import fleet as fleet_page
+from web.pages import reports as report_pages
 from web.sessions import Sessions
 from web.templating import FOLDER, environment, render
 
@@ -36,9 +38,11 @@ COALESCE_SECONDS = 0.5
 
 
 def create_app(
-    lake: str, access: Access, names: NodeNames, configured: Callable[[], ConfiguredPolicy], is_secure: bool = False
+    lake: str, access: Access, names: NodeNames, configured: Callable[[], ConfiguredPolicy], is_secure: bool = False,
+    reports: Path = Path("var/reports"),
 ) -> Starlette:  # fmt: skip
-    """The page over a lake. `configured`: the job's policy now; `is_secure`: it is served by https."""
+    """The page over a lake. `configured`: the job's policy now; `is_secure`: it is served by https; `reports`: the
+    folder of reports as HTML."""
     sessions, fleet = Sessions(), Fleet(lake)
 
     @asynccontextmanager
@@ -63,6 +67,9 @@ def create_app(
             Route("/operations", operations.show),
             Route("/operations", operations.post, methods=["POST"]),
             Route("/operations/health", operations.health),
+            Route("/bundles", bundles.show),
+            Route("/reports", report_pages.show),
+            Route("/reports/read", report_pages.read),
             Route("/live", _live),
             Route("/sign-in", _sign_in, methods=["GET", "POST"]),
             Route("/sign-out", _sign_out, methods=["POST"]),
@@ -74,7 +81,7 @@ def create_app(
         lifespan=lifespan,
     )
     app.state.lake, app.state.access, app.state.sessions, app.state.fleet = lake, access, sessions, fleet
-    app.state.configured, app.state.is_secure = configured, is_secure
+    app.state.configured, app.state.is_secure, app.state.reports = configured, is_secure, reports
     app.state.templates = environment()
     app.state.live = 0
     return app

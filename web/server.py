@@ -44,7 +44,7 @@ def serve(settings: Settings, configured: Callable[[], ConfiguredPolicy], ready:
     with _listen(chosen, access) as listening:
         url = _url(chosen, listening)
         names = NodeNames(chosen.host, [url], [socket.gethostname(), *chosen.names], called="web")
-        app = create_app(settings.lake_path, access, names, configured, is_secure=tls is not None)
+        app = create_app(settings.lake_path, access, names, configured, tls is not None, settings.path(chosen.reports))
         config = uvicorn.Config(
             app, http="h11", ws="none", lifespan="on", proxy_headers=False, log_config=None, log_level="warning",
             access_log=False, server_header=False, limit_concurrency=MAX_CONNECTIONS,

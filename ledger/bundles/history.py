@@ -32,6 +32,17 @@ class Move:
 
 
 @dataclass(frozen=True)
+class BundleNow:
+    """A bundle as the record ends."""
+
+    bundle: str
+    broker: int
+    """Place of its broker."""
+    load: float
+    """What it takes of that broker's fullest resource, as a fraction."""
+
+
+@dataclass(frozen=True)
 class ClusterHistory:
     """Some time of a cluster."""
 
@@ -43,6 +54,8 @@ class ClusterHistory:
     usage: NDArray[np.float64]
     """By minute and broker, of its fullest resource, as a fraction; NaN: it was not there."""
     moves: Sequence[Move]
+    now: Sequence[BundleNow] = ()
+    """The bundles at its end; those that nobody has are left out."""
 
 
 def history(
@@ -55,6 +68,7 @@ def history(
     return ClusterHistory(
         cluster, begin, begin + recorded.fleet.minutes * MINUTE_MS, [one.name for one in recorded.fleet.brokers],
         _usage(recorded), [Move(begin + minute * MINUTE_MS, *rest) for minute, *rest in moves],
+        _now(recorded),
     )  # fmt: skip
 
 
@@ -71,6 +85,20 @@ def _usage(recorded: RecordedFleet) -> NDArray[np.float64]:
                 rate, out, taken, given = (float(one[place]) for one in sums)
                 cpu = broker.idle + (rate + out) / broker.messages
                 found[minute, place] = max(cpu, taken / broker.network, given / broker.network)
+    return found
+
+
+def _now(recorded: RecordedFleet) -> list[BundleNow]:
+    fleet, rates = recorded.fleet, recorded.fleet.recorded
+    assert rates is not None
+    found = []
+    for name, owner, (into, out, taken, given) in zip(
+        fleet.bundles, recorded.owners[-1].tolist(), rates[-1].tolist(), strict=True
+    ):
+        if owner >= 0:
+            broker = fleet.brokers[owner]
+            load = max((into + out) / broker.messages, taken / broker.network, given / broker.network)
+            found.append(BundleNow(name, owner, load))
     return found
 
 

@@ -24,14 +24,19 @@ _STYLE = (
 )
 
 
-def picture(history: ClusterHistory) -> str:
-    """The file's text."""
+def picture(history: ClusterHistory, is_alone: bool = True) -> str:
+    """The file's text; not alone: an element of a page, whose style sheet has the colours."""
     height = TOP + len(history.brokers) * (BAND + GAP) + BOTTOM
     heading = f"{printable(history.cluster)}: {len(history.brokers)} brokers, {len(history.moves)} moves"
+    size, look = f'viewBox="0 0 {WIDTH} {height}" role="img"', f"<title>{escape(heading)}</title>"
+    head = f'<svg class="brokers" {size}>{look}'
+    if is_alone:
+        head = (
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" {size}>{look}'
+            f'<style>{_STYLE}</style><rect width="{WIDTH}" height="{height}" fill="#fff"/>'
+        )
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" '
-        f'role="img"><title>{escape(heading)}</title><style>{_STYLE}</style>',
-        f'<rect width="{WIDTH}" height="{height}" fill="#fff"/>',
+        head,
         f'<text class="title" x="{LEFT}" y="24">{escape(heading)}</text>',
         f'<text class="quiet" x="{LEFT}" y="44">{_time(history.since)} to {_time(history.until)} UTC; a band for each '
         "broker, darker where it is fuller; arrows are bundles that were moved</text>",

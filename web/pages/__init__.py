@@ -4,5 +4,7 @@
 - `topic`       one topic: its river, its gates, its policy, its consumers
 - `decision`    one decision: what it saw, what became of it, and the buttons of a person
 - `operations`  who acts, what brakes them, how the job does
+- `bundles`     clusters with bundles: brokers, what they have, what was moved
+- `reports`     files of shadow, backtest, suggest and simulate
 - `choosing`    search, filters, order and paging of the fleet; pure
 """

@@ -1,0 +1,64 @@
+"""Clusters with bundles, and reports."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from controller.access.callers import Access
+from controller.access.tokens import add_token
+from tests.ledger.views.recorded_cluster import BROKERS, ClusterStory
+from tests.web.pages import page
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory):
+    return str(ClusterStory().run().write(tmp_path_factory.mktemp("bundles") / "lake"))
+
+
+def test_a_cluster_is_drawn_over_time_and_as_it_ends_with_each_move_in_a_table(lake):
+    text = page(lake).get("/bundles?last=365d").text
+    pictures = [ET.fromstring(one) for one in re.findall(r'<svg class="brokers".*?</svg>', text, re.DOTALL)]
+    assert len(pictures) == 2
+    arrows, blocks = (
+        [one for one in picture.iter() if one.get("class", "").split()[:1] == [kind]]
+        for picture, kind in zip(pictures, ("move", "block"), strict=True)
+    )
+    moves = int(re.search(r"<h2>(\d+) moves", text).group(1))
+    assert len(arrows) == moves > 0
+    counts = [int(one) for one in re.findall(r'<td class="number">(\d+)</td></tr>', text)]
+    assert len(blocks) == sum(counts[: len(BROKERS)])
+    assert "<style" not in text
+
+
+def test_without_clusters_and_with_an_unknown_one_it_says_so(lake, tmp_path):
+    assert "No cluster with bundles is on record" in page(str(tmp_path)).get("/bundles").text
+    answer = page(lake).get("/bundles?cluster=%3Cscript%3E")
+    assert (answer.status_code, "<script>" in answer.text) == (200, False)
+
+
+def test_a_report_is_opened_in_a_sandbox_and_nothing_outside_of_the_folder_is(tmp_path):
+    (tmp_path / "secret.html").write_text("secret")
+    folder = tmp_path / "reports"
+    folder.mkdir()
+    (folder / "a b.html").write_text("<script>1</script>")
+    (folder / "notes.txt").write_text("no report")
+    (folder / "link.html").symlink_to(tmp_path / "secret.html")
+    found = page(str(tmp_path / "lake"), reports=folder)
+    assert re.findall(r"/reports/read\?name=([^\"]+)", found.get("/reports").text) == ["a+b.html"]
+    answer = found.get("/reports/read?name=a+b.html")
+    assert answer.text == "<script>1</script>"
+    assert answer.headers["content-security-policy"].startswith("sandbox allow-scripts")
+    assert "allow-same-origin" not in answer.headers["content-security-policy"]
+    for name in ("../secret.html", "link.html", "notes.txt", "none.html", str(tmp_path / "secret.html")):
+        assert found.get(f"/reports/read?name={name}").status_code == 404
+
+
+def test_a_token_of_one_tenant_sees_neither(lake, tmp_path):
+    token = add_token(tmp_path / "t", "ann", "operate", ["acme"])
+    found = page(lake, Access(tmp_path / "t"))
+    found.post("/sign-in", {"token": token})
+    for path in ("/bundles", "/reports", "/reports/read?name=x"):
+        assert found.get(path).status_code == 403
