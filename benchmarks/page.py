@@ -116,9 +116,11 @@ def main(topics: int, quick: bool) -> None:
                 told, pages = zip(*churn(lake, names, url, seconds), strict=True)
                 after, took = page.cpu_times(), time.monotonic() - at
                 used = (after.user + after.system - before.user - before.system) / took
-                print(f"{A_MINUTE:,} decisions a minute: a commit is told after {statistics.median(told):.3f} s, "
-                      f"at most {max(told):.3f} s; a page takes {statistics.median(pages):.3f} s, at most {max(pages):.3f} s; "
-                      f"{used:.0%} of a core, {page.memory_info().rss / 1e6:.0f} MB")  # fmt: skip
+                print(
+                    f"{A_MINUTE:,} decisions a minute: a commit is told after {statistics.median(told):.3f} s, at most "
+                    f"{max(told):.3f} s; a page takes {statistics.median(pages):.3f} s, at most {max(pages):.3f} s; "
+                    f"{used:.0%} of a core, {page.memory_info().rss / 1e6:.0f} MB"
+                )
             finally:
                 process.terminate()
 

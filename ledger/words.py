@@ -12,7 +12,7 @@ from datetime import datetime
 from rich.cells import cell_len
 
 from decisions.autoscale.gates import DESCRIPTIONS
-from ledger.live import HoldView
+from ledger.picture import HoldView
 from schemas.ids import topic_parts
 
 

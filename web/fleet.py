@@ -18,7 +18,8 @@ from datetime import datetime, timedelta, timezone
 
 from decisions.autoscale.policy import ResolvedPolicy
 from lake.tail import StoredRow
-from ledger.live import LakeReader, LakeView, TopicView
+from ledger.live import LakeReader
+from ledger.picture import LakeView, TopicView
 from web.words import namespace_of
 
 log = logging.getLogger(__name__)

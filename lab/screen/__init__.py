@@ -25,7 +25,8 @@ from rich.live import Live
 
 from lab.processes import PartState
 from lab.screen.frame import frame
-from ledger.live import LakeReader, LakeView
+from ledger.live import LakeReader
+from ledger.picture import LakeView
 from schemas.settings import Settings
 
 __all__ = ["export_frame", "frame", "run_screen"]

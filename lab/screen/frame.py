@@ -16,7 +16,7 @@ from rich.text import Text
 from lab.processes import PartState
 from lab.screen.keyspace import legend, ruler, strip
 from lake.brakes import ALL
-from ledger.live import DecisionView, ExecutorView, LakeView, TopicView
+from ledger.picture import DecisionView, ExecutorView, LakeView, TopicView
 from ledger.words import age, amount, hold_reason, printable, short_names, span
 
 DIM = "grey62"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from ledger.live import SegmentView
+from ledger.picture import SegmentView
 
 KEYS = 0x10000
 

@@ -20,7 +20,8 @@ from anabranch.cli import cli
 from executor.metrics import registry_of
 from lab.screen import export_frame
 from lake.tables import open_table
-from ledger.live import BrakesView, LakeReader
+from ledger.live import LakeReader
+from ledger.picture import BrakesView
 from schemas.brake_settings import BrakeSettings
 from schemas.settings import load_settings
 from schemas.tables import TABLES, WAITS

@@ -17,7 +17,7 @@ from decisions.autoscale.gates import DESCRIPTIONS, Gate
 from lab.processes import PartState
 from lab.screen import export_frame, frame, run_screen
 from lab.screen.keyspace import ruler, strip
-from ledger.live import BrakesView, DecisionView, ExecutorView, HoldView, LakeView, Rates, SegmentView, TopicView
+from ledger.picture import BrakesView, DecisionView, ExecutorView, HoldView, LakeView, Rates, SegmentView, TopicView
 from ledger.words import age, amount, hold_reason, printable, short_names, span
 from tests.lab.demonstration import local_settings
 from tests.lab.lake import at, decision, hold, layout_event, layout_json, load, outcome, write

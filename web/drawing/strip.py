@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from decisions.topic.layout import HASH_SPACE
-from ledger.live import SegmentView
+from ledger.picture import SegmentView
 from web.drawing.heat import level
 
 WIDTH, HEIGHT = 256, 20

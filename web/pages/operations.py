@@ -16,7 +16,7 @@ from lake.brakes import ALL, Act, ActRefused
 from lake.tables import LakeError, open_table
 from lake.tail import StoredRow, newest_rows
 from ledger.acting import pause, read_reason, resume, scope_words
-from ledger.live import LakeView
+from ledger.picture import LakeView
 from schemas.ids import topic_parts
 from schemas.printable import printable
 from schemas.tables import ALERTS, DEAD_LETTERS, Table
