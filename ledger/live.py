@@ -253,6 +253,7 @@ class LakeReader:
                 gone = next(iter(self._decisions))
                 del self._decisions[gone]
                 self._outcomes.pop(gone, None)
+                self._applied.discard(gone)
         else:
             topic.hold = HoldView(
                 gate=row["gate"],

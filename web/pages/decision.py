@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 from pydantic import ValidationError
@@ -134,9 +135,16 @@ def _does(answer: Answer, row: StoredRow) -> bool:
 
 def _row(request: Request, identity: str) -> StoredRow:
     """The decision, which the caller may see. Raises `NotFound`, `NotAllowed`."""
+    lake, is_it = request.app.state.lake, pc.field("decision_id") == identity
     try:
         with turn():
-            found = _rows(request.app.state.lake, DECISIONS, identity, *DECISIONS.row.model_fields)
+            # What a decision saw is kilobytes: only where it stands are all columns read.
+            places = _rows(lake, DECISIONS, is_it, "decided_at")
+            found = []
+            if places:
+                at = places[0]["decided_at"]
+                there = (pc.field("day") == pa.scalar(at.date())) & (pc.field("decided_at") == pa.scalar(at))
+                found = _rows(lake, DECISIONS, there & is_it, *DECISIONS.row.model_fields)
     except (DeltaError, OSError) as error:
         raise NotFound(f"the lake cannot be read now: {str(error).partition(chr(10))[0]}") from error
     if not found:
@@ -149,8 +157,12 @@ def _row(request: Request, identity: str) -> StoredRow:
 def _steps(lake: str, row: StoredRow) -> tuple[list[Step], Act | None, bool, bool]:
     """What happened with it, in order; what a person said of it; whether it is over, and whether it has begun."""
     identity = row["decision_id"]
+    # By any clock: nothing of it is on record a day before it.
+    since = (pc.field("decision_id") == identity) & (
+        pc.field("day") >= pa.scalar(row["decided_at"].date() - timedelta(days=1))
+    )
     steps = [Step(row["decided_at"], "decided", f"by {row['trigger']}, because of {row['reason']}", "")]
-    for wait in _rows(lake, WAITS, identity, "brake", "reason", "at"):
+    for wait in _rows(lake, WAITS, since, "brake", "reason", "at"):
         steps.append(Step(wait["at"], f"waits for: {wait['brake']}", wait["reason"], "warn"))
     reader = BrakeReader(lake)
     reader.read()
@@ -160,7 +172,7 @@ def _steps(lake: str, row: StoredRow) -> tuple[list[Step], Act | None, bool, boo
         kind = "good" if verdict.kind == "approve" else "bad"
         steps.append(Step(verdict.at, done, f"by {verdict.actor}: {verdict.reason}", kind))
     outcomes = _rows(
-        lake, OUTCOMES, identity, "status", "attempt", "at", "executor", "mode", "error", "seen", "layout_epoch"
+        lake, OUTCOMES, since, "status", "attempt", "at", "executor", "mode", "error", "seen", "layout_epoch"
     )
     for one in outcomes:
         kind = {"applied": "good", "failed": "bad", "rejected": "bad", "intent": ""}.get(one["status"], "warn")
@@ -169,14 +181,18 @@ def _steps(lake: str, row: StoredRow) -> tuple[list[Step], Act | None, bool, boo
         steps.append(
             Step(one["at"], one["status"], f"{one['executor']}, mode {one['mode']}{call}{why}; saw {one['seen']}", kind)
         )
-    for event in _rows(lake, EVENTS, identity, "type", "at", "epoch"):
-        if event["type"] == "layout":
+    begun, day = row["decided_at"], timedelta(days=1)
+    of_topic = (
+        (pc.field("subject") == row["subject"]) & (pc.field("type") == "layout")
+        & (pc.field("accepted_at") >= pa.scalar(begun - day)) & (pc.field("accepted_at") <= pa.scalar(begun + day))
+    )  # fmt: skip
+    for event in _rows(lake, EVENTS, of_topic, "at", "epoch", "decision_id"):
+        if event["decision_id"] == identity:
             steps.append(Step(event["at"], f"layout of epoch {event['epoch']}", "announced by the controller", "good"))
     steps.sort(key=lambda one: one.at)
     is_over = any(one["status"] != "intent" for one in outcomes)
     return steps, verdict, is_over, bool(outcomes)
 
 
-def _rows(lake: str, table: Table, identity: str, *columns: str) -> list[StoredRow]:
-    where = pc.field("decision_id") == identity
+def _rows(lake: str, table: Table, where: pc.Expression, *columns: str) -> list[StoredRow]:
     return [row for rows in stream_columns(lake, table, columns, 4_096, where) for row in rows.to_pylist()]
