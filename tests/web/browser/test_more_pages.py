@@ -1,0 +1,38 @@
+"""Clusters with bundles, and reports, in a real browser."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.ledger.views.recorded_cluster import ClusterStory
+from tests.web.browser.chromium import DESK, PHONE
+
+pytestmark = pytest.mark.browser
+
+REPORT = """<!doctype html><title>Backtest</title><p id="said">before</p>
+<script>document.getElementById("said").textContent = "by its script"; try { document.cookie = "a=b" } catch {}
+fetch("/").then(() => document.body.append("reached"), () => document.body.append("kept in"))</script>"""
+
+
+@pytest.mark.parametrize(
+    ("path", "text"), [("/bundles?cluster=west&last=365d", "what each broker has"), ("/reports", "can be mailed")]
+)
+def test_a_page_is_sound_in_light_and_dark_on_a_desk_and_on_a_phone(path, text, look, tmp_path):
+    page = look(str(ClusterStory().run().write(tmp_path / "lake")))
+    for scheme, size in (("light", DESK), ("dark", DESK), ("light", PHONE), ("dark", PHONE)):
+        page.open(path, scheme, size)
+        page.until(text)
+        assert page.said() == [], (scheme, size)
+        assert page.faults() == [], (scheme, size)
+        assert page.overflow() == 0, (scheme, size)
+
+
+def test_a_reports_script_runs_and_reaches_nothing_of_the_page(look, tmp_path):
+    folder = tmp_path / "reports"
+    folder.mkdir()
+    (folder / "backtest.html").write_text(REPORT)
+    page = look(str(tmp_path / "lake"), f'reports = "{folder}"')
+    page.open("/reports/read?name=backtest.html")
+    page.until("by its script")
+    page.until("kept in")
+    assert page.driver.get_cookies() == []
