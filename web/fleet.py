@@ -42,6 +42,8 @@ class Row:
     segments: int
     load: float | None
     """Of its fullest segment: the largest rate / split threshold; None: not known."""
+    is_cold: bool
+    """All its segments are."""
     gate: str
     """Of the hold that stands; empty: none."""
     waiting: str
@@ -152,6 +154,7 @@ class Fleet:
             namespace=known.namespace if known else namespace_of(name),
             segments=len(view.segments),
             load=max((one.overload for one in view.segments if one.overload is not None), default=None),
+            is_cold=all(one.is_cold for one in view.segments),
             gate=view.hold.gate if view.hold else "",
             waiting=view.brake or "",
             is_open=view.open_decision is not None,

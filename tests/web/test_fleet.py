@@ -112,7 +112,8 @@ def test_a_page_that_waits_is_let_go_at_the_end(tmp_path):
 def row(number, namespace="acme/shop", **changed):
     whole = {
         "name": f"topic://{namespace}/t{number:05}", "namespace": namespace, "segments": 1 + number % 7,
-        "load": None if number % 5 == 4 else number % 30 / 10, "gate": ("", "settling", "merge-window")[number % 3],
+        "is_cold": False, "load": None if number % 5 == 4 else number % 30 / 10,
+        "gate": ("", "settling", "merge-window")[number % 3],
         "waiting": "approval" if number % 11 == 0 else "", "is_open": False,
         "acted_at": at(number) if number % 2 else None, "consumers": number % 4, "turns": (), "version": 1,
     }  # fmt: skip

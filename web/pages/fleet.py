@@ -11,6 +11,10 @@ from web.fleet import Fleet
 from web.guard import CALLER
 from web.pages.choosing import FILTERS, ORDERS, Choice, choose, is_paused
 from web.templating import render
+from web.words import namespace_of
+
+LATELY = 4
+"""Newest decisions above the topics."""
 
 
 def show(request: Request) -> Response:
@@ -22,7 +26,8 @@ def show(request: Request) -> Response:
     paused = {act.subject for act in whole.brakes.pauses}
     chosen = choose(rows, choice, paused, whole.now, lambda namespace: covers(caller.scope, namespace))
     views = {view.name: view for view in fleet.views(row.name for row in chosen.rows)}
+    lately = [one for one in whole.decisions if covers(caller.scope, namespace_of(one.topic))][:LATELY]
     return render(
-        request, "fleet.html", choice=choice, chosen=chosen, whole=whole, filters=FILTERS, orders=ORDERS,
+        request, "fleet.html", choice=choice, chosen=chosen, whole=whole, filters=FILTERS, orders=ORDERS, lately=lately,
         topics=[(row, views[row.name], is_paused(row, paused)) for row in chosen.rows if row.name in views],
     )  # fmt: skip
