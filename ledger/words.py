@@ -90,6 +90,9 @@ def _figures(hold: HoldView, now: datetime) -> str:
         if hold.eligible_at is not None:
             # The reading is as old as the hold; what is left of the wait is known now.
             measured = min(limit, max(0.0, limit - (hold.eligible_at - now).total_seconds() * 1000))
+        if limit == 0:
+            # A time that is left, which the wait says.
+            return ""
         return f"{measured / 1000:.0f} of {limit / 1000:.0f} s" if limit < 120_000 else f"of {span(limit / 1000)}"
     if unit == "ratio":
         return f"{measured * 100:.0f} % of the threshold"

@@ -149,7 +149,7 @@ DESCRIPTIONS: dict[Gate, Description] = {
         "time for which both have been cold, of the longest", ">=", "`mergeWindow`", "ms", _MERGE,
     ),
     Gate.SETTLING: Description(
-        "What was split lately, or what has warmed up again after a pause, is not merged while its load may come back.",
+        "What was split lately, or has warmed up again after a pause, is not merged yet; its load may come back.",
         "time left, of the cold neighbours that settle first", "<=", "0", "ms",
         "guards `settleSeconds`, `returnsWithinSeconds`",
     ),

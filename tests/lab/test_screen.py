@@ -228,6 +228,12 @@ class TestWords:
         assert hold_reason(waiting, at(5)) == f"{sentence} (7 of 8 s), 1.0 s left"
         assert hold_reason(waiting, at(7)) == f"{sentence} (8 of 8 s), due at the next tick"
 
+    def test_a_time_that_is_left_is_said_once(self):
+        settling = HoldView("settling", 1_700_000.0, 0.0, at(1_700), at(0))
+        sentence = DESCRIPTIONS[Gate.SETTLING].sentence.rstrip(".")
+        assert hold_reason(settling, at(0)) == f"{sentence}, 28 min left"
+        assert hold_reason(settling, at(0), 90) == f"{sentence.partition(';')[0]}, 28 min left"
+
     @pytest.mark.parametrize("gate", list(Gate))
     def test_every_gate_is_a_sentence_where_there_is_room(self, gate):
         reason = hold_reason(HoldView(gate.value, None, None, None, at(0)), at(0))
