@@ -32,7 +32,7 @@ _LOADED_S, _STARTED_S = 20.0, 240.0
 @click.option("--url", help="Of a page that is served already, instead of a run of its own.")
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False), default=FOLDER)
 def main(seconds: int, url: str | None, folder: Path) -> None:
-    """Take the pictures of the page and write them to docs/pictures."""
+    """Take the pictures of the page, for README and docs."""
     try:
         ensure_browser(lambda line: click.echo(line, err=True))
     except SetupError as error:

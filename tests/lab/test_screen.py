@@ -232,7 +232,7 @@ class TestWords:
         settling = HoldView("settling", 1_700_000.0, 0.0, at(1_700), at(0))
         sentence = DESCRIPTIONS[Gate.SETTLING].sentence.rstrip(".")
         assert hold_reason(settling, at(0)) == f"{sentence}, 28 min left"
-        assert hold_reason(settling, at(0), 90) == f"{sentence.partition(';')[0]}, 28 min left"
+        assert hold_reason(settling, at(0), 95) == f"{sentence.partition(';')[0]}, 28 min left"
 
     @pytest.mark.parametrize("gate", list(Gate))
     def test_every_gate_is_a_sentence_where_there_is_room(self, gate):
