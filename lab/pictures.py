@@ -21,7 +21,8 @@ from lab.java_home import SetupError
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "pictures"
 SIZE = (1280, 860)
 _STANDS = (
-    "return document.readyState === 'complete' && !/(Reading the record|Working it out) …/.test(document.body.innerText)"
+    "return document.readyState === 'complete' "
+    "&& !/(Reading the record|Working it out) …/.test(document.body.innerText)"
 )
 """Whether a page has all that it asks for by itself."""
 _LOADED_S, _STARTED_S = 20.0, 240.0

@@ -1,0 +1,96 @@
+"""The page of a whole local run: what is done by REST appears, and what is approved on the page is done."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from tests.streaming.jobs import HOME
+from tests.waiting import wait_until
+from tests.web.browser.chromium import Look
+
+pytestmark = [pytest.mark.browser, pytest.mark.local_run, pytest.mark.broker, pytest.mark.timeout(600)]
+
+TOPIC = "topic://acme/shop/by-hand"
+
+
+class Run:
+    """A local run whose executor waits for approvals."""
+
+    def __init__(self, folder: Path) -> None:
+        self.own, self.log = folder / "own.toml", folder / "out.log"
+        self.own.write_text(
+            f'[lake]\npath = "{folder}/lake"\n[stream]\ncheckpoint = "{folder}/checkpoint"\n'
+            f'[controller]\ndatabase = "{folder}/controller.db"\n[local]\nfolder = "{folder}"\n'
+            '[executor]\nmode = "approve"\n[web]\nport = 0\n'
+        )
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(
+                self.command("run", "--local", "--no-screen"), cwd=HOME, stdin=subprocess.DEVNULL, stdout=log,
+                stderr=log,
+            )  # fmt: skip
+
+    def command(self, *words: str) -> list[str]:
+        # Written by the run: where its parts are.
+        run_file = self.own.parent / "run.toml"
+        more = ["--config", str(run_file)] if run_file.exists() else []
+        demonstration = ["--config", "conf/demonstration.toml", "--config", str(self.own)]
+        return [sys.executable, "-m", "anabranch.cli", *demonstration, *more, *words]
+
+    def asked(self, *words: str) -> str:
+        """What a command of the same settings prints."""
+        done = subprocess.run(self.command(*words), cwd=HOME, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def page(self) -> str:
+        found = re.search(r"to look at: (\S+)", self.log.read_text())
+        return found.group(1) if found else ""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    found = Run(tmp_path)
+    try:
+        wait_until(lambda: found.page() or found.process.poll() is not None, 180, every_s=0.2)
+        assert found.page(), found.log.read_text()[-3000:]
+        yield found
+    finally:
+        found.process.send_signal(signal.SIGINT)
+        found.process.wait(60)
+
+
+def test_a_split_made_by_rest_appears_and_an_approval_on_the_page_leads_to_an_applied_split(run, browser):
+    page = Look(browser, run.page())
+    run.asked("topics", "create", TOPIC, "--segments", "2")
+    page.open(f"/topic?name={quote(TOPIC, safe='')}")
+    page.until("2 segments", "#now")
+    run.asked("topics", "split", TOPIC, "0")
+    page.until("3 segments", "#now")
+    assert page.said() == []
+
+    page.open("/operations")
+    wait_until(lambda: page.all("#operations a[href*='/decision']"), 120, every_s=0.2)
+    address = page.find("#operations a[href*='/decision']").get_attribute("href")
+    page.driver.get(address)
+    identity = address.rpartition("=")[2]
+    page.find("#reason").send_keys("looks right")
+    page.find("button[value=approve]").click()
+
+    def end() -> str:
+        sql = f"SELECT status FROM decision_outcomes WHERE decision_id = '{identity}'"
+        status: str = json.loads(run.asked("sql", "--output", "json", sql).splitlines()[0])["status"]
+        return status
+
+    wait_until(lambda: end() == "applied", 60, every_s=0.5)
+    page.driver.get(address)
+    page.until("applied")
+    assert page.said() == []
