@@ -24,8 +24,8 @@ from web.words import namespace_of
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.2
-"""Between two looks at the tables."""
+LOOK_SECONDS, IDLE_SECONDS = 0.2, 1.0
+"""Between two looks at the tables, while a page is open and while none is."""
 THRASHING_SECONDS = 3_600.0
 """Within that time of the first, three actions that undo one another are thrashing."""
 _TOPICS_AT_ONCE = 500
@@ -112,7 +112,8 @@ class Fleet:
                 self.look()
             except Exception:
                 log.exception("the lake could not be read; trying again")
-            self._stop.wait(max(LOOK_SECONDS, time.monotonic() - begun))
+            seconds = LOOK_SECONDS if self._wakers else IDLE_SECONDS
+            self._stop.wait(max(seconds, time.monotonic() - begun))
 
     def stop(self) -> None:
         """End `run`, and everybody's waiting."""
