@@ -24,12 +24,16 @@ Rates = tuple[float, float, float, float]
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _LOOK_BACK = timedelta(hours=6)
 """Before the window, for the load and the hold that still stand when it begins."""
-MAX_ROWS = 2_000_000
-"""Load records of one topic in one window; of more, the newest are left out, and the page says so."""
+CELLS = 1_000
+"""Steps of a window, of each of which a segment has one sample: months take no more memory than minutes."""
+_MANY = 100_000
+"""Rows that are held before they are brought down to that."""
+_RATES = ("msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out")
 
 
 class Sample(NamedTuple):
-    """One load record that was accepted; milliseconds."""
+    """The load records of a segment that were accepted in a step: when the newest was, milliseconds, and the largest of
+    each rate."""
 
     at: int
     rates: Rates
@@ -60,19 +64,37 @@ class Decided:
 
 def read_loads(lake: str, topic: str, since: datetime, until: datetime) -> dict[int, list[Sample]]:
     """By segment, in order of time. Raises what Delta raises."""
-    columns = ("segment_id", "accepted_at", "msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out")
     where = _within(pc.field("topic") == topic, "accepted_at", since - _LOOK_BACK, until)
-    found: dict[int, list[Sample]] = {}
+    step = max((until - since) // CELLS, timedelta(milliseconds=1)) // timedelta(microseconds=1)
+    held: list[pa.Table] = []
     count = 0
-    for rows in stream_columns(lake, SEGMENT_LOAD, columns, 65_536, where):
-        count += len(rows)
-        if count > MAX_ROWS:
-            break
-        for segment, at, *rates in zip(*(rows[name].to_pylist() for name in columns), strict=True):
-            found.setdefault(segment, []).append(Sample(millis(at), tuple(rates)))
+    for rows in stream_columns(lake, SEGMENT_LOAD, ("segment_id", "accepted_at", *_RATES), 65_536, where):
+        at = rows["accepted_at"].cast(pa.int64())
+        held.append(_largest(rows.set_column(1, "at", at).append_column("cell", pc.divide(at, step))))
+        count += len(held[-1])
+        if count > _MANY:
+            held = [_largest(pa.concat_tables(held))]
+            count = len(held[0])
+    found: dict[int, list[Sample]] = {}
+    if held:
+        whole = _largest(pa.concat_tables(held))
+        columns = (whole[name].to_pylist() for name in ("segment_id", "at", *_RATES))
+        for segment, at, into, bytes_in, out, bytes_out in zip(*columns, strict=True):
+            found.setdefault(segment, []).append(Sample(at // 1000, (into, bytes_in, out, bytes_out)))
     for samples in found.values():
         samples.sort()
     return found
+
+
+def _largest(rows: pa.Table) -> pa.Table:
+    """Of each segment and step one row: the newest instant, and the largest of each rate."""
+    names = ("at", *_RATES)
+    found = pa.TableGroupBy(rows, ["segment_id", "cell"], use_threads=False).aggregate(
+        [(name, "max") for name in names]
+    )
+    return found.select(["segment_id", "cell", *(f"{name}_max" for name in names)]).rename_columns(
+        ["segment_id", "cell", *names]
+    )
 
 
 def read_holds(lake: str, topic: str, since: datetime, until: datetime, decided: Sequence[Decided]) -> list[Held]:

@@ -20,9 +20,10 @@ from schemas.tables import BATCHES, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
 from tests.engine.records import configured, consumers, layout, stats, tick
 from tests.engine.test_engine import MINUTE, NOW, SECOND
 from tests.engine.test_replay import NAMES, RecordedBucket
-from tests.lab.lake import decision, outcome, write
+from tests.lab.lake import ORDERS, at, decision, load, outcome, write
 from tests.web.pages import page
 from web.pages.windows import WindowError, read_instant, read_window
+from web.past import Sample, millis, read_loads
 
 ENDS = datetime(2026, 11, 22, 14, 30, tzinfo=timezone.utc)
 T0 = quote(NAMES[0], safe="")
@@ -178,3 +179,13 @@ def test_times_of_day_are_the_last_such_before_the_record_ends():
     assert read_instant("15:00", ENDS) == datetime(2026, 11, 21, 15, 0, tzinfo=timezone.utc)
     window = read_window({"to": "14:00", "last": "6h"}, ENDS)
     assert (window.until - window.since).total_seconds() == 6 * 3600
+
+
+def test_a_long_window_has_the_heaviest_load_of_each_step(tmp_path):
+    lake, rates = str(tmp_path), [number * 7919 % 5_000 for number in range(3_000)]
+    write(lake, *(load(0, rate, number) for number, rate in enumerate(rates)), load(1, 7, 5))
+    found = read_loads(lake, ORDERS, at(0), at(30_000))
+    assert found[1] == [Sample(millis(at(5)), (7.0, 700.0, 14.0, 1_400.0))]
+    assert len(found[0]) == 100
+    assert [one.rates[0] for one in found[0]] == [max(rates[first : first + 30]) for first in range(0, 3_000, 30)]
+    assert len(read_loads(lake, ORDERS, at(0), at(600))[0]) == 601
