@@ -35,4 +35,5 @@ def test_a_reports_script_runs_and_reaches_nothing_of_the_page(look, tmp_path):
     page.open("/reports/read?name=backtest.html")
     page.until("by its script")
     page.until("kept in")
-    assert page.driver.get_cookies() == []
+    # The browser is shared: another test may have signed in.
+    assert "a" not in {one["name"] for one in page.driver.get_cookies()}
