@@ -112,7 +112,9 @@ class BucketReplay:
         held = [(row, self._evaluated(row, batch, "hold")) for row in batch.holds]
         decided = [(row, self._evaluated(row, batch, "decision")) for row in batch.decisions]
         evaluation = self._known.evaluation(batch.now, Output())
-        evaluation.remember(evaluation.hot_keys(self._due.is_tick, self._due.by_tick))
+        # A tick that finds something new of a hot key mostly puts a row of its topic on record; ticks may be left out.
+        said = {row["subject"] for row in (*batch.holds, *batch.decisions) if row["trigger"] == "tick"}
+        evaluation.remember(evaluation.hot_keys(self._due.is_tick, self._due.by_tick | said))
         for row, topic in held:
             self.state.hold_at(topic, row["gate"])
             topic.hold_seq = self._next("hold", row, topic.hold_seq, batch)

@@ -351,3 +351,23 @@ def test_what_an_older_engine_led_to_is_taken_over_and_not_held_against_todays(m
     assert [row["engine_version"] for row in rows] == ["1", ENGINE_VERSION]
     state = replayed(bucket.history()).state.topics[NAMES[0]]
     assert (state.open_decision.decision_id, state.decision_seq) == (rows[-1]["decision_id"], 2)
+
+
+def test_a_hot_key_that_was_found_is_known_after_a_rebuild():
+    bucket, known, now, key = RecordedBucket(), SegmentLayout.create(1, NOW), NOW, 12_345
+    bucket.batch(now, layout(known, topic=NAMES[0]))
+    for _ in range(24):
+        now += MINUTE
+        rates = {one.segment_id: 50_000.0 if one.start <= key <= one.end else 1.0 for one in known.active}
+        done = bucket.batch(now, stats(rates, now, NAMES[0]), tick(now)).decisions
+        for row in done:
+            segments = json.loads(row["arguments"])["segments"]
+            act = known.split_segment if row["action"] == "split" else known.merge_segments
+            known = act(*segments, now + SECOND)
+            bucket.batch(
+                now + SECOND, layout(known, row["action"], at=now + SECOND, topic=NAMES[0]),
+                outcome(row["decision_id"], "applied", now + SECOND, NAMES[0]),
+            )  # fmt: skip
+    state, loads = bucket.states()
+    assert state.topics[NAMES[0]].hot_keys
+    assert_same(replayed(bucket.history()), state, loads)
