@@ -29,7 +29,7 @@ def test_state_that_was_stored_by_other_groups_goes_on_as_if_it_had_never_been_s
     bucket = RecordedBucket()
     ends = told(story, bucket) + 1
     half = replayed(bucket.history())
-    whole = [bases(half.packed().parts)]
+    whole = [(half.parts[TOPICS].pack(), half.parts[LOADS].pack())]
     pieces = [bases(regrouped(whole, names)) for names in (before, {*NAMES} - before)]
     assert names_in(pieces) == names_in(whole)
     told(rest, bucket, ends + MINUTE)
