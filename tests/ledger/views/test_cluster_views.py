@@ -101,3 +101,22 @@ def test_moves_that_end_elsewhere_are_told_when_they_are_many(lake_of_clusters):
     many = rule.model_copy(update={"above": 1.0})
     (found,) = Asking(lake_of_clusters, DAY + timedelta(hours=13)).found(many)
     assert (dict(found.labels), found.value) == ({"cluster": "west"}, 2.0)
+
+
+@pytest.mark.parametrize("at", ["12:44", "12:55", "13:44", "14:30"])
+def test_a_broker_over_its_limit_is_told_unless_something_was_moved_off_it(lake_of_clusters, ask, usages, at):
+    hour, minute = map(int, at.split(":"))
+    now, limit = DAY + timedelta(hours=hour, minutes=minute), 0.2
+    since = now - timedelta(minutes=20)
+    lowest = defaultdict(list)
+    for when, of in usages.items():
+        for broker, usage in of.items():
+            if since < when <= now:
+                lowest[broker].append(usage)
+    relieved = {row["source"] for row in ask("SELECT * FROM bundle_moves") if since < row["decided_at"] <= now}
+    over = {broker for broker, values in lowest.items() if min(values) > limit}
+    assert over - relieved, "somebody is told"
+    assert at != "12:55" or over & relieved, "and somebody is not"
+    rule = read_rules(SHIPPED).rule("OverloadNotRelieved").model_copy(update={"above": limit})
+    found = {dict(one.labels)["broker"]: one.value for one in Asking(lake_of_clusters, now).found(rule)}
+    assert found == {broker: pytest.approx(min(lowest[broker])) for broker in over - relieved}
