@@ -109,6 +109,10 @@ class ScalableTopics:
         """DELETE …/subscriptions/S/consumers/C (our controller's alone)."""
         return self._do("DELETE", consumer_path(topic, subscription, consumer))
 
+    def consumers(self, topic: str, subscription: str) -> Reply[Any]:
+        """GET …/subscriptions/S/consumers: who reads which segments (our controller's alone)."""
+        return self._read(f"{subscription_path(topic, subscription)}/consumers", _json)
+
     def policy(self, subject: str) -> Reply[dict[str, Any] | None]:
         """The override of a topic or of a namespace as it was set; None when there is none."""
         return self._read(policy_path(subject), _policy)

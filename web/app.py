@@ -19,13 +19,14 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
+from admin.topics import ScalableTopics
 from controller.access.callers import Access
 from controller.access.names import NodeNames
 from engine.autoscale.topics import ConfiguredPolicy
 from web.asking import NotFound
 from web.fleet import Fleet
 from web.guard import COOKIE, SESSION, Guard, NotAllowed, read_form, unproved_form
-from web.pages import bundles, decision, operations, topic
+from web.pages import bundles, consumers, decision, operations, topic
 from web.pages import fleet as fleet_page
 from web.pages import reports as report_pages
 from web.sessions import Sessions
@@ -39,10 +40,10 @@ COALESCE_SECONDS = 0.5
 
 def create_app(
     lake: str, access: Access, names: NodeNames, configured: Callable[[], ConfiguredPolicy], is_secure: bool = False,
-    reports: Path = Path("var/reports"),
+    reports: Path = Path("var/reports"), topics: ScalableTopics | None = None,
 ) -> Starlette:  # fmt: skip
     """The page over a lake. `configured`: the job's policy now; `is_secure`: it is served by https; `reports`: the
-    folder of reports as HTML."""
+    folder of reports as HTML; `topics`: the controller's interface, for what is in no table."""
     sessions, fleet = Sessions(), Fleet(lake)
 
     @asynccontextmanager
@@ -62,6 +63,7 @@ def create_app(
             Route("/topic/river", topic.river),
             Route("/topic/why", topic.why),
             Route("/topic/loads", topic.loads),
+            Route("/topic/consumers", consumers.show),
             Route("/decision", decision.show),
             Route("/decision", decision.post, methods=["POST"]),
             Route("/operations", operations.show),
@@ -83,7 +85,7 @@ def create_app(
     app.state.lake, app.state.access, app.state.sessions, app.state.fleet = lake, access, sessions, fleet
     app.state.configured, app.state.is_secure, app.state.reports = configured, is_secure, reports
     app.state.templates = environment()
-    app.state.live = 0
+    app.state.live, app.state.topics = 0, topics
     return app
 
 

@@ -12,6 +12,9 @@ from collections.abc import Callable
 
 import uvicorn
 
+from admin.credentials import credentials_of
+from admin.topics import ScalableTopics
+from admin.transport import BadAddress, Transport, check_address
 from controller.access.callers import Access
 from controller.access.names import NodeNames
 from controller.access.tokens import TokensError
@@ -25,6 +28,8 @@ MAX_CONNECTIONS = 512
 """At the same time; one more is answered with 503."""
 MAX_HEAD_BYTES = 65_536
 MAX_SHUTDOWN_SECONDS = 3
+CONTROLLER_SECONDS = 3.0
+"""That an answer of the controller is waited for."""
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +49,10 @@ def serve(settings: Settings, configured: Callable[[], ConfiguredPolicy], ready:
     with _listen(chosen, access) as listening:
         url = _url(chosen, listening)
         names = NodeNames(chosen.host, [url], [socket.gethostname(), *chosen.names], called="web")
-        app = create_app(settings.lake_path, access, names, configured, tls is not None, settings.path(chosen.reports))
+        app = create_app(
+            settings.lake_path, access, names, configured, tls is not None, settings.path(chosen.reports),
+            _controller(settings),
+        )  # fmt: skip
         config = uvicorn.Config(
             app, http="h11", ws="none", lifespan="on", proxy_headers=False, log_config=None, log_level="warning",
             access_log=False, server_header=False, limit_concurrency=MAX_CONNECTIONS,
@@ -77,6 +85,19 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._end_streams()
         await super().shutdown(sockets)
+
+
+def _controller(settings: Settings) -> ScalableTopics | None:
+    """The interface at `[controller] url`; None: that is no address."""
+    try:
+        check_address(settings.controller.url)
+        return ScalableTopics(Transport(
+            settings.controller.url, credentials_of(settings), user_agent="anabranch-web",
+            timeout_seconds=CONTROLLER_SECONDS, nodes=settings.controller.nodes, tls=settings.url_context(),
+        ))  # fmt: skip
+    except BadAddress as error:
+        log.warning("[controller] url cannot be asked: %s", error)
+        return None
 
 
 def _access(settings: Settings) -> Access:

@@ -77,6 +77,14 @@ async def get_assignment(
     return Response(found.to_json(), media_type="application/json")
 
 
+@routes.get("/{topic}/subscriptions/{subscription}/consumers", dependencies=READ, response_class=Response)
+async def get_consumers(connections: Connections, topic: Topic, subscription: SubscriptionName) -> Response:
+    """All consumers of a subscription, and which segments each has to read (not in Pulsar's REST)."""
+    await connections.check_leader(topic)
+    found = await connections.sessions.consumers((topic, subscription))
+    return Response(found.to_json(), media_type="application/json")
+
+
 @routes.websocket("/{topic}/consumers", dependencies=OPERATE)
 async def consume(socket: WebSocket, connections: Connections, topic: Topic, grant: Granted) -> None:
     """Sessions of consumers of a topic; see `controller.sessions.connections`."""

@@ -32,7 +32,7 @@ from controller.segments.reach import SegmentReach
 from controller.segments.waiting import by_itself, on_request
 from controller.sessions.coordinator import Effects, Link, Push, SubscriptionCoordinator
 from controller.sessions.draining import DrainLooks
-from controller.sessions.messages import ConsumerAssignment
+from controller.sessions.messages import ConsumerAssignment, SubscriptionConsumers
 from controller.sessions.positioning import PATIENCE_SECONDS, Positioning
 from controller.sessions.registry import SubscriptionRegistry
 from controller.sessions.stored import NO_CONNECTION, DrainLook, StoredSessions, SubscriptionKey
@@ -160,8 +160,21 @@ class SessionManager:
                 await self._look_after_seek(key)
         self._looks.changed(key)
 
+    async def consumers(self, key: SubscriptionKey) -> SubscriptionConsumers:
+        """All consumers of a subscription and what each has to read. `NotFound`."""
+        return SubscriptionConsumers.of(await self._as_it_stands(key))
+
     async def assignment(self, key: SubscriptionKey, consumer: str) -> ConsumerAssignment:
         """What a registered consumer has to read, for those who ask instead of being told. `NotFound`."""
+        coordinator = await self._as_it_stands(key)
+        segments = coordinator.assignment.get(consumer)
+        if segments is None:
+            raise NotFound(f"Consumer not found: {consumer} of {key[1]} on {key[0]}")
+        layout = coordinator.layout
+        return ConsumerAssignment.of(key[0], Push(consumer, Link(0, 0), layout.epoch, segments, layout.created_at_ms))
+
+    async def _as_it_stands(self, key: SubscriptionKey) -> SubscriptionCoordinator:
+        """The subscription as it is led here, or as it is stored."""
         async with self._lock(key):
             coordinator = self._led.get(key)
             if coordinator is None:
@@ -172,11 +185,7 @@ class SessionManager:
             done, _ = await asyncio.wait({asking}, timeout=PATIENCE_SECONDS)
             if done:
                 coordinator, _ = coordinator.drain(asking.result().drained)
-        segments = coordinator.assignment.get(consumer)
-        if segments is None:
-            raise NotFound(f"Consumer not found: {consumer} of {key[1]} on {key[0]}")
-        layout = coordinator.layout
-        return ConsumerAssignment.of(key[0], Push(consumer, Link(0, 0), layout.epoch, segments, layout.created_at_ms))
+        return coordinator
 
     def term_begun(self, topic: str) -> None:
         """From any thread: all that were connected to the leader before have a whole grace period from now on."""

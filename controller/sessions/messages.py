@@ -9,10 +9,14 @@ from typing import Annotated
 
 from pydantic import Field
 
-from controller.sessions.coordinator import Push
+from controller.sessions.coordinator import Link, Push, SubscriptionCoordinator
 from decisions.topic.segment import segment_topic
-from schemas.base import Epoch, Millis, SegmentId, TopicName, Wire
+from schemas.base import Count, Epoch, Millis, SegmentId, TopicName, Wire
+from schemas.messages import SubscriptionType
 from schemas.metadata import HashRange
+
+MAX_SHOWN = 1_000
+"""Consumers of a subscription that an answer names."""
 
 
 class AssignedSegment(Wire):
@@ -44,3 +48,36 @@ class ConsumerAssignment(Wire):
             for segment in push.segments
         )
         return cls(layout_epoch=push.epoch, assigned_segments=segments, topic_created_at=push.topic_created_at)
+
+
+class HeldSegments(Wire):
+    """What a consumer of a subscription reads from."""
+
+    consumer: str
+    is_connected: bool
+    """Else it keeps its segments for its grace period."""
+    segments: tuple[SegmentId, ...]
+
+
+class SubscriptionConsumers(Wire):
+    """All consumers of a subscription, by name; not in the PIP."""
+
+    type: SubscriptionType
+    layout_epoch: Epoch
+    count: Count
+    """Of all; at most `MAX_SHOWN` are in `consumers`, those first that have segments."""
+    consumers: tuple[HeldSegments, ...]
+
+    @classmethod
+    def of(cls, coordinator: SubscriptionCoordinator) -> SubscriptionConsumers:
+        """As the subscription stands."""
+        assigned = coordinator.assignment
+        names = sorted(coordinator.sessions, key=lambda name: (not assigned.get(name), name))
+        shown = tuple(
+            HeldSegments(
+                consumer=name, is_connected=isinstance(coordinator.sessions[name], Link),
+                segments=tuple(segment.segment_id for segment in assigned.get(name, ())),
+            )
+            for name in names[:MAX_SHOWN]
+        )  # fmt: skip
+        return cls(type=coordinator.type, layout_epoch=coordinator.layout.epoch, count=len(names), consumers=shown)

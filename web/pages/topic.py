@@ -37,7 +37,7 @@ MAX_CURVES = 16
 def show(request: Request) -> Response:
     """The topic as it stands."""
     fleet: Fleet = request.app.state.fleet
-    name = _name(request)
+    name = asked_topic(request)
     views = fleet.views([name])
     resolved = fleet.policy(name)
     fields: list[tuple[str, Any, str]] = []
@@ -59,7 +59,7 @@ def show(request: Request) -> Response:
 def river(request: Request) -> Response:
     """The river, and what it shows as a table."""
     fleet: Fleet = request.app.state.fleet
-    lake, name = request.app.state.lake, _name(request)
+    lake, name = request.app.state.lake, asked_topic(request)
     window, wrong = _window(request, fleet)
     shown: dict[str, Any] = {"name": name, "window": window, "problem": wrong, "picture": None}
     if wrong is None:
@@ -89,12 +89,12 @@ def river(request: Request) -> Response:
                 "river": found, "held": held[-200:], "loads": loads,
                 "decided": [one for one in decided if one.at >= millis(window.since)][-200:], "why": why,
             }  # fmt: skip
-    return _part(request, "river.html", **shown)
+    return part(request, "river.html", **shown)
 
 
 def why(request: Request) -> Response:
     """Why it acted or held at an instant, gate by gate, and what would change that."""
-    state, name, query = request.app.state, _name(request), request.query_params
+    state, name, query = request.app.state, asked_topic(request), request.query_params
     fleet: Fleet = state.fleet
     shown: dict[str, Any] = {"name": name, "found": None, "problem": None, "segment": None}
     try:
@@ -121,13 +121,13 @@ def why(request: Request) -> Response:
             "loads": [(one, snapshot.loads.get(one.segment_id)) for one in snapshot.layout.active[:100]],
             "overload": lambda load: overload(load.rates, snapshot.policy)[0],
         }  # fmt: skip
-    return _part(request, "why.html", **shown)
+    return part(request, "why.html", **shown)
 
 
 def loads(request: Request) -> Response:
     """Load over time of the fullest segments, as columns for a plot; JSON."""
     fleet: Fleet = request.app.state.fleet
-    name = _name(request)
+    name = asked_topic(request)
     window, wrong = _window(request, fleet)
     resolved = fleet.policy(name)
     if wrong is not None or resolved is None:
@@ -156,12 +156,12 @@ def loads(request: Request) -> Response:
     return JSONResponse({"at": [at / 1000 for at in kept], "segments": columns})
 
 
-def _part(request: Request, template: str, **shown: Any) -> Response:
+def part(request: Request, template: str, **shown: Any) -> Response:
     """A part of the page of a topic, or a page of its own."""
     return render(request, template, base="bare.html" if "hx-request" in request.headers else "base.html", **shown)
 
 
-def _name(request: Request) -> str:
+def asked_topic(request: Request) -> str:
     """The topic that the address names, which the caller may see. Raises `NotFound`, `NotAllowed`."""
     fleet: Fleet = request.app.state.fleet
     given = request.query_params.get("name", "")

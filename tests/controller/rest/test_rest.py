@@ -348,6 +348,28 @@ def test_a_topic_policy_is_checked_against_its_namespace(topics: Topics) -> None
     assert [event.policy and event.policy.merge_msg_rate_in_threshold for event in events] == [5000, None]
 
 
+def test_all_consumers_of_a_subscription_are_told_with_the_segments_that_each_reads(topics: Topics) -> None:
+    topics.call("PUT", "/t9")
+    for consumer in ("b", "a", "c"):
+        topics.call("PUT", f"/t9/subscriptions/s/consumers/{consumer}")
+    topics.call("PUT", "/t9/subscriptions/q/consumers/x?type=QUEUE")
+    active = set(topics.active("t9"))
+    found = topics.call("GET", "/t9/subscriptions/s/consumers").json()
+    assert (found["type"], found["count"], found["layoutEpoch"]) == ("STREAM", 3, 0)
+    held = [segment for one in found["consumers"] for segment in one["segments"]]
+    assert sorted(held) == sorted(active)
+    # Those that have something come first, then by name; by REST nobody is connected.
+    names = [(not one["segments"], one["consumer"]) for one in found["consumers"]]
+    assert names == sorted(names)
+    for one in found["consumers"]:
+        asked = topics.call("GET", f"/t9/subscriptions/s/consumers/{one['consumer']}").json()["assignedSegments"]
+        assert [segment["segmentId"] for segment in asked] == one["segments"]
+    queue = topics.call("GET", "/t9/subscriptions/q/consumers").json()
+    assert [one["segments"] for one in queue["consumers"]] == [[]]
+    assert topics.call("GET", "/t9/subscriptions/none/consumers").status_code == 404
+    assert topics.call("GET", "/none/subscriptions/s/consumers").status_code == 404
+
+
 def test_subscriptions_and_consumers_are_counted_and_announced(topics: Topics) -> None:
     topics.call("PUT", "/t2")
     calls = [

@@ -1,0 +1,79 @@
+"""Which segments each consumer reads: as the controller says, or why that is not known."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import pytest
+
+from admin.answers import Answered, NotConnected, Refused
+from decisions.topic.layout import SegmentLayout
+from tests.engine.records import consumers, layout
+from tests.engine.test_engine import NOW
+from tests.engine.test_replay import NAMES, RecordedBucket
+from tests.streaming.test_horizons import in_a_lake
+from tests.web.pages import page
+
+PATH = f"/topic/consumers?name={quote(NAMES[0], safe='')}"
+
+
+class Said:
+    """A controller that gives one answer, and what it was asked."""
+
+    def __init__(self, reply):
+        self.reply, self.asked = reply, []
+
+    def consumers(self, topic, subscription):
+        self.asked.append((topic, subscription))
+        return self.reply
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory):
+    bucket = RecordedBucket()
+    bucket.batch(
+        NOW, layout(SegmentLayout.create(2, NOW), topic=NAMES[0]),
+        consumers(3, NOW, topic=NAMES[0], sub="billing"),
+        consumers(2, NOW, topic=NAMES[0], sub="<i>audit", kind="QUEUE"),
+    )  # fmt: skip
+    lake = tmp_path_factory.mktemp("consumers") / "lake"
+    in_a_lake(bucket, lake)
+    return str(lake)
+
+
+def one(consumer, *segments, connected=True):
+    return {"consumer": consumer, "isConnected": connected, "segments": segments}
+
+
+def test_consumers_of_managed_subscriptions_are_shown_with_their_segments(lake):
+    said = Said(Answered({"count": 4, "consumers": [one("<b>a", 0, 7), one("b", connected=False)]}))
+    text = page(lake, topics=said).get(PATH).text
+    assert said.asked == [(NAMES[0], "billing")]
+    assert "&lt;b&gt;a" in text
+    assert "0, 7" in text
+    assert "none: it waits for one of its own" in text
+    assert "away" in text
+    assert "4 consumers, 2 of them here" in text
+
+
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [(Refused(404, "HTTP 404", False), "The cluster does not say"),
+     (NotConnected("GET http://c", "refused"), "The controller does not answer: GET http://c: no connection"),
+     (Answered([]), "The cluster does not say"), (Answered({"count": "many", "consumers": []}), "does not say")],
+)  # fmt: skip
+def test_why_it_is_not_known_is_said(lake, reply, said):
+    assert said in page(lake, topics=Said(reply)).get(PATH).text
+
+
+def test_the_page_of_a_topic_asks_only_when_somebody_opens_the_list(lake):
+    said = Said(Answered({"count": 0, "consumers": []}))
+    found = page(lake, topics=said)
+    text = found.get(f"/topic?name={quote(NAMES[0], safe='')}").text
+    assert "Which segments each of them reads" in text
+    assert PATH.replace("&", "&amp;") in text
+    assert said.asked == []
+
+
+def test_without_a_controller_nothing_is_asked(lake):
+    assert page(lake).get(PATH).status_code == 200
