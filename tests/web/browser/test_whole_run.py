@@ -19,7 +19,7 @@ from tests.web.browser.chromium import Look
 
 pytestmark = [pytest.mark.browser, pytest.mark.local_run, pytest.mark.broker, pytest.mark.timeout(600)]
 
-TOPIC = "topic://acme/shop/by-hand"
+TOPIC, BUSY = "topic://acme/shop/by-hand", "topic://acme/shop/orders"
 
 
 class Run:
@@ -76,6 +76,17 @@ def test_a_split_made_by_rest_appears_and_an_approval_on_the_page_leads_to_an_ap
     run.asked("topics", "split", TOPIC, "0")
     page.until("3 segments", "#now")
     assert page.said() == []
+
+    summary = "section[aria-labelledby=consumers] summary"
+
+    def has_consumers() -> bool:
+        page.open(f"/topic?name={quote(BUSY, safe='')}")
+        return bool(page.all(summary))
+
+    wait_until(has_consumers, 60, every_s=0.5)
+    page.find(summary).click()
+    page.until("consumers", "section[aria-labelledby=consumers] details caption")
+    assert page.faults() == []
 
     page.open("/operations")
     wait_until(lambda: page.all("#operations a[href*='/decision']"), 120, every_s=0.2)
