@@ -176,7 +176,8 @@ def test_loads_layouts_and_outcomes_are_written_by_those_who_may_and_by_nobody_e
             assert error is None or error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
     # What was written here is no message: nobody reads it afterwards but the job of another test, as dead letters.
     assert sum(end_offsets(secured.connection_of("report")).values()) > 0
-    assert kafka_bounds(secured.connection_of("job")).keys() == {topic.name for topic in KAFKA_TOPICS}
+    bounds = kafka_bounds(secured.connection_of("job"), KAFKA_TOPICS)
+    assert bounds.keys() == {topic.name for topic in KAFKA_TOPICS}
     assert is_serving(secured.connection_of("report"))
     stranger = AdminClient(secured.connection_of("stranger").librdkafka({"log_level": 0}))
     for topic in (stats, consumers, control):

@@ -11,7 +11,7 @@ from decisions.topic.layout import SegmentLayout
 from lake.tables import create_lake
 from ledger.sql import LakeSql
 from streaming.sink import APP
-from tests.engine.records import layout, stats, tick
+from tests.engine.records import consumers, layout, record, stats, tick
 from tests.engine.test_replay import RecordedBucket
 from tests.ledger.views.recorded import ORDERS, Story
 from tests.web.browser.chromium import DESK, PHONE
@@ -102,18 +102,29 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-def test_names_that_mean_harm_stay_text_on_every_page(look, growing):
+def test_names_and_bytes_that_mean_harm_stay_text_on_every_page(look, growing):
     known = SegmentLayout.create(1, growing.now)
     growing.batch(*(layout(known, topic=name) for name in HOSTILE), tick(growing.now))
-    accepted = {row["subject"] for rows in growing.bucket.tables["events"] for row in rows.to_pylist()} & set(HOSTILE)
+    events = [row for rows in growing.bucket.tables["events"] for row in rows.to_pylist()]
+    accepted = [name for name in HOSTILE if any(row["subject"] == name for row in events)]
     assert accepted
+    growing.batch(
+        *(stats({0: 50_000.0}, growing.now, name) for name in accepted), tick(growing.now),
+        *(consumers(9, growing.now, topic=name, sub="<img src=x onerror=window.hostile=3>") for name in accepted),
+        record("consumer-events", HOSTILE[0], b"<script>window.hostile=2</script>\xff\x00\xe2\x80\xae"),
+    )  # fmt: skip
+    identities = LakeSql(growing.lake).ask("SELECT decision_id FROM decisions").read_all()["decision_id"].to_pylist()
+    assert len(identities) >= len(accepted)
     page = look(growing.lake)
     page.open("/", "light", PHONE)
     page.until(f"{len(accepted)} topics")
-    paths = ["/", *(topic(name) for name in HOSTILE)]
-    for path in paths:
+    topics = [topic(name) for name in HOSTILE]
+    parts = [path.replace("/topic?", f"/topic/{part}?") for path in topics for part in ("river", "why", "consumers")]
+    for path in ["/", "/operations", *topics, *parts, *(f"/decision?id={one}" for one in identities)]:
         page.open(path, "light", PHONE)
         assert page.driver.execute_script("return window.hostile") is None, path
         assert "\u202e" not in page.driver.execute_script("return document.body.innerText"), path
         assert page.overflow() == 0, path
         assert not page.all("main script, main img"), path
+    page.open("/operations")
+    page.until("<script>window.hostile=2</script>")
