@@ -109,7 +109,8 @@ def test_state_is_not_leading_from_the_instant_the_session_changes_before_any_ca
     held = threading.Event()
 
     def hold_up(*_: object) -> None:
-        held.wait(10)
+        # Longer than all below takes: who ends the session may need many seconds where the machine is busy.
+        held.wait(120)
 
     store.on_session(hold_up)
     node = Candidate(store, b"http://one")
