@@ -30,7 +30,7 @@ class Candidate:
     def wait_for(self, state: LeaderElectionState, leader: bytes | None = None) -> Leadership:
         """Its state once it has this state (under this leader)."""
         wait_until(
-            lambda: self.election.leadership.state is state and leader in (None, self.election.leadership.leader)
+            lambda: self.election.leadership.state is state and leader in (None, self.election.leadership.leader), 60
         )
         return self.election.leadership
 

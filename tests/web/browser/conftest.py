@@ -47,3 +47,6 @@ def look(browser: Chrome, tmp_path: Path) -> Iterator[Callable[..., Look]]:
     """Opens the browser on `anabranch web` over a lake."""
     with ExitStack() as stack:
         yield lambda lake, *lines: Look(browser, stack.enter_context(served(tmp_path, lake, *lines)))
+        # A page that is left open asks for a server that is gone, and says so to the next test.
+        browser.get("about:blank")
+        browser.get_log("browser")
