@@ -1,0 +1,167 @@
+"""What a snapshot shows, by ledger: which records name it, and to which cluster each of them attributes it.
+
+Stage: over `schemas.bookies`, under every rule of the family. The resolver is the only place that says where a ledger
+is: by its stamp; without one, by the bootstrap record when it was made before that; else it is corruption, never a
+guess (PIP-477 rev 3, "Resolution"; I17). The same rule serves reading, opening and deleting (I15).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from schemas.bookie_answers import Attribution
+from schemas.bookies import BookieMetadata, BookieSnapshot, Bootstrap, LedgerSeen
+
+ItemKind = Literal["schema", "cursor", "data"]
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A ledger that a record names."""
+
+    kind: ItemKind
+    object: str
+    ledger: int
+    """-1: the record needs none."""
+    version: int
+    """Of the record's znode."""
+    stamp: str | None
+    created_at: int | None
+    owner: str | None
+    cluster: str | None
+    """Where it is; None: not known, or there is none."""
+    how: Literal["stamp", "bootstrap", "corruption", "in-znode"]
+    reason: str | None = None
+
+
+def stamp_of(cluster: str, ledger: int) -> str:
+    """The attribution that is written: it names the ledger too, as a stamp on a cursor outlives its ledger."""
+    return f"{cluster}:{ledger}"
+
+
+class Seen:
+    """A snapshot, looked up by cluster and ledger."""
+
+    def __init__(self, snapshot: BookieSnapshot, bootstrap: Bootstrap | None = None) -> None:
+        """`bootstrap` stands in while there is no record of it yet."""
+        self.snapshot = snapshot
+        self.bootstrap = snapshot.bootstrap or bootstrap
+        self.clusters = {one.name: one for one in snapshot.clusters}
+        self.active = [one.name for one in snapshot.clusters if one.status == "ACTIVE"]
+        self._ledgers = {name: {one.id: one for one in ledgers} for name, ledgers in snapshot.ledgers.items()}
+        self.items = tuple(_items(snapshot, self))
+        self.naming: dict[int, list[Item]] = {}
+        for item in self.items:
+            self.naming.setdefault(item.ledger, []).append(item)
+        progress, directive = snapshot.progress, snapshot.directive
+        self.progress = progress if directive and progress.epoch == directive.epoch else type(progress)()
+
+    def listed(self, cluster: str) -> bool:
+        """Whether the ledgers of a cluster are known."""
+        return cluster in self._ledgers
+
+    def ledger(self, cluster: str, ledger: int) -> LedgerSeen | None:
+        """A ledger of a cluster, or None."""
+        return self._ledgers.get(cluster, {}).get(ledger)
+
+    def ledgers(self, cluster: str) -> dict[int, LedgerSeen]:
+        """All ledgers of a cluster that was listed."""
+        return self._ledgers.get(cluster, {})
+
+    def unknown(self) -> list[Attribution]:
+        """Ledgers of which nobody knows where they are."""
+        return [attribution(item) for item in self.items if item.how == "corruption"]
+
+    def resolve(
+        self, kind: ItemKind, ledger: int, stamp: str | None, created_at: int | None
+    ) -> tuple[str | None, Literal["stamp", "bootstrap", "corruption"], str | None]:
+        """Cluster, by what, and what is wrong."""
+        if stamp is not None:
+            name, colon, number = stamp.partition(":")
+            if colon and number != str(ledger):
+                # A cursor's stamp outlives a rollover; that of a schema's position cannot.
+                if kind != "cursor":
+                    return None, "corruption", f"its stamp {stamp!r} names another ledger"
+            elif name not in self.clusters:
+                return None, "corruption", f"its stamp names {name!r}, which is not registered"
+            else:
+                return name, "stamp", None
+        if self.bootstrap is None:
+            return None, "corruption", "it has no stamp, and there is no bootstrap record"
+        first, recorded = self.bootstrap.bootstrap_cluster_name, self.bootstrap.recorded_at
+        if created_at is None:
+            seen = [one.created_at for ledgers in self._ledgers.values() if (one := ledgers.get(ledger)) is not None]
+            times = [at for at in seen if at is not None]
+            created_at = min(times) if times else None
+        if created_at is None:
+            return None, "corruption", "it has no stamp, and nothing says when it was made"
+        if created_at >= recorded:
+            return (
+                None,
+                "corruption",
+                f"it has no stamp, and was made {created_at - recorded} ms after the bootstrap record",
+            )
+        if first not in self.clusters:
+            return None, "corruption", f"it has no stamp, and the bootstrap cluster {first!r} is not registered"
+        return first, "bootstrap", None
+
+
+def attribution(item: Item) -> Attribution:
+    """The item as an answer has it."""
+    return Attribution(
+        kind=item.kind, object=item.object, ledger=item.ledger, cluster=item.cluster, how=item.how, reason=item.reason
+    )
+
+
+def equal(one: LedgerSeen, other: LedgerSeen) -> str | None:
+    """What tells two closed ledgers apart as far as was looked, or None (I8)."""
+    pairs = (
+        ("last entry", one.last, other.last), ("length", one.length, other.length),
+        ("contents", one.sha256, other.sha256), ("custom metadata", one.custom, other.custom),
+        ("quorums", one.quorums, other.quorums),
+    )  # fmt: skip
+    for what, here, there in pairs:
+        if here is not None and there is not None and here != there:
+            return f"{what}: {here} != {there}"
+    return None
+
+
+def _items(metadata: BookieMetadata, seen: Seen) -> Iterator[Item]:
+    for schema in metadata.schemas:
+        if schema.error is not None:
+            yield Item("schema", schema.path, -1, schema.version, None, None, None, None, "corruption", schema.error)
+        for at in sorted({(one.ledger, one.stamp, one.created_at) for one in schema.positions}, key=str):
+            yield _item(seen, "schema", schema.path, schema.version, *at)
+    for cursor in metadata.cursors:
+        if cursor.error is not None:
+            yield Item(
+                "cursor", cursor.path, -1, cursor.version, None, None, cursor.owner, None, "corruption", cursor.error
+            )
+        elif cursor.ledger < 0:
+            yield Item("cursor", cursor.path, -1, cursor.version, cursor.stamp, None, cursor.owner, None, "in-znode")
+        else:
+            yield _item(
+                seen,
+                "cursor",
+                cursor.path,
+                cursor.version,
+                cursor.ledger,
+                cursor.stamp,
+                cursor.created_at,
+                cursor.owner,
+            )
+    for topic in metadata.topics:
+        if topic.error is not None:
+            yield Item("data", topic.path, -1, topic.version, None, None, None, None, "corruption", topic.error)
+        for one in topic.ledgers:
+            yield _item(seen, "data", topic.path, topic.version, one.id, one.stamp, one.created_at)
+
+
+def _item(
+    seen: Seen, kind: ItemKind, path: str, version: int, ledger: int, stamp: str | None, created_at: int | None,
+    owner: str | None = None,
+) -> Item:  # fmt: skip
+    cluster, how, reason = seen.resolve(kind, ledger, stamp, created_at)
+    return Item(kind, path, ledger, version, stamp, created_at, owner, cluster, how, reason)

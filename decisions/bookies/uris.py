@@ -1,0 +1,68 @@
+"""Metadata service URIs of BookKeeper: which ensemble, which root; and which two cannot both be registered.
+
+Stage: under `registry`. Source: PIP-477 "Register": no URI twice; on one ensemble the chroots differ. The forms are
+those that BookKeeper's client and Pulsar's brokers take.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_ZOOKEEPER = re.compile(r"(?i:zk(?:\+(?:null|hierarchical|longhierarchical|flat))?)://([^/\s]+)(/[^\s?#]*)?")
+_STORE = re.compile(r"(?i:metadata-store):([^\s]+)")
+_MEMBER = re.compile(r"([^\s:,;/]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?")
+_DEFAULT_PORT, _DEFAULT_ROOT = 2181, "/ledgers"
+
+
+class BadUri(ValueError):
+    """A text is no metadata service URI; the message says what one is."""
+
+
+@dataclass(frozen=True)
+class MetadataService:
+    """Where a cluster's metadata is."""
+
+    members: frozenset[str]
+    """`host:port` of every member of the ensemble; of another store than ZooKeeper, its URI."""
+    root: tuple[str, ...]
+    """The parts of the path below which its metadata is."""
+
+
+def read_uri(text: str) -> MetadataService:
+    """Raises `BadUri`."""
+    store = _STORE.fullmatch(text)
+    if store:
+        inner = store[1]
+        if not inner.lower().startswith("zk:"):
+            return MetadataService(frozenset({inner}), ())
+        hosts, slash, path = inner[3:].removeprefix("//").partition("/")
+        return MetadataService(_members(text, hosts), (*_parts(slash + path), *_parts(_DEFAULT_ROOT)))
+    found = _ZOOKEEPER.fullmatch(text)
+    if found is None:
+        raise BadUri(f"{text!r} is no metadata service URI: give one like zk+hierarchical://host:2181/ledgers")
+    return MetadataService(_members(text, found[1]), _parts(found[2] or _DEFAULT_ROOT) or _parts(_DEFAULT_ROOT))
+
+
+def collide(one: MetadataService, other: MetadataService) -> bool:
+    """Whether two clusters would share metadata: they share a member, and one root is the other or inside it."""
+    if not one.members & other.members:
+        return False
+    shorter = min(len(one.root), len(other.root))
+    return one.root[:shorter] == other.root[:shorter]
+
+
+def _members(text: str, hosts: str) -> frozenset[str]:
+    members = set()
+    for member in re.split(r"[;,]", hosts):
+        found = _MEMBER.fullmatch(member)
+        if found is None or not 0 < int(found[2] or _DEFAULT_PORT) < 65_536:
+            raise BadUri(
+                f"{text!r} has no host and port at {member!r}: give one like zk+hierarchical://host:2181/ledgers"
+            )
+        members.add(f"{found[1].lower()}:{int(found[2] or _DEFAULT_PORT)}")
+    return frozenset(members)
+
+
+def _parts(path: str) -> tuple[str, ...]:
+    return tuple(part for part in path.split("/") if part)

@@ -1,0 +1,223 @@
+"""What is to be done with each ledger that the source still owns: BUILD copies and compares it, PROMOTE attributes it.
+
+Stage: over `seen`, under `phases`, `switching` and `decide`. Nothing here is remembered between evaluations: what the
+clusters and the records show decides, so a step that was done is not asked for again, and one that got lost is.
+Source: PIP-477 phases 4 and 5. Steps are in a fixed order: schemas before cursors, by path and ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from decisions.bookies.gates import SENTENCES, Gate
+from decisions.bookies.seen import Item, Seen, equal, stamp_of
+from schemas.bookie_answers import Step
+from schemas.bookies import Directive, Failure, Kind, LedgerSeen
+
+
+class Stage(Enum):
+    """How far a ledger has come."""
+
+    UNLOAD = "unload"
+    SEAL = "seal"
+    COPY = "copy"
+    VERIFY = "verify"
+    FAIL = "fail"
+    FAILED = "failed"
+    BUILT = "built"
+    LOST = "lost"
+    """Built, but its record could not be changed."""
+
+
+BUILDING = (Stage.UNLOAD, Stage.SEAL, Stage.COPY, Stage.VERIFY, Stage.FAIL)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A ledger of the source and its stage."""
+
+    item: Item
+    stage: Stage
+    gate: Gate | None
+    """What keeps it from being promoted; None: nothing."""
+    reason: str
+
+
+def works(seen: Seen, directive: Directive) -> list[Work]:
+    """Every schema and cursor ledger that is attributed to the source, in order."""
+    failed = {(one.object, one.ledger): one for one in seen.progress.failed if one.attempt == directive.attempt}
+    verified = {one.ledger: one for one in seen.progress.verified}
+    begun = frozenset(seen.progress.begun)
+    found = []
+    for item in seen.items:
+        if item.kind == "data" or item.cluster != directive.source:
+            continue
+        failure = failed.get((item.object, item.ledger))
+        if failure is not None:
+            found.append(Work(item, Stage.FAILED, Gate.FAILED_BEFORE, failure.reason))
+            continue
+        work = _look(seen, directive, item, item.ledger in begun)
+        if work.stage is Stage.VERIFY:
+            done = verified.get(item.ledger)
+            here = seen.ledger(directive.source, item.ledger)
+            if done is not None and here is not None and (done.last, done.length) == (here.last, here.length):
+                work = Work(item, Stage.BUILT, None, "its contents were compared")
+        if work.stage is Stage.BUILT and _tries(seen, item.object) >= seen.snapshot.settings.max_tries:
+            work = Work(
+                item, Stage.LOST, Gate.TRIES, f"its record changed during each of {_tries(seen, item.object)} tries"
+            )
+        found.append(work)
+    return sorted(found, key=lambda one: (one.item.kind == "cursor", one.item.object, one.item.ledger))
+
+
+def build_steps(seen: Seen, directive: Directive, found: list[Work]) -> Iterator[Step]:
+    """What BUILD does next; a ledger that several records name, and a topic with several cursors, once."""
+    done: set[tuple[str, object]] = set()
+    for work in found:
+        if work.stage not in BUILDING:
+            continue
+        item, action = work.item, work.stage.value
+        topic = item.object.rpartition("/")[0]
+        what = topic if work.stage is Stage.UNLOAD else item.object
+        key = (action, what if work.stage in (Stage.UNLOAD, Stage.FAIL) else item.ledger)
+        if key in done and work.stage is not Stage.FAIL:
+            continue
+        done.add(key)
+        source = seen.ledger(directive.source, item.ledger)
+        expectation: dict[str, object] = {"closed": work.stage in (Stage.COPY, Stage.VERIFY)}
+        if work.stage in (Stage.COPY, Stage.VERIFY) and source is not None:
+            expectation |= {"last": source.last, "length": source.length}
+        if item.kind == "cursor":
+            expectation["owner"] = item.owner
+        yield Step(
+            epoch=directive.epoch, phase="BUILD", kind="topic" if work.stage is Stage.UNLOAD else _kind(item),
+            object=what, action=action, ledger=None if work.stage is Stage.UNLOAD else item.ledger,  # type: ignore[arg-type]
+            source=directive.source, target=directive.target, expectation=expectation, reason=work.reason,
+        )  # fmt: skip
+
+
+def promote_steps(seen: Seen, directive: Directive, found: list[Work]) -> Iterator[Step]:
+    """What PROMOTE does next: a compare-and-set for a record, on the attributions of its built ledgers only."""
+    by_record: dict[str, list[Item]] = {}
+    for work in found:
+        if work.stage is Stage.BUILT:
+            by_record.setdefault(work.item.object, []).append(work.item)
+    for path, items in by_record.items():
+        first = items[0]
+        forward = first.kind == "cursor" and first.owner is not None
+        expectation: dict[str, object] = {"version": first.version}
+        if first.kind == "cursor":
+            expectation["ledger"] = first.ledger
+        else:
+            expectation["stamps"] = {str(one.ledger): one.stamp for one in items}
+        if forward:
+            expectation |= {"owner": first.owner, "last": _last(seen, directive, first)}
+        yield Step(
+            epoch=directive.epoch, phase="PROMOTE", kind=_kind(first), object=path,
+            action="forward_owner" if forward else "cas_attribution",
+            ledger=first.ledger if len(items) == 1 else None, source=directive.source, target=directive.target,
+            expectation=expectation, stamps={str(one.ledger): stamp_of(directive.target, one.ledger) for one in items},
+            reason="its owner changes it in the cursor's lock" if forward else "equal copies are on the target",
+        )  # fmt: skip
+
+
+def rolled_over(seen: Seen, directive: Directive) -> list[Step]:
+    """Cursors that were copied and have another ledger now, on the target already: recorded, nothing to change."""
+    cursors = {item.object: item for item in seen.items if item.kind == "cursor"}
+    known = {(one.object, one.ledger) for one in seen.progress.promoted}
+    steps = []
+    for copy in seen.progress.verified:
+        item = cursors.get(copy.object) if copy.kind == "cursor" else None
+        if item is None or item.ledger == copy.ledger or (copy.object, copy.ledger) in known:
+            continue
+        if item.cluster == directive.target:
+            steps.append(
+                Step(
+                    epoch=directive.epoch, phase="PROMOTE", kind="cursor", object=copy.object,
+                    action="rollover_fallback",
+                    ledger=copy.ledger, source=directive.source, target=directive.target,
+                    expectation={"ledger": item.ledger, "stamp": item.stamp},
+                    reason=f"it has the ledger {item.ledger} now, which is on {directive.target}; the old one ages out",
+                )
+            )  # fmt: skip
+    return steps
+
+
+def failures(found: list[Work], directive: Directive) -> list[Failure]:
+    """Every ledger that stays on the source, with its reason."""
+    return [
+        Failure(
+            kind=_kind(one.item), object=one.item.object, ledger=one.item.ledger, reason=one.reason,
+            attempt=directive.attempt,
+        )
+        for one in found
+        if one.stage in (Stage.FAIL, Stage.FAILED)
+    ]  # fmt: skip
+
+
+def _look(seen: Seen, directive: Directive, item: Item, begun: bool) -> Work:
+    source = seen.ledger(directive.source, item.ledger)
+    if source is None:
+        return Work(item, Stage.FAIL, Gate.SOURCE_READABLE, f"{directive.source} has no such ledger")
+    if not source.readable:
+        return Work(
+            item,
+            Stage.FAIL,
+            Gate.SOURCE_READABLE,
+            f"{directive.source}: {source.error or SENTENCES[Gate.SOURCE_READABLE]}",
+        )
+    if not source.closed:
+        return _open(seen, item)
+    target = seen.ledger(directive.target, item.ledger)
+    if target is None:
+        return Work(item, Stage.COPY, None, f"{directive.target} does not have it")
+    return _compare(item, source, target, begun)
+
+
+def _open(seen: Seen, item: Item) -> Work:
+    """A ledger that is written to: a copy would miss what comes later (hole 5)."""
+    gate, tries = Gate.SOURCE_CLOSED, _tries(seen, item.object.rpartition("/")[0] if item.owner else item.object)
+    if item.kind == "schema":
+        return Work(item, Stage.FAIL, gate, "it is open: read this schema once through a broker, which closes it")
+    if tries >= seen.snapshot.settings.max_tries:
+        return Work(
+            item,
+            Stage.FAIL,
+            gate,
+            f"it was open again after each of {tries} unloads: stop its subscribers, or the brokers",
+        )
+    if item.owner is not None:
+        return Work(item, Stage.UNLOAD, gate, f"{item.owner} writes to it; unloading folds it into its znode")
+    return Work(item, Stage.SEAL, gate, "its owner left it open, and no broker has the topic")
+
+
+def _compare(item: Item, source: LedgerSeen, target: LedgerSeen, begun: bool) -> Work:
+    whole = target.closed and target.readable
+    shorter = (target.last, target.length) < (source.last, source.length)
+    if begun and (not target.closed or shorter):
+        return Work(item, Stage.COPY, None, "half a copy is there: it is deleted and made again at once")
+    if not whole:
+        return Work(
+            item, Stage.FAIL, Gate.COPY_EQUAL, f"the id is there: {'open' if target.readable else target.error}"
+        )
+    difference = equal(source, target)
+    if difference is not None:
+        return Work(item, Stage.FAIL, Gate.COPY_EQUAL, f"the id is there, and differs: {difference}")
+    if source.sha256 is not None and source.sha256 == target.sha256:
+        return Work(item, Stage.BUILT, None, "its contents are equal")
+    return Work(item, Stage.VERIFY, None, "a copy of that length is there: its contents are compared")
+
+
+def _tries(seen: Seen, what: str) -> int:
+    return seen.progress.tries.get(what, 0)
+
+
+def _kind(item: Item) -> Kind:
+    return "cursor" if item.kind == "cursor" else "schema"
+
+
+def _last(seen: Seen, directive: Directive, item: Item) -> int | None:
+    found = seen.ledger(directive.source, item.ledger)
+    return None if found is None else found.last
