@@ -11,6 +11,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from schemas.bookie_answers import BookieAnswer
+from schemas.bookies import BookieSnapshot
 from schemas.broker_messages import BrokerEvent, BrokerLoadMessage
 from schemas.bundles import BundleAnswer, BundleSnapshot
 from schemas.messages import ConsumerEvent, ControlEvent, SegmentStatsMessage
@@ -33,6 +35,8 @@ _EXPORTED: dict[str, Any] = {
     "answer": Answer,
     "bundle-snapshot": BundleSnapshot,
     "bundle-answer": BundleAnswer,
+    "bookie-snapshot": BookieSnapshot,
+    "bookie-answer": BookieAnswer,
     "settings": Settings,
     **{f"table-{name}": table.row for name, table in TABLES.items()},
 }

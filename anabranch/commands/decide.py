@@ -15,7 +15,7 @@ import click
 from pydantic import ValidationError
 from pydantic_core import to_json
 
-from anabranch.bundle_decisions import decided, is_bundle_snapshot
+from anabranch import bookie_decisions, bundle_decisions
 from decisions.autoscale.answers import Answer, Hold, Split
 from decisions.autoscale.decide import decide
 from decisions.autoscale.hot_keys import HotKey
@@ -47,9 +47,10 @@ def command(ctx: click.Context, profile: str, policy_file: Path | None, explain:
 
     \b
     A snapshot's policy is laid over the profile's defaults. A snapshot of a cluster's
-    brokers and bundles (docs/bundles.md) names its profile itself. A line that
-    is no valid snapshot answers {"error": "..."} in its place. Exit code 1 when
-    there was one.
+    brokers and bundles (docs/bundles.md) names its profile itself. One of a switch
+    between BookKeeper clusters (docs/bookies.md) says "family": "bookies". A line
+    that is no valid snapshot answers {"error": "..."} in its place. Exit code 1
+    when there was one.
     """
     over = _read_policy_file(policy_file)
     if explain:
@@ -61,8 +62,11 @@ def command(ctx: click.Context, profile: str, policy_file: Path | None, explain:
         for line in lines:
             number += 1
             try:
-                if is_bundle_snapshot(line):
-                    answers.append(decided(line, explain))
+                if bookie_decisions.is_bookie_snapshot(line):
+                    answers.append(bookie_decisions.decided(line, explain))
+                    continue
+                if bundle_decisions.is_bundle_snapshot(line):
+                    answers.append(bundle_decisions.decided(line, explain))
                     continue
                 snapshot = snapshot_from_wire(Snapshot.model_validate_json(line), profile, over)
             except (ValidationError, LayoutError, ConfigurationError) as error:

@@ -93,7 +93,8 @@ def plan_cleanup(seen: Seen, account: Account) -> list[Step]:
         assert here is not None
         steps.append(
             Step(
-                epoch=epoch, phase="CLEANUP", kind="ledger", object=one.items[0].object if one.items else str(one.ledger),
+                epoch=epoch, phase="CLEANUP", kind="ledger",
+                object=one.items[0].object if one.items else str(one.ledger),
                 action="delete" if gate is None else "keep_not_promoted", ledger=one.ledger, source=source,
                 target=one.cluster, reason=reason,
                 expectation={"attributedTo": one.cluster, "last": here.last, "length": here.length},
