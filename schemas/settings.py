@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
+from schemas.bookie_settings import BookieSettings
 from schemas.brake_settings import BrakeSettings
 from schemas.collect_settings import CollectSettings
 from schemas.controller_settings import ControllerSettings
@@ -210,6 +211,7 @@ class Settings(Section):
     collect: CollectSettings
     alerts: AlertSettings
     web: WebSettings
+    bookies: BookieSettings
     local: LocalSettings
     traffic: TrafficSettings
     home: Path
@@ -260,6 +262,14 @@ class Settings(Section):
         if not chosen.zookeeper.is_encrypted:
             return None
         return self._context(client_context, chosen.metadata_certificate, chosen.metadata_key, chosen.metadata_ca)
+
+    def bookies_context(self) -> ssl.SSLContext | None:
+        """TLS towards the ZooKeeper of `[bookies]`; None: it has none. Raises `SettingsError`."""
+        chosen = self.bookies
+        if not chosen.zookeeper.is_encrypted:
+            return None
+        files = chosen.metadata_certificate, chosen.metadata_key, chosen.metadata_ca
+        return self._context(client_context, *files, section="bookies")
 
     def _context(
         self, make: Callable[[TlsFiles], ssl.SSLContext], *files: str, section: str = "controller"
@@ -353,11 +363,13 @@ _ENDPOINTS = (
     ("ANABRANCH_CONTROLLER_URL", "controller", "url"),
     ("ANABRANCH_CONTROLLER_METADATA", "controller", "metadata"),
     ("ANABRANCH_CONTROLLER_NODE_URL", "controller", "node_url"),
+    ("ANABRANCH_BOOKIES_METADATA", "bookies", "metadata"),
 )
 _SECRETS = (
     (PASSWORD_VARIABLE, "kafka", "password"),
     ("ANABRANCH_CONTROLLER_TOKEN", "controller", "token"),
     ("ANABRANCH_CONTROLLER_METADATA_AUTH", "controller", "metadata_auth"),
+    ("ANABRANCH_BOOKIES_METADATA_AUTH", "bookies", "metadata_auth"),
 )
 """Variables of the environment, with the section and key that they set; secrets are in no file of settings."""
 _RENAMED = {

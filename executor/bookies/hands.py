@@ -17,7 +17,8 @@ from typing import Any, Literal
 from executor.bookies.process import HandsLost, HandsProcess
 
 _TRIES = 3
-_PAGE = 10_000
+_PAGE = 100_000
+"""Every page walks all ids before it again."""
 
 
 class LedgerRefused(RuntimeError):
@@ -59,6 +60,10 @@ class SeenLedger:
     length: int
     """Bytes of all entries."""
     custom: Mapping[str, str]
+    quorums: tuple[int, ...] = ()
+    """Ensemble, write and ack quorum."""
+    made: int | None = None
+    """When, ms since 1970, by the clock of who made it; None: BookKeeper does not say."""
 
 
 @dataclass(frozen=True)
@@ -184,4 +189,7 @@ def _answered(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def _seen(answer: dict[str, Any]) -> SeenLedger:
-    return SeenLedger(answer["closed"], answer["last"], answer["length"], answer["custom"])
+    return SeenLedger(
+        answer["closed"], answer["last"], answer["length"], answer["custom"], tuple(answer["quorums"]),
+        answer["made"] if answer["made"] > 0 else None,
+    )  # fmt: skip

@@ -16,6 +16,7 @@ STAMP_PROPERTY = "_pulsar.bookieClusterName"
 _COMPRESSED = b"\x47\x78"
 _INFO, _INDEX, _POSITION, _POSITION_PROPERTIES = 1, 2, 2, 3
 _CURSOR_PROPERTIES = 8
+_OFFLOAD, _LEDGER_PROPERTIES, _DELETED = 5, 6, 4
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,17 @@ class Cursor:
     def stamp(self) -> str | None:
         """Value of `STAMP_PROPERTY`."""
         return self.properties.get(STAMP_PROPERTY)
+
+
+@dataclass(frozen=True)
+class DataLedgerPosition:
+    """A ledger of a topic's messages."""
+
+    ledger: int
+    stamp: str | None
+    """Value of `STAMP_PROPERTY`, in the properties of PIP-404."""
+    offloaded: bool = False
+    """It was offloaded, and is in no BookKeeper cluster any more."""
 
 
 def read_locator(record: bytes) -> tuple[SchemaPosition, ...]:
@@ -100,9 +112,18 @@ def stamp_cursor(record: bytes, stamp: str | None) -> bytes:
     return _with_property(_uncompressed(record), _CURSOR_PROPERTIES, stamp)
 
 
-def read_data_ledgers(record: bytes) -> tuple[int, ...]:
+def read_data_ledgers(record: bytes) -> tuple[DataLedgerPosition, ...]:
     """The data ledgers that a topic's znode names. Raises `BadRecord`, also for one that is compressed."""
-    return tuple(_required(read_fields(one), 1, "ledgerId") for one in contents_of(_uncompressed(record), 1))
+    found = []
+    for one in contents_of(_uncompressed(record), 1):
+        fields = read_fields(one)
+        offloaded = any(number_of(read_fields(each), _DELETED) for each in contents_of(fields, _OFFLOAD))
+        found.append(
+            DataLedgerPosition(
+                _required(fields, 1, "ledgerId"), _properties(fields, _LEDGER_PROPERTIES).get(STAMP_PROPERTY), offloaded
+            )
+        )
+    return tuple(found)
 
 
 def _uncompressed(record: bytes) -> list[Field]:

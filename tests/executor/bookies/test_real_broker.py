@@ -118,7 +118,7 @@ def test_schemas_and_cursors_of_a_killed_broker_are_copied_and_read_again(broker
     [data] = [read_data_ledgers(one.content) for one in metadata.topics() if one.path == cursor_path[:-2]]
     assert [one.version for one in schema] == [0, 1]
     assert cursor.ledger >= 0
-    assert hands.open("old", data[0]).custom["component"]
+    assert hands.open("old", data[0].ledger).custom["component"]
 
     hands.seal("old", cursor.ledger)
     for ledger in {one.ledger for one in schema} | {cursor.ledger}:

@@ -101,4 +101,4 @@ def test_data_ledgers_are_read_in_their_order() -> None:
     nested = MESSAGES["Nested"]
     ledgers = [nested(ledgerId=one, entryId=5).SerializeToString() for one in (9, 2**40, 3)]
     raw = b"".join(bytes([0x0A, len(one)]) + one for one in ledgers)
-    assert read_data_ledgers(raw) == (9, 2**40, 3)
+    assert [one.ledger for one in read_data_ledgers(raw)] == [9, 2**40, 3]

@@ -36,7 +36,7 @@ import org.apache.bookkeeper.conf.ClientConfiguration;
  */
 public final class Hands {
     private static final ObjectMapper JSON = new ObjectMapper();
-    private static final int LIMIT = 10000;
+    private static final int LIMIT = 100000;
 
     private final Map clusters = new ConcurrentHashMap();
     private final PrintStream answers;

@@ -49,13 +49,15 @@ final class LedgerCopy {
         void take(long entry, byte[] content) throws Exception;
     }
 
-    /** State, last entry, length in bytes and custom metadata of a ledger. */
+    /** State, last entry, length in bytes, quorums, when it was made (ms) and custom metadata of a ledger. */
     static void describe(Hands.Cluster cluster, long ledger, boolean recover, ObjectNode answer) throws Exception {
         LedgerHandle handle = recover ? cluster.admin.openLedger(ledger) : cluster.admin.openLedgerNoRecovery(ledger);
         try {
             LedgerMetadata metadata = handle.getLedgerMetadata();
             answer.put("closed", metadata.isClosed()).put("last", handle.getLastAddConfirmed());
-            answer.put("length", handle.getLength());
+            answer.put("length", handle.getLength()).put("made", metadata.getCtime());
+            answer.putArray("quorums").add(metadata.getEnsembleSize()).add(metadata.getWriteQuorumSize())
+                    .add(metadata.getAckQuorumSize());
             ObjectNode custom = answer.putObject("custom");
             Iterator all = readable(metadata, StandardCharsets.UTF_8).entrySet().iterator();
             while (all.hasNext()) {
