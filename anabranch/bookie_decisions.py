@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from anabranch.explanation import instant
 from decisions.bookies.decide import decide
 from decisions.bookies.gates import SENTENCES, Gate
+from ledger.explain.words import instant
 from schemas.bookie_answers import BookieAnswer, BookieReading, Step
 from schemas.bookies import BookieSnapshot
 from schemas.printable import printable

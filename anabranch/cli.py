@@ -35,6 +35,7 @@ COMMANDS = {
     "alerts": "rules on the lake, evaluated as it grows, and told to Alertmanager, Slack, webhooks",
     "decide": "decide snapshots from a file or standard input, one JSON object a line",
     "bundles": "Pulsar's bundles: why they were moved and brokers left alone; check an ownership channel",
+    "bookies": "brokers to another BookKeeper cluster: precheck, switch, status, cleanup, rollback, check",
     "topics": "scalable topics at the controller: create, show, split, merge, delete, watch, policy",
     "namespaces": "namespaces at the controller: create, list, delete",
     "token": "the tokens of the controller and their roles: make, list, remove",

@@ -17,7 +17,7 @@ LedgerId = Annotated[int, Field(ge=0, le=2**63 - 1)]
 NextId = Annotated[int, Field(ge=0, le=2**63)]
 Version = Annotated[int, Field(ge=0, le=2**31 - 1)]
 """Of a znode."""
-Path = Name
+Path = Annotated[str, Field(min_length=1, max_length=4096)]
 
 Status = Literal["ACTIVE", "STANDBY", "DEPRECATED"]
 Kind = Literal["schema", "cursor"]

@@ -75,8 +75,8 @@ def plan_cleanup(seen: Seen, account: Account) -> list[Step]:
     account.require(Gate.NOT_ACTIVE, source not in seen.active, f"{source} is ACTIVE: nothing is deleted from it")
     account.require(
         Gate.BROKERS_ROUTE, snapshot.routing != "stock",
-        f"brokers that know one cluster only lose what is deleted from {source}, and remove from their topics what they "
-        "do not find on another: stop them, or run brokers with PIP-477",
+        f"brokers that know one cluster only lose what is deleted from {source}, and remove from their topics what they do "
+        "not find on another: stop them, or run brokers with PIP-477",
     )  # fmt: skip
     if not request.force:
         require_window(seen, account)
@@ -97,7 +97,10 @@ def plan_cleanup(seen: Seen, account: Account) -> list[Step]:
                 object=one.items[0].object if one.items else str(one.ledger),
                 action="delete" if gate is None else "keep_not_promoted", ledger=one.ledger, source=source,
                 target=one.cluster, reason=reason,
-                expectation={"attributedTo": one.cluster, "last": here.last, "length": here.length},
+                expectation={
+                    "attributedTo": one.cluster, "last": here.last, "length": here.length,
+                    "records": {item.object: item.version for item in one.items if item.kind != "data"},
+                },
             )
         )  # fmt: skip
     account.require(

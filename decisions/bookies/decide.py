@@ -36,7 +36,13 @@ def decide(snapshot: BookieSnapshot) -> BookieAnswer:
         return _answer(seen, account, now, "hold")
 
 
-def _next(seen: Seen, account: Account, now: Standing) -> BookieAnswer:
+def plan(snapshot: BookieSnapshot) -> BookieAnswer:
+    """`next`, with all steps that are to be done now: for an orchestrator that works on so many at a time itself."""
+    seen = Seen(snapshot)
+    return _next(seen, Account(), standing(seen), at_once=False)
+
+
+def _next(seen: Seen, account: Account, now: Standing, at_once: bool = True) -> BookieAnswer:
     snapshot, directive = seen.snapshot, now.directive
     if not account.require(Gate.DIRECTIVE, directive is not None, code=200):
         return _answer(seen, account, now, "hold")
@@ -79,7 +85,8 @@ def _next(seen: Seen, account: Account, now: Standing) -> BookieAnswer:
         if work.gate is not None:
             account.note(work.gate, False, f"{work.item.object}#{work.item.ledger}", work.reason)
     if steps:
-        return _answer(seen, account, now, "steps", steps=_at_once(seen, account, steps))
+        chosen = _at_once(seen, account, steps) if at_once else steps
+        return _answer(seen, account, now, "steps", steps=chosen)
     if now.phase == "CLEANUP":
         if require_window(seen, account):
             account.require(Gate.ASKED, False, "'anabranch bookies cleanup' shows what would be deleted", 200)
@@ -217,7 +224,8 @@ def _answer(seen: Seen, account: Account, now: Standing, action: str, **more: An
         gate=bound.gate if bound else None, phase=now.phase, epoch=directive.epoch if directive else None,
         failed_ledgers=failed, promoted_via_rollover_fallback=rollovers, not_promoted=lost, counts=_counts(seen, now),
         readings=account.readings,
-        retry=f"anabranch bookies switch --target {directive.target}" if again and directive else None, **more,
+        retry=f"anabranch bookies switch --target {directive.target} --no-dry-run" if directive and again else None,
+        **more,
     )  # fmt: skip
 
 

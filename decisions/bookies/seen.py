@@ -92,9 +92,9 @@ class Seen:
             return None, "corruption", "it has no stamp, and there is no bootstrap record"
         first, recorded = self.bootstrap.bootstrap_cluster_name, self.bootstrap.recorded_at
         if created_at is None:
-            seen = [one.created_at for ledgers in self._ledgers.values() if (one := ledgers.get(ledger)) is not None]
-            times = [at for at in seen if at is not None]
-            created_at = min(times) if times else None
+            # That of a ledger of the same id elsewhere would be a guess.
+            there = self.ledger(first, ledger)
+            created_at = None if there is None else there.created_at
         if created_at is None:
             return None, "corruption", "it has no stamp, and nothing says when it was made"
         if created_at >= recorded:

@@ -102,6 +102,7 @@ class LedgerHands:
         self._deadline_s = deadline_s
         self._places, self._starting = threading.BoundedSemaphore(concurrency), threading.Lock()
         self._process: HandsProcess | None = None
+        self._connected: set[str] = set()
         self.starts = 0
         """How often the program has been started."""
 
@@ -153,32 +154,32 @@ class LedgerHands:
         self._ask("delete", cluster=cluster, ledger=ledger)
 
     def _ask(self, what: str, deadlines: float = 1, **request: object) -> dict[str, Any]:
+        clusters = [str(request[role]) for role in ("cluster", "from", "to") if role in request]
         with self._places:
             for left in reversed(range(_TRIES)):
                 try:
-                    process = self._running()
+                    process = self._running(clusters)
                     return _answered(process.ask({"op": what, **request}, deadlines * self._deadline_s))
                 except HandsLost:
                     if not left:
                         raise
         raise AssertionError("unreachable")
 
-    def _running(self) -> HandsProcess:
+    def _running(self, clusters: Sequence[str]) -> HandsProcess:
+        """The program, connected to these clusters. One that cannot be reached is in the way of nobody else."""
         with self._starting:
             if self._process is None or not self._process.lives:
-                self._process = None
-                started = HandsProcess(self._command, self._log)
+                self._process = HandsProcess(self._command, self._log)
+                self._connected.clear()
                 self.starts += 1
-                try:
-                    for name, address in self._clusters.items():
-                        request = {
-                            "op": "connect", "cluster": name, "uri": address.uri, "properties": dict(address.properties)
-                        }  # fmt: skip
-                        _answered(started.ask(request, self._deadline_s))
-                except BaseException:
-                    started.kill()
-                    raise
-                self._process = started
+            for name in clusters:
+                if name not in self._connected:
+                    address = self._clusters[name]
+                    request = {
+                        "op": "connect", "cluster": name, "uri": address.uri, "properties": dict(address.properties)
+                    }  # fmt: skip
+                    _answered(self._process.ask(request, self._deadline_s))
+                    self._connected.add(name)
             return self._process
 
 

@@ -42,6 +42,10 @@ _SCHEMA_DEPTH, _TOPIC_DEPTH = 3, 4
 class MetadataChanged(RuntimeError):
     """Something is not as it was when it was read; nothing has been written."""
 
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"{path}: {why}")
+        self.path = path
+
 
 class MetadataRefused(RuntimeError):
     """ZooKeeper refuses this whatever the versions, such as by an access list; nothing has been written."""
@@ -69,6 +73,8 @@ class Write:
     """None: only the expectation is checked."""
     version: int | None
     """That it must have; None: it must not be there, and is made."""
+    delete: bool = False
+    """It is removed."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +98,17 @@ class PulsarMetadata:
         """A znode, or None."""
         return next(self._records([path]))
 
+    def children(self, path: str) -> list[str]:
+        """Names of the znodes below one, sorted; none when it is not there."""
+        return sorted(one.rpartition("/")[2] for one in self._children(iter([path])))
+
+    def ensure(self, path: str) -> None:
+        """Makes a znode, and those above it, where they are missing."""
+        parts = path.strip("/").split("/")
+        for depth in range(1, len(parts) + 1):
+            with suppress(NodeExistsError):
+                self._reached(self._client.create_async("/" + "/".join(parts[:depth])))
+
     def schemas(self) -> Iterator[Record]:
         """The locators of all schemas, for `read_locator`."""
         return (one for one in self._records(self._paths(SCHEMAS, _SCHEMA_DEPTH)) if one and one.content)
@@ -108,7 +125,9 @@ class PulsarMetadata:
         """All in one transaction, or none: raises `MetadataChanged`, `MetadataRefused`, `MetadataUnreachable`."""
         transaction = self._client.transaction()
         for one in writes:
-            if one.version is None:
+            if one.delete:
+                transaction.delete(one.path, one.version or 0)
+            elif one.version is None:
                 transaction.create(one.path, one.content or b"")
             elif one.content is None:
                 transaction.check(one.path, one.version)
@@ -117,7 +136,7 @@ class PulsarMetadata:
         results = self._reached(transaction.commit_async())
         for one, result in zip(writes, results, strict=True):
             if isinstance(result, _CHANGED):
-                raise MetadataChanged(f"{one.path}: {type(result).__name__}")
+                raise MetadataChanged(one.path, type(result).__name__)
             if isinstance(result, Exception) and not isinstance(result, _UNDONE):
                 raise MetadataRefused(f"{one.path}: {type(result).__name__}")
 

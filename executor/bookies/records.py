@@ -16,6 +16,8 @@ STAMP_PROPERTY = "_pulsar.bookieClusterName"
 _COMPRESSED = b"\x47\x78"
 _INFO, _INDEX, _POSITION, _POSITION_PROPERTIES = 1, 2, 2, 3
 _CURSOR_PROPERTIES = 8
+_HASH, _HOLES = 3, (4, 7)
+"""Of an index entry; of a cursor: individualDeletedMessages, batchedEntryDeletionIndexInfo."""
 _OFFLOAD, _LEDGER_PROPERTIES, _DELETED = 5, 6, 4
 
 
@@ -28,6 +30,8 @@ class SchemaPosition:
     entry: int
     stamp: str | None
     """Value of `STAMP_PROPERTY`."""
+    hash: str | None = None
+    """Of the version's content, hex."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,8 @@ class Cursor:
     mark_delete: tuple[int, int]
     """Ledger and entry; (-1, -1) where the position is in the cursor's ledger only."""
     properties: Mapping[str, str]
+    holes: bytes = b""
+    """What else says which messages were acknowledged: ranges behind the position, and of batches, as they stand."""
 
     @property
     def stamp(self) -> str | None:
@@ -70,6 +76,7 @@ def read_locator(record: bytes) -> tuple[SchemaPosition, ...]:
                 SchemaPosition(
                     _required(fields, 1, "version"), _required(position, 1, "ledgerId"),
                     _required(position, 2, "entryId"), _properties(position, _POSITION_PROPERTIES).get(STAMP_PROPERTY),
+                    next((one.hex() for one in contents_of(fields, _HASH)), None),
                 )
             )  # fmt: skip
     if not found:
@@ -103,7 +110,7 @@ def read_cursor(record: bytes) -> Cursor:
     mark_delete = number_of(fields, 2), number_of(fields, 3)
     return Cursor(
         _required(fields, 1, "cursorsLedgerId"), tuple(-1 if one is None else one for one in mark_delete),  # type: ignore[arg-type]
-        _properties(fields, _CURSOR_PROPERTIES),
+        _properties(fields, _CURSOR_PROPERTIES), join(one for one in fields if one.number in _HOLES),
     )  # fmt: skip
 
 

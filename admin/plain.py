@@ -1,0 +1,44 @@
+"""The calls on plain topics: unload, and the properties of a subscription; both are carried out by the topic's owner.
+
+Stage: beside `topics`, over the same transport. Paths are those of Pulsar 2.10 to 5. A topic is named as in Pulsar's
+metadata: `tenant/namespace/persistent/name`, the name encoded as in a URL.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from urllib.parse import quote, unquote_plus
+
+from admin.answers import Answered, Reply, Response, judge_response
+from admin.transport import Transport
+
+
+class PlainTopics:
+    """The topics behind one admin interface; used by several threads at once. A fault is answered, never raised."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def unload(self, topic: str) -> Reply[None]:
+        """PUT …/unload: its owner closes it, which folds its cursors into their records."""
+        return self._put(f"{_path(topic)}/unload", None)
+
+    def set_subscription_properties(self, topic: str, subscription: str, properties: Mapping[str, str]) -> Reply[None]:
+        """PUT …/subscription/S/properties: these are all it has then. `subscription` is encoded as the topic is."""
+        return self._put(f"{_path(topic)}/subscription/{_again(subscription)}/properties", json.dumps(dict(properties)))
+
+    def _put(self, path: str, body: str | None) -> Reply[None]:
+        answer = self._transport.exchange("PUT", path, None, body)
+        reply = judge_response(answer) if isinstance(answer, Response) else answer
+        return Answered(None) if isinstance(reply, Answered) else reply
+
+
+def _path(topic: str) -> str:
+    tenant, namespace, domain, name = topic.split("/", 3)
+    return f"/admin/v2/{quote(domain)}/{_again(tenant)}/{_again(namespace)}/{_again(name)}"
+
+
+def _again(name: str) -> str:
+    """The metadata has `+` for a space, a path has not."""
+    return quote(unquote_plus(name), safe="")

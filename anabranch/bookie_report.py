@@ -1,0 +1,158 @@
+"""How a switch stands, for an operator: phases, what is left, every ledger that failed, and the command that goes on.
+
+Stage: under `anabranch.commands.bookies`; pure, text out of answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from executor.bookies.term import Held
+from ledger.explain.words import instant
+from schemas.bookie_answers import BookieAnswer
+from schemas.bookies import BookieSnapshot, Failure
+from schemas.printable import printable
+
+MAX_LINES = 50
+"""Ledgers that are shown; JSON has all."""
+_WIDTH = 24
+
+_ADVICE = (
+    ("Conflict", "{target} has other contents under this id. Find out whose they are (bookkeeper shell ledgermetadata "
+                 "-ledgerid {ledger}); when nobody needs them, delete them there and try again"),
+    ("differs", "{target} has other contents under this id. Find out whose they are (bookkeeper shell ledgermetadata "
+                "-ledgerid {ledger}); when nobody needs them, delete them there and try again"),
+    ("the id is there", "{target} has this id, open or not readable, and it is no copy of ours. Find out whose it is "
+                        "(bookkeeper shell ledgermetadata -ledgerid {ledger}); when nobody needs it, delete it there"),
+    ("LedgerFenced", "bookies of {target} remember this id as deleted: restart them, then try again"),
+    ("NotEnoughBookies", "{target} has fewer bookies than this ledger needs: start more, then try again"),
+    ("it is open", "read this schema once through a broker, which closes its ledger, then try again"),
+    ("was open again", "stop the consumers of this subscription, or the brokers, then try again"),
+    ("has no such ledger", "{source} has lost it. Reset a subscription; delete a schema, or put it anew. Then try "
+                           "again"),
+)  # fmt: skip
+"""By a part of a failure's reason, what an operator can do."""
+_OTHERWISE = "bring back what cannot be read or written, such as bookies that are down, then try again"
+
+
+def status_text(snapshot: BookieSnapshot, answer: BookieAnswer, held: Held | None) -> str:
+    """All that `status` says."""
+    directive = snapshot.directive
+    lines = [_headline(snapshot, answer)]
+    lines += [
+        f"  {one.status:10}  {printable(one.name)}  {printable(one.metadata_service_uri)}{_reached(snapshot, one.name)}"
+        for one in sorted(snapshot.clusters, key=lambda one: (one.status, one.name))
+    ]
+    if directive is None:
+        lines.append(
+            "no switch was asked for. Next: anabranch bookies "
+            + ("precheck --name TARGET" if len(snapshot.clusters) > 1 else "register --name NAME …")
+        )
+        return "\n".join(lines)
+    counts = answer.counts
+    total, there = counts.get("onSource", 0) + counts.get("onTarget", 0), counts.get("onTarget", 0)
+    lines.append(
+        f"schemas and cursors  {_bar(there, total)} {there:,} of {total:,} on {printable(directive.target)}"
+        + "".join(
+            f", {counts[name]:,} {words}"
+            for name, words in (
+                ("toCopy", "to copy"), ("toVerify", "to compare"), ("toPromote", "to promote"), ("failed", "failed"),
+                ("lost", "not promoted"), ("notKnown", "not known"),
+            )
+            if counts.get(name)
+        )
+    )  # fmt: skip
+    if counts.get("dataLedgersOnSource"):
+        lines.append(
+            f"topics' data         {counts['dataLedgersOnSource']:,} ledgers are on {printable(directive.source)}: they are "
+            "read there, and age out by retention"
+        )
+    if counts.get("oldCopies"):
+        lines.append(f"old copies           {counts['oldCopies']:,} on {printable(directive.source)}")
+    lines.append(f"carried out by       {printable(held.holder) + f', term {held.term}' if held else 'nobody now'}")
+    lines += _troubles(answer, directive.source, directive.target)
+    lines.append(f"next: {_next(snapshot, answer, held)}")
+    return "\n".join(lines)
+
+
+def failures_text(answer: BookieAnswer, source: str, target: str) -> list[str]:
+    """Every ledger that failed, why, and what can be done about it."""
+    lines = []
+    for one in answer.failed_ledgers[:MAX_LINES]:
+        lines.append(f"  failed: ledger {one.ledger} of {printable(one.object)}: {printable(one.reason)}")
+        lines.append(f"    {printable(advice(one, source, target))}")
+    if len(answer.failed_ledgers) > MAX_LINES:
+        lines.append(f"  and {len(answer.failed_ledgers) - MAX_LINES:,} more; --output json has all")
+    return lines
+
+
+def advice(failure: Failure, source: str, target: str) -> str:
+    """What an operator can do about a ledger that failed."""
+    for part, text in _ADVICE:
+        if part in failure.reason:
+            return text.format(source=source, target=target, ledger=failure.ledger)
+    return _OTHERWISE
+
+
+def _troubles(answer: BookieAnswer, source: str, target: str) -> list[str]:
+    lines = failures_text(answer, source, target)
+    said = [
+        *(f"not promoted: {one}: its record changed during every try" for one in answer.not_promoted),
+        *(f"rolled over: {one}: its new ledger is on {target}" for one in answer.promoted_via_rollover_fallback),
+        *(
+            f"not known: ledger {one.ledger} of {one.object}: {one.reason}"
+            for one in answer.attributions
+            if one.how == "corruption"
+        ),
+    ]
+    lines += [f"  {printable(one)}" for one in said[:MAX_LINES]]
+    return lines + ([f"  and {len(said) - MAX_LINES:,} more; --output json has all"] if len(said) > MAX_LINES else [])
+
+
+def _headline(snapshot: BookieSnapshot, answer: BookieAnswer) -> str:
+    directive, name = snapshot.directive, printable(snapshot.cluster)
+    if directive is None:
+        return f"{name}: {answer.phase}"
+    what = f"{directive.kind} from {printable(directive.source)} to {printable(directive.target)}"
+    return (
+        f"{name}: {what}, epoch {directive.epoch}, attempt {directive.attempt}, asked for at {instant(directive.ts)}"
+        f"{f' by {printable(directive.origin)}' if directive.origin else ''}: {answer.phase}"
+    )
+
+
+def _next(snapshot: BookieSnapshot, answer: BookieAnswer, held: Held | None) -> str:
+    directive = snapshot.directive
+    assert directive is not None
+    if answer.retry:
+        return printable(answer.retry)
+    if answer.phase in ("DONE", "ROLLED_BACK"):
+        return "nothing; everything is done"
+    if answer.phase == "CLEANUP":
+        at = next((one.eligible_at for one in answer.readings if one.eligible_at is not None and not one.passed), None)
+        window = f" from {instant(at)} on" if at else ""
+        return f"anabranch bookies cleanup{window}; until then a rollback is possible (anabranch bookies rollback)"
+    if answer.action == "hold":
+        return printable(answer.reason or answer.gate or "")
+    if held is not None:
+        return "wait; this command shows how far it is"
+    verb = f"switch --target {directive.target}" if directive.kind == "switch" else "rollback"
+    return printable(f"anabranch bookies {verb} --no-dry-run goes on where it was")
+
+
+def _reached(snapshot: BookieSnapshot, name: str) -> str:
+    found = snapshot.generators.get(name)
+    return "" if found is None or found.reachable else f"  NOT REACHED: {printable(found.error or '')}"
+
+
+def _bar(done: int, total: int) -> str:
+    full = _WIDTH if total == 0 else done * _WIDTH // total
+    return "█" * full + "░" * (_WIDTH - full)
+
+
+def shown_steps(answer: BookieAnswer) -> Iterator[str]:
+    """How many steps of each kind there are."""
+    counts: dict[tuple[str, str], int] = {}
+    for one in answer.steps:
+        counts[one.action, one.kind] = counts.get((one.action, one.kind), 0) + 1
+    for (action, kind), count in counts.items():
+        yield f"  {count:>8,} {action} ({kind})"

@@ -1,0 +1,310 @@
+"""`anabranch bookies switch`, `rollback`, `cleanup`, `check`: first as a rehearsal that writes nothing, then carried out.
+
+Stage: between `anabranch.commands.bookies` and `executor.bookies`.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from anabranch.bookie_report import advice, shown_steps, status_text
+from decisions.bookies.decide import decide, plan
+from decisions.bookies.seen import Seen
+from executor.bookies.hands import LedgerRefused
+from executor.bookies.metadata import MetadataChanged
+from executor.bookies.orchestrator import Orchestrator, Progressed
+from executor.bookies.process import HandsLost
+from executor.bookies.record import read_steps, subject_of
+from executor.bookies.registry import Registry
+from executor.bookies.steps import Steps, TermLost
+from schemas.bookie_answers import BookieAnswer, Violation
+from schemas.bookies import BookieSnapshot, Directive, Progress, Request, StepTaken
+from schemas.printable import printable
+
+if TYPE_CHECKING:
+    from anabranch.bookies import Bookies
+    from executor.bookies.metadata import Write
+
+_SAY_SECONDS = 10.0
+_TAKE_SECONDS = 0.5
+Asked = Literal["switch", "rollback"]
+
+
+def rehearse(bookies: Bookies, operation: Asked, request: Request, output: str) -> None:
+    """What would be done, and what would fail; nothing is written anywhere. Exit code 1 when it would be refused."""
+    snapshot = bookies.look(operation, "whole", request)
+    answer = decide(snapshot)
+    directive = answer.directive
+    planned = answer if directive is None or operation == "rollback" else _planned(snapshot, answer, directive)
+    refused = answer.gate is not None and answer.gate != "dry-run"
+    if output == "json":
+        shown = answer.model_copy(update={"steps": planned.steps, "failed_ledgers": planned.failed_ledgers})
+        click.echo(shown.model_dump_json(by_alias=True, exclude_none=True))
+    else:
+        for line in _rehearsal(snapshot, answer, planned):
+            click.echo(line)
+    if refused and answer.code != 200:
+        raise click.ClickException(f"{answer.gate}: {printable(answer.reason or '')}")
+    click.echo("nothing was written; --no-dry-run does it" if not refused else printable(answer.reason or ""), err=True)
+
+
+def carry_out(bookies: Bookies, operation: Asked, request: Request, output: str) -> None:
+    """Asks for it, and works until nothing is left. Exit code 1 when something failed."""
+    registry = bookies.store.read()
+    snapshot = bookies.looker.look(operation, "whole", request, bookies.progress(registry), registry)
+    answer = decide(snapshot)
+    if answer.code != 200:
+        raise click.ClickException(f"{answer.gate}: {printable(answer.reason or '')}")
+    goes_on = answer.action == "retry" and not answer.failed_ledgers and not answer.not_promoted
+    if answer.directive is not None and not goes_on:
+        try:
+            bookies.store.write(answer, registry)
+        except MetadataChanged as error:
+            raise click.ClickException("the registry has changed meanwhile: run the command again") from error
+    with _term(bookies) as term, _watching() as watch:
+        orchestrator = _orchestrator(bookies, term, watch)
+        with _stopped_by_signals(orchestrator):
+            try:
+                orchestrator.run()
+            except TermLost as error:
+                raise click.ClickException(str(error)) from error
+    _ended(bookies, output)
+
+
+def clean_up(bookies: Bookies, request: Request, output: str) -> None:
+    """What would be deleted, or the deletions."""
+    if request.dry_run:
+        answer = decide(bookies.look("cleanup", "whole", request))
+        _cleanup_said(answer, output)
+        return
+    with _term(bookies) as term, _watching() as watch:
+        orchestrator = _orchestrator(bookies, term, watch)
+        with _stopped_by_signals(orchestrator):
+            try:
+                answer, missed = orchestrator.cleanup(request, decide)
+            except TermLost as error:
+                raise click.ClickException(str(error)) from error
+    _cleanup_said(answer, output)
+    if missed:
+        raise click.ClickException(f"{missed} ledgers were not deleted: 'anabranch bookies cleanup' says why")
+
+
+def check(bookies: Bookies, contents: bool, output: str) -> None:
+    """The invariants over everything; with `contents` every entry is read."""
+    registry = bookies.store.read()
+    snapshot = bookies.looker.look("check", "whole", None, bookies.progress(registry), registry)
+    directive = registry.directive
+    if directive is not None:
+        snapshot = snapshot.model_copy(update={"steps": _taken(bookies, directive)})
+    violations = decide(snapshot).violations
+    if contents:
+        violations = [*violations, *_unreadable(bookies, snapshot, registry)]
+    if output == "json":
+        click.echo(json.dumps([one.model_dump(mode="json", by_alias=True) for one in violations]))
+    else:
+        for one in violations:
+            click.echo(printable(f"{one.invariant} does not hold: {one.object}: {one.detail}"))
+    if violations:
+        raise click.ClickException(f"{len(violations)} violations")
+    if output == "text":
+        records = len(snapshot.schemas) + len(snapshot.cursors) + len(snapshot.topics)
+        click.echo(f"{records:,} records and their ledgers: all in order")
+
+
+def _planned(snapshot: BookieSnapshot, answer: BookieAnswer, directive: Directive) -> BookieAnswer:
+    """What the orchestrator would do if the directive were written."""
+    progress = snapshot.progress if answer.action == "retry" else Progress(epoch=directive.epoch)
+    return plan(
+        snapshot.model_copy(
+            update={
+                "operation": "next", "clusters": answer.registry or snapshot.clusters, "directive": directive,
+                "bootstrap": snapshot.bootstrap or answer.bootstrap, "progress": progress,
+            }
+        )
+    )  # fmt: skip
+
+
+def _rehearsal(snapshot: BookieSnapshot, answer: BookieAnswer, planned: BookieAnswer) -> Iterator[str]:
+    source, target = _ends(answer, snapshot)
+    found = answer.precheck
+    if found is not None and found.target_next_ledger_id is not None:
+        yield (
+            f"ids: {printable(str(found.source_cluster_name))} has used up to {found.source_max_ledger_id}, "
+            f"{printable(str(found.target_cluster_name))} gives from {found.target_next_ledger_id} on"
+        )
+    if answer.registry is not None:
+        yield "registry: " + ", ".join(f"{printable(one.name)} {one.status}" for one in answer.registry)
+    lengths = {one.id: one.length for one in snapshot.ledgers.get(source, ())}
+    copied = [one.ledger for one in planned.steps if one.action == "copy" and one.ledger is not None]
+    if planned.steps:
+        yield f"steps, as everything is now ({sum(lengths.get(one, 0) for one in copied) / 1e6:,.1f} MB to copy):"
+        yield from shown_steps(planned)
+    if planned is not answer:
+        would_fail = [one for one in planned.steps if one.action == "fail"]
+        for one in would_fail:
+            yield f"  would fail: ledger {one.ledger} of {printable(one.object)}: {printable(one.reason)}"
+        for failure in planned.failed_ledgers[: len(would_fail)]:
+            yield f"    {failure.ledger}: {printable(advice(failure, source, target))}"
+    for loss in answer.losses:
+        yield f"  would stay behind: {printable(loss.object)}: {printable(loss.detail)}"
+    unknown = [one for one in answer.attributions if one.how == "corruption"]
+    for one in unknown[:50]:
+        yield f"  not known: ledger {one.ledger} of {printable(one.object)}: {printable(one.reason or '')}"
+
+
+def _ends(answer: BookieAnswer, snapshot: BookieSnapshot) -> tuple[str, str]:
+    directive = answer.directive or snapshot.directive
+    return (directive.source, directive.target) if directive else ("", "")
+
+
+def _cleanup_said(answer: BookieAnswer, output: str) -> None:
+    if output == "json":
+        click.echo(answer.model_dump_json(by_alias=True, exclude_none=True))
+    else:
+        for one in answer.steps:
+            if one.action != "delete":
+                click.echo(f"  kept: ledger {one.ledger} on {printable(str(one.source))}: {printable(one.reason)}")
+        click.echo(f"{sum(one.action == 'delete' for one in answer.steps):,} old copies can go")
+    if answer.gate is not None and answer.gate != "dry-run":
+        raise click.ClickException(f"{answer.gate}: {printable(answer.reason or '')}")
+    if answer.gate == "dry-run":
+        click.echo("nothing was deleted; --no-dry-run does it", err=True)
+
+
+def _ended(bookies: Bookies, output: str) -> None:
+    snapshot = bookies.look("status", "whole")
+    answer = decide(snapshot)
+    directive = snapshot.directive
+    if output == "json":
+        click.echo(answer.model_dump_json(by_alias=True, exclude_none=True))
+    else:
+        click.echo(status_text(snapshot, answer, None))
+    if directive is not None and (answer.failed_ledgers or answer.not_promoted):
+        raise click.ClickException(
+            f"{len(answer.failed_ledgers) + len(answer.not_promoted)} stay on {printable(directive.source)}: "
+            f"{printable(answer.retry or '')} tries them again"
+        )
+
+
+def _orchestrator(bookies: Bookies, term: Write, watch: Any) -> Orchestrator:
+    def steps(registry: Registry) -> Steps:
+        return Steps(bookies.store, bookies.metadata, bookies.hands(registry), term, bookies.owners())
+
+    chosen = bookies.settings.bookies
+    return Orchestrator(bookies.looker, steps, bookies.lake, bookies.name, chosen.migration_concurrency, watch)
+
+
+@contextmanager
+def _term(bookies: Bookies) -> Iterator[Write]:
+    right = bookies.term()
+    term = right.take(_TAKE_SECONDS)
+    if term is None:
+        held = right.holder()
+        click.echo(
+            f"{printable(held.holder) if held else 'another process'} carries it out; this one takes over when that is "
+            "gone", err=True,
+        )  # fmt: skip
+        term = right.take(None)
+        assert term is not None
+    try:
+        yield term
+    finally:
+        right.leave()
+
+
+@contextmanager
+def _stopped_by_signals(orchestrator: Orchestrator) -> Iterator[None]:
+    def stop(*_: object) -> None:
+        click.echo("stopping after what is being done; the same command goes on", err=True)
+        orchestrator.stop()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _watching() -> Iterator[Any]:
+    """A bar on a terminal; else a line every ten seconds."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _Lines()
+        return
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task("looking", total=None)
+
+        def moved(now: Progressed) -> None:
+            failed = f", {now.failed} failed" if now.failed else ""
+            bar.update(task, description=f"{now.phase} {now.action}{failed}", total=now.of, completed=now.done)
+
+        yield moved
+
+
+class _Lines:
+    def __init__(self) -> None:
+        self._at, self._since, self._first = 0.0, time.monotonic(), 0
+
+    def __call__(self, now: Progressed) -> None:
+        at = time.monotonic()
+        if now.done < self._first:
+            self._since = at
+        self._first = now.done
+        if at - self._at < _SAY_SECONDS and now.done < now.of:
+            return
+        self._at = at
+        rate = now.done / max(at - self._since, 1e-3)
+        left = (now.of - now.done) / max(rate, 1e-3)
+        failed = f", {now.failed} failed" if now.failed else ""
+        click.echo(f"{now.phase} {now.action}: {now.done:,} of {now.of:,}{failed}; about {left:.0f} s left", err=True)
+
+
+def _taken(bookies: Bookies, directive: Directive) -> list[StepTaken]:
+    subject = subject_of(bookies.settings.bookies.cluster, directive)
+    return [
+        StepTaken(
+            epoch=one.step.epoch, token=0, kind=one.step.kind, object=one.step.object, action=one.step.action,
+            ledger=one.step.ledger, cluster=one.step.source,
+        )
+        for one in read_steps(bookies.lake, subject)
+        if one.end is not None and one.end.status == "applied"
+    ]  # fmt: skip
+
+
+def _unreadable(bookies: Bookies, snapshot: BookieSnapshot, registry: Registry) -> list[Violation]:
+    """Ledgers of schemas and subscriptions that cannot be read whole where they are attributed to, or are others."""
+    hands, seen = bookies.hands(registry), Seen(snapshot)
+    digests = {one.ledger: one.sha256 for one in seen.progress.verified}
+    wanted = {
+        (str(item.cluster), item.ledger, item.object)
+        for item in seen.items
+        if item.kind != "data" and item.cluster is not None and item.ledger >= 0
+    }
+
+    def read(one: tuple[str, int, str]) -> Violation | None:
+        cluster, ledger, what = one
+        try:
+            found = hands.verify(cluster, cluster, ledger)
+        except (LedgerRefused, HandsLost) as error:
+            return Violation(invariant="I2", object=what, detail=f"ledger {ledger} on {cluster}: {error}")
+        expected = digests.get(ledger)
+        if expected and found.sha256 != expected:
+            return Violation(invariant="I8", object=what, detail=f"ledger {ledger} on {cluster} has other contents")
+        return None
+
+    with ThreadPoolExecutor(bookies.settings.bookies.migration_concurrency) as pool:
+        return [one for one in pool.map(read, sorted(wanted)) if one is not None]

@@ -1,0 +1,202 @@
+"""What the commands of `anabranch bookies` stand on: Pulsar's metadata store, the registered BookKeeper clusters, and
+the program that handles their ledgers, opened when they are first needed and closed at the end.
+
+Stage: under `anabranch.commands.bookies`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from admin.credentials import credentials_of
+from admin.plain import PlainTopics
+from admin.transport import Transport
+from anabranch.context import Context
+from decisions.bookies.uris import BadUri, read_uri
+from executor.bookies.hands import BookKeeperAddress, LedgerHands
+from executor.bookies.looking import Looker, Reached
+from executor.bookies.metadata import LedgerIds, MetadataRefused, MetadataUnreachable, PulsarMetadata
+from executor.bookies.record import progress_of, read_steps, subject_of
+from executor.bookies.registry import BadRegistry, Registry, RegistryStore
+from executor.bookies.term import Term
+from schemas.bookies import BookieSnapshot, Operation, Progress, Request
+from schemas.printable import printable
+from schemas.settings import Settings
+
+_CONNECT_SECONDS = 15.0
+
+
+class Bookies:
+    """One Pulsar cluster and its BookKeeper clusters."""
+
+    def __init__(self, settings: Settings, stack: ExitStack) -> None:
+        self.settings, self._stack = settings, stack
+        chosen = settings.bookies
+        address, chroot, _ = chosen.zookeeper
+        self.client = self._connected(address, settings.bookies_context(), chroot)
+        self.metadata = PulsarMetadata(self.client, chosen.request_timeout_seconds)
+        self.store = RegistryStore(self.metadata, chosen.path)
+        self._ensembles: dict[str, Any] = {}
+        self._hands: tuple[tuple[tuple[str, str], ...], LedgerHands] | None = None
+        self.looker = Looker(
+            self.store, self.metadata, self.reach, chosen.cluster, chosen.brokers, chosen.switch
+        )  # fmt: skip
+        self.name = f"{socket.gethostname()}:{os.getpid()}"
+
+    @property
+    def lake(self) -> str:
+        """Where steps are recorded."""
+        return self.settings.lake_path
+
+    def look(self, operation: Operation, depth: Any, request: Request | None = None) -> BookieSnapshot:
+        """A snapshot with all that is on record of the directive."""
+        registry = self.store.read()
+        return self.looker.look(operation, depth, request, self.progress(registry), registry)
+
+    def progress(self, registry: Registry) -> Progress:
+        """What is on record of the directive."""
+        directive = registry.directive
+        if directive is None:
+            return Progress()
+        return progress_of(directive, read_steps(self.lake, subject_of(self.settings.bookies.cluster, directive)))
+
+    def reach(self, registry: Registry) -> Reached:
+        """The clusters of a registry; the program of the hands is started at the first question."""
+        return Reached(
+            self.hands(registry), {one.name: partial(self.ids, one.metadata_service_uri) for one in registry.clusters}
+        )
+
+    def hands(self, registry: Registry) -> LedgerHands:
+        """The hands over these clusters."""
+        key = tuple((one.name, one.metadata_service_uri) for one in registry.clusters)
+        if self._hands is None or self._hands[0] != key:
+            if self._hands is not None:
+                self._hands[1].close()
+            self._hands = key, self._new_hands(dict(key))
+        return self._hands[1]
+
+    def ids(self, uri: str) -> LedgerIds:
+        """The generators of ids behind a metadata service URI. Raises `MetadataUnreachable`, `BadUri`."""
+        service = read_uri(uri)
+        address = ",".join(sorted(service.members))
+        if address not in self._ensembles:
+            context = self.settings.bookies_context()
+            try:
+                self._ensembles[address] = self._connected(address, context, "")
+            except click.ClickException as error:
+                raise MetadataUnreachable(error.message) from None
+        return LedgerIds(
+            self._ensembles[address], "/" + "/".join(service.root), self.settings.bookies.request_timeout_seconds
+        )
+
+    def term(self) -> Term:
+        """The right to act."""
+        return Term(self.client, self.metadata, self.store.path, self.name)
+
+    def owners(self) -> PlainTopics | None:
+        """The brokers at `[controller] url`; None: they are not to be asked."""
+        settings = self.settings
+        if settings.bookies.brokers != "attribution":
+            return None
+        chosen = settings.controller
+        return PlainTopics(
+            Transport(
+                chosen.url, credentials_of(settings), user_agent="anabranch-bookies",
+                timeout_seconds=settings.bookies.request_timeout_seconds,
+                deadline_seconds=settings.bookies.request_timeout_seconds, nodes=chosen.nodes,
+                tls=settings.url_context(),
+            )
+        )  # fmt: skip
+
+    def _new_hands(self, clusters: dict[str, str]) -> LedgerHands:
+        from lab.bookies.programs import ensure_programs
+        from lab.java_home import SetupError
+
+        chosen = self.settings.bookies
+        folder = self.settings.path(self.settings.local.folder) / "bookies"
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            programs = ensure_programs(self.settings, lambda text: click.echo(text, err=True))
+        except SetupError as error:
+            raise click.ClickException(str(error)) from error
+        command = programs.hands(folder, chosen.migration_concurrency, chosen.hands_heap)
+        properties = _properties(self.settings)
+        addresses = {name: BookKeeperAddress(uri, properties) for name, uri in clusters.items()}
+        hands = LedgerHands(
+            command, addresses, folder / "hands.log", chosen.migration_concurrency, chosen.request_timeout_seconds
+        )
+        self._stack.callback(hands.close)
+        return hands
+
+    def _connected(self, address: str, context: ssl.SSLContext | None, chroot: str) -> Any:
+        from kazoo.client import KazooClient
+        from kazoo.exceptions import KazooException
+        from kazoo.handlers.threading import KazooTimeoutError
+
+        secured: dict[str, Any] = {}
+        auth = self.settings.bookies.metadata_auth
+        if auth is not None:
+            secured["auth_data"] = [("digest", auth.get_secret_value())]
+        if context is not None:
+            from controller.metadata.zookeeper_tls import TlsHandler
+
+            secured["handler"] = TlsHandler(context)
+        client = KazooClient(address + chroot, timeout=10.0, **secured)
+        try:
+            client.start(_CONNECT_SECONDS)
+        except (KazooException, KazooTimeoutError) as error:
+            raise click.ClickException(
+                f"no ZooKeeper answers at {address}: {error or type(error).__name__}; see [bookies] metadata"
+            ) from None
+        self._stack.callback(client.close)
+        self._stack.callback(client.stop)
+        return client
+
+
+@contextmanager
+def opened(context: Context, metadata: str | None, brokers: str | None) -> Iterator[Bookies]:
+    """The cluster of the settings, with these instead of theirs; faults become a line for people."""
+    from deltalake.exceptions import DeltaError
+
+    from lake.lease import LeaseLost
+
+    settings = context.settings
+    given = {"metadata": _uri(metadata) if metadata else settings.bookies.metadata}
+    given |= {"brokers": brokers} if brokers else {}
+    chosen = settings.bookies.model_copy(update=given)
+    if not chosen.metadata:
+        raise click.UsageError("which metadata store? Give --metadata HOST:PORT, or [bookies] metadata in the settings")
+    settings = settings.model_copy(update={"bookies": chosen})
+    with ExitStack() as stack:
+        try:
+            yield Bookies(settings, stack)
+        except (BadRegistry, MetadataUnreachable, MetadataRefused, LeaseLost, BadUri) as error:
+            raise click.ClickException(printable(str(error))) from error
+        except (DeltaError, OSError) as error:
+            raise click.ClickException(f"the lake {settings.lake_path} cannot be read or written: {error}") from error
+
+
+def _uri(metadata: str) -> str:
+    return metadata if "://" in metadata else f"zk://{metadata}"
+
+
+def _properties(settings: Settings) -> dict[str, str]:
+    """Of BookKeeper's client, as in a file of Java properties."""
+    if not settings.bookies.client_properties:
+        return {}
+    file = Path(settings.path(settings.bookies.client_properties))
+    try:
+        lines = file.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.ClickException(f"cannot read {file}, [bookies] client_properties: {error}") from error
+    pairs = (line.partition("=") for line in map(str.strip, lines) if line and not line.startswith("#"))
+    return {name.strip(): value.strip() for name, equals, value in pairs if equals}

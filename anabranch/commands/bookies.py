@@ -1,0 +1,254 @@
+"""`anabranch bookies`: moves a broker cluster to another BookKeeper cluster, step by step, on record (PIP-477)."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from anabranch.context import Context
+from schemas.printable import printable
+
+if TYPE_CHECKING:
+    from anabranch.bookies import Bookies
+    from schemas.bookie_answers import BookieAnswer
+    from schemas.bookies import Operation, Request
+
+
+@click.group("bookies")
+def command() -> None:
+    """Move a broker cluster to another BookKeeper cluster, step by step and on record (PIP-477).
+
+    \b
+    1  register --name old …; register --name new …    the clusters, the first is ACTIVE
+    2  precheck --name new                             whether its ledger ids are free
+    3  switch --target new                             what would be done; --no-dry-run does it
+    4  status                                          how far it is, what failed, what to do next
+    5  check                                           the invariants, over all records and ledgers
+    6  cleanup, or rollback                            the old copies go, or everything goes back
+
+    Ledgers of schemas and subscriptions are copied under their ids and attributed to the new cluster. Those of topics'
+    messages are never copied: they are read where they are until they age out, which takes brokers with PIP-477. A
+    broker of today that is pointed at the new cluster REMOVES the data ledgers that it does not find (docs/bookies.md).
+    """
+
+
+def connected(function: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command `--metadata`, `--brokers` and `--output`, and calls it with what they open."""
+
+    @functools.wraps(function)
+    def run(context: Context, metadata: str | None, brokers: str | None, output: str, **arguments: Any) -> None:
+        from anabranch.bookies import opened
+
+        with opened(context, metadata, brokers) as bookies:
+            function(bookies=bookies, output=output, **arguments)
+
+    metadata = click.option(
+        "--metadata", metavar="HOST:PORT,…", help="Pulsar's metadata store, instead of [bookies] metadata."
+    )
+    brokers = click.option(
+        "--brokers", type=click.Choice(["stock", "attribution", "stopped"]),
+        help="What the brokers do, instead of [bookies] brokers: know one cluster only, go by attributions "
+        "(PIP-477), or are stopped.",
+    )  # fmt: skip
+    output = click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+    passed: Callable[..., None] = click.pass_obj(run)
+    return metadata(brokers(output(passed)))
+
+
+@command.command("list")
+@connected
+def list_clusters(bookies: Bookies, output: str) -> None:
+    """List the registered BookKeeper clusters, and whether they can be reached."""
+    from decisions.bookies.decide import decide
+
+    snapshot = bookies.look("status", "ids")
+    if output == "json":
+        click.echo(json.dumps([one.model_dump(mode="json", by_alias=True) for one in snapshot.clusters]))
+        return
+    for one in snapshot.clusters:
+        ids = snapshot.generators[one.name]
+        state = (
+            f"next id {ids.short if ids.long is None else ids.long:,}" if ids.reachable else printable(ids.error or "")
+        )
+        click.echo(f"{one.status:10}  {printable(one.name)}  {printable(one.metadata_service_uri)}  {state}")
+    if not snapshot.clusters:
+        click.echo(f"no cluster is registered ({decide(snapshot).phase}): anabranch bookies register", err=True)
+
+
+@command.command("register")
+@click.option("--name", required=True, help="Of the BookKeeper cluster; what is attributed to it carries this name.")
+@click.option("--metadata-service-uri", metavar="URI", help="zk+hierarchical://HOST:PORT/ledgers")
+@click.option("--status", type=click.Choice(["ACTIVE", "STANDBY", "DEPRECATED"]), help="The first one is ACTIVE.")
+@connected
+def register(bookies: Bookies, output: str, name: str, metadata_service_uri: str | None, status: str | None) -> None:
+    """Register a BookKeeper cluster: the one that brokers use is the first, and ACTIVE; others are STANDBY."""
+    from schemas.bookies import Request
+
+    request = Request(name=name, metadata_service_uri=metadata_service_uri, status=status)  # type: ignore[arg-type]
+    _written(bookies, "register", request, output, f"{printable(name)} is registered")
+
+
+@command.command("unregister")
+@click.option("--name", required=True)
+@connected
+def unregister(bookies: Bookies, output: str, name: str) -> None:
+    """Forget a cluster that nothing on record is attributed to any more."""
+    from schemas.bookies import Request
+
+    _written(bookies, "unregister", Request(name=name), output, f"{printable(name)} is not registered any more")
+
+
+@command.command("precheck")
+@click.option("--name", required=True, help="The cluster to switch to.")
+@click.option(
+    "--advance", is_flag=True, help="Raise the target's next ledger id beyond all of the source. Writes there."
+)
+@connected
+def precheck(bookies: Bookies, output: str, name: str, advance: bool) -> None:
+    """Say whether a cluster can be switched to: reached, and its next ledger id beyond every id of the ACTIVE one.
+
+    Both generators of ids are looked at, and all ledgers. With --advance the target's next id is raised, which running
+    clients obey at once; what has written to the target before keeps to short ids until it is restarted.
+    """
+    from decisions.bookies.decide import decide
+    from schemas.bookies import Request
+
+    snapshot = bookies.look("precheck", "ids", Request(target=name))
+    answer = decide(snapshot)
+    found = answer.precheck
+    if (
+        advance
+        and found is not None
+        and not found.idgen_advanced_beyond_source
+        and found.source_max_ledger_id is not None
+    ):
+        [uri] = [one.metadata_service_uri for one in snapshot.clusters if one.name == name]
+        bookies.ids(uri).advance(found.source_max_ledger_id)
+        click.echo(f"{printable(name)}: the next id is raised; restart what has written to it before", err=True)
+        answer = decide(bookies.look("precheck", "ids", Request(target=name)))
+        found = answer.precheck
+    if found is not None and output == "text" and found.target_next_ledger_id is not None:
+        click.echo(
+            f"{printable(found.source_cluster_name or '?')} has used ids up to {found.source_max_ledger_id}, "
+            f"{printable(name)} gives ids from {found.target_next_ledger_id} on"
+        )
+    _told(answer, output, f"{printable(name)} is ready")
+
+
+@command.command("switch")
+@click.option("--target", required=True, metavar="NAME")
+@click.option("--dry-run/--no-dry-run", default=True, show_default=True, help="Say only what would be done.")
+@connected
+def switch(bookies: Bookies, output: str, target: str, dry_run: bool) -> None:
+    """Make NAME the ACTIVE cluster, copy the ledgers of schemas and subscriptions there, and attribute them to it.
+
+    May be stopped and killed at any moment; the same command goes on where it was, and tries again what failed. Started
+    twice, the second one waits, and takes over when the first one is gone.
+    """
+    from anabranch import bookie_switch
+    from schemas.bookies import Request
+
+    request = Request(target=target, origin=_who(), dry_run=dry_run)
+    if dry_run:
+        bookie_switch.rehearse(bookies, "switch", request, output)
+    else:
+        bookie_switch.carry_out(bookies, "switch", request, output)
+
+
+@command.command("rollback")
+@click.option("--dry-run/--no-dry-run", default=True, show_default=True, help="Say only what would be done, and lost.")
+@click.option("--force", is_flag=True, help="Also when the window has passed.")
+@click.option("--accept-loss", is_flag=True, help="Also when something stays behind.")
+@connected
+def rollback(bookies: Bookies, output: str, dry_run: bool, force: bool, accept_loss: bool) -> None:
+    """Attribute everything to the cluster before the last switch again; what was written since is copied back."""
+    from anabranch import bookie_switch
+    from schemas.bookies import Request
+
+    request = Request(origin=_who(), dry_run=dry_run, force=force, accept_loss=accept_loss)
+    if dry_run:
+        bookie_switch.rehearse(bookies, "rollback", request, output)
+    else:
+        bookie_switch.carry_out(bookies, "rollback", request, output)
+
+
+@command.command("status")
+@connected
+def status(bookies: Bookies, output: str) -> None:
+    """Show how a switch stands: phase, what is left, every ledger that failed with its reason, and what to do next."""
+    from anabranch.bookie_report import status_text
+    from decisions.bookies.decide import decide
+
+    snapshot = bookies.look("status", "whole")
+    answer, held = decide(snapshot), bookies.term().holder()
+    if output == "json":
+        holder = None if held is None else {"holder": held.holder, "term": held.term}
+        click.echo(json.dumps({**json.loads(_json(answer)), "orchestrator": holder}))
+        return
+    click.echo(status_text(snapshot, answer, held))
+
+
+@command.command("cleanup")
+@click.option("--dry-run/--no-dry-run", default=True, show_default=True, help="Say only what would be deleted.")
+@click.option("--src-cluster", metavar="NAME", help="Delete from this cluster, instead of the last switch's source.")
+@click.option("--max-deletions", type=click.IntRange(min=0), default=0, show_default=True, help="0 = all.")
+@click.option("--force", is_flag=True, help="Before the window has passed. What a record names is never deleted.")
+@connected
+def cleanup(
+    bookies: Bookies, output: str, dry_run: bool, src_cluster: str | None, max_deletions: int, force: bool
+) -> None:
+    """Delete the old copies of ledgers whose every record leads to an equal copy elsewhere, which is compared again."""
+    from anabranch import bookie_switch
+    from schemas.bookies import Request
+
+    request = Request(dry_run=dry_run, src_cluster_filter=src_cluster, max_deletions=max_deletions, force=force)
+    bookie_switch.clean_up(bookies, request, output)
+
+
+@command.command("check")
+@click.option("--contents", is_flag=True, help="Read every entry of the ledgers of schemas and subscriptions, too.")
+@connected
+def check(bookies: Bookies, output: str, contents: bool) -> None:
+    """Check the invariants I1 to I17 over all records and ledgers. Exit code 1 when one does not hold."""
+    from anabranch import bookie_switch
+
+    bookie_switch.check(bookies, contents, output)
+
+
+def _written(bookies: Bookies, operation: Operation, request: Request, output: str, done: str) -> None:
+    from decisions.bookies.decide import decide
+    from executor.bookies.metadata import MetadataChanged
+
+    registry = bookies.store.read()
+    depth = "whole" if operation == "unregister" else "registry"
+    snapshot = bookies.looker.look(operation, depth, request, bookies.progress(registry), registry)  # type: ignore[arg-type]
+    answer = decide(snapshot)
+    if answer.code == 200 and answer.action != "done":
+        try:
+            bookies.store.write(answer, registry)
+        except MetadataChanged as error:
+            raise click.ClickException("the registry has changed meanwhile: run the command again") from error
+    _told(answer, output, done)
+
+
+def _told(answer: BookieAnswer, output: str, done: str) -> None:
+    if output == "json":
+        click.echo(_json(answer))
+    elif answer.code == 200 and answer.gate is None:
+        click.echo(done if answer.reason is None else printable(answer.reason))
+    if answer.code != 200 or answer.gate is not None:
+        raise click.ClickException(f"{answer.gate}: {printable(answer.reason or '')}")
+
+
+def _json(answer: BookieAnswer) -> str:
+    return answer.model_dump_json(by_alias=True, exclude_none=True)
+
+
+def _who() -> str:
+    from ledger.acting import whoami
+
+    return whoami()

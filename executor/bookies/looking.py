@@ -1,0 +1,197 @@
+"""What a switch is decided on: registry, records, ledgers and ids of all registered clusters, as one snapshot.
+
+Stage: over `registry`, `metadata` and `hands`, under `orchestrator` and the commands. A look changes nothing anywhere.
+A cluster that cannot be reached is not listed, and says why; a record that cannot be read is in the snapshot with its
+fault.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Literal
+
+from executor.bookies.hands import LedgerHands, LedgerRefused
+from executor.bookies.metadata import LedgerIds, MetadataRefused, MetadataUnreachable, PulsarMetadata, Record
+from executor.bookies.process import HandsLost
+from executor.bookies.records import STAMP_PROPERTY, read_cursor, read_data_ledgers, read_locator
+from executor.bookies.registry import Registry, RegistryStore
+from executor.bookies.wire import BadRecord
+from schemas.bookies import (
+    BookieSnapshot,
+    CursorRecord,
+    DataLedger,
+    Generators,
+    LedgerSeen,
+    Operation,
+    Position,
+    Progress,
+    Request,
+    SchemaRecord,
+    SwitchSettings,
+    TopicRecord,
+)
+from schemas.ids import digest
+
+Depth = Literal["registry", "ids", "ledgers", "whole"]
+"""How much is looked at: the registry; ids too; the ledgers of schemas and cursors too; those of topics too."""
+BROKERS = "brokers"
+"""Owner of every cursor while brokers run: which of them has its topic is theirs to know."""
+
+
+@dataclass
+class Reached:
+    """The clusters of a registry, as far as they can be reached."""
+
+    hands: LedgerHands
+    ids: Mapping[str, Callable[[], LedgerIds]]
+    """By cluster; a call raises `MetadataUnreachable`, or `ValueError` for an URI that has no ids."""
+
+
+@dataclass
+class Looker:
+    """Looks at one Pulsar cluster."""
+
+    store: RegistryStore
+    metadata: PulsarMetadata
+    reach: Callable[[Registry], Reached]
+    cluster: str
+    routing: Literal["attribution", "stock", "stopped"]
+    settings: SwitchSettings
+    now: Callable[[], int] = field(default=lambda: time.time_ns() // 1_000_000)
+    """ms since 1970."""
+
+    def look(
+        self, operation: Operation, depth: Depth, request: Request | None = None, progress: Progress | None = None,
+        registry: Registry | None = None,
+    ) -> BookieSnapshot:  # fmt: skip
+        """A snapshot. Raises `BadRegistry`, and `MetadataUnreachable` or `MetadataRefused` of Pulsar's metadata."""
+        registry = self.store.read() if registry is None else registry
+        found = BookieSnapshot(
+            cluster=self.cluster, now=self.now(), operation=operation, request=request or Request(),
+            clusters=list(registry.clusters), bootstrap=registry.bootstrap, directive=registry.directive,
+            routing=self.routing, settings=self.settings, progress=progress or Progress(),
+        )  # fmt: skip
+        if depth == "registry" or not registry.clusters:
+            return found
+        reached = self.reach(registry)
+        names = [one.name for one in registry.clusters]
+        if depth == "ids":
+            listings = {name: _listing(reached, name) for name in names}
+            return found.model_copy(update={"generators": _generators(reached, listings)})
+        schemas, cursors = self._schemas(), self._cursors()
+        topics = self._topics() if depth == "whole" else []
+        # Ledgers after records: what a record names was made before.
+        listings = {name: _listing(reached, name) for name in names}
+        wanted = set(_named(schemas, cursors, found.progress))
+        data = {one.id for topic in topics for one in topic.ledgers if one.stamp is None}
+        stamped = {one.id for topic in topics for one in topic.ledgers} - data
+        ledgers = {}
+        with ThreadPoolExecutor(self.settings.migration_concurrency) as pool:
+            for name, listing in listings.items():
+                if isinstance(listing, str):
+                    continue
+                opened = sorted(listing & (wanted | data))
+                seen = pool.map(lambda ledger, name=name: see(reached.hands, name, ledger), opened)
+                some = [one for one in seen if one is not None]
+                some += [LedgerSeen(id=one) for one in sorted((listing & stamped) - wanted)]
+                ledgers[name] = some
+        return found.model_copy(
+            update={
+                "schemas": schemas, "cursors": cursors, "topics": topics, "ledgers": ledgers,
+                "generators": _generators(reached, listings),
+            }
+        )  # fmt: skip
+
+    def _schemas(self) -> list[SchemaRecord]:
+        return [schema_of(one) for one in self.metadata.schemas()]
+
+    def _cursors(self) -> list[CursorRecord]:
+        owner = BROKERS if self.routing == "attribution" else None
+        return [cursor_of(one, owner) for one in self.metadata.cursors()]
+
+    def _topics(self) -> list[TopicRecord]:
+        return [_topic_of(one) for one in self.metadata.topics()]
+
+
+def schema_of(record: Record) -> SchemaRecord:
+    """A schema's locator."""
+    try:
+        found = read_locator(record.content)
+    except BadRecord as error:
+        return SchemaRecord(path=record.path, version=record.version, error=str(error))
+    positions = [
+        Position(version=one.version, ledger=one.ledger, entry=one.entry, stamp=one.stamp, hash=one.hash)
+        for one in found
+    ]
+    return SchemaRecord(path=record.path, version=record.version, positions=positions)
+
+
+def cursor_of(record: Record, owner: str | None) -> CursorRecord:
+    """A subscription's znode; `owner` is who has its topic."""
+    try:
+        found = read_cursor(record.content)
+    except BadRecord as error:
+        return CursorRecord(path=record.path, version=record.version, ledger=-1, owner=owner, error=str(error))
+    return CursorRecord(
+        path=record.path, version=record.version, ledger=found.ledger, stamp=found.stamp, owner=owner,
+        mark_delete=list(found.mark_delete), individually_deleted=digest(found.holes.hex()) if found.holes else None,
+        properties={name: value for name, value in found.properties.items() if name != STAMP_PROPERTY},
+    )  # fmt: skip
+
+
+def see(hands: LedgerHands, cluster: str, ledger: int) -> LedgerSeen | None:
+    """A ledger without a change; None: there is none. Of one that cannot be read, why."""
+    try:
+        found = hands.open(cluster, ledger)
+    except LedgerRefused as error:
+        if error.name.startswith("NoSuchLedger"):
+            return None
+        return LedgerSeen(id=ledger, readable=False, error=str(error))
+    except HandsLost as error:
+        return LedgerSeen(id=ledger, readable=False, error=str(error))
+    return LedgerSeen(
+        id=ledger, closed=found.closed, last=found.last, length=found.length, custom=dict(found.custom),
+        quorums=list(found.quorums), created_at=found.made,
+    )  # fmt: skip
+
+
+def _topic_of(record: Record) -> TopicRecord:
+    try:
+        found = read_data_ledgers(record.content)
+    except BadRecord as error:
+        return TopicRecord(path=record.path, version=record.version, error=str(error))
+    ledgers = [DataLedger(id=one.ledger, stamp=one.stamp) for one in found if not one.offloaded]
+    return TopicRecord(path=record.path, version=record.version, ledgers=ledgers)
+
+
+def _named(schemas: Iterable[SchemaRecord], cursors: Iterable[CursorRecord], progress: Progress) -> Iterator[int]:
+    for schema in schemas:
+        yield from (one.ledger for one in schema.positions)
+    yield from (one.ledger for one in cursors if one.ledger >= 0)
+    yield from (one.ledger for one in progress.verified)
+
+
+def _listing(reached: Reached, cluster: str) -> set[int] | str:
+    """All ids of a cluster, or why they are not known."""
+    try:
+        return set(reached.hands.ledgers(cluster))
+    except (LedgerRefused, HandsLost) as error:
+        return f"{cluster} cannot be reached: {error}"
+
+
+def _generators(reached: Reached, listings: Mapping[str, set[int] | str]) -> dict[str, Generators]:
+    found = {}
+    for name, listing in listings.items():
+        if isinstance(listing, str):
+            found[name] = Generators(reachable=False, error=listing)
+            continue
+        try:
+            ids = reached.ids[name]().read()
+        except (MetadataUnreachable, MetadataRefused, ValueError) as error:
+            found[name] = Generators(reachable=False, error=f"the ids of {name} cannot be read: {error}")
+            continue
+        found[name] = Generators(short=ids.short, long=ids.long, largest=max(listing, default=-1))
+    return found

@@ -1,0 +1,160 @@
+"""Carries a switch out: looks, plans, puts the steps on record, works on so many at a time, records how they ended, and
+looks again, until nothing is left to be done.
+
+Stage: over `looking`, `steps` and `record`. Nothing is remembered but what is on record and what the clusters show: who
+takes over goes on where the one before was. Source: PIP-477 phases 4 to 6; its hole 10 is closed by `term`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from decisions.bookies.decide import plan
+from decisions.bookies.reduced import Reducer
+from executor.bookies.looking import Looker
+from executor.bookies.metadata import MetadataUnreachable
+from executor.bookies.record import Done, SwitchRecord, Taken
+from executor.bookies.registry import Registry
+from executor.bookies.steps import Steps, TermLost
+from schemas.bookie_answers import BookieAnswer, Step
+from schemas.bookies import BookieSnapshot, Directive, Request
+from schemas.ids import canonical_json
+
+log = logging.getLogger(__name__)
+
+WAVE = 256
+"""Steps that are put on record together."""
+
+
+@dataclass(frozen=True)
+class Progressed:
+    """How far a pass has come, for who watches."""
+
+    phase: str
+    action: str
+    done: int
+    of: int
+    failed: int
+
+
+class Orchestrator:
+    """Carries out the switches of one Pulsar cluster, under one term."""
+
+    def __init__(
+        self, looker: Looker, steps: Callable[[Registry], Steps], lake: str, name: str, concurrency: int,
+        watch: Callable[[Progressed], None] = lambda _: None,
+        now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
+    ) -> None:  # fmt: skip
+        """`steps` makes what carries out steps with the clusters of a registry; `name` is this process for people."""
+        self._looker, self._steps, self._lake, self._name = looker, steps, lake, name
+        self._concurrency, self._watch, self._now = concurrency, watch, now
+        self._stopping = False
+        self._known: SwitchRecord | None = None
+
+    def stop(self) -> None:
+        """Ends after the steps that are being carried out; for signal handlers."""
+        self._stopping = True
+
+    def run(self) -> BookieAnswer:
+        """Until nothing is left that can be done now; the last answer. Raises `TermLost`, `LeaseLost`, `BadRegistry`,
+        `MetadataUnreachable`, and what Delta raises: run again, it goes on."""
+        registry, in_vain = self._looker.store.read(), 0
+        while True:
+            record, snapshot = self._looked(registry)
+            answer = plan(snapshot)
+            if record is None or answer.action != "steps" or self._stopping:
+                return answer
+            if in_vain >= snapshot.settings.max_tries:
+                log.warning("stopped: others changed everything that was to be done, %d times in a row", in_vain)
+                return answer
+            ends = self._carry_out(record, snapshot, registry, answer)
+            in_vain = in_vain + 1 if all(one.status == "superseded" for one in ends) else 0
+            registry = self._looker.store.read()
+
+    def cleanup(self, request: Request, decide: Callable[[BookieSnapshot], BookieAnswer]) -> tuple[BookieAnswer, int]:
+        """The deletions of `request`; the answer, and how many steps failed or came too late."""
+        registry = self._looker.store.read()
+        record = self._record(registry.directive)
+        if record is None:
+            return decide(self._looker.look("cleanup", "whole", request, registry=registry)), 0
+        self._finish(record, registry)
+        snapshot = self._looker.look("cleanup", "whole", request, record.progress(), registry)
+        answer = decide(snapshot)
+        if answer.action != "cleanup":
+            return answer, 0
+        deletions = [one for one in answer.steps if one.action == "delete"]
+        ends = self._carry_out(record, snapshot, registry, answer.model_copy(update={"steps": deletions}))
+        return answer, sum(done.status != "applied" for done in ends)
+
+    def _looked(self, registry: Registry) -> tuple[SwitchRecord | None, BookieSnapshot]:
+        record = self._record(registry.directive)
+        if record is not None:
+            self._finish(record, registry)
+        progress = None if record is None else record.progress()
+        return record, self._looker.look("next", "ledgers", progress=progress, registry=registry)
+
+    def _record(self, directive: Directive | None) -> SwitchRecord | None:
+        if directive is None:
+            return None
+        if self._known is None or self._known.directive != directive:
+            self._known = SwitchRecord(self._lake, self._looker.cluster, directive, self._name)
+        return self._known
+
+    def _finish(self, record: SwitchRecord, registry: Registry) -> None:
+        """Ends what somebody began who is gone: carried out again, a step comes to the same."""
+        left = record.open()
+        for begin in range(0, len(left), WAVE):
+            wave = left[begin : begin + WAVE]
+            record.intend(wave, self._now())
+            self._work(record, registry, wave)
+
+    def _carry_out(
+        self, record: SwitchRecord, snapshot: BookieSnapshot, registry: Registry, answer: BookieAnswer
+    ) -> list[Done]:
+        reducer, ends = Reducer(snapshot), list[Done]()
+        gates = _gates(answer)
+        for wave in _waves(answer.steps):
+            if self._stopping:
+                break
+            taken = record.begin([(one, reducer.reduced(one)) for one in wave], self._now(), gates)
+            ends += self._work(record, registry, taken)
+            failed = sum(one.status == "failed" for one in ends)
+            self._watch(Progressed(wave[0].phase, wave[0].action, len(ends), len(answer.steps), failed))
+        return ends
+
+    def _work(self, record: SwitchRecord, registry: Registry, taken: Sequence[Taken]) -> list[Done]:
+        """Carries out steps and records their ends, also of those before a fault."""
+        steps, ends, fault = self._steps(registry), list[tuple[Taken, Done]](), None
+        with ThreadPoolExecutor(self._concurrency) as pool:
+            asked = [(one, pool.submit(steps.carry_out, one.step, registry)) for one in taken]
+            for one, future in asked:
+                try:
+                    ends.append((one, future.result()))
+                except (TermLost, MetadataUnreachable) as error:
+                    fault = error
+        record.end(ends, self._now())
+        if fault is not None:
+            raise fault
+        return [done for _, done in ends]
+
+
+def _waves(steps: Sequence[Step]) -> Iterator[Sequence[Step]]:
+    """Runs of one action, each at most `WAVE` long."""
+    begin = 0
+    for at in range(1, len(steps) + 1):
+        if at == len(steps) or steps[at].action != steps[begin].action or at - begin == WAVE:
+            yield steps[begin:at]
+            begin = at
+
+
+def _gates(answer: BookieAnswer) -> str:
+    """The gates of the whole answer; those of single objects are in the inputs."""
+    shown: list[Any] = [
+        one.model_dump(mode="json", by_alias=True, exclude_none=True) for one in answer.readings if one.object is None
+    ]
+    return canonical_json(shown)

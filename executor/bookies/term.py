@@ -1,0 +1,58 @@
+"""One orchestrator at a time for a Pulsar cluster: a lock in its metadata store, and a term that fences the one before.
+
+Stage: under the commands that act. The lock is ZooKeeper's (kazoo's recipe): it is free as soon as its holder's session
+ends. Who gets it writes the znode `orchestrator`, and the version that this gives it is the term: every write of an
+orchestrator expects it, so one that was frozen and wakes up later writes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import LockTimeout
+
+from executor.bookies.metadata import PulsarMetadata, Write
+from executor.bookies.registry import ORCHESTRATOR
+
+
+@dataclass(frozen=True)
+class Held:
+    """Who carries out switches."""
+
+    holder: str
+    """Host and process."""
+    term: int
+
+
+class Term:
+    """The right to carry out the switches of one Pulsar cluster."""
+
+    def __init__(self, client: KazooClient, metadata: PulsarMetadata, path: str, name: str) -> None:
+        """`path` is the folder of the registry; `name` is this process for people."""
+        self._metadata, self._path, self._name = metadata, f"{path}/{ORCHESTRATOR}", name
+        self._lock = client.Lock(f"{self._path}/lock", name)
+
+    def take(self, timeout_s: float | None) -> Write | None:
+        """The expectation for every write; None: somebody else has it for all of `timeout_s` (None: without end)."""
+        self._metadata.ensure(self._path)
+        try:
+            if not self._lock.acquire(timeout=timeout_s):
+                return None
+        except LockTimeout:
+            return None
+        record = self._metadata.read(self._path)
+        assert record is not None
+        self._metadata.write([Write(self._path, json.dumps({"holder": self._name}).encode(), record.version)])
+        return Write(self._path, None, record.version + 1)
+
+    def leave(self) -> None:
+        """Lets the next one in."""
+        self._lock.release()
+
+    def holder(self) -> Held | None:
+        """Who has it now; None: nobody."""
+        waiting = self._lock.contenders()
+        record = self._metadata.read(self._path)
+        return Held(waiting[0], record.version if record else 0) if waiting else None

@@ -1,0 +1,72 @@
+"""Section `[bookies]`: switching brokers to another BookKeeper cluster.
+
+Stage: a part of `settings`. Source: PIP-477, `bookieClusterSwitch.*`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from schemas.base import Name
+from schemas.bookies import SwitchSettings
+from schemas.controller_settings import Credentials, ZooKeeperAddress
+from schemas.section import Section
+
+
+class BookieSettings(Section):
+    metadata: Annotated[str, Field(pattern=r"^(zks?://[^/\s]+(/[\w.-]+)*/?)?$", max_length=2048)]
+    """The metadata store of the Pulsar cluster: `zk://host:port,host:port`. Empty: the commands ask for it."""
+    metadata_ca: str
+    """PEM file of those who have signed ZooKeeper's certificates, with `zks://…`. Empty: the system's."""
+    metadata_certificate: str
+    """PEM file of the certificate that ZooKeeper is shown."""
+    metadata_key: str
+    """PEM file of that certificate's key."""
+    metadata_auth: Credentials | None = None
+    """`user:password` of ZooKeeper's digest authentication, from ANABRANCH_BOOKIES_METADATA_AUTH only."""
+    cluster: Name
+    """The Pulsar cluster's name, in what is recorded."""
+    path: Annotated[str, Field(pattern=r"^(/[\w.-]+)+$", max_length=1024)]
+    """Where the registry of BookKeeper clusters is in the metadata store."""
+    brokers: Literal["stock", "attribution", "stopped"]
+    """What the brokers do: know one BookKeeper cluster only (all releases of Pulsar so far), route by attribution
+    (PIP-477), or are stopped."""
+    client_properties: str
+    """File of properties of BookKeeper's client, such as credentials, for all clusters. Empty: none."""
+    dual_read_timeout_days: Annotated[float, Field(ge=0, le=36_500)]
+    """How long old copies are kept after the last promotion, unless rollback_window_hours is longer."""
+    rollback_window_hours: Annotated[float, Field(ge=0, le=876_000)]
+    """For how long after the last promotion a switch can be rolled back without --force."""
+    migration_concurrency: Annotated[int, Field(ge=1, le=256)]
+    """Ledgers that are copied, compared or deleted at a time."""
+    max_tries: Annotated[int, Field(ge=1, le=1000)]
+    """How often a record's change that others win is tried in one attempt."""
+    hands_heap: Annotated[str, Field(pattern=r"^[1-9][0-9]{0,5}[mg]$")]
+    """Heap of the Java program that copies ledgers."""
+    request_timeout_seconds: Annotated[float, Field(gt=0, le=3600)]
+    """Of one question to ZooKeeper or BookKeeper; ten times of it for what reads a ledger's contents."""
+
+    @property
+    def zookeeper(self) -> ZooKeeperAddress:
+        """The address in `metadata`; empty: there is none."""
+        scheme, _, place = self.metadata.partition("://")
+        address, _, chroot = place.partition("/")
+        return ZooKeeperAddress(address, f"/{chroot.strip('/')}" if chroot.strip("/") else "", scheme == "zks")
+
+    @model_validator(mode="after")
+    def _tls_fits_together(self) -> BookieSettings:
+        if bool(self.metadata_certificate) != bool(self.metadata_key):
+            raise ValueError("metadata_certificate and metadata_key belong together: give both or none")
+        if (self.metadata_ca or self.metadata_certificate) and not self.metadata.startswith("zks:"):
+            raise ValueError('metadata_ca and metadata_certificate need metadata = "zks://…"')
+        return self
+
+    @property
+    def switch(self) -> SwitchSettings:
+        """What decisions depend on."""
+        return SwitchSettings(
+            dual_read_timeout_days=self.dual_read_timeout_days, rollback_window_hours=self.rollback_window_hours,
+            migration_concurrency=self.migration_concurrency, max_tries=self.max_tries,
+        )  # fmt: skip
