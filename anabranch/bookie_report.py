@@ -64,8 +64,8 @@ def status_text(snapshot: BookieSnapshot, answer: BookieAnswer, held: Held | Non
     )  # fmt: skip
     if counts.get("dataLedgersOnSource"):
         lines.append(
-            f"topics' data         {counts['dataLedgersOnSource']:,} ledgers are on {printable(directive.source)}: they are "
-            "read there, and age out by retention"
+            f"topics' data         {counts['dataLedgersOnSource']:,} ledgers are on {printable(directive.source)}: "
+            "they are read there, and age out by retention"
         )
     if counts.get("oldCopies"):
         lines.append(f"old copies           {counts['oldCopies']:,} on {printable(directive.source)}")

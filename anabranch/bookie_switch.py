@@ -1,4 +1,4 @@
-"""`anabranch bookies switch`, `rollback`, `cleanup`, `check`: first as a rehearsal that writes nothing, then carried out.
+"""`anabranch bookies switch`, `rollback`, `cleanup`, `check`: first a rehearsal that writes nothing, then carried out.
 
 Stage: between `anabranch.commands.bookies` and `executor.bookies`.
 """

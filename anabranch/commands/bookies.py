@@ -120,14 +120,10 @@ def precheck(bookies: Bookies, output: str, name: str, advance: bool) -> None:
     snapshot = bookies.look("precheck", "ids", Request(target=name))
     answer = decide(snapshot)
     found = answer.precheck
-    if (
-        advance
-        and found is not None
-        and not found.idgen_advanced_beyond_source
-        and found.source_max_ledger_id is not None
-    ):
+    if advance and found is not None and found.source_max_ledger_id is not None:
         [uri] = [one.metadata_service_uri for one in snapshot.clusters if one.name == name]
-        bookies.ids(uri).advance(found.source_max_ledger_id)
+        # The next upper half: what the source still makes until then stays far below.
+        bookies.ids(uri).advance(max(found.source_max_ledger_id, 0) | 0xFFFF_FFFF)
         click.echo(f"{printable(name)}: the next id is raised; restart what has written to it before", err=True)
         answer = decide(bookies.look("precheck", "ids", Request(target=name)))
         found = answer.precheck

@@ -75,7 +75,7 @@ def plan_cleanup(seen: Seen, account: Account) -> list[Step]:
     account.require(Gate.NOT_ACTIVE, source not in seen.active, f"{source} is ACTIVE: nothing is deleted from it")
     account.require(
         Gate.BROKERS_ROUTE, snapshot.routing != "stock",
-        f"brokers that know one cluster only lose what is deleted from {source}, and remove from their topics what they do "
+        f"brokers that know one cluster only lose what is deleted from {source}, and remove from topics what they do "
         "not find on another: stop them, or run brokers with PIP-477",
     )  # fmt: skip
     if not request.force:

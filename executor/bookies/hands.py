@@ -62,7 +62,7 @@ class SeenLedger:
     custom: Mapping[str, str]
     quorums: tuple[int, ...] = ()
     """Ensemble, write and ack quorum."""
-    made: int | None = None
+    made: int | None = field(default=None, compare=False)
     """When, ms since 1970, by the clock of who made it; None: BookKeeper does not say."""
 
 

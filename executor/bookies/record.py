@@ -85,9 +85,10 @@ def joined(decided: Iterable[Mapping[str, Any]], outcomes: Iterable[Mapping[str,
         attempt = arguments.pop("attempt", 1)
         step = Step.model_validate({**arguments, "action": row["action"], "reason": row["reason"]})
         done = None if end is None else Done(end["status"], json.loads(end["seen"]), end["error"])
+        at = None if end is None else end["at"]
         steps.append(
             Taken(
-                row["decision_id"], step, attempt, row["seq"], row["decision_id"] in begun, done, None if end is None else end["at"]
+                row["decision_id"], step, attempt, row["seq"], row["decision_id"] in begun, done, at
             )
         )  # fmt: skip
     return steps

@@ -1,0 +1,135 @@
+"""A Pulsar without brokers: real records in a real ZooKeeper, real ledgers of schemas and subscriptions in `old`, and
+the commands of `anabranch bookies` on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from kazoo.client import KazooClient
+
+from executor.bookies.metadata import PulsarMetadata
+from executor.bookies.records import read_cursor, read_locator
+from tests.executor.bookies.conftest import BookKeepers
+from tests.executor.bookies.messages import made
+
+SCHEMA = {"application": "pulsar", "component": "schema"}
+CURSOR = {"component": "managed-ledger", "pulsar/cursor": "c3Vi"}
+_NUMBERS = count(1)
+
+
+class PulsarLike:
+    """The metadata of one Pulsar under a root of its own, and the lake of its switches."""
+
+    def __init__(self, bookkeepers: BookKeepers, client: KazooClient, root: str, folder: Path) -> None:
+        self.bookkeepers, self.client, self.folder = bookkeepers, client, folder
+        self.address = f"{bookkeepers.clusters['old'].zookeeper.address}{root}"
+        self.metadata = PulsarMetadata(client)
+
+    def schema(self, topic: str, ledgers: list[int]) -> str:
+        """A schema with a version in each of these ledgers; its path."""
+        entries = [
+            {"version": at, "position": {"ledgerId": ledger, "entryId": 0}, "hash": bytes([at])}
+            for at, ledger in enumerate(ledgers)
+        ]
+        return self._made(f"/schemas/t/n/{topic}", made("SchemaLocator", info=entries[-1], index=entries))
+
+    def cursor(self, topic: str, subscription: str, ledger: int) -> str:
+        """A subscription whose position is in a ledger; its path."""
+        properties = [{"name": "owner", "value": "me"}]
+        record = made("ManagedCursorInfo", cursorsLedgerId=ledger, cursorProperties=properties)
+        return self._made(f"/managed-ledgers/t/n/persistent/{topic}/{subscription}", record)
+
+    def ledgers(self, number: int = 1, custom: dict[str, str] | None = None, **what: Any) -> list[int]:
+        """New ledgers of `old`."""
+        writer, uri = self.bookkeepers.writer, self.bookkeepers.clusters["old"].uri
+        return writer.write(uri, count=number, seed=next(_NUMBERS), custom=custom or SCHEMA, **what)
+
+    def populate(self, schemas: int, cursors: int, versions: int = 2) -> None:
+        """So many schemas, and subscriptions, each with ledgers of its own."""
+        ids = self.ledgers(schemas * versions)
+        for at in range(schemas):
+            self.schema(f"s{at}", ids[at * versions : (at + 1) * versions])
+        for at, ledger in enumerate(self.ledgers(cursors, CURSOR) if cursors else []):
+            self.cursor(f"s{at % max(schemas, 1)}", f"c{at}", ledger)
+
+    def attributions(self) -> dict[int, str | None]:
+        """By ledger of a schema or subscription, its stamp."""
+        found: dict[int, str | None] = {}
+        for record in self.metadata.schemas():
+            found |= {one.ledger: one.stamp for one in read_locator(record.content)}
+        for record in self.metadata.cursors():
+            cursor = read_cursor(record.content)
+            found |= {cursor.ledger: cursor.stamp} if cursor.ledger >= 0 else {}
+        return found
+
+    def dump(self) -> dict[str, bytes]:
+        """All of Pulsar's records, and the registry."""
+        records = [*self.metadata.schemas(), *self.metadata.cursors()]
+        path = "/admin/bookie-clusters"
+        registry = [self.metadata.read(f"{path}/{name}") for name in self.metadata.children(path)]
+        return {one.path: one.content for one in (*records, *(one for one in registry if one is not None))}
+
+    def environment(self) -> dict[str, str]:
+        """Of the commands."""
+        return {**os.environ, "ANABRANCH_BOOKIES_METADATA": f"zk://{self.address}"}
+
+    def command(self, *arguments: str) -> list[str]:
+        """A command of `anabranch bookies` on this Pulsar, whose brokers are stopped."""
+        settings = self.folder / "bookies.toml"
+        settings.write_text(f'[lake]\npath = "{self.folder}/lake"\n[bookies]\nbrokers = "stopped"\n')
+        return [sys.executable, "-m", "anabranch.cli", "--config", str(settings), "bookies", *arguments]
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """It, run to its end."""
+        return subprocess.run(
+            self.command(*arguments), env=self.environment(), capture_output=True, text=True, timeout=240
+        )  # fmt: skip
+
+    def ok(self, *arguments: str) -> str:
+        """What it prints; it has to succeed."""
+        done = self.run(*arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def answer(self, *arguments: str) -> dict[str, Any]:
+        """The JSON that it prints, whatever its exit code."""
+        done = self.run(*arguments, "--output", "json")
+        assert done.stdout, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    def register(self) -> None:
+        """`old` and `new`; the ids of `new` are beyond those of `old`."""
+        for name in ("old", "new"):
+            self.ok("register", "--name", name, "--metadata-service-uri", self.bookkeepers.clusters[name].uri)
+        self.ok("precheck", "--name", "new", "--advance")
+
+    def _made(self, path: str, message: Any) -> str:
+        self.client.create(path, bytes(message.SerializeToString()), makepath=True)
+        return path
+
+
+@contextmanager
+def pulsar_like(bookkeepers: BookKeepers, folder: Path) -> Iterator[PulsarLike]:
+    """A Pulsar with nothing in it."""
+    address, root = bookkeepers.clusters["old"].zookeeper.address, f"/pulsar-{next(_NUMBERS)}"
+    outside = KazooClient(address)
+    outside.start()
+    outside.create(root)
+    outside.stop()
+    outside.close()
+    client = KazooClient(address + root)
+    client.start()
+    try:
+        yield PulsarLike(bookkeepers, client, root, folder)
+    finally:
+        client.stop()
+        client.close()
