@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from executor.bookies.term import Held
 from ledger.explain.words import instant
 from schemas.bookie_answers import BookieAnswer
-from schemas.bookies import BookieSnapshot, Failure
+from schemas.bookies import BookieSnapshot
 from schemas.printable import printable
 
 MAX_LINES = 50
@@ -28,8 +28,7 @@ _ADVICE = (
     ("NotEnoughBookies", "{target} has fewer bookies than this ledger needs: start more, then try again"),
     ("it is open", "read this schema once through a broker, which closes its ledger, then try again"),
     ("was open again", "stop the consumers of this subscription, or the brokers, then try again"),
-    ("has no such ledger", "{source} has lost it. Reset a subscription; delete a schema, or put it anew. Then try "
-                           "again"),
+    ("has no such ledger", "it is lost. Reset a subscription; delete a schema, or put it anew. Then try again"),
 )  # fmt: skip
 """By a part of a failure's reason, what an operator can do."""
 _OTHERWISE = "bring back what cannot be read or written, such as bookies that are down, then try again"
@@ -76,21 +75,27 @@ def status_text(snapshot: BookieSnapshot, answer: BookieAnswer, held: Held | Non
 
 
 def failures_text(answer: BookieAnswer, source: str, target: str) -> list[str]:
-    """Every ledger that failed, why, and what can be done about it."""
+    """Every ledger that failed, or of which nobody knows where it is: why, and what can be done about it."""
+    found = [("failed", one.ledger, one.object, one.reason) for one in answer.failed_ledgers]
+    found += [
+        ("not known", one.ledger, one.object, one.reason or "")
+        for one in answer.attributions
+        if one.how == "corruption"
+    ]
     lines = []
-    for one in answer.failed_ledgers[:MAX_LINES]:
-        lines.append(f"  failed: ledger {one.ledger} of {printable(one.object)}: {printable(one.reason)}")
-        lines.append(f"    {printable(advice(one, source, target))}")
-    if len(answer.failed_ledgers) > MAX_LINES:
-        lines.append(f"  and {len(answer.failed_ledgers) - MAX_LINES:,} more; --output json has all")
+    for what, ledger, where, reason in found[:MAX_LINES]:
+        lines.append(f"  {what}: ledger {ledger} of {printable(where)}: {printable(reason)}")
+        lines.append(f"    {printable(advice(ledger, reason, source, target))}")
+    if len(found) > MAX_LINES:
+        lines.append(f"  and {len(found) - MAX_LINES:,} more; --output json has all")
     return lines
 
 
-def advice(failure: Failure, source: str, target: str) -> str:
-    """What an operator can do about a ledger that failed."""
+def advice(ledger: int, reason: str, source: str, target: str) -> str:
+    """What an operator can do about a ledger that stays where it is."""
     for part, text in _ADVICE:
-        if part in failure.reason:
-            return text.format(source=source, target=target, ledger=failure.ledger)
+        if part in reason:
+            return text.format(source=source, target=target, ledger=ledger)
     return _OTHERWISE
 
 
@@ -99,11 +104,6 @@ def _troubles(answer: BookieAnswer, source: str, target: str) -> list[str]:
     said = [
         *(f"not promoted: {one}: its record changed during every try" for one in answer.not_promoted),
         *(f"rolled over: {one}: its new ledger is on {target}" for one in answer.promoted_via_rollover_fallback),
-        *(
-            f"not known: ledger {one.ledger} of {one.object}: {one.reason}"
-            for one in answer.attributions
-            if one.how == "corruption"
-        ),
     ]
     lines += [f"  {printable(one)}" for one in said[:MAX_LINES]]
     return lines + ([f"  and {len(said) - MAX_LINES:,} more; --output json has all"] if len(said) > MAX_LINES else [])

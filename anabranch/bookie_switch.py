@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from anabranch.bookie_report import advice, shown_steps, status_text
+from anabranch.bookie_report import MAX_LINES, advice, shown_steps, status_text
 from decisions.bookies.decide import decide, plan
 from decisions.bookies.seen import Seen
 from executor.bookies.hands import LedgerRefused
@@ -42,8 +42,7 @@ def rehearse(bookies: Bookies, operation: Asked, request: Request, output: str) 
     """What would be done, and what would fail; nothing is written anywhere. Exit code 1 when it would be refused."""
     snapshot = bookies.look(operation, "whole", request)
     answer = decide(snapshot)
-    directive = answer.directive
-    planned = answer if directive is None or operation == "rollback" else _planned(snapshot, answer, directive)
+    planned = answer if operation == "rollback" else _planned(snapshot, answer)
     refused = answer.gate is not None and answer.gate != "dry-run"
     if output == "json":
         shown = answer.model_copy(update={"steps": planned.steps, "failed_ledgers": planned.failed_ledgers})
@@ -119,8 +118,14 @@ def check(bookies: Bookies, contents: bool, output: str) -> None:
         click.echo(f"{records:,} records and their ledgers: all in order")
 
 
-def _planned(snapshot: BookieSnapshot, answer: BookieAnswer, directive: Directive) -> BookieAnswer:
-    """What the orchestrator would do if the directive were written."""
+def _planned(snapshot: BookieSnapshot, answer: BookieAnswer) -> BookieAnswer:
+    """What the orchestrator would do if the directive were written; also where ids or brokers are in the way now."""
+    if answer.directive is None:
+        settings = snapshot.settings.model_copy(update={"skip_idgen_precheck": True})
+        answer = decide(snapshot.model_copy(update={"settings": settings, "routing": "stopped"}))
+    directive = answer.directive
+    if directive is None:
+        return answer
     progress = snapshot.progress if answer.action == "retry" else Progress(epoch=directive.epoch)
     return plan(
         snapshot.model_copy(
@@ -133,7 +138,8 @@ def _planned(snapshot: BookieSnapshot, answer: BookieAnswer, directive: Directiv
 
 
 def _rehearsal(snapshot: BookieSnapshot, answer: BookieAnswer, planned: BookieAnswer) -> Iterator[str]:
-    source, target = _ends(answer, snapshot)
+    source = next((one.source for one in planned.steps if one.source), "")
+    target = next((one.target for one in planned.steps if one.target), "")
     found = answer.precheck
     if found is not None and found.target_next_ledger_id is not None:
         yield (
@@ -148,21 +154,16 @@ def _rehearsal(snapshot: BookieSnapshot, answer: BookieAnswer, planned: BookieAn
         yield f"steps, as everything is now ({sum(lengths.get(one, 0) for one in copied) / 1e6:,.1f} MB to copy):"
         yield from shown_steps(planned)
     if planned is not answer:
-        would_fail = [one for one in planned.steps if one.action == "fail"]
-        for one in would_fail:
-            yield f"  would fail: ledger {one.ledger} of {printable(one.object)}: {printable(one.reason)}"
-        for failure in planned.failed_ledgers[: len(would_fail)]:
-            yield f"    {failure.ledger}: {printable(advice(failure, source, target))}"
+        for one in planned.steps:
+            if one.action == "fail" and one.ledger is not None:
+                yield f"  would fail: ledger {one.ledger} of {printable(one.object)}: {printable(one.reason)}"
+                yield f"    {printable(advice(one.ledger, one.reason, source, target))}"
     for loss in answer.losses:
         yield f"  would stay behind: {printable(loss.object)}: {printable(loss.detail)}"
-    unknown = [one for one in answer.attributions if one.how == "corruption"]
-    for one in unknown[:50]:
-        yield f"  not known: ledger {one.ledger} of {printable(one.object)}: {printable(one.reason or '')}"
-
-
-def _ends(answer: BookieAnswer, snapshot: BookieSnapshot) -> tuple[str, str]:
-    directive = answer.directive or snapshot.directive
-    return (directive.source, directive.target) if directive else ("", "")
+    unknown = [one for one in planned.attributions if one.how == "corruption"]
+    for item in unknown[:MAX_LINES]:
+        yield f"  not known: ledger {item.ledger} of {printable(item.object)}: {printable(item.reason or '')}"
+        yield f"    {printable(advice(item.ledger, item.reason or '', source, target))}"
 
 
 def _cleanup_said(answer: BookieAnswer, output: str) -> None:
@@ -187,11 +188,9 @@ def _ended(bookies: Bookies, output: str) -> None:
         click.echo(answer.model_dump_json(by_alias=True, exclude_none=True))
     else:
         click.echo(status_text(snapshot, answer, None))
-    if directive is not None and (answer.failed_ledgers or answer.not_promoted):
-        raise click.ClickException(
-            f"{len(answer.failed_ledgers) + len(answer.not_promoted)} stay on {printable(directive.source)}: "
-            f"{printable(answer.retry or '')} tries them again"
-        )
+    left = len(answer.failed_ledgers) + len(answer.not_promoted) + answer.counts.get("notKnown", 0)
+    if directive is not None and left:
+        raise click.ClickException(f"{left} were not moved: 'anabranch bookies status' says why, and what to do")
 
 
 def _orchestrator(bookies: Bookies, term: Write, watch: Any) -> Orchestrator:

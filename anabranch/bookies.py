@@ -150,7 +150,7 @@ class Bookies:
             from controller.metadata.zookeeper_tls import TlsHandler
 
             secured["handler"] = TlsHandler(context)
-        client = KazooClient(address + chroot, timeout=10.0, **secured)
+        client = KazooClient(address + chroot, timeout=self.settings.bookies.session_seconds, **secured)
         try:
             client.start(_CONNECT_SECONDS)
         except (KazooException, KazooTimeoutError) as error:

@@ -45,6 +45,8 @@ class BookieSettings(Section):
     """How often a record's change that others win is tried in one attempt."""
     hands_heap: Annotated[str, Field(pattern=r"^[1-9][0-9]{0,5}[mg]$")]
     """Heap of the Java program that copies ledgers."""
+    session_seconds: Annotated[float, Field(ge=1, le=300)]
+    """For how long ZooKeeper waits for an orchestrator that it does not hear, before another may take over."""
     request_timeout_seconds: Annotated[float, Field(gt=0, le=3600)]
     """Of one question to ZooKeeper or BookKeeper; ten times of it for what reads a ledger's contents."""
 

@@ -69,7 +69,7 @@ def list_clusters(bookies: Bookies, output: str) -> None:
     if output == "json":
         click.echo(json.dumps([one.model_dump(mode="json", by_alias=True) for one in snapshot.clusters]))
         return
-    for one in snapshot.clusters:
+    for one in sorted(snapshot.clusters, key=lambda one: (one.status, one.name)):
         ids = snapshot.generators[one.name]
         state = (
             f"next id {ids.short if ids.long is None else ids.long:,}" if ids.reachable else printable(ids.error or "")

@@ -30,10 +30,22 @@ def violations(seen: Seen) -> list[Violation]:
 
 def _stamped_when_made(seen: Seen) -> Found:
     """I1: a new ledger's stamp is written with its id: none that was made after the bootstrap record lacks it."""
+    if seen.bootstrap is None:
+        return
     for item in seen.items:
-        recorded = seen.bootstrap.recorded_at if seen.bootstrap else None
-        if item.stamp is None and recorded is not None and item.created_at is not None and item.created_at >= recorded:
-            yield item.object, f"the ledger {item.ledger} was made after the bootstrap record, without a stamp"
+        if item.ledger < 0 or item.how == "stamp":
+            continue
+        times = [item.created_at] if item.created_at is not None else _made(seen, item.ledger)
+        if times and min(times) >= seen.bootstrap.recorded_at:
+            yield (
+                item.object,
+                f"the ledger {item.ledger} was made after the bootstrap record, without a stamp of its own",
+            )
+
+
+def _made(seen: Seen, ledger: int) -> list[int]:
+    found = [seen.ledger(name, ledger) for name in seen.clusters]
+    return [one.created_at for one in found if one is not None and one.created_at is not None]
 
 
 def _readable(seen: Seen) -> Found:
@@ -200,9 +212,6 @@ def _by_the_owner(seen: Seen) -> Found:
     for one in seen.progress.promoted:
         if one.kind == "cursor" and one.loaded and one.by == "compare-and-set":
             yield one.object, "it was promoted behind the back of the broker that has its topic"
-    for item in seen.items:
-        if item.kind == "cursor" and item.stamp is not None and ":" in item.stamp and item.how != "stamp":
-            yield item.object, f"its stamp {item.stamp!r} is not of its ledger {item.ledger}"
 
 
 def _one_orchestrator(seen: Seen) -> Found:

@@ -95,6 +95,8 @@ class Seen:
             # That of a ledger of the same id elsewhere would be a guess.
             there = self.ledger(first, ledger)
             created_at = None if there is None else there.created_at
+            if there is None and self.listed(first):
+                return None, "corruption", f"it has no stamp, and {first}, where it would be, has no such ledger"
         if created_at is None:
             return None, "corruption", "it has no stamp, and nothing says when it was made"
         if created_at >= recorded:

@@ -16,7 +16,7 @@ from typing import Any
 from kazoo.client import KazooClient
 
 from executor.bookies.metadata import PulsarMetadata
-from executor.bookies.records import read_cursor, read_locator
+from executor.bookies.records import STAMP_PROPERTY, read_cursor, read_locator
 from tests.executor.bookies.conftest import BookKeepers
 from tests.executor.bookies.messages import made
 
@@ -33,19 +33,29 @@ class PulsarLike:
         self.address = f"{bookkeepers.clusters['old'].zookeeper.address}{root}"
         self.metadata = PulsarMetadata(client)
 
+    def locator(self, ledgers: list[int], stamps: dict[int, str] | None = None) -> bytes:
+        """A schema's record with a version in each of these ledgers."""
+        entries = []
+        for at, ledger in enumerate(ledgers):
+            stamp = (stamps or {}).get(ledger)
+            properties = [{"name": STAMP_PROPERTY, "value": stamp}] if stamp else []
+            position = {"ledgerId": ledger, "entryId": 0, "properties": properties}
+            entries.append({"version": at, "position": position, "hash": bytes([at])})
+        return bytes(made("SchemaLocator", info=entries[-1], index=entries).SerializeToString())
+
+    def cursor_record(self, ledger: int, stamp: str | None = None) -> bytes:
+        """A subscription's record; its position is in a ledger, or with -1 in the record."""
+        properties = [{"name": "owner", "value": "me"}]
+        properties += [{"name": STAMP_PROPERTY, "value": stamp}] if stamp else []
+        return bytes(made("ManagedCursorInfo", cursorsLedgerId=ledger, cursorProperties=properties).SerializeToString())
+
     def schema(self, topic: str, ledgers: list[int]) -> str:
-        """A schema with a version in each of these ledgers; its path."""
-        entries = [
-            {"version": at, "position": {"ledgerId": ledger, "entryId": 0}, "hash": bytes([at])}
-            for at, ledger in enumerate(ledgers)
-        ]
-        return self._made(f"/schemas/t/n/{topic}", made("SchemaLocator", info=entries[-1], index=entries))
+        """A schema; its path."""
+        return self._made(f"/schemas/t/n/{topic}", self.locator(ledgers))
 
     def cursor(self, topic: str, subscription: str, ledger: int) -> str:
-        """A subscription whose position is in a ledger; its path."""
-        properties = [{"name": "owner", "value": "me"}]
-        record = made("ManagedCursorInfo", cursorsLedgerId=ledger, cursorProperties=properties)
-        return self._made(f"/managed-ledgers/t/n/persistent/{topic}/{subscription}", record)
+        """A subscription; its path."""
+        return self._made(f"/managed-ledgers/t/n/persistent/{topic}/{subscription}", self.cursor_record(ledger))
 
     def ledgers(self, number: int = 1, custom: dict[str, str] | None = None, **what: Any) -> list[int]:
         """New ledgers of `old`."""
@@ -84,7 +94,10 @@ class PulsarLike:
     def command(self, *arguments: str) -> list[str]:
         """A command of `anabranch bookies` on this Pulsar, whose brokers are stopped."""
         settings = self.folder / "bookies.toml"
-        settings.write_text(f'[lake]\npath = "{self.folder}/lake"\n[bookies]\nbrokers = "stopped"\n')
+        settings.write_text(
+            f'[lake]\npath = "{self.folder}/lake"\n[bookies]\nbrokers = "stopped"\nmigration_concurrency = 4\n'
+            "session_seconds = 4\n"
+        )
         return [sys.executable, "-m", "anabranch.cli", "--config", str(settings), "bookies", *arguments]
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -112,8 +125,8 @@ class PulsarLike:
             self.ok("register", "--name", name, "--metadata-service-uri", self.bookkeepers.clusters[name].uri)
         self.ok("precheck", "--name", "new", "--advance")
 
-    def _made(self, path: str, message: Any) -> str:
-        self.client.create(path, bytes(message.SerializeToString()), makepath=True)
+    def _made(self, path: str, content: bytes) -> str:
+        self.client.create(path, content, makepath=True)
         return path
 
 
