@@ -61,12 +61,15 @@ def run_executor(settings: Settings, ready: Callable[[str], None]) -> None:
     def executor_of(number: int, lease_token: int, may_call: Callable[[], bool]) -> Executor:
         shard = Shard(number, lease_token, lambda subject: shard_of(subject, chosen.shards) == number)
         limited = chosen.model_copy(update={"brakes": part_of(chosen.brakes, number, chosen.shards)})
-        ledger = OutcomeLedger(settings.lake_path, chosen.mode, shard)
+        ledger = OutcomeLedger(settings.lake_path, chosen.mode, shard, ELSEWHERE)
         record, waits = BrakeLog(settings.lake_path), WaitTable(settings.lake_path, ledger.executor)
         brakes: Brakes[Work] = Brakes(limited, record, waits, ledger.executor, utc_now, time.monotonic)
         announcer = Announcer(KafkaPublisher(settings.kafka_connection()), follow_outcomes(settings.lake_path))
         tail = follow_decisions(settings.lake_path)
-        return Executor(limited, tail, ledger, actors_of(transport), announcer, brakes, holds_lease=may_call)
+        actors = actors_of(transport)
+        return Executor(
+            limited, tail, ledger, actors, announcer, brakes, holds_lease=may_call, elsewhere=ELSEWHERE
+        )  # fmt: skip
 
     def say(open_decisions: Mapping[int, int]) -> None:
         shards = f"shards {', '.join(map(str, open_decisions))} of {chosen.shards}" if open_decisions else "standing by"
@@ -150,6 +153,10 @@ class ShardWork:
 def executors_of(holding: Holding[ShardWork]) -> list[Executor]:
     """Those at work now, one a shard."""
     return [executor for work in holding.works for executor in work.executors]
+
+
+ELSEWHERE = frozenset({"bookies"})
+"""Families that other processes carry out: the orchestrator of `anabranch bookies` records what it does itself."""
 
 
 def actors_of(transport: Transport) -> Actors:

@@ -15,7 +15,7 @@ from decisions.bookies.invariants import violations
 from decisions.bookies.phases import Standing, standing
 from decisions.bookies.registry import flip_step, flipped, register, unregister
 from decisions.bookies.seen import Seen, attribution
-from decisions.bookies.switching import ask_for_precheck, ask_for_rollback, ask_for_switch, bootstrap_of, source_of
+from decisions.bookies.switching import ask_for_precheck, ask_for_rollback, ask_for_switch, bootstrap_of
 from decisions.bookies.uris import BadUri
 from decisions.bookies.work import Stage, build_steps, failures, promote_steps
 from schemas.bookie_answers import BookieAnswer, Step
@@ -25,9 +25,9 @@ from schemas.bookies import BookieSnapshot, ClusterEntry, Directive
 def decide(snapshot: BookieSnapshot) -> BookieAnswer:
     """The answer to a snapshot. Total: a snapshot that is valid has one."""
     seen = Seen(snapshot)
-    if snapshot.bootstrap is None and snapshot.operation in ("precheck", "switch"):
+    if snapshot.bootstrap is None and snapshot.directive is None and len(seen.active) == 1:
         # The first switch writes the record: until then all is on the only cluster that there was.
-        seen = Seen(snapshot, bootstrap_of(seen, source_of(seen, snapshot.request.target or "")))
+        seen = Seen(snapshot, bootstrap_of(seen, seen.active[0]))
     account, now = Account(), standing(seen)
     try:
         return _OPERATIONS[snapshot.operation](seen, account, now)
@@ -106,8 +106,10 @@ def _at_once(seen: Seen, account: Account, steps: list[Step]) -> list[Step]:
     noted = [one for one in free if one.action in ("fail", "rollover_fallback")]
     rest = [one for one in free if one.action not in ("fail", "rollover_fallback")]
     places = max(seen.snapshot.settings.migration_concurrency - len(flying), 0)
-    for one in rest[places:]:
-        account.note(Gate.CONCURRENCY, False, one.object)
+    if rest[places:]:
+        account.note(
+            Gate.CONCURRENCY, False, rest[places].object, f"{len(rest) - places} steps wait, this is the first of them"
+        )
     return [*noted, *rest[:places]]
 
 

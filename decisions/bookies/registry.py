@@ -12,6 +12,9 @@ from decisions.bookies.uris import BadUri, collide, read_uri
 from schemas.bookie_answers import Step
 from schemas.bookies import ClusterEntry, Phase, Status
 
+RESERVED = frozenset({"switch-target", "bootstrap", "orchestrator"})
+"""Names of what is beside the clusters in the metadata store (PIP-477 "Metadata nodes")."""
+
 
 def flipped(seen: Seen, active: str, former: Status) -> list[ClusterEntry]:
     """The registry with one ACTIVE cluster; one that was is `former` now."""
@@ -45,6 +48,10 @@ def register(seen: Seen, account: Account) -> list[ClusterEntry] | None:
     ):  # fmt: skip
         return None
     assert name is not None
+    if not account.require(
+        Gate.REQUEST, name not in RESERVED, f"{name} is a name that the registry itself needs: give another one", BAD
+    ):
+        return None
     if uri is None:
         assert there is not None
         uri = there.metadata_service_uri

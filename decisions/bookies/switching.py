@@ -59,6 +59,12 @@ def ask_for_switch(seen: Seen, account: Account, now: Standing) -> tuple[str, Di
     target = known_target(seen, account)
     if target is None:
         return "hold", None, None
+    if not account.require(
+        Gate.BROKERS_ROUTE, snapshot.routing != "stock",
+        f"brokers that know one cluster only, when they are pointed at {target}, remove from topics the data ledgers "
+        "that they do not find there. Rehearse on copies of the metadata, with the brokers stopped (docs/bookies.md)",
+    ):  # fmt: skip
+        return "hold", None, None
     if directive is not None and directive.target == target and (now.phase != "ROLLED_BACK"):
         # The same again: nothing new is written but the number of the attempt.
         if not account.require(Gate.WORK, now.is_open or bool(now.works), f"everything is on {target}", 200):

@@ -14,13 +14,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from decisions.bookies.registry import RESERVED
 from executor.bookies.metadata import PulsarMetadata, Record, Write
 from schemas.bookie_answers import BookieAnswer
 from schemas.bookies import Bootstrap, ClusterEntry, Directive
 
 DIRECTIVE, BOOTSTRAP, ORCHESTRATOR = "switch-target", "bootstrap", "orchestrator"
-RESERVED = frozenset({DIRECTIVE, BOOTSTRAP, ORCHESTRATOR})
-"""Names beside those of clusters."""
 
 
 class BadRegistry(RuntimeError):

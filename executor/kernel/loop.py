@@ -14,7 +14,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from itertools import count
@@ -73,9 +73,11 @@ class Executor:
         brakes: Brakes[Work],
         clock: Callable[[], datetime] = utc_now,
         holds_lease: Callable[[], bool] = lambda: True,
+        elsewhere: Collection[str] = (),
     ) -> None:
-        """`holds_lease` is asked, by any thread, right before a call is begun."""
-        self._holds_lease = holds_lease
+        """`holds_lease` is asked, by any thread, right before a call is begun. `elsewhere`: families whose decisions
+        other processes carry out."""
+        self._holds_lease, self._elsewhere = holds_lease, frozenset(elsewhere)
         self._settings, self._tail, self._ledger = settings, tail, ledger
         self._actors, self._announcer, self._clock = actors, announcer, clock
         self._brakes = self.brakes = brakes
@@ -247,7 +249,7 @@ class Executor:
 
     def _take_up(self, row: dict[str, object]) -> Work | None:
         """Adds a row to its subject's work, unless its decision is known, or its subject another executor's."""
-        if not self._ledger.covers(str(row["subject"] or "")):
+        if row["family"] in self._elsewhere or not self._ledger.covers(str(row["subject"] or "")):
             return None
         decision = read_decision(row, self._actors)
         if decision.decision_id in self._known:

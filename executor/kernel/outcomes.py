@@ -85,11 +85,13 @@ class Shard:
 class OutcomeLedger:
     """The `outcomes` table of a lake, made if it is missing. One thread uses it."""
 
-    def __init__(self, lake: str, mode: str, shard: Shard | None = None) -> None:
+    def __init__(self, lake: str, mode: str, shard: Shard | None = None, elsewhere: Collection[str] = ()) -> None:
         """Takes the lease: from here on any older executor is shut out. Raises `LeaseLost`, or what Delta raises.
 
-        `shard`: of which shard; None: the lease on all subjects, with the next token.
+        `shard`: of which shard; None: the lease on all subjects, with the next token. `elsewhere`: families whose rows
+        are of other processes.
         """
+        self._elsewhere = frozenset(elsewhere)
         identity = ("decision_id", "status", "attempt", "executor")
         app, token = (LEASE, None) if shard is None else (f"executor-shard-{shard.number}", shard.token)
         self._table = LeasedTable(lake, OUTCOMES, app, identity, "executor", "applies decisions", token)
@@ -124,7 +126,9 @@ class OutcomeLedger:
         """What was done since an instant. A call counts at the first row since then that knows of it."""
         columns = ("decision_id", "family", "subject", "status", "attempt", "at")
         found = self._table.read(columns, [("day", ">=", first.date()), ("at", ">=", first)]).sort_by("at")
-        rows = [row for row in found.to_pylist() if self.covers(row["subject"])]
+        rows = [
+            row for row in found.to_pylist() if self.covers(row["subject"]) and row["family"] not in self._elsewhere
+        ]
         calls = {(row["decision_id"], row["attempt"]): row for row in reversed(rows) if row["attempt"]}
         return Recently(
             [(row["family"], row["subject"], row["at"]) for row in calls.values()],

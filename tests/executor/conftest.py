@@ -25,7 +25,7 @@ from executor.kernel.decision import follow_decisions
 from executor.kernel.family import Actors
 from executor.kernel.loop import Executor, utc_now
 from executor.kernel.outcomes import OutcomeLedger
-from executor.process import actors_of
+from executor.process import ELSEWHERE, actors_of
 from lake.brakes import BrakeLog
 from lake.tables import create_lake, open_table
 from schemas.messages import OutcomeEvent
@@ -128,7 +128,7 @@ class House:
 
     def open_ledger(self, mode: str = "act") -> OutcomeLedger:
         """The ledger of another executor: takes the lease."""
-        return OutcomeLedger(self.lake, mode)
+        return OutcomeLedger(self.lake, mode, elsewhere=ELSEWHERE)
 
     @contextmanager
     def running(
@@ -152,6 +152,7 @@ class House:
             Announcer(self.published, follow_outcomes(self.lake)),
             Brakes(chosen, record, waits, ledger.executor, wall, steady or time.monotonic),
             wall,
+            elsewhere=ELSEWHERE,
         )
         failed: list[BaseException] = []
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pyarrow as pa
@@ -394,3 +394,24 @@ def test_the_status_tells_people_what_holds_and_why(house: House):
     assert f'  {split.decision_id}  split {{"segments":[0]}} of {split.subject}' in text
     assert f"needs: anabranch approve {split.decision_id} --reason …" in text
     assert executor_settings().mode == "act"
+
+
+def test_what_another_process_carries_out_is_left_to_it_and_its_failures_stop_nobody(house: House):
+    """A switch between BookKeeper clusters records its steps itself, among the same tables."""
+    ours, theirs = splits(house, 2)
+    house.commit(theirs, family="bookies", subject="standalone/old-new-1", action="copy")
+    ledger = house.open_ledger()
+    rows = [
+        ledger.row(
+            decision_id=f"step-{number}", family="bookies", subject="standalone/old-new-1", status="failed", attempt=1,
+            at=datetime.now(timezone.utc),
+        )
+        for number in range(3)
+    ]  # fmt: skip
+    ledger.append(rows)
+    with house.running(brakes=brakes(failures=1)) as executor:
+        house.commit(ours)
+        assert house.end(ours)["status"] == "applied"
+        assert executor.open_decisions == 0
+    assert house.outcomes(theirs) == []
+    assert status(house)["stop"] is None

@@ -322,7 +322,7 @@ MALFORMED = {
     "a segment that is not active": {"arguments": '{"segments":[7]}'},
     "the same segment twice": {"action": "merge", "arguments": '{"segments":[0,0]}'},
     "an unknown action": {"action": "rebucket"},
-    "an unknown family": {"family": "bookies"},
+    "an unknown family": {"family": "brooks"},
     "inputs of nothing": {"inputs": ""},
     "inputs that are no snapshot": {"inputs": '{"topic":"topic://a/b/c"}'},
     "inputs of another topic": {"subject": "topic://acme/shop/other"},

@@ -176,10 +176,10 @@ def test_its_malformed_row_is_rejected_with_its_reason(house: House):
 
 def test_without_its_actor_the_row_is_rejected(house: House):
     with house.running():
-        orders.commit(house.lake, [move(house, family="bookies")])
+        orders.commit(house.lake, [move(house, family="brooks")])
         [event] = wait_until(lambda: house.published.events)
     assert event.status == "rejected"
-    assert event.error.endswith("this executor does not know the family 'bookies'; it knows ('autoscale', 'bundles')")
+    assert event.error.endswith("this executor does not know the family 'brooks'; it knows ('autoscale', 'bundles')")
 
 
 def test_its_newest_outcome_is_announced_again_after_a_restart(house: House):
