@@ -14,16 +14,18 @@ from ledger.views.spark import spark_statements
 from streaming.catalog import DATABASE, register_lake, register_views
 from tests.ledger.views.recorded import Story
 from tests.ledger.views.recorded_cluster import ClusterStory
+from tests.ledger.views.recorded_switch import SwitchStory
 
 AT = "TIMESTAMP '2026-11-22 12:05:00'"
 
 
 @pytest.fixture(scope="module")
 def registered(spark, tmp_path_factory):
-    """A recorded lake of topics and a cluster that Spark knows by name."""
+    """A recorded lake of topics, a cluster and a switch that Spark knows by name."""
     folder = tmp_path_factory.mktemp("recorded") / "lake"
     lake = Story().run().write(folder)
     ClusterStory().run().write(folder)
+    SwitchStory(str(folder)).run()
     register_lake(spark, lake)
     made = spark_statements(DATABASE)
     register_views(spark, made)

@@ -6,6 +6,7 @@ import pytest
 
 from tests.ledger.views.recorded import Story
 from tests.ledger.views.recorded_cluster import ClusterStory
+from tests.ledger.views.recorded_switch import switched
 
 
 @pytest.fixture(scope="session")
@@ -30,3 +31,9 @@ def cluster_story():
 def lake_of_clusters(cluster_story, tmp_path_factory):
     """The lake that it left."""
     return cluster_story.write(tmp_path_factory.mktemp("recorded") / "clusters")
+
+
+@pytest.fixture(scope="session")
+def lake_of_switch(tmp_path_factory):
+    """The lake that a switch between BookKeeper clusters left."""
+    return switched(tmp_path_factory.mktemp("recorded"))

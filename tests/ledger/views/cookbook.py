@@ -12,10 +12,11 @@ from anabranch.answers import write_table
 from ledger.sql import LakeSql
 from tests.ledger.views.recorded import Story
 from tests.ledger.views.recorded_cluster import ClusterStory
+from tests.ledger.views.recorded_switch import switched
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "cookbook.md"
-OF_TOPICS = 20
-"""Questions about topics; those behind are about brokers and bundles."""
+OF_TOPICS, OF_CLUSTERS = 20, 30
+"""The last questions about topics, and about brokers and bundles; those behind are about BookKeeper clusters."""
 _QUESTION = re.compile(r"## (?P<title>[^\n]+)\n\n```sql\n(?P<sql>.*?)\n```\n\n```text\n(?P<answer>.*?)```", re.DOTALL)
 
 
@@ -31,16 +32,17 @@ def answer(lake: str, sql: str) -> str:
     return out.getvalue()
 
 
-def is_about_clusters(title: str) -> bool:
-    """Whether a question is about the lake of a cluster with bundles, instead of that of topics."""
-    return int(title.partition(".")[0]) > OF_TOPICS
+def lake_of(title: str, of_topics: str, of_clusters: str, of_switch: str) -> str:
+    """The lake that a question is about."""
+    number = int(title.partition(".")[0])
+    return of_topics if number <= OF_TOPICS else of_clusters if number <= OF_CLUSTERS else of_switch
 
 
-def mended(of_topics: str, of_clusters: str) -> str:
-    """The page with the answers that two lakes give."""
+def mended(*lakes: str) -> str:
+    """The page with the answers that the three lakes give."""
 
     def answered(one: re.Match[str]) -> str:
-        lake = of_clusters if is_about_clusters(one["title"]) else of_topics
+        lake = lake_of(one["title"], *lakes)
         return f"## {one['title']}\n\n```sql\n{one['sql']}\n```\n\n```text\n{answer(lake, one['sql'])}```"
 
     return _QUESTION.sub(answered, PAGE.read_text())
@@ -49,7 +51,7 @@ def mended(of_topics: str, of_clusters: str) -> str:
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         lakes = Story().run().write(Path(folder) / "lake"), ClusterStory().run().write(Path(folder) / "clusters")
-        page = mended(*lakes)
+        page = mended(*lakes, switched(Path(folder)))
     if "--mend" in sys.argv:
         PAGE.write_text(page)
     sys.exit(page != PAGE.read_text())

@@ -51,9 +51,10 @@ def literal(at):
 
 
 @pytest.mark.parametrize("view", views().values(), ids=lambda view: view.name)
-def test_a_view_has_the_columns_that_are_described(view, lake, lake_of_clusters):
+def test_a_view_has_the_columns_that_are_described(view, lake, lake_of_clusters, lake_of_switch):
     arguments = f"({literal(INSTANTS[2])})" if view.parameters else ""
-    sql = LakeSql(lake_of_clusters if view.name.startswith(("bundle_", "broker_")) else lake)
+    lakes = {"bundle": lake_of_clusters, "broker": lake_of_clusters, "bookie": lake_of_switch}
+    sql = LakeSql(lakes.get(view.name.partition("_")[0], lake))
     rows = sql.ask(f"SELECT * FROM {view.name}{arguments}").read_all().to_pylist()
     assert rows
     assert list(rows[0]) == [column.name for column in view.columns]
