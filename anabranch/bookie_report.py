@@ -5,10 +5,15 @@ Stage: under `anabranch.commands.bookies`; pure, text out of answers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
 
+from decisions.bookies.advice import advice
 from executor.bookies.term import Held
 from ledger.explain.words import instant
+from ledger.switches.history import SwitchHistory
 from schemas.bookie_answers import BookieAnswer
 from schemas.bookies import BookieSnapshot
 from schemas.printable import printable
@@ -16,22 +21,8 @@ from schemas.printable import printable
 MAX_LINES = 50
 """Ledgers that are shown; JSON has all."""
 _WIDTH = 24
-
-_ADVICE = (
-    ("Conflict", "{target} has other contents under this id. Find out whose they are (bookkeeper shell ledgermetadata "
-                 "-ledgerid {ledger}); when nobody needs them, delete them there and try again"),
-    ("differs", "{target} has other contents under this id. Find out whose they are (bookkeeper shell ledgermetadata "
-                "-ledgerid {ledger}); when nobody needs them, delete them there and try again"),
-    ("the id is there", "{target} has this id, open or not readable, and it is no copy of ours. Find out whose it is "
-                        "(bookkeeper shell ledgermetadata -ledgerid {ledger}); when nobody needs it, delete it there"),
-    ("LedgerFenced", "bookies of {target} remember this id as deleted: restart them, then try again"),
-    ("NotEnoughBookies", "{target} has fewer bookies than this ledger needs: start more, then try again"),
-    ("it is open", "read this schema once through a broker, which closes its ledger, then try again"),
-    ("was open again", "stop the consumers of this subscription, or the brokers, then try again"),
-    ("has no such ledger", "it is lost. Reset a subscription; delete a schema, or put it anew. Then try again"),
-)  # fmt: skip
-"""By a part of a failure's reason, what an operator can do."""
-_OTHERWISE = "bring back what cannot be read or written, such as bookies that are down, then try again"
+_FIRST = ("registered", "ledgers-listed", "target-client", "ids-apart", "brokers-follow")
+"""Gates that have to pass before anything else is worth a try."""
 
 
 def status_text(snapshot: BookieSnapshot, answer: BookieAnswer, held: Held | None) -> str:
@@ -91,14 +82,6 @@ def failures_text(answer: BookieAnswer, source: str, target: str) -> list[str]:
     return lines
 
 
-def advice(ledger: int, reason: str, source: str, target: str) -> str:
-    """What an operator can do about a ledger that stays where it is."""
-    for part, text in _ADVICE:
-        if part in reason:
-            return text.format(source=source, target=target, ledger=ledger)
-    return _OTHERWISE
-
-
 def _troubles(answer: BookieAnswer, source: str, target: str) -> list[str]:
     lines = failures_text(answer, source, target)
     said = [
@@ -123,6 +106,8 @@ def _headline(snapshot: BookieSnapshot, answer: BookieAnswer) -> str:
 def _next(snapshot: BookieSnapshot, answer: BookieAnswer, held: Held | None) -> str:
     directive = snapshot.directive
     assert directive is not None
+    if answer.gate in _FIRST:
+        return printable(f"{answer.reason}; then the same command again")
     if answer.retry:
         return printable(answer.retry)
     if answer.phase in ("DONE", "ROLLED_BACK"):
@@ -156,3 +141,35 @@ def shown_steps(answer: BookieAnswer) -> Iterator[str]:
         counts[one.action, one.kind] = counts.get((one.action, one.kind), 0) + 1
     for (action, kind), count in counts.items():
         yield f"  {count:>8,} {action} ({kind})"
+
+
+def history_text(found: Sequence[SwitchHistory]) -> str:
+    """Switches with their phases, the newest first."""
+    lines = []
+    for one in found:
+        counts = one.counts
+        lines.append(
+            f"{printable(one.cluster)}: {printable(one.name)}, {one.begun_at:%F %T} to {one.last_at:%F %T} UTC: "
+            f"{counts['copied']:,} ledgers copied ({counts['bytes'] / 1e6:,.1f} MB), {counts['promoted']:,} records "
+            f"promoted, {counts['deleted']:,} old copies deleted"
+        )
+        for span in one.phases:
+            troubles = [f"{number:,} {what}" for number, what in (
+                (span.failed, "failed"), (span.superseded, "too late"), (span.open, "under way"),
+            ) if number]  # fmt: skip
+            lines.append(
+                f"  {span.since:%F %T}  {span.phase:16}  attempt {span.attempt}  {span.steps:>7,} steps in "
+                f"{span.seconds:,.0f} s{'  ' if troubles else ''}{', '.join(troubles)}"
+            )
+        for failure in one.failures[:MAX_LINES]:
+            lines.append(
+                f"  failed: ledger {failure.ledger} of {printable(failure.object)}: {printable(failure.reason)}"
+            )
+            lines.append(f"    {printable(advice(failure.ledger, failure.reason, one.source, one.target))}")
+    return "\n".join(lines)
+
+
+def history_json(found: Sequence[SwitchHistory]) -> list[dict[str, Any]]:
+    """The same as values."""
+    plain: list[dict[str, Any]] = json.loads(json.dumps([asdict(one) for one in found], default=str))
+    return plain

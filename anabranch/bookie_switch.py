@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from anabranch.bookie_report import MAX_LINES, advice, shown_steps, status_text
+from anabranch.bookie_report import MAX_LINES, shown_steps, status_text
+from decisions.bookies.advice import advice
 from decisions.bookies.decide import decide, plan
 from decisions.bookies.seen import Seen
 from executor.bookies.hands import LedgerRefused

@@ -26,7 +26,7 @@ from engine.autoscale.topics import ConfiguredPolicy
 from web.asking import NotFound
 from web.fleet import Fleet
 from web.guard import COOKIE, SESSION, Guard, NotAllowed, read_form, unproved_form
-from web.pages import bundles, consumers, decision, operations, topic
+from web.pages import bundles, consumers, decision, operations, switches, topic
 from web.pages import fleet as fleet_page
 from web.pages import reports as report_pages
 from web.sessions import Sessions
@@ -70,6 +70,7 @@ def create_app(
             Route("/operations", operations.post, methods=["POST"]),
             Route("/operations/health", operations.health),
             Route("/bundles", bundles.show),
+            Route("/switches", switches.show),
             Route("/reports", report_pages.show),
             Route("/reports/read", report_pages.read),
             Route("/live", _live),

@@ -215,6 +215,27 @@ def check(bookies: Bookies, output: str, contents: bool) -> None:
     bookie_switch.check(bookies, contents, output)
 
 
+@command.command("history")
+@click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.pass_obj
+def history(context: Context, output: str) -> None:
+    """Show all switches on record, phase by phase, and the ledgers that failed. Reads the lake only."""
+    from anabranch.bookie_report import history_json, history_text
+    from anabranch.braking import lake_errors
+    from ledger.sql import SqlError
+    from ledger.switches.history import switches
+
+    try:
+        with lake_errors(context) as lake:
+            found = switches(lake)
+    except SqlError as error:
+        raise click.ClickException(str(error)) from error
+    if output == "json":
+        click.echo(json.dumps(history_json(found)))
+        return
+    click.echo(history_text(found) if found else "no switch is on record")
+
+
 def _written(bookies: Bookies, operation: Operation, request: Request, output: str, done: str) -> None:
     from decisions.bookies.decide import decide
     from executor.bookies.metadata import MetadataChanged

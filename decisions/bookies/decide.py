@@ -47,6 +47,8 @@ def _next(seen: Seen, account: Account, now: Standing, at_once: bool = True) -> 
     if not account.require(Gate.DIRECTIVE, directive is not None, code=200):
         return _answer(seen, account, now, "hold")
     assert directive is not None
+    if now.phase in ("DONE", "ROLLED_BACK"):
+        return _answer(seen, account, now, "done")
     for name in (directive.source, directive.target):
         if not account.require(Gate.REGISTERED, name in seen.clusters, f"{name} is not registered", 404):
             return _answer(seen, account, now, "hold")
@@ -234,10 +236,11 @@ def _answer(seen: Seen, account: Account, now: Standing, action: str, **more: An
 def _counts(seen: Seen, now: Standing) -> dict[str, int]:
     if now.directive is None:
         return {}
-    target = now.directive.target
+    source, target = now.directive.source, now.directive.target
+    on_source = sum(1 for item in seen.items if item.kind != "data" and item.cluster == source)
     on_target = sum(1 for item in seen.items if item.kind != "data" and item.cluster == target)
     return {
-        "onSource": len(now.works), "onTarget": on_target, "toCopy": now.count(Stage.COPY, Stage.UNLOAD, Stage.SEAL),
+        "onSource": on_source, "onTarget": on_target, "toCopy": now.count(Stage.COPY, Stage.UNLOAD, Stage.SEAL),
         "toVerify": now.count(Stage.VERIFY), "toPromote": now.count(Stage.BUILT),
         "failed": now.count(Stage.FAIL, Stage.FAILED), "lost": now.count(Stage.LOST), "notKnown": len(seen.unknown()),
         "oldCopies": now.old_copies,

@@ -109,9 +109,9 @@ def _recoverable(seen: Seen) -> Found:
     directive = seen.snapshot.directive
     if directive is None:
         return
-    for name in (directive.source, directive.target):
-        if name not in seen.clusters:
-            yield name, f"the directive of epoch {directive.epoch} names it, and it is not registered"
+    needed = {directive.target, *({directive.source} if any(one.stamp is None for one in seen.items) else ())}
+    for name in sorted(needed - set(seen.clusters)):
+        yield name, f"the directive of epoch {directive.epoch} names it, and it is not registered"
     if len(seen.active) == 1 and seen.active[0] != directive.target:
         yield (
             seen.active[0],
@@ -250,11 +250,10 @@ def _bootstrap_kept(seen: Seen) -> Found:
     now = seen.snapshot.bootstrap
     if former is not None and now != former:
         yield "bootstrap", f"it was {former.bootstrap_cluster_name} at {former.recorded_at}, and has changed"
-    if now is None and seen.snapshot.directive is not None:
-        unstamped: list[Item] = [item for item in seen.items if item.stamp is None and item.ledger >= 0]
-        if unstamped:
-            yield "bootstrap", f"it is missing, and {len(unstamped)} ledgers have no stamp"
-    elif now is not None and now.bootstrap_cluster_name not in seen.clusters:
+    unstamped: list[Item] = [item for item in seen.items if item.stamp is None and item.ledger >= 0]
+    if now is None and seen.snapshot.directive is not None and unstamped:
+        yield "bootstrap", f"it is missing, and {len(unstamped)} ledgers have no stamp"
+    elif now is not None and now.bootstrap_cluster_name not in seen.clusters and unstamped:
         yield "bootstrap", f"it names {now.bootstrap_cluster_name!r}, which is not registered"
 
 

@@ -43,7 +43,7 @@ def standing(seen: Seen) -> Standing:
     directive = seen.snapshot.directive
     if directive is None:
         return Standing("REGISTERED" if seen.clusters else "NOT_REGISTERED", None, [], [], 0)
-    if directive.target not in seen.clusters or directive.source not in seen.clusters:
+    if directive.target not in seen.clusters:
         return Standing("NOT_REGISTERED", directive, [], [], 0)
     found, rollovers = works(seen, directive), rolled_over(seen, directive)
     old = [one for one in candidates(seen, directive.source) if one.gate is None]
@@ -55,15 +55,15 @@ def _phase(seen: Seen, directive: Directive, found: list[Work], rollovers: list[
         return "SWITCH_TRIGGERED"
     if any(one.epoch < directive.epoch or not one.target_client for one in seen.snapshot.brokers):
         return "LIVE_DUAL_READ"
-    if any(one.stage in BUILDING for one in found):
+    waits = any(one.kind != "data" and one.cluster == directive.source for one in seen.items) or bool(seen.unknown())
+    listed = seen.listed(directive.source) and seen.listed(directive.target)
+    # Of a source that is gone for good nothing has to be known when nothing is attributed to it.
+    if any(one.stage in BUILDING for one in found) or (waits and not listed):
         return "BUILD"
     if rollovers or any(one.stage is Stage.BUILT for one in found):
         return "PROMOTE"
-    if not seen.listed(directive.source):
-        return "CLEANUP"
-    left = bool(found) or bool(seen.unknown())
     if directive.kind == "rollback":
-        return "DONE_WITH_FAILURES" if left else "ROLLED_BACK"
+        return "DONE_WITH_FAILURES" if waits else "ROLLED_BACK"
     if old:
         return "CLEANUP"
-    return "DONE_WITH_FAILURES" if left else "DONE"
+    return "DONE_WITH_FAILURES" if waits else "DONE"

@@ -46,7 +46,9 @@ class Work:
 
 
 def works(seen: Seen, directive: Directive) -> list[Work]:
-    """Every schema and cursor ledger that is attributed to the source, in order."""
+    """Every schema and cursor ledger that is attributed to the source, in order; none while a cluster is not listed."""
+    if not (seen.listed(directive.source) and seen.listed(directive.target)):
+        return []
     failed = {(one.object, one.ledger): one for one in seen.progress.failed if one.attempt == directive.attempt}
     verified = {one.ledger: one for one in seen.progress.verified}
     begun = frozenset(seen.progress.begun)

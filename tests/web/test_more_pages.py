@@ -1,4 +1,4 @@
-"""Clusters with bundles, and reports."""
+"""Clusters with bundles, switches between BookKeeper clusters, and reports."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from controller.access.callers import Access
 from controller.access.tokens import add_token
 from tests.ledger.views.recorded_cluster import BROKERS, ClusterStory
+from tests.ledger.views.recorded_switch import TAKEN, SwitchStory
 from tests.web.pages import page
 
 
@@ -39,6 +40,20 @@ def test_without_clusters_and_with_an_unknown_one_it_says_so(lake, tmp_path):
     assert (answer.status_code, "<script>" in answer.text) == (200, False)
 
 
+def test_a_switch_is_a_timeline_and_every_failed_ledger_says_what_to_do(tmp_path):
+    assert "No switch is on record" in page(str(tmp_path / "none")).get("/switches").text
+    for folder, first_attempt_only in (("failed", True), ("done", False)):
+        SwitchStory(str(tmp_path / folder)).run(first_attempt_only)
+    text = page(str(tmp_path / "failed")).get("/switches").text
+    assert re.findall(r'<span class="tag (\w+)">([A-Z_]+)</span>', text) == [("bad", "BUILD"), ("good", "PROMOTE")]
+    assert f'<td class="number">{TAKEN}</td><td class="code">/schemas/acme/shop/carts</td>' in text
+    assert "delete them there and try again" in text
+    assert "anabranch bookies switch --target new --no-dry-run" in text
+    done = page(str(tmp_path / "done")).get("/switches").text
+    assert "10 ledgers copied (0.0 MB), 6 records promoted, 1 of them rolled over, 9 old copies deleted" in done
+    assert "Ledgers that failed" not in done
+
+
 def test_a_report_is_opened_in_a_sandbox_and_nothing_outside_of_the_folder_is(tmp_path):
     (tmp_path / "secret.html").write_text("secret")
     folder = tmp_path / "reports"
@@ -60,5 +75,5 @@ def test_a_token_of_one_tenant_sees_neither(lake, tmp_path):
     token = add_token(tmp_path / "t", "ann", "operate", ["acme"])
     found = page(lake, Access(tmp_path / "t"))
     found.post("/sign-in", {"token": token})
-    for path in ("/bundles", "/reports", "/reports/read?name=x"):
+    for path in ("/bundles", "/switches", "/reports", "/reports/read?name=x"):
         assert found.get(path).status_code == 403

@@ -5,6 +5,7 @@
 - `decision`    one decision: what it saw, what became of it, and the buttons of a person
 - `operations`  who acts, what brakes them, how the job does
 - `bundles`     clusters with bundles: brokers, what they have, what was moved
+- `switches`    moves to another BookKeeper cluster, phase by phase
 - `reports`     files of shadow, backtest, suggest and simulate
 - `choosing`    search, filters, order and paging of the fleet; pure
 """

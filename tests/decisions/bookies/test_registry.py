@@ -7,8 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decisions.bookies.uris import BadUri, collide, read_uri
-from schemas.bookies import BookieSnapshot, ClusterEntry, DataLedger, TopicRecord
-from tests.decisions.bookies.world import NEW, NOW, OLD, asked, before_switch, changed, in_switch, to_the_end, written
+from schemas.bookies import BookieSnapshot, ClusterEntry, DataLedger, Generators, TopicRecord
+from tests.decisions.bookies.world import (
+    BEYOND,
+    NEW,
+    NOW,
+    OLD,
+    asked,
+    before_switch,
+    changed,
+    in_switch,
+    to_the_end,
+    written,
+)
 
 
 def empty() -> BookieSnapshot:
@@ -73,6 +84,24 @@ def test_a_deprecated_cluster_that_still_has_data_ledgers_is_kept() -> None:
     topics = [TopicRecord(path="/managed-ledgers/t/n/persistent/t", ledgers=[DataLedger(id=7, stamp="old")])]
     answer = asked(changed(done, topics=topics), "unregister", name="old")
     assert (answer.gate, answer.code) == ("nothing-names-it", 409)
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_when_all_is_moved_the_old_cluster_can_go_for_good_and_the_next_switch_begins(listed: bool) -> None:
+    world = to_the_end(in_switch())
+    ledgers = {**world.ledgers, "old": []} if listed else {"new": world.ledgers["new"]}
+    world = changed(world, ledgers=ledgers)
+    assert asked(world, "status").phase == "DONE"
+    world = written(world, asked(world, "unregister", name="old"))
+    assert [one.name for one in world.clusters] == ["new"]
+    assert (asked(world, "status").phase, asked(world, "status").action) == ("DONE", "done")
+    assert asked(world, "check").violations == []
+    third = asked(world, "register", name="third", metadata_service_uri="zk://c/ledgers")
+    world = written(world, third)
+    generators = {"new": Generators(long=BEYOND + 1), "third": Generators(long=2 * BEYOND)}
+    answer = asked(changed(world, generators=generators), "switch", target="third")
+    assert answer.directive is not None
+    assert (answer.directive.source, answer.directive.epoch) == ("new", 2)
 
 
 def test_a_cluster_of_a_switch_that_is_under_way_is_kept() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.ledger.views.recorded_cluster import ClusterStory
+from tests.ledger.views.recorded_switch import SwitchStory
 from tests.web.browser.chromium import DESK, PHONE
 
 pytestmark = pytest.mark.browser
@@ -15,10 +16,14 @@ fetch("/").then(() => document.body.append("reached"), () => document.body.appen
 
 
 @pytest.mark.parametrize(
-    ("path", "text"), [("/bundles?cluster=west&last=365d", "what each broker has"), ("/reports", "can be mailed")]
-)
+    ("path", "text"),
+    [("/bundles?cluster=west&last=365d", "what each broker has"), ("/switches", "Ledgers that failed"),
+     ("/reports", "can be mailed")],
+)  # fmt: skip
 def test_a_page_is_sound_in_light_and_dark_on_a_desk_and_on_a_phone(path, text, look, tmp_path):
-    page = look(str(ClusterStory().run().write(tmp_path / "lake")))
+    lake = str(ClusterStory().run().write(tmp_path / "lake"))
+    SwitchStory(lake).run(first_attempt_only=True)
+    page = look(lake)
     for scheme, size in (("light", DESK), ("dark", DESK), ("light", PHONE), ("dark", PHONE)):
         page.open(path, scheme, size)
         page.until(text)
