@@ -133,6 +133,11 @@ class BookKeeperCluster:
                     raise SetupError(f"the bookies of {self.uri} did not register: see {self.bookies[0].log}")
                 time.sleep(0.02)
 
+    def available(self) -> set[str]:
+        """The bookies that clients find, by `Bookie.id`; one that was killed is among them until its session ends."""
+        with self._client() as client:
+            return set(client.get_children(f"{self.root}/available"))
+
     def stop(self) -> None:
         """Ends all bookies."""
         for bookie in self.bookies:

@@ -25,12 +25,52 @@ CURSOR = {"component": "managed-ledger", "pulsar/cursor": "c3Vi"}
 _NUMBERS = count(1)
 
 
-class PulsarLike:
+class Commands:
+    """The commands of `anabranch bookies` on one Pulsar, with a lake in a folder."""
+
+    def __init__(self, address: str, folder: Path, brokers: str = "stopped", url: str = "http://127.0.0.1:1") -> None:
+        """`address` of its ZooKeeper, with a root; `url`: of a broker."""
+        self.address, self.folder = address, folder
+        self._brokers, self._url = brokers, url
+
+    def environment(self) -> dict[str, str]:
+        """Of the commands."""
+        return {**os.environ, "ANABRANCH_BOOKIES_METADATA": f"zk://{self.address}"}
+
+    def command(self, *arguments: str) -> list[str]:
+        """A command."""
+        settings = self.folder / "bookies.toml"
+        settings.write_text(
+            f'[lake]\npath = "{self.folder}/lake"\n[controller]\nurl = "{self._url}"\n'
+            f'[bookies]\nbrokers = "{self._brokers}"\nmigration_concurrency = 4\nsession_seconds = 4\n'
+        )
+        return [sys.executable, "-m", "anabranch.cli", "--config", str(settings), "bookies", *arguments]
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """It, run to its end."""
+        return subprocess.run(
+            self.command(*arguments), env=self.environment(), capture_output=True, text=True, timeout=240
+        )  # fmt: skip
+
+    def ok(self, *arguments: str) -> str:
+        """What it prints; it has to succeed."""
+        done = self.run(*arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def answer(self, *arguments: str) -> Any:
+        """The JSON that it prints, whatever its exit code."""
+        done = self.run(*arguments, "--output", "json")
+        assert done.stdout, done.stderr
+        return json.loads(done.stdout)
+
+
+class PulsarLike(Commands):
     """The metadata of one Pulsar under a root of its own, and the lake of its switches."""
 
     def __init__(self, bookkeepers: BookKeepers, client: KazooClient, root: str, folder: Path) -> None:
-        self.bookkeepers, self.client, self.folder = bookkeepers, client, folder
-        self.address = f"{bookkeepers.clusters['old'].zookeeper.address}{root}"
+        super().__init__(f"{bookkeepers.clusters['old'].zookeeper.address}{root}", folder)
+        self.bookkeepers, self.client = bookkeepers, client
         self.metadata = PulsarMetadata(client)
 
     def locator(self, ledgers: list[int], stamps: dict[int, str] | None = None) -> bytes:
@@ -86,38 +126,6 @@ class PulsarLike:
         path = "/admin/bookie-clusters"
         registry = [self.metadata.read(f"{path}/{name}") for name in self.metadata.children(path)]
         return {one.path: one.content for one in (*records, *(one for one in registry if one is not None))}
-
-    def environment(self) -> dict[str, str]:
-        """Of the commands."""
-        return {**os.environ, "ANABRANCH_BOOKIES_METADATA": f"zk://{self.address}"}
-
-    def command(self, *arguments: str) -> list[str]:
-        """A command of `anabranch bookies` on this Pulsar, whose brokers are stopped."""
-        settings = self.folder / "bookies.toml"
-        settings.write_text(
-            f'[lake]\npath = "{self.folder}/lake"\n[bookies]\nbrokers = "stopped"\nmigration_concurrency = 4\n'
-            "session_seconds = 4\n"
-        )
-        return [sys.executable, "-m", "anabranch.cli", "--config", str(settings), "bookies", *arguments]
-
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """It, run to its end."""
-        return subprocess.run(
-            self.command(*arguments), env=self.environment(), capture_output=True, text=True, timeout=240
-        )  # fmt: skip
-
-    def ok(self, *arguments: str) -> str:
-        """What it prints; it has to succeed."""
-        done = self.run(*arguments)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    def answer(self, *arguments: str) -> dict[str, Any]:
-        """The JSON that it prints, whatever its exit code."""
-        done = self.run(*arguments, "--output", "json")
-        assert done.stdout, done.stderr
-        found: dict[str, Any] = json.loads(done.stdout)
-        return found
 
     def register(self) -> None:
         """`old` and `new`; the ids of `new` are beyond those of `old`."""

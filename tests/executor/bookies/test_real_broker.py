@@ -20,6 +20,7 @@ from lab.bookies.programs import ensure_programs
 from lab.pulsar.cluster import PulsarCluster
 from lab.setup import Jars
 from schemas.settings import load_settings
+from tests.executor.bookies.pulsar_like import Commands
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(300)]
@@ -36,6 +37,7 @@ class Brokered:
     metadata: PulsarMetadata
     hands: LedgerHands
     client: httpx.Client
+    new: BookKeeperCluster
 
     def put_schema(self, fields: int) -> None:
         """One more version of the schema of topic `t`."""
@@ -84,7 +86,7 @@ def brokered(pulsar_jars: Path, jars: Jars, tmp_path_factory: pytest.TempPathFac
             LedgerHands(programs.hands(folder / "hands"), addresses, folder / "hands.log") as hands,
             httpx.Client(base_url=cluster.brokers[0].admin_url, timeout=30, follow_redirects=True) as client,
         ):
-            one = Brokered(cluster, PulsarMetadata(zookeeper), hands, client)
+            one = Brokered(cluster, PulsarMetadata(zookeeper), hands, client, new)
             assert client.put(f"/admin/v2/namespaces/{NAMESPACE}", json={}).status_code == 204
             for topic in ("t", "c"):
                 assert client.put(f"/admin/v2/persistent/{NAMESPACE}/{topic}").status_code == 204
@@ -145,3 +147,48 @@ def test_schemas_and_cursors_of_a_killed_broker_are_copied_and_read_again(broker
     record = metadata.read(cursor_path)
     assert record is not None
     assert (read_cursor(record.content).ledger, read_cursor(record.content).stamp) == (-1, f"new:{cursor.ledger}")
+
+
+def test_a_switch_while_the_broker_runs_loses_no_position_and_no_schema(brokered: Brokered, tmp_path: Path) -> None:
+    """As with brokers that route by attribution, which this one does not: it reads on from the old cluster."""
+    [broker] = brokered.cluster.brokers
+    address = brokered.cluster.zookeeper.address
+    commands = Commands(address, tmp_path, "attribution", broker.admin_url)
+    assert brokered.client.post(f"/admin/v2/persistent/{NAMESPACE}/c/subscription/s/skip/1").status_code == 204
+    left, fields = wait_until(brokered.backlog, PATIENCE_S), brokered.schema_fields()
+    schema_path = f"/schemas/{NAMESPACE}/t"
+    there = brokered.metadata.read(schema_path)
+    assert there is not None
+    # As if nothing had ever been promoted.
+    brokered.metadata.promote_schema(schema_path, {one.ledger: None for one in read_locator(there.content)})
+    for name, uri in (("old", f"zk+hierarchical://{address}/ledgers"), ("new", brokered.new.uri)):
+        commands.ok("register", "--name", name, "--metadata-service-uri", uri)
+    commands.ok("precheck", "--name", "new", "--advance")
+    before = {one.path: one.content for one in (*brokered.metadata.schemas(), *brokered.metadata.cursors())}
+    commands.ok("switch", "--target", "new")
+    assert before == {one.path: one.content for one in (*brokered.metadata.schemas(), *brokered.metadata.cursors())}
+
+    commands.run("switch", "--target", "new", "--no-dry-run")
+    found = commands.answer("status")
+    assert (found["failedLedgers"], found["notPromoted"]) == ([], [])
+    assert {one["kind"] for one in found["attributions"]} <= {"data"}
+    assert wait_until(brokered.backlog, PATIENCE_S) == left
+    assert brokered.schema_fields() == fields
+    paths = {one.path: one.content for one in brokered.metadata.schemas()}
+    assert {one.stamp for one in read_locator(paths[schema_path])} == {
+        f"new:{one.ledger}" for one in read_locator(paths[schema_path])
+    }
+    # A data ledger that it has begun since is on the old cluster and has no stamp, which is found out.
+    violations = commands.answer("check", "--contents")
+    assert {(one["invariant"], "/schemas/" in one["object"]) for one in violations} <= {("I1", False), ("I2", False)}
+
+    # It takes the stamps away with the next version, which it makes on the old cluster: that one nobody can place.
+    brokered.put_schema(len(fields) + 1)
+    again = commands.run("switch", "--target", "new", "--no-dry-run")
+    assert again.returncode == 1
+    assert "after the bootstrap record" in again.stdout
+    record = brokered.metadata.read(schema_path)
+    assert record is not None
+    stamps = [one.stamp for one in read_locator(record.content)]
+    assert (stamps[-1], None in stamps[:-1]) == (None, False)
+    assert len(brokered.schema_fields()) == len(fields) + 1

@@ -9,6 +9,7 @@ import pytest
 
 from tests.executor.bookies.conftest import BookKeepers
 from tests.executor.bookies.pulsar_like import PulsarLike, pulsar_like
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -119,3 +120,31 @@ def bookkeepers_write_on_new(pulsar: PulsarLike) -> list[int]:
     """A ledger that a broker makes on the target."""
     writer, uri = pulsar.bookkeepers.writer, pulsar.bookkeepers.clusters["new"].uri
     return writer.write(uri, custom={"component": "schema"}, seed=5)
+
+
+def test_bookies_that_are_down_fail_what_needs_them_and_the_retry_takes_all(pulsar: PulsarLike) -> None:
+    old, new = (pulsar.bookkeepers.clusters[name] for name in ("old", "new"))
+    ids = pulsar.ledgers(12)
+    [wide] = pulsar.ledgers(quorum=2)
+    pulsar.schema("narrow", ids)
+    pulsar.schema("wide", [wide])
+    old.bookies[1].kill()
+    new.bookies[1].kill()
+    try:
+        # BookKeeper finds out when the bookies' sessions end.
+        gone = {old: old.bookies[1].id, new: new.bookies[1].id}
+        for cluster, bookie in gone.items():
+            wait_until(lambda cluster=cluster, bookie=bookie: bookie not in cluster.available(), 30)
+        done = pulsar.run("switch", "--target", "new", "--no-dry-run")
+        assert done.returncode == 1
+        failed = {one["ledger"]: one["reason"] for one in pulsar.answer("status")["failedLedgers"]}
+        assert wide in failed
+        assert 0 < len(set(failed) & set(ids)) < len(ids)
+        shown = pulsar.ok("status")
+        assert "start more, then try again" in shown
+        assert "bring back what cannot be read" in shown
+    finally:
+        old.start()
+        new.start()
+    assert "13 of 13 on new" in pulsar.ok("switch", "--target", "new", "--no-dry-run")
+    assert "all in order" in pulsar.ok("check", "--contents")
