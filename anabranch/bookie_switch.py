@@ -19,7 +19,7 @@ from anabranch.bookie_report import MAX_LINES, shown_steps, status_text
 from decisions.bookies.advice import advice
 from decisions.bookies.decide import decide, plan
 from decisions.bookies.seen import Seen
-from executor.bookies.hands import LedgerRefused
+from executor.bookies.hands import DELETES_WITHIN_S, LedgerRefused
 from executor.bookies.metadata import MetadataChanged
 from executor.bookies.orchestrator import Orchestrator, Progressed
 from executor.bookies.process import HandsLost
@@ -85,7 +85,7 @@ def clean_up(bookies: Bookies, request: Request, output: str) -> None:
         answer = decide(bookies.look("cleanup", "whole", request))
         _cleanup_said(answer, output)
         return
-    with _term(bookies) as term, _watching() as watch:
+    with _term(bookies, deletes=True) as term, _watching() as watch:
         orchestrator = _orchestrator(bookies, term, watch)
         with _stopped_by_signals(orchestrator):
             try:
@@ -203,7 +203,8 @@ def _orchestrator(bookies: Bookies, term: Write, watch: Any) -> Orchestrator:
 
 
 @contextmanager
-def _term(bookies: Bookies) -> Iterator[Write]:
+def _term(bookies: Bookies, deletes: bool = False) -> Iterator[Write]:
+    """The term; with `deletes` nothing that one before has asked for can be under way any more."""
     right = bookies.term()
     term = right.take(_TAKE_SECONDS)
     if term is None:
@@ -215,6 +216,9 @@ def _term(bookies: Bookies) -> Iterator[Write]:
         term = right.take(None)
         assert term is not None
     try:
+        if deletes and right.is_after_a_crash:
+            click.echo(f"the one before did not leave: deleting begins in {DELETES_WITHIN_S:.0f} s", err=True)
+            time.sleep(DELETES_WITHIN_S + 1)
         yield term
     finally:
         right.leave()

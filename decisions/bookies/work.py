@@ -54,11 +54,15 @@ def works(seen: Seen, directive: Directive) -> list[Work]:
     begun = frozenset(seen.progress.begun)
     found = []
     for item in seen.items:
-        if item.kind == "data" or item.cluster != directive.source:
+        is_gone = item.cluster == directive.target and _copy_is_gone(seen, directive, item, begun)
+        if item.kind == "data" or (item.cluster != directive.source and not is_gone):
             continue
         failure = failed.get((item.object, item.ledger))
         if failure is not None:
             found.append(Work(item, Stage.FAILED, Gate.FAILED_BEFORE, failure.reason))
+            continue
+        if is_gone:
+            found.append(Work(item, Stage.COPY, None, "it is attributed there, and its copy is gone"))
             continue
         work = _look(seen, directive, item, item.ledger in begun)
         if work.stage is Stage.VERIFY:
@@ -157,6 +161,15 @@ def failures(found: list[Work], directive: Directive) -> list[Failure]:
         for one in found
         if one.stage in (Stage.FAIL, Stage.FAILED)
     ]  # fmt: skip
+
+
+def _copy_is_gone(seen: Seen, directive: Directive, item: Item, begun: frozenset[int]) -> bool:
+    """Whether the source still has what the target has lost: an orchestrator that was overtaken while it made half a
+    copy anew may have deleted a whole one. Nobody opens a ledger again that the source has closed."""
+    source, target = seen.ledger(directive.source, item.ledger), seen.ledger(directive.target, item.ledger)
+    if item.ledger < 0 or source is None or not source.closed or not source.readable:
+        return False
+    return target is None or (not target.closed and item.ledger in begun)
 
 
 def _look(seen: Seen, directive: Directive, item: Item, begun: bool) -> Work:

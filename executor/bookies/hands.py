@@ -9,6 +9,7 @@ again, and a whole switch may be.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,9 @@ from typing import Any, Literal
 
 from executor.bookies.process import HandsLost, HandsProcess
 
+DELETES_WITHIN_S = 15.0
+"""What is deleted, is deleted so soon after it was asked for, or not at all: a program that was frozen meanwhile, and
+whose switch another carries out since, deletes nothing when it wakes up."""
 _TRIES = 3
 _PAGE = 100_000
 """Every page walks all ids before it again."""
@@ -159,7 +163,9 @@ class LedgerHands:
             for left in reversed(range(_TRIES)):
                 try:
                     process = self._running(clusters)
-                    return _answered(process.ask({"op": what, **request}, deadlines * self._deadline_s))
+                    deadline_s = deadlines * self._deadline_s
+                    until = round((time.time() + DELETES_WITHIN_S) * 1000)
+                    return _answered(process.ask({"op": what, "until": until, **request}, deadline_s))
                 except HandsLost:
                     if not left:
                         raise

@@ -8,12 +8,13 @@ orchestrator expects it, so one that was frozen and wakes up later writes nothin
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import LockTimeout
 
-from executor.bookies.metadata import PulsarMetadata, Write
+from executor.bookies.metadata import MetadataChanged, MetadataUnreachable, PulsarMetadata, Write
 from executor.bookies.registry import ORCHESTRATOR
 
 
@@ -33,6 +34,9 @@ class Term:
         """`path` is the folder of the registry; `name` is this process for people."""
         self._metadata, self._path, self._name = metadata, f"{path}/{ORCHESTRATOR}", name
         self._lock = client.Lock(f"{self._path}/lock", name)
+        self._taken = 0
+        self.is_after_a_crash = False
+        """Whether the one before did not leave: it may be frozen, and something that it asked for be under way."""
 
     def take(self, timeout_s: float | None) -> Write | None:
         """The expectation for every write; None: somebody else has it for all of `timeout_s` (None: without end)."""
@@ -44,11 +48,15 @@ class Term:
             return None
         record = self._metadata.read(self._path)
         assert record is not None
+        self.is_after_a_crash = b'"holder"' in record.content
         self._metadata.write([Write(self._path, json.dumps({"holder": self._name}).encode(), record.version)])
-        return Write(self._path, None, record.version + 1)
+        self._taken = record.version + 1
+        return Write(self._path, None, self._taken)
 
     def leave(self) -> None:
-        """Lets the next one in."""
+        """Lets the next one in, and says that nothing is under way."""
+        with suppress(MetadataChanged, MetadataUnreachable):
+            self._metadata.write([Write(self._path, b"{}", self._taken)])
         self._lock.release()
 
     def holder(self) -> Held | None:

@@ -340,3 +340,22 @@ def test_so_many_are_worked_on_at_a_time_and_the_rest_is_said_once() -> None:
     busy = changed(world, progress=Progress(epoch=1, in_flight=[SCHEMA]))
     assert decide(busy).steps == []
     assert len(plan(world).steps) == 40
+
+
+def test_a_promoted_copy_that_is_gone_is_made_again_from_what_the_source_still_has() -> None:
+    done = to_the_end(in_switch())
+    for left in ([], [ledger(1, closed=False, last=0, length=200)]):
+        others = [one for one in done.ledgers["new"] if one.id != 1]
+        world = changed(
+            done, ledgers={**done.ledgers, "new": [*others, *left]}, progress=done.progress.model_copy(
+                update={"begun": [1]}
+            ),
+        )  # fmt: skip
+        answer = plan(world)
+        assert [(one.action, one.ledger) for one in answer.steps] == [("copy", 1)]
+        assert answer.phase == "BUILD"
+        assert "I2" in {one.invariant for one in asked(world, "check").violations} or left
+        assert decide(to_the_end(world)).phase == "CLEANUP"
+    # Of what the source has lost as well nothing can be made.
+    lost = changed(done, ledgers={"old": [], "new": done.ledgers["new"][1:]})
+    assert plan(lost).steps == []

@@ -215,3 +215,19 @@ def test_secrets_are_in_no_argument_list_environment_or_log(bookkeepers: BookKee
     process = psutil.Process(bookkeepers.hands.pid)
     assert SECRET not in f"{process.cmdline()} {process.environ()} {bookkeepers.address('new')}"
     assert SECRET not in (bookkeepers.folder / "hands.log").read_text()
+
+
+def test_what_was_asked_for_too_long_ago_is_not_deleted(
+    bookkeepers: BookKeepers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = bookkeepers.write("old")
+    monkeypatch.setattr(hands_module, "DELETES_WITHIN_S", -1.0)
+    with pytest.raises(LedgerRefused) as caught:
+        bookkeepers.hands.delete("old", ledger)
+    assert caught.value.name == "TooLate"
+    assert bookkeepers.hands.open("old", ledger).closed
+    half = bookkeepers.write("old", entries=3, seed=4)
+    bookkeepers.write("new", ledger=half, entries=2, seed=4, leave_open=True)
+    assert refused(bookkeepers.hands, half) == "TooLate"
+    monkeypatch.undo()
+    assert bookkeepers.hands.copy("old", "new", half).how == "again"

@@ -32,7 +32,7 @@ import org.apache.bookkeeper.conf.ClientConfiguration;
  * list {cluster, after, limit}: ids in ascending order.
  * open {cluster, ledger}: without recovery, which changes nothing. seal {cluster, ledger}: with recovery, which closes
  * the ledger and fences whoever writes it.
- * copy {from, to, ledger}, verify {from, to, ledger}: see LedgerCopy. delete {cluster, ledger}.
+ * copy {from, to, ledger, until}, verify {from, to, ledger}: see LedgerCopy. delete {cluster, ledger, until}.
  */
 public final class Hands {
     private static final ObjectMapper JSON = new ObjectMapper();
@@ -125,6 +125,7 @@ public final class Hands {
     private void perform(JsonNode request, ObjectNode answer) throws Exception {
         String what = text(request, "op");
         long ledger = number(request, "ledger", -1);
+        long until = number(request, "until", Long.MAX_VALUE);
         if (what.equals("connect")) {
             connect(request);
         } else if (what.equals("list")) {
@@ -134,11 +135,11 @@ public final class Hands {
         } else if (what.equals("seal")) {
             LedgerCopy.describe(cluster(request, "cluster"), ledger, true, answer);
         } else if (what.equals("copy")) {
-            new LedgerCopy(cluster(request, "from"), cluster(request, "to"), ledger).copy(answer);
+            new LedgerCopy(cluster(request, "from"), cluster(request, "to"), ledger, until).copy(answer);
         } else if (what.equals("verify")) {
-            new LedgerCopy(cluster(request, "from"), cluster(request, "to"), ledger).verify(answer);
+            new LedgerCopy(cluster(request, "from"), cluster(request, "to"), ledger, until).verify(answer);
         } else if (what.equals("delete")) {
-            cluster(request, "cluster").client.deleteLedger(ledger);
+            LedgerCopy.delete(cluster(request, "cluster"), ledger, until);
         } else {
             throw new Refused("UnknownRequest", what);
         }

@@ -37,11 +37,21 @@ final class LedgerCopy {
     private final Hands.Cluster from;
     private final Hands.Cluster to;
     private final long ledger;
+    private final long until;
 
-    LedgerCopy(Hands.Cluster from, Hands.Cluster to, long ledger) {
+    /** After the instant until (ms since 1970) nothing is deleted any more: who asked may be forgotten by then. */
+    LedgerCopy(Hands.Cluster from, Hands.Cluster to, long ledger, long until) {
         this.from = from;
         this.to = to;
         this.ledger = ledger;
+        this.until = until;
+    }
+
+    static void delete(Hands.Cluster cluster, long ledger, long until) throws Exception {
+        if (System.currentTimeMillis() > until) {
+            throw new Hands.Refused("TooLate", "ledger " + ledger + " is not deleted: this was asked for too long ago");
+        }
+        cluster.client.deleteLedger(ledger);
     }
 
     /** Takes what has been read of a ledger. */
@@ -80,7 +90,7 @@ final class LedgerCopy {
             String how = "copied";
             LedgerHandle target = create(source);
             if (target == null && isHalf(source)) {
-                to.client.deleteLedger(ledger);
+                delete(to, ledger, until);
                 how = "again";
                 target = create(source);
             }
