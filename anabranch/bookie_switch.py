@@ -33,6 +33,7 @@ from schemas.printable import printable
 if TYPE_CHECKING:
     from anabranch.bookies import Bookies
     from executor.bookies.metadata import Write
+    from executor.bookies.term import Term
 
 _SAY_SECONDS = 10.0
 _TAKE_SECONDS = 0.5
@@ -58,20 +59,20 @@ def rehearse(bookies: Bookies, operation: Asked, request: Request, output: str) 
 
 def carry_out(bookies: Bookies, operation: Asked, request: Request, output: str) -> None:
     """Asks for it, and works until nothing is left. Exit code 1 when something failed."""
-    registry = bookies.store.read()
-    snapshot = bookies.looker.look(operation, "whole", request, bookies.progress(registry), registry)
-    answer = decide(snapshot)
-    if answer.code != 200:
-        raise click.ClickException(f"{answer.gate}: {printable(answer.reason or '')}")
-    goes_on = answer.action == "retry" and not answer.failed_ledgers and not answer.not_promoted
-    if answer.directive is not None and not goes_on:
-        try:
-            bookies.store.write(answer, registry)
-        except MetadataChanged as error:
-            raise click.ClickException("the registry has changed meanwhile: run the command again") from error
-    with _term(bookies) as term, _watching() as watch:
-        orchestrator = _orchestrator(bookies, term, watch)
+    _asked(bookies, operation, request)
+    with _term(bookies) as right, _watching() as watch:
+        orchestrator = _orchestrator(bookies, right.expectation, watch)
         with _stopped_by_signals(orchestrator):
+            # Only who may act writes a directive, and when nothing of the one before is under way.
+            registry, answer = _asked(bookies, operation, request)
+            goes_on = answer.action == "retry" and not answer.failed_ledgers and not answer.not_promoted
+            if answer.directive is not None and not goes_on:
+                if _settle(right):
+                    registry, answer = _asked(bookies, operation, request)
+                try:
+                    bookies.store.write(answer, registry, (right.expectation,))
+                except MetadataChanged as error:
+                    raise click.ClickException("the registry has changed meanwhile: run the command again") from error
             try:
                 orchestrator.run()
             except TermLost as error:
@@ -85,8 +86,9 @@ def clean_up(bookies: Bookies, request: Request, output: str) -> None:
         answer = decide(bookies.look("cleanup", "whole", request))
         _cleanup_said(answer, output)
         return
-    with _term(bookies, deletes=True) as term, _watching() as watch:
-        orchestrator = _orchestrator(bookies, term, watch)
+    with _term(bookies) as right, _watching() as watch:
+        orchestrator = _orchestrator(bookies, right.expectation, watch)
+        _settle(right)
         with _stopped_by_signals(orchestrator):
             try:
                 answer, missed = orchestrator.cleanup(request, decide)
@@ -202,26 +204,38 @@ def _orchestrator(bookies: Bookies, term: Write, watch: Any) -> Orchestrator:
     return Orchestrator(bookies.looker, steps, bookies.lake, bookies.name, chosen.migration_concurrency, watch)
 
 
+def _asked(bookies: Bookies, operation: Asked, request: Request) -> tuple[Registry, BookieAnswer]:
+    registry = bookies.store.read()
+    snapshot = bookies.looker.look(operation, "whole", request, bookies.progress(registry), registry)
+    answer = decide(snapshot)
+    if answer.code != 200:
+        raise click.ClickException(f"{answer.gate}: {printable(answer.reason or '')}")
+    return registry, answer
+
+
 @contextmanager
-def _term(bookies: Bookies, deletes: bool = False) -> Iterator[Write]:
-    """The term; with `deletes` nothing that one before has asked for can be under way any more."""
+def _term(bookies: Bookies) -> Iterator[Term]:
+    """The right to act; waits for who has it."""
     right = bookies.term()
-    term = right.take(_TAKE_SECONDS)
-    if term is None:
+    if not right.take(_TAKE_SECONDS):
         held = right.holder()
         click.echo(
             f"{printable(held.holder) if held else 'another process'} carries it out; this one takes over when that is "
             "gone", err=True,
         )  # fmt: skip
-        term = right.take(None)
-        assert term is not None
+        right.take(None)
     try:
-        if deletes and right.is_after_a_crash:
-            click.echo(f"the one before did not leave: deleting begins in {DELETES_WITHIN_S:.0f} s", err=True)
-            time.sleep(DELETES_WITHIN_S + 1)
-        yield term
+        yield right
     finally:
         right.leave()
+
+
+def _settle(right: Term) -> bool:
+    """Returns when nothing that one before has asked for can be under way any more; whether that took a while."""
+    if right.is_after_a_crash:
+        click.echo(f"the one before did not leave: this one begins in {DELETES_WITHIN_S:.0f} s", err=True)
+        time.sleep(DELETES_WITHIN_S + 1)
+    return right.is_after_a_crash
 
 
 @contextmanager

@@ -169,11 +169,23 @@ def _copy_is_gone(seen: Seen, directive: Directive, item: Item, begun: frozenset
     source, target = seen.ledger(directive.source, item.ledger), seen.ledger(directive.target, item.ledger)
     if item.ledger < 0 or source is None or not source.closed or not source.readable:
         return False
-    return target is None or (not target.closed and item.ledger in begun)
+    return target is None or (not target.closed and (item.ledger in begun or _alike(source, target)))
+
+
+def _alike(source: LedgerSeen, target: LedgerSeen) -> bool:
+    """Whether one may be half of the other: what was given to them when they were made is known, and equal."""
+    return source.custom is not None and (source.custom, source.quorums) == (target.custom, target.quorums)
 
 
 def _look(seen: Seen, directive: Directive, item: Item, begun: bool) -> Work:
     source = seen.ledger(directive.source, item.ledger)
+    if directive.kind == "rollback" and (source is None or not source.closed):
+        original = seen.ledger(directive.target, item.ledger)
+        if original is not None and original.closed and original.readable:
+            # Ids of the two clusters are apart (I11): what it has under this id is what was copied from it.
+            return Work(
+                item, Stage.BUILT, None, f"{directive.source} has no whole copy, {directive.target} the original"
+            )
     if source is None:
         return Work(item, Stage.FAIL, Gate.SOURCE_READABLE, f"{directive.source} has no such ledger")
     if not source.readable:
@@ -211,7 +223,8 @@ def _open(seen: Seen, item: Item) -> Work:
 def _compare(item: Item, source: LedgerSeen, target: LedgerSeen, begun: bool) -> Work:
     whole = target.closed and target.readable
     shorter = (target.last, target.length) < (source.last, source.length)
-    if begun and (not target.closed or shorter):
+    # The hands look at the contents: what is no beginning of the source is a conflict, and stays.
+    if (begun or _alike(source, target)) and (not target.closed or shorter):
         return Work(item, Stage.COPY, None, "half a copy is there: it is deleted and made again at once")
     if not whole:
         return Work(

@@ -20,7 +20,7 @@ from executor.bookies.metadata import MetadataChanged, MetadataRefused, Metadata
 from executor.bookies.process import HandsLost
 from executor.bookies.record import Done
 from executor.bookies.records import STAMP_PROPERTY, read_cursor, stamp_cursor, stamp_locator
-from executor.bookies.registry import Registry, RegistryStore
+from executor.bookies.registry import DIRECTIVE, Registry, RegistryStore
 from executor.bookies.wire import BadRecord
 from schemas.bookie_answers import BookieAnswer, Step
 from schemas.bookies import BookieSnapshot, LedgerSeen
@@ -59,6 +59,7 @@ class Steps:
         if directive is None or directive.epoch != step.epoch:
             return Done("superseded", error=f"the directive is of epoch {directive.epoch if directive else 'none'}")
         try:
+            self._check(registry)
             return self._by_action[step.action](self, step, registry)
         except _Otherwise as other:
             return Done("superseded", error=str(other))
@@ -118,7 +119,7 @@ class Steps:
             raise _Otherwise(f"the record is of version {record.version} now")
         for ledger in stamps:
             self._expect_copy(step, ledger)
-        self._write(Write(step.object, after, record.version))
+        self._write(registry, Write(step.object, after, record.version))
         return Done("applied", {"how": "promoted", "version": record.version + 1})
 
     def _forward(self, step: Step, registry: Registry) -> Done:
@@ -136,7 +137,7 @@ class Steps:
         self._expect_copy(step, ledger)
         # A rollover, or a mark-delete that is written, since the copy was made: the copy misses it.
         self._expect(str(step.source), ledger, {"closed": True, "last": step.expectation.get("last")})
-        self._check_term()
+        self._check(registry)
         reply = self._owners.set_subscription_properties(
             topic, subscription, {**cursor.properties, STAMP_PROPERTY: str(stamp)}
         )
@@ -155,7 +156,7 @@ class Steps:
         checks = self._still_named(step, registry, source, ledger)
         if holder is not None and not self._hands.verify(source, holder, ledger).same:
             raise _Otherwise(f"{holder} has no equal copy any more")
-        self._write(*checks)
+        self._write(registry, *checks)
         self._hands.delete(source, ledger)
         return Done("applied", {"how": "deleted", "last": there.last, "length": there.length})
 
@@ -213,12 +214,16 @@ class Steps:
         if source is not None and target is not None and source.closed and equal(source, target) is not None:
             raise _Otherwise(f"{step.target} has another ledger {ledger}: {equal(source, target)}")
 
-    def _check_term(self) -> None:
-        self._write()
+    def _check(self, registry: Registry) -> None:
+        self._write(registry)
 
-    def _write(self, *writes: Write) -> None:
+    def _write(self, registry: Registry, *writes: Write) -> None:
+        """Under this term, and this directive: what an operator has asked for meanwhile comes first."""
+        directive = registry.directive
+        assert directive is not None
+        expected = Write(f"{self._store.path}/{DIRECTIVE}", None, directive.version)
         try:
-            self._metadata.write([*writes, self._term])
+            self._metadata.write([*writes, self._term, expected])
         except MetadataChanged as changed:
             raise self._fault(changed) from None
 

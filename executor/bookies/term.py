@@ -38,20 +38,25 @@ class Term:
         self.is_after_a_crash = False
         """Whether the one before did not leave: it may be frozen, and something that it asked for be under way."""
 
-    def take(self, timeout_s: float | None) -> Write | None:
-        """The expectation for every write; None: somebody else has it for all of `timeout_s` (None: without end)."""
+    @property
+    def expectation(self) -> Write:
+        """Part of every write: that nobody has taken over since."""
+        return Write(self._path, None, self._taken)
+
+    def take(self, timeout_s: float | None) -> bool:
+        """Whether it is ours; False: somebody else has had it for all of `timeout_s` (None: without end)."""
         self._metadata.ensure(self._path)
         try:
             if not self._lock.acquire(timeout=timeout_s):
-                return None
+                return False
         except LockTimeout:
-            return None
+            return False
         record = self._metadata.read(self._path)
         assert record is not None
         self.is_after_a_crash = b'"holder"' in record.content
         self._metadata.write([Write(self._path, json.dumps({"holder": self._name}).encode(), record.version)])
         self._taken = record.version + 1
-        return Write(self._path, None, self._taken)
+        return True
 
     def leave(self) -> None:
         """Lets the next one in, and says that nothing is under way."""
