@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.bookies.programs import LedgerWriter
 from tests.executor.bookies.conftest import BookKeepers
 from tests.executor.bookies.pulsar_like import PulsarLike, pulsar_like
 from tests.waiting import wait_until
@@ -117,9 +118,12 @@ def test_what_others_change_meanwhile_is_kept(pulsar: PulsarLike) -> None:
 
 
 def bookkeepers_write_on_new(pulsar: PulsarLike) -> list[int]:
-    """A ledger that a broker makes on the target."""
-    writer, uri = pulsar.bookkeepers.writer, pulsar.bookkeepers.clusters["new"].uri
-    return writer.write(uri, custom={"component": "schema"}, seed=5)
+    """A ledger that a broker makes on the target; a client from before its ids were advanced would give short ones."""
+    broker = LedgerWriter(pulsar.bookkeepers.programs, pulsar.folder)
+    try:
+        return broker.write(pulsar.bookkeepers.clusters["new"].uri, custom={"component": "schema"}, seed=5)
+    finally:
+        broker.close()
 
 
 def test_bookies_that_are_down_fail_what_needs_them_and_the_retry_takes_all(pulsar: PulsarLike) -> None:
