@@ -20,10 +20,13 @@ BENCHMARKS = (
     "controller",
     "executor",
     "bookies",
+    "switches",
     "collect",
     "ledger",
     "simulate",
     "backtest",
+    "page",
+    "rivers",
 )
 
 

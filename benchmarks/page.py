@@ -1,7 +1,9 @@
-"""The page over a large fleet: until all topics are known, page times, memory, and how soon a commit is told.
+"""The page over a large fleet: until all topics are known, page times, memory, and how soon a commit is on the screen.
 
-`python -m benchmarks.page` makes a lake of made-up topics in a temporary folder, serves it with `anabranch web`, and
-commits decisions to it as a busy job and executor would.
+Run as `python -m benchmarks.page [--quick]`. Makes a lake of made-up topics in a temporary folder, serves it with
+`anabranch web`, and commits decisions to it as a busy job and executor would; a Chromium on the same machine opens its
+pages. First paint is the browser's own first-contentful-paint; on the screen is a topic whose decision was committed
+when its name can be read in a page that nobody loaded again. Prints a table and writes benchmarks/page.json.
 """
 
 from __future__ import annotations
@@ -15,13 +17,17 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import click
 import httpx
 import psutil
+from selenium.webdriver import Chrome
 
+from benchmarks.serving import machine_now
 from lake.tables import create_lake
 from tests.lab.lake import (
     START,
@@ -35,11 +41,14 @@ from tests.lab.lake import (
     policy_event,
     write,
 )
+from tests.web.browser.chromium import chromium
 
 LAYOUT = layout_json((0, 0, 0x3FFF), (1, 0x4000, 0x7FFF), (2, 0x8000, 0xBFFF), (3, 0xC000, 0xFFFF))
 GATES = ("merge-window", "split-cooldown", "settling", "merge-consumers")
 PATHS = ("/", "/?q=topic-0999", "/?only=hot", "/?gate=settling&page=300", "/?order=name&page=1999")
 AT_ONCE, A_MINUTE = 10_000, 10_000
+CHANGES = 20
+RESULT = Path(__file__).parent / "page.json"
 
 
 def make_fleet(lake: str, names: list[str]) -> None:
@@ -87,42 +96,87 @@ def churn(lake: str, names: list[str], url: str, seconds: float) -> Iterator[tup
         time.sleep(max(0.0, 0.5 - (time.monotonic() - begun)))
 
 
+@contextmanager
+def served(folder: str, lake: str) -> Iterator[tuple[str, psutil.Process]]:
+    """`anabranch web` over a lake: its address and its process, once it has read the record."""
+    settings = Path(folder) / "settings.toml"
+    settings.write_text(f'[lake]\npath = "{lake}"\n')
+    command = [sys.executable, "-m", "anabranch.cli", "--home", folder, "-c", str(settings), "web", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().split()[-1]
+            while "for the first time" in httpx.get(url, timeout=60).text:
+                time.sleep(0.2)
+            yield url, psutil.Process(process.pid)
+        finally:
+            process.terminate()
+
+
+def first_paint(driver: Chrome, url: str) -> float:
+    """Seconds from the beginning of the navigation until the browser has painted something of the page."""
+    driver.get(url)
+    script = "const one = performance.getEntriesByName('first-contentful-paint')[0]; return one ? one.startTime : null"
+    while (milliseconds := driver.execute_script(script)) is None:
+        time.sleep(0.01)
+    return float(milliseconds) / 1000
+
+
+def on_screen(driver: Chrome, lake: str, url: str, names: list[str]) -> Iterator[float]:
+    """Seconds from the end of a commit until the page shows what it says."""
+    driver.get(f"{url}/?order=acted")
+    for number, name in enumerate(names):
+        now = (datetime.now(timezone.utc) - START).total_seconds()
+        write(lake, decision(now, decision_id=f"seen{number}", subject=name))
+        done, short = time.monotonic(), name.rpartition("/")[2]
+        while not driver.execute_script("return document.body.innerText.includes(arguments[0])", short):
+            if time.monotonic() > done + 30:
+                raise SystemExit(f"{short} has not come to the screen")
+            time.sleep(0.005)
+        yield time.monotonic() - done
+        time.sleep(0.3)
+
+
 @click.command()
 @click.option("--topics", default=100_000, show_default=True)
 @click.option("--quick", is_flag=True, help="2,000 topics for a few seconds.")
 def main(topics: int, quick: bool) -> None:
-    """Prints a table."""
+    """Measures, prints, writes."""
     topics, seconds = (2_000, 5.0) if quick else (topics, 30.0)
     names = [f"topic://acme/ns{number % 200:03}/topic-{number:06}" for number in range(topics)]
+    report: dict[str, Any] = {"machine": machine_now(), "topics": topics}
     with tempfile.TemporaryDirectory() as folder:
         lake = f"{folder}/lake"
         make_fleet(lake, names)
-        settings = Path(folder) / "settings.toml"
-        settings.write_text(f'[lake]\npath = "{lake}"\n')
-        command = [sys.executable, "-m", "anabranch.cli", "--home", folder, "-c", str(settings), "web", "--port", "0"]
         begun = time.monotonic()
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-            try:
-                assert process.stdout is not None
-                url = process.stdout.readline().split()[-1]
-                while "for the first time" in httpx.get(url, timeout=60).text:
-                    time.sleep(0.2)
-                page = psutil.Process(process.pid)
-                print(f"{topics:,} topics, {psutil.cpu_count()} cores, {psutil.virtual_memory().total / 1e9:.0f} GB")
-                print(f"all known after {time.monotonic() - begun:.1f} s, {page.memory_info().rss / 1e6:.0f} MB")
-                for path in PATHS:
-                    print(f"{path:<28} {min(timed(url + path) for _ in range(3)):.3f} s")
-                before, at = page.cpu_times(), time.monotonic()
-                told, pages = zip(*churn(lake, names, url, seconds), strict=True)
-                after, took = page.cpu_times(), time.monotonic() - at
-                used = (after.user + after.system - before.user - before.system) / took
-                print(
-                    f"{A_MINUTE:,} decisions a minute: a commit is told after {statistics.median(told):.3f} s, at most "
-                    f"{max(told):.3f} s; a page takes {statistics.median(pages):.3f} s, at most {max(pages):.3f} s; "
-                    f"{used:.0%} of a core, {page.memory_info().rss / 1e6:.0f} MB"
-                )
-            finally:
-                process.terminate()
+        with served(folder, lake) as (url, page):
+            report |= {"all_known_seconds": round(time.monotonic() - begun, 1), "resident_mb": resident_mb(page)}
+            report["pages"] = {path: round(min(timed(url + path) for _ in range(3)), 3) for path in PATHS}
+            with chromium(Path(folder)) as driver:
+                report["first_paint_seconds"] = {
+                    path: [round(first_paint(driver, url + path), 3) for _ in range(3)] for path in PATHS
+                }
+                shown = sorted(on_screen(driver, lake, url, random.sample(names, CHANGES)))
+            report["on_screen_seconds"] = {"median": round(shown[CHANGES // 2], 3), "most": round(shown[-1], 3)}
+            before, at = page.cpu_times(), time.monotonic()
+            told, pages = zip(*churn(lake, names, url, seconds), strict=True)
+            after, took = page.cpu_times(), time.monotonic() - at
+            used = (after.user + after.system - before.user - before.system) / took
+            report["busy"] = {
+                "decisions_a_minute": A_MINUTE,
+                "told_seconds": {"median": round(statistics.median(told), 3), "most": round(max(told), 3)},
+                "page_seconds": {"median": round(statistics.median(pages), 3), "most": round(max(pages), 3)},
+                "cores": round(used, 2),
+                "resident_mb": resident_mb(page),
+            }
+    print(json.dumps(report, indent=2))
+    if not quick:
+        RESULT.write_text(json.dumps(report, indent=2) + "\n")
+
+
+def resident_mb(process: psutil.Process) -> int:
+    """Resident memory of a process, MB."""
+    return int(process.memory_info().rss / 1e6)
 
 
 def timed(url: str) -> float:

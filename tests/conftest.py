@@ -30,9 +30,10 @@ NO_UNIT = {"spark", "broker", "browser", "local_run", "process", "pulsar"}
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks the unit tests: those without a fixture that starts a JVM, a server or a process.
 
-    Tests of the shared Spark session run one after the other in one process of xdist, those with a Pulsar in one. Those
-    whose Sparks are processes of their own come right after these groups, each wherever there is room: they are the
-    longest, and one after the other in one process they left the other without work.
+    Tests of the shared Spark session run one after the other in one process of xdist, those with a Pulsar in one, those
+    with two BookKeeper clusters in one. Those whose Sparks are processes of their own come right after these groups,
+    each wherever there is room: they are the longest, and one after the other in one process they left the other
+    without work.
     """
     for item in items:
         marks = {mark.name for mark in item.iter_markers()}
@@ -42,11 +43,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             continue
         if starts_spark(item) and {"spark", "secured"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.xdist_group("spark"))
+        elif "bookkeepers" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("bookies"))
         elif not starts_spark(item) and "pulsar" in marks:
             item.add_marker(pytest.mark.xdist_group("pulsar"))
         elif "browser" in marks:
             item.add_marker(pytest.mark.xdist_group("browser"))
     items.sort(key=lambda item: not starts_spark(item))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Fails where xdist does not keep a group in one process: with a pytest that it does not know it says nothing."""
+    if session.config.getoption("loadgroup", default=False):
+        for item in session.items:
+            if item.get_closest_marker("xdist_group") and "@" not in item.nodeid.rpartition("]")[2]:
+                raise pytest.UsageError(f"{item.nodeid}: pytest-xdist does not keep its group in one process")
 
 
 def starts_spark(item: pytest.Item) -> bool:

@@ -143,7 +143,7 @@ def test_a_call_whose_answer_was_lost_is_seen_in_the_layout_and_not_made_again(h
     topic = house.create("orders")
     split = house.decide(topic, 0)
     house.gate.on("POST", fault)
-    with house.running(request_timeout_seconds=0.3):
+    with house.running(request_timeout_seconds=2):
         house.commit(split)
         assert house.end(split)["status"] == "applied"
     assert (house.gate.count("POST"), house.layout(topic).epoch) == (1, 1)
@@ -154,7 +154,7 @@ def test_a_call_that_never_arrived_is_made_again_and_counted(house: House, fault
     topic = house.create("orders")
     split = house.decide(topic, 0)
     house.gate.on("POST", fault, fault)
-    with house.running(request_timeout_seconds=0.3):
+    with house.running(request_timeout_seconds=2):
         house.commit(split)
         end = house.end(split)
     assert (end["status"], end["attempt"]) == ("applied", 3)

@@ -17,15 +17,6 @@ from lab.setup import Jars
 from lab.zookeeper import EmbeddedZooKeeper
 from schemas.settings import load_settings
 
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One process of xdist has the clusters."""
-    for item in items:
-        if "bookkeepers" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("bookies"))
-            item.add_marker(pytest.mark.process)
-
-
 SECRET = "hush-hush"
 
 

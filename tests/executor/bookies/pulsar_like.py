@@ -97,6 +97,11 @@ class PulsarLike(Commands):
         """A subscription; its path."""
         return self._made(f"/managed-ledgers/t/n/persistent/{topic}/{subscription}", self.cursor_record(ledger))
 
+    def topic(self, topic: str, ledgers: list[int]) -> str:
+        """A topic with its messages in these ledgers; its path. Before its subscriptions."""
+        record = made("ManagedLedgerInfo", ledgerInfo=[{"ledgerId": one} for one in ledgers])
+        return self._made(f"/managed-ledgers/t/n/persistent/{topic}", bytes(record.SerializeToString()))
+
     def ledgers(self, number: int = 1, custom: dict[str, str] | None = None, **what: Any) -> list[int]:
         """New ledgers of `old`."""
         writer, uri = self.bookkeepers.writer, self.bookkeepers.clusters["old"].uri
@@ -127,11 +132,11 @@ class PulsarLike(Commands):
         registry = [self.metadata.read(f"{path}/{name}") for name in self.metadata.children(path)]
         return {one.path: one.content for one in (*records, *(one for one in registry if one is not None))}
 
-    def register(self) -> None:
-        """`old` and `new`; the ids of `new` are beyond those of `old`."""
-        for name in ("old", "new"):
+    def register(self, target: str = "new") -> None:
+        """`old` and the target; the ids of the target are beyond those of `old`."""
+        for name in ("old", target):
             self.ok("register", "--name", name, "--metadata-service-uri", self.bookkeepers.clusters[name].uri)
-        self.ok("precheck", "--name", "new", "--advance")
+        self.ok("precheck", "--name", target, "--advance")
 
     def _made(self, path: str, content: bytes) -> str:
         self.client.create(path, content, makepath=True)

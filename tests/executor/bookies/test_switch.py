@@ -152,3 +152,21 @@ def test_bookies_that_are_down_fail_what_needs_them_and_the_retry_takes_all(puls
         new.start()
     assert "13 of 13 on new" in pulsar.ok("switch", "--target", "new", "--no-dry-run")
     assert "all in order" in pulsar.ok("check", "--contents")
+
+
+def test_a_switch_to_a_cluster_under_the_same_zookeeper_moves_everything_and_cleans_up_its_own_side(
+    bookkeepers: BookKeepers, tmp_path: Path
+) -> None:
+    with pulsar_like(bookkeepers, tmp_path) as pulsar:
+        pulsar.register("colo")
+        pulsar.populate(schemas=6, cursors=5)
+        same = pulsar.run(
+            "register", "--name", "twin", "--metadata-service-uri", bookkeepers.clusters["colo"].uri + "/"
+        )
+        assert same.returncode == 1
+        assert "17 of 17 on colo" in pulsar.ok("switch", "--target", "colo", "--no-dry-run")
+        assert "all in order" in pulsar.ok("check", "--contents")
+        pulsar.ok("cleanup", "--force", "--no-dry-run")
+        assert not set(bookkeepers.hands.ledgers("old")) & set(pulsar.attributions())
+        assert "all in order" in pulsar.ok("check", "--contents")
+        assert pulsar.answer("status")["phase"] == "DONE"
