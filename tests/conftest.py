@@ -27,13 +27,14 @@ NO_UNIT = {"spark", "broker", "browser", "local_run", "process", "pulsar"}
 """Marks of tests that start a JVM, a server or a process."""
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks the unit tests: those without a fixture that starts a JVM, a server or a process.
 
     Tests of the shared Spark session run one after the other in one process of xdist, those with a Pulsar in one, those
     with two BookKeeper clusters in one. Those whose Sparks are processes of their own come right after these groups,
     each wherever there is room: they are the longest, and one after the other in one process they left the other
-    without work.
+    without work. First of all hooks: xdist reads the groups in its own.
     """
     for item in items:
         marks = {mark.name for mark in item.iter_markers()}
@@ -52,12 +53,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: not starts_spark(item))
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
+def pytest_runtest_setup(item: pytest.Item) -> None:
     """Fails where xdist does not keep a group in one process: with a pytest that it does not know it says nothing."""
-    if session.config.getoption("loadgroup", default=False):
-        for item in session.items:
-            if item.get_closest_marker("xdist_group") and "@" not in item.nodeid.rpartition("]")[2]:
-                raise pytest.UsageError(f"{item.nodeid}: pytest-xdist does not keep its group in one process")
+    is_kept = "@" in item.nodeid.rpartition("]")[2] or not item.config.getoption("loadgroup", default=False)
+    if item.get_closest_marker("xdist_group") and not is_kept:
+        pytest.fail("pytest-xdist does not keep the tests of this group in one process", pytrace=False)
 
 
 def starts_spark(item: pytest.Item) -> bool:
