@@ -84,10 +84,8 @@ class Batches:
     """The batches of all generations that count, from the table `batches`; arrays, for there may be millions."""
 
     def __init__(self, batches: pa.Table) -> None:
-        numbers = batches["batch_id"].to_numpy()
-        ats = np.array(_millis(batches["batch_at"]), np.int64)
-        encoded = pa.chunked_array(batches["generation"]).combine_chunks().dictionary_encode()
-        names, codes = encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
+        numbers, ats = batches["batch_id"].to_numpy(), _millis_array(batches["batch_at"])
+        names, codes = _generations(batches)
         began = np.full(len(names), np.iinfo(np.int64).max, np.int64)
         np.minimum.at(began, codes, ats)
         last = np.full(len(names), -1, np.int64)
@@ -97,6 +95,9 @@ class Batches:
         self._first = int(began[names.index(self.generations[0])]) if self.generations else 0
         self._began: list[int] = sorted(began.tolist())
         self._last = dict(zip(began.tolist(), last.tolist(), strict=True))
+        ended = np.full(len(names), np.iinfo(np.int64).min, np.int64)
+        np.maximum.at(ended, codes, ats)
+        self._ended = dict(zip(began.tolist(), ended.tolist(), strict=True))
         keys = _key(numbers, ats)
         order = np.argsort(keys, kind="stable")
         self._keys, self._places = keys[order], np.column_stack([began[codes], numbers])[order]
@@ -110,13 +111,14 @@ class Batches:
     def place(self, number: int, at: int) -> Place | None:
         """Where a row of that batch id and time belongs; None: to a generation that does not count.
 
-        A batch that is not in the table was the last of its generation, and the job died in it; or it was the first of
-        a generation that has no other.
+        A batch that is not among these was the last of its generation, and the job died in it; or it was the first of
+        a generation that has no other; or its row was left out of an outline, or forgotten.
         """
         found = self._row(number, at)
         if found is None:
             began = max((start for start in self._began if start <= at), default=at)
-            place = (began, number) if number > self._last.get(began, -1) else (at, number)
+            is_of_it = number > self._last.get(began, -1) or at <= self._ended.get(began, at - 1)
+            place = (began, number) if is_of_it else (at, number)
         else:
             place = (int(self._places[found][0]), int(self._places[found][1]))
         return place if place[0] >= self._first else None
@@ -170,6 +172,12 @@ class Batches:
         found = int(np.searchsorted(self._keys, _key(number, at)))
         known = found < len(self._keys) and self._keys[found] == _key(number, at)
         return found if known and self._places[found][1] == number else None
+
+
+def _generations(batches: pa.Table) -> tuple[list[str], npt.NDArray[np.int64]]:
+    """The names of all generations, and the index of that of each row."""
+    encoded = pa.chunked_array(batches["generation"]).combine_chunks().dictionary_encode()
+    return encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype(np.int64)
 
 
 def _key(number: Any, at: Any) -> Any:
@@ -276,6 +284,12 @@ def is_since(table: Table, since: datetime) -> pc.Expression:
     return (pc.field(_TIME_OF[table.name]) >= pa.scalar(since)) & (pc.field("day") >= pa.scalar(since.date()))
 
 
+def instants_of(tables: Mapping[str, pa.Table]) -> pa.Array:
+    """The times of all batches that rows of `HISTORY_TABLES` are of."""
+    times = [chunk for name, table in tables.items() for chunk in table[_TIME_OF[name]].chunks]
+    return pa.chunked_array(times, pa.timestamp("us", tz="UTC")).unique()
+
+
 class HistoryRows:
     """Rows on their way from the tables into a history, any number at a time and in any order."""
 
@@ -324,7 +338,10 @@ class HistoryRows:
 def history_of(
     batches: pa.Table, tables: Mapping[str, pa.Table], *, with_ticks: bool = False, of_clusters: bool = False
 ) -> History:  # fmt: skip
-    """The whole history out of rows of `batches` and of `HISTORY_TABLES`; the rest as of `HistoryRows`."""
+    """The whole history out of rows of `batches` and of `HISTORY_TABLES`; the rest as of `HistoryRows`.
+
+    Of `batches` an outline is enough (`lake.batches`), with the rows of all batches that `tables` has rows of.
+    """
     known = Batches(batches)
     rows = HistoryRows(known, with_ticks=with_ticks, of_clusters=of_clusters)
     kept = {name: rows.take(name, table)[0] for name, table in tables.items()}
@@ -353,7 +370,7 @@ def history_chunk(known: Batches, tables: Mapping[str, pa.Table]) -> History:
 
 def _batches_of(name: str, rows: pa.Table) -> tuple[list[tuple[int, int]], npt.NDArray[np.int64]]:
     """The number and time of each batch that rows are of, and which of them each row is of."""
-    pairs = np.column_stack([rows["batch_id"].to_numpy(), np.array(_millis(rows[_TIME_OF[name]]), np.int64)])
+    pairs = np.column_stack([rows["batch_id"].to_numpy(), _millis_array(rows[_TIME_OF[name]])])
     # Rows of a batch lie together: of each run one is looked at.
     starts = np.flatnonzero(np.r_[np.ones(min(1, len(pairs)), np.bool_), (pairs[1:] != pairs[:-1]).any(axis=1)])
     found, runs = np.unique(pairs[starts].astype(np.int64), axis=0, return_inverse=True)
@@ -408,7 +425,7 @@ def _messages(loads: pa.Table) -> Samples:
         segment=loads["segment_id"].to_numpy(),
         rates=np.column_stack(rates),
         reporter=reporters.indices.to_numpy(),
-        sampled_at=np.array(_millis(heads["sampled_at"]), np.int64),
+        sampled_at=_millis_array(heads["sampled_at"]),
         partition=partitions[first],
         offset=offsets[first],
         timestamp=np.array([NEVER if at is None else at for at in _millis(heads["kafka_timestamp"])], np.int64),
@@ -431,3 +448,7 @@ def _whose(subject: str) -> str:
 def _millis(instants: pa.ChunkedArray) -> list[int]:
     found: list[int] = pc.divide(pc.cast(instants, pa.int64()), 1000).to_pylist()
     return found
+
+
+def _millis_array(instants: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    return np.asarray(pc.divide(pc.cast(instants, pa.int64()), 1000), np.int64)

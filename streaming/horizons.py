@@ -17,8 +17,8 @@ from engine.cluster_replay import ClustersReplay
 from engine.history import Batches, columns_of
 from engine.kernel.settings import EngineSettings
 from engine.replay import BucketReplay, RebuildError
+from lake.batches import read_outline
 from lake.horizons import Horizon, Piece
-from lake.tables import read_columns
 from schemas.tables import BATCHES
 from streaming.rebuild import refuse
 from streaming.recorded import RecordedHistory, newest_before
@@ -36,7 +36,7 @@ def make_horizon(
     system raise.
     """
     before = at - timedelta(microseconds=1)
-    batches = Batches(read_columns(lake, BATCHES, columns_of(BATCHES)))
+    batches = Batches(read_outline(lake, columns_of(BATCHES)))
     if not batches.is_parted(at):
         raise RebuildError(f"the job's clock was set back over {at:%F}: choose another number of days")
     if not batches.goes_on_after(at):

@@ -39,8 +39,9 @@ from engine.history import (
 )
 from engine.kernel.packed import StateError, StoredPart
 from engine.replay import RebuildError
+from lake.batches import read_batches, read_outline
 from lake.horizons import Horizon, RowsForgotten, horizon_for
-from lake.tables import read_columns, stream_columns
+from lake.tables import stream_columns
 from schemas.arrow import arrow_schema
 from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD, Table
 
@@ -91,12 +92,14 @@ class RecordedHistory:
         """Reads all of the lake; raises `DeltaError` or `OSError`. `folder` is a folder of its own. `with_ticks`: ticks
         too; `until` (aware): nothing behind that; `topics`: of these alone; `horizon`: from which nothing before it is
         read; `of_clusters`: of clusters with bundles instead of topics, with ticks."""
-        batches = read_columns(lake, BATCHES, columns_of(BATCHES))
-        if until is not None:
-            batches = batches.filter(pc.less_equal(batches["batch_at"], pa.scalar(until)))
-        self._batches = Batches(batches)
-        self.horizon = horizon(self._batches)
+        course = read_outline(lake, columns_of(BATCHES), until)
+        self.horizon = horizon(Batches(course))
         since = None if self.horizon is None else self.horizon.at
+        batches = read_batches(lake, columns_of(BATCHES), since, until)
+        if since is not None:
+            older = course.filter(pc.less(course["batch_at"], pa.scalar(since)))
+            batches = pa.concat_tables([older, batches])
+        self._batches = Batches(batches)
         self._begun_topics = set[str]()
         if self.horizon is not None:
             with _readable(self.horizon):

@@ -36,8 +36,9 @@ from engine.history import (
 from engine.kernel.packed import StateError, StoredPart
 from engine.kernel.records import RawRecord
 from engine.replay import RecordedBatch
+from lake.batches import read_batches
 from lake.horizons import Horizon, RowsForgotten, horizon_for
-from lake.tables import read_columns, stream_columns
+from lake.tables import stream_columns
 from schemas.arrow import arrow_schema
 from schemas.tables import BATCHES, DECISIONS, EVENTS, HOLDS, Table
 
@@ -96,7 +97,7 @@ def last_cycle(lake: str, cluster: str, until: datetime | None, is_exact: bool =
     `is_exact`: all that is on record is run, however much. Takes about 50 microseconds of the processor for a bundle
     and cycle that is run. Raises `NotOnRecord`, and what Delta raises.
     """
-    batches = Batches(read_columns(lake, BATCHES, columns_of(BATCHES)))
+    batches = Batches(read_batches(lake, columns_of(BATCHES), until=until))
     first, last = batches.span
     nothing = NotOnRecord(
         f"no cycle of a cluster {cluster} is on record" + (" up to then" if until else "")

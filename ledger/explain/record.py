@@ -23,12 +23,21 @@ from decisions.topic.layout import SegmentLayout
 from engine.agreement import may_have_been, snapshot_on_record
 from engine.autoscale.regrouping import regrouped
 from engine.autoscale.topics import ConfiguredPolicy
-from engine.history import HISTORY_TABLES, Batches, columns_of, history_of, is_since, rows_of_topic
+from engine.history import (
+    HISTORY_TABLES,
+    Batches,
+    columns_of,
+    history_of,
+    instants_of,
+    is_since,
+    rows_of_topic,
+)
 from engine.kernel.packed import StateError
 from engine.kernel.settings import EngineSettings
 from engine.replay import BucketReplay, RecordedRow
+from lake.batches import first_batch_after, last_batch, read_outline
 from lake.horizons import RowsForgotten, horizon_for
-from lake.tables import read_columns, stream_columns
+from lake.tables import stream_columns
 from ledger.explain.application import Became, became
 from schemas.arrow import arrow_schema
 from schemas.ids import EVERY_TOPIC
@@ -107,19 +116,19 @@ def explain(
     job was not at work where there is no batch for longer than that, and than three minutes. Raises `NotOnRecord`, and
     what Delta raises.
     """
-    batches = read_columns(lake, BATCHES, columns_of(BATCHES))
-    if not len(batches):
+    ends = last_batch(lake)
+    if ends is None:
         raise NotOnRecord(f"no batch of the job is on record in {lake}: is the job running, with [lake] path there?")
-    ran_at = sorted(batches["batch_at"].to_pylist())
-    begins, ends = ran_at[0], ran_at[-1]
     until = at or ends
+    course = read_outline(lake, columns_of(BATCHES), until)
+    begins = pc.min(course["batch_at"]).as_py() or first_batch_after(lake, until) or ends
     if until < begins:
         raise NotOnRecord(f"the record begins at {begins:%F %T} UTC, and {until:%F %T} is before that")
     if until > ends + _AFTER_RECORD:
         raise NotOnRecord(f"the record ends at {ends:%F %T} UTC, and {until:%F %T} is too long after that to be known"
                           + _last_such_time(until, begins, ends))  # fmt: skip
     try:
-        horizon = horizon_for(lake, Batches(batches), until)
+        horizon = horizon_for(lake, Batches(course), until)
     except RowsForgotten as error:
         raise NotOnRecord(str(error)) from error
     tables = {}
@@ -132,6 +141,7 @@ def explain(
                 where = where & is_since(table, horizon.at)
             rows += stream_columns(lake, table, columns, 65_536, where)
         tables[table.name] = pa.concat_tables(rows)
+    batches = read_outline(lake, columns_of(BATCHES), until, instants_of(tables))
     doubts: list[str] = []
     hold: RecordedRow | None = None
     held_since: int | None = None
@@ -168,7 +178,8 @@ def explain(
         fresh = [number for number, load in seen.loads.items() if load is not snapshot.loads[number]]
     return Explanation(
         seen, decide(seen), asked_at, explained, decided, hold, held_since, evaluations, _millis(ends), fresh, doubts,
-        _silence(ran_at, until, max(outage, _OUTAGE)), None if decided is None else became(lake, decided.decision_id),
+        _silence(_ran_around(lake, course, until), until, max(outage, _OUTAGE)),
+        None if decided is None else became(lake, decided.decision_id),
     )  # fmt: skip
 
 
@@ -215,6 +226,12 @@ def _last_such_time(until: datetime, begins: datetime, ends: datetime) -> str:
     """That time of day on the record's last day that has it, as an option; empty: none has."""
     last = until - timedelta(days=-((ends - until) // timedelta(days=1)))
     return f"; the last {until:%T} on record is --at {last:%FT%TZ}" if last >= begins else ""
+
+
+def _ran_around(lake: str, course: pa.Table, until: datetime) -> list[datetime]:
+    """The times of the last batch up to an instant and of the first one behind it."""
+    around = (pc.max(course["batch_at"]).as_py(), first_batch_after(lake, until))
+    return [batch_at for batch_at in around if batch_at is not None]
 
 
 def _silence(ran_at: list[datetime], until: datetime, outage: timedelta) -> tuple[int, int] | None:

@@ -17,9 +17,10 @@ import pyarrow.compute as pc
 from decisions.topic.layout import SegmentLayout
 from decisions.topic.lineage import compare_lives
 from decisions.topic.segment import Segment
-from lake.tables import read_columns, stream_columns
+from lake.batches import last_batch
+from lake.tables import stream_columns
 from schemas.messages import LayoutEvent
-from schemas.tables import BATCHES, DECISIONS, EVENTS
+from schemas.tables import DECISIONS, EVENTS
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -87,12 +88,11 @@ def read_river(lake: str, topic: str, since: datetime | None = None, until: date
 
     Raises `NothingOnRecord`, and what Delta raises.
     """
-    batches = read_columns(lake, BATCHES, ("batch_at",))["batch_at"]
-    if not len(batches):
+    last = last_batch(lake)
+    if last is None:
         raise NothingOnRecord(
             f"no batch of the job is on record in {lake}: is the job running, with [lake] path there?"
         )
-    last = pc.max(batches).as_py()
     end = min(until, last) if until else last
     if since is not None and since > last:
         raise NothingOnRecord(f"the record ends at {last:%F %T} UTC, before --since {since:%F %T}")

@@ -1,0 +1,107 @@
+"""Read the table `batches` by the window that a question needs: it has a row for every batch that the job has run.
+
+An outline stands for all rows where only their order counts. It is read one day at a time, so that a question about one
+topic never holds a year of batches in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import date, datetime
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lake.files import PARTITION
+from lake.reading import dataset_of
+from lake.tables import open_table
+from schemas.arrow import arrow_schema
+from schemas.tables import BATCHES
+
+
+def read_batches(
+    lake: str, columns: Sequence[str], since: datetime | None = None, until: datetime | None = None
+) -> pa.Table:  # fmt: skip
+    """The batches from `since` to `until` (aware, both included), cut to some required columns.
+
+    None when the table is missing. Raises `DeltaError` or `OSError`.
+    """
+    return pa.concat_tables([_schema(columns).empty_table(), *_days(lake, columns, since, until)])
+
+
+def read_outline(
+    lake: str, columns: Sequence[str], until: datetime | None = None, instants: pa.Array | None = None
+) -> pa.Table:  # fmt: skip
+    """The `outline` of all batches up to `until`, with every batch of one of these instants. Raises as `read_batches`.
+
+    `columns` has those that `outline` needs.
+    """
+    parts = [_schema(columns).empty_table()]
+    for rows in _days(lake, columns, None, until):
+        asked = None if instants is None else pc.is_in(rows["batch_at"], instants)
+        parts.append(outline(rows, asked))
+    return pa.concat_tables(parts)
+
+
+def outline(batches: pa.Table, more: pa.ChunkedArray | None = None) -> pa.Table:
+    """Keep the batches without which `engine.history.Batches` would order others differently; and the rows of `more`.
+
+    These are, of each generation, the first and the last batch by number and by time, and each batch after which the
+    clock was set back.
+    """
+    codes = batches["generation"].combine_chunks().dictionary_encode().indices.to_numpy()
+    numbers, ats = batches["batch_id"].to_numpy(), np.asarray(pc.cast(batches["batch_at"], pa.int64()), np.int64)
+    needed = np.zeros(len(batches), np.bool_) if more is None else np.array(more, np.bool_)
+    by_number = np.lexsort((ats, numbers, codes))
+    for order in (by_number, np.lexsort((ats, codes))):
+        changes = codes[order][1:] != codes[order][:-1]
+        needed[order[np.r_[True, changes][: len(order)]]] = True
+        needed[order[np.r_[changes, True][: len(order)]]] = True
+    ordered = ats[by_number]
+    needed[by_number[:-1][ordered[:-1] > ordered[1:]]] = True
+    return batches.filter(pa.array(needed))
+
+
+def first_batch_after(lake: str, at: datetime) -> datetime | None:
+    """The time of the first batch behind an instant (aware); None: there is none. Raises as `read_batches`."""
+    for rows in _days(lake, ("batch_at",), at, None):
+        later = rows["batch_at"].filter(pc.greater(rows["batch_at"], pa.scalar(at)))
+        if len(later):
+            return _aware(pc.min(later))
+    return None
+
+
+def last_batch(lake: str) -> datetime | None:
+    """The time of the newest batch; None: there is none. Raises as `read_batches`."""
+    for rows in _days(lake, ("batch_at",), None, None, is_newest_first=True):
+        if len(rows):
+            return _aware(pc.max(rows["batch_at"]))
+    return None
+
+
+def _days(
+    lake: str, columns: Sequence[str], since: datetime | None, until: datetime | None, is_newest_first: bool = False
+) -> Iterator[pa.Table]:  # fmt: skip
+    """The rows between two instants, a day at a time."""
+    delta = open_table(lake, BATCHES)
+    if delta is None:
+        return
+    named = pa.table(delta.get_add_actions(flatten=True))[f"partition.{PARTITION}"].unique().to_pylist()
+    dataset, asked = dataset_of(delta), list(dict.fromkeys((*columns, "batch_at")))
+    for day in sorted((date.fromisoformat(str(one)) for one in named), reverse=is_newest_first):
+        if (since is not None and day < since.date()) or (until is not None and day > until.date()):
+            continue
+        where = pc.field(PARTITION) == pa.scalar(day)
+        where = where if since is None else where & (pc.field("batch_at") >= pa.scalar(since))
+        where = where if until is None else where & (pc.field("batch_at") <= pa.scalar(until))
+        yield dataset.to_table(columns=asked, filter=where).select(list(columns)).cast(_schema(columns))
+
+
+def _schema(columns: Sequence[str]) -> pa.Schema:
+    return pa.schema([arrow_schema(BATCHES.row).field(name) for name in columns])
+
+
+def _aware(instant: pa.Scalar) -> datetime:
+    found: datetime = instant.as_py()
+    return found
