@@ -73,8 +73,9 @@ class _HotRange:
 class Demand:
     """The demand for one topic. Instants are seconds since 1970, keys hashes, rates per second."""
 
-    def __init__(self, settings: TrafficSettings, index: int) -> None:
-        self._settings = settings
+    def __init__(self, settings: TrafficSettings, index: int, origin: float = 0.0) -> None:
+        """`origin`: the instant from which the demand counts its time, seconds since 1970."""
+        self._settings, self._origin = settings, origin
         self._seed = f"{settings.seed}/{index}"
         tenant, namespace = settings.namespace.split("/", 1)
         name = _NAMES[index % len(_NAMES)] + (f"-{index // len(_NAMES)}" if index >= len(_NAMES) else "")
@@ -114,6 +115,7 @@ class Demand:
         Shape (n, 4): messages in, bytes in, messages out, bytes out, each per second, rolling over six report
         intervals. Over ranges that tile the key space, the rows add up to those of the whole space.
         """
+        t -= self._origin
         first = np.asarray(starts, dtype=np.float64) / KEYS
         last = (np.asarray(ends, dtype=np.float64) + 1) / KEYS
         rate = np.zeros(first.shape)
@@ -126,7 +128,7 @@ class Demand:
     def consumers(self, t: float) -> dict[str, int]:
         """The number of connected consumers of each subscription at `t`."""
         return {
-            subscription.name: self._consumers_of(subscription.name, position, t)
+            subscription.name: self._consumers_of(subscription.name, position, t - self._origin)
             for position, subscription in enumerate(self.subscriptions)
         }
 
@@ -172,9 +174,9 @@ class Demand:
         return Random(f"{self._seed}/{what}")
 
 
-def demands(settings: TrafficSettings) -> list[Demand]:
-    """The demand of every topic of the settings."""
-    return [Demand(settings, index) for index in range(settings.topics)]
+def demands(settings: TrafficSettings, origin: float = 0.0) -> list[Demand]:
+    """Return the demand of every topic of the settings; `origin` as in `Demand`."""
+    return [Demand(settings, index, origin) for index in range(settings.topics)]
 
 
 @lru_cache(maxsize=4096)

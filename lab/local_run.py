@@ -131,8 +131,9 @@ class LocalRun:
         ) -> PartSpec:
             return PartSpec(name, self._part_command(name, run_file, *more), rank, is_ready, environment, stop_seconds)
 
-        # What the other scaler does before the job looks cannot be compared.
-        works = self._has_batches if self.shadow else lambda: True
+        # What happens before the job looks cannot be compared with another run, or with another scaler.
+        waits = self.shadow or self.settings.traffic.from_start
+        works = self._has_batches if waits else lambda: True
         parts = [part("stream", 2, works, 60), part("executor", 2)]
         if pulsar is None:
             parts = [part("controller", 1, lambda: _answers(url)), *parts, part("traffic", 3)]
@@ -149,7 +150,7 @@ class LocalRun:
         for spec in parts:
             if spec.name not in self.without and not self.stop.is_set():
                 self.say(f"starting the {spec.name} …")
-                supervisor.start(spec, FIRST_BATCH_SECONDS if self.shadow else READY_SECONDS, self.stop)
+                supervisor.start(spec, FIRST_BATCH_SECONDS if waits else READY_SECONDS, self.stop)
             if spec.name == "pulsar" and not self.stop.is_set():
                 make_topic(url)
         self._is_up = not self.stop.is_set()

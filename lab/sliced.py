@@ -22,7 +22,7 @@ class LabDemand:
     """See `ledger.simulate.timeline.Source`."""
 
     def __init__(self, settings: TrafficSettings, hours: float, began_at: int, step_ms: int = STEP_MS) -> None:
-        self._demands = demands(settings)
+        self._demands = demands(settings, began_at / 1000 if settings.from_start else 0.0)
         self.topics = [one.topic for one in self._demands]
         self.began_at, self.step_ms = began_at, step_ms
         self.steps = max(1, round(hours * 3_600_000 / step_ms))

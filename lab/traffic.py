@@ -113,8 +113,11 @@ class Counters:
         self._file = file
         self._lock = threading.Lock()
         self.counts: Counter[str] = Counter()
+        self.origin: float | None = None
+        """The instant from which the demand counts its time, if not by the clock; seconds since 1970."""
         try:
             stored = json.loads(file.read_text())
+            self.origin = stored.get("origin")
             self.counts.update({key: int(stored[key]) for key in ("starts", "sent", "delivered", "failed", "garbage")})
         except (OSError, ValueError, KeyError, TypeError):
             self.counts.clear()
@@ -132,7 +135,7 @@ class Counters:
         scratch = self._file.with_suffix(".new")
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            scratch.write_text(json.dumps({**counts, "at": int(time.time() * 1000)}))
+            scratch.write_text(json.dumps({**counts, "at": int(time.time() * 1000), "origin": self.origin}))
             os.replace(scratch, self._file)
         except OSError as error:
             log.warning("cannot write %s: %s", self._file, error)
@@ -214,8 +217,15 @@ def run_traffic(settings: Settings, stop: threading.Event, garbage: float = 0.0)
 
     Samples fall on multiples of the report interval, so that a restarted generator reports what this one would have.
     """
-    topics = demands(settings.traffic)
     counters = Counters(settings.path(settings.local.folder) / COUNTERS_FILE)
+    if settings.traffic.from_start:
+        # At a tick of the job, so that ticks too come at the same time of each run.
+        counters.origin = counters.origin or next_instant(time.time(), settings.stream.tick_seconds)
+        counters.write()
+        stop.wait(max(0.0, counters.origin - time.time()))
+    else:
+        counters.origin = None
+    topics = demands(settings.traffic, counters.origin or 0.0)
     outlet = Outlet(settings.kafka_connection(), counters)
     reports = Reports(settings, topics, outlet, counters)
     with contextlib.closing(controller_topics(settings)) as served:

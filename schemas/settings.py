@@ -195,6 +195,8 @@ class TrafficSettings(Section):
     """Maximum of consumers of one subscription."""
     consumer_seconds: Seconds
     """Mean time between two changes of a topic's consumers, seconds."""
+    from_start: bool
+    """Count time from the first start of the generator, so that each run has the same demand; else by the clock."""
 
 
 class Settings(Section):

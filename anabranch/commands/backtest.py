@@ -170,7 +170,7 @@ def opened(
         with TemporaryDirectory(prefix="anabranch-backtest-", dir=scratch) as folder:
             yield open_history(
                 settings.lake_path, Path(folder), since, until, topics, configured,
-                int(settings.stream.tick_seconds * 1000), progress(),
+                int(settings.stream.tick_seconds * 1000), progress(), settings.stream.change_threshold,
             )  # fmt: skip
     except NoHistory as error:
         raise click.ClickException(printable(str(error))) from error

@@ -13,7 +13,6 @@ from typing import Any
 
 from ledger.backtest.lives import Action
 
-TICK_MS = 60_000
 LATELY_MS = 1_800_000
 """The same action within this time is the same one at another time."""
 _DECIDED_MS = 900_000
@@ -53,19 +52,20 @@ class Agreement:
 def agreement(
     on_record: Sequence[Action], backtested: Sequence[Action],
     decided: Sequence[tuple[int, str, int, int, str | None]], held_at: Callable[[int], str | None],
-    guessed_at: Callable[[int], str | None],
+    guessed_at: Callable[[int], str | None], tick_ms: int,
 ) -> Agreement:  # fmt: skip
     """Compares the actions of a topic, both ascending.
 
     `decided`: decisions on record: when, kind, hashes, and how one ended that was not applied. `held_at`: by which gate
     the job held at an instant. `guessed_at`: what had to be guessed at an instant.
+    Actions are the same within `tick_ms`.
     """
     found = Agreement()
     rest = list(backtested)
     missed: list[tuple[Action, Action | None]] = []
     unmatched = []
     for one in on_record:
-        same = _nearest(one, rest, TICK_MS)
+        same = _nearest(one, rest, tick_ms)
         if same is None:
             unmatched.append(one)
         else:
@@ -87,7 +87,7 @@ def agreement(
     for one in rest:
         ended = [
             status for at, kind, start, end, status in decided
-            if status and (kind, start, end) == (one.kind, one.start, one.end) and abs(at - one.at) <= TICK_MS
+            if status and (kind, start, end) == (one.kind, one.start, one.end) and abs(at - one.at) <= tick_ms
         ]  # fmt: skip
         if ended:
             found.extra[f"was decided, and then {ended[0]}"] += 1

@@ -19,10 +19,6 @@ from decisions.topic.layout import HASH_SPACE
 from ledger.backtest.lives import Life
 from ledger.simulate.timeline import Floats, Ints
 
-BAND = 0.25
-"""Part by which a load may move without a record (PIP-483)."""
-
-
 _NOTHING = 1e-6
 """Per second: so little is nothing."""
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from decisions.autoscale.policy import Policy
 from decisions.topic.layout import LayoutError, SegmentLayout
-from ledger.backtest.demand import BAND, Wanted
+from ledger.backtest.demand import Wanted
 from ledger.backtest.lives import Life
 from ledger.simulate.timeline import Floats, Ints
 
@@ -102,7 +102,7 @@ def ceilings(wanted: Wanted, ran: Policy) -> Ints:
     return _when(wanted, over)
 
 
-def banded(wanted: Wanted, policy: Policy, ran: Policy, band: float = BAND) -> Ints:
+def banded(wanted: Wanted, policy: Policy, ran: Policy, band: float) -> Ints:
     """When a segment may have been on the other side of a threshold than its last record is; where the filter watched
     a threshold, no load crossed it unseen."""
     limits = np.array([policy.split_thresholds, policy.merge_thresholds])

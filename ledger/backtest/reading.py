@@ -34,15 +34,17 @@ from ledger.backtest.spilling import (
     said_of,
     spill,
 )  # fmt: skip
-from ledger.simulate.timeline import STEP_MS, ConsumersFrom
+from ledger.simulate.run import CHANGE_THRESHOLD
+from ledger.simulate.timeline import ConsumersFrom, step_for
 from ledger.topics import topics_on_record
 from schemas.ids import EVERY_TOPIC, topic_parts
 from schemas.messages import ConsumerEvent, LayoutEvent, PolicyEvent
 from schemas.metadata import AutoScalePolicyOverride
 from schemas.tables import BATCHES, DECISIONS, EVENTS, HOLDS, OUTCOMES
 
-OUTAGE_MS = 180_000
-"""No batch for longer than three ticks: the job was down, or nobody reported."""
+OUTAGE_TICKS = 3
+"""No batch for longer than this: the job was down, or nobody reported."""
+_FEW_TICKS = 10
 UNKNOWN_GATES = ("load-missing", "load-stale")
 _SAID_EPOCH = re.compile(r'"layout"\s*:\s*\{.*?"epoch"\s*:\s*(\d+)', re.DOTALL)
 
@@ -88,10 +90,23 @@ class History:
     namespaces: dict[str, str] = field(default_factory=dict)
     """Overrides of namespaces at the end, JSON."""
     tick_ms: int = 60_000
+    """Period of the job's ticks, as on record."""
     phase_ms: int = 0
     """When ticks came, after whole multiples of their period."""
+    change_threshold: float = CHANGE_THRESHOLD
+    """Part by which a load may move without a record (`[stream] change_threshold`)."""
     loads: int = 0
     asked_from: int | None = None
+
+    @property
+    def step_ms(self) -> int:
+        """Step of simulations of this history."""
+        return step_for(self.tick_ms)
+
+    @property
+    def outage_ms(self) -> int:
+        """Longest time without a batch, or without the first load of a topic, that is no gap."""
+        return OUTAGE_TICKS * self.tick_ms
 
     @property
     def topics(self) -> int:
@@ -135,8 +150,8 @@ class History:
         for place, span in enumerate(spans):
             following = spans[place + 1][0].at if place + 1 < len(spans) else self.ends_at
             end = min([following, self.ends_at, *(at for at in deleted if at >= span[-1].at)])
-            begin = max(self.began_at, (span[0].at - self.phase_ms) // STEP_MS * STEP_MS + self.phase_ms)
-            end = begin + (end - begin) // STEP_MS * STEP_MS
+            begin = max(self.began_at, (span[0].at - self.phase_ms) // self.step_ms * self.step_ms + self.phase_ms)
+            end = begin + (end - begin) // self.step_ms * self.step_ms
             if end <= begin:
                 continue
             known = [one for one in span if one.at <= max(begin, span[0].at)][-1]
@@ -150,12 +165,13 @@ class History:
 def open_history(
     lake: str, folder: Path, since: datetime | None, until: datetime | None, topics: str | None,
     configured: ConfiguredPolicy, tick_ms: int = 60_000, progress: Progress = lambda *_: None,
+    change_threshold: float = CHANGE_THRESHOLD,
 ) -> History:  # fmt: skip
     """What is on record between two instants (aware; None: all) of the topics whose names fit `topics` (as a shell's
     file names; with or without `topic://`).
 
-    `configured`: the policy that is taken to have run when none is on record. Raises `NoHistory`, and what Delta
-    raises.
+    `configured`: the policy that is taken to have run when none is on record; `tick_ms` likewise. Raises `NoHistory`,
+    and what Delta raises.
     """
     batches = read_columns(lake, BATCHES, ("batch_at",))["batch_at"]
     if not len(batches):
@@ -166,9 +182,10 @@ def open_history(
         first = max(first, instant(retained))
     begin = first if since is None else max(first, instant(since))
     end = last if until is None else min(last, instant(until))
-    phase = _phase(lake, begin, end, tick_ms)
-    begin = -(-(begin - phase) // STEP_MS) * STEP_MS + phase
-    end = (end - phase) // STEP_MS * STEP_MS + phase
+    tick_ms, phase = _ticks(lake, begin, end, tick_ms)
+    step_ms = step_for(tick_ms)
+    begin = -(-(begin - phase) // step_ms) * step_ms + phase
+    end = (end - phase) // step_ms * step_ms + phase
     if begin >= end:
         raise NoHistory(
             f"nothing is on record between {'the beginning' if since is None else said_of(instant(since))} and "
@@ -192,29 +209,37 @@ def open_history(
             "report, and are their segments those of the layouts?"
         )
     inside = np.r_[begin, at[(at > begin) & (at < end)], end]
-    quiet = np.flatnonzero(np.diff(inside) > OUTAGE_MS)
+    quiet = np.flatnonzero(np.diff(inside) > OUTAGE_TICKS * tick_ms)
     outages = [(int(inside[one]), int(inside[one + 1])) for one in quiet]
     ran, other, namespaces = _policies(lake, begin, end, configured)
     asked = None if since is None else instant(since)
     return History(
-        lake, str(folder), parts, begin, end, outages, ran, other, namespaces, tick_ms, phase, loads,
-        asked if asked is not None and first - asked > OUTAGE_MS else None,
+        lake, str(folder), parts, begin, end, outages, ran, other, namespaces, tick_ms, phase, change_threshold, loads,
+        asked if asked is not None and first - asked > OUTAGE_TICKS * tick_ms else None,
     )  # fmt: skip
 
 
-def _phase(lake: str, begin: int, end: int, tick_ms: int) -> int:
-    """When the ticks of all topics came, after whole multiples of their period: the median."""
+def _ticks(lake: str, begin: int, end: int, configured_ms: int) -> tuple[int, int]:
+    """Return the period of the ticks of all topics, and when they came after whole multiples of it.
+
+    The period is the median on record, in whole seconds; `configured_ms` where that is about the same, or few came.
+    """
     where = (
         (pc.field("type") == "tick") & (pc.field("subject") == EVERY_TOPIC) & (pc.field("accepted_at") < as_arrow(end))
     )
     found = [millis(rows["accepted_at"]) for rows in stream_columns(lake, EVENTS, ("accepted_at",), ROWS, where)]
     at = np.concatenate([np.zeros(0, np.int64), *found])
-    at = at[at >= begin]
+    at = np.unique(at[at >= begin])
     if not len(at):
-        return 0
+        return configured_ms, 0
+    tick_ms = configured_ms
+    if len(at) > _FEW_TICKS:
+        median = float(np.median(np.diff(at)))
+        if abs(median - configured_ms) > configured_ms / 10:
+            tick_ms = max(1_000, round(median / 1_000) * 1_000)
     # On a circle: 59 s and 1 s are two seconds apart.
     turned = np.exp(2j * np.pi * (at % tick_ms) / tick_ms).mean()
-    return round(float(np.angle(turned)) / (2 * np.pi) * tick_ms) % tick_ms
+    return tick_ms, round(float(np.angle(turned)) / (2 * np.pi) * tick_ms) % tick_ms
 
 
 def _between(loads: Loads, born: int, end: int) -> Loads:
@@ -323,13 +348,13 @@ def _policies(
         now = own if over is None else ConfiguredPolicy(own.profile, over)
         # What the job says at its start is what had been running when it began to be recorded.
         spans.append((at if spans else min(at, begin), now))
+    if not spans:
+        return configured, [], namespaces
     lasted: dict[ConfiguredPolicy, list[tuple[int, int]]] = {}
     for (at, policy), following in zip(spans, [*(at for at, _ in spans[1:]), end], strict=True):
         from_, to = max(at, begin), min(following, end)
         if from_ < to:
             lasted.setdefault(policy, []).append((from_, to))
-    if not lasted:
-        return configured, [], namespaces
     ran = max(lasted, key=lambda one: sum(to - from_ for from_, to in lasted[one]))
     other = sorted(span for policy, of in lasted.items() if policy != ran for span in of)
     return ran, other, namespaces

@@ -32,7 +32,7 @@ from ledger.backtest.guesses import (
     together,
 )  # fmt: skip
 from ledger.backtest.lives import Action, Life, actions_of, lives_of
-from ledger.backtest.reading import OUTAGE_MS, UNKNOWN_GATES, History, TopicRecord
+from ledger.backtest.reading import UNKNOWN_GATES, History, TopicRecord
 from ledger.backtest.source import RecordedSource, RecordedTopic
 from ledger.simulate.outcome import REVERSAL_MS, Outcome
 from ledger.simulate.run import simulate
@@ -168,13 +168,21 @@ def simulated(
     groups: dict[tuple[int, int], list[Prepared]] = defaultdict(list)
     for one in prepared:
         groups[one.record.began_at, one.record.ends_at].append(one)
-    yardstick = resolved(history.ran)
     for group in groups.values():
         source = RecordedSource([
             RecordedTopic(one.record.name, one.record.announced[0].layout, one.wanted, one.record.consumers)
             for one in group
-        ], history.phase_ms)  # fmt: skip
-        yield group, simulate(source, policies, yardstick=yardstick, tick_ms=history.tick_ms)
+        ], history.phase_ms, history.step_ms)  # fmt: skip
+        yield (
+            group,
+            simulate(
+                source,
+                policies,
+                yardstick=history.ran,
+                tick_ms=history.tick_ms,
+                change_threshold=history.change_threshold,
+            ),
+        )
 
 
 def resolved(configured: ConfiguredPolicy, own: AutoScalePolicyOverride | None = None) -> Policy:
@@ -196,7 +204,7 @@ def _prepared(history: History, record: TopicRecord) -> Prepared:
     lives = lives_of(record.announced, record.ends_at)
     wanted = wanted_of(lives, record.loads, record.began_at, record.ends_at)
     spans = [(begin, end) for begin, end in history.outages]
-    if wanted.reported_at - record.began_at > OUTAGE_MS:
+    if wanted.reported_at - record.began_at > history.outage_ms:
         spans.append((record.began_at, wanted.reported_at))
     ends = [*(at for at, _ in record.held[1:]), record.ends_at]
     spans += [(at, end) for (at, gate), end in zip(record.held, ends, strict=False) if gate in UNKNOWN_GATES]
@@ -220,7 +228,7 @@ def _result(
         uneven, carried = divided(layouts, one.lives, one.wanted.edges, record.ends_at)
         intervals = {
             **one.known, "uneven": uneven, "carried": carried,
-            "band": banded(one.wanted, resolved(policies[name], own), one.ran),
+            "band": banded(one.wanted, resolved(policies[name], own), one.ran, history.change_threshold),
         }  # fmt: skip
         guesses[name] = guessed(intervals, record.began_at, record.ends_at)
         if name == RAN:
@@ -303,7 +311,7 @@ def _agreement(history: History, one: Prepared, done: Sequence[Action], interval
     def guessed_at(at: int) -> str | None:
         return next((kind for kind, when in whys.items() if kind != "ceiling" and covers(when, at)), None)
 
-    return agreement(actions_of(record.announced), done, decided, held_at, guessed_at)
+    return agreement(actions_of(record.announced), done, decided, held_at, guessed_at, history.tick_ms)
 
 
 def _hourly(points: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from decisions.topic.layout import SegmentLayout
 from ledger.backtest.demand import Wanted
-from ledger.simulate.timeline import STEP_MS, ConsumersFrom, Timeline, Window
+from ledger.simulate.timeline import ConsumersFrom, Timeline, Window
 
 WINDOW_MS = 86_400_000
 """So much of the demand is spread out at a time."""
@@ -33,7 +33,7 @@ class RecordedTopic:
 class RecordedSource:
     """See `ledger.simulate.timeline.Source`."""
 
-    def __init__(self, recorded: Sequence[RecordedTopic], phase_ms: int = 0, step_ms: int = STEP_MS) -> None:
+    def __init__(self, recorded: Sequence[RecordedTopic], phase_ms: int, step_ms: int) -> None:
         """There is one topic at least, and all were there for the same time. `phase_ms`: so much earlier than on
         record is all of it told, so that the job's ticks are at whole minutes, as those of a simulation are."""
         self._recorded, self._phase, self.step_ms = recorded, phase_ms, step_ms

@@ -81,6 +81,8 @@ def spill(
 
 def _deal(rows: pa.Table, part_of: Ints, writers: Sequence[Any]) -> None:
     """Each row into the file of its topic's part."""
+    if not len(rows):
+        return
     part = part_of[rows["topic"].to_numpy()]
     order = np.argsort(part, kind="stable")
     rows, part = rows.take(pa.array(order)), part[order]

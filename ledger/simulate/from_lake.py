@@ -24,9 +24,9 @@ _LOAD_COLUMNS = ("topic", "segment_id", *_RATE_COLUMNS, "accepted_at", "kafka_pa
 
 
 def lines_of_lake(
-    lake: str, since: datetime | None = None, topics: Collection[str] | None = None
-) -> tuple[list[RangeLine | ConsumersLine], dict[str, int]]:
-    """The demand from `since` on (aware; None: all), and the segments that each topic had then.
+    lake: str, since: datetime | None = None, topics: Collection[str] | None = None, until: datetime | None = None
+) -> tuple[list[RangeLine | ConsumersLine], dict[str, int]]:  # fmt: skip
+    """Return the demand from `since` to before `until` (aware; None: all), and the segments of each topic at `since`.
 
     What was wanted before and still is counts as of `since`. All of it is in memory. Raises `DemandError` when nothing
     is on record then, and what Delta raises.
@@ -34,7 +34,7 @@ def lines_of_lake(
     retained = retained_from(lake)
     if since is not None and retained is not None and since < retained:
         raise DemandError(f"rows before {retained:%F} are forgotten (`anabranch lake retain`): say a later --since")
-    begin = _millis(since or retained or _EPOCH)
+    begin, end = _millis(since or retained or _EPOCH), None if until is None else _millis(until)
     told: list[tuple[int, int, int, int, LayoutEvent | ConsumerEvent | tuple[Any, ...]]] = []
     of_events = pc.field("type").isin(["layout", "consumer"])
     of_loads = None
@@ -49,7 +49,7 @@ def lines_of_lake(
     for rows in stream_columns(lake, SEGMENT_LOAD, _LOAD_COLUMNS, 65_536, of_loads):
         for row in zip(*(rows[name].to_pylist() for name in _LOAD_COLUMNS), strict=True):
             told.append((_millis(row[6]), 1, row[7], row[8], row))
-    told.sort(key=lambda one: one[:4])
+    told = sorted((one for one in told if end is None or one[0] < end), key=lambda one: one[:4])
     if told and begin > told[-1][0]:
         last = _EPOCH + timedelta(milliseconds=told[-1][0])
         raise DemandError(f"the loads and events on record in {lake} end at {last:%F %T} UTC, before --since")

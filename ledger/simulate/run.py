@@ -33,15 +33,16 @@ Progress = Callable[[float, float], None]
 
 
 def simulate(
-    source: Source, policies: Mapping[str, ConfiguredPolicy], *, yardstick: Policy | None = None,
-    tick_ms: int = TICK_MS, processes: int = 1, progress: Progress = lambda *_: None,
+    source: Source, policies: Mapping[str, ConfiguredPolicy], *, yardstick: ConfiguredPolicy | None = None,
+    tick_ms: int = TICK_MS, change_threshold: float = CHANGE_THRESHOLD, processes: int = 1,
+    progress: Progress = lambda *_: None,
 ) -> dict[str, Outcome]:  # fmt: skip
     """Every policy on the same demand, by name; each topic's own override (in its layout) is laid over all of them.
 
-    `yardstick`: the policy whose split thresholds are what a segment can carry; None: the first one. Topics go in
-    chunks, each through all windows of its time; `processes` share the chunks. `KeyboardInterrupt` ends it with the
-    topics that are done (`Outcome.topics` says which), and passes through when there is none yet. `ValueError`:
-    there is no topic, or a timeline is none.
+    `yardstick`: the policy whose split thresholds are what a segment can carry; None: the first one. `tick_ms` and
+    `change_threshold`: the job's. Topics go in chunks, each through all windows of its time; `processes` share the
+    chunks. `KeyboardInterrupt` ends it with the topics that are done (`Outcome.topics` says which), and passes through
+    when there is none yet. `ValueError`: there is no topic, or a timeline is none.
     """
     if not (count := len(source.topics)):
         raise ValueError("there is no topic in the demand")
@@ -51,7 +52,7 @@ def simulate(
     chunks = [range(first, min(first + size, count)) for first in range(0, count, size)]
     hours = source.steps * source.step_ms / 3_600_000 * len(policies)
     done: list[list[Outcome]] = []
-    one = partial(_simulate_chunk, source, list(policies.values()), yardstick, tick_ms)
+    one = partial(_simulate_chunk, source, list(policies.values()), yardstick, tick_ms, change_threshold)
     try:
         progress(0.0, count * hours)
         for outcomes in _shared(one, chunks, processes):
@@ -91,7 +92,8 @@ _one: Callable[[range], list[Outcome]]
 
 
 def _simulate_chunk(
-    source: Source, policies: Sequence[ConfiguredPolicy], yardstick: Policy | None, tick_ms: int, places: range
+    source: Source, policies: Sequence[ConfiguredPolicy], yardstick: ConfiguredPolicy | None, tick_ms: int,
+    change_threshold: float, places: range,
 ) -> list[Outcome]:  # fmt: skip
     """Some topics under each of the policies."""
     layouts = source.layouts(places)
@@ -106,11 +108,11 @@ def _simulate_chunk(
     numbers = np.array([order[policy] for policy, *_ in rows])
     limits = Limits(list(order), np.searchsorted(numbers, np.arange(len(order))).tolist(), len(rows))
     topic = np.array([topic for *_, topic in rows])
-    measure = [yardstick or resolved(policies[0], layout) for layout in layouts]
+    measure = [resolved(yardstick or policies[0], layout) for layout in layouts]
     tally = Tally(np.array([of for _, of, _ in rows]), topic, source.steps)
     kernel = Kernel(
         layouts, topic, limits, np.array([one.split_thresholds for one in measure])[topic], tally,
-        began_at=source.began_at, step_ms=source.step_ms, tick_ms=tick_ms, change_threshold=CHANGE_THRESHOLD,
+        began_at=source.began_at, step_ms=source.step_ms, tick_ms=tick_ms, change_threshold=change_threshold,
     )  # fmt: skip
     known: list[Subscriptions] = [{} for _ in layouts]
     for window in source.windows(places):

@@ -92,6 +92,11 @@ class Source(Protocol):
         `began_at` to `began_at + steps * step_ms`."""
 
 
+def step_for(tick_ms: int) -> int:
+    """Return the step of a simulation: a sixth of a tick, as in PIP-483, in whole seconds and at most `STEP_MS`."""
+    return max(1_000, min(STEP_MS, tick_ms // 6_000 * 1_000))
+
+
 def even_slices(count: int) -> Ints:
     """Bounds of so many slices of the key space, as equal as can be."""
     edges: Ints = np.arange(count + 1, dtype=np.int64) * HASH_SPACE // count

@@ -13,7 +13,7 @@ def split(at, start=0, end=0xFFFF, decision="d"):
 
 
 def compare(on_record, backtested, decided=(), held=None, guess=None):
-    found = agreement(on_record, backtested, decided, lambda _: held, lambda _: guess)
+    found = agreement(on_record, backtested, decided, lambda _: held, lambda _: guess, MINUTE)
     return found.matched, dict(found.missed), dict(found.extra)
 
 
@@ -34,10 +34,15 @@ def test_each_difference_has_its_reason():
     assert compare([], [split(5), split(9, 0, 5)])[2] == {"unexplained": 1, "after another difference": 1}
 
 
+def test_an_action_agrees_within_a_tick_of_the_job():
+    found = [agreement([split(0)], [split(10_001)], [], str, lambda _: None, tick) for tick in (10_000, 10_001)]
+    assert [one.matched for one in found] == [0, 1]
+
+
 def test_shares_of_topics_add_up():
     whole = Agreement()
     assert whole.share is None
-    for one in (agreement([split(0)], [split(1)], [], str, lambda _: None),
-                agreement([split(0)], [], [], str, lambda _: None)):  # fmt: skip
+    for one in (agreement([split(0)], [split(1)], [], str, lambda _: None, MINUTE),
+                agreement([split(0)], [], [], str, lambda _: None, MINUTE)):  # fmt: skip
         whole.add(one)
     assert (whole.share, whole.to_json()["missed"]) == (0.5, {"unexplained": 1})

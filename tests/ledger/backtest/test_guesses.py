@@ -49,11 +49,12 @@ def test_a_load_is_in_the_band_of_a_threshold_that_the_filter_did_not_watch():
     wanted = demanded((0, 0, 9_000.0), (60_000, 0, 100.0))
     other = Policy(threshold_crossing=True, split_msg_rate_in_threshold=11_000.0)
     far = Policy(threshold_crossing=True, split_msg_rate_in_threshold=12_000.0)
-    assert banded(wanted, DEFAULT, DEFAULT).tolist() == []
-    assert banded(wanted, other, DEFAULT).tolist() == [[0, 60_000]]
-    assert banded(wanted, far, DEFAULT).tolist() == []
+    assert banded(wanted, DEFAULT, DEFAULT, 0.25).tolist() == []
+    assert banded(wanted, other, DEFAULT, 0.25).tolist() == [[0, 60_000]]
+    assert banded(wanted, far, DEFAULT, 0.25).tolist() == []
+    assert banded(wanted, far, DEFAULT, 0.4).tolist() == [[0, 60_000]]
     # The profile pip-483 watches none.
-    assert banded(wanted, PROFILES["pip-483"], PROFILES["pip-483"]).tolist() == [[0, 60_000]]
+    assert banded(wanted, PROFILES["pip-483"], PROFILES["pip-483"], 0.25).tolist() == [[0, 60_000]]
 
 
 def test_hashes_that_were_never_apart_and_hashes_that_were_at_another_time():

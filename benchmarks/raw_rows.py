@@ -1,0 +1,100 @@
+"""What a run of the whole system did, added up from the lake's raw rows without any code of a backtest.
+
+Stage: under `reality`. Layouts are those that were announced, loads those that were accepted, actions those decisions
+that were applied. Instants are milliseconds since 1970, of the job's clock.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from deltalake import DeltaTable
+
+RATES = ("msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out")
+"""In the order of a policy's four split thresholds."""
+
+
+def counts_of(lake: str, begin: int, end: int, limits: Sequence[float]) -> dict[str, float]:
+    """Return splits, merges, segment-hours, and minutes with a segment of a topic over one of `limits`."""
+    applied = {
+        row["decision_id"] for row in _rows(lake, "outcomes", "decision_id", "status") if row["status"] == "applied"
+    }
+    actions = Counter(
+        row["action"] for row in _rows(lake, "decisions", "decision_id", "action", "decided_at")
+        if row["decision_id"] in applied and begin <= _millis(row["decided_at"]) < end
+    )  # fmt: skip
+    segment_ms = over_ms = 0
+    for changes in _changes(lake, end).values():
+        segments, over = _topic(changes, begin, end, limits)
+        segment_ms, over_ms = segment_ms + segments, over_ms + over
+    return {
+        "splits": actions["split"], "merges": actions["merge"], "segmentHours": segment_ms / 3_600_000,
+        "minutesOverThreshold": over_ms / 60_000,
+    }  # fmt: skip
+
+
+def outcomes_of(lake: str) -> dict[str, int]:
+    """Return how decisions ended, by status of their last step."""
+    last = {row["decision_id"]: row["status"] for row in sorted(
+        _rows(lake, "outcomes", "decision_id", "status", "at"), key=lambda row: (row["at"], row["status"] != "intent")
+    )}  # fmt: skip
+    return dict(Counter(last.values()).most_common())
+
+
+Change = tuple[tuple[int, int, int, int], str, Any]
+"""Where it is in order, what it is, and what it says."""
+
+
+def _changes(lake: str, end: int) -> Mapping[str, list[Change]]:
+    """Layouts and loads of each topic, in their order."""
+    found: dict[str, list[Change]] = defaultdict(list)
+    columns = ("subject", "type", "cause", "body", "accepted_at", "kafka_partition", "kafka_offset")
+    for row in _rows(lake, "events", *columns):
+        if row["type"] == "layout":
+            layout = json.loads(row["body"])["layout"]
+            active = set() if row["cause"] == "deleted" else {
+                int(one["segmentId"]) for one in layout["segments"].values() if one["state"] == "ACTIVE"
+            }  # fmt: skip
+            found[row["subject"]].append(((*_place(row)[:1], 0, *_place(row)[1:]), "layout", active))
+    for row in _rows(lake, "segment_load", "topic", "segment_id", *RATES, *columns[4:]):
+        rates = [row[name] for name in RATES]
+        found[row["topic"]].append(((*_place(row)[:1], 1, *_place(row)[1:]), "load", (row["segment_id"], rates)))
+    return {
+        topic: sorted((one for one in changes if one[0][0] < end), key=lambda one: one[0])
+        for topic, changes in found.items()
+    }
+
+
+def _topic(changes: Sequence[Change], begin: int, end: int, limits: Sequence[float]) -> tuple[int, int]:
+    """Milliseconds of segments, and those with one of them over its limits."""
+    active: set[int] = set()
+    over: set[int] = set()
+    segment_ms = over_ms = 0
+    for change, following in pairwise([*changes, ((end, 0, 0, 0), "end", None)]):
+        place, kind, what = change
+        if kind == "layout":
+            active, over = what, over & what
+        elif any(rate > limit for rate, limit in zip(what[1], limits, strict=True)):
+            over = (over | {what[0]}) & active
+        else:
+            over = over - {what[0]}
+        lasted = max(0, following[0][0] - max(begin, place[0]))
+        segment_ms, over_ms = segment_ms + len(active) * lasted, over_ms + bool(over) * lasted
+    return segment_ms, over_ms
+
+
+def _place(row: Mapping[str, Any]) -> tuple[int, int, int]:
+    return _millis(row["accepted_at"]), row["kafka_partition"], row["kafka_offset"]
+
+
+def _rows(lake: str, table: str, *columns: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = DeltaTable(f"{lake}/{table}").to_pyarrow_table(columns=list(columns)).to_pylist()
+    return rows
+
+
+def _millis(at: Any) -> int:
+    return round(at.timestamp() * 1000)

@@ -1,0 +1,232 @@
+"""Predictions against reality: one seeded demand through the whole system, under one policy and again under another.
+
+Run as `python -m benchmarks.reality [--minutes 30]`; not part of `make bench`. Each run is a local run of its own:
+Kafka, job, executor, controller and traffic under the supervisor, in fresh folders. Then the second policy is
+backtested on the record of the first (and the other way round), simulated on what is on record of the first, and
+simulated on the demand itself. What really happened is added up from the raw rows of each lake (`raw_rows`). "Over
+threshold" is by the split thresholds of the policy whose record it is. `--compare FOLDER` compares runs that are there
+already, `--write` puts the table into docs/backtest.md; benchmarks/reality.json has it in any case.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchmarks.raw_rows import counts_of, outcomes_of
+from decisions.autoscale.policy import read_policy
+from engine.autoscale.topics import ConfiguredPolicy
+from lab.sliced import LabDemand
+from lab.traffic import COUNTERS_FILE
+from ledger.backtest.reading import open_history
+from ledger.backtest.running import RAN, backtest, resolved
+from ledger.simulate.from_lake import lines_of_lake
+from ledger.simulate.recorded import RecordedDemand
+from ledger.simulate.run import simulate
+from ledger.simulate.timeline import Source
+from schemas.settings import Settings, load_settings
+
+HOME = Path(__file__).resolve().parents[1]
+PAGE, BEGINS, ENDS = HOME / "docs" / "backtest.md", "<!-- reality: begin -->\n", "<!-- reality: end -->\n"
+POLICIES = {
+    # Clocks that give thirty minutes some hundred actions.
+    "A": 'splitCooldownSeconds = "20s"\nmergeCooldownSeconds = "40s"\nmergeWindowSeconds = "30s"\n',
+    "B": 'splitCooldownSeconds = "20s"\nmergeCooldownSeconds = "80s"\nmergeWindowSeconds = "80s"\n'
+    "splitMsgRateInThreshold = 8000\n",
+}
+COUNTS = ("splits", "merges", "segmentHours", "minutesOverThreshold")
+HEADS = ("splits", "merges", "segment-hours", "minutes over threshold")
+TRAFFIC = {
+    "report_seconds": 1, "peak_msg_rate_in": 40_000, "wave_seconds": 600, "burst_seconds": 240, "max_consumers": 6,
+    "consumer_seconds": 60,
+}  # fmt: skip
+MORE_SECONDS = 30
+"""A run's traffic begins some seconds after it, and what is compared has to be whole."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A run that has ended."""
+
+    name: str
+    settings: Settings
+    policy: ConfiguredPolicy
+    began_at: int
+    """The demand's beginning."""
+    ends_at: int
+
+    @property
+    def lake(self) -> str:
+        """Its lake."""
+        return self.settings.lake_path
+
+
+def run_for(name: str, folder: Path, minutes: float, topics: int, seed: int) -> Ran:
+    """Run the whole system under a policy; raises `SystemExit` with the end of its output when it fails."""
+    folder.mkdir(parents=True)
+    demonstration = (HOME / "conf" / "policies" / "demonstration.toml").read_text()
+    changed = {line.partition(" ")[0] for line in POLICIES[name].splitlines()}
+    lines = [line for line in demonstration.splitlines() if line.partition(" ")[0] not in changed]
+    (folder / "policy.toml").write_text("\n".join(lines) + "\n" + POLICIES[name])
+    traffic = {"seed": seed, "topics": topics, "from_start": True, **TRAFFIC}
+    (folder / "overlay.toml").write_text(
+        f'[lake]\npath = "{folder}/lake"\n[stream]\ncheckpoint = "{folder}/checkpoint"\n'
+        f'[controller]\ndatabase = "{folder}/controller.db"\n[local]\nfolder = "{folder}"\n'
+        f'[policy]\ncluster = "{folder}/policy.toml"\n[traffic]\n'
+        + "".join(f"{key} = {json.dumps(value)}\n" for key, value in traffic.items())
+    )
+    configured = [str(HOME / "conf" / "demonstration.toml"), str(folder / "overlay.toml")]
+    command = [
+        sys.executable, "-m", "anabranch.cli", *(word for file in configured for word in ("--config", file)),
+        "run", "--local", "--no-screen", "--without", "web", "--for", f"{round(minutes * 60) + MORE_SECONDS}s",
+        "--report", str(folder / "report.json"),
+    ]  # fmt: skip
+    with open(folder / "out.log", "w") as log:
+        code = subprocess.run(
+            command, cwd=HOME, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False
+        ).returncode
+    if code:
+        raise SystemExit(f"the run under policy {name} failed:\n{(folder / 'out.log').read_text()[-3000:]}")
+    (folder / "minutes").write_text(str(minutes))
+    return read_run(name, folder)
+
+
+def read_run(name: str, folder: Path) -> Ran:
+    """Return a run that is in a folder."""
+    files = [HOME / "conf" / "demonstration.toml", folder / "overlay.toml"]
+    settings = load_settings(files, HOME, {})
+    policy = ConfiguredPolicy("default", read_policy((folder / "policy.toml").read_text()).to_json())
+    began_at = round(json.loads((folder / COUNTERS_FILE).read_text())["origin"] * 1000)
+    minutes = float((folder / "minutes").read_text())
+    return Ran(name, settings, policy, began_at, began_at + round(minutes * 60_000))
+
+
+def compare(ran: Ran, other: Ran, folder: Path) -> dict[str, Any]:
+    """Predict what `other` did from the record of `ran`, and add up what it really did."""
+    limits = resolved(ran.policy).split_thresholds
+    begin, end = (
+        datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(milliseconds=at) for at in (ran.began_at, ran.ends_at)
+    )
+    stream = ran.settings.stream
+    tick_ms = round(stream.tick_seconds * 1000)
+    folder.mkdir(parents=True, exist_ok=True)
+    history = open_history(ran.lake, folder, begin, end, None, ran.policy, tick_ms,
+                           change_threshold=stream.change_threshold)  # fmt: skip
+    found = backtest(history, {other.name: other.policy})
+    on_record = RecordedDemand(*lines_of_lake(ran.lake, begin, until=end), step_ms=history.step_ms)
+    hours = (ran.ends_at - ran.began_at) / 3_600_000
+    seeded = LabDemand(ran.settings.traffic, hours, ran.began_at, history.step_ms)
+
+    def simulated(source: Source) -> dict[str, float]:
+        outcome = simulate(source, {other.name: other.policy}, yardstick=ran.policy, tick_ms=tick_ms,
+                           change_threshold=stream.change_threshold)[other.name]  # fmt: skip
+        return {name: float(outcome.to_json()[name]) for name in COUNTS}
+
+    return {
+        "record": ran.name, "policy": other.name,
+        "before": counts_of(ran.lake, ran.began_at, ran.ends_at, limits),
+        "real": counts_of(other.lake, other.began_at, other.ends_at, limits),
+        "predicted": {
+            "backtest": _counts(found.totals(other.name)),
+            "simulate, demand on record": simulated(on_record),
+            "simulate, seeded demand": simulated(seeded),
+        },
+        "confidence": round(found.confidence(other.name).confidence, 3),
+        "itself": {"predicted": _counts(found.totals(RAN)), **found.agreement.to_json()},
+    }  # fmt: skip
+
+
+def error(predicted: float, real: float) -> float:
+    """Return the error in parts of what is real; of nothing real, what was predicted."""
+    return (predicted - real) / (real or 1.0)
+
+
+def table(found: list[dict[str, Any]]) -> list[str]:
+    """Return the rows of the table in docs/backtest.md."""
+    lines = [f"| record of | policy | by | {' | '.join(HEADS)} |", "| --- | --- | --- |" + " ---: |" * len(HEADS)]
+    for one in found:
+        sides = {f"what ran on record ({one['record']})": one["before"], f"really ran ({one['policy']})": one["real"]}
+        for name, counts in sides.items():
+            cells = " | ".join(f"{counts[key]:.4g}" for key in COUNTS)
+            lines.append(f"| {one['record']} | {one['policy']} | {name} | {cells} |")
+        for name, counts in one["predicted"].items():
+            cells = " | ".join(f"{counts[key]:.4g} ({error(counts[key], one['real'][key]):+.1%})" for key in COUNTS)
+            lines.append(f"| {one['record']} | {one['policy']} | {name} | {cells} |")
+    return lines
+
+
+def said(report: Mapping[str, Any]) -> str:
+    """Return what stands in docs/backtest.md: machine, date, table, and what the first check says."""
+    machine = report["machine"]
+    checks = [
+        f"{one['record']}: {one['itself']['share']:.1%} of the actions on record come again within a tick; "
+        f"confidence in {one['policy']} {one['confidence']:.0%}"
+        for one in report["comparisons"] if one["itself"]["share"] is not None
+    ]  # fmt: skip
+    ended = [f"{name}: " + ", ".join(f"{status} {count}" for status, count in by.items())
+             for name, by in report["outcomes"].items()]  # fmt: skip
+    return "\n".join([
+        f"{report['date']}, {machine['cores']} cores, {machine['system']}, Python {machine['python']}: "
+        f"{report['minutes']:g} minutes, {report['topics']} topics, seed {report['seed']}.",
+        "", *table(report["comparisons"]), "", f"{'. '.join(checks)}. Decisions that ended: {'; '.join(ended)}.",
+    ]) + "\n"  # fmt: skip
+
+
+def judged(folder: Path) -> dict[str, Any]:
+    """Compare the two runs in a folder, in both directions."""
+    runs = {name: read_run(name, folder / name) for name in POLICIES}
+    traffic = runs["A"].settings.traffic
+    return {
+        "date": datetime.now(timezone.utc).date().isoformat(),
+        "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.machine()},
+        "minutes": round((runs["A"].ends_at - runs["A"].began_at) / 60_000, 1), "topics": traffic.topics,
+        "seed": traffic.seed,
+        "comparisons": [
+            compare(runs[one], runs[other], folder / f"loads-{one}") for one, other in (("A", "B"), ("B", "A"))
+        ],
+        "outcomes": {name: outcomes_of(run.lake) for name, run in runs.items()},
+    }  # fmt: skip
+
+
+def _counts(totals: Mapping[str, float]) -> dict[str, float]:
+    return {name: totals[name] for name in COUNTS}
+
+
+@click.command()
+@click.option("--minutes", type=click.FloatRange(0.5, 600), default=30.0, show_default=True)
+@click.option("--topics", type=click.IntRange(1, 200), default=24, show_default=True)
+@click.option("--seed", type=int, default=7, show_default=True)
+@click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="Keep both runs here, in A and B.")
+@click.option("--compare", "known", type=click.Path(path_type=Path, exists=True, file_okay=False), metavar="FOLDER",
+              help="Compare the runs in this folder, and run nothing.")  # fmt: skip
+@click.option("--write", is_flag=True, help="Put the table into docs/backtest.md.")
+def main(
+    minutes: float, topics: int, seed: int, folder: Path | None, known: Path | None, write: bool
+) -> None:  # fmt: skip
+    """Run the system under two policies on one demand, and compare what was predicted with what happened."""
+    with tempfile.TemporaryDirectory(prefix="anabranch-reality-") as scratch:
+        where = (known or folder or Path(scratch)).resolve()
+        for name in () if known else POLICIES:
+            click.echo(f"running under policy {name} for {minutes:g} minutes …", err=True)
+            run_for(name, where / name, minutes, topics, seed)
+        report = judged(where)
+    click.echo(said(report))
+    (Path(__file__).parent / "reality.json").write_text(json.dumps(report, indent=2) + "\n")
+    if write:
+        before, _, after = PAGE.read_text().partition(BEGINS)
+        PAGE.write_text(before + BEGINS + said(report) + ENDS + after.partition(ENDS)[2])
+
+
+if __name__ == "__main__":
+    main()
