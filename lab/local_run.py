@@ -175,14 +175,16 @@ class LocalRun:
             if report and self._is_up and not self.at_once.is_set():
                 supervisor.stop(("collect",), self.at_once)
                 self._drain(supervisor)
+                executor_stopped_at = datetime.now(timezone.utc)
                 supervisor.stop(("executor",), self.at_once)
                 # It repeats now and then what it knows, which the job would not come to read.
                 supervisor.stop(("controller",), self.at_once)
                 self._drain(supervisor)
                 supervisor.stop(("stream",), self.at_once)
                 built = build_report(
-                    self.settings, lived, self.started_at, datetime.now(timezone.utc), supervisor.events
-                )
+                    self.settings, lived, self.started_at, datetime.now(timezone.utc), supervisor.events,
+                    executor_stopped_at,
+                )  # fmt: skip
         finally:
             supervisor.stop(None, self.at_once)
         return built

@@ -20,6 +20,7 @@ from lab.pulsar.traffic import COUNTS_FILE
 from lab.traffic import COUNTERS_FILE
 from lake.integrity import check_integrity
 from lake.rows import WholeTables
+from ledger.balance import balance_lines, build_balance
 from ledger.summary import summarize
 from schemas.printable import printable
 from schemas.settings import Settings
@@ -33,6 +34,7 @@ def build_report(
     started_at: datetime,
     stopped_at: datetime,
     events: Iterable[Any] = (),
+    executor_stopped_at: datetime | None = None,
 ) -> dict[str, Any]:
     """The report of the run from `started_at` to `stopped_at` (aware instants). Call it while the broker still runs.
 
@@ -55,6 +57,8 @@ def build_report(
     - `latencies`: milliseconds, each a distribution; of decisions that a consumer event triggered: `eventToKafka`,
       `kafkaToBatch`, `batchToCommitted`, `eventToCommitted`, `eventToApplied`; of all decisions: `committedToIntent`,
       `committedToApplied`
+    - `balance`: how every decision ended and why, and the topics that stayed over a threshold
+      (`ledger.balance.build_balance`); `executor_stopped_at`: decisions committed later cannot have been applied
     - `layouts`: by topic, its `epoch` and `segments` (`id`, `start`, `end` of the active ones)
     - `integrity`: `appliedTwice` (decision ids), `sequenceGaps`, `tornLayouts`, `unbalancedBatches`, `countedTwice`
       (Kafka records), each a list that must be empty; `kafka`: `endOffsets` by topic, `counted`, `lag` (messages that
@@ -87,6 +91,7 @@ def build_report(
         "traffic": _counters(settings, COUNTERS_FILE),
         "load": _counters(settings, COUNTS_FILE) if has_pulsar else None,
         **summarize(lake, started_at, stopped_at),
+        "balance": build_balance(lake, started_at, stopped_at, executor_stopped_at),
         "integrity": _integrity(settings, lake),
     }
 
@@ -144,6 +149,8 @@ def report_text(report: Mapping[str, Any]) -> str:
             f"{printable(name)}: epoch {found['epoch']}, {len(found['segments'])} segments"
             for name, found in report["layouts"].items()
         ),
+        "",
+        *balance_lines(report["balance"]),
         "",
         _integrity_line(checks),
     ]

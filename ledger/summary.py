@@ -32,7 +32,7 @@ def summarize(lake: WholeTables, started_at: datetime, stopped_at: datetime) -> 
     batches = within.rows(lake.rows(BATCHES), "batch_at")
     outcomes = lake.rows(OUTCOMES)
     ours = within.rows(lake.committed(DECISIONS), "decided_at")
-    last_steps = _last_steps(outcomes)
+    steps = last_steps(outcomes)
     mine = {row["decision_id"] for row in ours}
     return {
         "batches": {
@@ -61,9 +61,9 @@ def summarize(lake: WholeTables, started_at: datetime, stopped_at: datetime) -> 
             "byReason": _count(row["reason"] for row in ours),
             "byTrigger": _count(row["trigger"] for row in ours),
         },
-        "outcomes": _count(last_steps.get(identity, {"status": "notBegun"})["status"] for identity in sorted(mine)),
+        "outcomes": _count(steps.get(identity, {"status": "notBegun"})["status"] for identity in sorted(mine)),
         "applied": _count(
-            action_kind(row) for row in ours if last_steps.get(row["decision_id"], {}).get("status") == "applied"
+            action_kind(row) for row in ours if steps.get(row["decision_id"], {}).get("status") == "applied"
         ),
         "holds": _count(row["gate"] for row in within.rows(lake.rows(HOLDS), "since")),
         "deadLetters": _count(row["reason"] for row in within.rows(lake.rows(DEAD_LETTERS), "rejected_at")),
@@ -82,7 +82,7 @@ class _Within:
         return [row for row in rows if self._from <= row[column] <= self._to]
 
 
-def _last_steps(outcomes: Iterable[StoredRow]) -> dict[str, StoredRow]:
+def last_steps(outcomes: Iterable[StoredRow]) -> dict[str, StoredRow]:
     """By decision: its final outcome, else its newest step."""
     last: dict[str, StoredRow] = {}
     for row in sorted(outcomes, key=lambda row: (row["status"] in FINAL, row["at"])):

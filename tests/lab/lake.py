@@ -18,6 +18,7 @@ from schemas.tables import (
     HOLDS,
     OUTCOMES,
     SEGMENT_LOAD,
+    WAITS,
     BatchRow,
     DeadLetterRow,
     DecisionRow,
@@ -26,6 +27,7 @@ from schemas.tables import (
     OutcomeRow,
     SegmentLoadRow,
     TableRow,
+    WaitRow,
 )
 
 START = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)
@@ -36,7 +38,9 @@ POLICY = {
     "mergeMsgRateInThreshold": 3_000.0, "mergeBytesRateInThreshold": 5_000_000,
     "mergeMsgRateOutThreshold": 8_000.0, "mergeBytesRateOutThreshold": 15_000_000,
 }  # fmt: skip
-_TABLES = {table.row: table for table in (BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, OUTCOMES, SEGMENT_LOAD)}
+_TABLES = {
+    table.row: table for table in (BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, OUTCOMES, SEGMENT_LOAD, WAITS)
+}
 
 
 def at(seconds: float) -> datetime:
@@ -142,6 +146,13 @@ def outcome(decision_id: str, status: str, seconds: float, **changed: Any) -> Ou
         "day": at(seconds).date(),
     }  # fmt: skip
     return OutcomeRow(**{**whole, **changed})
+
+
+def wait(decision_id: str, brake: str, seconds: float, reason: str = "why") -> WaitRow:
+    return WaitRow(
+        decision_id=decision_id, family="autoscale", subject=ORDERS, brake=brake, reason=reason, until=None,
+        at=at(seconds), executor="e", day=at(seconds).date(),
+    )  # fmt: skip
 
 
 def dead_letter(reason: str, seconds: float, sample: int | None = None) -> DeadLetterRow:
