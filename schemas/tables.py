@@ -302,7 +302,7 @@ class AlertRow(TableRow):
     """The topic that it is about, by its label `topic` or `subject`; `*`: it is about none."""
     status: str
     """Of the alert: `pending`, `firing`, `resolved`, or `inactive` (it was pending only). Of a notice: `due`,
-    `told`, or `untold` (given up)."""
+    `told`, `rejected` (by the destination, for good), or `untold` (given up)."""
     at: datetime
     summary: str
     labels: str
@@ -319,7 +319,7 @@ class AlertRow(TableRow):
     notice: str | None = None
     """Of a notice: the status of which it tells, `firing` or `resolved`."""
     error: str | None = None
-    """Of an `untold` notice: the last fault."""
+    """Of a `rejected` or `untold` notice: the last fault."""
 
 
 class HorizonRow(TableRow):

@@ -6,15 +6,16 @@ Stage: under `ledger.alerts.evaluator`. No JVM.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from deltalake.exceptions import DeltaError
 
-from ledger.alerts.rules import Rule
+from ledger.alerts.rules import NAME, Rule
 from ledger.alerts.states import Found, Labels, labels_of
 from ledger.sql import LakeSql, SqlError
+from schemas.printable import printable
 
 
 class AskError(Exception):
@@ -41,7 +42,9 @@ class Asking:
         """At most `limit` rows of a statement."""
         rows: list[dict[str, Any]] = []
         try:
-            for batch in self._sql.ask(sql):
+            answer = self._sql.ask(sql)
+            _check_labels(answer.schema.names)
+            for batch in answer:
                 rows += batch.slice(0, limit - len(rows)).to_pylist()
                 if len(rows) >= limit:
                     break
@@ -50,6 +53,16 @@ class Asking:
         except (DeltaError, OSError) as error:
             raise AskError(f"the lake {self._lake} cannot be read: {str(error)[:500]}") from error
         return rows
+
+
+def _check_labels(columns: Sequence[str]) -> None:
+    """Raise `AskError` for a column that Alertmanager would not take as a label; one of `__` is Prometheus' own."""
+    for name in columns:
+        if not NAME.fullmatch(name) or name.startswith("__"):
+            raise AskError(
+                f"the column {printable(name)!r} cannot be a label: name it with AS, by letters, digits and _, no "
+                "digit and no __ at the beginning"
+            )
 
 
 def _number(value: object) -> float | None:

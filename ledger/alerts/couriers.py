@@ -1,7 +1,8 @@
-"""Brings notices to their destinations: one thread each, in order, again and again until they are told.
+"""Delivers notices to their destinations: one thread each, retried until each is told, rejected or too old.
 
-Stage: beside `ledger.alerts.evaluator`, which takes back what was told and records it. A destination that does not
-answer holds up no other one, and no evaluation.
+Stage: beside `ledger.alerts.evaluator`, which takes back what was settled and records it. A destination that does not
+answer holds up no other one, and no evaluation. A notice that fails steps aside for those behind it; those of one alert
+stay in their order.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from itertools import takewhile
 from queue import Empty, SimpleQueue
 from typing import Literal
 
-from ledger.alerts.posting import NotTold, Sender
+from ledger.alerts.posting import NotTold, Rejected, Sender
 from ledger.alerts.record import Notice
 from ledger.alerts.states import Labels
 
@@ -25,12 +27,18 @@ GIVE_UP = timedelta(days=1)
 """A notice that could not be told for so long is given up."""
 DELAY_SECONDS, MAX_DELAY_SECONDS = 1.0, 300.0
 """Delay before the next try after a fault, random up to a bound that doubles from the first to the second."""
+MAX_RETRY_AFTER_SECONDS = 900.0
+"""Longest delay that a destination may ask for with `Retry-After`."""
+RESOLVED_AGAIN = timedelta(minutes=15)
+"""A resolved alert is repeated for so long, as Prometheus does: an Alertmanager that is killed before it has notified
+anybody would not know of it."""
 
-Settled = tuple[Notice, Literal["told", "untold"], str | None]
+Settled = tuple[Notice, Literal["told", "rejected", "untold"], str | None]
+_Key = tuple[str, Labels]
 
 
 class Courier:
-    """One destination."""
+    """Delivery to one destination."""
 
     def __init__(
         self, name: str, sender: Sender, now: Callable[[], datetime], max_delay: float = MAX_DELAY_SECONDS
@@ -39,12 +47,17 @@ class Courier:
         self._max_delay = max_delay
         self._new: SimpleQueue[Notice | None] = SimpleQueue()
         self.settled: SimpleQueue[Settled] = SimpleQueue()
-        """Notices that were told or given up, with the last fault."""
+        """Notices that were told, rejected or given up, with the fault."""
         self.fault: str | None = None
-        """The last fault; None: all is told."""
+        """The last fault; None: the last try succeeded."""
         self.waiting = 0
         """Notices that were not told yet."""
-        self._firing: dict[tuple[str, Labels], Notice] = {}
+        self._repeating: dict[_Key, tuple[Notice, datetime | None]] = {}
+        """What is repeated, and until when; None: as long as it fires."""
+        self._repeat_at = float("-inf")
+        """When the next repetition begins, on the clock `time.monotonic`."""
+        self._suspects: set[_Key] = set()
+        """Alerts of a batch that was rejected, until they are told: each is sent alone, and so fails alone."""
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=f"courier-{name}", daemon=True)
 
@@ -52,63 +65,105 @@ class Courier:
         self._thread.start()
 
     def tell(self, notice: Notice) -> None:
-        """Takes a notice; returns at once."""
+        """Take a notice; return at once."""
         self._new.put(notice)
 
-    def keep_telling(self, notice: Notice) -> None:
-        """One that fires and was told before this process began: for a destination that wants to hear it again."""
-        self._firing[notice.alert.key] = notice
+    def keep_telling(self, notice: Notice, told_at: datetime) -> None:
+        """Repeat a notice that was told before this process began, if its time is not over."""
+        until = _repeated_until(notice, told_at)
+        if self._sender.resend_seconds is not None and (until is None or self._now() < until):
+            self._repeating[notice.alert.key] = notice, until
 
     def stop(self) -> None:
-        """Has it end when all that it has is told, or cannot be told at once; the rest is due at the next start."""
+        """Have it end when all that it has is told, or cannot be told at once; the rest is due at the next start."""
         self._new.put(None)
 
     def join(self, seconds: float) -> None:
-        """Waits so long at most until it has ended."""
+        """Wait so long at most until it has ended."""
         self._thread.join(seconds)
 
     def _run(self) -> None:
         waiting: list[Notice] = []
-        faults, not_before, resent_at = 0, 0.0, float("-inf")
+        repeats: list[Notice] = []
+        faults, not_before = 0, 0.0
         while not (self._stopping and (not waiting or time.monotonic() < not_before)):
-            pause = 0.0 if self._stopping else self._pause(bool(waiting), not_before, resent_at)
-            waiting += self._take(pause)
+            is_idle = not waiting and not repeats
+            waiting += self._take(0.0 if self._stopping else self._pause(is_idle, not_before))
             self.waiting = len(waiting)
             now = time.monotonic()
-            batch = waiting[: self._sender.batch]
-            again = self._firing if now >= self._resend_at(resent_at) else {}
-            if now < not_before or not (batch or again):
+            if now < not_before:
                 continue
-            named = {notice.alert.key for notice in batch}
+            repeats = repeats or self._due_repeats(now)
+            batch = self._next(waiting, repeats)
+            if not batch:
+                repeats = []
+                continue
+            fault: str | None = None
             try:
-                self._sender.send([*(again[key] for key in again if key not in named), *batch], self._now())
+                self._sender.send(batch, self._now())
+            except Rejected as error:
+                fault = str(error)
+                if len(batch) > 1:
+                    self._suspects |= {notice.alert.key for notice in batch}
+                    continue
             except NotTold as error:
                 faults += 1
                 self.fault = str(error)
-                not_before = time.monotonic() + random.uniform(
-                    0, min(self._max_delay, DELAY_SECONDS * 2 ** min(faults, 30))
-                )
+                not_before = time.monotonic() + self._delay(faults, error)
                 log.warning("%s cannot be told (%d waiting): %s", self.name, len(waiting), error)
-                waiting = self._given_up(waiting)
+                waiting = self._given_up(_stepped_aside(waiting, {notice.alert.key for notice in batch}))
                 continue
-            faults, self.fault, not_before = 0, None, 0.0
-            resent_at = now if again or not self._firing else resent_at
+            faults, self.fault, not_before = 0, fault, 0.0
+            sent = {id(notice) for notice in batch}
             for notice in batch:
-                if notice.alert.status == "firing":
-                    self._firing[notice.alert.key] = notice
-                else:
-                    self._firing.pop(notice.alert.key, None)
-                self.settled.put((notice, "told", None))
-            waiting = waiting[len(batch) :]
+                self._note(notice, fault)
+            for notice in waiting:
+                if id(notice) in sent:
+                    if fault is not None:
+                        log.error("%s rejects %s for good: %s", self.name, notice.notice_id, fault)
+                    self.settled.put((notice, "told" if fault is None else "rejected", fault))
+            waiting = [notice for notice in waiting if id(notice) not in sent]
+            repeats = [notice for notice in repeats if id(notice) not in sent]
 
-    def _resend_at(self, resent_at: float) -> float:
-        """When what goes on firing is told again, on the clock `time.monotonic`."""
-        every = self._sender.resend_seconds
-        return resent_at + every if every is not None and self._firing else float("inf")
+    def _next(self, waiting: Sequence[Notice], repeats: Sequence[Notice]) -> list[Notice]:
+        """The notices to send together: new ones first, then repetitions of alerts of which nothing new waits."""
+        named = {notice.alert.key for notice in waiting}
+        queue = [*waiting, *(notice for notice in repeats if notice.alert.key not in named)]
+        together = list(takewhile(lambda notice: notice.alert.key not in self._suspects, queue[: self._sender.batch]))
+        return together or queue[:1]
 
-    def _pause(self, is_waiting: bool, not_before: float, resent_at: float) -> float | None:
+    def _note(self, notice: Notice, fault: str | None) -> None:
+        """Take in that a notice was told, or rejected: that is tried again with the repetitions, alone."""
+        key = notice.alert.key
+        if fault is None or self._sender.resend_seconds is None:
+            self._suspects.discard(key)
+        else:
+            self._suspects.add(key)
+        if self._sender.resend_seconds is None:
+            return
+        if (known := self._repeating.get(key)) is None or known[0] is not notice:
+            self._repeating[key] = notice, _repeated_until(notice, self._now())
+
+    def _due_repeats(self, now: float) -> list[Notice]:
+        """What is to be repeated now; empty: nothing, or it is too early."""
+        if self._sender.resend_seconds is None or now < self._repeat_at:
+            return []
+        self._repeat_at, clock = now + self._sender.resend_seconds, self._now()
+        self._repeating = {
+            key: (notice, until) for key, (notice, until) in self._repeating.items() if until is None or clock < until
+        }
+        self._suspects &= self._repeating.keys()
+        return [notice for notice, _ in self._repeating.values()]
+
+    def _delay(self, faults: int, error: NotTold) -> float:
+        """Seconds until the next try."""
+        backoff = random.uniform(0, min(self._max_delay, DELAY_SECONDS * 2 ** min(faults, 30)))
+        return max(backoff, min(error.retry_after_seconds, MAX_RETRY_AFTER_SECONDS))
+
+    def _pause(self, is_idle: bool, not_before: float) -> float | None:
         """Longest wait for something new, seconds; None: without end."""
-        at = not_before if is_waiting else max(not_before, self._resend_at(resent_at))
+        repeats_at = self._repeat_at if self._repeating else float("inf")
+        at = max(not_before, repeats_at) if is_idle else not_before
         return None if at == float("inf") else max(0.0, at - time.monotonic())
 
     def _take(self, pause: float | None) -> list[Notice]:
@@ -129,3 +184,12 @@ class Courier:
                 log.error("%s was never told of %s: %s", self.name, notice.notice_id, self.fault)
                 self.settled.put((notice, "untold", self.fault))
         return [notice for notice in waiting if notice.alert.at >= horizon]
+
+
+def _stepped_aside(waiting: Sequence[Notice], keys: set[_Key]) -> list[Notice]:
+    """The notices with all of some alerts behind the others: the fault may be of these alone."""
+    return sorted(waiting, key=lambda notice: notice.alert.key in keys)
+
+
+def _repeated_until(notice: Notice, told_at: datetime) -> datetime | None:
+    return None if notice.alert.status == "firing" else told_at + RESOLVED_AGAIN

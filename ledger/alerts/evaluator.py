@@ -47,12 +47,15 @@ class Evaluator:
         """Rules that could not be evaluated in the last round, and why."""
         for notice in self._record.due:
             self._tell(notice)
+        for notice, told_at in self._record.resolved:
+            if notice.destination in couriers:
+                couriers[notice.destination].keep_telling(notice, told_at)
         due = {(notice.alert.key, notice.destination) for notice in self._record.due}
         for alert in self._record.alerts.values():
             rule = rules.rule(alert.rule)
             for name in () if rule is None or alert.status != "firing" else rules.told_to(rule):
                 if (alert.key, name) not in due:
-                    couriers[name].keep_telling(Notice(alert, name))
+                    couriers[name].keep_telling(Notice(alert, name), alert.at)
 
     @property
     def alerts(self) -> list[Alert]:
@@ -96,7 +99,12 @@ class Evaluator:
         return [alert for alert, _, _ in changed]
 
     def settle(self) -> None:
-        """Records what was told or given up since the last time. Raises `LeaseLost`, or what Delta raises."""
+        """Finish a change that could not be recorded, and record what became of notices since the last time.
+
+        Raises `LeaseLost`, or what Delta raises.
+        """
+        for notice in self._record.finish():
+            self._tell(notice)
         self._unsettled += _taken(self._couriers.values())
         if self._unsettled:
             self._record.settle(self._unsettled, self._now())

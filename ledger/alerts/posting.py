@@ -13,11 +13,13 @@ import hmac
 import json
 import logging
 import os
+import re
 import ssl
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from email.utils import parsedate_to_datetime
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -35,15 +37,29 @@ log = logging.getLogger(__name__)
 MAX_ANSWER_BYTES = 2_000
 """So much of an answer is read, for the message."""
 RESEND_SECONDS = 60.0
-"""How often Alertmanager hears of an alert that goes on firing."""
+"""How often Alertmanager hears of an alert that goes on firing, or was resolved lately."""
 EXPIRE_SECONDS = 4 * RESEND_SECONDS
 """Without another word, Alertmanager takes a firing alert as resolved after so long."""
 _NEVER = "0001-01-01T00:00:00Z"
 _USER_AGENT = "anabranch-alerts"
 
 
+REJECTED = frozenset({400, 404, 410, 413, 414, 415, 422, 431})
+"""Status codes that say of one request that it will never be accepted. Others may pass: with a token that is mended
+(401, 403), or by themselves (408, 429, 5xx)."""
+
+
 class NotTold(Exception):
     """A destination could not be told; the message says why. It is tried again."""
+
+    def __init__(self, message: str, retry_after_seconds: float = 0.0) -> None:
+        """`retry_after_seconds`: how long the destination asks to be left alone."""
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class Rejected(NotTold):
+    """A destination will never accept these notices, or one of them."""
 
 
 class Sender(Protocol):
@@ -52,10 +68,10 @@ class Sender(Protocol):
     batch: int
     """How many notices it may be told at once."""
     resend_seconds: float | None
-    """How often it is told again what goes on firing; None: once is enough."""
+    """How often it is told again what fires, and what was resolved lately; None: once is enough."""
 
     def send(self, notices: Sequence[Notice], now: datetime) -> None:
-        """Tells it. Raises `NotTold`."""
+        """Tell it. Raises `NotTold`, or `Rejected` when trying again is of no use."""
 
 
 def sender_of(name: str, chosen: Destination, rules: Rules, environment: Mapping[str, str] = os.environ) -> Sender:
@@ -89,7 +105,8 @@ class LogSender:
 
 @dataclass
 class AlertmanagerSender:
-    """As a Prometheus would tell it: again and again while it fires, so that one that lost its memory learns it."""
+    """As a Prometheus would tell it: again and again while it fires and for a while after it is resolved, so that one
+    that lost its memory learns it."""
 
     post: _Post
     rules: Rules
@@ -191,7 +208,7 @@ class _Post:
                     said += part
                     if len(said) > MAX_ANSWER_BYTES:
                         break
-                status = answer.status_code
+                status, retry_after = answer.status_code, answer.headers.get("Retry-After", "")
         except (httpx.HTTPError, httpx.InvalidURL, httpcore.NetworkError, httpcore.ProtocolError,
                 httpcore.TimeoutException, httpcore.UnsupportedProtocol, OSError) as error:  # fmt: skip
             # Never the address: with Slack it is the secret.
@@ -201,7 +218,21 @@ class _Post:
                 f"it answers {status}, a redirect, which is not followed: configure the address that it means"
             )
         if not 200 <= status < 300:
-            raise NotTold(f"it answers {status}: {printable(said[:200].decode(errors='replace'))}")
+            message = f"it answers {status}: {printable(said[:200].decode(errors='replace'))}"
+            if status in REJECTED:
+                raise Rejected(message)
+            raise NotTold(message, seconds_of(retry_after, datetime.now(timezone.utc)))
+
+
+def seconds_of(retry_after: str, now: datetime) -> float:
+    """The delay that a header `Retry-After` asks for: of seconds, or of an HTTP date; 0: it is missing or neither."""
+    if re.fullmatch(r"[0-9]{1,9}", retry_after.strip()):
+        return float(retry_after)
+    try:
+        at = parsedate_to_datetime(retry_after)
+    except (ValueError, OverflowError):
+        return 0.0
+    return max(0.0, (at.replace(tzinfo=at.tzinfo or timezone.utc) - now).total_seconds())
 
 
 def _alert(notice: Notice, rules: Rules) -> dict[str, Any]:

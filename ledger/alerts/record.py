@@ -50,32 +50,55 @@ class AlertRecord:
         self.alerts: dict[tuple[str, Labels], Alert] = {alert.key: alert for alert in live_alerts(rows)}
         """Those that are pending or firing."""
         self.due = due_notices(rows)
-        """Notices that are neither told nor given up, the oldest first; as of the start."""
+        """Notices that are neither told, rejected nor given up, the oldest first; as of the start."""
+        self.resolved = resolved_notices(rows)
+        """Notices of resolved alerts with when they were told; as of the start."""
+        self._unwritten: tuple[list[AlertRow], list[Alert], list[Notice]] | None = None
+        """A change whose commit failed, or seemed to."""
 
     def check(self) -> None:
         """Raises `LeaseLost` when another process has taken over."""
         self._table.check()
 
     def change(self, changed: Iterable[tuple[Alert, Rule | None, Sequence[str]]], now: datetime) -> list[Notice]:
-        """Records alerts that came to another status, each with its rule and the destinations that hear of it; answers
-        the notices. Raises `LeaseLost`, or what Delta raises: then nothing was taken in, and it can be given again."""
-        rows, notices, changed = list[AlertRow](), list[Notice](), list(changed)
+        """Record alerts that came to another status, each with its rule and the destinations that hear of it; return
+        the notices. Raises `LeaseLost`, or what Delta raises: then it stays to be finished (`finish`)."""
+        if self._unwritten is not None:
+            raise RuntimeError("a change waits to be finished: another one would not know of it")
+        rows, notices, alerts = list[AlertRow](), list[Notice](), list[Alert]()
         for alert, rule, destinations in changed:
+            alerts.append(alert)
             rows.append(_row(alert, rule, alert.status, alert.at))
             if alert.status in ("firing", "resolved"):
                 told = [Notice(alert, name) for name in destinations]
                 rows += [_row(alert, rule, "due", now, notice) for notice in told]
                 notices += told
+        self._unwritten = rows, alerts, notices
+        return self.finish()
+
+    def finish(self) -> list[Notice]:
+        """Commit a change again whose commit failed, and return its notices; none when there is no such change.
+
+        A commit may have been made although it reported a fault. The same rows given again are found in the table, so
+        no alert begins twice; worked out anew they would be of another beginning, and so of another alert. Raises as
+        `change`.
+        """
+        if self._unwritten is None:
+            return []
+        rows, alerts, notices = self._unwritten
         self._table.append(rows)
-        for alert, _, _ in changed:
+        self._unwritten = None
+        for alert in alerts:
             if alert.status in ("pending", "firing"):
                 self.alerts[alert.key] = alert
             else:
                 self.alerts.pop(alert.key, None)
         return notices
 
-    def settle(self, settled: Sequence[tuple[Notice, Literal["told", "untold"], str | None]], now: datetime) -> None:
-        """Records what became of notices. Raises as `change`."""
+    def settle(
+        self, settled: Sequence[tuple[Notice, Literal["told", "rejected", "untold"], str | None]], now: datetime
+    ) -> None:  # fmt: skip
+        """Record what became of notices; a change has to be finished first. Raises as `change`."""
         rows = [_row(notice.alert, None, status, now, notice, error) for notice, status, error in settled]
         self._table.append(rows)
 
@@ -100,7 +123,7 @@ def live_alerts(rows: Iterable[Mapping[str, Any]]) -> list[Alert]:
 
 
 def due_notices(rows: Iterable[Mapping[str, Any]]) -> list[Notice]:
-    """Notices that are neither told nor given up, as of rows in any order; the oldest first."""
+    """Notices that are neither told, rejected nor given up, as of rows in any order; the oldest first."""
     due: dict[tuple[str, str, str], Notice] = {}
     settled = set[tuple[str, str, str]]()
     for row in rows:
@@ -112,6 +135,15 @@ def due_notices(rows: Iterable[Mapping[str, Any]]) -> list[Notice]:
             else:
                 settled.add(key)
     return sorted((notice for key, notice in due.items() if key not in settled), key=lambda notice: notice.alert.at)
+
+
+def resolved_notices(rows: Iterable[Mapping[str, Any]]) -> list[tuple[Notice, datetime]]:
+    """Notices of resolved alerts that were told, with when that was, as of rows in any order; the oldest first."""
+    told = [
+        (Notice(alert, row["destination"]), row["at"]) for row in rows
+        if row["status"] == "told" and row["notice"] == "resolved" and (alert := _alert(row)) is not None
+    ]  # fmt: skip
+    return sorted(told, key=lambda each: each[1])
 
 
 def _alert(row: Mapping[str, Any]) -> Alert | None:

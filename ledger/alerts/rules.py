@@ -17,7 +17,8 @@ from schemas.section import Section, SettingsError
 
 MAX_FILE_BYTES = 1_000_000
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""Of rules, destinations and labels, as Prometheus writes them."""
 
 
 class RulesError(SettingsError):
@@ -35,7 +36,7 @@ def _seconds(value: object) -> object:
 
 
 def _name(value: str) -> str:
-    if not _NAME.fullmatch(value):
+    if not NAME.fullmatch(value):
         raise ValueError(f"{value!r} is no name: letters, digits and _ only, no digit first")
     return value
 

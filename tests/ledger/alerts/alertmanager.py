@@ -23,7 +23,7 @@ from tests.waiting import wait_until
 PACKAGE = "prometheus-alertmanager"
 _ABSOLUTE, _RELATIVE = b"/usr/share/prometheus/alertmanager", b"usr/share/prometheus//alertmanager"
 _CONFIGURATION = """
-route: {{receiver: test, group_by: ["..."], group_wait: 0s, group_interval: 1s, repeat_interval: 4h}}
+route: {{receiver: test, group_by: ["..."], group_wait: 0s, group_interval: {group_interval}, repeat_interval: 4h}}
 receivers: [{{name: test, webhook_configs: [{{url: "{url}", send_resolved: true}}]}}]
 """
 
@@ -51,10 +51,10 @@ def ensure_alertmanager(cache: Path) -> Path:
 class RealAlertmanager:
     """One process on loopback, which tells a webhook. Its port and data survive kill -9."""
 
-    def __init__(self, program: Path, folder: Path, receiver: str) -> None:
+    def __init__(self, program: Path, folder: Path, receiver: str, group_interval: str = "1s") -> None:
         self._program, self._folder, self._port = program, folder, free_ports(1)[0]
         folder.mkdir()
-        (folder / "alertmanager.yml").write_text(_CONFIGURATION.format(url=receiver))
+        (folder / "alertmanager.yml").write_text(_CONFIGURATION.format(url=receiver, group_interval=group_interval))
         self._process: subprocess.Popen[bytes] | None = None
         self.url = f"http://127.0.0.1:{self._port}"
 

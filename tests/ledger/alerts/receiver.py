@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 
 class Receiver:
-    """What came, and what is answered: `status`, with `headers`."""
+    """What came, and what is answered: `status`, with `headers`, or what `answers` makes of the body."""
 
     def __init__(self) -> None:
         self.came: list[tuple[str, dict[str, str], Any]] = []
         self.status = 200
         self.headers: dict[str, str] = {}
+        self.answers: Callable[[Any], tuple[int, dict[str, str]]] = lambda _: (self.status, self.headers)
         self.url = ""
 
     @property
@@ -31,14 +32,14 @@ def receiving() -> Iterator[Receiver]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             raw = self.rfile.read(int(self.headers["Content-Length"]))
-            receiver.came.append(
-                (self.path, {key.lower(): value for key, value in self.headers.items()}, json.loads(raw))
-            )
-            self.send_response(receiver.status)
-            for name, value in {"Content-Length": "2", **receiver.headers}.items():
+            body = json.loads(raw)
+            receiver.came.append((self.path, {key.lower(): value for key, value in self.headers.items()}, body))
+            status, headers = receiver.answers(body)
+            self.send_response(status)
+            for name, value in {"Content-Length": "2", **headers}.items():
                 self.send_header(name, value)
             self.end_headers()
-            self.wfile.write(b"no" if receiver.status >= 300 else b"ok")
+            self.wfile.write(b"no" if status >= 300 else b"ok")
 
         def log_message(self, *_: object) -> None:
             pass

@@ -8,6 +8,7 @@ import pytest
 
 from lake.brakes import Act, BrakeLog
 from lake.lease import LeaseLost
+from lake.tables import OpenTable
 from ledger.alerts.asking import Asking
 from ledger.alerts.couriers import Courier
 from ledger.alerts.evaluator import Evaluator
@@ -152,6 +153,34 @@ def test_what_was_sent_and_not_recorded_as_told_is_sent_again_with_the_same_id(l
     with evaluating(lake, receiver, clock):
         wait_until(lambda: len(receiver.came) == 2)
     assert len({headers["webhook-id"] for _, headers, _ in receiver.came}) == 1
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_failed_commit_makes_no_second_alert(lake, receiver, monkeypatch, is_committed):
+    """The commit reports a fault, made or not; the next round is a second later, and would begin the alert then."""
+    clock, append = Clock(101), OpenTable.append
+
+    def fails_once(table, rows, *more, **others):
+        if len(rows) and not failed:
+            failed.append(True)
+            if is_committed:
+                append(table, rows, *more, **others)
+            raise OSError("the connection was reset")
+        append(table, rows, *more, **others)
+
+    failed = []
+    monkeypatch.setattr(OpenTable, "append", fails_once)
+    with evaluating(lake, receiver, clock) as evaluator:
+        with pytest.raises(OSError, match="reset"):
+            evaluator.round()
+        clock.seconds += 1
+        assert evaluator.round() == []
+        assert [alert.since for alert in evaluator.alerts] == [at(101)]
+        wait_until(lambda: settled(evaluator, lake) == ["told"])
+    rows = recorded_alerts(lake)
+    assert sorted(row["status"] for row in rows) == ["due", "firing", "told"]
+    assert len({row["alert_id"] for row in rows}) == 1
+    assert told(receiver) == [("firing", f"{ORDERS} 101")]
 
 
 def test_pending_goes_on_after_a_restart(lake, receiver):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -57,10 +58,10 @@ class Alerts:
         return [row for row in recorded_alerts(self.lake) if row["status"] == "told"]
 
 
-@pytest.fixture
-def running(program, tmp_path):
+@pytest.fixture(params=["1s"])
+def running(program, tmp_path, request):
     with receiving() as receiver:
-        manager = RealAlertmanager(program, tmp_path / "am", receiver.url)
+        manager = RealAlertmanager(program, tmp_path / "am", receiver.url, request.param)
         alerts = Alerts(tmp_path / "home", manager.url)
         manager.start()
         try:
@@ -107,6 +108,26 @@ def test_evaluator_and_alertmanager_killed_in_turn_lose_no_alert_and_repeat_none
     assert heard(receiver, "resolved") == ["one"]
 
 
+@pytest.mark.parametrize("running", ["5m"], indirect=True)
+def test_resolved_alert_outlives_a_kill_of_both(running):
+    """Alertmanager notifies of a resolved alert after five minutes, and is killed before that."""
+    receiver, manager, alerts = running
+    write(alerts.lake, decision(0, subject="one"))
+    alerts.start()
+    wait_until(lambda: heard(receiver, "firing") == ["one"], 60)
+    notified = time.time()
+    wait_until(lambda: manager.remembers(notified) and len(alerts.told()) == 1, 30)
+    write(alerts.lake, outcome("d1", "applied", 9))
+    wait_until(lambda: len(alerts.told()) == 2 and not manager.alerts(), 60)
+    alerts.kill()
+    manager.kill()
+    assert heard(receiver, "resolved") == []
+    manager.start()
+    alerts.start()
+    wait_until(lambda: heard(receiver, "resolved") == ["one"], 60)
+    assert heard(receiver, "firing") == ["one"]
+
+
 def test_the_command_tells_what_fires_and_checks_its_rules(tmp_path):
     with receiving() as receiver:
         alerts = Alerts(tmp_path / "home", receiver.url)
@@ -133,3 +154,13 @@ def test_the_command_tells_what_fires_and_checks_its_rules(tmp_path):
         code, words = said("check")
         assert code == 1
         assert "A: " in words
+        wrong = "SELECT subject AS topic, max(decided_at) FROM decisions GROUP BY subject"
+        (alerts.home / "rules.yaml").write_text(json.dumps({"rules": [
+            {**OPEN, "name": "Sound"}, {"name": "Nameless", "sql": wrong, "summary": "s"},
+            {"name": "Reserved", "sql": "SELECT subject AS __topic FROM decisions", "summary": "s"},
+        ]}))  # fmt: skip
+        code, words = said("check")
+        assert code == 1
+        assert re.findall(r"^(\w+): the column (\S+) cannot be a label", words, re.MULTILINE) == [
+            ("Nameless", "'max(decisions.decided_at)'"), ("Reserved", "'__topic'")
+        ]  # fmt: skip
