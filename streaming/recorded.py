@@ -157,10 +157,19 @@ class RecordedHistory:
             clusters = {name: state for name, state in _clusters_of(self.horizon).items() if name in names}
             return {"begun": pack_clusters(clusters), "of_older": self.horizon.of_older & {*names}}
 
-    def chunks(self) -> Iterator[History]:
-        """The chunks in their order; each can be had once."""
+    @property
+    def span(self) -> tuple[int, int] | None:
+        """Time of the first and the last batch that is read, milliseconds since 1970; None: there is none."""
+        first, last = self._batches.span
+        if first is None or last is None:
+            return None
+        first = first if self.horizon is None else max(first, self.horizon.at)
+        return int(first.timestamp() * 1000), int(last.timestamp() * 1000)
+
+    def chunks(self, *, keep: bool = False) -> Iterator[History]:
+        """The chunks in their order; with `keep` they can be read again."""
         for number in range(self._number):
-            tables = self._files.take(number)
+            tables = self._files.take(number, keep)
             if any(len(rows) for rows in tables.values()):
                 yield history_chunk(self._batches, tables)
 
@@ -207,14 +216,15 @@ class _ChunkFiles:
         if self._bytes >= self._most:
             self._write()
 
-    def take(self, number: int) -> dict[str, pa.Table]:
-        """The rows of a chunk, and its files are gone."""
+    def take(self, number: int, keep: bool = False) -> dict[str, pa.Table]:
+        """Read the rows of a chunk, and remove its files unless they are to be kept."""
         found = {table.name: [_nothing(table.name)] for table in HISTORY_TABLES}
         folder = self._folder / str(number)
         for file in sorted(folder.glob("*.arrow"), key=lambda file: int(file.stem.rpartition("-")[2])):
             with pa.OSFile(str(file)) as opened, pa.ipc.open_file(opened) as reader:
                 found[file.stem.rpartition("-")[0]].append(reader.read_all())
-        shutil.rmtree(folder, ignore_errors=True)
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
         for name, chunks, rows in self._waiting:
             found[name].append(rows.filter(pa.array(chunks == number)))
         return {name: pa.concat_tables(parts) for name, parts in found.items()}

@@ -6,6 +6,7 @@ import json
 import sys
 from datetime import datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
@@ -33,11 +34,12 @@ def command() -> None:
     "--reversal-minutes", type=click.FloatRange(min=0), default=30, show_default=True,
     help="What is taken back within this time counts as a reversal.",
 )  # fmt: skip
+@click.option("--scratch", type=click.Path(path_type=Path, file_okay=False), help="Folder for temporary files.")
 @report_options
 @click.pass_obj
 def report(
     context: Context, since: datetime | None, until: datetime | None, namespace: str | None, reversal_minutes: float,
-    output: str, file: Path | None,
+    scratch: Path | None, output: str, file: Path | None,
 ) -> None:  # fmt: skip
     """Compare what the cluster's own scaler did with what Anabranch decided meanwhile.
 
@@ -49,28 +51,33 @@ def report(
     """
     from deltalake.exceptions import DeltaError
 
+    from engine.replay import RebuildError
+    from lake.horizons import retained_from
     from ledger.shadow.record import NothingOnRecord, read_sides
     from ledger.shadow.report import compare
     from streaming.policy import configured_policy, stored_policy
+    from streaming.recorded import RecordedHistory, newest_before
 
     check_report(output, file)
-    settings = context.settings
+    lake = context.settings.lake_path
     prefix = None if namespace is None else f"topic://{namespace}/"
     try:
-        recorded = read_sides(
-            settings.lake_path,
-            stored_policy(configured_policy(settings)),
-            until,
-            lambda topic: prefix is None or topic.startswith(prefix),
-            _progress if sys.stderr.isatty() else lambda *_: None,
-        )
-    except NothingOnRecord as error:
+        retained = retained_from(lake)
+        start = max(retained, since) if retained and since else retained
+        with TemporaryDirectory(prefix="anabranch-shadow-", dir=scratch) as folder:
+            recorded = read_sides(
+                lake,
+                RecordedHistory(lake, Path(folder), with_ticks=True, until=until, horizon=newest_before(lake, start)),
+                stored_policy(configured_policy(context.settings)),
+                lambda topic: prefix is None or topic.startswith(prefix),
+                _progress if sys.stderr.isatty() else lambda *_: None,
+            )
+    except (NothingOnRecord, RebuildError) as error:
         raise click.ClickException(printable(str(error))) from error
     except (DeltaError, OSError) as error:
-        raise click.ClickException(f"the lake {settings.lake_path} cannot be read: {error}") from error
-    begin = recorded.began_at if since is None else int(since.timestamp() * 1000)
+        raise click.ClickException(f"the lake {lake} cannot be read: {error}") from error
     end = recorded.ended_at if until is None else min(int(until.timestamp() * 1000), _MOST_MILLIS)
-    found = compare(recorded, begin, end, reversal_minutes)
+    found = compare(recorded, None if since is None else int(since.timestamp() * 1000), end, reversal_minutes)
     if output == "html":
         from ledger.shadow.picture import page
 
@@ -80,9 +87,9 @@ def report(
     write_report(text, file, f"{len(found['actions'])} actions compared")
 
 
-def _progress(done: int, total: int) -> None:
-    if done % 1_000 == 0 or done == total:
-        click.echo(f"\r{done:,} of {total:,} batches", nl=done == total, err=True)
+def _progress(done: int, at: int) -> None:
+    if done % 1_000 == 0:
+        click.echo(f"\r{done:,} batches, up to {instant(at)}", nl=False, err=True)
 
 
 def _numbers(found: dict[str, Any]) -> list[tuple[str, str, str]]:
@@ -124,7 +131,7 @@ def _text(found: dict[str, Any]) -> str:
     if found["actions"]:
         lines += ["", f"newest {min(_SHOWN, len(found['actions']))} of {len(found['actions'])} actions:"]
         lines += [_line(row) for row in found["actions"][-_SHOWN:]]
-    lines += [f"note: {printable(doubt)}" for doubt in found["doubts"][:3]]
+    lines += [f"note: {printable(note)}" for note in (*found["notes"], *found["doubts"][:3])]
     return "\n".join(lines) + "\n"
 
 

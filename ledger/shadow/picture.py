@@ -42,7 +42,7 @@ def page(report: dict[str, Any], numbers: Sequence[tuple[str, str, str]]) -> str
         numbers=_table(("", "the cluster's scaler", "Anabranch"), numbers),
         chart=to_html(_chart(report), full_html=False, include_plotlyjs=True, default_height="36rem"),
         actions=_actions(report["actions"]),
-        notes="".join(f'<p class="note">{_text(doubt)}</p>' for doubt in report["doubts"]),
+        notes="".join(f'<p class="note">{_text(doubt)}</p>' for doubt in (*report["notes"], *report["doubts"])),
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Any
 
+from ledger.explain.words import instant
 from ledger.shadow.record import Recorded
 from ledger.shadow.sides import SAME, Done, Sides, Wanted, of_done, of_wanted, reversals
 
@@ -17,14 +18,20 @@ REVERSAL_MINUTES = 30
 """What is taken back within this time counts as a reversal."""
 
 
-def compare(recorded: Recorded, since: int, until: int, reversal_minutes: float = REVERSAL_MINUTES) -> dict[str, Any]:
-    """What happened from `since` to `until`, milliseconds since 1970.
+def compare(
+    recorded: Recorded, since: int | None, until: int, reversal_minutes: float = REVERSAL_MINUTES
+) -> dict[str, Any]:
+    """Compare what happened from `since` (None: the start of the record) to `until`, milliseconds since 1970.
 
     Keys: `period`, `topics`; `theirs` and `ours` (actions by kind, reversals, minutes over a split threshold before a
     split by load); `agreement` (of their actions: decided by us before, the same at that moment, otherwise, by what
     held us back); `leadSeconds` (how much earlier we were where we were, and how much later where not); `onlyTheirs`;
-    `onlyOurs` by what became of it; `actions`, one by one; `doubts`.
+    `onlyOurs` by what became of it; `actions`, one by one; `notes`; `doubts`.
     """
+    notes = []
+    if since is not None and since < recorded.began_at:
+        notes.append(f"the record begins at {instant(recorded.began_at)}: what was before is not in this report")
+    since = recorded.began_at if since is None else max(since, recorded.began_at)
     sides = recorded.sides.within(since, until)
     done, wanted = sides.all_done(), sides.all_wanted()
     soon = int(reversal_minutes * 60_000)
@@ -58,7 +65,8 @@ def compare(recorded: Recorded, since: int, until: int, reversal_minutes: float 
         "onlyTheirs": len(sides.theirs) - len(same),
         "reversalMinutes": reversal_minutes,
         "actions": _listed(sides),
-        "doubts": list(recorded.doubts[:20]),
+        "notes": notes,
+        "doubts": list(recorded.doubts),
     }
 
 

@@ -17,7 +17,8 @@ from decisions.topic.segment import Segment
 Segments = tuple[int, ...]
 What = tuple[str, Segments]
 """`split` or `merge`, and the ids of its segments, ascending."""
-Ending = Literal["open", "withdrawn", "overtaken", "deleted"]
+Ending = Literal["open", "withdrawn", "overtaken", "deleted", "superseded", "rejected", "failed"]
+"""The last three as the executor ended the decision."""
 
 
 @dataclass(frozen=True)

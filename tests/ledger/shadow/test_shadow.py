@@ -14,6 +14,7 @@ from decisions.topic.layout import SegmentLayout
 from ledger.shadow.record import NothingOnRecord, read_sides
 from ledger.shadow.report import compare
 from ledger.shadow.sides import SAME, actions_in, reversals
+from streaming.recorded import RecordedHistory
 from tests.engine.buckets import CONFIGURED
 from tests.engine.records import consumers, layout, outcome, stats, tick
 from tests.engine.test_engine import MINUTE, NOW, SECOND
@@ -54,8 +55,14 @@ class Shadowed(RecordedBucket):
         self.batch(at + SECOND, layout(self.layouts[topic], cause="snapshot", at=at + SECOND, topic=topic))
 
 
-def found(bucket, tmp_path, **more):
-    return read_sides(written(bucket, tmp_path / "lake"), CONFIGURED, **more)
+def found(bucket, tmp_path):
+    return read(written(bucket, tmp_path / "lake"), tmp_path)
+
+
+def read(lake, folder, chunk_bytes=1, **how):
+    """Both sides of a lake, by default with a chunk for each batch."""
+    record = RecordedHistory(lake, folder / "files", chunk_bytes, with_ticks=True, **how)
+    return read_sides(lake, record, CONFIGURED)
 
 
 def test_the_same_split_is_a_pair_with_the_lead_that_we_had(tmp_path):
@@ -191,7 +198,7 @@ def told(tmp_path_factory):
 
 
 def test_the_report_counts_both_sides(told):
-    recorded = read_sides(str(told / "lake"), CONFIGURED)
+    recorded = read(str(told / "lake"), told)
     report = compare(recorded, recorded.began_at, recorded.ended_at)
     assert report["theirs"] | {"minutesOverThreshold": None} == {
         "splits": 2, "merges": 1, "reversals": 1, "minutesOverThreshold": None
@@ -232,7 +239,7 @@ def test_wrong_usage_and_an_empty_lake_are_one_line(told, tmp_path):
     nobody = run(told, "--namespace", "acme/other")
     assert (nobody.exit_code, "does a collector announce them?" in nobody.output) == (1, True)
     with pytest.raises(NothingOnRecord, match="is the job running"):
-        read_sides(str(tmp_path / "nothing"), CONFIGURED)
+        read(str(tmp_path / "nothing"), tmp_path)
     early = run(told, "--until", at(NOW - 5 * MINUTE).isoformat())
     assert early.exit_code == 1
 
