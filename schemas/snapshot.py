@@ -51,6 +51,9 @@ class InFlight(Wire):
 
     decision_id: str
     since: Instant
+    action: Literal["merge"] | None = None
+    """`merge`: only merges are open, and none has been applied yet; by the guard `parallelActions` a split is decided
+    meanwhile. Absent = nothing is decided."""
 
 
 class SegmentPast(Wire):

@@ -54,6 +54,8 @@ class Fleet:
     last_merge_at: Ints
     opened_at: Ints
     """When the open decision was taken; `NEVER`: none is open."""
+    only_merges_open: Bools
+    """The open decisions are merges that were not applied yet."""
     failures: Ints
     failed_at: Ints
     failed_action: npt.NDArray[np.int8]
@@ -92,6 +94,7 @@ class Fleet:
             self.last_split_at[topics],
             self.last_merge_at[topics],
             self.opened_at[topics],
+            self.only_merges_open[topics],
             self.failures[topics],
             self.failed_at[topics],
             self.failed_action[topics],
@@ -139,7 +142,7 @@ def pack(snapshots: Iterable[TopicSnapshot]) -> tuple[Fleet, Ints]:
     segments = [row for _, snapshot in ordered for row in _segment_columns(snapshot)]
     counts = [len(snapshot.layout.active) for _, snapshot in ordered]
     sizes = [len(entries) for entries in by_policy.values()]
-    topic = list(zip(*topics, strict=True)) or [()] * 9
+    topic = list(zip(*topics, strict=True)) or [()] * 10
     segment = list(zip(*segments, strict=True)) or [()] * 10
     fleet = Fleet(
         list(by_policy),
@@ -151,9 +154,10 @@ def pack(snapshots: Iterable[TopicSnapshot]) -> tuple[Fleet, Ints]:
         np.array(topic[3], np.int64),
         np.array(topic[4], np.int64),
         np.array(topic[5], np.int64),
-        np.array(topic[6], np.int64),
+        np.array(topic[6], np.bool_),
         np.array(topic[7], np.int64),
-        np.array(topic[8], np.int8),
+        np.array(topic[8], np.int64),
+        np.array(topic[9], np.int8),
         np.array(segment[0], np.int64),
         np.array(segment[1], np.bool_),
         tuple(np.array(column, np.float64) for column in segment[2:6]),  # type: ignore[arg-type]
@@ -172,7 +176,8 @@ def _topic_columns(snapshot: TopicSnapshot) -> tuple[Any, ...]:
         snapshot.required_segments,
         NEVER if snapshot.last_split_at is None else snapshot.last_split_at,
         NEVER if snapshot.last_merge_at is None else snapshot.last_merge_at,
-        NEVER if snapshot.in_flight is None else snapshot.in_flight[1],
+        NEVER if snapshot.in_flight is None else snapshot.in_flight.since,
+        snapshot.in_flight is not None and snapshot.in_flight.action == "merge",
         snapshot.failures,
         NEVER if snapshot.failed_at is None else snapshot.failed_at,
         _FAILED_ACTIONS[snapshot.failed_action],

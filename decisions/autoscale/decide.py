@@ -40,14 +40,21 @@ __all__ = [
 
 def decide(snapshot: TopicSnapshot) -> Answer:
     """What to do now, or why nothing; by the guard `parallelActions` several actions, on disjoint parts of the key
-    space: the first, and in it what else."""
+    space: the first, and in it what else; a merge that waits to be applied leaves splits alone."""
     switched_off = _switched_off(snapshot)
-    if switched_off:
+    only_merges_wait = snapshot.may_split_meanwhile and all(one.gate is Gate.IN_FLIGHT for one in switched_off)
+    if switched_off and not only_merges_wait:
         bound = binding(PRECEDENCE, {Situation.SWITCHED_OFF: switched_off})
         return Hold(bound, (bound,))
     loads = known_loads(snapshot)
     keys = hot_keys_after(snapshot) if snapshot.policy.hot_key_splits else ()
     split = split_pass(snapshot, loads, keys)
+    if only_merges_wait:
+        gates = [*switched_off, *split.readings]
+        if split.chosen:
+            return _actions(split, MergePass([]), gates)
+        held = {Situation.WANTS_TO_SPLIT: split.failing} if split.failing else {Situation.SWITCHED_OFF: switched_off}
+        return Hold(binding(PRECEDENCE, held), tuple(gates), split.due)
     is_tick, parallel = snapshot.trigger == "tick", snapshot.policy.parallel_actions
     if split.chosen and not (is_tick and parallel):
         return _actions(split, MergePass([]), split.readings)

@@ -122,7 +122,8 @@ class _Block:
             found |= self._rest()
             if not self.tick.all():
                 found[Situation.NO_DEMAND] = _Found({Gate.CONSUMER_DEMAND: ~self.tick})
-            found |= self._split_pass(open_decision)
+            leaves_splits = self.fleet.only_merges_open[self.topics] & self.policy.parallel_actions
+            found |= self._split_pass(open_decision & ~leaves_splits)
             found |= self._merge_pass(open_decision)
         self._bind(found)
         self.gate[self.action != HOLD] = -1

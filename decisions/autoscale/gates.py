@@ -78,7 +78,8 @@ DESCRIPTIONS: dict[Gate, Description] = {
     ),
     Gate.DISABLED: Description("The effective policy has `enabled = false`.", "", "", "", "", _RESOLUTION),
     Gate.IN_FLIGHT: Description(
-        "An earlier decision on this topic is still open.", "time since it was taken", "", "", "ms", _SPLIT
+        "An earlier decision on this topic is still open. A merge that was not applied yet holds no split (guard "
+        "`parallelActions`).", "time since it was taken", "", "", "ms", _SPLIT
     ),
     Gate.RETRY_BACKOFF: Description(
         "The last decision of this kind ended without effect; the pause doubles each time.",
@@ -157,7 +158,7 @@ DESCRIPTIONS: dict[Gate, Description] = {
 
 PRECEDENCE: tuple[Row[Situation, Gate], ...] = (
     Row(
-        Situation.SWITCHED_OFF, "the policy is broken or says so, or a decision is open; nothing else is looked at",
+        Situation.SWITCHED_OFF, "the policy is broken or says so, or an open decision holds what the topic wants",
         (Gate.INVALID_POLICY, Gate.DISABLED, Gate.IN_FLIGHT),
     ),
     Row(

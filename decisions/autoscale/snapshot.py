@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import pydantic_core
 
@@ -66,6 +66,15 @@ class Load:
         return self.modified_at
 
 
+class OpenAction(NamedTuple):
+    """The open decision of a topic, as an evaluation sees it."""
+
+    decision_id: str
+    since: int
+    action: Literal["merge"] | None = None
+    """`merge`: only merges are open, and none has been applied yet."""
+
+
 @dataclass(frozen=True)
 class TopicSnapshot:
     """Everything that one evaluation sees (PIP-483 "The decision: `AutoScalePolicyEvaluator`")."""
@@ -80,8 +89,7 @@ class TopicSnapshot:
     """Subscription to (type, sessions)."""
     last_split_at: int | None = None
     last_merge_at: int | None = None
-    in_flight: tuple[str, int] | None = None
-    """Id and instant of the open decision."""
+    in_flight: OpenAction | None = None
     failures: int = 0
     failed_at: int | None = None
     failed_action: str | None = None
@@ -97,6 +105,12 @@ class TopicSnapshot:
     def known_pasts(self) -> Mapping[int, Past]:
         """The pasts of the active segments."""
         return past_after_layout({}, (), self.layout, self.now) if self.pasts is None else self.pasts
+
+    @property
+    def may_split_meanwhile(self) -> bool:
+        """Whether the open decision leaves splits alone: a merge that waits never blocks a split (guard
+        `parallelActions`)."""
+        return self.policy.parallel_actions and self.in_flight is not None and self.in_flight.action == "merge"
 
     @property
     def required_segments(self) -> int:
@@ -129,7 +143,9 @@ def snapshot_from_wire(
         policy=_resolved(profile, _values(wire.policy), None if over is None else _values(over)),
         last_split_at=wire.last_split_at,
         last_merge_at=wire.last_merge_at,
-        in_flight=None if wire.in_flight is None else (wire.in_flight.decision_id, wire.in_flight.since),
+        in_flight=None
+        if wire.in_flight is None
+        else OpenAction(*(getattr(wire.in_flight, name) for name in OpenAction._fields)),
         failures=wire.failures,
         failed_at=wire.failed_at,
         failed_action=wire.failed_action,
@@ -157,9 +173,7 @@ def snapshot_to_wire(snapshot: TopicSnapshot) -> Snapshot:
         policy=policy_override(snapshot.policy),
         last_split_at=snapshot.last_split_at,
         last_merge_at=snapshot.last_merge_at,
-        in_flight=None
-        if snapshot.in_flight is None
-        else InFlight(decision_id=snapshot.in_flight[0], since=snapshot.in_flight[1]),
+        in_flight=None if snapshot.in_flight is None else InFlight(**snapshot.in_flight._asdict()),
         failures=snapshot.failures,
         failed_at=snapshot.failed_at,
         failed_action=snapshot.failed_action,  # type: ignore[arg-type]
@@ -191,7 +205,9 @@ def snapshot_to_json(snapshot: TopicSnapshot, layout: str, policy: str) -> str:
     rest = _set({
         "lastSplitAt": snapshot.last_split_at,
         "lastMergeAt": snapshot.last_merge_at,
-        "inFlight": None if decision is None else {"decisionId": decision[0], "since": decision[1]},
+        "inFlight": None if decision is None else _set({
+            "decisionId": decision.decision_id, "since": decision.since, "action": decision.action,
+        }),
         "failures": snapshot.failures,
         "failedAt": snapshot.failed_at,
         "failedAction": snapshot.failed_action,

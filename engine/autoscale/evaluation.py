@@ -91,11 +91,13 @@ class Evaluation:
 
     def hot_keys(self, is_tick: bool, by_tick: Set[str]) -> dict[str, tuple[HotKey, ...]]:
         """What a tick finds of hot keys that was not known: of all topics, or of those that a tick of their own has
-        reached. An open decision is waited for."""
+        reached. An open decision that holds splits is waited for."""
         found = {}
         for name in sorted(self.view.hot_names() if is_tick else by_tick):
             topic = self.state.topics.get(name)
-            if topic is None or topic.known is None or topic.open_decision is not None:
+            if topic is None or topic.known is None:
+                continue
+            if topic.in_flight is not None and topic.in_flight.action != "merge":
                 continue
             policy = self.policies.of(self.state, topic)
             news = news_of_hot_keys(snapshot_of(topic, self.loads, policy, self.now, "tick"))
@@ -223,7 +225,6 @@ def asks_nothing(topic: TopicState, policy: EffectivePolicy) -> bool:
 def snapshot_of(topic: TopicState, loads: LoadTable, policy: EffectivePolicy, now: int, trigger: str) -> TopicSnapshot:
     """What an evaluation of a topic sees whose layout is known; `now` in milliseconds, `trigger` consumer or tick."""
     assert topic.layout is not None
-    decision = topic.open_decision
     return TopicSnapshot(
         topic=topic.name,
         now=now,
@@ -234,7 +235,7 @@ def snapshot_of(topic: TopicState, loads: LoadTable, policy: EffectivePolicy, no
         policy=policy.policy,
         last_split_at=topic.cooldowns.last_split_at,
         last_merge_at=topic.cooldowns.last_merge_at,
-        in_flight=None if decision is None else (decision.decision_id, decision.since),
+        in_flight=topic.in_flight,
         failures=topic.failures.in_a_row,
         failed_at=topic.failures.failed_at,
         failed_action=topic.failures.action,

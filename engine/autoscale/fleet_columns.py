@@ -55,6 +55,7 @@ class Scalar(IntEnum):
     HOLD_SEQ = 8
     OBSERVED_AT = 9
     SINCE = 10
+    ONLY_MERGES_OPEN = 11
 
 
 _CLOCKS = [
@@ -194,6 +195,7 @@ class FleetColumns:
             rates = [np.full(len(rows), np.nan)] * len(RATES)
         keeps_depth = self._by_policy([policy.explicit_lineage for policy in policies], counts)
         required, last_split_at, last_merge_at, opened_at, failures, failed_at, failed_action, *_ = self.scalars
+        only_merges_open = self.scalars[Scalar.ONLY_MERGES_OPEN] != 0
         return Fleet(
             policies,
             np.searchsorted(self.policy_of, np.arange(len(policies))).tolist(),
@@ -204,6 +206,7 @@ class FleetColumns:
             last_split_at,
             last_merge_at,
             opened_at,
+            only_merges_open,
             failures,
             failed_at,
             failed_action.astype(np.int8),
@@ -296,7 +299,7 @@ def scalars_of(topics: Sequence[TopicState]) -> Ints:
         [_required(topic) if topic.consumers else 0 for topic in topics],
         [never if (at := topic.cooldowns[0]) is None else at for topic in topics],
         [never if (at := topic.cooldowns[1]) is None else at for topic in topics],
-        [never if (one := topic.open_decision) is None else one.since for topic in topics],
+        [never if (one := topic.in_flight) is None else one.since for topic in topics],
         [topic.failures[0] for topic in topics],
         [never if (at := topic.failures[1]) is None else at for topic in topics],
         [_FAILED_ACTIONS[topic.failures[2]] for topic in topics],
@@ -304,6 +307,7 @@ def scalars_of(topics: Sequence[TopicState]) -> Ints:
         [topic.hold_seq for topic in topics],
         [never if (at := topic.observed_at) is None else at for topic in topics],
         [topic.since for topic in topics],
+        [(one := topic.in_flight) is not None and one.action == "merge" for topic in topics],
     ]
     return np.array(columns, np.int64).reshape(len(Scalar), len(topics))
 

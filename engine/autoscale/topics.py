@@ -15,6 +15,7 @@ import msgspec
 from decisions.autoscale.clocks import Cooldowns, Failures, OpenDecision, not_after
 from decisions.autoscale.hot_keys import HotKey
 from decisions.autoscale.past import Past
+from decisions.autoscale.snapshot import OpenAction
 from decisions.topic.layout import SegmentLayout
 from engine.autoscale.layouts import KnownLayout
 from engine.kernel.generations import Generations
@@ -150,6 +151,17 @@ class TopicState(msgspec.Struct, array_like=True, gc=False):
     def all_open(self) -> list[OpenDecision]:
         """The open decisions, the oldest first."""
         return [] if self.open_decision is None else [self.open_decision, *self.further_open]
+
+    @property
+    def in_flight(self) -> OpenAction | None:
+        """The open decision that an evaluation waits for: the oldest that holds everything, else the oldest merge."""
+        opened = self.all_open
+        if not opened:
+            return None
+        first = next((one for one in opened if one.applied or one.action != "merge"), None)
+        if first is None:
+            return OpenAction(opened[0].decision_id, opened[0].since, "merge")
+        return OpenAction(first.decision_id, first.since)
 
     def set_open(self, decisions: Sequence[OpenDecision]) -> None:
         """These are open from here on."""

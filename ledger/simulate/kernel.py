@@ -459,7 +459,8 @@ class Kernel:
         offsets = np.append(0, np.cumsum(counts))
         answers = decide_fleet(Fleet(
             limits.policies, np.searchsorted(rows, limits.starts).tolist(), offsets, now, ~by_tick,
-            self._required[rows], self._last_split[rows], self._last_merge[rows], never, self._failures[rows],
+            self._required[rows], self._last_split[rows], self._last_merge[rows], never, never != NEVER,
+            self._failures[rows],
             self._failed_at[rows], np.where(self._failures[rows] > 0, ONLY_SPLIT, ANY_ACTION).astype(np.int8),
             ints[:, _ID], ints[:, _START] == ints[:, _END], (one, two, three, four), now[of],
             limits.window_start(rows[of], ints[:, _COLD], ints[:, _MODIFIED]),

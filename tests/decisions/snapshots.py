@@ -17,7 +17,7 @@ from msgspec.structs import replace as replace_segment
 from decisions.autoscale.hot_keys import HotKey
 from decisions.autoscale.past import Past
 from decisions.autoscale.policy import PROFILES, Policy
-from decisions.autoscale.snapshot import Load, TopicSnapshot
+from decisions.autoscale.snapshot import Load, OpenAction, TopicSnapshot
 from decisions.topic.layout import LayoutError, SegmentLayout
 
 TOPIC = "topic://acme/shop/orders"
@@ -102,7 +102,7 @@ def random_snapshot(rng: Random, guards: bool = False) -> TopicSnapshot:
         consumers=consumers,
         last_split_at=None if rng.random() < 0.5 else now - _age(rng, policy.split_cooldown_ms),
         last_merge_at=None if rng.random() < 0.5 else now - _age(rng, policy.merge_cooldown_ms),
-        in_flight=("d", now - 5) if rng.random() < 0.02 else None,
+        in_flight=OpenAction("d", now - 5, rng.choice((None, "merge"))) if rng.random() < 0.04 else None,
         failures=rng.choice((0, 0, 0, 1, 2, 40, 2**31 - 1)),
         failed_at=None if rng.random() < 0.3 else now - _age(rng, policy.retry_backoff_ms),
         failed_action=rng.choice((None, "split", "merge")),

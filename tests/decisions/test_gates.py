@@ -12,7 +12,7 @@ import pytest
 from decisions.autoscale.decide import Hold, Merge, Split, answer_to_wire, decide, next_due
 from decisions.autoscale.gates import BINDING_GATES, DESCRIPTIONS, PRECEDENCE, Gate, Situation, page
 from decisions.autoscale.policy import policy_override, resolve_policy
-from decisions.autoscale.snapshot import snapshot_from_wire, snapshot_to_wire
+from decisions.autoscale.snapshot import OpenAction, snapshot_from_wire, snapshot_to_wire
 from schemas.snapshot import ANSWER, Snapshot
 from tests.decisions.snapshots import (
     COLD,
@@ -180,7 +180,7 @@ TWO_COLD = {0: load(COLD), 1: load(COLD)}
 CASES = {
     "broken before all": (Gate.INVALID_POLICY, lambda: snapshot(policy=replace(PIP, min_segments=0, enabled=False))),
     "switched off": (Gate.DISABLED, lambda: snapshot(loads={0: msg_rate(1e9)}, policy=replace(PIP, enabled=False))),
-    "open decision": (Gate.IN_FLIGHT, lambda: snapshot(loads={0: msg_rate(1e9)}, in_flight=("d", NOW - 1))),
+    "open decision": (Gate.IN_FLIGHT, lambda: snapshot(loads={0: msg_rate(1e9)}, in_flight=OpenAction("d", NOW - 1))),
     "hot, at the cap and in the cooldown": (
         Gate.MAX_SEGMENTS,
         lambda: snapshot(loads={0: msg_rate(1e9)}, policy=replace(PIP, max_segments=1), last_split_at=NOW)),

@@ -9,6 +9,8 @@ import pytest
 
 from decisions.autoscale.decide import Hold, Merge, Split, decide
 from decisions.autoscale.gates import Gate
+from decisions.autoscale.policy import PROFILES
+from decisions.autoscale.snapshot import OpenAction
 from decisions.topic.layout import HASH_SPACE, SegmentLayout
 from schemas.metadata import RATES
 from tests.decisions.snapshots import COLD, MINUTE, NOW, PIP, load, msg_rate, snapshot, stream
@@ -147,7 +149,42 @@ def test_a_hot_segment_of_one_hash_is_chosen_all_the_same():
 def test_nothing_is_decided_while_off_or_in_flight():
     off = replace(PIP, enabled=False)
     assert action(snapshot(loads={0: HOT}, policy=off, consumers=stream(9))) is Gate.DISABLED
-    assert action(snapshot(loads={0: HOT}, in_flight=("d", NOW + MINUTE))) is Gate.IN_FLIGHT
+    assert action(snapshot(loads={0: HOT}, in_flight=OpenAction("d", NOW + MINUTE))) is Gate.IN_FLIGHT
+
+
+def merge_open(loads, policy=PROFILES["default"], **rest):
+    return snapshot(2, loads, policy, in_flight=OpenAction("d", NOW - MINUTE, "merge"), **rest)
+
+
+def actions(one):
+    answer = decide(one)
+    return {part.action for part in (answer, *answer.also)}
+
+
+def test_an_open_merge_holds_no_split():
+    assert action(merge_open({0: HOT})) == ("split", 0, "msgRateIn")
+    assert action(merge_open({}, trigger="consumer", consumers=stream(3)))[0] == "split"
+
+
+def test_an_open_merge_holds_other_merges():
+    cold = load(COLD, cold_since=NOW - 1000 * MINUTE)
+    one = snapshot(8, dict.fromkeys(range(6), cold) | {6: HOT, 7: HOT}, PROFILES["default"])
+    assert actions(one) == {"split", "merge"}
+    assert actions(replace(one, in_flight=OpenAction("d", NOW - MINUTE, "merge"))) == {"split"}
+    resting = decide(replace(one, loads=dict.fromkeys(range(8), cold), in_flight=OpenAction("d", NOW, "merge")))
+    assert resting.gate is Gate.IN_FLIGHT
+
+
+def test_a_split_held_beside_an_open_merge_names_its_own_gate():
+    assert action(merge_open({0: HOT}, replace(PROFILES["default"], max_segments=2))) is Gate.MAX_SEGMENTS
+
+
+def test_an_open_merge_holds_all_that_is_switched_off():
+    assert action(merge_open({0: HOT}, replace(PROFILES["default"], enabled=False))) is Gate.DISABLED
+
+
+def test_the_pips_guard_is_of_any_open_operation():
+    assert action(merge_open({0: HOT}, PIP)) is Gate.IN_FLIGHT
 
 
 def test_records_of_sealed_segments_do_not_count():

@@ -94,7 +94,8 @@ snapshots = built(
     consumers=st.dictionaries(st.sampled_from("abc"), counts, max_size=2), policy=overrides | mild | mild,
     last_split_at=st.none() | INSTANT, last_merge_at=st.none() | INSTANT,
     in_flight=st.none() | built(
-    InFlight, decision_id=st.just("d"), since=INSTANT),
+        InFlight, decision_id=st.just("d"), since=INSTANT, action=st.sampled_from([None, "merge"])
+    ),
     failures=st.sampled_from([0, 1, 2**31 - 1]), failed_at=st.none() | INSTANT,
     failed_action=st.sampled_from([None, "split", "merge"]),
     merge_depths=st.none() | st.dictionaries(st.integers(0, 6), st.integers(0, 2**31 - 1), max_size=3),

@@ -100,6 +100,34 @@ def test_each_part_of_the_key_space_has_one_open_decision_until_its_outcome_and_
     assert [json.loads(row["arguments"]) for row in output.decisions] == [{"segments": [2]}]
 
 
+def cold_pair_merged():
+    """A bucket with a merge of its topic's two segments open; and the decision."""
+    bucket = started(stats({0: 1.0, 1: 1.0}, NOW))
+    (merge,) = bucket.batch(NOW + 5 * MINUTE, stats({0: 1.0, 1: 1.0}, NOW + 5 * MINUTE), tick(1)).decisions
+    assert merge["action"] == "merge"
+    return bucket, merge
+
+
+def test_an_open_merge_holds_no_split_of_its_topic():
+    bucket, merge = cold_pair_merged()
+    assert bucket.batch(NOW + 6 * MINUTE, tick(2)).holds[0]["gate"] == "in-flight"
+    hot = stats({0: 50_000.0, 1: 1.0}, NOW + 7 * MINUTE)
+    (split,) = bucket.batch(NOW + 7 * MINUTE, hot, tick(3)).decisions
+    assert (split["action"], json.loads(split["arguments"])) == ("split", {"segments": [0]})
+    assert json.loads(split["inputs"])["inFlight"] == {
+        "decisionId": merge["decision_id"], "since": NOW + 5 * MINUTE, "action": "merge",
+    }  # fmt: skip
+    held = bucket.batch(NOW + 8 * MINUTE, stats({0: 50_000.0, 1: 50_000.0}, NOW + 8 * MINUTE), tick(4))
+    assert (held.decisions, [row["gate"] for row in held.holds]) == ([], ["in-flight"])
+
+
+def test_an_applied_merge_holds_splits_until_it_shows():
+    bucket, merge = cold_pair_merged()
+    hot = stats({0: 50_000.0, 1: 50_000.0}, NOW + 7 * MINUTE)
+    output = bucket.batch(NOW + 7 * MINUTE, hot, outcome(merge["decision_id"], "applied"), tick(3))
+    assert (output.decisions, [row["gate"] for row in output.holds]) == ([], ["in-flight"])
+
+
 def test_an_outcome_that_comes_before_its_layout_keeps_the_decision_open():
     bucket = started(stats({0: 50_000.0, 1: 40_000.0}, NOW), configured=ONE_AT_A_TIME)
     (decision,) = bucket.batch(NOW, tick(1)).decisions
