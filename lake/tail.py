@@ -77,18 +77,24 @@ class Tail:
         return self._next or 0
 
     def newest(self, *by: str) -> list[Any]:
-        """The first column of the newest row, by `order`, of each combination of `by`, over the whole table.
+        """The first column of the newest rows, by the first column of `order`, of each combination of `by`, over the
+        whole table. Raises `DeltaError` or `OSError`.
+        """
+        table, identity, at = self._newest(), self._columns[0], self._order[0]
+        if table is None:
+            return []
+        found = read_table(table, [identity, *by, at])
+        newest = found.group_by(list(by)).aggregate([(at, "max")]).rename_columns([*by, at])
+        ids: list[Any] = found.join(newest, [*by, at], join_type="inner")[identity].to_pylist()
+        return ids
+
+    def matching(self, filters: list[tuple[str, str, Any]]) -> list[StoredRow]:
+        """The rows of the whole table that pass `filters` (as of pyarrow's Parquet readers), in no order.
 
         Raises `DeltaError` or `OSError`.
         """
-        table, identity = self._newest(), self._columns[0]
-        if table is None:
-            return []
-        found = read_table(table, [identity, *by, *self._order])
-        found = found.sort_by([(column, "ascending") for column in self._order])
-        newest = pa.TableGroupBy(found, list(by), use_threads=False).aggregate([(identity, "last")])
-        ids: list[Any] = newest[f"{identity}_last"].to_pylist()
-        return ids
+        table = self._newest()
+        return [] if table is None else read_table(table, self._columns, filters).to_pylist()
 
     def read(self, known: Container[Any] = ()) -> list[StoredRow]:
         """New rows, the oldest first; none when the table does not exist (yet).

@@ -254,11 +254,12 @@ def open_after_outcome(
 
 
 def failures_after_outcome(failures: Failures, action: str, status: OutcomeStatus, now: int) -> Failures:
-    """The failures after a decision's outcome: an applied one ends them, one that was observed is none, any other end
-    is one more (guard `retryBackoffSeconds`)."""
+    """The failures after a decision's outcome: an applied one ends them, a failed or rejected one is one more (guard
+    `retryBackoffSeconds`). None is one that was observed, or superseded: the topic had changed, so the next decision is
+    another one."""
     if status == "applied":
         return Failures()
-    if status == "observed":
+    if status in ("observed", "superseded"):
         return failures
     return Failures(failures.in_a_row + 1, now, action)
 

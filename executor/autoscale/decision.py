@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from decisions.topic.layout import LayoutError, SegmentLayout
 from executor.kernel.family import Decision, MalformedDecision
 from schemas.base import MAX_SEGMENT_ID, TOPIC_PATTERN
+from schemas.metadata import AutoScalePolicyOverride
 from schemas.snapshot import Snapshot
 from schemas.tables import Action
 
@@ -30,6 +31,9 @@ class SegmentDecision(Decision):
     segments: tuple[int, ...]
     """One segment id for a split, two for a merge."""
     layout: SegmentLayout
+    max_segments: int | None = None
+    min_segments: int | None = None
+    """Caps of the policy that was decided by; None: not on record."""
 
     def __str__(self) -> str:
         return f"{self.action} {' and '.join(map(str, self.segments))} of {self.subject}"
@@ -42,11 +46,14 @@ def read_segment_decision(row: Mapping[str, Any]) -> SegmentDecision:
     if row["action"] not in get_args(Action):
         raise MalformedDecision(f"action {row['action']!r} is none of {get_args(Action)}")
     segments = _segments(row["action"], row["arguments"])
-    layout = _decided_layout(row["subject"], row["inputs"])
+    layout, policy = _decided_on(row["subject"], row["inputs"])
     for segment in segments:
         if segment not in layout.segments or not layout.segments[segment].is_active:
             raise MalformedDecision(f"segment {segment} is not active in the layout of inputs (epoch {layout.epoch})")
-    return SegmentDecision(row["decision_id"], row["family"], row["subject"], row["action"], segments, layout)
+    return SegmentDecision(
+        row["decision_id"], row["family"], row["subject"], row["action"], segments, layout,
+        policy.max_segments, policy.min_segments,
+    )  # fmt: skip
 
 
 def _segments(action: str, text: str) -> tuple[int, ...]:
@@ -63,12 +70,12 @@ def _segments(action: str, text: str) -> tuple[int, ...]:
     return segments
 
 
-def _decided_layout(subject: str, inputs: str) -> SegmentLayout:
+def _decided_on(subject: str, inputs: str) -> tuple[SegmentLayout, AutoScalePolicyOverride]:
     try:
         snapshot = Snapshot.model_validate_json(inputs or "")
         if snapshot.topic != subject:
             raise MalformedDecision(f"inputs is of {snapshot.topic}, the row of {subject}")
-        return SegmentLayout.from_metadata(snapshot.layout)
+        return SegmentLayout.from_metadata(snapshot.layout), snapshot.policy
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])

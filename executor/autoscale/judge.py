@@ -1,9 +1,11 @@
-"""Pure: what the live layout says about a decision. No I/O, no clock, no memory but what is passed in.
+"""Judge a decision by the live layout. Pure: no I/O, no clock, no memory but what is passed in.
 
-Stage: under `actor`, before and after every call. A split had effect iff the segment is sealed with children that
-halve its range; a merge iff both are sealed with a common child that covers their union (PIP-468 "Split Protocol",
-"Merge Protocol"). Pruning removes sealed segments and their ids from their relatives; the effect is then looked for
-in what is left, and where that does not decide, the decision counts as superseded: never acted on again.
+Stage: under `actor`, before and after every call. Only the decision's own segments count: one evaluation decides on
+several disjoint parts of a topic, and each of them changes the layout that the others were decided on. A split had
+effect iff the segment is sealed with children that halve its range; a merge iff both are sealed with a common child
+that covers their union (PIP-468 "Split Protocol", "Merge Protocol"). Pruning removes sealed segments and their ids from
+their relatives; the effect is then looked for in what is left, and where that proves nothing, the decision counts as
+superseded: never acted on again.
 """
 
 from __future__ import annotations
@@ -36,11 +38,11 @@ def judge(decision: SegmentDecision, layout: SegmentLayout | None, may_have_call
         if may_have_called:
             return Applied(children)
         return Superseded(f"somebody else has done the same: its children are {_ids(children)}")
-    active = {segment.segment_id for segment in layout.active}
-    before = {segment.segment_id for segment in decided.active}
-    if active == before:
-        return Act()
-    return Superseded(_difference(decision, layout, active, before))
+    changed = [i for i in decision.segments if i not in layout.segments or not layout.segments[i].is_active]
+    if changed:
+        return Superseded(_difference(decision, layout, changed))
+    over = _over_cap(decision, len(layout.active))
+    return Superseded(over) if over else Act()
 
 
 def describe(decision: SegmentDecision, layout: SegmentLayout | None) -> dict[str, Any]:
@@ -65,8 +67,19 @@ def describe(decision: SegmentDecision, layout: SegmentLayout | None) -> dict[st
 
 
 def _is_same_topic(decided: SegmentLayout, live: SegmentLayout) -> bool:
-    """False when ids went backwards, or an id names another segment now."""
+    """False for another incarnation, when ids went backwards, or when an id names another segment now."""
+    if None not in (decided.created_at_ms, live.created_at_ms) and decided.created_at_ms != live.created_at_ms:
+        return False
     return live.next_segment_id >= decided.next_segment_id and not compare_lives(decided.segments, live.segments)
+
+
+def _over_cap(decision: SegmentDecision, active: int) -> str | None:
+    """Return why the number of active segments forbids the call: others may have changed it since the evaluation."""
+    if decision.action == "split":
+        cap = decision.max_segments
+        return f"the topic has {active} segments, maxSegments is {cap}" if cap is not None and active >= cap else None
+    cap = decision.min_segments
+    return f"the topic has {active} segments, minSegments is {cap}" if cap is not None and active <= cap else None
 
 
 def _effect(decision: SegmentDecision, layout: SegmentLayout) -> tuple[int, ...]:
@@ -74,13 +87,17 @@ def _effect(decision: SegmentDecision, layout: SegmentLayout) -> tuple[int, ...]
     targets = [decision.layout.segments[i] for i in decision.segments]
     if any(layout.segments[t.segment_id].is_active for t in targets if t.segment_id in layout.segments):
         return ()
-    first = decision.layout.next_segment_id
     start, end = min(t.start for t in targets), max(t.end for t in targets)
     expected = _halves(start, end) if decision.action == "split" else [(start, end)]
     left = [layout.segments[t.segment_id] for t in targets if t.segment_id in layout.segments]
     if not left:
-        # All pruned. Ids are never reused: the first ones allocated since belong to the first change of the layout,
-        # and only this decision's call gives exactly these ranges to exactly these ids.
+        # All pruned, and the children no longer name their parents. Ids are never reused, so walk those allocated since
+        # the decision: while they are still there and lie elsewhere, they belong to other changes, of decisions of the
+        # same evaluation for instance. The next one belongs to the first change of this range, if any id does; only
+        # this decision's call gives exactly these ranges to it and its sibling. A gap of pruned ids proves nothing.
+        first = decision.layout.next_segment_id
+        while first in layout.segments and not _overlaps(layout.segments[first], start, end):
+            first += 1
         found = [layout.segments.get(first + number) for number in range(len(expected))]
         return tuple(
             child.segment_id
@@ -100,24 +117,26 @@ def _halves(start: int, end: int) -> list[tuple[int, int]]:
     return [(start, middle), (middle + 1, end)]
 
 
+def _overlaps(segment: Segment, start: int, end: int) -> bool:
+    return segment.start <= end and start <= segment.end
+
+
 def _children(segment: Segment, layout: SegmentLayout) -> list[Segment]:
     listed = {i for i in segment.child_ids if i in layout.segments}
     listed |= {i for i, other in layout.segments.items() if segment.segment_id in other.parent_ids}
     return [layout.segments[i] for i in sorted(listed)]
 
 
-def _difference(decision: SegmentDecision, layout: SegmentLayout, active: set[int], before: set[int]) -> str:
-    gone = [i for i in decision.segments if i not in active]
-    untold = [i for i in gone if i not in layout.segments or not _children(layout.segments[i], layout)]
+def _difference(decision: SegmentDecision, layout: SegmentLayout, changed: list[int]) -> str:
+    since = f"since epoch {decision.layout.epoch}"
+    untold = [i for i in changed if i not in layout.segments or not _children(layout.segments[i], layout)]
     if untold:
         return (
-            f"segments {_ids(untold)} were sealed and pruned since epoch {decision.layout.epoch}, and what is left of "
-            f"the layout at epoch {layout.epoch} does not show what sealed them"
+            f"segments {_ids(untold)} were sealed and pruned {since}, and what is left of the layout at epoch "
+            f"{layout.epoch} does not show what sealed them"
         )
-    return (
-        f"the layout has changed since epoch {decision.layout.epoch}: no longer active {_ids(before - active)}, "
-        f"new {_ids(active - before)}"
-    )
+    children = {child.segment_id for i in changed for child in _children(layout.segments[i], layout)}
+    return f"the layout has changed {since}: no longer active {_ids(changed)}, replaced by {_ids(children)}"
 
 
 def _ids(ids: Iterable[int]) -> str:

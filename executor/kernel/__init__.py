@@ -7,10 +7,10 @@ The kernel never asks which family a decision is of. Each module may import only
 - `attempt`    one try at one decision: look, judge, call, look again
 - `outcomes`   rows of `outcomes`, written by one executor at a time
 - `publisher`  outcome events to Kafka
-- `announcer`  how decisions ended, said until the job has taken it in
+- `announcer`  outcomes, announced until the job has recorded them
 - `workers`    the threads that make calls
 - `backoff`    delays before something is tried again
 - `outages`    times at which the lake cannot be read or written
 - `work`       one open decision, as the loop keeps it
-- `loop`       the open decisions, subject by subject: record, then act; persist, then wait
+- `loop`       the open decisions, each by itself: record, then act; persist, then wait
 """

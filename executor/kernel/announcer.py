@@ -1,8 +1,9 @@
-"""How decisions ended, said until the job has taken it in: a decision whose end nobody hears of stays open for ever.
+"""Re-announce outcomes until the job has recorded them; otherwise a decision would stay open.
 
 Stage: between `loop` and `publisher`. Kafka may lose an outcome that it had confirmed, or drop it before the job has
-read it. The job has taken an outcome in once it is a row of `events`. Until then it is announced again, ever more
-seldom, and only while the job takes in anything at all. To hear of an end twice changes nothing.
+read it. The job has recorded an outcome once it is a row of `events`. Until then it is announced again, ever more
+seldom, and only while the job records anything at all. To hear of an end twice changes nothing. Each decision counts
+by itself: several of one subject end at about the same time, and the job waits for each.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import date
 
 from deltalake.exceptions import DeltaError
 
 from executor.kernel.outcomes import RecordedEnd
 from executor.kernel.publisher import OutcomePublisher
-from lake.tail import Tail
-from schemas.messages import TOPICS_FAMILY, OutcomeEvent
+from lake.tail import StoredRow, Tail
+from schemas.messages import OutcomeEvent
 from schemas.tables import EVENTS
 
 log = logging.getLogger(__name__)
@@ -31,7 +33,7 @@ MAX_LOOK_SECONDS = 3600.0
 
 def follow_outcomes(lake: str) -> Tail:
     """Follows the outcomes that the job has taken in, from now on."""
-    return Tail(lake, EVENTS, ("subject", "body"), backlog=0, where="type = 'outcome'")
+    return Tail(lake, EVENTS, ("body",), backlog=0, where="type = 'outcome'")
 
 
 @dataclass
@@ -53,7 +55,8 @@ class Announcer:
     ) -> None:
         """`clock`: seconds."""
         self._publisher, self._taken_in, self._clock = publisher, taken_in, clock
-        self._waiting: dict[tuple[str, str], _Waiting] = {}
+        self._waiting: dict[str, _Waiting] = {}
+        """By the id of the decision."""
         self._look_at = clock() + LOOK_SECONDS
         self._is_readable = True
 
@@ -67,7 +70,7 @@ class Announcer:
         self._read()
 
     def announce(self, end: RecordedEnd) -> None:
-        """Announces how a decision ended; returns at once. An older end of the same subject is not said again."""
+        """Announce how a decision ended; returns at once."""
         try:
             event = OutcomeEvent.model_validate({
                 "v": 1, "type": "outcome", "decisionId": end.decision_id, "family": end.family, "topic": end.subject,
@@ -78,8 +81,12 @@ class Announcer:
                         end.decision_id[:200], end.subject[:200])  # fmt: skip
             return
         again_at = self._clock() + LOOK_SECONDS
-        self._waiting[end.family, end.subject] = _Waiting(event, self._taken_in.position, again_at, LOOK_SECONDS)
+        self._waiting[end.decision_id] = _Waiting(event, self._taken_in.position, again_at, LOOK_SECONDS)
         self._publisher.publish(event)
+
+    def recorded_since(self, first: date) -> set[str]:
+        """Ids of the decisions whose end the job has recorded on a day or later. Raises what Delta raises."""
+        return {_decision_of(row) for row in self._taken_in.matching([("type", "=", "outcome"), ("day", ">=", first)])}
 
     def poll(self) -> None:
         """Announces again what is due; returns at once."""
@@ -111,8 +118,9 @@ class Announcer:
             return
         self._is_readable = True
         for row in rows:
-            said = json.loads(row["body"])
-            subject = (said.get("family", TOPICS_FAMILY), row["subject"])
-            waiting = self._waiting.get(subject)
-            if waiting is not None and waiting.event.decision_id == said["decisionId"]:
-                del self._waiting[subject]
+            self._waiting.pop(_decision_of(row), None)
+
+
+def _decision_of(row: StoredRow) -> str:
+    decision_id: str = json.loads(row["body"])["decisionId"]
+    return decision_id

@@ -70,6 +70,8 @@ class TryAgain:
     """One more look, after a delay, confirms or corrects what this one has shown: no time is too late for that."""
     held: bool = False
     """Nothing was tried but a look: the call may not be made now."""
+    at_once: bool = False
+    """The call met a subject that had just changed: the next try needs no delay, and this one is no failure."""
 
 
 Result = Ended | TryAgain
@@ -94,7 +96,9 @@ def try_once(
         return TryAgain("the lease is not renewed", before.seen), standing
 
     answer = actor.call(decision, before.live, holds_lease)
-    called = replace(standing, calls=standing.calls + 1, refusals=standing.refusals + isinstance(answer, CallRefused))
+    # A conflict says nothing about the call itself, and is retried at once: it confirms no other refusal.
+    refused = isinstance(answer, CallRefused) and not answer.is_conflict
+    called = replace(standing, calls=standing.calls + 1, refusals=standing.refusals + refused)
     unsure = replace(called, open_end=standing.open_end or not isinstance(answer, CallRefused))
     after = _look(actor, decision, may_have_called=True)
     if isinstance(after, NoAnswer):
@@ -107,7 +111,9 @@ def try_once(
         # An earlier call may show only now, if the look was answered by a copy that lags; and so may the subject, if
         # the call was. One more look, after a delay.
         if answer.is_conflict or ((standing.open_end or answer.is_absence) and called.refusals < 2):
-            return TryAgain(f"refused: {answer.reason}", after.seen), called
+            has_moved = before.seen.layout_epoch != after.seen.layout_epoch
+            again = TryAgain(f"refused: {answer.reason}", after.seen, at_once=answer.is_conflict and has_moved)
+            return again, called
         return Ended("rejected", after.seen, answer.reason), called
     if isinstance(answer, NoAnswer):
         return TryAgain(answer.reason, after.seen, slowly=answer.denied), unsure

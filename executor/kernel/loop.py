@@ -1,10 +1,20 @@
-"""The open decisions, by subject: record the intent, then act; record the end, then announce it; persist, then wait.
+"""Apply open decisions: record the intent, then act; record the end, then announce it; persist, then wait.
 
 Stage: the heart of the executor. One thread (the caller of `run`) owns all state here, polls the tail, makes every
 Delta commit (what is ready at the same time goes into one) and announces; worker threads only look and call
-(`attempt`, in `workers`). The item of work is a subject, a topic for instance: its open decisions are taken up one
-after the other, oldest first, and a subject that waits holds no thread. Which family a decision is of decides only
-whose `Actor` is asked.
+(`attempt`, in `workers`). Which family a decision is of decides only whose `Actor` is asked.
+
+Each open decision goes its own way, in this order:
+
+    new       its row has come; `brakes` hold it until nothing forbids the call
+    begun     its intent is durable; a crash from here on leads to another look, never to a second effect
+    trying    a worker looks, judges, and calls at most once
+    waiting   for a delay after a try that settled nothing, or for a brake that has closed since
+    ended     its end is durable, and announced until the job has recorded it
+
+Decisions of one subject, of one evaluation for instance, concern disjoint parts of it. So they are tried in any order,
+and one that waits holds up no other. Only the tries of a subject are taken in turn: two calls at once would conflict,
+and each is made on the subject that was looked at right before it. Whatever waits holds no thread.
 """
 
 from __future__ import annotations
@@ -39,6 +49,8 @@ log = logging.getLogger(__name__)
 
 STOP_SECONDS = 5.0
 """At a clean stop, longest wait for running calls; the next start reads their effect off the layout."""
+MAX_CONFLICTS = 8
+"""So many conflicts of a decision with a change of its subject are retried at once, then with delays."""
 MAX_ERROR = 2_000
 """Characters of an error text that are kept."""
 
@@ -83,9 +95,11 @@ class Executor:
         self._brakes = self.brakes = brakes
         self._observe = settings.mode == "observe"
         self._backoff = Backoff(settings.retry_delay_seconds, settings.retry_max_delay_seconds)
-        self._subjects: dict[tuple[str, str], deque[Work]] = {}
         self._known: set[str] = set()
-        self._open: set[str] = set()
+        self._open: dict[str, Work] = {}
+        """By the id of the decision."""
+        self._turns: dict[tuple[str, str], list[Work]] = {}
+        """The subjects with a try under way, and the works that are due to be tried after it."""
         self._to_answer: set[str] = set()
         self._was_scanned = False
         self._fresh: deque[Work] = deque()
@@ -101,7 +115,7 @@ class Executor:
     @property
     def open_decisions(self) -> int:
         """Open decisions."""
-        return sum(len(works) for works in self._subjects.values())
+        return len(self._open)
 
     @property
     def has_calls_out(self) -> bool:
@@ -144,22 +158,21 @@ class Executor:
         for row in self._tail.read(self._known):
             self._take_up(row)
         self._answer()
-        for works in self._subjects.values():
-            for work in works:
-                begun = recorded.begun.get(work.decision.decision_id)
-                if begun is not None:
-                    work.begun_at = begun.at
-                    work.standing = Standing(calls=begun.calls, open_end=True)
+        for decision_id, work in self._open.items():
+            begun = recorded.begun.get(decision_id)
+            if begun is not None:
+                work.begun_at = begun.at
+                work.standing = Standing(calls=begun.calls, open_end=True)
         self._restore_counts()
-        for works in self._subjects.values():
-            self._begin(works[0])
+        for work in self._open.values():
+            self._begin(work)
 
     def _restore_counts(self) -> None:
         """What the brakes count; of what has begun a call may have been out until now, and nobody would know."""
         now = self._clock()
         seconds = max(COUNTED_SECONDS, self._settings.brakes.failures_seconds)
         recently = self._ledger.since(now - timedelta(seconds=seconds))
-        begun = [(*work.subject, now) for works in self._subjects.values() for work in works if work.begun_at]
+        begun = [(*work.subject, now) for work in self._open.values() if work.begun_at]
         calls = [
             (self._actors[family].namespace(subject), at)
             for family, subject, at in recently.calls + begun
@@ -178,13 +191,24 @@ class Executor:
     def _take_results(self, wait_seconds: float) -> None:
         for work, found in self._workers.results(wait_seconds):
             if isinstance(found, Exception):
+                result: Result = TryAgain(f"an error in the executor itself: {found!r}")
                 self._brakes.ended(work.decision.decision_id, called=True)
-                self._take_result(work, TryAgain(f"an error in the executor itself: {found!r}"))
             else:
                 result, standing = found
                 self._brakes.ended(work.decision.decision_id, called=standing.calls > work.standing.calls)
                 work.standing = standing
-                self._take_result(work, result)
+            failures = work.failures
+            self._take_result(work, result)
+            # After a failure the subject may not answer: those after it must leave threads to other subjects.
+            self._end_turn(work.subject, failed=work.failures > failures)
+
+    def _end_turn(self, subject: tuple[str, str], failed: bool) -> None:
+        """Let the works that have waited for a try of their subject go on."""
+        for work in self._turns.pop(subject):
+            if failed or work.failures:
+                self._try_at(time.monotonic(), work)
+            else:
+                self._fresh.append(work)
 
     def _take_result(self, work: Work, result: Result) -> None:
         """Ends a decision whose time is over, if the try settled nothing."""
@@ -193,7 +217,9 @@ class Executor:
             work.held_since = work.held_since or self._clock()
             self._brakes.wait(self._candidate(work), work)
             return
-        if isinstance(result, TryAgain):
+        if isinstance(result, TryAgain) and result.at_once:
+            work.conflicts += 1
+        if isinstance(result, TryAgain) and not _is_prompt(work, result):
             work.failures += 1
             waited = (self._clock() - work.begun_at).total_seconds() if work.begun_at else 0.0
             if waited >= self._settings.give_up_seconds and not result.confirms:
@@ -222,7 +248,7 @@ class Executor:
             return
         for row in rows:
             work = self._take_up(row)
-            if work is not None and self._subjects[work.subject][0] is work:
+            if work is not None:
                 self._begin(work)
         try:
             self._answer()
@@ -234,21 +260,37 @@ class Executor:
     def _answer(self) -> None:
         """Announces again how decisions ended that came again. Raises what Delta raises: then it is done later.
 
-        A scan of the whole table leaves out the decisions that are known: then the newest one of each subject, which
-        somebody may be waiting for, counts as one that came again.
+        A scan of the whole table leaves out the decisions that are known: then all that somebody may be waiting for
+        count as ones that came again.
         """
         self._was_scanned |= self._tail.scanned
         if self._was_scanned:
-            self._to_answer |= self._known.intersection(self._tail.newest("family", "subject"))
+            self._to_answer |= self._unheard()
             self._was_scanned = False
-        ended = self._to_answer - self._open
+        ended = self._to_answer - self._open.keys()
         if ended:
             for end in self._ledger.ends(ended):
                 self._announcer.announce(end)
         self._to_answer.clear()
 
+    def _unheard(self) -> set[str]:
+        """Return the known decisions whose end the job may still wait for.
+
+        - The newest of each subject and action, whenever that was: the job takes no further split of a topic while one is
+          open, and no further merge while anything is. If a job with a new checkpoint has taken them again, it waits
+          although `events` has their end.
+        - Of two days, those whose end is not in `events`: the job has forgotten older ones where it decides further on
+          a subject with open decisions (family `bundles`: half an hour).
+
+        To hear of an end twice changes nothing, so too many are better than too few.
+        """
+        first = (self._clock() - timedelta(days=1)).date()
+        recent = {end.decision_id for end in self._ledger.ends_since(first)}
+        unrecorded = recent - self._announcer.recorded_since(first) if recent else recent
+        return unrecorded | self._known.intersection(self._tail.newest("family", "subject", "action"))
+
     def _take_up(self, row: dict[str, object]) -> Work | None:
-        """Adds a row to its subject's work, unless its decision is known, or its subject another executor's."""
+        """Open the decision in a row, unless it is known, or its subject another executor's."""
         if row["family"] in self._elsewhere or not self._ledger.covers(str(row["subject"] or "")):
             return None
         decision = read_decision(row, self._actors)
@@ -256,13 +298,11 @@ class Executor:
             self._to_answer.add(decision.decision_id)
             return None
         self._known.add(decision.decision_id)
-        self._open.add(decision.decision_id)
-        work = Work(decision)
-        self._subjects.setdefault(work.subject, deque()).append(work)
+        work = self._open[decision.decision_id] = Work(decision)
         return work
 
     def _begin(self, work: Work) -> None:
-        """The first step of the oldest open decision of a subject."""
+        """Take the first step of an open decision."""
         if isinstance(work.decision, Malformed):
             self._to_record.append((work, Ended("rejected", None, work.decision.why)))
         elif self._observe:
@@ -340,33 +380,38 @@ class Executor:
 
     def _end(self, work: Work, row: OutcomeRow) -> None:
         log.info("%s: %s%s", work.decision, row.status, f": {row.error}" if row.error else "")
-        self._open.discard(row.decision_id)
+        del self._open[row.decision_id]
         self._announcer.announce(RecordedEnd(row.decision_id, row.family, row.subject, row.status, row.error, row.at))
-        works = self._subjects[work.subject]
-        works.popleft()
-        if works:
-            self._begin(works[0])
-        else:
-            del self._subjects[work.subject]
 
     def _retry_later(self, work: Work, step: TryAgain) -> None:
+        if _is_prompt(work, step):
+            self._fresh.append(work)
+            return
         delay = self._backoff.slowly() if step.slowly else self._backoff.after(work.failures)
         if work.begun_at is not None and not step.confirms:
             left = self._settings.give_up_seconds - (self._clock() - work.begun_at).total_seconds()
             delay = min(delay, max(0.0, left))
-        heapq.heappush(self._later, (time.monotonic() + delay, next(self._numbers), work))
+        self._try_at(time.monotonic() + delay, work)
+
+    def _try_at(self, at: float, work: Work) -> None:
+        heapq.heappush(self._later, (at, next(self._numbers), work))
 
     def _dispatch(self) -> None:
         while self._fresh and self._workers.has_room:
-            self._start(self._fresh.popleft())
+            self._start(self._fresh.popleft(), retry=False)
         while self._later and self._later[0][0] <= time.monotonic() and self._workers.has_room_for_retry:
-            self._start(heapq.heappop(self._later)[2])
+            self._start(heapq.heappop(self._later)[2], retry=True)
 
-    def _start(self, work: Work) -> None:
+    def _start(self, work: Work, retry: bool) -> None:
+        """Try a decision, or have it wait for its subject's turn."""
+        if work.subject in self._turns:
+            self._turns[work.subject].append(work)
+            return
         decision, standing = work.decision, work.standing
         assert isinstance(decision, Decision)
-        actor, retry = self._actors[decision.family], work.failures > 0
+        actor = self._actors[decision.family]
         if self._observe:
+            self._turns[work.subject] = []
             self._workers.give(work, retry, lambda: observe_once(decision, standing, actor))
             return
         candidate = self._candidate(work)
@@ -378,6 +423,7 @@ class Executor:
         def may_call() -> bool:
             return not held and not self._stopping.is_set() and not self._brakes.holds_now(candidate)
 
+        self._turns[work.subject] = []
         self._workers.give(work, retry, lambda: try_once(decision, standing, actor, may_call, self._holds_lease))
 
     def _finish(self) -> None:
@@ -391,6 +437,11 @@ class Executor:
         self._record()
         self._announcer.close()
         log.info("stopped with %d open decisions; the next start goes on with them", self.open_decisions)
+
+
+def _is_prompt(work: Work, step: TryAgain) -> bool:
+    """Return whether a retry needs no delay, and its try counts as no failure."""
+    return step.at_once and work.conflicts <= MAX_CONFLICTS
 
 
 def _printable(error: str) -> str:

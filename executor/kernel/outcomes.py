@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any
 
 from lake.lease import LeasedTable, LeaseLost
@@ -137,8 +137,19 @@ class OutcomeLedger:
 
     def ends(self, decisions: Collection[str]) -> list[RecordedEnd]:
         """How those of some decisions ended that did; ids in, the newest terminal row of each out."""
+        return self._ends(("decision_id", "in", list(decisions)))
+
+    def ends_since(self, first: date) -> list[RecordedEnd]:
+        """The same of the decisions of the shard that ended on a day or later."""
+        return [
+            end
+            for end in self._ends(("day", ">=", first))
+            if self.covers(end.subject) and end.family not in self._elsewhere
+        ]
+
+    def _ends(self, where: tuple[str, str, Any]) -> list[RecordedEnd]:
         columns = ("decision_id", "family", "subject", "status", "error", "at")
-        found = self._table.read(columns, [("decision_id", "in", list(decisions)), ("status", "!=", INTENT)])
+        found = self._table.read(columns, [where, ("status", "!=", INTENT)])
         ends = (RecordedEnd(**row) for row in found.sort_by("at").to_pylist())
         return list({end.decision_id: end for end in ends}.values())
 

@@ -1,4 +1,4 @@
-"""Outcome events to Kafka topic `control-events` (design "Kafka messages"): the newest of each subject.
+"""Publish outcome events to Kafka topic `control-events` (design "Kafka messages").
 
 Stage: last in the executor, always after the terminal row is durable. No thread of its own: `loop` calls `poll`.
 Without Kafka nothing stops: events wait here. That Kafka has one does not mean that the job will see it: `announcer`
@@ -56,24 +56,25 @@ class KafkaPublisher:
     def __init__(self, kafka: KafkaConnection) -> None:
         self._kafka = kafka
         self._producer = LastingProducer(kafka.librdkafka({**_PRODUCER_CONFIG, "error_cb": self._on_error}))
-        self._unconfirmed: dict[tuple[str, str], OutcomeEvent] = {}
-        self._unsent: dict[tuple[str, str], OutcomeEvent] = {}
+        self._unconfirmed: dict[str, OutcomeEvent] = {}
+        self._unsent: dict[str, OutcomeEvent] = {}
+        """By the id of the decision."""
         self._send_at = 0.0
         self._trouble: str | None = None
 
     def publish(self, event: OutcomeEvent) -> None:
-        """Take an event; an older one of the same subject need no longer be delivered."""
-        self._unconfirmed[_subject(event)] = event
-        self._unsent[_subject(event)] = event
+        """Take an event; an older one of the same decision need no longer be delivered."""
+        self._unconfirmed[event.decision_id] = event
+        self._unsent[event.decision_id] = event
         self.poll()
 
     def poll(self) -> None:
         """Send what is not sent and take in confirmations; a failed delivery is sent again after a delay."""
         if self._unsent and time.monotonic() >= self._send_at:
-            for subject, event in list(self._unsent.items()):
+            for decision_id, event in list(self._unsent.items()):
                 if not self._send(event):
                     break
-                del self._unsent[subject]
+                del self._unsent[decision_id]
         self._producer.poll()
 
     def close(self) -> None:
@@ -85,14 +86,14 @@ class KafkaPublisher:
 
     def _send(self, event: OutcomeEvent) -> bool:
         def delivered(error: KafkaError | None, _: Message) -> None:
-            current = self._unconfirmed.get(_subject(event)) is event
+            current = self._unconfirmed.get(event.decision_id) is event
             if error is None:
                 if current:
-                    del self._unconfirmed[_subject(event)]
+                    del self._unconfirmed[event.decision_id]
                 self._note(None)
                 return
             if current:
-                self._unsent[_subject(event)] = event
+                self._unsent[event.decision_id] = event
             self._again_later(f"outcome events do not reach Kafka at {self._kafka.bootstrap}: {error.str()}")
 
         try:
@@ -121,7 +122,3 @@ class KafkaPublisher:
             log.info("outcome events reach Kafka at %s", self._kafka.bootstrap)
         else:
             log.warning("%s", trouble)
-
-
-def _subject(event: OutcomeEvent) -> tuple[str, str]:
-    return event.family, event.topic

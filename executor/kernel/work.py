@@ -23,6 +23,8 @@ class Work:
     standing: Standing = field(default_factory=Standing)
     failures: int = 0
     """Tries of this process that settled nothing."""
+    conflicts: int = 0
+    """Tries of this process that met a subject which had just changed."""
     only_looks: bool = False
     """Of the newest try: a brake held the decision when it began."""
     held_since: datetime | None = None

@@ -98,7 +98,7 @@ def test_an_outcome_closes_a_decision_unless_its_layout_is_not_here_yet(status, 
 
 def test_failures_grow_until_a_decision_is_applied():
     once = clocks.failures_after_outcome(Failures(), "split", "failed", 7)
-    twice = clocks.failures_after_outcome(once, "merge", "superseded", 8)
+    twice = clocks.failures_after_outcome(once, "merge", "rejected", 8)
     assert (once, twice) == ((1, 7, "split"), (2, 8, "merge"))
     assert clocks.failures_after_outcome(twice, "merge", "applied", 9) == Failures()
 
@@ -174,7 +174,8 @@ def test_samples_in_columns_are_dated_and_judged_as_one_by_one(rows, now):
     assert stale.tolist() == [clocks.is_stale_sample(at, at_kafka, now, *rest) for at, at_kafka, *rest in rows]
 
 
-def test_a_decision_that_was_only_observed_is_no_failure():
+@pytest.mark.parametrize("status", ["observed", "superseded"])
+def test_a_decision_that_was_observed_or_superseded_is_no_failure(status):
     before = Failures(2, 300, "split")
-    assert clocks.failures_after_outcome(before, "split", "observed", NOW) == before
-    assert clocks.failures_after_outcome(Failures(), "split", "observed", NOW) == Failures()
+    assert clocks.failures_after_outcome(before, "split", status, NOW) == before
+    assert clocks.failures_after_outcome(Failures(), "split", status, NOW) == Failures()

@@ -87,7 +87,7 @@ def test_a_duplicate_row_is_done_once_while_it_runs_and_after_a_restart(house: H
     assert house.layout(topic).epoch == 1
 
 
-def test_two_open_decisions_of_one_topic_are_taken_in_turn_and_the_second_finds_itself_superseded(house: House):
+def test_of_two_decisions_on_the_same_segment_the_second_is_superseded(house: House):
     topic = house.create("orders", 2)
     first, second = house.decide(topic, 0), house.decide(topic, 0, 1)
     with house.running():
@@ -95,6 +95,65 @@ def test_two_open_decisions_of_one_topic_are_taken_in_turn_and_the_second_finds_
         assert house.end(first)["status"] == "applied"
         assert house.end(second)["status"] == "superseded"
     assert house.layout(topic).epoch == 1
+
+
+def test_eight_splits_of_one_evaluation_are_all_applied_with_one_call_each(house: House):
+    topic = house.create("orders", 8)
+    splits = [house.decide(topic, segment) for segment in range(8)]
+    with house.running():
+        house.commit(*splits)
+        ends = [house.end(split) for split in splits]
+        wait_until(lambda: len(house.published.events) == 8)
+    assert [(end["status"], end["attempt"], end["error"]) for end in ends] == [("applied", 1, None)] * 8
+    assert house.gate.count("POST") == 8
+    layout = house.layout(topic)
+    assert (layout.epoch, len(layout.active)) == (8, 16)
+    assert {event.decision_id for event in house.published.events} == {split.decision_id for split in splits}
+
+
+def test_tries_of_one_topic_are_taken_in_turn(house: House):
+    topic = house.create("orders", 8)
+    splits = [house.decide(topic, segment) for segment in range(8)]
+    calls, out = [], threading.Lock()
+
+    def alone(call):
+        def called(*given):
+            assert out.acquire(blocking=False), "two calls of one topic at once"
+            try:
+                calls.append(given[0].decision_id)
+                return call(*given)
+            finally:
+                out.release()
+
+        return called
+
+    with house.running(workers=8) as executor:
+        actor = executor._actors["autoscale"]
+        actor.call = alone(actor.call)
+        house.commit(*splits)
+        assert {house.end(split)["status"] for split in splits} == {"applied"}
+    assert sorted(calls) == sorted(split.decision_id for split in splits)
+
+
+def test_a_decision_that_backs_off_holds_up_no_other_of_its_topic(house: House):
+    topic = house.create("orders", 4)
+    slow, *others = [house.decide(topic, segment) for segment in range(4)]
+    house.gate.always("POST", answers(503, "busy"), lambda path: path.endswith("split/0"))
+    with house.running(retry_delay_seconds=600, retry_max_delay_seconds=600):
+        house.commit(slow, *others)
+        assert {house.end(one)["status"] for one in others} == {"applied"}
+        assert not house.ends(slow)
+
+
+def test_a_call_that_met_a_change_by_hand_is_made_again_at_once(house: House):
+    topic = house.create("orders", 2)
+    split = house.decide(topic, 0)
+    house.gate.before_next("POST", lambda: house.post(topic, "split/1"))
+    with house.running(retry_delay_seconds=600, retry_max_delay_seconds=600):
+        house.commit(split)
+        end = house.end(split)
+    assert (end["status"], end["attempt"]) == ("applied", 2)
+    assert house.layout(topic).epoch == 2
 
 
 def test_what_somebody_else_has_done_meanwhile_supersedes_without_a_call(house: House):
@@ -231,7 +290,7 @@ def test_a_call_that_a_lagging_look_does_not_show_on_a_changed_layout_is_applied
 def test_a_call_on_a_layout_that_was_changed_by_hand_meanwhile_does_nothing_at_our_controller(house: House):
     topic = house.create("orders", 2)
     split = house.decide(topic, 0)
-    house.gate.before_next("POST", lambda: house.post(topic, "split/1"))
+    house.gate.before_next("POST", lambda: house.post(topic, "merge/0/1"))
     with house.running():
         house.commit(split)
         assert house.end(split)["status"] == "superseded"
@@ -431,22 +490,6 @@ def test_nothing_is_called_while_the_intent_cannot_be_written(house: House, monk
         assert house.gate.requests == []
         broken = False
         assert house.end(split)["status"] == "applied"
-
-
-def test_the_newest_outcome_of_every_topic_is_announced_again_after_a_restart(house: House):
-    topic = house.create("orders")
-    first = house.decide(topic, 0)
-    with house.running():
-        house.commit(first)
-        house.end(first)
-        second = house.decide(topic, 1)
-        house.commit(second)
-        house.end(second)
-    house.published.events.clear()
-    with house.running():
-        assert [(event.decision_id, event.status) for event in house.published.events] == [
-            (second.decision_id, "applied")
-        ]
 
 
 def test_a_tail_whose_versions_were_cleaned_up_scans_the_table(house: House):

@@ -41,10 +41,96 @@ def test_a_merge_that_shows_is_applied_in_either_order_of_its_parents():
         assert judge(decision(TWO, 0, 1), merged, may_have_called=True) == Applied((2,))
 
 
-def test_a_split_of_another_segment_supersedes():
-    verdict = judge(decision(TWO, 0), TWO.split_segment(1, NOW), may_have_called=True)
+@pytest.mark.parametrize("may_have_called", [False, True])
+def test_a_change_of_other_segments_leaves_a_decision_due(may_have_called: bool):
+    four = SegmentLayout.create(4, NOW)
+    for changed in (four.split_segment(3, NOW), four.merge_segments(2, 3, NOW), four.merge_segments(2, 3, NOW + 1)):
+        assert judge(decision(four, 0), changed, may_have_called) == Act()
+        assert judge(decision(four, 0, 1), changed, may_have_called) == Act()
+
+
+def test_a_merge_whose_neighbour_was_split_is_due():
+    four = SegmentLayout.create(4, NOW)
+    assert judge(decision(four, 1, 2), four.split_segment(0, NOW).split_segment(3, NOW), may_have_called=False) == Act()
+
+
+def test_the_error_of_a_superseded_decision_names_its_segments_and_what_replaced_them():
+    verdict = judge(decision(TWO, 0), TWO.merge_segments(0, 1, NOW), may_have_called=False)
+    assert verdict == Superseded("the layout has changed since epoch 0: no longer active 0, replaced by 2")
+
+
+EIGHT = SegmentLayout.create(8, NOW)
+SIBLINGS = [decision(EIGHT, *ids) for ids in ((0,), (1,), (2, 3), (4,), (5, 6), (7,))]
+"""Decisions of one evaluation, on disjoint parts of one layout."""
+
+
+@given(st.permutations(SIBLINGS), st.data())
+def test_decisions_of_one_evaluation_are_due_and_then_applied_in_any_order(
+    order: list[SegmentDecision], data: st.DataObject
+):
+    layout = EIGHT
+    for one in order:
+        assert judge(one, layout, data.draw(st.booleans())) == Act()
+        layout = apply(one, layout)
+        assert isinstance(judge(one, layout, may_have_called=True), Applied)
+    for parent in data.draw(st.permutations(range(8))):
+        layout = layout.prune_segment(parent)
+        for one in order:
+            children = judge(one, layout, may_have_called=True)
+            assert isinstance(children, Applied), "the children lie next to each other in the order of the calls"
+            ranges = {(layout.segments[i].start, layout.segments[i].end) for i in children.shown_by}
+            assert ranges == ranges_after(one)
+
+
+def test_a_pruned_gap_in_the_ids_since_the_decision_proves_no_effect():
+    first, second = decision(EIGHT, 0), decision(EIGHT, 4)
+    layout = apply(second, apply(first, EIGHT))
+    for pruned in (0, 4):
+        layout = layout.prune_segment(pruned)
+    assert judge(second, layout, may_have_called=True) == Applied((10, 11))
+    without = layout.split_segment(8, NOW).prune_segment(8)
+    verdict = judge(second, without, may_have_called=True)
     assert isinstance(verdict, Superseded)
-    assert "no longer active 1, new 2, 3" in verdict.why
+    assert "does not show what sealed them" in verdict.why
+
+
+def apply(decided: SegmentDecision, layout: SegmentLayout) -> SegmentLayout:
+    """The layout after the decision's call."""
+    if decided.action == "split":
+        return layout.split_segment(decided.segments[0], NOW)
+    return layout.merge_segments(*decided.segments, NOW)
+
+
+def ranges_after(decided: SegmentDecision) -> set[tuple[int, int]]:
+    """The ranges that a decision on `EIGHT` leads to, whose segments have 0x2000 hashes each."""
+    start = decided.segments[0] * 0x2000
+    if decided.action == "split":
+        return {(start, start + 0xFFF), (start + 0x1000, start + 0x1FFF)}
+    return {(start, start + 0x3FFF)}
+
+
+@pytest.mark.parametrize(
+    ("segments", "others", "caps", "verdict"),
+    [
+        ((0,), (3,), {"max_segments": 6}, Act),
+        ((0,), (3,), {"max_segments": 5}, Superseded),
+        ((0, 1), (2, 3), {"min_segments": 2}, Act),
+        ((0, 1), (2, 3), {"min_segments": 3}, Superseded),
+    ],
+)
+def test_a_cap_that_others_have_reached_meanwhile_holds(segments, others, caps, verdict):
+    four = SegmentLayout.create(4, NOW)
+    decided = replace(decision(four, *segments), **caps)
+    assert isinstance(judge(decided, apply(decision(four, *others), four), may_have_called=False), verdict)
+
+
+def test_another_incarnation_supersedes_though_its_segments_look_the_same():
+    decided = decision(replace(TWO, created_at_ms=NOW), 0)
+    assert judge(decided, replace(TWO, created_at_ms=NOW), may_have_called=False) == Act()
+    assert judge(decided, TWO, may_have_called=False) == Act()
+    verdict = judge(decided, replace(TWO, created_at_ms=NOW + 1), may_have_called=True)
+    assert isinstance(verdict, Superseded)
+    assert "created again" in verdict.why
 
 
 def test_an_effect_that_shows_beside_another_change_is_applied():
@@ -138,7 +224,7 @@ class Walk:
     """Changes of a layout that remember whether they made the effect of a decision."""
 
     def __init__(self, layout: SegmentLayout, decided: SegmentDecision | None = None) -> None:
-        self.layout, self.decided, self.had_effect, self.only_pruned = layout, decided, False, True
+        self.layout, self.decided, self.had_effect, self.is_untouched = layout, decided, False, True
 
     def step(self, data: st.DataObject) -> None:
         """One random split, merge or prune, where possible one that concerns the decision."""
@@ -156,7 +242,8 @@ class Walk:
             self.layout = self.layout.split_segment(chosen, NOW)
 
     def _note(self, action: str, *segments: int) -> None:
-        self.only_pruned = False
+        if self.decided and set(segments) & set(self.decided.segments):
+            self.is_untouched = False
         if self.decided and action == self.decided.action and set(segments) == set(self.decided.segments):
             self.had_effect = True
 
@@ -176,7 +263,7 @@ def test_the_verdict_agrees_with_what_really_happened_on_every_walk(data: st.Dat
     for _ in range(data.draw(st.integers(0, 6))):
         walk.step(data)
         verdict = judge(decided, walk.layout, may_have_called=True)
-        assert isinstance(verdict, Act) == walk.only_pruned
+        assert isinstance(verdict, Act) == walk.is_untouched
         if isinstance(verdict, Applied):
             assert walk.had_effect
         if walk.had_effect and all(segment in walk.layout.segments for segment in decided.segments):

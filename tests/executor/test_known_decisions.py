@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Container
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from executor.kernel.outcomes import RecordedEnd
 from lake.tables import create_table, table_path
 from lake.tail import Tail
 from schemas.tables import DECISIONS, EVENTS, EventRow
+from tests.executor import orders
 from tests.executor.conftest import Clock, Collected, House
 from tests.executor.gate import answers
 from tests.lab.lake import write
@@ -50,7 +52,9 @@ def test_a_decision_that_came_again_while_the_executor_was_away_is_answered_thou
         second = house.decide(topic, 1)
         house.commit(second)
         house.end(second)
-    house.commit(first)
+    for one in (first, second):
+        Job(house.lake).takes_in(an_end(one.decision_id), datetime.now(timezone.utc))
+    house.commit(first, decided_at=orders.DECIDED_AT + timedelta(minutes=1))
     house.published.events.clear()
     with house.running():
         assert told(house) == [(first.decision_id, "applied")]
@@ -131,14 +135,46 @@ def test_a_refusal_in_no_valid_unicode_is_recorded_and_announced(house: House):
         wait_until(lambda: told(house) == [(split.decision_id, "rejected")])
 
 
-def test_the_newest_decision_of_a_subject_is_by_the_time_it_was_decided_at(house: House):
-    one, two = house.decide(house.create("one", 2), 0), house.decide(house.create("two"), 0)
-    again = house.decide(one.subject, 1)
-    for decided in (one, two, again, one):
-        house.commit(decided)
-    assert sorted(follow_decisions(house.lake).newest("family", "subject")) == sorted(
-        [one.decision_id, two.decision_id]
-    )
+def test_the_newest_decisions_are_those_of_the_last_evaluation_of_each_subject_and_action(house: House):
+    one, two = house.decide(house.create("one", 4), 0), house.decide(house.create("two"), 0)
+    merge = house.decide(one.subject, 0, 1)
+    again, sibling = house.decide(one.subject, 2), house.decide(one.subject, 3)
+    house.commit(one, merge, two)
+    house.commit(again, sibling, decided_at=orders.DECIDED_AT + timedelta(minutes=1))
+    house.commit(one)
+    newest = follow_decisions(house.lake).newest("family", "subject", "action")
+    assert sorted(newest) == sorted(each.decision_id for each in (again, sibling, merge, two))
+
+
+def test_a_restart_announces_every_end_that_the_job_has_not_recorded(house: House):
+    topic = house.create("orders", 6)
+    older, newest = ([house.decide(topic, segment) for segment in range(first, first + 3)] for first in (0, 3))
+    with house.running():
+        house.commit(*older)
+        house.commit(*newest, decided_at=orders.DECIDED_AT + timedelta(minutes=1))
+        ids = {house.end(one)["decision_id"] for one in older + newest}
+    heard = older[1].decision_id
+    Job(house.lake).takes_in(an_end(heard), datetime.now(timezone.utc))
+    house.published.events.clear()
+    with house.running():
+        assert {one for one, _ in told(house)} == ids - {heard}
+        assert len(told(house)) == 5
+
+
+def test_a_restart_after_days_announces_the_newest_evaluation_of_each_topic(house: House):
+    topic, clock = house.create("orders", 4), Clock()
+    first = [house.decide(topic, segment) for segment in (0, 1)]
+    with house.running(clock):
+        house.commit(*first)
+        ends = [house.end(one) for one in first]
+        second = [house.decide(topic, segment) for segment in (2, 3)]
+        house.commit(*second, decided_at=orders.DECIDED_AT + timedelta(minutes=1))
+        ends += [house.end(one) for one in second]
+    assert {end["status"] for end in ends} == {"applied"}
+    house.published.events.clear()
+    clock.now += timedelta(days=30)
+    with house.running(clock):
+        assert sorted(told(house)) == sorted((one.decision_id, "applied") for one in second)
 
 
 class Job:
@@ -148,10 +184,10 @@ class Job:
         self._lake, self._number = lake, 0
         create_table(lake, EVENTS)
 
-    def takes_in(self, end: RecordedEnd | None) -> None:
+    def takes_in(self, end: RecordedEnd | None, at: datetime | None = None) -> None:
         """A batch with the outcome in it, or with a tick only."""
         self._number += 1
-        at, body = Clock().now, {"v": 1, "at": 1}
+        at, body = at or Clock().now, {"v": 1, "at": 1}
         if end is not None:
             body |= {"type": "outcome", "decisionId": end.decision_id, "topic": end.subject, "status": end.status}
         write(self._lake, EventRow(
@@ -195,17 +231,33 @@ def test_an_outcome_that_the_job_has_taken_in_is_announced_once(job, tmp_path):
 
 def test_an_outcome_that_was_lost_is_announced_again_until_the_job_has_taken_it_in_ever_more_seldom(job, tmp_path):
     waiting = Waiting(str(tmp_path))
-    waiting.announcer.announce(an_end("d0"))
     waiting.announcer.announce(an_end())
     told = []
     for _ in range(8):
         job.takes_in(None)
         told.append(waiting.told_after(LOOK_SECONDS))
-    assert told == [3, 3, 4, 4, 4, 4, 5, 5]
+    assert told == [2, 2, 3, 3, 3, 3, 4, 4]
     job.takes_in(an_end())
-    assert waiting.told_after(LOOK_SECONDS) == 5
+    assert waiting.told_after(LOOK_SECONDS) == 4
     job.takes_in(None)
-    assert waiting.told_after(MAX_LOOK_SECONDS) == 5
+    assert waiting.told_after(MAX_LOOK_SECONDS) == 4
+
+
+def test_each_lost_outcome_of_a_topic_is_announced_again_by_itself(job, tmp_path):
+    waiting = Waiting(str(tmp_path))
+    for name in ("d1", "d2", "d3"):
+        waiting.announcer.announce(an_end(name))
+    job.takes_in(an_end("d3"))
+    waiting.told_after(LOOK_SECONDS)
+    assert waiting.announcer.waiting == 2
+    waiting.published.events.clear()
+    job.takes_in(None)
+    waiting.told_after(2 * LOOK_SECONDS)
+    assert [event.decision_id for event in waiting.published.events] == ["d1", "d2"]
+    for name in ("d1", "d2"):
+        job.takes_in(an_end(name))
+    waiting.told_after(LOOK_SECONDS)
+    assert not waiting.announcer.waiting
 
 
 def test_nothing_is_announced_again_while_no_job_takes_in_anything(job, tmp_path):

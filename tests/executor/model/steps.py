@@ -248,7 +248,7 @@ def judge(decision: Decision, live: Layout, may_have_called: bool) -> str:
         return "superseded"
     if decision.segment in live.splits:
         return "applied" if may_have_called else "superseded"
-    return "act" if live == decision.on else "superseded"
+    return "act"
 
 
 # What goes on by itself around an executor.
