@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
 
 RATES = ("msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out")
 """In the order of a policy's four split thresholds."""
@@ -92,7 +93,11 @@ def _place(row: Mapping[str, Any]) -> tuple[int, int, int]:
 
 
 def _rows(lake: str, table: str, *columns: str) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = DeltaTable(f"{lake}/{table}").to_pyarrow_table(columns=list(columns)).to_pylist()
+    try:
+        delta = DeltaTable(f"{lake}/{table}")
+    except TableNotFoundError:
+        return []
+    rows: list[dict[str, Any]] = delta.to_pyarrow_table(columns=list(columns)).to_pylist()
     return rows
 
 

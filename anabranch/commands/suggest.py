@@ -7,6 +7,7 @@ import random
 import sys
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,6 +17,11 @@ from anabranch.instants import INSTANT
 from anabranch.reports import check_report, report_options, write_report
 from ledger.explain.words import instant
 from schemas.printable import printable
+
+if TYPE_CHECKING:
+    from ledger.backtest.reading import History
+    from ledger.backtest.running import Prepared
+    from ledger.backtest.suggesting import Suggestion
 
 
 @click.command("suggest")
@@ -45,50 +51,82 @@ def command(
     anabranch suggest --budget 200 --max-reversals 20 --output html --file suggest.html
 
     Prints every policy that no other one beats in both, today's beside them, and a diff of the policy's file to review.
-    Nothing is applied. The same seed and history give the same answer. How it searches, and how far to believe it:
-    docs/backtest.md.
+    The first two thirds of the record are searched; the last third judges what was found. Nothing is applied. The same
+    seed and history give the same answer. How it searches, and how far to believe it: docs/backtest.md.
     """
     from ledger.backtest.policies import diff, differences, settings_of
-    from ledger.backtest.report import suggestion_page, suggestion_rows, table_text
-    from ledger.backtest.running import prepared_part
-    from ledger.backtest.suggesting import suggest
+    from ledger.backtest.report import JUDGED, judged_rows, suggestion_page, suggestion_rows, table_text
+    from ledger.backtest.suggesting import split_in_time, suggest
 
     check_report(output, file)
     with opened(context, scratch, since, until, topics) as history:
         every = [(number, name) for number, part in enumerate(history.parts) for name in part]
         drawn = set(random.Random(seed).sample(every, min(most_topics, len(every))))
-        prepared = [
-            one for number in sorted({number for number, _ in drawn}) for one in prepared_part(history, number)
-            if (number, one.record.name) in drawn
-        ]  # fmt: skip
+        halves = split_in_time(history)
+        searched, unseen = halves if halves is not None else (history, None)
         found = suggest(
-            history, prepared, budget, max_reversals, seed, _told if sys.stderr.isatty() else lambda *_: None
-        )
-    best = found.best
+            searched, _prepared(searched, drawn), budget, max_reversals, seed,
+            _told if sys.stderr.isatty() else lambda *_: None,
+            None if unseen is None else (unseen, _prepared(unseen, drawn)),
+        )  # fmt: skip
+    best = found.best if found.is_confirmed is not False else None
     settings = context.settings
     changed = {} if best is None else differences(history.ran, best.policy)
     patch = diff(settings.cluster_policy_text(), changed, settings.policy.cluster) if changed else ""
     about = [
-        f"{len(drawn):,} of {history.topics:,} topics, {instant(history.began_at)} to {instant(history.ends_at)}, "
+        f"{len(drawn):,} of {history.topics:,} topics, {instant(searched.began_at)} to {instant(searched.ends_at)}, "
         f"{len(found.tried)} policies; at most {found.max_reversals} reversals",
-        *notes(history),
-    ]
-    if best is None:
-        advice = "Keep today's policy: none that was tried is better in one and no worse in the other.\n"
-    else:
-        advice = f"Review, and set if it is what you want ({best.name}); nothing was applied:\n{patch}"
+        _on_judging(history, unseen), *notes(history),
+    ]  # fmt: skip
+    advice = _advice(found, patch)
     if output == "html":
         text = suggestion_page(found, about, advice)
     elif output == "json":
         text = json.dumps({
             "about": about, "today": found.today.to_json(),
             "frontier": [one.to_json() | {"settings": settings_of(one.policy)} for one in found.frontier],
+            "judged": [one.to_json() for one in found.judged.values()], "confirmed": found.is_confirmed,
             "tried": len(found.tried), "maxReversals": found.max_reversals,
             "suggested": None if best is None else best.to_json() | {"set": changed}, "diff": patch,
         }) + "\n"  # fmt: skip
     else:
-        text = "\n".join([*about, "", *table_text(suggestion_rows(found)), "", advice])
+        judged = ["", f"{JUDGED}:", *table_text(judged_rows(found))] if found.judged else []
+        text = "\n".join([*about, "", *table_text(suggestion_rows(found)), *judged, "", advice])
     write_report(text, file, printable(about[0]))
+
+
+def _prepared(history: History, drawn: set[tuple[int, str]]) -> list[Prepared]:
+    """Return the topics that were drawn: each the number of its part, and its name."""
+    from ledger.backtest.running import prepared_part
+
+    return [
+        one for number in sorted({number for number, _ in drawn}) for one in prepared_part(history, number)
+        if (number, one.record.name) in drawn
+    ]  # fmt: skip
+
+
+def _on_judging(history: History, unseen: History | None) -> str:
+    from ledger.backtest.suggesting import LEAST_TICKS
+
+    if unseen is not None:
+        return f"judged on what follows, until {instant(unseen.ends_at)}"
+    needed, there = (3 * LEAST_TICKS * history.tick_ms, history.ends_at - history.began_at)
+    return (
+        f"note: the record has {there / 60_000:,.0f} minutes, too few to judge what was found on a part that was not "
+        f"searched ({needed / 60_000:,.0f} are needed): the best of many policies on one record is partly luck"
+    )
+
+
+def _advice(found: Suggestion, patch: str) -> str:
+    best = found.best
+    if best is None:
+        return "Keep today's policy: none that was tried is better in one and no worse in the other.\n"
+    if found.is_confirmed is False:
+        return (
+            f"Keep today's policy: {best.name} is better on the part that was searched, and is not on the last third. "
+            "Try again on a longer record.\n"
+        )
+    return f"Review, and set if it is what you want ({best.name}); nothing was applied:\n{patch}"
 
 
 def _told(tried: int, budget: int) -> None:

@@ -1,7 +1,9 @@
 """What policies would have done on recorded history, and which policy to have.
 
 - `reading`     the lake, part by part
-- `spilling`    its loads, into a file for each part
+- `record`      of the lake what is not of single topics: batches, ticks, policies
+- `spilling`    its rows, each table once through into a file of all parts
+- `loads`       loads on the way there and back
 - `lives`       which segment carried which hashes, and what was split and merged
 - `demand`      what was wanted of slices of the key space, out of what segments carried
 - `source`      the same as the simulation takes it

@@ -1,7 +1,7 @@
 """The parts of a history on the workers of Spark: the same function on each as in one process.
 
-Stage: beside `running`, for whoever has a session. The workers need the lake and the history's folder by the same
-paths, as they have on one machine, or on a shared file system.
+Stage: beside `running`, for whoever has a session. The workers need the history's folder by the same path, as they
+have on one machine, or on a shared file system.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from decisions.topic.layout import SegmentLayout
+from decisions.topic.lineage import compare_lives
 from ledger.shadow.sides import actions_in
 
 
@@ -76,14 +77,68 @@ def actions_of(announced: Sequence[Announced]) -> list[Action]:
     return found
 
 
-def spans_of(announced: Sequence[Announced]) -> list[list[Announced]]:
-    """The layouts of each topic that had this name, one after the other: one that is made again counts from 0 again."""
-    found: list[list[Announced]] = []
-    for one in announced:
-        if not found or one.layout.next_segment_id < found[-1][-1].layout.next_segment_id:
-            found.append([])
-        elif one.layout.epoch < found[-1][-1].layout.epoch:
-            # It came late; the job does not believe it either.
+class Told(NamedTuple):
+    """A layout as it was announced, and what tells lives of topics of one name apart."""
+
+    announced: Announced
+    is_deletion: bool
+    said_at: int
+    """Instant of the announcement, by its sender's clock."""
+    created_at: int | None = None
+    """When this life of the topic began, if the announcement says so."""
+
+
+class TopicLife(NamedTuple):
+    """The layouts of one of the topics that had a name, one after the other."""
+
+    layouts: list[Announced]
+    after: int
+    """When the life before it ended: nothing that came earlier is of this one."""
+    ends: int | None
+    """When it was deleted, or made anew; None: it is still there."""
+
+
+def topic_lives(told: Sequence[Told]) -> list[TopicLife]:
+    """Return the lives of the topics that had one name, ascending.
+
+    They are told apart as by the job (`engine.autoscale.lives`). What comes late of an earlier life, or of an earlier
+    layout, is left out.
+    """
+    found: list[TopicLife] = []
+    layouts: list[Announced] = []
+    created_at: int | None = None
+    after, ended = 0, None
+    for one in told:
+        if _is_earlier(one, ended) or (layouts and (order := _order(layouts[-1], created_at, one)) < 0):
             continue
-        found[-1].append(one)
+        is_later = bool(layouts) and order > 0
+        if layouts and (is_later or one.is_deletion):
+            found.append(TopicLife(layouts, after, one.announced.at))
+            layouts, after = [], one.announced.at
+        if one.is_deletion:
+            created_at, ended = None, (one.said_at, one.created_at if one.created_at is not None else created_at)
+            continue
+        created_at = one.created_at if is_later or one.created_at is not None else created_at
+        if not layouts or one.announced.layout.epoch >= layouts[-1].layout.epoch:
+            layouts.append(one.announced)
+    if layouts:
+        found.append(TopicLife(layouts, after, None))
     return found
+
+
+def _is_earlier(one: Told, ended: tuple[int, int | None] | None) -> bool:
+    """Tell whether an announcement is of a life that was deleted: at an instant, and created at another, if known."""
+    if ended is None:
+        return False
+    if one.created_at is not None:
+        return one.created_at <= (ended[0] if ended[1] is None else ended[1])
+    return one.said_at <= ended[0] if one.is_deletion else one.said_at < ended[0]
+
+
+def _order(known: Announced, created_at: int | None, one: Told) -> int:
+    """Return 0 for an announcement of the life that is known, 1 for one of a later life, -1 of an earlier one."""
+    if one.created_at is not None and created_at is not None:
+        return (one.created_at > created_at) - (one.created_at < created_at)
+    if one.created_at is None and created_at is not None and one.said_at < created_at:
+        return -1
+    return compare_lives(known.layout.segments, one.announced.layout.segments)

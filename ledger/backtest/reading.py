@@ -1,5 +1,5 @@
-"""The history of topics out of the lake: loads once through into a file for each part of the topics, all else part by
-part, so that memory holds one part.
+"""The history of topics out of the lake: each table once through into a file, and from there part by part, so that
+memory holds one part.
 
 Stage: under `running`. A part is what one process works on at a time. The instants are those of the job's batches.
 """
@@ -8,45 +8,46 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from decisions.topic.layout import LayoutError, SegmentLayout
 from engine.autoscale.topics import ConfiguredPolicy
 from lake.horizons import retained_from
-from lake.tables import read_columns, stream_columns
 from ledger.backtest.demand import Loads
-from ledger.backtest.lives import Announced, spans_of
+from ledger.backtest.lives import Announced, Told, TopicLife, topic_lives
+from ledger.backtest.loads import Progress, loads_of_part, spill_loads
+from ledger.backtest.record import batch_instants, recorded_policies, recorded_ticks
 from ledger.backtest.spilling import (
-    ROWS,
-    Progress,
+    PLACE,
     as_arrow,
     instant,
-    loads_of,
-    millis,
     part_topics,
+    read_part,
     said_of,
-    spill,
-)  # fmt: skip
+    spill_table,
+)
 from ledger.simulate.run import CHANGE_THRESHOLD
 from ledger.simulate.timeline import ConsumersFrom, step_for
 from ledger.topics import topics_on_record
-from schemas.ids import EVERY_TOPIC, topic_parts
-from schemas.messages import ConsumerEvent, LayoutEvent, PolicyEvent
+from schemas.ids import topic_parts
+from schemas.messages import ConsumerEvent, LayoutEvent
 from schemas.metadata import AutoScalePolicyOverride
-from schemas.tables import BATCHES, DECISIONS, EVENTS, HOLDS, OUTCOMES
+from schemas.tables import DECISIONS, EVENTS, HOLDS, OUTCOMES
 
 OUTAGE_TICKS = 3
 """No batch for longer than this: the job was down, or nobody reported."""
-_FEW_TICKS = 10
 UNKNOWN_GATES = ("load-missing", "load-stale")
-_SAID_EPOCH = re.compile(r'"layout"\s*:\s*\{.*?"epoch"\s*:\s*(\d+)', re.DOTALL)
+_EVENT_COLUMNS = ("type", "body", "accepted_at", "kafka_partition", "kafka_offset")
+_OF_SENDING = re.compile(r'"(?:at|sender)"\s*:\s*\d+')
+"""What differs between an announcement and its repetition."""
 
 
 class NoHistory(LookupError):
@@ -74,9 +75,8 @@ class TopicRecord:
 class History:
     """What of a lake is backtested; cheap to send to another process."""
 
-    lake: str
     folder: str
-    """Where the loads of each part are."""
+    """Where the rows of all parts are."""
     parts: Sequence[Sequence[str]]
     """Topics."""
     began_at: int
@@ -113,53 +113,56 @@ class History:
         """How many there are."""
         return sum(len(part) for part in self.parts)
 
+    def between(self, begin: int, end: int) -> History:
+        """Return the history of a part of the time; both instants are whole steps of this one."""
+
+        def cut(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+            return [(max(one, begin), min(other, end)) for one, other in spans if one < end and other > begin]
+
+        return replace(
+            self, began_at=begin, ends_at=end, outages=cut(self.outages), other_policy=cut(self.other_policy)
+        )
+
     def part(self, number: int) -> list[TopicRecord]:
         """What is on record of the topics of a part, by name. Raises what Delta raises."""
-        names = list(self.parts[number])
-        layouts, consumers = _events(self.lake, names, self.ends_at)
-        held, decided = _held(self.lake, names), _decided(self.lake, names)
+        folder, names = Path(self.folder), self.parts[number]
         first = sum(len(part) for part in self.parts[:number])
-        loads = loads_of(Path(self.folder) / f"{number}.arrow", first, len(names))
+        layouts, consumers = _events(read_part(folder, EVENTS, number), first)
+        held = _held(read_part(folder, HOLDS, number), first)
+        decided = _decided(read_part(folder, DECISIONS, number), read_part(folder, OUTCOMES, number), first)
+        loads = loads_of_part(folder, number, first, len(names))
         found: list[TopicRecord] = []
         for place, name in enumerate(names):
-            for born, begin, end, announced in self._spans(name, layouts.get(name, [])):
-                mine = consumers.get(name, [])
+            for life in topic_lives(layouts.get(place, [])):
+                span = self._span(name, life)
+                if span is None:
+                    continue
+                begin, end, announced = span
+                mine = [one for one in consumers.get(place, []) if one.at >= life.after]
                 before = {one.subscription: one for one in mine if one.at <= begin}
                 found.append(TopicRecord(
-                    name, begin, end, announced, _between(loads[place], born, end),
+                    name, begin, end, announced, _between(loads[place], life, end),
                     [*(one._replace(at=begin) for one in before.values()),
                      *(one for one in mine if begin < one.at < end)],
-                    held.get(name, []), decided.get(name, []),
+                    held.get(place, []), decided.get(place, []),
                 ))  # fmt: skip
         return found
 
-    def _spans(
-        self, name: str, told: Sequence[tuple[Announced, str]]
-    ) -> Iterator[tuple[int, int, int, list[Announced]]]:  # fmt: skip
-        spans: list[list[Announced]] = []
-        lived: list[Announced] = []
-        deleted = [one.at for one, cause in told if cause == "deleted"]
-        for one, cause in told:
-            if cause != "deleted":
-                lived.append(one)
-            else:
-                spans += spans_of(lived)
-                lived = []
-        spans += spans_of(lived)
+    def _span(self, name: str, life: TopicLife) -> tuple[int, int, list[Announced]] | None:
+        """When a topic was there in whole steps, and its layouts then; None: it was not."""
+        first, step = life.layouts[0].at, self.step_ms
+        begin = max(self.began_at, (first - self.phase_ms) // step * step + self.phase_ms)
+        end = self.ends_at if life.ends is None else min(life.ends, self.ends_at)
+        end = begin + (end - begin) // step * step
+        if end <= begin:
+            return None
+        known = [one for one in life.layouts if one.at <= max(begin, first)][-1]
+        later = [one for one in life.layouts if known.at < one.at < end]
+        announced = [known._replace(at=begin), *later]
         override = self.namespaces.get(topic_parts(name).full_namespace)
-        for place, span in enumerate(spans):
-            following = spans[place + 1][0].at if place + 1 < len(spans) else self.ends_at
-            end = min([following, self.ends_at, *(at for at in deleted if at >= span[-1].at)])
-            begin = max(self.began_at, (span[0].at - self.phase_ms) // self.step_ms * self.step_ms + self.phase_ms)
-            end = begin + (end - begin) // self.step_ms * self.step_ms
-            if end <= begin:
-                continue
-            known = [one for one in span if one.at <= max(begin, span[0].at)][-1]
-            later = [one for one in span if one.at > known.at and one.at < end]
-            announced = [known._replace(at=begin), *later]
-            if override is not None:
-                announced = [one._replace(layout=_with(one.layout, override)) for one in announced]
-            yield (span[0].at if place else 0), begin, end, announced
+        if override is not None:
+            announced = [one._replace(layout=_with(one.layout, override)) for one in announced]
+        return begin, end, announced
 
 
 def open_history(
@@ -173,16 +176,15 @@ def open_history(
     `configured`: the policy that is taken to have run when none is on record; `tick_ms` likewise. Raises `NoHistory`,
     and what Delta raises.
     """
-    batches = read_columns(lake, BATCHES, ("batch_at",))["batch_at"]
-    if not len(batches):
+    at = batch_instants(lake)
+    if not len(at):
         raise NoHistory(f"no batch of the job is on record in {lake}: is the job running, with [lake] path there?")
-    at = np.unique(millis(batches))
     first, last = int(at[0]), int(at[-1])
     if (retained := retained_from(lake)) is not None:
         first = max(first, instant(retained))
     begin = first if since is None else max(first, instant(since))
     end = last if until is None else min(last, instant(until))
-    tick_ms, phase = _ticks(lake, begin, end, tick_ms)
+    tick_ms, phase = recorded_ticks(lake, begin, end, tick_ms)
     step_ms = step_for(tick_ms)
     begin = -(-(begin - phase) // step_ms) * step_ms + phase
     end = (end - phase) // step_ms * step_ms + phase
@@ -202,7 +204,7 @@ def open_history(
     size = part_topics(lake, len(known))
     parts = [names[place : place + size] for place in range(0, len(names), size)]
     folder.mkdir(parents=True, exist_ok=True)
-    loads = spill(lake, folder, parts, begin, end, progress)
+    loads = _spill(lake, folder, parts, begin, end, progress)
     if not loads:
         raise NoHistory(
             f"no load of {len(names)} topics is on record between {said_of(begin)} and {said_of(end)}: do brokers "
@@ -211,153 +213,88 @@ def open_history(
     inside = np.r_[begin, at[(at > begin) & (at < end)], end]
     quiet = np.flatnonzero(np.diff(inside) > OUTAGE_TICKS * tick_ms)
     outages = [(int(inside[one]), int(inside[one + 1])) for one in quiet]
-    ran, other, namespaces = _policies(lake, begin, end, configured)
+    ran, other, namespaces = recorded_policies(lake, begin, end, configured)
     asked = None if since is None else instant(since)
     return History(
-        lake, str(folder), parts, begin, end, outages, ran, other, namespaces, tick_ms, phase, change_threshold, loads,
+        str(folder), parts, begin, end, outages, ran, other, namespaces, tick_ms, phase, change_threshold, loads,
         asked if asked is not None and first - asked > OUTAGE_TICKS * tick_ms else None,
     )  # fmt: skip
 
 
-def _ticks(lake: str, begin: int, end: int, configured_ms: int) -> tuple[int, int]:
-    """Return the period of the ticks of all topics, and when they came after whole multiples of it.
-
-    The period is the median on record, in whole seconds; `configured_ms` where that is about the same, or few came.
-    """
-    where = (
-        (pc.field("type") == "tick") & (pc.field("subject") == EVERY_TOPIC) & (pc.field("accepted_at") < as_arrow(end))
-    )
-    found = [millis(rows["accepted_at"]) for rows in stream_columns(lake, EVENTS, ("accepted_at",), ROWS, where)]
-    at = np.concatenate([np.zeros(0, np.int64), *found])
-    at = np.unique(at[at >= begin])
-    if not len(at):
-        return configured_ms, 0
-    tick_ms = configured_ms
-    if len(at) > _FEW_TICKS:
-        median = float(np.median(np.diff(at)))
-        if abs(median - configured_ms) > configured_ms / 10:
-            tick_ms = max(1_000, round(median / 1_000) * 1_000)
-    # On a circle: 59 s and 1 s are two seconds apart.
-    turned = np.exp(2j * np.pi * (at % tick_ms) / tick_ms).mean()
-    return tick_ms, round(float(np.angle(turned)) / (2 * np.pi) * tick_ms) % tick_ms
+def _spill(lake: str, folder: Path, parts: Sequence[Sequence[str]], begin: int, end: int, progress: Progress) -> int:
+    """Write the rows of all topics to files, each table in one pass; return the number of loads."""
+    is_before_end = pc.field("accepted_at") < as_arrow(end)
+    of_topics = pc.field("type").isin(["layout", "consumer"]) & is_before_end
+    for table, topic, columns, where in (
+        (EVENTS, "subject", _EVENT_COLUMNS, of_topics),
+        (HOLDS, "subject", ("gate", "since"), None),
+        (DECISIONS, "subject", ("decision_id", "action", "arguments", "decided_at"), None),
+        (OUTCOMES, "subject", ("decision_id", "status"), None),
+    ):
+        progress(f"reading {table.name}", 0.0)
+        spill_table(lake, folder, table, topic, columns, parts, where)
+    return spill_loads(lake, folder, parts, begin, end, progress)
 
 
-def _between(loads: Loads, born: int, end: int) -> Loads:
-    """Those of a topic that was there first at `born`: what came before was of another of its name."""
-    mine = slice(*np.searchsorted(loads.at, (born, end)))
+def _between(loads: Loads, life: TopicLife, end: int) -> Loads:
+    """Return the loads of a life: earlier ones are of another topic of its name."""
+    begin = life.layouts[0].at if life.after else 0
+    mine = slice(*np.searchsorted(loads.at, (begin, end)))
     return Loads(loads.at[mine], loads.segment[mine], loads.rates[mine])
 
 
-def _events(
-    lake: str, names: Sequence[str], end: int
-) -> tuple[dict[str, list[tuple[Announced, str]]], dict[str, list[ConsumersFrom]]]:  # fmt: skip
-    """Layouts (with what they came of) and consumers of topics, ascending."""
-    columns = ("subject", "type", "cause", "body", "accepted_at", "kafka_partition", "kafka_offset")
-    where = (
-        pc.field("type").isin(["layout", "consumer"])
-        & pc.field("subject").isin(names) & (pc.field("accepted_at") < as_arrow(end))
-    )  # fmt: skip
-    told: list[tuple[int, int, int, str, str, str, str]] = []
-    repeated: dict[tuple[str, str], tuple[int, int, int, str, str, str, str]] = {}
-    for rows in stream_columns(lake, EVENTS, columns, 4096, where):
-        of_rows = [rows[name].to_pylist() for name in columns if name != "accepted_at"]
-        for name, kind, cause, body, partition, offset, at in zip(
-            *of_rows, millis(rows["accepted_at"]).tolist(), strict=True
+def _events(rows: pa.Table, first: int) -> tuple[dict[int, list[Told]], dict[int, list[ConsumersFrom]]]:
+    """Return layouts and consumers by the place of their topic in its part, ascending."""
+    rows = rows.sort_by([(name, "ascending") for name in ("accepted_at", "kafka_partition", "kafka_offset")])
+    layouts: dict[int, list[Told]] = {}
+    consumers: dict[int, list[ConsumersFrom]] = {}
+    newest: dict[int, str] = {}
+    for batch in rows.to_batches(4_096):
+        for place, kind, body, at in zip(
+            *(batch[name].to_pylist() for name in (PLACE, "type", "body", "accepted_at")), strict=True
         ):
-            one = (at, partition, offset, name, kind, cause or "", body)
-            epoch = _SAID_EPOCH.search(body) if cause == "snapshot" and kind == "layout" else None
-            if epoch is None:
-                told.append(one)
-            else:
-                # A snapshot says again and again what is known: the first of an epoch is enough.
-                key = name, epoch.group(1)
-                repeated[key] = min(one, repeated.get(key, one))
-    told += repeated.values()
-    told.sort(key=lambda one: one[:3])
-    layouts: dict[str, list[tuple[Announced, str]]] = {}
-    consumers: dict[str, list[ConsumersFrom]] = {}
-    for at, _, _, name, kind, cause, body in told:
-        if kind == "consumer":
-            event = ConsumerEvent.model_validate_json(body)
-            sessions = 0 if event.event == "deleted" else event.consumers
-            consumers.setdefault(name, []).append(ConsumersFrom(at, event.subscription, event.type, sessions))
-            continue
-        said = LayoutEvent.model_validate_json(body)
-        try:
-            announced = Announced(at, SegmentLayout.from_metadata(said.layout), said.decision_id)
-        except LayoutError:
-            continue
-        layouts.setdefault(name, []).append((announced, cause))
+            if kind == "consumer":
+                event = ConsumerEvent.model_validate_json(body)
+                sessions = 0 if event.event == "deleted" else event.consumers
+                change = ConsumersFrom(at, event.subscription, event.type, sessions)
+                consumers.setdefault(place - first, []).append(change)
+                continue
+            text = _OF_SENDING.sub("", body)
+            if newest.get(place) == text:
+                # Older releases recorded every repetition.
+                continue
+            newest[place] = text
+            said = LayoutEvent.model_validate_json(body)
+            try:
+                announced = Announced(at, SegmentLayout.from_metadata(said.layout), said.decision_id)
+            except LayoutError:
+                continue
+            layouts.setdefault(place - first, []).append(
+                Told(announced, said.cause == "deleted", said.at, said.topic_created_at)
+            )
     return layouts, consumers
 
 
-def _held(lake: str, names: Sequence[str]) -> dict[str, list[tuple[int, str]]]:
-    found: dict[str, list[tuple[int, str]]] = {}
-    for rows in stream_columns(lake, HOLDS, ("subject", "gate", "since"), ROWS, pc.field("subject").isin(names)):
-        for name, gate, at in zip(
-            rows["subject"].to_pylist(), rows["gate"].to_pylist(), millis(rows["since"]).tolist(), strict=True
-        ):
-            found.setdefault(name, []).append((at, gate))
-    return {name: sorted(held) for name, held in found.items()}
+def _held(rows: pa.Table, first: int) -> dict[int, list[tuple[int, str]]]:
+    """Return when which gate held, by the place of the topic."""
+    found: dict[int, list[tuple[int, str]]] = {}
+    for place, gate, at in zip(*(rows[name].to_pylist() for name in (PLACE, "gate", "since")), strict=True):
+        found.setdefault(place - first, []).append((at, gate))
+    return {place: sorted(held) for place, held in found.items()}
 
 
-def _decided(lake: str, names: Sequence[str]) -> dict[str, list[tuple[int, str, tuple[int, ...], str | None]]]:
-    mine = pc.field("subject").isin(names)
-    failed: dict[str, str] = {}
-    for rows in stream_columns(lake, OUTCOMES, ("decision_id", "status"), ROWS, mine):
-        for which, status in zip(rows["decision_id"].to_pylist(), rows["status"].to_pylist(), strict=True):
-            if status in ("rejected", "failed", "superseded"):
-                failed[which] = status
-    found: dict[str, list[tuple[int, str, tuple[int, ...], str | None]]] = {}
-    columns = ("subject", "decision_id", "action", "arguments")
-    for rows in stream_columns(lake, DECISIONS, (*columns, "decided_at"), ROWS, mine):
-        for name, which, action, arguments, at in zip(
-            *(rows[name].to_pylist() for name in columns), millis(rows["decided_at"]).tolist(), strict=True
-        ):
-            segments = tuple(json.loads(arguments)["segments"])
-            found.setdefault(name, []).append((at, action, segments, failed.get(which)))
-    return {name: sorted(decided, key=lambda one: one[0]) for name, decided in found.items()}
-
-
-def _policies(
-    lake: str, begin: int, end: int, configured: ConfiguredPolicy
-) -> tuple[ConfiguredPolicy, list[tuple[int, int]], dict[str, str]]:  # fmt: skip
-    """The cluster's policy that ran longest, when another one ran, and the last overrides of namespaces."""
-    told: list[tuple[int, int, PolicyEvent]] = []
-    where = (pc.field("type") == "policy") & (pc.field("accepted_at") < as_arrow(end))
-    for rows in stream_columns(lake, EVENTS, ("body", "accepted_at", "kafka_offset"), ROWS, where):
-        told += zip(
-            millis(rows["accepted_at"]).tolist(), rows["kafka_offset"].to_pylist(),
-            map(PolicyEvent.model_validate_json, rows["body"].to_pylist()), strict=True,
-        )  # fmt: skip
-    told.sort(key=lambda one: one[:2])
-    own, over = configured, None
-    namespaces: dict[str, str] = {}
-    spans: list[tuple[int, ConfiguredPolicy]] = []
-    for at, _, event in told:
-        said = None if event.policy is None else event.policy.known_json()
-        if event.scope == "namespace":
-            namespaces.pop(event.name or "", None)
-            if said is not None:
-                namespaces[event.name or ""] = said
-            continue
-        if event.profile is not None:
-            own = ConfiguredPolicy(event.profile, said)
-        else:
-            over = said
-        now = own if over is None else ConfiguredPolicy(own.profile, over)
-        # What the job says at its start is what had been running when it began to be recorded.
-        spans.append((at if spans else min(at, begin), now))
-    if not spans:
-        return configured, [], namespaces
-    lasted: dict[ConfiguredPolicy, list[tuple[int, int]]] = {}
-    for (at, policy), following in zip(spans, [*(at for at, _ in spans[1:]), end], strict=True):
-        from_, to = max(at, begin), min(following, end)
-        if from_ < to:
-            lasted.setdefault(policy, []).append((from_, to))
-    ran = max(lasted, key=lambda one: sum(to - from_ for from_, to in lasted[one]))
-    other = sorted(span for policy, of in lasted.items() if policy != ran for span in of)
-    return ran, other, namespaces
+def _decided(
+    rows: pa.Table, outcomes: pa.Table, first: int
+) -> dict[int, list[tuple[int, str, tuple[int, ...], str | None]]]:  # fmt: skip
+    """Return decisions by the place of the topic, and how those ended that were not applied."""
+    ended = outcomes.filter(pc.field("status").isin(["rejected", "failed", "superseded"]))
+    failed = dict(zip(ended["decision_id"].to_pylist(), ended["status"].to_pylist(), strict=True))
+    found: dict[int, list[tuple[int, str, tuple[int, ...], str | None]]] = {}
+    columns = (PLACE, "decision_id", "action", "arguments", "decided_at")
+    for place, which, action, arguments, at in zip(*(rows[name].to_pylist() for name in columns), strict=True):
+        segments = tuple(json.loads(arguments)["segments"])
+        found.setdefault(place - first, []).append((at, action, segments, failed.get(which)))
+    return {place: sorted(decided, key=lambda one: one[0]) for place, decided in found.items()}
 
 
 def _with(layout: SegmentLayout, namespace: str) -> SegmentLayout:

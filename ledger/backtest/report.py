@@ -26,6 +26,7 @@ MEANINGS = {
     "uneven": "splits hashes that were never apart", "carried": "splits hashes that were apart at another time",
 }  # fmt: skip
 MOST_TOPICS = 50
+JUDGED = "The same policies on the last third, which was not searched"
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title>
@@ -121,16 +122,27 @@ def page(found: Backtest, about: Sequence[str]) -> str:
 
 def suggestion_rows(found: Suggestion) -> list[list[str]]:
     """The frontier with today's policy on it; a star before what is suggested."""
-    rows = [["policy", "segment-hours", "minutes over threshold", "reversals", "splits", "merges",
-             "consumer-minutes waiting"]]  # fmt: skip
     listed = list(found.frontier)
     if found.today not in listed:
         listed.append(found.today)
-    for one in sorted(listed, key=lambda each: (each.segment_hours, each.minutes_over)):
-        mark = "* " if one is found.best else ""
+    return _tried_rows(found, sorted(listed, key=lambda each: (each.segment_hours, each.minutes_over)))
+
+
+def judged_rows(found: Suggestion) -> list[list[str]]:
+    """Return the same policies, in the same order, in the time that was not searched."""
+    order = [row[0].removeprefix("* ") for row in suggestion_rows(found)[1:]]
+    return _tried_rows(found, [found.judged[name] for name in order if name in found.judged])
+
+
+def _tried_rows(found: Suggestion, listed: Sequence[Tried]) -> list[list[str]]:
+    rows = [["policy", "segment-hours", "minutes over threshold", "reversals", "splits", "merges",
+             "consumer-minutes waiting", "confidence"]]  # fmt: skip
+    best = found.best
+    for one in listed:
+        mark = "* " if best is not None and one.name == best.name else ""
         rows.append([f"{mark}{one.name}", number(round(one.segment_hours, 1)), number(round(one.minutes_over, 1)),
                      *(str(count) for count in (one.reversals, one.splits, one.merges)),
-                     number(round(one.minutes_waiting, 1))])  # fmt: skip
+                     number(round(one.minutes_waiting, 1)), f"{one.confidence:.0%}"])  # fmt: skip
     return rows
 
 
@@ -141,7 +153,8 @@ def suggestion_page(found: Suggestion, about: Sequence[str], advice: str) -> str
 
     def trace(of: Sequence[Tried], name: str, mode: str, size: int) -> Scatter:
         return Scatter(
-            x=[one.segment_hours for one in of], y=[one.minutes_over for one in of], text=[one.name for one in of],
+            x=[one.segment_hours for one in of], y=[one.minutes_over for one in of],
+            text=[f"{one.name} ({one.confidence:.0%})" for one in of],
             mode=mode, name=name, marker={"size": size},
         )  # fmt: skip
 
@@ -152,9 +165,14 @@ def suggestion_page(found: Suggestion, about: Sequence[str], advice: str) -> str
         trace([found.today], "today", "markers+text", 14),
     ])  # fmt: skip
     figure.update_layout(
-        template="plotly_white", xaxis_title="segment-hours", yaxis_title="minutes over threshold", title="Policies"
+        template="plotly_white",
+        xaxis_title="segment-hours",
+        yaxis_title="minutes over threshold",
+        title="Policies, confidence in brackets",
     )
     body = "".join(f"<p>{escape(printable(line))}</p>" for line in about) + table_html(suggestion_rows(found))
+    if found.judged:
+        body += f"<h2>{JUDGED}</h2>" + table_html(judged_rows(found))
     body += to_html(figure, full_html=False, include_plotlyjs=True, default_height="34rem")
     said = "\n".join(map(printable, advice.splitlines()))
     return _PAGE.format(title="Suggestion", body=body + f"<pre>{escape(said)}</pre>")

@@ -217,24 +217,39 @@ def _result(
     policies: Mapping[str, ConfiguredPolicy],
 ) -> TopicResult:  # fmt: skip
     record = one.record
-    own = record.announced[0].layout.auto_scale_policy
     counts = {RECORD: _counts_on_record(one)}
     guesses: dict[str, Guessed] = {}
     said: Agreement | None = None
     for name, outcome in outcomes.items():
         counts[name] = _counts_of(outcome, place)
-        mine = _actions_of(outcome, place, history.phase_ms)
-        layouts, ranges = layouts_of(record.announced[0].layout, record.began_at, [action[::2] for action in mine])
-        uneven, carried = divided(layouts, one.lives, one.wanted.edges, record.ends_at)
-        intervals = {
-            **one.known, "uneven": uneven, "carried": carried,
-            "band": banded(one.wanted, resolved(policies[name], own), one.ran, history.change_threshold),
-        }  # fmt: skip
+        intervals, done = _guesses(history, one, place, outcome, policies[name])
         guesses[name] = guessed(intervals, record.began_at, record.ends_at)
         if name == RAN:
-            done = [Action(at, kind, *of) for (at, kind, _), of in zip(mine, ranges, strict=True)]
             said = _agreement(history, one, done, intervals)
     return TopicResult(record.name, (record.ends_at - record.began_at) / 3_600_000, counts, guesses, said)
+
+
+def guessed_of(
+    history: History, one: Prepared, place: int, outcome: Outcome, policy: ConfiguredPolicy
+) -> Guessed:  # fmt: skip
+    """Return what had to be guessed of a topic under a policy; `place`: of the topic in the outcome."""
+    return guessed(_guesses(history, one, place, outcome, policy)[0], one.record.began_at, one.record.ends_at)
+
+
+def _guesses(
+    history: History, one: Prepared, place: int, outcome: Outcome, policy: ConfiguredPolicy
+) -> tuple[dict[str, Ints], list[Action]]:  # fmt: skip
+    """Return when what was guessed, by kind, and what the policy did."""
+    record = one.record
+    mine = _actions_of(outcome, place, history.phase_ms)
+    layouts, ranges = layouts_of(record.announced[0].layout, record.began_at, [action[::2] for action in mine])
+    uneven, carried = divided(layouts, one.lives, one.wanted.edges, record.ends_at)
+    own = record.announced[0].layout.auto_scale_policy
+    intervals = {
+        **one.known, "uneven": uneven, "carried": carried,
+        "band": banded(one.wanted, resolved(policy, own), one.ran, history.change_threshold),
+    }  # fmt: skip
+    return intervals, [Action(at, kind, *of) for (at, kind, _), of in zip(mine, ranges, strict=True)]
 
 
 def _counts_of(outcome: Outcome, place: int) -> dict[str, float]:

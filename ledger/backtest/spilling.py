@@ -1,130 +1,152 @@
-"""The loads of a history, once through and into a file for each part of the topics.
+"""The rows of a history, each table once through and into one file, from which the rows of any part can be read.
 
-Stage: under `reading`. Memory holds some hundred thousand rows at a time.
+Stage: under `reading`. Memory holds some hundred thousand rows at a time. A file has a batch of rows for each part that
+had some among those; beside it stands the part of each batch, so that a part is read without reading the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
+from types import TracebackType
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lake.tables import open_table, stream_columns
-from ledger.backtest.demand import Loads
 from ledger.simulate.timeline import Ints
+from schemas.arrow import arrow_schema
 from schemas.printable import printable
-from schemas.tables import SEGMENT_LOAD
+from schemas.tables import EVENTS, SEGMENT_LOAD, Table
 
-MOST_TOPICS, MOST_LOADS = 192, 6_000_000
-"""Of a part, about: many topics side by side make a simulation fast, and their loads are in memory."""
-ROWS = 262_144
-RATE_COLUMNS = ("msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out")
+MOST_TOPICS = 192
+"""Of a part, about: many topics side by side make a simulation fast."""
+MOST_ROWS: Mapping[Table, int] = {SEGMENT_LOAD: 6_000_000, EVENTS: 400_000}
+"""Of a part, about: they are in memory together."""
+ROWS, BYTES = 262_144, 64_000_000
+"""Of a table that are held back before they are written."""
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-Progress = Callable[[str, float], None]
-"""Told now and then what is under way, and which part of it is done (0 to 1)."""
+PLACE = "place"
+"""The column that says the place of a row's topic among all."""
 
 
 def part_topics(lake: str, topics: int) -> int:
-    """How many topics a part should have, by the rows that the table says it has."""
-    table = open_table(lake, SEGMENT_LOAD)
-    loads = (
-        0 if table is None else sum(one or 0 for one in pa.table(table.get_add_actions())["num_records"].to_pylist())
-    )
-    return max(1, min(MOST_TOPICS, MOST_LOADS * topics // max(1, loads)))
+    """Return the topics that a part should have, by the rows that the tables say they have."""
+    size = MOST_TOPICS
+    for table, most in MOST_ROWS.items():
+        delta = open_table(lake, table)
+        actions = [] if delta is None else pa.table(delta.get_add_actions())["num_records"].to_pylist()
+        size = min(size, most * topics // max(1, sum(one or 0 for one in actions)))
+    return max(1, size)
 
 
-def spill(
-    lake: str, folder: Path, parts: Sequence[Sequence[str]], begin: int, end: int, progress: Progress
+class Spill:
+    """Rows of a table on their way into the file of all parts; a context that closes the file."""
+
+    def __init__(self, folder: Path, table: Table, columns: Sequence[str], parts: Sequence[Sequence[str]]) -> None:
+        """`columns` of the table are kept, instants as milliseconds."""
+        self._names = pa.array([name for part in parts for name in part], pa.string())
+        self._part_of = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+        fields = [(name, _stored(arrow_schema(table.row).field(name).type)) for name in columns]
+        self._schema = pa.schema([(PLACE, pa.int32()), *fields])
+        options = pa.ipc.IpcWriteOptions(compression="lz4")
+        self._writer = pa.ipc.new_file(str(_file(folder, table)), self._schema, options=options)
+        self._index = _index(folder, table)
+        self._parts: list[int] = []
+        self._waiting: list[pa.Table] = []
+        self.counted = 0
+
+    def __enter__(self) -> Spill:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:  # fmt: skip
+        """Write what waits, and the index."""
+        if kind is None:
+            self._flush()
+        self._writer.close()
+        np.save(self._index, np.array(self._parts, np.int64))
+
+    def placed(self, rows: pa.Table, topic: str) -> pa.Table:
+        """Return the rows whose column `topic` names one of the topics, as they are stored."""
+        place = pc.index_in(rows[topic], self._names).combine_chunks()
+        columns = [rows[field.name] for field in list(self._schema)[1:]]
+        instants = [pa.array(millis(one)) if pa.types.is_timestamp(one.type) else one for one in columns]
+        return pa.table([place, *instants], schema=self._schema).filter(place.is_valid())
+
+    def add(self, placed: pa.Table) -> None:
+        """Take rows as `placed` returns them."""
+        if len(placed):
+            self.counted += len(placed)
+            self._waiting.append(placed)
+            if sum(map(len, self._waiting)) >= ROWS or sum(one.nbytes for one in self._waiting) >= BYTES:
+                self._flush()
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        rows, self._waiting = pa.concat_tables(self._waiting).combine_chunks(), []
+        part = self._part_of[rows[PLACE].to_numpy()]
+        order = np.argsort(part, kind="stable")
+        rows, part = rows.take(pa.array(order)).combine_chunks(), part[order]
+        numbers, starts = np.unique(part, return_index=True)
+        bounds = [*starts.tolist(), len(part)]
+        for number, start, end in zip(numbers.tolist(), bounds, bounds[1:], strict=False):
+            for batch in rows.slice(start, end - start).to_batches():
+                self._writer.write_batch(batch)
+                self._parts.append(number)
+
+
+def spill_table(
+    lake: str, folder: Path, table: Table, topic: str, columns: Sequence[str], parts: Sequence[Sequence[str]],
+    where: pc.Expression | None = None,
 ) -> int:  # fmt: skip
-    """Writes the loads of each part to its file; of those before the beginning, the last of each segment. How many
-    there are."""
-    places = {name: place for place, name in enumerate(one for part in parts for one in part)}
-    names = pa.array(list(places), pa.string())
-    part_of = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-    schema = pa.schema([("topic", pa.int32()), ("segment", pa.int64()), ("at", pa.int64()), ("offset", pa.int64()),
-                        *((name, pa.float64()) for name in RATE_COLUMNS)])  # fmt: skip
-    options = pa.ipc.IpcWriteOptions(compression="lz4")
-    writers = [
-        pa.ipc.new_file(str(folder / f"{number}.arrow"), schema, options=options) for number in range(len(parts))
-    ]
-    columns = ("topic", "segment_id", "accepted_at", "kafka_offset", *RATE_COLUMNS)
-    before: pa.Table | None = None
-    counted = read = 0
-    try:
-        for rows in stream_columns(lake, SEGMENT_LOAD, columns, ROWS, pc.field("accepted_at") < as_arrow(end)):
-            read += len(rows)
-            progress(f"{read:,} loads read", 0.0)
-            topic = pc.index_in(rows["topic"], names).combine_chunks()
-            found = pa.table(
-                [topic, rows["segment_id"], pa.array(millis(rows["accepted_at"])), rows["kafka_offset"],
-                 *(rows[name] for name in RATE_COLUMNS)], schema=schema,
-            ).filter(topic.is_valid())  # fmt: skip
-            is_old = pc.less(found["at"], begin)
-            old, found = found.filter(is_old), found.filter(pc.invert(is_old))
-            if len(old):
-                before = _newest(old if before is None else pa.concat_tables([before, old]))
-            counted += len(found)
-            _deal(found, part_of, writers)
-        if before is not None:
-            counted += len(before)
-            _deal(before, part_of, writers)
-    finally:
-        for writer in writers:
-            writer.close()
-    return counted
+    """Write the rows of a table whose column `topic` names a topic of the parts; return their number."""
+    with Spill(folder, table, columns, parts) as spill:
+        for rows in stream_columns(lake, table, (topic, *columns), ROWS // 16, where):
+            spill.add(spill.placed(rows, topic))
+    return spill.counted
 
 
-def _deal(rows: pa.Table, part_of: Ints, writers: Sequence[Any]) -> None:
-    """Each row into the file of its topic's part."""
-    if not len(rows):
-        return
-    part = part_of[rows["topic"].to_numpy()]
-    order = np.argsort(part, kind="stable")
-    rows, part = rows.take(pa.array(order)), part[order]
-    numbers, starts = np.unique(part, return_index=True)
-    for number, start, end in zip(numbers.tolist(), starts.tolist(), [*starts[1:].tolist(), len(part)], strict=True):
-        writers[number].write_table(rows.slice(start, end - start))
+def read_part(folder: Path, table: Table, number: int) -> pa.Table:
+    """Return the rows of a part, in no order."""
+    reader = pa.ipc.open_file(pa.memory_map(str(_file(folder, table))))
+    batches = np.flatnonzero(np.load(_index(folder, table)) == number)
+    return pa.Table.from_batches([reader.get_batch(place) for place in batches.tolist()], reader.schema)
 
 
-def _newest(rows: pa.Table) -> pa.Table:
-    """The last load of each segment."""
-    order = np.lexsort([rows[name].to_numpy() for name in ("offset", "at", "segment", "topic")])
-    topic, segment = rows["topic"].to_numpy()[order], rows["segment"].to_numpy()[order]
-    is_last = np.r_[(topic[1:] != topic[:-1]) | (segment[1:] != segment[:-1]), True]
-    return rows.take(pa.array(order[is_last]))
+def _stored(kind: pa.DataType) -> pa.DataType:
+    return pa.int64() if pa.types.is_timestamp(kind) else kind
 
 
-def loads_of(file: Path, first: int, topics: int) -> list[Loads]:
-    """The loads of a part's topics, in their order; `first`: how many topics are in the parts before it."""
-    rows = pa.ipc.open_file(pa.memory_map(str(file))).read_all()
-    order = np.lexsort([rows[name].to_numpy() for name in ("offset", "at", "topic")])
-    place = rows["topic"].to_numpy()[order]
-    at, segment = rows["at"].to_numpy()[order], rows["segment"].to_numpy()[order]
-    rates = np.stack([rows[name].to_numpy()[order] for name in RATE_COLUMNS], axis=1)
-    bounds = np.searchsorted(place, first + np.arange(topics + 1))
-    return [
-        Loads(at[begin:end], segment[begin:end], rates[begin:end])
-        for begin, end in zip(bounds.tolist(), bounds[1:].tolist(), strict=False)
-    ]
+def _file(folder: Path, table: Table) -> Path:
+    return folder / f"{table.name}.arrow"
+
+
+def _index(folder: Path, table: Table) -> Path:
+    return folder / f"{table.name}.npy"
 
 
 def millis(instants: pa.ChunkedArray) -> Ints:
+    """Return instants in milliseconds since 1970."""
     found: Ints = pc.divide(instants.cast(pa.timestamp("us", "UTC")).cast(pa.int64()), 1000).to_numpy()
     return found
 
 
 def as_arrow(at: int) -> pa.Scalar:
+    """Return an instant as Arrow has it."""
     return pa.scalar(EPOCH + timedelta(milliseconds=at), pa.timestamp("us", "UTC"))
 
 
 def instant(at: datetime) -> int:
+    """Return milliseconds since 1970."""
     return (at - EPOCH) // timedelta(milliseconds=1)
 
 
 def said_of(at: int) -> str:
+    """Return an instant as messages say it."""
     return printable(f"{EPOCH + timedelta(milliseconds=at):%F %T} UTC")

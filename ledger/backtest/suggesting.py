@@ -1,9 +1,9 @@
-"""Which policy to have: a search by backtest for less segment-hours and less time over threshold, under a cap on
-reversals.
+"""A search by backtest for a policy with less segment-hours and less time over threshold, under a cap on reversals.
 
 Stage: above `running`. Random policies first, then neighbours of the best so far, seeded; each round is one simulation
 of many policies. "Over threshold" is by the split thresholds of the policy that ran, for all of them: what a segment
-can carry does not change with the policy.
+can carry does not change with the policy. Of many policies the best is partly the luckiest, so the search sees the
+first two thirds of a record only, and what it found is judged on the last third.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ from typing import Any
 
 from decisions.autoscale.policy import RATE_WORDS
 from engine.autoscale.topics import ConfiguredPolicy
+from ledger.backtest.guesses import Guessed, together
 from ledger.backtest.policies import with_settings
 from ledger.backtest.reading import History
-from ledger.backtest.running import Prepared, resolved, simulated, violation
+from ledger.backtest.running import Prepared, guessed_of, resolved, simulated, violation
 
 TODAY = "today"
+LEAST_TICKS = 30
+"""Of the time in which a policy is judged."""
 ROUND = 12
 """Policies that are tried together."""
 _STEP = 0.35
@@ -39,13 +42,15 @@ class Tried:
     segment_hours: float
     minutes_over: float
     minutes_waiting: float
+    confidence: float
+    """Share of the time for which nothing had to be guessed."""
 
     def to_json(self) -> dict[str, Any]:
         """For scripts."""
         return {
             "policy": self.name, "splits": self.splits, "merges": self.merges, "reversals": self.reversals,
             "segmentHours": round(self.segment_hours, 3), "minutesOverThreshold": round(self.minutes_over, 3),
-            "consumerMinutesWaiting": round(self.minutes_waiting, 3),
+            "consumerMinutesWaiting": round(self.minutes_waiting, 3), "confidence": round(self.confidence, 4),
         }  # fmt: skip
 
 
@@ -56,6 +61,8 @@ class Suggestion:
     today: Tried
     tried: list[Tried] = field(default_factory=list)
     max_reversals: int = 0
+    judged: Mapping[str, Tried] = field(default_factory=dict)
+    """Of today's policy and of those on the frontier, by name, what came of them in the time that was not searched."""
 
     @property
     def allowed(self) -> list[Tried]:
@@ -75,6 +82,27 @@ class Suggestion:
             return min(self.allowed, key=lambda one: (one.minutes_over, one.segment_hours), default=None)
         better = [one for one in self.frontier if beats(one, self.today)]
         return min(better, key=lambda one: (one.segment_hours, one.minutes_over), default=None)
+
+    @property
+    def is_confirmed(self) -> bool | None:
+        """Tell whether the best is nowhere worse than today's in the time that was not searched; None: not judged."""
+        best = self.best
+        if best is None or best.name not in self.judged:
+            return None
+        one, today = self.judged[best.name], self.judged[self.today.name]
+        if today.reversals > self.max_reversals:
+            return one.minutes_over <= today.minutes_over
+        return one.segment_hours <= today.segment_hours and one.minutes_over <= today.minutes_over
+
+
+def split_in_time(history: History) -> tuple[History, History] | None:
+    """Return the first two thirds of a history and the last third; None: it is too short for that."""
+    step, phase = history.step_ms, history.phase_ms
+    cut = history.began_at + (history.ends_at - history.began_at) * 2 // 3
+    cut = (cut - phase) // step * step + phase
+    if history.ends_at - cut < LEAST_TICKS * history.tick_ms:
+        return None
+    return history.between(history.began_at, cut), history.between(cut, history.ends_at)
 
 
 def beats(one: Tried, other: Tried) -> bool:
@@ -96,9 +124,12 @@ def frontier(tried: Sequence[Tried]) -> list[Tried]:
 
 def suggest(
     history: History, prepared: Sequence[Prepared], budget: int, max_reversals: int | None, seed: int,
-    progress: Callable[[int, int], None] = lambda *_: None,
+    progress: Callable[[int, int], None] = lambda *_: None, unseen: tuple[History, Sequence[Prepared]] | None = None,
 ) -> Suggestion:  # fmt: skip
-    """Tries `budget` policies on these topics. `max_reversals`: None: as many as today's policy has."""
+    """Try `budget` policies on these topics, and judge what was found in a time that is `unseen`.
+
+    `max_reversals`: None: as many as today's policy has.
+    """
     chance = random.Random(seed)
     today = _try(history, prepared, {TODAY: history.ran})[0]
     found = Suggestion(today, [today], today.reversals if max_reversals is None else max_reversals)
@@ -112,6 +143,11 @@ def suggest(
             else _near(history.ran, chance.choice(near).policy, chance) for number in range(size)
         }  # fmt: skip
         found.tried += _try(history, prepared, drawn)
+    if unseen is not None:
+        listed = {one.name: one.policy for one in (today, *found.frontier)}
+        if found.best is not None:
+            listed[found.best.name] = found.best.policy
+        found.judged = {one.name: one for one in _try(*unseen, listed)}
     progress(budget, budget)
     return found
 
@@ -120,16 +156,31 @@ def _try(
     history: History, prepared: Sequence[Prepared], policies: Mapping[str, ConfiguredPolicy]
 ) -> list[Tried]:  # fmt: skip
     sums = {name: [0.0] * 6 for name in policies}
-    for _, outcomes in simulated(history, prepared, policies):
+    guesses: dict[str, list[Guessed]] = {name: [] for name in policies}
+    for group, outcomes in simulated(history, prepared, policies):
         for name, one in outcomes.items():
             of_group = (
                 one.splits.sum(), one.merges.sum(), one.reversals.sum(), one.segment_ms.sum() / 3_600_000,
                 one.over_ms.sum() / 60_000, one.waiting_ms.sum() / 60_000,
             )  # fmt: skip
+            guesses[name] += (
+                guessed_of(history, topic, place, one, policies[name]) for place, topic in enumerate(group)
+            )
             sums[name] = [total + float(more) for total, more in zip(sums[name], of_group, strict=True)]
     return [
-        Tried(name, policy, *(int(count) for count in sums[name][:3]), *sums[name][3:])
+        Tried(
+            name,
+            policy,
+            int(splits),
+            int(merges),
+            int(reversals),
+            hours,
+            over,
+            waiting,
+            together(guesses[name]).confidence,
+        )
         for name, policy in policies.items()
+        for splits, merges, reversals, hours, over, waiting in [sums[name]]
     ]
 
 

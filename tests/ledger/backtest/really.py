@@ -23,7 +23,7 @@ from ledger.backtest.running import RAN, RECORD, backtest, prepared_part, resolv
 from tests.engine.buckets import knowing
 from tests.engine.records import configured, consumers, layout, outcome, record, tick
 from tests.engine.test_replay import RecordedBucket
-from tests.ledger.test_explain import written
+from tests.ledger.backtest.lakes import written_by_batch
 
 NOW = 1_767_225_600_000
 MINUTE, STEP = 60_000, 10_000
@@ -104,7 +104,7 @@ def really_run(
             layouts[name] = _pruned(after)
             records += [layout(layouts[name], row["action"], at=now + STEP, topic=name),
                         outcome(row["decision_id"], "applied", now + STEP, name)]  # fmt: skip
-    return written(bucket, lake)
+    return written_by_batch(bucket, lake)
 
 
 def _pruned(one: SegmentLayout) -> SegmentLayout:

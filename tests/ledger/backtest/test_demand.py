@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from decisions.topic.layout import HASH_SPACE, LayoutError, SegmentLayout
 from ledger.backtest.demand import Loads, wanted_of
-from ledger.backtest.lives import Announced, actions_of, lives_of, spans_of
+from ledger.backtest.lives import Announced, Told, TopicLife, actions_of, lives_of, topic_lives
 from ledger.simulate.timeline import STEP_MS
 
 END = 7_200_000
@@ -121,8 +121,29 @@ def test_layouts_tell_of_splits_and_merges_by_what_was_decided_and_by_whom():
     assert [one.children for one in actions_of(layouts)] == [(1, 2), (3,)]
 
 
-def test_a_topic_that_is_made_again_is_another_one_and_an_old_layout_that_comes_late_is_left_out():
+def said(announced, said_at=None, created_at=None, is_deletion=False):
+    return Told(announced, is_deletion, announced.at if said_at is None else said_at, created_at)
+
+
+def test_topic_made_again_is_another_life():
     layouts = split_once()
     again = Announced(END, SegmentLayout.create(1, END))
-    late = layouts[0]._replace(at=END - 1, layout=SegmentLayout.create(3, 0))
-    assert spans_of([*layouts, late, again]) == [layouts, [again]]
+    late = Announced(END - 1, layouts[0].layout)
+    found = topic_lives([said(one) for one in (*layouts, late, again)])
+    assert found == [TopicLife(layouts, 0, END), TopicLife([again], END, None)]
+
+
+def test_late_news_of_a_deleted_life_is_left_out():
+    first = Announced(0, SegmentLayout.create(1, 0))
+    gone, late = first._replace(at=100), first._replace(at=200)
+    second = Announced(300, SegmentLayout.create(1, 250))
+    for created_at, other in ((None, None), (0, 250)):
+        told = [said(first, 0, created_at), said(gone, 100, created_at, True), said(late, 50, created_at),
+                said(second, 250, other), said(late._replace(at=400), 60, created_at)]  # fmt: skip
+        assert topic_lives(told) == [TopicLife([first], 0, 100), TopicLife([second], 100, None)]
+
+
+def test_lives_without_created_instants_are_told_apart_by_deletion():
+    one = SegmentLayout.create(1, 0)
+    told = [said(Announced(0, one)), said(Announced(100, one), is_deletion=True), said(Announced(300, one))]
+    assert [(len(life.layouts), life.after, life.ends) for life in topic_lives(told)] == [(1, 0, 100), (1, 100, None)]

@@ -12,7 +12,7 @@ from ledger.backtest.reading import open_history
 from ledger.backtest.running import RAN, RECORD, backtest
 from tests.engine.records import configured, consumers, layout, policy, stats, tick
 from tests.engine.test_replay import RecordedBucket
-from tests.ledger.test_explain import written
+from tests.ledger.backtest.lakes import written_by_batch
 
 NOW, MINUTE = 1_767_225_600_000, 60_000
 HERE, LATER = "topic://acme/shop/here", "topic://acme/shop/later"
@@ -41,7 +41,7 @@ def history(tmp_path_factory):
             told.append(configured({"maxSegments": 3}))
         bucket.batch(at, *told)
     bucket.batch(NOW + 60 * MINUTE, tick(NOW + 60 * MINUTE))
-    lake = written(bucket, folder / "lake")
+    lake = written_by_batch(bucket, folder / "lake")
     return open_history(lake, folder / "loads", None, None, None, PIP)
 
 
