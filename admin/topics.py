@@ -76,6 +76,10 @@ class ScalableTopics:
         """What the server counts of a topic, JSON; the fields differ between servers."""
         return self._read(f"{topic_path(topic)}/stats", _json)
 
+    def sealed(self, topic: str) -> Reply[Any]:
+        """Each sealed segment and why it is kept, JSON; our controller only."""
+        return self._read(f"{topic_path(topic)}/sealed", _json)
+
     def split_segment(
         self, topic: str, segment: int, decision_id: str | None = None, seen: SegmentLayout | None = None
     ) -> Reply[None]:

@@ -18,7 +18,7 @@ from controller.leadership.node_registry import NodeRegistration
 from controller.loads import ReportedLoads
 from controller.metadata.base import MetadataStore
 from controller.namespaces import Namespaces
-from controller.operations.pruning import Pruning
+from controller.operations.pruning import Pruning, Retention
 from controller.operations.runner import OperationRunner
 from controller.publishing.publisher import Publisher
 from controller.publishing.snapshots import Snapshots
@@ -42,7 +42,7 @@ class NodeSettings:
     """The Kafka to which every change is announced."""
     policy: ClusterPolicy
     """The cluster's policy: overrides that contradict it are refused."""
-    sealed_retention_seconds: float
+    retention: Retention
     snapshot_seconds: float
     session_seconds: float
     namespaces: Collection[str] = ()
@@ -65,16 +65,14 @@ class Node:
         self.store = LayoutStore(nodes)
         self.reach = SegmentReach(segments.answers)
         operations = OperationRunner(self.store, self.leaders, segments, now_ms)
-        self.pruning = Pruning(
-            self.store, self.leaders, operations, segments, settings.sealed_retention_seconds, now_ms
-        )
+        self.pruning = Pruning(self.store, self.leaders, operations, segments, settings.retention, now_ms)
         self.registry = SubscriptionRegistry(
             self.store, self.leaders, operations, segments, now_ms, settings.max_subscriptions
         )
         self.owners = None if isinstance(segments, NoSegments) else SegmentOwners(segments)
         observed = Observed(ReportedLoads(settings.kafka), self.owners)
         self.service = ScalableTopicService(
-            self.store, self.leaders, operations, segments, settings.policy, observed, now_ms
+            self.store, self.leaders, operations, segments, self.pruning, settings.policy, observed, now_ms
         )
         self.namespaces = Namespaces(self.store, settings.namespaces, settings.policy, now_ms)
         self.failover = TopicFailover(self.store, self.leaders, operations, self.pruning)

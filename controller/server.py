@@ -26,6 +26,7 @@ from controller.limits.connections import ConnectionCounts, CountedListener, all
 from controller.limits.protocol import MAX_MESSAGE_BYTES, BoundedWebSocket, ConnectionLimits, bounded_http
 from controller.metadata.factory import open_metadata
 from controller.node import Node, NodeSettings
+from controller.operations.pruning import Retention
 from controller.segments.base import SegmentStore, SegmentStoreError
 from controller.segments.kafka import KafkaSegments
 from controller.segments.no_segments import NoSegments
@@ -67,7 +68,7 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> None:
                 url=url,
                 kafka=settings.kafka_connection(),
                 policy=_cluster_policy(settings),
-                sealed_retention_seconds=chosen.sealed_retention_seconds,
+                retention=Retention(chosen.sealed_retention_seconds, chosen.checkpoint_retention_seconds),
                 snapshot_seconds=chosen.snapshot_seconds,
                 session_seconds=chosen.session_seconds,
                 namespaces=[namespace_of_path(*name.split("/")) for name in chosen.namespaces],

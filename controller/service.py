@@ -21,6 +21,7 @@ from controller.layouts.store import LayoutStore
 from controller.leadership.leaders import Leaders, Term
 from controller.loads import ReportedLoads
 from controller.operations.journal import Operation, list_operations
+from controller.operations.pruning import Kept, Pruning
 from controller.operations.runner import OperationRunner
 from controller.outbox.announcements import layout_announcement
 from controller.policies import EffectivePolicy, check_override, effective_policy
@@ -61,12 +62,13 @@ class ScalableTopicService:
         leaders: Leaders,
         operations: OperationRunner,
         segments: SegmentStore,
+        pruning: Pruning,
         policy: ClusterPolicy,
         observed: Observed,
         now_ms: Callable[[], int],
     ) -> None:
         self._store, self._leaders, self._operations, self._segments = store, leaders, operations, segments
-        self._policy, self._observed = policy, observed
+        self._pruning, self._policy, self._observed = pruning, policy, observed
         self._now_ms = now_ms
 
     def create_topic(self, topic: str, initial_segments: int, properties: dict[str, str]) -> None:
@@ -203,6 +205,10 @@ class ScalableTopicService:
         """The newest splits, merges and prunings of a topic with how far each is, the newest first."""
         self._store.synced().check_topic(topic)
         return list_operations(self._store, topic)
+
+    def sealed(self, topic: str) -> list[Kept]:
+        """Every sealed segment of a topic and why it is kept, the oldest first (`controller.operations.pruning`)."""
+        return self._pruning.kept(topic)
 
     def policy(self, topic: str) -> AutoScalePolicyOverride | None:
         """The override of a topic as it was set, None when there is none."""

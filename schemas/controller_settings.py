@@ -128,6 +128,8 @@ class ControllerSettings(Section):
     """Time between two repetitions of every layout and consumer count on Kafka, seconds."""
     sealed_retention_seconds: float
     """Sealed segments that are read to the end are pruned after this long, seconds; negative = never."""
+    checkpoint_retention_seconds: float
+    """The same of topics with a CHECKPOINT subscription, of which nobody knows what it has read."""
     consumer_grace_seconds: Seconds
     """Time for which a consumer that lost its connection keeps its segments, seconds (PIP-468); with ZooKeeper not
     less than `session_seconds`."""

@@ -111,6 +111,19 @@ def stats(admin: AdminInterface, output: str, topic: str) -> None:
     click.echo(json.dumps(found, indent=2) if output == "json" else "\n".join(_outline(found)))
 
 
+@command.command("sealed")
+@click.argument("topic", type=topic_name, metavar="TOPIC")
+@connected
+def sealed(admin: AdminInterface, output: str, topic: str) -> None:
+    """List the sealed segments of TOPIC and why each is still kept."""
+    found = admin.expect(admin.topics.sealed(topic))
+    if output == "json":
+        click.echo(json.dumps(found, indent=2))
+        return
+    for one in found:
+        click.echo(f"segment {one['segment']}: {one['keptBecause']}")
+
+
 @command.command("split")
 @click.argument("topic", type=topic_name, metavar="TOPIC")
 @click.argument("segment", type=_SEGMENT, metavar="SEGMENT")

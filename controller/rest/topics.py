@@ -115,6 +115,15 @@ def list_operations(service: Service, topic: Topic) -> JSONResponse:
     return JSONResponse([operation.model_dump(mode="json", by_alias=True) for operation in service.operations(topic)])
 
 
+@routes.get("/{topic}/sealed", dependencies=READ)
+def list_sealed(service: Service, topic: Topic) -> JSONResponse:
+    """Every sealed segment and why it is kept, the oldest first (not in Pulsar's REST)."""
+    return JSONResponse([
+        {"segment": one.segment, "sealedAtMs": one.sealed_at_ms, "keptBecause": one.reason}
+        for one in service.sealed(topic)
+    ])  # fmt: skip
+
+
 def _segment_id(text: str) -> int:
     if not _INTEGER.fullmatch(text):
         raise NotFound(f"not a segment id: {text[:200]}")

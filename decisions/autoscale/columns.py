@@ -68,6 +68,8 @@ class Fleet:
     """When the merge window of a cold segment began, as the policy measures it."""
     depths: Ints
     """Merges in each segment's lineage."""
+    shallow_at: Ints
+    """From when on the depth of each segment lets it be merged (`TopicSnapshot.shallow_at`)."""
     settled_at: Ints
     """Until when each segment is not merged, for its load may come back; `NEVER`: nothing says so."""
 
@@ -104,6 +106,7 @@ class Fleet:
             self.seen_at[segments],
             self.cold_since[segments],
             self.depths[segments],
+            self.shallow_at[segments],
             self.settled_at[segments],
         )
 
@@ -143,7 +146,7 @@ def pack(snapshots: Iterable[TopicSnapshot]) -> tuple[Fleet, Ints]:
     counts = [len(snapshot.layout.active) for _, snapshot in ordered]
     sizes = [len(entries) for entries in by_policy.values()]
     topic = list(zip(*topics, strict=True)) or [()] * 10
-    segment = list(zip(*segments, strict=True)) or [()] * 10
+    segment = list(zip(*segments, strict=True)) or [()] * 11
     fleet = Fleet(
         list(by_policy),
         np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64).tolist() if sizes else [],
@@ -165,6 +168,7 @@ def pack(snapshots: Iterable[TopicSnapshot]) -> tuple[Fleet, Ints]:
         np.array(segment[7], np.int64),
         np.array(segment[8], np.int64),
         np.array(segment[9], np.int64),
+        np.array(segment[10], np.int64),
     )
     return fleet, np.array([place for place, _ in ordered], np.int64)
 
@@ -188,12 +192,12 @@ def _segment_columns(snapshot: TopicSnapshot) -> Iterable[tuple[Any, ...]]:
     policy, loads = snapshot.policy, snapshot.loads
     for segment in snapshot.layout.active:
         number, is_single_hash = segment.segment_id, segment.start == segment.end
-        load, depth = loads.get(number), snapshot.merge_depth(number)
-        settled = settled_at(snapshot, segment, load)
+        load = loads.get(number)
+        waits = snapshot.merge_depth(number), snapshot.shallow_at(number), settled_at(snapshot, segment, load)
         if load is None:
-            yield (number, is_single_hash, *_NO_RATES, NEVER, NEVER, depth, settled)
+            yield (number, is_single_hash, *_NO_RATES, NEVER, NEVER, *waits)
         else:
-            yield (number, is_single_hash, *load.rates, load.last_seen_at, load.window_start(policy), depth, settled)
+            yield (number, is_single_hash, *load.rates, load.last_seen_at, load.window_start(policy), *waits)
 
 
 _NO_RATES = (float("nan"),) * 4

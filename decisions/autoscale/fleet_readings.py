@@ -153,18 +153,21 @@ def _merge_thresholds(fleet: Fleet, policy: Policy) -> FleetReadings:
 
 
 def _max_dag_depth(fleet: Fleet, policy: Policy) -> FleetReadings:
-    depth = np.where(_cold_pairs(fleet, policy), _of_pairs(fleet.depths), np.iinfo(np.int64).max)
-    return _below(np.minimum.reduceat(depth, fleet.offsets[:-1]), policy.max_dag_depth)
+    pairs, starts, most = _cold_pairs(fleet, policy), fleet.offsets[:-1], np.iinfo(np.int64).max
+    depth = np.minimum.reduceat(np.where(pairs, _of_pairs(fleet.depths), most), starts)
+    at = np.minimum.reduceat(np.where(pairs, _of_pairs(fleet.shallow_at), most), starts)
+    eligible_at = np.where(at >= MAX_INSTANT_MS, NEVER, at)
+    return _below(depth, policy.max_dag_depth)._replace(eligible_at=eligible_at)
 
 
 def _merge_window(fleet: Fleet, policy: Policy) -> FleetReadings:
-    may_merge = _cold_pairs(fleet, policy) & (_of_pairs(fleet.depths) < policy.max_dag_depth)
+    may_merge = _shallow_pairs(fleet, policy)
     since = np.where(may_merge, _of_pairs(fleet.cold_since), np.iinfo(np.int64).max)
     return _waited(fleet.now, np.minimum.reduceat(since, fleet.offsets[:-1]), policy.merge_window_ms)
 
 
 def _settling(fleet: Fleet, policy: Policy) -> FleetReadings:
-    may_merge = _cold_pairs(fleet, policy) & (_of_pairs(fleet.depths) < policy.max_dag_depth)
+    may_merge = _shallow_pairs(fleet, policy)
     window = min(policy.merge_window_ms, _EXACT_UP_TO)
     is_ready = may_merge & (np.repeat(fleet.now, np.diff(fleet.offsets)) - _of_pairs(fleet.cold_since) >= window)
     settled, latest = _of_pairs(fleet.settled_at), np.iinfo(np.int64).max
@@ -222,6 +225,18 @@ def _cold_pairs(fleet: Fleet, policy: Policy) -> Bools:
     for rate, limit in zip(fleet.rates, policy.merge_thresholds, strict=True):
         cold &= rate < limit
     return _pairs(fleet, cold)
+
+
+def _shallow_pairs(fleet: Fleet, policy: Policy) -> Bools:
+    """Cold pairs that their depth lets be merged."""
+    found: Bools = _cold_pairs(fleet, policy) & (_of_pairs(fleet.shallow_at) <= _by_segment(fleet, fleet.now))
+    return found
+
+
+def _by_segment(fleet: Fleet, column: Ints) -> Ints:
+    """What each topic has, for each of its segments."""
+    found: Ints = np.repeat(column, np.diff(fleet.offsets))
+    return found
 
 
 def _of_pairs(column: Ints) -> Ints:

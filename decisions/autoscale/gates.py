@@ -141,7 +141,8 @@ DESCRIPTIONS: dict[Gate, Description] = {
         "heat: largest rate / merge threshold, of the coldest neighbours", "<", "1", "ratio", _MERGE,
     ),
     Gate.MAX_DAG_DEPTH: Description(
-        "The lineages of all cold neighbours have been merged as often as they may.",
+        "The lineages of all cold neighbours have been merged as often as they may; by the guard `explicitLineage` the "
+        "longest chain of merges counts, and fades by one for each hour that a segment stands.",
         "merges in a lineage, of the shallowest neighbours", "<", "`maxDagDepth`", "merges", _CAPS,
         metric="pulsar_scalable_topic_merge_suppressed_max_depth_total",
     ),

@@ -10,8 +10,10 @@ as its load may come back, and what was split in search of a hot key is given ba
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
+
+import msgspec
 
 from decisions.autoscale.gates import ROWS, Gate, Situation
 from decisions.autoscale.hot_keys import HotKey, is_within, key_in
@@ -57,24 +59,24 @@ def merge_pass(
     if not pairs:
         return MergePass(readings)
 
-    depths = {at: max(snapshot.merge_depth(active[i].segment_id) for i in (at, at + 1)) for at in pairs}
-    shallowest = min(pairs, key=depths.__getitem__)
-    depth = below(Gate.MAX_DAG_DEPTH, depths[shallowest], policy.max_dag_depth, active[shallowest].segment_id)
+    shallow_at = {at: max(snapshot.shallow_at(active[i].segment_id) for i in (at, at + 1)) for at in pairs}
+    depth = _depth(snapshot, shallow_at)
     readings.append(depth)
-    if not depth.passed:
-        return MergePass(readings, failing=ROWS[Situation.WANTS_TO_MERGE].failing(readings))
-
-    pairs = [at for at in pairs if depths[at] < policy.max_dag_depth]
+    if depth.passed:
+        pairs = [at for at in pairs if shallow_at[at] <= now]
     starts = [load.window_start(policy) if load is not None and cold[at] else 0 for at, load in enumerate(loads)]
     since = {at: max(starts[at], starts[at + 1]) for at in pairs}
     longest = min(pairs, key=since.__getitem__)
-    readings.append(waited(Gate.MERGE_WINDOW, now, since[longest], policy.merge_window_ms, active[longest].segment_id))
+    if depth.passed:
+        window = waited(Gate.MERGE_WINDOW, now, since[longest], policy.merge_window_ms, active[longest].segment_id)
+        readings.append(window)
     ready = [at for at in pairs if now - since[at] >= policy.merge_window_ms]
-    ends = {at: since[at] + policy.merge_window_ms for at in pairs}
+    ends = {at: max(since[at] + policy.merge_window_ms, shallow_at[at]) for at in pairs}
     if policy.settles:
         settled = [settled_at(snapshot, segment, load) for segment, load in zip(active, loads, strict=True)]
         at_rest = {at: max(settled[at], settled[at + 1]) for at in pairs}
-        readings.append(_settling(now, at_rest, ready or pairs, active))
+        if depth.passed:
+            readings.append(_settling(now, at_rest, ready or pairs, active))
         ready = [at for at in ready if at_rest[at] <= now]
         ends = {at: max(end, at_rest[at]) for at, end in ends.items()}
     failing = ROWS[Situation.WANTS_TO_MERGE].failing(readings)
@@ -85,7 +87,7 @@ def merge_pass(
         return MergePass(readings, [(active[at].segment_id, active[at + 1].segment_id) for at in chosen])
 
     # Each pair has waits of its own, and the load of the pair whose waits end first may be too old by then.
-    own = (Gate.MERGE_WINDOW, Gate.SETTLING)
+    own = (Gate.MAX_DAG_DEPTH, Gate.MERGE_WINDOW, Gate.SETTLING)
     others_open = due_at((reading for reading in failing if reading.gate not in own), at_least=now)
     if others_open is None:
         return MergePass(readings, failing=failing)
@@ -93,6 +95,16 @@ def merge_pass(
     due = ((max(others_open, end), at) for at, end in ends.items())
     dues = [end for end, at in due if end <= min(fresh[at : at + 2]) and end < MAX_INSTANT_MS]
     return MergePass(readings, failing=failing, due=min(dues, default=None))
+
+
+def _depth(snapshot: TopicSnapshot, shallow_at: Mapping[int, int]) -> Reading[Gate]:
+    """The depth of the shallowest pair, and when the first pair is below the cap; pairs by their place."""
+    active, policy = snapshot.layout.active, snapshot.policy
+    depths = {at: max(snapshot.merge_depth(active[i].segment_id) for i in (at, at + 1)) for at in shallow_at}
+    shallowest = min(depths, key=depths.__getitem__)
+    reading = below(Gate.MAX_DAG_DEPTH, depths[shallowest], policy.max_dag_depth, active[shallowest].segment_id)
+    first = min(shallow_at.values())
+    return reading if reading.passed or first >= MAX_INSTANT_MS else msgspec.structs.replace(reading, eligible_at=first)
 
 
 def _disjoint(pairs: Sequence[int], most: int) -> list[int]:

@@ -13,14 +13,17 @@ from typing import Literal, NamedTuple
 from decisions.autoscale.policy import Policy
 from decisions.kernel.readings import MAX_INSTANT_MS
 from decisions.topic.layout import SegmentLayout
-from decisions.topic.lineage import made_by, merge_depths_after_layout
+from decisions.topic.lineage import made_by
+from decisions.topic.segment import Segment
 
 REGRET_MS = 1_800_000
 """A merge that is split again within this time was one to regret."""
 FORGOTTEN_MS = 3_600_000
-"""After standing for so long a segment counts as one merge less deep (guard `explicitLineage`)."""
+"""A segment counts as one merge less deep for each of these periods that it has stood (guard `explicitLineage`)."""
 MAX_REGRETS = 16
-"""So often regretted in a row, a range is not merged any more."""
+"""So often regretted in a row, a range is not merged any more by a policy that merges cold segments into hot ones."""
+MAX_SETTLE_MS = 86_400_000
+"""The longest rest after regrets."""
 
 
 class Past(NamedTuple):
@@ -56,7 +59,7 @@ def past_after_layout(
         made = made_by(segment)
         if made is None:
             continue
-        at = max(0, min(segment.created_at_ms, now))
+        at = _not_after(segment.created_at_ms, now)
         parents = [past[parent] for parent in segment.parent_ids if parent in past]
         if made == "merge":
             regrets = max((parent.regrets for parent in parents), default=0)
@@ -80,32 +83,65 @@ def _regrets(parent: Past, at: int) -> int:
     return min(parent.regrets + 1, MAX_REGRETS) if at - parent.at <= REGRET_MS else max(parent.regrets - 1, 0)
 
 
-def depths_now(depths: Mapping[int, int], pasts: Mapping[int, Past], now: int) -> dict[int, int]:
-    """The merge depths that are kept through pruning, as they count now: one less for each hour that a segment has
-    stood. The cap is against chasing; a topic that is merged every night must not be held by it for good."""
-    return {
-        number: max(depth - max(now - past.at, 0) // FORGOTTEN_MS, 0)
-        if depth and (past := pasts.get(number))
-        else depth
-        for number, depth in depths.items()
-    }
+def faded_depth(depth: int, since: int, now: int) -> int:
+    """The merge depth of a segment that was this deep when it was made, at `since`.
+
+    The cap bounds the lineage that a reader must follow who keeps up. Each merge counts for an hour in which the
+    segment stands, so that a topic that is merged every night is not held for good.
+    """
+    return max(depth - max(now - since, 0) // FORGOTTEN_MS, 0)
+
+
+def shallow_at(depth: int, since: int, cap: int) -> int:
+    """From when on the depth of a segment, as of `faded_depth`, is below a cap; `MAX_INSTANT_MS`: never."""
+    if depth < cap:
+        return -MAX_INSTANT_MS
+    return min(since + (depth - cap + 1) * FORGOTTEN_MS, MAX_INSTANT_MS) if cap > 0 else MAX_INSTANT_MS
 
 
 def depths_after_layout(
     depths: Mapping[int, int], pasts: Mapping[int, Past], known: Container[int], layout: SegmentLayout, now: int
 ) -> dict[int, int]:  # fmt: skip
-    """The merge depths that are kept through pruning after a layout has come: a new segment goes on from what its
-    parents count by now (`decisions.topic.lineage.merge_depths_after_layout`)."""
-    found = merge_depths_after_layout(depths_now(depths, pasts, now), known, layout.segments)
-    return {number: depths.get(number, depth) for number, depth in found.items()}
+    """The merge depth of each active segment when it was made, after a layout has come (guard `explicitLineage`).
+
+    The longest chain of merges, not their number: a new segment goes on from the deepest of its parents as that counted
+    by then. `depths` and `pasts` are those before, `known` the ids of the layout before. Nothing but instants in the
+    layout is used, so that a rebuild from a layout with all its ancestors finds the same.
+    """
+    segments, found = layout.segments, dict[int, int]()
+    for number in sorted(segments):
+        segment = segments[number]
+        if number in known or not segment.parent_ids:
+            found[number] = depths.get(number, 0)
+            continue
+        at = _not_after(segment.created_at_ms, now)
+        found[number] = (made_by(segment) == "merge") + max(
+            faded_depth(found.get(parent, depths.get(parent, 0)), made_at(parent, pasts, segments, now), at)
+            for parent in segment.parent_ids
+        )
+    return {segment.segment_id: found[segment.segment_id] for segment in layout.active}
+
+
+def made_at(number: int, pasts: Mapping[int, Past], segments: Mapping[int, Segment], now: int) -> int:
+    """When a segment was made, as it is remembered or else as its layout says; 0 for one that neither has."""
+    if number in pasts:
+        return pasts[number].at
+    return _not_after(segments[number].created_at_ms, now) if number in segments else 0
+
+
+def _not_after(created_at: int, now: int) -> int:
+    return max(0, min(created_at, now))
 
 
 def settle_ms(past: Past, policy: Policy) -> int:
     """For how long after it was made a segment is not merged.
 
-    What a split has made: `settleSeconds`, doubled for each regret. What a merge has made: the policy's
-    cooldown of merges, so that a topic shrinks in steps. A range that is always regretted comes to rest.
+    What a split has made: `settleSeconds`, doubled for each regret, up to a day: a range that stays cold is merged.
+    What a merge has made: the policy's cooldown of merges, so that a topic shrinks in steps. Where merge thresholds are
+    so high that two cold segments can make a hot one, a range that is always regretted comes to rest.
     """
     if past.made == "merge":
         return policy.merge_cooldown_ms
-    return policy.settle_ms << past.regrets if past.regrets < MAX_REGRETS else 2 * MAX_INSTANT_MS
+    if past.regrets >= MAX_REGRETS and policy.merges_into_hot:
+        return 2 * MAX_INSTANT_MS
+    return min(policy.settle_ms << past.regrets, max(policy.settle_ms, MAX_SETTLE_MS))

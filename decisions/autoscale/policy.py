@@ -111,10 +111,15 @@ class Policy:
             self.merge_msg_rate_out_threshold, self.merge_bytes_rate_out_threshold,
         )  # fmt: skip
 
+    @cached_property
+    def merges_into_hot(self) -> bool:
+        """Whether two cold segments can make one above a split threshold."""
+        return any(2 * merge > split for merge, split in zip(self.merge_thresholds, self.split_thresholds, strict=True))
+
     @property
     def looks_back(self) -> bool:
         """Whether it counts what made a segment."""
-        return self.settles or self.parallel_actions
+        return self.settles or self.parallel_actions or self.explicit_lineage
 
     @property
     def settles(self) -> bool:

@@ -14,8 +14,9 @@ from typing import Any, Literal, NamedTuple
 import pydantic_core
 
 from decisions.autoscale.hot_keys import HotKey
-from decisions.autoscale.past import Past, past_after_layout
+from decisions.autoscale.past import Past, depths_after_layout, faded_depth, made_at, past_after_layout, shallow_at
 from decisions.autoscale.policy import Policy, policy_override, resolve_policy
+from decisions.kernel.readings import MAX_INSTANT_MS
 from decisions.topic.layout import SegmentLayout
 from schemas.metadata import AutoScalePolicyOverride
 from schemas.snapshot import HotKeyRecord, InFlight, LoadRecord, SegmentPast, Snapshot, SubscriptionCount, Trigger
@@ -95,7 +96,7 @@ class TopicSnapshot:
     failed_action: str | None = None
     """Which action failed, and is backed off from; None: both."""
     merge_depths: Mapping[int, int] | None = None
-    """Merge depths kept through pruning; None: those of the layout."""
+    """Merge depths of active segments when they were made (guard `explicitLineage`); None: as the layout says."""
     pasts: Mapping[int, Past] | None = None
     """Pasts kept through pruning; None: as the layout says."""
     hot_keys: tuple[HotKey, ...] = ()
@@ -117,12 +118,30 @@ class TopicSnapshot:
         """Segments that the consumers need: the largest count over the managed subscriptions."""
         return required_segments(self.consumers)
 
+    @cached_property
+    def known_depths(self) -> Mapping[int, int]:
+        """The merge depths of the active segments when they were made (guard `explicitLineage`)."""
+        if self.merge_depths is None:
+            return depths_after_layout({}, {}, (), self.layout, self.now)
+        return self.merge_depths
+
     def merge_depth(self, segment_id: int) -> int:
-        """Merges in a segment's lineage as the layout shows it; by the guard, as remembered when that is more."""
-        counted = self.layout.merge_depth(segment_id)
-        if self.merge_depths is None or not self.policy.explicit_lineage:
-            return counted
-        return max(counted, self.merge_depths.get(segment_id, 0))
+        """Merges in a segment's lineage as the layout shows it; by the guard, the longest chain that still counts."""
+        if not self.policy.explicit_lineage:
+            return self.layout.merge_depth(segment_id)
+        depth = self.known_depths.get(segment_id, 0)
+        return faded_depth(depth, self._made_at(segment_id), self.now) if depth else 0
+
+    def shallow_at(self, segment_id: int) -> int:
+        """From when on the depth of a segment lets it be merged; `MAX_INSTANT_MS`: time alone does not bring it."""
+        cap = self.policy.max_dag_depth
+        if not self.policy.explicit_lineage:
+            return -MAX_INSTANT_MS if self.layout.merge_depth(segment_id) < cap else MAX_INSTANT_MS
+        depth = self.known_depths.get(segment_id, 0)
+        return shallow_at(depth, self._made_at(segment_id) if depth else 0, cap)
+
+    def _made_at(self, segment_id: int) -> int:
+        return made_at(segment_id, self.known_pasts, self.layout.segments, self.now)
 
 
 def snapshot_from_wire(

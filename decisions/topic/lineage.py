@@ -6,7 +6,7 @@ Stage: under `decisions.topic.layout`, whose methods answer from here, and under
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
 
 from decisions.topic.segment import Segment
@@ -58,31 +58,6 @@ def made_by(segment: Segment) -> Literal["split", "merge"] | None:
     if not segment.parent_ids:
         return None
     return "split" if len(segment.parent_ids) == 1 else "merge"
-
-
-def merge_depths_after_layout(
-    remembered: Mapping[int, int], known: Container[int], segments: Mapping[int, Segment]
-) -> dict[int, int]:
-    """Merge depth through pruning: the depth of each segment, after a layout with these segments has come (guard
-    `explicitLineage`).
-
-    `remembered` are the depths so far, `known` the ids of the layout before. A new segment is as deep as its deepest
-    parent, and one deeper after a merge, or as deep as the layout shows when that is more. What the layout no longer
-    holds is forgotten; what it holds keeps its depth although its ancestors are pruned (PIP-483 "Caps").
-    """
-    depths = {number: depth for number, depth in remembered.items() if number in segments}
-    is_known = all(number in known or not segment.parent_ids for number, segment in segments.items())
-    shown = {} if is_known else count_merges(segments)
-    for number in sorted(segments):
-        segment = segments[number]
-        if number in known:
-            continue
-        if not segment.parent_ids:
-            depths[number] = 0
-            continue
-        deepest = max(remembered.get(parent, depths.get(parent, 0)) for parent in segment.parent_ids)
-        depths[number] = max(deepest + (made_by(segment) == "merge"), shown[number])
-    return depths
 
 
 def _circles(segments: Mapping[int, Segment]) -> Iterator[list[int]]:

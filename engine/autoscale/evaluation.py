@@ -20,7 +20,6 @@ from decisions.autoscale.columns import GATES, NEVER
 from decisions.autoscale.decide import Hold, Merge, Split, consumers_ask_nothing, decide, next_due
 from decisions.autoscale.gates import Gate
 from decisions.autoscale.hot_keys import HotKey
-from decisions.autoscale.past import depths_now
 from decisions.autoscale.snapshot import TopicSnapshot, required_segments, snapshot_to_json
 from decisions.autoscale.split_pass import news_of_hot_keys
 from decisions.kernel.readings import Reading
@@ -239,7 +238,7 @@ def snapshot_of(topic: TopicState, loads: LoadTable, policy: EffectivePolicy, no
         failures=topic.failures.in_a_row,
         failed_at=topic.failures.failed_at,
         failed_action=topic.failures.action,
-        merge_depths=depths_now(topic.merge_depths, topic.pasts, now) if policy.policy.explicit_lineage else None,
+        merge_depths=topic.merge_depths if policy.policy.explicit_lineage else None,
         pasts=topic.pasts if policy.policy.looks_back else None,
         hot_keys=topic.hot_keys,
     )

@@ -27,6 +27,7 @@ from decisions.autoscale.columns import (
     segments_of,
 )
 from decisions.autoscale.past import FORGOTTEN_MS, settle_ms
+from decisions.autoscale.policy import MAX_INT
 from decisions.autoscale.snapshot import MANAGED
 from decisions.kernel.readings import MAX_INSTANT_MS
 from engine.autoscale.layouts import SEGMENT, KnownLayout
@@ -215,16 +216,25 @@ class FleetColumns:
             (rates[0], rates[1], rates[2], rates[3]),
             np.where(missing, NEVER, seen_at),
             np.where(missing, NEVER, since),
-            np.where(keeps_depth, self._kept_depths(now), self.segments["shown"]).astype(np.int64),
+            np.where(keeps_depth, self._faded_depths(now), self.segments["shown"]).astype(np.int64),
+            self._shallow_at(keeps_depth, counts),
             settled_at,
         )
 
-    def _kept_depths(self, now: int) -> Ints:
-        """The merge depth of each segment as it counts now (`decisions.autoscale.past.depths_now`)."""
-        kept = self.segments["kept"].astype(np.int64)
-        stood = np.where(self.made_at == NEVER, 0, np.maximum(now - self.made_at, 0))
-        depths: Ints = np.maximum(kept - stood // FORGOTTEN_MS, self.segments["shown"])
-        return depths
+    def _faded_depths(self, now: int) -> Ints:
+        """The merge depth of each segment as it counts now (`decisions.autoscale.past.faded_depth`)."""
+        stood = np.maximum(now - np.maximum(self.made_at, 0), 0)
+        faded: Ints = np.maximum(self.segments["kept"] - stood // FORGOTTEN_MS, 0)
+        return faded
+
+    def _shallow_at(self, keeps_depth: Bools, counts: Ints) -> Ints:
+        """From when on the depth of each segment lets it be merged (`decisions.autoscale.past.shallow_at`)."""
+        caps = np.array([max(0, min(policy.policy.max_dag_depth, MAX_INT)) for policy in self.policies], np.int64)
+        cap, kept = np.repeat(caps[self.policy_of], counts), self.segments["kept"].astype(np.int64)
+        fades_at = np.maximum(self.made_at, 0) + (kept - cap + 1) * FORGOTTEN_MS
+        deep_until = np.where(keeps_depth & (cap > 0), np.minimum(fades_at, MAX_INSTANT_MS), MAX_INSTANT_MS)
+        found: Ints = np.where(np.where(keeps_depth, kept, self.segments["shown"]) < cap, NEVER, deep_until)
+        return found
 
     def _settled_at(self, returned_after: Ints, cold_since: Ints, missing: Bools, counts: Ints) -> Ints:
         """Until when each segment is not merged (`decisions.autoscale.merge_pass.settled_at`)."""

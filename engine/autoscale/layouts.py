@@ -26,8 +26,8 @@ from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 from schemas.plain_events import PlainLayout, PlainRange, PlainSegment, digest_of, read_layout, write_layout
 
 SEGMENT: Final = np.dtype([("id", "<i8"), ("shown", "<i4"), ("kept", "<i4"), ("is_single_hash", "?")])
-"""Of an active segment what an evaluation in columns needs: its id, its merge depth as the layout shows it and as it is
-kept through pruning (guard `explicitLineage`), and whether its range is one hash."""
+"""Of an active segment what an evaluation in columns needs: its id, its merge depth as the layout shows it and when it
+was made (guard `explicitLineage`), and whether its range is one hash."""
 _SEGMENT = "qii?"
 _RECENT = 1024
 """Layouts that were asked for lately are kept as they were read."""
@@ -73,7 +73,7 @@ class ReadLayout:
         if self.has_parents:
             depth_of = self.layout.merge_depth
             for start, number, end in self.active:
-                cells += (number, (shown := depth_of(number)), max(shown, kept(number, 0)), start == end)
+                cells += (number, depth_of(number), kept(number, 0), start == end)
         else:
             for start, number, end in self.active:
                 cells += (number, 0, kept(number, 0), start == end)

@@ -65,7 +65,7 @@ def follow_lineage(topic: TopicState, read: ReadLayout, now: int, loads: LoadTab
     """Keeps clocks and merge depths explicitly, from what was committed: the segments that a layout adds."""
     if topic.known is None and not read.has_parents and not topic.merge_depths:
         # As below, where nothing was split or merged yet.
-        topic.merge_depths = dict.fromkeys(read.ids, 0)
+        topic.merge_depths = {number: 0 for _, number, _ in read.active}
         return
     known, layout = topic.known.layout.segments if topic.known else {}, read.layout
     topic.cooldowns = cooldowns_after_layout(topic.cooldowns, known, layout, now)

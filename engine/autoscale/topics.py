@@ -71,7 +71,7 @@ class TopicState(msgspec.Struct, array_like=True, gc=False):
     """Subscription to (type, sessions)."""
     cooldowns: Cooldowns = Cooldowns()
     merge_depths: dict[int, int] = {}
-    """Merges in the lineage of each segment, kept through pruning."""
+    """Merge depth of each active segment when it was made, kept through pruning."""
     open_decision: OpenDecision | None = None
     """The oldest; `further_open` has the others."""
     failures: Failures = Failures()

@@ -32,9 +32,12 @@ def _unpack_topic(packed: bytes) -> TopicState:
     """Fields that a former release did not have are as in a new topic."""
     record: dict[str, Any] = pydantic_core.from_json(packed)
     decision, layout = record.pop("flight"), record.pop("metadata")
-    merge_depths = {int(key): depth for key, depth in record.pop("merge_depths").items()}
+    read = None if layout is None else layout_of_json(layout)
+    active = () if read is None else [number for _, number, _ in read.active]
+    stored = record.pop("merge_depths")
+    merge_depths = {number: stored[str(number)] for number in active if str(number) in stored}
     return TopicState(
-        known=None if layout is None else layout_of_json(layout).known(merge_depths),
+        known=None if read is None else read.known(merge_depths),
         consumers={name: (kind, count) for name, (kind, count) in record.pop("consumers").items()},
         cooldowns=Cooldowns(record.pop("last_split_at"), record.pop("last_merge_at")),
         merge_depths=merge_depths,

@@ -25,7 +25,7 @@ from decisions.autoscale.clocks import (
 )
 from decisions.autoscale.decide import Hold, decide, hot_keys_after
 from decisions.autoscale.hot_keys import HotKey
-from decisions.autoscale.past import Past, depths_after_layout, depths_now, past_after_layout
+from decisions.autoscale.past import Past, depths_after_layout, past_after_layout
 from decisions.autoscale.policy import Policy
 from decisions.autoscale.significance import accept_cause, is_cold
 from decisions.autoscale.snapshot import Load, TopicSnapshot
@@ -139,7 +139,7 @@ class _Loop:
             loads=self._loads, consumers={"s": ("STREAM", consumers)}, last_split_at=self._cooldowns.last_split_at,
             last_merge_at=self._cooldowns.last_merge_at, failures=self._failures.in_a_row,
             failed_at=self._failures.failed_at, failed_action=self._failures.action,
-            merge_depths=depths_now(self._depths, self._pasts, now) if self._policy.explicit_lineage else None,
+            merge_depths=self._depths if self._policy.explicit_lineage else None,
             pasts=self._pasts, hot_keys=self._keys,
         )  # fmt: skip
 

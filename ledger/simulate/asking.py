@@ -83,6 +83,7 @@ def ask(
         failures=failures,
         failed_at=None if failed_at == NEVER else failed_at,
         failed_action="split" if failures else None,
+        merge_depths={one.number: one.depth for one in segments} if policy.explicit_lineage else None,
         pasts={one.number: _past(one) for one in segments if one.made} if policy.looks_back else None,
         hot_keys=hot_keys,
     )

@@ -31,10 +31,9 @@ from decisions.autoscale.clocks import (
 from decisions.autoscale.columns import ANY_ACTION, ASK, HOLD, NEVER, ONLY_SPLIT, SPLIT, Fleet
 from decisions.autoscale.fleet import decide_fleet
 from decisions.autoscale.hot_keys import HotKey
-from decisions.autoscale.past import FORGOTTEN_MS, MAX_REGRETS, REGRET_MS, past_after_layout
+from decisions.autoscale.past import FORGOTTEN_MS, MAX_REGRETS, REGRET_MS, depths_after_layout, past_after_layout
 from decisions.autoscale.significance import accept_causes, are_cold
 from decisions.topic.layout import SegmentLayout
-from decisions.topic.lineage import merge_depths_after_layout
 from ledger.simulate.asking import Asked, Shown, ask
 from ledger.simulate.lineages import Lineage
 from ledger.simulate.outcome import Actions
@@ -247,8 +246,7 @@ class Kernel:
                 middle = old[_START] + (old[_END] - old[_START]) // 2
                 if lineage.prune(instant):
                     pruned.append(number)
-                depth = lineage.depth(lower)
-                kept = max(kept_one, depth)
+                depth, kept = lineage.depth(lower), kept_one
                 lower_past, upper_past = (
                     (instant, BY_SPLIT, instant, *_after_split(old, width, instant))
                     for width in (middle - old[_START] + 1, old[_END] - middle)
@@ -261,7 +259,7 @@ class Kernel:
                 if lineage.prune(instant):
                     pruned.append(number)
                 depth = lineage.depth(fresh)
-                kept = max(kept_one + 1, kept_other + 1, depth)
+                kept = max(kept_one, kept_other) + 1
                 past = instant, BY_MERGE, instant, max(old[_REGRETS], other[_REGRETS]), 0, _finest(old, other)
                 ints[at, :_MODIFIED] = fresh, old[_START], other[_END], kept, depth, *past
             taken_back.append(back)
@@ -402,9 +400,7 @@ class Kernel:
             self._last_merge[rows], self._failures[rows], self._failed_at[rows], of,
             hot=ints[:, _HOT] != 0, is_cold=ints[:, _COLD] != _NO_INSTANT, is_single=ints[:, _START] == ints[:, _END],
             cold_since=self._limits.window_start(rows[of], ints[:, _COLD], ints[:, _MODIFIED]),
-            shallow_at=self._limits.shallow_at(
-                rows[of], ints[:, _KEPT_DEPTH], ints[:, _DEPTH], np.where(ints[:, _MADE] > 0, ints[:, _MADE_AT], NEVER)
-            ),
+            shallow_at=self._shallow_at(rows[of], ints),
             settled_at=self._settled_at(rows[of], ints),
         )  # fmt: skip
         by_tick = is_tick | is_extra
@@ -438,10 +434,15 @@ class Kernel:
         self._next[TICK, rows] = np.where(acts | (self._next[APPLY, rows] != NO_STEP), NO_STEP, tick)
 
     def _kept_depths(self, ints: Ints, now: Ints) -> Ints:
-        """The merge depths that are kept through pruning, as they count now (`decisions.autoscale.past.depths_now`)."""
+        """The merge depths of segments by the guard, as they count now (`decisions.autoscale.past.faded_depth`)."""
         stood = np.where(ints[:, _MADE] > 0, np.maximum(now - ints[:, _MADE_AT], 0), 0)
         kept: Ints = np.maximum(ints[:, _KEPT_DEPTH] - stood // FORGOTTEN_MS, 0)
         return kept
+
+    def _shallow_at(self, rows: Ints, ints: Ints) -> Ints:
+        """From when on the depth of segments lets them be merged; `rows` by segment."""
+        made_at = np.where(ints[:, _MADE] > 0, ints[:, _MADE_AT], NEVER)
+        return self._limits.shallow_at(rows, ints[:, _KEPT_DEPTH], ints[:, _DEPTH], made_at)
 
     def _settled_at(self, rows: Ints, ints: Ints) -> Ints:
         """Until when segments are not merged; `rows` by segment."""
@@ -464,7 +465,8 @@ class Kernel:
             self._failed_at[rows], np.where(self._failures[rows] > 0, ONLY_SPLIT, ANY_ACTION).astype(np.int8),
             ints[:, _ID], ints[:, _START] == ints[:, _END], (one, two, three, four), now[of],
             limits.window_start(rows[of], ints[:, _COLD], ints[:, _MODIFIED]),
-            limits.depth(rows[of], self._kept_depths(ints, now[of]), ints[:, _DEPTH]), self._settled_at(rows[of], ints),
+            limits.depth(rows[of], self._kept_depths(ints, now[of]), ints[:, _DEPTH]),
+            self._shallow_at(rows[of], ints), self._settled_at(rows[of], ints),
         ))  # fmt: skip
         acts: Bools = (answers.action != HOLD) & (answers.action != ASK)
         due = np.full(len(rows), NOT_DUE)
@@ -489,7 +491,7 @@ class Kernel:
         segments = slice(row * self._room, row * self._room + int(self._count[row]))
         ints, rates = self._ints[segments], self._floats[segments, _LAST].tolist()
         of = np.full(len(ints), row)
-        depths = self._limits.depth(of, self._kept_depths(ints, np.full(len(ints), now)), ints[:, _DEPTH])
+        depths = self._limits.depth(of, ints[:, _KEPT_DEPTH], ints[:, _DEPTH])
         shown = [
             Shown._make([one[_ID], one[_START], one[_END], depth, *one[_CREATED:_HOT], tuple(of_one)])
             for one, depth, of_one in zip(ints[:, :_HOT].tolist(), depths.tolist(), rates, strict=True)
@@ -524,7 +526,7 @@ class Kernel:
 
     def _fill(self, layouts: Sequence[SegmentLayout]) -> None:
         """The segments that topics begin with."""
-        kept = [merge_depths_after_layout({}, (), layout.segments) for layout in layouts]
+        kept = [depths_after_layout({}, {}, (), layout, self._began_at) for layout in layouts]
         pasts = [past_after_layout({}, (), layout, self._began_at) for layout in layouts]
         for row, place in enumerate(self._topic.tolist()):
             for slot, one in enumerate(layouts[place].active):

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from decisions.autoscale.columns import NEVER
 from decisions.autoscale.decide import MAX_BACKOFF_MS, MAX_DOUBLINGS
-from decisions.autoscale.past import FORGOTTEN_MS, MAX_REGRETS
+from decisions.autoscale.past import FORGOTTEN_MS, MAX_REGRETS, MAX_SETTLE_MS
 from decisions.autoscale.policy import Policy
 from decisions.autoscale.significance import crossing_thresholds
 from decisions.kernel.readings import MAX_INSTANT_MS
@@ -26,7 +26,7 @@ NOT_DUE = 2**61
 """An instant that never comes."""
 BY_SPLIT, BY_MERGE = 1, 2
 """What made a segment."""
-MAX_SETTLE_MS = 2**40
+_LONGEST_SETTLE_MS = 2**40
 """Longer rests mean the same, and fit 64 bits however often they were regretted."""
 
 
@@ -57,7 +57,8 @@ class Limits:
         self.acts_in_parallel: Bools = self._by_row([one.parallel_actions for one in policies])
         self.asks: Bools = self._by_row([one.parallel_actions or one.hot_key_splits > 0 for one in policies])
         """What these do is said by `decide`, of one topic at a time."""
-        self._settle = self._by_row([min(one.settle_ms, MAX_SETTLE_MS) for one in policies])
+        self._settle = self._by_row([min(one.settle_ms, _LONGEST_SETTLE_MS) for one in policies])
+        self._merges_into_hot: Bools = self._by_row([one.merges_into_hot for one in policies])
         self._returns_within = self._by_row([min(one.returns_within_ms, NOT_DUE) for one in policies])
         self._by_coldness = self._by_row([one.cold_since_threshold for one in policies])
         self.keeps_depth: Bools = self._by_row([one.explicit_lineage for one in policies])
@@ -68,15 +69,15 @@ class Limits:
 
     def depth(self, row: Ints, remembered: Ints, shown: Ints) -> Ints:
         """The merge depth of each segment (`TopicSnapshot.merge_depth`)."""
-        return np.where(self.keeps_depth[row], np.maximum(remembered, shown), shown)
+        return np.where(self.keeps_depth[row], remembered, shown)
 
     def shallow_at(self, row: Ints, remembered: Ints, shown: Ints, made_at: Ints) -> Ints:
-        """From when on each segment may merge, by its depth; those that are remembered, since `made_at`, count one less
-        for each hour (`decisions.autoscale.past.depths_now`)."""
-        cap = self.max_depth[row]
-        later = np.where(made_at == NEVER, NOT_DUE, made_at + (remembered - cap + 1) * FORGOTTEN_MS)
-        by_memory = np.where(self.keeps_depth[row] & (remembered >= cap), later, NEVER)
-        return np.where(shown >= cap, NOT_DUE, by_memory)
+        """From when on the depth of each segment lets it be merged (`TopicSnapshot.shallow_at`); those that are
+        remembered are of segments made at `made_at`."""
+        cap, keeps = self.max_depth[row], self.keeps_depth[row]
+        fades_at = np.where((made_at == NEVER) | (cap <= 0), NOT_DUE, made_at + (remembered - cap + 1) * FORGOTTEN_MS)
+        depth = np.where(keeps, remembered, shown)
+        return np.where(depth < cap, NEVER, np.where(keeps, fades_at, NOT_DUE))
 
     def settled_at(
         self, row: Ints, made: Ints, at: Ints, regrets: Ints, pauses: Sequence[Ints], cold_since: Ints
@@ -84,8 +85,9 @@ class Limits:
         """Until when each segment is not merged (`decisions.autoscale.merge_pass.settled_at`); `made`: `BY_SPLIT`,
         `BY_MERGE` or 0."""
         settle, within = self._settle[row], self._returns_within[row]
-        rest = np.where(made == BY_MERGE, self.merge_cooldown[row], settle << np.minimum(regrets, MAX_REGRETS))
-        rest = np.where((made == BY_SPLIT) & (regrets >= MAX_REGRETS), NOT_DUE, rest)
+        rest = np.minimum(settle << np.minimum(regrets, MAX_REGRETS), np.maximum(settle, MAX_SETTLE_MS))
+        rest = np.where((regrets >= MAX_REGRETS) & self._merges_into_hot[row], NOT_DUE, rest)
+        rest = np.where(made == BY_MERGE, self.merge_cooldown[row], rest)
         found = np.where((made > 0) & (settle > 0), at + rest, NEVER)
         for pause in pauses:
             is_expected = (cold_since >= 0) & (pause > 0) & (pause <= within)

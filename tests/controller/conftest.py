@@ -21,6 +21,7 @@ from controller.metadata.base import MetadataStore
 from controller.metadata.sqlite import SqliteStore
 from controller.metadata.upgrade import UPGRADES
 from controller.node import Node, NodeSettings
+from controller.operations.pruning import Retention
 from controller.outbox.entries import Outbox
 from controller.publishing.publisher import Publisher
 from controller.segments.base import SegmentStore
@@ -128,7 +129,7 @@ def run_controller(
         url,
         KafkaConnection(bootstrap),
         policy,
-        retention_seconds,
+        Retention(retention_seconds, -1),
         snapshot_seconds,
         session_seconds=session_seconds,
         max_subscriptions=limits.subscriptions,

@@ -21,7 +21,7 @@ from decisions.autoscale.clocks import (
 )
 from decisions.autoscale.decide import Hold, Merge, Split, decide, hot_keys_after, next_due
 from decisions.autoscale.hot_keys import HotKey
-from decisions.autoscale.past import Past, depths_after_layout, depths_now, past_after_layout
+from decisions.autoscale.past import Past, depths_after_layout, past_after_layout
 from decisions.autoscale.policy import PROFILES, Policy
 from decisions.autoscale.rates import is_cold
 from decisions.autoscale.snapshot import Load, TopicSnapshot
@@ -97,7 +97,7 @@ class World:
         return TopicSnapshot(
             "topic://acme/shop/orders", self.now, self.layout, self.policy, loads=loads,
             consumers={"billing": ("STREAM", self.consumers)}, last_split_at=self.last_split_at,
-            last_merge_at=self.last_merge_at, merge_depths=depths_now(self.depths, self.pasts, self.now),
+            last_merge_at=self.last_merge_at, merge_depths=self.depths,
             pasts=self.pasts, hot_keys=self.hot_keys,
         )  # fmt: skip
 

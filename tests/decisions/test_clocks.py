@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from decisions.autoscale import clocks
 from decisions.autoscale.clocks import Cooldowns, Failures, OpenDecision
 from decisions.topic.layout import SegmentLayout
-from decisions.topic.lineage import made_by, merge_depths_after_layout
+from decisions.topic.lineage import made_by
 
 TWO = SegmentLayout.create(2, 100)
 NOW = 1_000
@@ -47,30 +47,6 @@ def test_pruning_and_creation_set_no_clock():
 def test_a_segment_is_made_by_a_split_a_merge_or_neither():
     layout = TWO.split_segment(0, 1).merge_segments(2, 3, 2)
     assert [made_by(layout.segments[number]) for number in range(5)] == [None, None, "split", "split", "merge"]
-
-
-def test_merge_depth_outlives_pruning():
-    depths, known, layout = {}, SegmentLayout.create(1, 0), SegmentLayout.create(1, 0)
-    for expected in (1, 2, 3):
-        for _ in range(2):
-            (first, *rest) = layout.active
-            layout = (
-                layout.merge_segments(first.segment_id, rest[0].segment_id, 0)
-                if rest
-                else layout.split_segment(first.segment_id, 0)
-            )
-            depths = merge_depths_after_layout(depths, known.segments, layout.segments)
-            for segment in [one for one in layout.segments.values() if not one.is_active]:
-                layout = layout.prune_segment(segment.segment_id)
-            known, depths = layout, merge_depths_after_layout(depths, layout.segments, layout.segments)
-        (only,) = layout.active
-        assert depths == {only.segment_id: expected}
-        assert layout.merge_depth(only.segment_id) == 0
-
-
-def test_merge_depth_of_a_layout_seen_for_the_first_time_is_what_it_shows():
-    layout = TWO.split_segment(0, 1).merge_segments(2, 3, 2).split_segment(4, 3)
-    assert merge_depths_after_layout({}, (), layout.segments) == {0: 0, 1: 0, 2: 0, 3: 0, 4: 1, 5: 1, 6: 1}
 
 
 @pytest.mark.parametrize(("applied", "epoch", "is_open"), [

@@ -12,7 +12,7 @@ from decisions.autoscale.clocks import returned_after_sample
 from decisions.autoscale.decide import Hold, Merge, Split, decide, hot_keys_after
 from decisions.autoscale.gates import Gate
 from decisions.autoscale.hot_keys import HASHES, HotKey, retry_at
-from decisions.autoscale.past import MAX_REGRETS, Past, depths_now, past_after_layout, settle_ms
+from decisions.autoscale.past import MAX_REGRETS, Past, past_after_layout, settle_ms
 from decisions.topic.layout import SegmentLayout
 from tests.decisions.snapshots import COLD, DEFAULT, MINUTE, NOW, PIP, load, msg_rate, snapshot, stream
 
@@ -157,7 +157,8 @@ def test_what_burns_waits_for_no_cooldown_and_what_is_just_over_waits_for_its_ow
 
 def test_what_was_split_rests_half_an_hour_and_twice_as_long_for_each_regret():
     assert [settle_ms(Past(0, "split", regrets), DEFAULT) // MINUTE for regrets in range(4)] == [30, 60, 120, 240]
-    assert settle_ms(Past(0, "split", MAX_REGRETS), DEFAULT) > 1000 * 365 * 24 * HOUR
+    unwise = replace(DEFAULT, merge_msg_rate_in_threshold=DEFAULT.split_msg_rate_in_threshold * 0.6)
+    assert settle_ms(Past(0, "split", MAX_REGRETS), unwise) > 1000 * 365 * 24 * HOUR
     assert settle_ms(Past(0, "merge", 3), DEFAULT) == DEFAULT.merge_cooldown_ms
     cold = {1: load(COLD, modified_at=NOW - HOUR), 2: load(COLD, modified_at=NOW - HOUR)}
     layout = SegmentLayout.create(1, LONG_AGO).split_segment(0, NOW - 20 * MINUTE)
@@ -202,8 +203,3 @@ def test_segments_that_are_less_than_half_full_merge_and_stay_below_what_splits(
     assert decide(snapshot(2, half, PIP)).gate is Gate.MERGE_THRESHOLDS
     more = half | {1: msg_rate(4_500, modified_at=NOW - HOUR)}
     assert decide(snapshot(2, more, DEFAULT)).gate is Gate.MERGE_THRESHOLDS
-
-
-def test_depth_that_is_kept_through_pruning_fades_by_one_for_each_hour_that_a_segment_stands():
-    depths, pasts = {1: 10, 2: 3, 3: 4}, {1: Past(0, "merge"), 2: Past(0, "merge")}
-    assert depths_now(depths, pasts, 4 * HOUR + 1) == {1: 6, 2: 0, 3: 4}

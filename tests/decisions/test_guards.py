@@ -98,20 +98,6 @@ def test_without_a_seen_at_the_record_stands_in():
     assert action(snapshot(loads={0: msg_rate(1e6, seen_at=None)}, policy=DEFAULT)) is Gate.LOAD_STALE
 
 
-def test_remembered_merge_depths_hold_where_the_layout_forgot():
-    one = cold(2, policy=DEFAULT, merge_depths={0: 10, 1: 0})
-    assert action(one) is Gate.MAX_DAG_DEPTH
-    assert action(replace(one, merge_depths={0: 9})) == ("merge", (0, 1))
-    assert action(replace(one, merge_depths=None)) == ("merge", (0, 1))
-
-
-def test_a_layout_that_shows_more_merges_than_remembered_counts():
-    layout = SegmentLayout.create(4, 0).merge_segments(0, 1, 0).merge_segments(2, 3, 0)
-    loads = dict.fromkeys((4, 5), load(COLD))
-    policy = replace(DEFAULT, max_dag_depth=1)
-    assert action(snapshot(layout, loads, policy, merge_depths={4: 0, 5: 0})) is Gate.MAX_DAG_DEPTH
-
-
 @pytest.mark.parametrize(
     ("failures", "pause"),
     [

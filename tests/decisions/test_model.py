@@ -117,6 +117,4 @@ def test_a_policy_whose_cold_segments_merge_into_a_hot_one_still_comes_to_rest_b
     life = live(world)
     assert life.ending == "rest"
     assert life.regrets
-    forgetful = replace(unwise, settle_ms=0)
-    assert live(replace(world, policy=replace(forgetful, explicit_lineage=False))).ending == "repeats"
-    assert live(replace(world, policy=forgetful)).ending == "rest"
+    assert live(replace(world, policy=replace(unwise, settle_ms=0))).ending == "repeats"

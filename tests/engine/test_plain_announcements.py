@@ -119,7 +119,7 @@ def test_a_layout_is_kept_short_and_comes_back_byte_for_byte(grown, is_derived, 
     assert read == layout_of_json(text) == layout_of_model(type(metadata).model_validate_json(text))
     known = msgspec.msgpack.decode(msgspec.msgpack.encode(read.known(depths)), type=type(read.known(depths)))
     assert (known.metadata_json, known.layout, known.epoch) == (text, grown, grown.epoch)
-    active = [(s.segment_id, (d := grown.merge_depth(s.segment_id)), max(d, depths.get(s.segment_id, 0)), s.width == 1)
+    active = [(s.segment_id, grown.merge_depth(s.segment_id), depths.get(s.segment_id, 0), s.width == 1)
               for s in grown.active]  # fmt: skip
     assert np.frombuffer(known.segments, SEGMENT).tolist() == active
     assert known.override == (grown.auto_scale_policy and grown.auto_scale_policy.known_json())

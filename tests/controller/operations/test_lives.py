@@ -13,6 +13,7 @@ from controller.errors import ControllerError
 from controller.metadata.base import StoreError
 from controller.metadata.zookeeper import ZooKeeperStore
 from controller.node import Node, NodeSettings
+from controller.operations.pruning import Retention
 from controller.segments.kafka import KafkaSegments
 from lab.zookeeper import EmbeddedZooKeeper
 from schemas.kafka_connection import KafkaConnection
@@ -59,7 +60,7 @@ def start(zookeeper: EmbeddedZooKeeper) -> Iterator[Callable[..., Node]]:
     root, nodes = next(_roots), []
 
     def start_one(url: str, segments: KafkaSegments, clock: Clock | None = None) -> Node:
-        settings = NodeSettings(url, KafkaConnection(NOWHERE), "default", 0, 3600, 5)
+        settings = NodeSettings(url, KafkaConnection(NOWHERE), "default", Retention(0, 0), 3600, 5)
         store = ZooKeeperStore(zookeeper.address, root, session_s=5)
         nodes.append(Node(store, segments, settings, clock or Clock(Clock.now - 1000 * len(nodes))))
         return nodes[-1]

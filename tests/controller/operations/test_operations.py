@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 
 from controller.metadata.sqlite import SqliteStore
 from controller.node import Node, NodeSettings
+from controller.operations.pruning import Retention
 from controller.segments.base import SegmentNotFound, SegmentStore, SegmentStoreError
 from controller.segments.kafka import KafkaSegments
 from controller.segments.kafka_names import SegmentOfLife, kafka_topic, segment_of
@@ -55,10 +56,14 @@ def call_deadly(service: ControllerProcess, point: str, call: str) -> None:
 
 
 @contextmanager
-def node_on(database: Path, segments: SegmentStore, retention_seconds: float = 3600) -> Iterator[Node]:
+def node_on(
+    database: Path, segments: SegmentStore, retention_seconds: float = 3600, checkpoint_seconds: float = -1
+) -> Iterator[Node]:
     """The parts of a controller, without a server around them."""
     nodes = SqliteStore(database)
-    settings = NodeSettings("http://one", KafkaConnection(NOWHERE), "default", retention_seconds, 3600, 5)
+    settings = NodeSettings(
+        "http://one", KafkaConnection(NOWHERE), "default", Retention(retention_seconds, checkpoint_seconds), 3600, 5
+    )
     try:
         yield Node(nodes, segments, settings, Clock())
     finally:

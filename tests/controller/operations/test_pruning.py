@@ -13,9 +13,11 @@ from confluent_kafka.admin import AdminClient
 
 from controller.node import Node
 from controller.operations import pruning
+from controller.operations.pruning import Retention
 from controller.segments.kafka import KafkaSegments
 from controller.segments.kafka_names import group_id
 from controller.segments.no_segments import NoSegments
+from schemas.settings import load_settings
 from tests.controller.conftest import LIFE, run_controller
 from tests.controller.operations.test_operations import in_kafka, node_on
 from tests.controller.processes import ControllerProcess
@@ -56,13 +58,20 @@ def prune(node: Node) -> int:
     return node.pruning.prune()
 
 
+def reasons(node: Node, topic: str) -> dict[int, str]:
+    """Why the sealed segments of a topic are kept."""
+    return {one.segment: one.reason for one in node.service.sealed(topic)}
+
+
 @pytest.mark.broker
 def test_a_subscription_whose_position_was_lost_has_read_nothing_and_begins_again(
     kafka: str, name: str, node: Node
 ) -> None:
     segment, segments = f"segment://{name}/0000-ffff-0", node.segments.of_life(LIFE)
     assert prune(node) == 0
+    assert reasons(node, f"topic://{name}") == {0: "the subscription billing has 3 messages of it to read"}
     lose_position(kafka, segment)
+    assert reasons(node, f"topic://{name}") == {0: "the subscription billing has no position in it"}
     assert segments.unread(segment, ["billing"]) == {"billing": None}
     assert [prune(node), prune(node)] == [0, 0]
     assert segments.backlog(segment, "billing") == 3
@@ -171,3 +180,29 @@ def test_a_topic_with_a_backlog_is_looked_at_less_and_less_often_until_something
         node.registry.register_consumer(topic, "s", "c", "STREAM")
         node.pruning.prune()
         assert segments.looks <= 21
+
+
+@pytest.mark.parametrize(("retention", "pruned", "reason"), [
+    (Retention(-1, -1), 0, "controller.sealed_retention_seconds is negative"),
+    (Retention(0, -1), 0, "controller.checkpoint_retention_seconds is negative: nobody knows what the CHECKPOINT "
+     "subscription flink has read"),
+    (Retention(0, 60), 0, "it was sealed less than 60 s ago (controller.checkpoint_retention_seconds): nobody knows "
+     "what the CHECKPOINT subscription flink has read"),
+    (Retention(60, 0), 0, "it was sealed less than 60 s ago (controller.sealed_retention_seconds)"),
+    (Retention(0, 0), 1, None),
+])  # fmt: skip
+def test_a_sealed_segment_is_shown_with_the_reason_for_which_it_is_kept(
+    tmp_path: Path, retention: Retention, pruned: int, reason: str | None
+) -> None:
+    topic = "topic://acme/pruning/shown"
+    with node_on(tmp_path / "layouts.db", NoSegments(), retention.sealed, retention.checkpoint) as node:
+        node.service.create_topic(topic, 1, {})
+        node.registry.create_subscription(topic, "flink", "CHECKPOINT")
+        node.service.split_segment(topic, 0)
+        assert prune(node) == pruned
+        assert reasons(node, topic) == ({} if reason is None else {0: reason})
+
+
+def test_the_delivered_settings_prune_what_is_read_and_keep_what_nobody_knows_of() -> None:
+    delivered = load_settings(environment={}).controller
+    assert delivered.sealed_retention_seconds >= 0 > delivered.checkpoint_retention_seconds
