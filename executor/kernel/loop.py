@@ -276,8 +276,8 @@ class Executor:
     def _unheard(self) -> set[str]:
         """Return the known decisions whose end the job may still wait for.
 
-        - The newest of each subject and action, whenever that was: the job takes no further split of a topic while one is
-          open, and no further merge while anything is. If a job with a new checkpoint has taken them again, it waits
+        - The newest of each subject and action, whenever that was: the job takes no further split of a topic while one
+          is open, and no further merge while anything is. If a job with a new checkpoint has taken them again, it waits
           although `events` has their end.
         - Of two days, those whose end is not in `events`: the job has forgotten older ones where it decides further on
           a subject with open decisions (family `bundles`: half an hour).

@@ -66,8 +66,7 @@ def read_series(path: Path) -> Series:
             points.append((at, value))
     if len(points) < 2:
         raise SeriesError(f"{path}: expected at least two points")
-    at, values = zip(*points, strict=True)
-    return Series(path.stem, np.array(at), np.array(values))
+    return Series(path.stem, np.array([at for at, _ in points]), np.array([value for _, value in points]))
 
 
 def zipf_profile(exponent: float, seed: int, slices: int = SLICES) -> Floats:
@@ -76,7 +75,7 @@ def zipf_profile(exponent: float, seed: int, slices: int = SLICES) -> Floats:
         return np.full(slices, 1 / slices)
     weights = np.arange(1, KEYS + 1) ** -exponent
     places = np.random.default_rng(seed).integers(0, slices, KEYS)
-    return np.bincount(places, weights / weights.sum(), slices)
+    return np.bincount(places, weights / weights.sum(), slices).astype(np.float64)
 
 
 class TraceDemand:
