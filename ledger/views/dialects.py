@@ -4,6 +4,7 @@ Stage: under `ledger.views`. Patterns are regular expressions that Rust and Java
 
 - `$micros(instant)`          microseconds since 1970, an integer
 - `$first(text, pattern)`     what the first group of the pattern matches; null: nothing
+- `$last(value, order, …)`    of a group the last value that is not null, in the order of one or two columns
 - `$count(text, pattern)`     how often it matches
 - `$pieces(text, pattern)`    in a list of columns: a row for each part of the text that begins with a match
 - `$parts(text)`              in a list of columns: a row for each part between commas
@@ -40,6 +41,7 @@ DATAFUSION = Dialect(
     {
         "$micros": lambda a: f"CAST({_MICROS.format(*a)} AS BIGINT)",
         "$first": lambda a: f"regexp_match({a[0]}, {a[1]})[1]",
+        "$last": lambda a: f"last_value({a[0]} ORDER BY {', '.join(a[1:])}) FILTER (WHERE {a[0]} IS NOT NULL)",
         "$count": lambda a: f"coalesce(regexp_count({a[0]}, {a[1]}), 0)",
         "$pieces": lambda a: (
             f"unnest(string_to_array(regexp_replace({a[0]}, '(' || {a[1]} || ')', '{_MARK}$1', 'g'), '{_MARK}'))"
@@ -55,6 +57,7 @@ SPARK = Dialect(
     {
         "$micros": lambda a: f"unix_micros({a[0]})",
         "$first": lambda a: f"nullif(regexp_extract({a[0]}, r{a[1]}, 1), '')",
+        "$last": lambda a: f"max_by({a[0]}, struct({', '.join(a[1:])})) FILTER (WHERE {a[0]} IS NOT NULL)",
         "$count": lambda a: f"coalesce(regexp_count({a[0]}, r{a[1]}), 0)",
         "$pieces": lambda a: f"explode(split({a[0]}, concat('(?=', r{a[1]}, ')')))",
         "$parts": lambda a: f"explode(split({a[0]}, ','))",

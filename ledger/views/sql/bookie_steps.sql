@@ -1,5 +1,5 @@
 -- Every step of a switch between BookKeeper clusters: what, why, and how it ended (docs/bookies.md).
--- version: 1
+-- version: 2
 -- cluster string: The Pulsar cluster.
 -- switch string: Source, target and epoch, as `old-new-1`.
 -- source string: The BookKeeper cluster that everything comes from.
@@ -25,9 +25,9 @@ WITH steps AS (
   SELECT subject, decision_id,
          min(CASE WHEN status = 'intent' THEN at END) AS intent_at,
          min(CASE WHEN status <> 'intent' THEN at END) AS ended_at,
-         min(CASE WHEN status <> 'intent' THEN status END) AS ended_as,
-         max(CASE WHEN status <> 'intent' THEN seen END) AS seen,
-         max(error) AS error
+         $last(CASE WHEN status <> 'intent' THEN status END, at, attempt) AS ended_as,
+         $last(CASE WHEN status <> 'intent' THEN seen END, at, attempt) AS seen,
+         $last(error, at, attempt) AS error
   FROM outcomes
   WHERE family = 'bookies'
   GROUP BY subject, decision_id

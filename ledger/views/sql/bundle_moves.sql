@@ -1,5 +1,5 @@
 -- What was decided about bundles of a cluster: unloads and splits, where to, and how each ended.
--- version: 1
+-- version: 2
 -- cluster string: The cluster.
 -- action string: `unload` or `split`.
 -- bundle string: The bundle.
@@ -11,7 +11,7 @@
 -- status string: As of `decision_outcomes`: `open`, `intent`, `applied`, `superseded`, `rejected`, `failed`, `observed`.
 -- owner string: Who had the bundle when the executor looked last; null: nobody, or nobody looked.
 -- calls bigint: Calls to the cluster that were made for it.
--- error string: What the last of the steps said that had an error.
+-- error string: The newest error that a step had.
 -- end_seconds double: From the cycle's time to the end.
 -- decision_id string: The decision.
 -- seq bigint: Number among those of its cluster.
@@ -20,17 +20,13 @@ WITH steps AS (
   SELECT subject, decision_id,
          min(CASE WHEN status = 'intent' THEN at END) AS intent_at,
          min(CASE WHEN status <> 'intent' THEN at END) AS ended_at,
-         min(CASE WHEN status <> 'intent' THEN status END) AS ended_as,
+         $last(CASE WHEN status <> 'intent' THEN status END, at, attempt) AS ended_as,
          max(attempt) AS calls,
-         max(error) AS error,
-         max(at) AS last_at
+         $last(error, at, attempt) AS error,
+         $last(seen, at, attempt) AS seen
   FROM outcomes
   WHERE family = 'bundles'
   GROUP BY subject, decision_id
-), looked AS (
-  SELECT s.subject, s.decision_id, max($first(o.seen, '"owner":"([^"]+)"')) AS owner
-  FROM steps s JOIN outcomes o ON o.subject = s.subject AND o.decision_id = s.decision_id AND o.at = s.last_at
-  GROUP BY s.subject, s.decision_id
 )
 SELECT d.subject AS cluster, d.action,
        $first(d.arguments, '"bundle":"([^"]+)"') AS bundle,
@@ -39,10 +35,9 @@ SELECT d.subject AS cluster, d.action,
        d.reason, d.decided_at, s.ended_at,
        CASE WHEN s.ended_as IS NOT NULL THEN s.ended_as WHEN s.intent_at IS NOT NULL THEN 'intent' ELSE 'open' END
          AS status,
-       l.owner, s.calls, s.error,
+       $first(s.seen, '"owner":"([^"]+)"') AS owner, s.calls, s.error,
        ($micros(s.ended_at) - $micros(d.decided_at)) / 1e6 AS end_seconds,
        d.decision_id, d.seq, d.day
 FROM decisions d
 LEFT JOIN steps s ON s.subject = d.subject AND s.decision_id = d.decision_id
-LEFT JOIN looked l ON l.subject = d.subject AND l.decision_id = d.decision_id
 WHERE d.family = 'bundles'

@@ -1,5 +1,5 @@
 -- Decisions, how each ended, and how long every step took.
--- version: 1
+-- version: 2
 -- decision_id string: The decision.
 -- family string: Kind of decision; `autoscale` is about scalable topics.
 -- subject string: What was decided about: of `autoscale` a topic.
@@ -14,7 +14,7 @@
 -- ended_at timestamp: When it ended; null: it is open.
 -- status string: `open` (nobody has begun), `intent`, or how it ended: `applied`, `superseded`, `rejected`, `failed`, `observed`.
 -- calls bigint: Calls to the cluster that were made for it.
--- error string: What the last of the steps said that had an error.
+-- error string: The newest error that a step had.
 -- mode string: Of the executor that ended it: `act`, `approve` or `observe`.
 -- commit_seconds double: From the batch's time to its commit.
 -- intent_seconds double: From the batch's time to the intent.
@@ -25,10 +25,10 @@ WITH steps AS (
   SELECT subject, decision_id,
          min(CASE WHEN status = 'intent' THEN at END) AS intent_at,
          min(CASE WHEN status <> 'intent' THEN at END) AS ended_at,
-         min(CASE WHEN status <> 'intent' THEN status END) AS ended_as,
+         $last(CASE WHEN status <> 'intent' THEN status END, at, attempt) AS ended_as,
          max(attempt) AS calls,
-         max(error) AS error,
-         min(CASE WHEN status <> 'intent' THEN mode END) AS mode
+         $last(error, at, attempt) AS error,
+         $last(CASE WHEN status <> 'intent' THEN mode END, at, attempt) AS mode
   FROM outcomes
   GROUP BY subject, decision_id
 ), commits AS (

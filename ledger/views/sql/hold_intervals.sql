@@ -1,6 +1,6 @@
 -- Reasons for not acting, each from the evaluation that found it to the next change: another reason, a decision, or the
 -- end of the topic.
--- version: 1
+-- version: 2
 -- family string: Kind of decision.
 -- subject string: What is held: of `autoscale` a topic.
 -- gate string: The binding gate (docs/gates.md).
@@ -25,9 +25,8 @@ WITH points AS (
   -- Of bundles a split goes beside what holds the shedding.
   FROM decisions WHERE family <> 'bundles' OR action <> 'split'
   UNION ALL
-  SELECT 'autoscale', subject, accepted_at, 0, 'deleted', NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, NULL
-  FROM events
-  WHERE type = 'layout' AND cause = 'deleted'
+  SELECT 'autoscale', topic, known_from, 0, 'deleted', NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, NULL
+  FROM topic_ends
 ), intervals AS (
   SELECT *,
          lead(at) OVER (PARTITION BY subject, family ORDER BY at, place, seq) AS held_until,

@@ -1,6 +1,6 @@
 -- What holds now: the rows of `hold_intervals` without an end, found by the newest of each subject instead of by putting
 -- all that is on record into order.
--- version: 1
+-- version: 2
 -- family string: Kind of decision.
 -- subject string: What is held: of `autoscale` a topic.
 -- gate string: The binding gate (docs/gates.md).
@@ -20,7 +20,7 @@ WITH points AS (
   -- Of bundles a split goes beside what holds the shedding.
   SELECT family, subject, decided_at FROM decisions WHERE family <> 'bundles' OR action <> 'split'
   UNION ALL
-  SELECT 'autoscale', subject, accepted_at FROM events WHERE type = 'layout' AND cause = 'deleted'
+  SELECT 'autoscale', topic, known_from FROM topic_ends
 ), newest AS (
   SELECT family, subject, max(at) AS at FROM points GROUP BY family, subject
 ), last AS (

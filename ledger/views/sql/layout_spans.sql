@@ -1,7 +1,7 @@
 -- Layouts of topics without their text, each from the batch that took it in to the next: as the job knew them.
--- version: 1
+-- version: 2
 -- topic string: The topic.
--- life bigint: Which life of its name it is: greater at each creation after a deletion.
+-- life bigint: Incarnation of the topic, greater at each creation after a deletion: when it began, milliseconds since 1970; where that was not announced, when the one before was deleted (0: none was).
 -- epoch bigint: Epoch of the layout.
 -- cause string: What led to it: `created`, `split`, `merge`, `prune`, `policy`, or `snapshot` (it was not known before).
 -- decision_id string: The decision that led to it, if one did and it was said.
@@ -11,43 +11,69 @@
 -- valid_to timestamp: When another one was taken in, or the topic was deleted; null: it is the present one.
 -- kafka_partition bigint: Where it was announced.
 -- kafka_offset bigint: The message there.
-WITH read AS (
-  SELECT subject AS topic, cause, at, accepted_at, kafka_partition, kafka_offset, epoch, life, decision_id, active_segments
+-- begun_from timestamp: Loads that were taken in before are of an earlier incarnation; null: there was none.
+WITH announced AS (
+  SELECT subject AS topic, cause, at, accepted_at, kafka_partition, kafka_offset, epoch, life, decision_id,
+         active_segments, 0 AS ends
   FROM events
-  WHERE type = 'layout' AND in_columns IS NOT NULL
+  WHERE type = 'layout' AND cause <> 'deleted' AND in_columns IS NOT NULL
   UNION ALL
   SELECT subject, cause, at, accepted_at, kafka_partition, kafka_offset,
          CAST($first(body, '"epoch" *: *([0-9]+)') AS BIGINT),
          CAST($first(body, '"topicCreatedAt" *: *([0-9]+)') AS BIGINT),
          $first(body, '"decisionId" *: *"([^"]+)"'),
-         CAST($count(body, '"state" *: *"ACTIVE"') AS BIGINT)
+         CAST($count(body, '"state" *: *"ACTIVE"') AS BIGINT), 0
   FROM events
-  WHERE type = 'layout' AND in_columns IS NULL
-), told AS (
-  SELECT topic, cause, at, accepted_at, kafka_partition, kafka_offset, epoch,
-         coalesce(
-           life,
-           sum(CASE WHEN cause = 'deleted' THEN 1 ELSE 0 END) OVER (
-             PARTITION BY topic ORDER BY accepted_at, kafka_partition, kafka_offset
-             ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
-           - CASE WHEN cause = 'deleted' THEN 1 ELSE 0 END
-         ) AS life,
-         CASE WHEN cause = 'deleted' THEN 1 ELSE 0 END AS ends,
-         decision_id, active_segments
-  FROM read
+  WHERE type = 'layout' AND cause <> 'deleted' AND in_columns IS NULL
+  UNION ALL
+  SELECT topic, 'deleted', ended_at, known_from, kafka_partition, kafka_offset, NULL, life, NULL, NULL, 1
+  FROM topic_ends
 ), ranked AS (
   SELECT *,
+         max(CASE WHEN ends = 1 THEN at END) OVER before_it AS ended_before,
+         max(CASE WHEN ends = 1 THEN accepted_at END) OVER before_it AS ended_from,
+         max(CASE WHEN ends = 1 THEN coalesce(life, $micros(at) / 1000) END) OVER before_it AS life_before,
+         max(CASE WHEN ends = 0 THEN life END) OVER before_it AS life_known,
+         sum(ends) OVER (PARTITION BY topic ORDER BY accepted_at, kafka_partition, kafka_offset
+                         ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) - ends AS ends_before
+  FROM announced
+  WINDOW before_it AS (PARTITION BY topic ORDER BY accepted_at, kafka_partition, kafka_offset
+                       ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+), timely AS (
+  -- Without what is announced late, of an incarnation that has ended.
+  SELECT *,
+         max(CASE WHEN ends = 0 THEN life END) OVER (
+           PARTITION BY topic, ends_before ORDER BY accepted_at, kafka_partition, kafka_offset
+           ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS life_of_this
+  FROM ranked
+  WHERE ends = 1
+     OR CASE WHEN life IS NULL
+             THEN coalesce(at >= ended_before, true) AND coalesce($micros(at) / 1000 >= life_known, true)
+             ELSE coalesce(life > life_before, true) AND coalesce(life >= life_known, true) END
+), numbered AS (
+  -- An incarnation may follow another whose end nobody has announced.
+  SELECT *,
+         sum(CASE WHEN life > life_of_this THEN 1 ELSE 0 END) OVER (
+           PARTITION BY topic, ends_before ORDER BY accepted_at, kafka_partition, kafka_offset
+           ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS begun
+  FROM timely
+), compared AS (
+  SELECT *,
          max(epoch) OVER (
-           PARTITION BY topic, life, ends ORDER BY accepted_at, kafka_partition, kafka_offset
-           ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS epoch_before
-  FROM told
+           PARTITION BY topic, ends_before, begun ORDER BY accepted_at, kafka_partition, kafka_offset
+           ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS epoch_before,
+         max(CASE WHEN ends = 0 THEN life END) OVER (PARTITION BY topic, ends_before, begun) AS life_said,
+         CASE WHEN begun = 0 THEN ended_from
+              ELSE min(accepted_at) OVER (PARTITION BY topic, ends_before, begun) END AS begun_from
+  FROM numbered
 ), fresh AS (
   SELECT *,
          lead(accepted_at) OVER (PARTITION BY topic ORDER BY accepted_at, kafka_partition, kafka_offset) AS valid_to
-  FROM ranked
-  WHERE epoch_before IS NULL OR (epoch > epoch_before AND ends = 0)
+  FROM compared
+  WHERE ends = 1 OR epoch_before IS NULL OR epoch > epoch_before
 )
-SELECT topic, CAST(life AS BIGINT) AS life, epoch, cause, decision_id, active_segments, at AS changed_at,
-       accepted_at AS valid_from, valid_to, kafka_partition, kafka_offset
+SELECT topic, CAST(coalesce(life_said, $micros(ended_before) / 1000, 0) AS BIGINT) AS life, epoch, cause, decision_id,
+       active_segments, at AS changed_at, accepted_at AS valid_from, valid_to, kafka_partition, kafka_offset,
+       begun_from
 FROM fresh
 WHERE ends = 0

@@ -1,5 +1,5 @@
 -- The load of every active segment at an instant, as the job knew it.
--- version: 1
+-- version: 2
 -- parameter at timestamp: The instant.
 -- topic string: The topic.
 -- segment_id bigint: An active segment.
@@ -29,3 +29,4 @@ SELECT s.topic, s.segment_id, s.hash_start, s.hash_end, l.msg_rate_in, l.bytes_r
        l.bytes_rate_out, l.reporter, l.sampled_at, l.accepted_at AS known_since
 FROM layout_at($at) s
 LEFT JOIN loads l ON l.topic = s.topic AND l.segment_id = s.segment_id AND l.place = 1
+  AND (s.begun_from IS NULL OR l.accepted_at >= s.begun_from)

@@ -1,6 +1,6 @@
 -- How long a segment was over its threshold before it was split: the rate that the split by load names, by what is on
 -- record of it.
--- version: 1
+-- version: 2
 -- decision_id string: The split.
 -- topic string: The topic.
 -- segment_id bigint: The segment.
@@ -12,7 +12,7 @@
 -- ended_at timestamp: When that decision ended, however; null: it is open.
 -- seconds_over double: From `over_since` to `decided_at`.
 -- seconds_to_end double: From `over_since` to `ended_at`.
-WITH splits AS (
+WITH all_splits AS (
   SELECT decision_id, subject, reason, decided_at,
          CAST($first(arguments, '"segments":\[([0-9]+)\]') AS BIGINT) AS segment_id,
          CAST(CASE reason
@@ -24,6 +24,14 @@ WITH splits AS (
   FROM decisions
   WHERE family = 'autoscale' AND action = 'split'
     AND reason IN ('msgRateIn', 'bytesRateIn', 'msgRateOut', 'bytesRateOut')
+), begun AS (
+  SELECT s.subject, s.decision_id, max(e.known_from) AS begun_from
+  FROM all_splits s JOIN topic_ends e ON e.topic = s.subject AND e.known_from <= s.decided_at
+  GROUP BY s.subject, s.decision_id
+), splits AS (
+  -- With when the topic's incarnation began: what was on record before is of another topic of that name.
+  SELECT s.*, b.begun_from
+  FROM all_splits s LEFT JOIN begun b ON b.subject = s.subject AND b.decision_id = s.decision_id
 ), last_calm AS (
   -- Of each split the newest load at which the rate was not over: a plain sum over many loads, so that few have to be
   -- put into order below.
@@ -36,6 +44,7 @@ WITH splits AS (
          END <= s.threshold THEN l.accepted_at END) AS calm_at
   FROM splits s
   JOIN segment_load l ON l.topic = s.subject AND l.segment_id = s.segment_id AND l.accepted_at <= s.decided_at
+    AND (s.begun_from IS NULL OR l.accepted_at >= s.begun_from)
   GROUP BY s.subject, s.decision_id
 ), bounded AS (
   SELECT s.*, c.calm_at
@@ -53,6 +62,7 @@ WITH splits AS (
          END AS rate
   FROM bounded s
   JOIN segment_load l ON l.topic = s.subject AND l.segment_id = s.segment_id AND l.accepted_at <= s.decided_at
+    AND (s.begun_from IS NULL OR l.accepted_at >= s.begun_from)
     AND (s.calm_at IS NULL OR l.accepted_at >= s.calm_at)
 ), calm AS (
   SELECT subject, decision_id, accepted_at, rate, place,

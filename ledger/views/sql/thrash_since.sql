@@ -1,6 +1,7 @@
 -- Applied actions that were undone by their opposite within an hour: a split whose children were merged, a merge whose
--- child was split. Those undone since an instant.
--- version: 1
+-- child was split. Those undone since an instant. Of one incarnation of their topic each: after a deletion the same
+-- numbers are other segments.
+-- version: 2
 -- parameter since timestamp: An instant; what was undone up to then is left out, and what is older by an hour is not read.
 -- topic string: The topic.
 -- action string: What was done first: `split` or `merge`.
@@ -13,7 +14,7 @@
 -- undone_at timestamp: When that was applied.
 -- seconds_between double: From one to the other, at most 3,600.
 WITH applied AS (
-  SELECT subject, decision_id, min(at) AS at, max($first(seen, '"children":\[([0-9,]+)\]')) AS children
+  SELECT subject, decision_id, min(at) AS at, $last($first(seen, '"children":\[([0-9,]+)\]'), at, attempt) AS children
   FROM outcomes
   WHERE status = 'applied' AND at > $since - INTERVAL '1 hour'
   GROUP BY subject, decision_id
@@ -32,4 +33,5 @@ SELECT DISTINCT m.subject AS topic, m.action, m.segments, m.reason, m.decision_i
        ($micros(t.at) - $micros(m.at)) / 1e6 AS seconds_between
 FROM made m
 JOIN undoing t ON t.subject = m.subject AND t.segment = m.segment
+LEFT ANTI JOIN topic_ends e ON e.topic = m.subject AND e.ended_at > m.at AND e.ended_at <= t.at
 WHERE t.at > $since AND t.action <> m.action AND t.at >= m.at AND $micros(t.at) - $micros(m.at) <= 3600000000

@@ -1,0 +1,33 @@
+-- Deletions of topics that ended an incarnation of theirs. A deletion that is announced again, or late (of an earlier
+-- incarnation than the known one), ends nothing and is left out, as the job does it.
+-- version: 1
+-- topic string: The topic.
+-- life bigint: When the incarnation that ended had begun, milliseconds since 1970; null: it was not announced.
+-- ended_at timestamp: When the topic was deleted, by the clock of whoever announced it; at most `known_from`.
+-- known_from timestamp: Time of the batch that took the deletion in.
+-- kafka_partition bigint: Where it was announced.
+-- kafka_offset bigint: The message there.
+WITH deleted AS (
+  SELECT DISTINCT subject FROM events WHERE type = 'layout' AND cause = 'deleted'
+), announced AS (
+  SELECT e.subject AS topic, e.cause, least(e.at, e.accepted_at) AS at, e.accepted_at, e.kafka_partition,
+         e.kafka_offset,
+         CASE WHEN e.in_columns IS NOT NULL THEN e.life
+              ELSE CAST($first(e.body, '"topicCreatedAt" *: *([0-9]+)') AS BIGINT) END AS life
+  FROM events e JOIN deleted d ON d.subject = e.subject
+  WHERE e.type = 'layout'
+), ranked AS (
+  SELECT *,
+         max(CASE WHEN cause = 'deleted' THEN at END) OVER before_it AS ended_before,
+         max(CASE WHEN cause = 'deleted' THEN coalesce(life, $micros(at) / 1000) END) OVER before_it AS life_before,
+         max(CASE WHEN cause <> 'deleted' THEN life END) OVER before_it AS life_known
+  FROM announced
+  WINDOW before_it AS (PARTITION BY topic ORDER BY accepted_at, kafka_partition, kafka_offset
+                       ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+)
+SELECT topic, life, at AS ended_at, accepted_at AS known_from, kafka_partition, kafka_offset
+FROM ranked
+WHERE cause = 'deleted'
+  AND CASE WHEN life IS NULL
+           THEN coalesce(at > ended_before, true) AND coalesce($micros(at) / 1000 >= life_known, true)
+           ELSE coalesce(life > life_before, true) AND coalesce(life >= life_known, true) END
