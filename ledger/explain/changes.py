@@ -33,6 +33,13 @@ class Change:
     almost: TopicSnapshot | None
     """With one step less, to which the answer is still the old one; None: it is a single step."""
 
+    def restarts_windows(self, seen: TopicSnapshot) -> bool:
+        """Whether the change leads to a merge that the job takes only after another merge window, which begins with
+        the new thresholds."""
+        actions = () if isinstance(self.answer, Hold) else (self.answer, *self.answer.also)
+        is_other = self.changed.policy.merge_thresholds != seen.policy.merge_thresholds
+        return is_other and any(isinstance(one, Merge) for one in actions)
+
     def to_json(self) -> dict[str, Any]:
         """For scripts."""
         return {"input": self.path, "is": self.value, "needed": self.needed, "then": answer_words(self.answer)}

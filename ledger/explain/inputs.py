@@ -10,11 +10,9 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from decisions.autoscale.clocks import cold_since_after_thresholds
 from decisions.autoscale.hot_keys import retry_at
 from decisions.autoscale.merge_pass import settled_at
 from decisions.autoscale.policy import POLICY_FIELDS, Policy, PolicyField
-from decisions.autoscale.rates import is_cold
 from decisions.autoscale.snapshot import MANAGED, Load, TopicSnapshot
 from schemas.metadata import RATES
 
@@ -263,21 +261,15 @@ def _turns(snapshot: TopicSnapshot, known: PolicyField) -> list[float]:
 
 
 def _with_policy(snapshot: TopicSnapshot, known: PolicyField, value: float | bool) -> TopicSnapshot | None:
-    """With another policy, as the job would have it from its next batch on; None: one that breaks a rule."""
+    """With another policy, as `anabranch decide --policy` has it; None: one that breaks a rule.
+
+    In the job other merge thresholds also begin every merge window anew. That is left out: a threshold that moves by a
+    hair would then "change" each answer that waits for a window, although nothing is colder or warmer by it.
+    """
     before = snapshot.policy
     # A broken policy is switched off by its resolution; one that is valid again is not.
     enabled = {} if before.broken is None else {"enabled": True}
     policy: Policy = replace(before, **{**enabled, known.name: value})  # type: ignore[arg-type]
     if policy.broken is not None:
         return None
-    loads = snapshot.loads
-    if policy.merge_thresholds != before.merge_thresholds:
-        loads = {
-            number: replace(
-                load, cold_since=cold_since_after_thresholds(
-                    load.cold_since, is_cold(load.rates, policy), load.modified_at
-                ),
-            )
-            for number, load in loads.items()
-        }  # fmt: skip
-    return replace(snapshot, policy=policy, loads=loads)
+    return replace(snapshot, policy=policy)

@@ -8,7 +8,7 @@ by the snapshot that is on record with it.
 from __future__ import annotations
 
 import json
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import NamedTuple
@@ -57,7 +57,10 @@ class NotOnRecord(LookupError):
 
 
 class Evaluations(NamedTuple):
-    """When all topics were evaluated, around an instant; milliseconds. None: not on record."""
+    """When the topic was evaluated last, by a tick or an event of its own, and its next tick; milliseconds.
+
+    None: not on record.
+    """
 
     last: int | None
     following: int | None
@@ -111,10 +114,10 @@ def explain(
 ) -> Explanation:
     """Why a topic acts or holds at an instant (aware; None: of the last batch on record).
 
-    When the newest evaluation up to then led to a decision, that is explained, on what it saw; else the state at that
-    instant. `configured`: the job's policy now, for releases that did not put it on record. `outage`: the
-    job was not at work where there is no batch for longer than that, and than three minutes. Raises `NotOnRecord`, and
-    what Delta raises.
+    When the newest evaluation up to then, by a tick or an event, led to a decision, that is explained, on what it saw;
+    else the state at that instant. `configured`: the job's policy now, for releases that did not put it on record.
+    `outage`: the job was not at work where there is no batch for longer than that, and than three minutes. Raises
+    `NotOnRecord`, and what Delta raises.
     """
     ends = last_batch(lake)
     if ends is None:
@@ -147,6 +150,7 @@ def explain(
     held_since: int | None = None
     decision: RecordedRow | None = None
     decided: Decided | None = None
+    happened: int | None = None
     try:
         begun = {} if horizon is None else regrouped(horizon.pieces, [topic])
     except StateError as error:
@@ -154,7 +158,10 @@ def explain(
     replay = BucketReplay(_SETTINGS, configured, doubts, begun=begun, of_older=horizon.of_older if horizon else ())
     for batch in history_of(batches, tables).of_bucket([topic]):
         if horizon is None or batch.now >= _millis(horizon.at):
-            replay.take(batch)
+            due = replay.take_in(batch)
+            replay.take_over(batch)
+            if topic in due.by_event:
+                happened = batch.now
         for decision in batch.decisions:
             hold, held_since = None, None
             segments = tuple(json.loads(decision["arguments"])["segments"])
@@ -165,7 +172,7 @@ def explain(
     snapshot = replay.snapshot(topic, asked_at)
     if snapshot is None:
         raise NotOnRecord(_no_layout(lake, topic, until))
-    evaluations = _evaluations(lake, topic, until)
+    evaluations = _evaluations(lake, topic, until, happened)
     explained = None
     seen = None
     if decision is not None and decided is not None and decided.at >= (evaluations.last or 0):
@@ -236,14 +243,15 @@ def _ran_around(lake: str, course: pa.Table, until: datetime) -> list[datetime]:
 
 def _silence(ran_at: list[datetime], until: datetime, outage: timedelta) -> tuple[int, int] | None:
     """The batches around an instant, if they are too far apart; `ran_at`: when each ran, in order."""
-    place = bisect_right(ran_at, until)
+    # At the very instant of a batch the job was at work.
+    place = bisect_left(ran_at, until)
     if not 0 < place < len(ran_at) or ran_at[place] - ran_at[place - 1] <= outage:
         return None
     return _millis(ran_at[place - 1]), _millis(ran_at[place])
 
 
-def _evaluations(lake: str, topic: str, at: datetime) -> Evaluations:
-    """The ticks that reached the topic, next to an instant."""
+def _evaluations(lake: str, topic: str, at: datetime, happened: int | None) -> Evaluations:
+    """The evaluations next to an instant; `happened`: the newest event up to then that made the topic due."""
     begin, end = at - _LOOK_AROUND, at + _LOOK_AROUND
     where = (
         pc.field("subject").isin([topic, EVERY_TOPIC]) & (pc.field("type") == "tick")
@@ -255,7 +263,8 @@ def _evaluations(lake: str, topic: str, at: datetime) -> Evaluations:
         for one in rows["accepted_at"].to_pylist()
     })  # fmt: skip
     place = bisect_right(found, _millis(at))
-    return Evaluations(found[place - 1] if place else None, found[place] if place < len(found) else None)
+    last = max([*found[:place][-1:], *([] if happened is None else [happened])], default=None)
+    return Evaluations(last, found[place] if place < len(found) else None)
 
 
 def _millis(at: datetime) -> int:

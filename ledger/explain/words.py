@@ -120,7 +120,8 @@ def change_words(change: Change, snapshot: TopicSnapshot) -> str:
         return "if its open decision had ended"
     if head == "failures":
         return f"without the {number_words(change.value)} decisions that ended without effect before"
-    return f"with {rest} {_said(change.needed)} (now {_said(change.value)})"
+    later = ", after another merge window" if change.restarts_windows(snapshot) else ""
+    return f"with {rest} {_said(change.needed)} (now {_said(change.value)}){later}"
 
 
 def number_words(value: float | bool | None) -> str:

@@ -9,10 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decisions.autoscale.decide import decide, next_due
+from decisions.autoscale.policy import read_policy
+from decisions.autoscale.snapshot import snapshot_from_wire, snapshot_to_wire
 from ledger.explain.changes import answer_words, changes, segments_of
 from ledger.explain.inputs import inputs_of
 from ledger.explain.search import smallest_step
 from ledger.explain.words import change_words
+from schemas.snapshot import Snapshot
 from tests.decisions.snapshots import (
     COLD,
     DEFAULT,
@@ -44,6 +47,18 @@ def test_each_change_turns_the_answer_and_one_step_less_does_not(rng, guards, ab
         assert asked(change.answer, segment) != before
         assert change.almost is None or asked(decide(change.almost), segment) == before
         assert change_words(change, seen)
+
+
+@settings(max_examples=40)
+@given(st.randoms(use_true_random=False), st.booleans())
+def test_decide_policy_agrees_with_each_change(rng, guards):
+    line = snapshot_to_wire(random_snapshot(rng, guards)).to_json()
+    seen = snapshot_from_wire(Snapshot.model_validate_json(line), "default")
+    for change in [] if seen.policy.broken else changes(seen):
+        if change.path.startswith("policy."):
+            policy = read_policy(f"{change.path.removeprefix('policy.')} = {str(change.needed).lower()}")
+            again = snapshot_from_wire(Snapshot.model_validate_json(line), "default", policy)
+            assert answer_words(decide(again)) == answer_words(change.answer)
 
 
 @settings(max_examples=40)
@@ -92,6 +107,24 @@ def test_a_cold_pair_that_waits_is_told_the_time_the_rate_and_the_policy():
     assert found["at 10,001 msg/s in on segment 0 (now 10)"] == "split segment 0"
     assert found["with 2 more consumers of billing (3 in all)"].startswith("split segment ")
     assert found["with mergeWindowSeconds 120 (now 300)"] == "merge segments 0 and 1"
+
+
+def test_thresholds_that_only_restart_windows_are_left_out():
+    # Both segments have been cold for long and merge now; with any other merge threshold the job would wait again.
+    cold = snapshot(2, {n: load(COLD, modified_at=NOW - 10 * MINUTE) for n in (0, 1)}, DEFAULT, consumers=stream(1))
+    assert answer_words(decide(cold)) == "merge segments 0 and 1"
+    found = told(cold)
+    assert "hold, merge-window" not in {found[path] for path in found if "Threshold" in path or "Headroom" in path}
+    assert any("mergeWindowSeconds" in path for path in found)
+
+
+def test_merge_by_another_threshold_waits_for_its_window():
+    warm = snapshot(
+        2, {n: msg_rate(4_600, modified_at=NOW - 10 * MINUTE) for n in (0, 1)}, DEFAULT, consumers=stream(1)
+    )
+    merging = {path: answer for path, answer in told(warm).items() if answer.startswith("merge ")}
+    threshold = next(path for path in merging if path.startswith("with mergeMsgRateInThreshold"))
+    assert threshold.endswith(", after another merge window")
 
 
 def test_a_topic_at_its_cap_is_told_the_next_one():

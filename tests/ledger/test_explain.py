@@ -19,7 +19,7 @@ from ledger.topics import UnknownTopic, find_topic
 from schemas.arrow import to_arrow
 from schemas.tables import BATCHES, DECISIONS, EVENTS, HOLDS, OUTCOMES, SEGMENT_LOAD, WAITS, OutcomeRow, WaitRow
 from tests.engine.buckets import CONFIGURED
-from tests.engine.records import consumers, layout, stats, tick
+from tests.engine.records import consumers, layout, outcome, stats, tick
 from tests.engine.test_engine import MINUTE, NOW, SECOND
 from tests.engine.test_replay import NAMES, RecordedBucket
 
@@ -155,6 +155,27 @@ def test_a_decision_is_explained_by_what_it_saw_until_the_next_evaluation(tmp_pa
     assert (later.answer.gate.value, later.decision, later.last_decision.segments) == ("in-flight", None, (1,))
 
 
+def test_event_after_decision_is_explained_instead(tmp_path):
+    bucket, made = RecordedBucket(), SegmentLayout.create(2, NOW - MINUTE)
+    bucket.batch(NOW, layout(made, topic=NAMES[0]))
+    [row] = bucket.batch(NOW + SECOND, stats({0: 5_000.0, 1: 12_500.0}, NOW, NAMES[0]), tick(1)).decisions
+    # Announced before its outcome: the decision is in flight, which is put on record at once.
+    split = layout(made.split_segment(1, NOW + 5 * SECOND), "split", at=NOW + 5 * SECOND, topic=NAMES[0])
+    bucket.batch(NOW + 6 * SECOND, split, consumers(2, topic=NAMES[0]))
+    bucket.batch(NOW + 9 * SECOND, outcome(row["decision_id"], "applied", NOW + 5 * SECOND, NAMES[0]))
+    bucket.batch(NOW + 61 * SECOND, tick(2))
+    lake = written(bucket, tmp_path / "lake")
+    before, open_still, ended = (
+        explain(lake, NAMES[0], at(NOW + second * SECOND), CONFIGURED) for second in (5, 8, 30)
+    )  # fmt: skip
+    assert (before.answer.action, before.decision.at) == ("split", NOW + SECOND)
+    assert (open_still.answer.gate.value, open_still.decision, open_still.hold["gate"]) == (
+        "in-flight", None, "in-flight"
+    )  # fmt: skip
+    assert [one.segment_id for one in ended.snapshot.layout.active] == [0, 2, 3]
+    assert (ended.decision, ended.snapshot.in_flight, ended.evaluations.last) == (None, None, NOW + 9 * SECOND)
+
+
 def test_a_segment_that_was_split_is_told_with_its_children():
     divided = SegmentLayout.create(2, NOW).split_segment(0, NOW + MINUTE)
     with pytest.raises(NotOnRecord, match=r"segment 0 is no longer active: it was split into 2 and 3 at 2025-11-20 17"):
@@ -251,7 +272,7 @@ def test_a_time_at_which_the_job_was_not_at_work_is_said_first(tmp_path):
     silent = {minute: explain(str(lake), NAMES[0], at(NOW + minute * MINUTE), CONFIGURED).silence
               for minute in (0, 3, 4, 33, 34)}  # fmt: skip
     away = (NOW + 4 * MINUTE, NOW + 34 * MINUTE)
-    assert silent == {0: None, 3: None, 4: away, 33: away, 34: None}
+    assert silent == {0: None, 3: None, 4: None, 33: away, 34: None}
     asked = str(lake), NAMES[0], at(NOW + 9 * MINUTE), CONFIGURED
     assert explain(*asked, timedelta(minutes=30)).silence is None
     assert explain(*asked, timedelta(seconds=1)).silence == away
