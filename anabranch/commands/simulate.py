@@ -88,8 +88,8 @@ def command(
 
     The job's own engine decides, and segments split and merge as it says. Shapes, the form of a file, and what the
     columns mean: docs/simulate.md. `lab` is the demand of the local run, `lake` what is on record of loads and
-    consumers. The first policy's split thresholds are the measure of "over threshold" for all. Ctrl-C ends it with the
-    topics that are done, and exit code 130.
+    consumers. Ticks and the filter's band are those of [stream]. The first policy's split thresholds are the measure of
+    "over threshold" for all. Ctrl-C ends it with the topics that are done, and exit code 130.
     """
     from ledger.simulate.page import HEADS, page, rows_of
     from ledger.simulate.run import simulate
@@ -119,7 +119,10 @@ def command(
     began = time.monotonic()
     progress = _progress if sys.stderr.isatty() else lambda *_: None
     try:
-        outcomes = simulate(wanted, named, processes=processes, progress=progress)
+        outcomes = simulate(
+            wanted, named, tick_ms=_tick_ms(context), change_threshold=context.settings.stream.change_threshold,
+            processes=processes, progress=progress,
+        )  # fmt: skip
     except KeyboardInterrupt:
         click.echo("interrupted before any topic was done", err=True)
         sys.exit(_INTERRUPTED)
@@ -191,9 +194,10 @@ def _demand(
     if text == LAB:
         from lab.sliced import LabDemand
 
-        return LabDemand(context.settings.traffic, hours, BEGIN_MS)
+        traffic = context.settings.traffic
+        return LabDemand(traffic, hours, BEGIN_MS, max(1_000, round(traffic.report_seconds * 1_000)))
     if text == LAKE:
-        return _lake_demand(context.settings.lake_path, since)
+        return _lake_demand(context.settings.lake_path, since, _tick_ms(context))
     try:
         with Path(text).open("rb") as lines:
             return RecordedDemand.read(lines)
@@ -207,14 +211,19 @@ def _demand(
         raise click.ClickException(printable(f"{text}: {error}")) from error
 
 
-def _lake_demand(lake: str, since: datetime | None) -> Source:
+def _tick_ms(context: Context) -> int:
+    return round(context.settings.stream.tick_seconds * 1_000)
+
+
+def _lake_demand(lake: str, since: datetime | None, tick_ms: int) -> Source:
     from deltalake.exceptions import DeltaError
 
     from ledger.simulate.from_lake import lines_of_lake
     from ledger.simulate.recorded import DemandError, RecordedDemand
+    from ledger.simulate.timeline import step_for
 
     try:
-        return RecordedDemand(*lines_of_lake(lake, since))
+        return RecordedDemand(*lines_of_lake(lake, since), step_ms=step_for(tick_ms))
     except DemandError as error:
         raise click.ClickException(printable(str(error))) from error
     except (DeltaError, OSError) as error:

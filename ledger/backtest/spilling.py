@@ -56,6 +56,7 @@ class Spill:
         self._index = _index(folder, table)
         self._parts: list[int] = []
         self._waiting: list[pa.Table] = []
+        self._rows = self._bytes = 0
         self.counted = 0
 
     def __enter__(self) -> Spill:
@@ -81,15 +82,17 @@ class Spill:
     def add(self, placed: pa.Table) -> None:
         """Take rows as `placed` returns them."""
         if len(placed):
-            self.counted += len(placed)
             self._waiting.append(placed)
-            if sum(map(len, self._waiting)) >= ROWS or sum(one.nbytes for one in self._waiting) >= BYTES:
+            self.counted += len(placed)
+            self._rows, self._bytes = self._rows + len(placed), self._bytes + placed.nbytes
+            if self._rows >= ROWS or self._bytes >= BYTES:
                 self._flush()
 
     def _flush(self) -> None:
         if not self._waiting:
             return
         rows, self._waiting = pa.concat_tables(self._waiting).combine_chunks(), []
+        self._rows = self._bytes = 0
         part = self._part_of[rows[PLACE].to_numpy()]
         order = np.argsort(part, kind="stable")
         rows, part = rows.take(pa.array(order)).combine_chunks(), part[order]

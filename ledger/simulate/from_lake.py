@@ -53,24 +53,34 @@ def lines_of_lake(
     if told and begin > told[-1][0]:
         last = _EPOCH + timedelta(milliseconds=told[-1][0])
         raise DemandError(f"the loads and events on record in {lake} end at {last:%F %T} UTC, before --since")
-    ranges: dict[tuple[str, int], tuple[int, int]] = {}
+    ranges: dict[str, dict[int, tuple[int, int]]] = {}
+    subscriptions: dict[str, dict[str, ConsumersLine]] = {}
     initial: dict[str, int] = {}
     found: list[RangeLine | ConsumersLine] = []
     for at, _, _, _, what in told:
-        if isinstance(what, LayoutEvent):
+        if isinstance(what, LayoutEvent) and what.cause == "deleted":
+            # Nobody wants anything of it until it is made again.
+            ranges.pop(what.topic, None)
+            found.append(RangeLine(topic=what.topic, at=max(at, begin), msg_rate_in=0.0))
+            found += (
+                line.model_copy(update={"at": max(at, begin), "consumers": 0})
+                for line in subscriptions.pop(what.topic, {}).values()
+            )
+        elif isinstance(what, LayoutEvent):
             active = [one for one in what.layout.segments.values() if one.state == "ACTIVE"]
-            ranges.update(
-                ((what.topic, one.segment_id), (one.hash_range.start, one.hash_range.end))
-                for one in what.layout.segments.values()
+            ranges.setdefault(what.topic, {}).update(
+                (one.segment_id, (one.hash_range.start, one.hash_range.end)) for one in what.layout.segments.values()
             )
             if at <= begin or what.topic not in initial:
                 initial[what.topic] = len(active)
         elif isinstance(what, ConsumerEvent):
-            found.append(ConsumersLine(
+            line = ConsumersLine(
                 topic=what.topic, at=max(at, begin), subscription=what.subscription, type=what.type,
                 consumers=0 if what.event == "deleted" else what.consumers,
-            ))  # fmt: skip
-        elif (ends := ranges.get((what[0], what[1]))) is not None:
+            )  # fmt: skip
+            subscriptions.setdefault(what.topic, {})[what.subscription] = line
+            found.append(line)
+        elif (ends := ranges.get(what[0], {}).get(what[1])) is not None:
             rates = dict(zip(_RATE_COLUMNS, what[2:6], strict=True))
             found.append(RangeLine(topic=what[0], at=max(at, begin), start=ends[0], end=ends[1], **rates))
     if not any(isinstance(line, RangeLine) for line in found):

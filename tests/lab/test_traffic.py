@@ -261,8 +261,10 @@ def test_counters_go_on_after_a_restart_and_survive_a_broken_file(tmp_path):
     file = tmp_path / "var" / "traffic.json"
     counters = Counters(file)
     counters.add("sent", 5)
+    counters.origin = 1_763_660_010.0
     counters.write()
     again = Counters(file)
+    assert again.origin == 1_763_660_010.0
     assert again.counts["sent"] == 5
     assert again.counts["starts"] == 2
     file.write_text('{"sent": ')

@@ -17,7 +17,7 @@ from decisions.topic.layout import HASH_SPACE, SegmentLayout
 from engine.autoscale.topics import ConfiguredPolicy
 from lab.sliced import LabDemand
 from ledger.simulate.from_lake import lines_of_lake
-from ledger.simulate.recorded import DemandError, RecordedDemand
+from ledger.simulate.recorded import ConsumersLine, DemandError, RangeLine, RecordedDemand
 from ledger.simulate.run import simulate
 from ledger.simulate.shapes import SHAPES, ShapedDemand
 from ledger.simulate.timeline import Timeline, Window
@@ -25,7 +25,7 @@ from ledger.simulate.window import WindowColumns
 from schemas.settings import load_settings
 from tests.engine.buckets import Bucket
 from tests.engine.records import consumers, layout, outcome, stats, tick
-from tests.engine.test_replay import RecordedBucket
+from tests.engine.test_replay import NAMES, RecordedBucket
 from tests.ledger.step_by_step import StepByStep
 from tests.ledger.test_explain import written
 
@@ -207,6 +207,32 @@ def test_the_local_runs_demand_is_as_its_brokers_report_it():
     )  # fmt: skip
     told = [one.rates((NOW + 70_000) / 1000, [0], [HASH_SPACE - 1])[0] for one in demand._demands]
     assert whole == pytest.approx(np.array(told), rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("is_from_start", [True, False])
+def test_demand_of_the_local_run_counts_from_its_start(is_from_start):
+    traffic = load_settings([], None).traffic.model_copy(update={"from_start": is_from_start})
+    places = np.arange(traffic.topics)
+    told = [
+        carried(LabDemand(traffic, 0.1, began_at), 7, places, 0 * places, 0 * places + HASH_SPACE - 1)
+        for began_at in (NOW, NOW + 7_777_000)
+    ]
+    assert np.allclose(*told) is is_from_start
+
+
+def test_deleted_topic_of_the_lake_wants_nothing(tmp_path):
+    bucket, one = RecordedBucket(), SegmentLayout.create(1, NOW)
+    bucket.batch(NOW, layout(one, topic=NAMES[0]), consumers(2, topic=NAMES[0]))
+    bucket.batch(NOW + 60_000, stats({0: 50.0}, NOW + 60_000, NAMES[0]))
+    bucket.batch(NOW + 120_000, layout(one, "deleted", at=NOW + 120_000, topic=NAMES[0]))
+    again = SegmentLayout.create(1, NOW + 180_000)
+    bucket.batch(NOW + 180_000, layout(again, at=NOW + 180_000, topic=NAMES[0]))
+    bucket.batch(NOW + 240_000, stats({0: 70.0}, NOW + 240_000, NAMES[0]))
+    lines, _ = lines_of_lake(written(bucket, tmp_path / "lake"))
+    rates = [(one.at - NOW, one.msg_rate_in) for one in lines if isinstance(one, RangeLine)]
+    assert rates == [(60_000, 50.0), (120_000, 0.0), (240_000, 70.0)]
+    sessions = [(one.at - NOW, one.consumers) for one in lines if isinstance(one, ConsumersLine)]
+    assert sessions == [(0, 2), (120_000, 0)]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
-"""Policies that really ran on a seeded demand: the job's bucket in virtual time, its rows in a lake as the sink writes
-them, layouts that follow what it decides.
+"""Policies that ran on a seeded demand in virtual time: the job's bucket, its rows in a lake as the sink writes them,
+layouts that follow what it decides. Every decision is applied at once; with the executor it is `benchmarks.reality`.
 
 `python -m tests.ledger.backtest.really` prints the table of docs/backtest.md: what a backtest of each policy says on
 the history of another, beside what came of it when it really ran.
@@ -67,9 +67,9 @@ class Seeded:
 
 
 def really_run(
-    demand: Seeded, policy: ConfiguredPolicy, hours: float, lake: Path, band: float = 0.25
+    demand: Seeded, policy: ConfiguredPolicy, hours: float, lake: Path, band: float = 0.25, batches: int = 20
 ) -> str:  # fmt: skip
-    """The lake of a job that ran with this policy."""
+    """The lake of a job that ran with this policy, a file of so many batches in each table."""
     bucket = RecordedBucket(EngineSettings(band, MINUTE))
     bucket.packed = knowing(policy, bucket.settings)
     layouts = {name: SegmentLayout.create(1 + number % 2, NOW) for number, name in enumerate(demand.topics)}
@@ -104,7 +104,7 @@ def really_run(
             layouts[name] = _pruned(after)
             records += [layout(layouts[name], row["action"], at=now + STEP, topic=name),
                         outcome(row["decision_id"], "applied", now + STEP, name)]  # fmt: skip
-    return written_by_batch(bucket, lake)
+    return written_by_batch(bucket, lake, batches)
 
 
 def _pruned(one: SegmentLayout) -> SegmentLayout:

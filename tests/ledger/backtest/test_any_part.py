@@ -31,7 +31,7 @@ PARTS = 10
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory):
     """Forty minutes of five topics, whose first and last are as quiet as they can be."""
-    return really_run(Seeded(5, 11), DEFAULT, 2 / 3, tmp_path_factory.mktemp("lake") / "lake")
+    return really_run(Seeded(5, 11), DEFAULT, 2 / 3, tmp_path_factory.mktemp("lake") / "lake", batches=1)
 
 
 def at(instant):

@@ -126,9 +126,10 @@ def said(announced, said_at=None, created_at=None, is_deletion=False):
 
 
 def test_topic_made_again_is_another_life():
-    layouts = split_once()
+    made = SegmentLayout.create(1, 1)
+    layouts = [Announced(1, made), Announced(3_600_000, made.split_segment(0, 3_600_000))]
     again = Announced(END, SegmentLayout.create(1, END))
-    late = Announced(END - 1, layouts[0].layout)
+    late = Announced(END - 1, made)
     found = topic_lives([said(one) for one in (*layouts, late, again)])
     assert found == [TopicLife(layouts, 0, END), TopicLife([again], END, None)]
 
