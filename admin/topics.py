@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from admin.answers import Answered, Fault, Nonsense, Reply, Response, Unanswered, judge_response
+from admin.answers import Answered, Fault, Nonsense, Refused, Reply, Response, Unanswered, judge_response
 from admin.paths import (
     consumer_path,
     namespace_path,
@@ -30,6 +30,9 @@ DECISION_HEADER = "X-Anabranch-Decision"
 """Names the decision that a split or merge applies (our controller's alone)."""
 LAYOUT_HEADER = "X-Anabranch-Layout"
 """The tag of the layout that a split or merge is meant for (our controller's alone)."""
+
+_NO_SEGMENT = "segment not found"
+"""In a leader's answer about a segment that is not there."""
 
 T = TypeVar("T")
 
@@ -79,6 +82,18 @@ class ScalableTopics:
     def sealed(self, topic: str) -> Reply[Any]:
         """Each sealed segment and why it is kept, JSON; our controller only."""
         return self._read(f"{topic_path(topic)}/sealed", _json)
+
+    def leader(self, topic: str) -> Reply[str]:
+        """The server that leads a Pulsar topic, `host:port`, learned without a controller being made elsewhere.
+
+        Splits are carried out by the leader alone; the others redirect to it before they do anything. This one names a
+        segment that no topic has, so the leader refuses it. Where nobody leads, the server that is asked begins to.
+        """
+        answer = self._transport.exchange("POST", f"{topic_path(topic)}/split/-1")
+        reply = _judged(answer)
+        if isinstance(answer, Response) and isinstance(reply, Refused) and _NO_SEGMENT in reply.reason.lower():
+            return Answered(answer.url.partition("://")[2].partition("/")[0])
+        return Nonsense("a segment that cannot exist was split") if isinstance(reply, Answered) else reply
 
     def split_segment(
         self, topic: str, segment: int, decision_id: str | None = None, seen: SegmentLayout | None = None

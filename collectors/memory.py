@@ -1,9 +1,8 @@
-"""What a collector that was killed had said: the topics that it knew and whom it asked about them, in a file.
+"""What a collector that was killed had announced: topics and their subscriptions, in a file.
 
 Stage: beside `said`. A collector that starts says everything anew, so it needs no memory for what is there. But a topic
-that was deleted while no collector ran is in no answer of the cluster: only who knew it can say that it is gone. And
-consumers are to be asked of the broker that was asked before (`pulsar.brokers` says why). The file is written in one
-step, seldom if it is large, and may be deleted at any time.
+or subscription that was deleted while no collector ran is in no answer of the cluster: only who knew it can say that it
+is gone. The file is written in one step, seldom if it is large, and may be deleted at any time.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from pathlib import Path
 from pydantic import Field
 
 from collectors.said import Said
-from schemas.base import TopicName, Wire
-from schemas.messages import Sender
+from schemas.base import Name, TopicName, Wire
+from schemas.messages import Sender, SubscriptionType
 from schemas.metadata import ScalableTopicMetadata
 
 MEMORY_FILE = "topics.json"
@@ -31,8 +30,8 @@ class Memory(Wire):
     """The cluster: topics of another one are none of this."""
     sender: Sender
     topics: dict[TopicName, ScalableTopicMetadata] = Field(default_factory=dict)
-    consumers_at: dict[TopicName, str] = Field(default_factory=dict)
-    """As in `Said`; files of older releases have none."""
+    subscriptions: dict[TopicName, dict[Name, SubscriptionType]] = Field(default_factory=dict)
+    """Those that were announced; files of older releases have none."""
 
 
 def recall(file: Path, url: str, now_ms: int) -> Said:
@@ -45,7 +44,11 @@ def recall(file: Path, url: str, now_ms: int) -> Said:
     sender = max(now_ms, found.sender + 1)
     if found.url != url:
         return Said(sender)
-    return Said(sender, before=dict(found.topics), consumers_at=dict(found.consumers_at))
+    return Said(
+        sender,
+        before=dict(found.topics),
+        subscriptions=dict(found.subscriptions),
+    )
 
 
 def write_delay(said: Said) -> float:
@@ -58,6 +61,10 @@ def remember(file: Path, url: str, said: Said) -> None:
     topics = {**said.before, **{name: topic.layout for name, topic in said.topics.items()}}
     file.parent.mkdir(parents=True, exist_ok=True)
     scratch = file.with_name(f"{file.name}.{os.getpid()}.new")
-    known = {topic: broker for topic, broker in said.consumers_at.items() if topic in topics}
-    scratch.write_text(Memory.model_construct(url=url, sender=said.sender, topics=topics, consumers_at=known).to_json())
+    subscriptions = {topic: types for topic, types in said.subscriptions.items() if topic in said.before}
+    for name, topic in said.topics.items():
+        if topic.consumers:
+            subscriptions[name] = {subscription: one.type for subscription, one in topic.consumers.items()}
+    memory = Memory.model_construct(url=url, sender=said.sender, topics=topics, subscriptions=subscriptions)
+    scratch.write_text(memory.to_json())
     os.replace(scratch, file)

@@ -33,6 +33,14 @@ REFUSED = Metric(
     "anabranch_collect_refused_segments", ("broker",), "Segments whose rates in the broker's last answer are none."
 )
 TOPICS = Metric("anabranch_collect_topics", (), "Topics whose layout is known.")
+UNREAD_TOPICS = Metric("anabranch_collect_unread_topics", (), "Listed topics whose layout was never read.")
+UNREAD_CONSUMERS = Metric("anabranch_collect_unread_consumers", (), "Topics whose consumers were never read.")
+UNLISTED = Metric("anabranch_collect_unlisted_namespaces", (), "Namespaces whose topics were never listed.")
+UNCHANGED = Metric("anabranch_collect_unchanged_seconds", ("broker",), "Since the broker's rates were other ones.")
+STUCK = Metric(
+    "anabranch_collect_broker_stuck", ("broker",),
+    "Whether the broker has stopped to compute its rates: they show traffic and do not change.",
+)  # fmt: skip
 KNOWN = Metric("anabranch_collect_segments_known", (), "Active segments of those.")
 SEEN = Metric("anabranch_collect_segments_seen", (), "Of these, those whose rates a broker has said lately.")
 CONSUMERS_AGE = Metric(
@@ -51,7 +59,8 @@ FAILED = Metric("anabranch_collect_failed_calls_total", (), "Calls without the a
 TROUBLES = Metric("anabranch_collect_troubles", (), "What cannot be read at the moment; the log and the doctor say it.")
 
 METRICS = (
-    BROKER_UP, LOAD_AGE, LAG, ANSWER, REFUSED, TOPICS, KNOWN, SEEN, CONSUMERS_AGE, USED_CONSUMERS_AGE, LAYOUTS_AGE,
+    BROKER_UP, LOAD_AGE, LAG, ANSWER, REFUSED, UNCHANGED, STUCK, TOPICS, UNREAD_TOPICS, UNREAD_CONSUMERS, UNLISTED,
+    KNOWN, SEEN, CONSUMERS_AGE, USED_CONSUMERS_AGE, LAYOUTS_AGE,
     SAMPLES, EVENTS, WAITING, LOST, CALLS, FAILED, TROUBLES,
 )  # fmt: skip
 
@@ -69,18 +78,23 @@ class CollectorMeter:
     def observe(self, status: CollectorStatus) -> None:
         """Takes in how it goes."""
         for metric, value in (
-            (TOPICS, status.topics), (KNOWN, status.segments_known), (SEEN, status.segments_seen),
+            (TOPICS, status.topics), (UNREAD_TOPICS, status.topics_unread),
+            (UNREAD_CONSUMERS, status.consumers_unread), (UNLISTED, status.namespaces_unlisted),
+            (KNOWN, status.segments_known), (SEEN, status.segments_seen),
             (CONSUMERS_AGE, status.consumers_age_seconds),
             (USED_CONSUMERS_AGE, status.used_consumers_age_seconds), (LAYOUTS_AGE, status.layouts_age_seconds),
             (SAMPLES, status.samples), (EVENTS, status.events), (WAITING, status.waiting), (LOST, status.lost),
             (CALLS, status.calls), (FAILED, status.failed_calls), (TROUBLES, len(status.troubles)),
         ):  # fmt: skip
             self._made[metric.name].set(value)
-        for metric in (BROKER_UP, LOAD_AGE, LAG, ANSWER, REFUSED):
+        for metric in (BROKER_UP, LOAD_AGE, LAG, ANSWER, REFUSED, UNCHANGED, STUCK):
             self._made[metric.name].clear()
         for broker in status.brokers:
             self._made[BROKER_UP.name].labels(broker.broker).set(broker.answers)
             self._made[REFUSED.name].labels(broker.broker).set(broker.refused)
+            self._made[STUCK.name].labels(broker.broker).set(broker.stuck)
+            if broker.unchanged_seconds is not None:
+                self._made[UNCHANGED.name].labels(broker.broker).set(broker.unchanged_seconds)
             if broker.load_age_seconds is not None:
                 self._made[LOAD_AGE.name].labels(broker.broker).set(broker.load_age_seconds)
             if broker.lag_seconds is not None:

@@ -68,10 +68,10 @@ class Said:
     """Topics whose layout does not fit into a record."""
     before: dict[str, ScalableTopicMetadata] = field(default_factory=dict)
     """Topics that a collector before this one knew and that were not seen yet, with their layouts."""
-    consumers_at: dict[str, str] = field(default_factory=dict)
-    """By topic, the broker that is asked for its consumers: the next collector asks the same."""
+    subscriptions: dict[str, dict[str, SubscriptionType]] = field(default_factory=dict)
+    """Subscriptions that a collector before this one announced, of topics that were not seen yet."""
     changes: int = 0
-    """How often what is known of layouts, and of whom is asked, has changed."""
+    """How often what is known of layouts and subscriptions has changed."""
     again: list[Record] = field(default_factory=list)
     """What is gone, and this did not reach Kafka: it is said again as it is, before anything else."""
 
@@ -99,6 +99,8 @@ class Said:
         self.changes += 1
         if known is None:
             known = self.topics[topic] = Topic(layout, said_at=now)
+            before_this = self.subscriptions.pop(topic, {})
+            known.consumers = {name: Consumers(type, UNSAID) for name, type in before_this.items()}
         known.layout, known.is_said, known.full = layout, True, Full.of(record, layout, now)
         return [record]
 
@@ -124,6 +126,7 @@ class Said:
         for name, (type, _) in known.consumers.items():
             if name not in consumers:
                 records.append(consumers_record(topic, name, type, "deleted", 0, now, self.sender))
+        self.changes += known.consumers.keys() != consumers.keys()
         known.consumers = dict(consumers)
         return records
 

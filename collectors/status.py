@@ -33,6 +33,10 @@ class BrokerStatus(Wire):
     """From the last computation until it was read, at most."""
     answer_seconds: float | None = None
     """How much of that the broker's answer took."""
+    unchanged_seconds: float | None = None
+    """Since its rates were other ones."""
+    stuck: bool = False
+    """Whether it has stopped to compute its rates: they show traffic and do not change."""
 
 
 class CollectorStatus(Wire):
@@ -47,6 +51,12 @@ class CollectorStatus(Wire):
     topics: int
     """Topics whose layout is known."""
     topics_listed: int
+    topics_unread: int = 0
+    """Topics that are listed, and whose layout was never read."""
+    namespaces_unlisted: int = 0
+    """Namespaces whose topics were never listed."""
+    consumers_unread: int = 0
+    """Topics whose consumers were never read."""
     segments_known: int
     """Active segments of those."""
     segments_seen: int
@@ -54,7 +64,7 @@ class CollectorStatus(Wire):
     unseen: list[str]
     """Some of the others, each `topic/id`: no broker that answers serves them."""
     consumers_age_seconds: float
-    """Since the topic was looked at whose consumers wait longest for it."""
+    """Since the consumers of the topic were read that waits longest, or since it is known if they never were."""
     used_consumers_age_seconds: float = 0.0
     """The same of topics that are used: a broker shows consumers or traffic, or consumers are counted."""
     layouts_age_seconds: float
@@ -74,13 +84,25 @@ class CollectorStatus(Wire):
 
     @property
     def coverage(self) -> float:
-        """Segments seen of segments known, 0 to 1."""
-        return self.segments_seen / self.segments_known if self.segments_known else 1.0
+        """Segments seen of all segments, 0 to 1; a topic whose layout was never read counts as one not seen."""
+        segments = self.segments_known + self.topics_unread
+        return self.segments_seen / segments if segments else 1.0
 
     @property
     def is_complete(self) -> bool:
-        """Whether the cluster could be read: every broker answers, and nothing is wrong."""
-        return bool(self.brokers) and all(one.answers for one in self.brokers) and not self.troubles
+        """Whether the cluster could be read: every broker answers, nothing is unread, and nothing is wrong."""
+        unread = self.topics_unread + self.namespaces_unlisted + self.consumers_unread
+        return bool(self.brokers) and all(one.answers for one in self.brokers) and not self.troubles and not unread
+
+    @property
+    def unread(self) -> str:
+        """What was never read, in words; empty: nothing."""
+        counts = (
+            (self.namespaces_unlisted, "the topics of {:,} namespaces"),
+            (self.topics_unread, "the layouts of {:,} topics"),
+            (self.consumers_unread, "the consumers of {:,} topics"),
+        )  # fmt: skip
+        return ", ".join(words.format(count) for count, words in counts if count)
 
 
 def write_status(file: Path, status: CollectorStatus) -> None:
@@ -102,11 +124,15 @@ def read_status(file: Path) -> CollectorStatus | None:
 def describe(status: CollectorStatus) -> str:
     """The status in a few lines for people."""
     lines = [
-        f"{status.topics} topics, {status.segments_seen} of {status.segments_known} segments seen "
-        f"({status.coverage:.0%}), {status.samples} samples and {status.events} events sent"
+        f"{status.topics:,} of {status.topics + status.topics_unread:,} topics, {status.segments_seen:,} of "
+        f"{status.segments_known:,} segments seen ({percent(status.coverage)}), {status.samples:,} samples and "
+        f"{status.events:,} events sent"
     ]
+    if status.unread:
+        lines.append(f"not read yet: {status.unread}")
     for one in status.brokers:
-        told = f"{one.segments} segments" if one.answers else (one.trouble or "has not answered yet")
+        same = f", the same rates for {one.unchanged_seconds or 0:.0f} s" if one.stuck else ""
+        told = f"{one.segments} segments{same}" if one.answers else (one.trouble or "has not answered yet")
         lines.append(f"broker {one.broker}: {told}")
     if status.unseen:
         rest = status.segments_known - status.segments_seen - len(status.unseen)
@@ -115,3 +141,8 @@ def describe(status: CollectorStatus) -> str:
             + (f" and {rest} more" if rest > 0 else "")
         )
     return "\n".join([*lines, *status.troubles])
+
+
+def percent(share: float) -> str:
+    """A share in percent; never 100 % of what is not whole."""
+    return "100%" if share >= 1.0 else f"{min(share, 0.999):.1%}"

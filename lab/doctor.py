@@ -290,10 +290,12 @@ def _collector(settings: Settings) -> Iterator[Finding]:
     unseen = status.segments_known - status.segments_seen
     shown = ", ".join(status.unseen[:3])
     yield Finding(
-        "collector's coverage", not (unseen and silent),
+        "collector's coverage", not (unseen and silent) and not status.unread,
         f"{status.segments_seen:,} of {status.segments_known:,} segments"
+        + (f"; not read yet: {status.unread}" if status.unread else "")
         + (f"; no broker that answers serves {shown}" + (" and others" if unseen > 3 else "") if unseen else ""),
-        "see why brokers do not answer: those segments are unknown, and neither split nor merged",
+        "see why brokers do not answer, or wait until all is read (faster with more calls_per_second): segments "
+        "that are unknown are neither split nor merged",
     )  # fmt: skip
     troubles = [*(f"{one.broker}: {one.trouble or 'no answer yet'}" for one in silent), *status.troubles]
     yield Finding("collector's view", not troubles, "; ".join(troubles[:3]) or "all that it asks for", "docs/pulsar.md")

@@ -43,14 +43,14 @@ class FakeCluster:
     tenants: dict[str, list[str]] = field(default_factory=lambda: {"acme": ["acme/shop"]})
     period: float = 1.0
     """Between two computations of the rates, seconds."""
-    session_seconds: float = 0.0
-    """How long a broker that is dead is listed at most, as its settings say; 0: they do not."""
     brokers: list[FakeBroker] = field(default_factory=list)
     listed: list[str] | None = None
     """The brokers that the cluster lists, if not all."""
     calls: Counter[str] = field(default_factory=Counter)
     """By kind: the last part of the path."""
     bytes_sent: int = 0
+    leaders: dict[str, str] = field(default_factory=dict)
+    """By topic, the broker that leads it."""
     controllers: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     """The brokers that were asked for the consumers of each topic: there each keeps a controller, leading or not."""
 
@@ -73,6 +73,8 @@ class FakeBroker:
         self.fault: Fault | None = None
         """Instead of the proper answers to the calls in `faulty`."""
         self.faulty = "broker-stats"
+        self.is_stuck = False
+        """Whether it has stopped to compute rates."""
         self.computations: list[tuple[float, float, bytes]] = []
         """Each with the instant that it was due, when it was done (`time.monotonic`) and the digest of its answer."""
         self._computed_at = float("-inf")
@@ -108,6 +110,8 @@ class FakeBroker:
     def load(self) -> bytes:
         """The answer of broker-stats: computed anew every `period` seconds, the same bytes in between."""
         with self._lock:
+            if self.is_stuck:
+                return self._computed
             turn = (time.monotonic() - self.began) // self.cluster.period
             if turn > self._computed_at:
                 self._computed_at = turn
@@ -140,21 +144,28 @@ class FakeBroker:
                 if self.cluster.owner(name, segment.segment_id) != number:
                     continue
                 rates = topic.rates.get(segment.segment_id, (0.0, 0.0, 0.0, 0.0))
+                place = list(topic.layout.active).index(segment)
                 attached = {
-                    subscription: _SUBSCRIPTION | {"consumers": [_CONSUMER] if place < count else []}
+                    subscription: _SUBSCRIPTION
+                    | {"consumers": [_consumer(place % count, segment.segment_id)] if count else []}
                     for subscription, count in topic.consumers.items()
-                    for place in (list(topic.layout.active).index(segment),)
                 }
                 descriptor = segment_descriptor(segment.start, segment.end, segment.segment_id)
                 bundle = found.setdefault(namespace, {}).setdefault("0x00000000_0xffffffff", {})
                 bundle.setdefault("persistent", {})[segment_topic_name(name, descriptor)] = {
                     "publishers": [], "replication": {}, "subscriptions": attached, "producerCount": 1,
-                    "averageMsgSize": 0.0, "msgRateIn": rates[0], "msgRateOut": rates[2], "msgInCount": 0,
+                    "averageMsgSize": 0.0, "msgRateIn": rates[0], "msgRateOut": rates[2],
+                    "msgInCount": int(rates[0] * self._computed_at * self.cluster.period),
                     "bytesInCount": 0, "msgOutCount": 0, "bytesOutCount": 0, "msgThroughputIn": rates[1],
                     "msgThroughputOut": rates[3], "storageSize": 0, "backlogSize": 0, "pendingAddEntriesCount": 0,
                     "filteredEntriesCount": 0,
                 }  # fmt: skip
         return found
+
+
+def _consumer(number: int, segment: int) -> dict[str, Any]:
+    """A consumer of a subscription, as it is attached to one of its segments."""
+    return _CONSUMER | {"consumerName": f"c{number}-seg-{segment}"}
 
 
 _CONSUMER = {
@@ -211,10 +222,30 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self.send(status, body)
 
-    def send(self, status: int, body: bytes, length: int | None = None) -> None:
+    def do_POST(self) -> None:
+        """A split of a segment that cannot exist: the leader answers it; without one the broker that is asked leads."""
+        parts = self.path.removeprefix("/admin/v2/scalable/").split("/")
+        cluster, topic = self.broker.cluster, "topic://" + "/".join(parts[:3])
+        cluster.calls["split"] += 1
+        listed = cluster.listed if cluster.listed is not None else [one.name for one in cluster.brokers]
+        if topic not in cluster.topics or parts[3:] != ["split", "-1"]:
+            self.send(404, b'{"reason":"Scalable topic not found"}')
+            return
+        if cluster.leaders.get(topic) not in listed:
+            cluster.leaders[topic] = self.broker.name
+        leader = cluster.leaders[topic]
+        if leader == self.broker.name:
+            reason = "Message: Segment not found: -1\n\nStacktrace:\n\njava.lang.IllegalArgumentException: no"
+            self.send(500, json.dumps({"reason": reason}).encode())
+        else:
+            self.send(307, b"", location=f"http://{leader}{self.path}")
+
+    def send(self, status: int, body: bytes, length: int | None = None, location: str | None = None) -> None:
         """An answer; `length` is said to be its length, if that is another one."""
         self.broker.cluster.bytes_sent += len(body)
         self.send_response(status)
+        if location:
+            self.send_header("Location", location)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body) if length is None else length))
         self.end_headers()
@@ -224,10 +255,7 @@ class _Handler(BaseHTTPRequestHandler):
         cluster = self.broker.cluster
         match parts:
             case ["brokers", "configuration", "runtime"]:
-                told = {"statsUpdateFrequencyInSecs": str(int(max(cluster.period, 1)))}
-                if cluster.session_seconds:
-                    told["metadataStoreSessionTimeoutMillis"] = str(int(1000 * cluster.session_seconds))
-                return _ok(told)
+                return _ok({"statsUpdateFrequencyInSecs": str(int(max(cluster.period, 1)))})
             case ["brokers", *_]:
                 return _ok(cluster.listed if cluster.listed is not None else [one.name for one in cluster.brokers])
             case ["tenants"]:

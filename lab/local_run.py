@@ -209,6 +209,8 @@ class LocalRun:
             f'[controller]\nport = {port}\nurl = "{url}"\n{_PLAIN_CONTROLLER}'
             f'[web]\nhost = "127.0.0.1"\nport = {page_port}\ncertificate = ""\nkey = ""\ntokens_file = ""\n'
             + ('[executor]\nmode = "observe"\n' if self.shadow else "")
+            # A single broker leads every topic: there is nothing to stand by for.
+            + ('[collect]\nconsumers = "registered"\n' if self.pulsar else "")
         )
         return file
 

@@ -5,7 +5,7 @@ Stage: part of `schemas.settings`. Address, token and TLS of the cluster are tho
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -20,6 +20,9 @@ class CollectSettings(Section):
     """Name of the cluster whose brokers are asked; empty: the one that the server at [controller] url belongs to."""
     namespaces: list[Namespace]
     """The namespaces that are read, each `tenant/namespace`; empty: all of all tenants."""
+    consumers: Literal["attached", "registered"]
+    """Which consumers are counted: those that brokers' loads show, attached to segments; or those that are registered,
+    which asks every topic's `…/stats` (docs/pulsar.md says what that may break in Pulsar 5.0.0-M1)."""
     calls_per_second: Annotated[float, Field(gt=0, le=10_000)]
     """Calls that one broker gets at most, per second; those for its load are among them."""
     calls_in_flight: Annotated[int, Field(ge=2, le=256)]

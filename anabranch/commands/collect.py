@@ -25,8 +25,13 @@ def pulsar(context: Context, once: bool, output: str) -> None:
 
     \b
     Asks the brokers of the cluster at [controller] url, with the token of ANABRANCH_CONTROLLER_TOKEN if there is one,
-    and writes to Kafka ([kafka] bootstrap). It changes nothing in the cluster. It may be killed and started again at
-    any moment. What it reads, how often, and with which rights: docs/pulsar.md.
+    and writes to Kafka ([kafka] bootstrap). It may be killed and started again at any moment. What it reads, how often,
+    and with which rights: docs/pulsar.md.
+
+    \b
+    With [collect] consumers = "attached", the default, it only reads, and consumers that wait without a segment are not
+    seen. "registered" sees them, by …/stats of each topic's leader. In Pulsar 5.0.0-M1 that call can cost a topic its
+    scaler's failover if another broker gets it: read "Consumers" in docs/pulsar.md before you choose it.
     """
     context.start_logging("collect")
     from collectors.pulsar.process import collect_pulsar

@@ -21,15 +21,23 @@ from schemas.messages import SubscriptionType
 _SEGMENT = "segment://"
 _TYPES: dict[str, SubscriptionType] = {"Exclusive": "STREAM", "Shared": "QUEUE"}
 """What M1's clients attach to a segment with; any other type says nothing."""
+_READER = "reader-"
+"""Begins the subscription that a reader makes for itself; its rest is random. Checkpoint consumers are readers."""
+READERS = "checkpoint-readers"
+"""Stands for all of those."""
 
 
 class BadStats(ValueError):
     """The answer is no broker's load; the message says why."""
 
 
+class _Consumer(msgspec.Struct, rename="camel", gc=False):
+    consumer_name: str = ""
+
+
 class _Subscription(msgspec.Struct, gc=False):
     type: str = ""
-    consumers: list[msgspec.Raw] = []
+    consumers: list[_Consumer] = []
 
 
 class _Topic(msgspec.Struct, rename="camel", gc=False):
@@ -64,6 +72,13 @@ class BrokerLoad:
     """Segments without usable rates."""
     names: list[str] = field(default_factory=list)
     """Some of those."""
+    consumers: dict[str, dict[tuple[str, SubscriptionType], set[str]]] = field(default_factory=dict)
+    """By topic, and by subscription and type: the names of the consumers attached to its segments. Those of queues,
+    which do not count, are left out; readers of checkpoints are one subscription, as nothing shows which is whose."""
+    segments: dict[str, list[int]] = field(default_factory=dict)
+    """The segments of each topic."""
+    has_traffic: bool = False
+    """Whether any rate is above 0."""
 
 
 def read_broker_stats(body: bytes) -> BrokerLoad:
@@ -76,6 +91,8 @@ def read_broker_stats(body: bytes) -> BrokerLoad:
     types: dict[tuple[str, str], SubscriptionType] = {}
     attached: dict[str, int] = {}
     used: set[str] = set()
+    consumers: dict[str, dict[tuple[str, SubscriptionType], set[str]]] = {}
+    segments: dict[str, list[int]] = {}
     refused: list[str] = []
     for bundles in found.values():
         for domains in bundles.values():
@@ -103,15 +120,26 @@ def read_broker_stats(body: bytes) -> BrokerLoad:
                         used.add(topic)
                     mark = attached.get(topic, 0)
                     for subscription, seen in stats.subscriptions.items():
-                        mark += hash((segment, subscription, len(seen.consumers)))
+                        mark += hash((segment, subscription, *(one.consumer_name for one in seen.consumers)))
                         if seen.consumers:
                             used.add(topic)
                         if seen.type in _TYPES:
                             types[topic, subscription] = _TYPES[seen.type]
+                        if seen.consumers and _TYPES.get(seen.type) != "QUEUE":
+                            is_reader = subscription.startswith(_READER)
+                            group: tuple[str, SubscriptionType] = (
+                                (READERS, "CHECKPOINT") if is_reader else (subscription, "STREAM")
+                            )
+                            names = consumers.setdefault(topic, {}).setdefault(group, set())
+                            names.update(_whose(one.consumer_name, segment) for one in seen.consumers)
+                    segments.setdefault(topic, []).append(segment)
                     attached[topic] = mark
     loads.sort(key=lambda load: load[:2])
     digest = hashlib.blake2b(body, digest_size=16).digest()
-    return BrokerLoad(loads, types, attached, used, digest, len(body), len(refused), refused[:5])
+    return BrokerLoad(
+        loads, types, attached, used, digest, len(body), len(refused), refused[:5], consumers, segments,
+        has_traffic=any(any(load[2:]) for load in loads),
+    )  # fmt: skip
 
 
 def _numbers(raw: msgspec.Raw) -> _Topic | None:
@@ -119,8 +147,15 @@ def _numbers(raw: msgspec.Raw) -> _Topic | None:
         stats = _decode_topic(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
+    if not all(0 < len(name.encode()) <= MAX_NAME_BYTES for name in stats.subscriptions):
+        return None
     rates = (stats.msg_rate_in, stats.msg_rate_out, stats.msg_throughput_in, stats.msg_throughput_out)
     return stats if all(math.isfinite(rate) and rate >= 0 for rate in rates) else None
+
+
+def _whose(consumer: str, segment: int) -> str:
+    """Name of the consumer that a client has attached to a segment as `NAME-seg-ID`."""
+    return consumer.removesuffix(f"-seg-{segment}")
 
 
 def _parent(name: str) -> tuple[str, int] | None:

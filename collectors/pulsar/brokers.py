@@ -2,17 +2,20 @@
 answers; and which of them is asked about a topic.
 
 Stage: under `collector`; makes no calls. Layouts may be asked of any broker, so a topic leaves one that is silent at
-once. Consumers may not: a broker that is asked for them keeps a controller for the topic from then on, and stands by if
-another one leads it. One of 5.0.0-M1 that stood by when the leader died is elected and never knows it: it answers every
-split and merge with 500 until it is started again. So consumers are asked of the same broker until the cluster lists it
-no more, which is when its session has ended, and with it what it led. See docs/pulsar-brokers.md.
+once. Registered consumers may not: a broker that is asked for them keeps a controller for the topic from then on, and
+stands by if another one leads it. One of 5.0.0-M1 that stood by when the leader died is elected and never knows it: it
+answers every split and merge with 500 until it is started again. So only the leader is asked. See
+docs/pulsar-brokers.md.
 """
 
 from __future__ import annotations
 
+import time
 import zlib
+from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from random import Random
 from typing import Literal
 
@@ -24,6 +27,12 @@ from collectors.pulsar.sweep import Budget, Sweep
 RETRY_SECONDS, MAX_RETRY_SECONDS = 1.0, 15.0
 """Delay after a call that a broker has not answered; doubled each time, up to the longest, and random within that."""
 LAYOUT_TURN = 4
+LEADER_SECONDS = 30.0
+"""Until a topic's leader is asked for again. After a leader's death its clients make another broker the leader; if the
+collector asked at the same instant, the broker that it asks might become one that stands by."""
+STUCK_PERIODS = 3
+"""A broker that answers the same bytes for so many periods, with traffic in them, computes no rates any more: as its
+answer counts messages too, traffic changes it even at constant rates."""
 
 
 @dataclass
@@ -54,6 +63,7 @@ class Broker:
     failures: int = 0
     silent_since: float = float("-inf")
     """When the first of these failed."""
+    joined_at: float = field(default_factory=time.monotonic)
     _looks: int = 0
 
     def failed(self, why: str, now: float, random: Random) -> None:
@@ -82,6 +92,18 @@ class Broker:
         topic = self.consumers.next(now)
         return ("stats", topic) if topic is not None else ("layout", self.layouts.next(now))
 
+    def unchanged_seconds(self, now: float) -> float:
+        """Time since its rates were other ones."""
+        return max(0.0, now - self.refresh.changed_at)
+
+    def is_stuck(self, now: float) -> bool:
+        """Whether it has stopped to compute its rates, as far as its answers show. One without traffic may be idle."""
+        return (
+            self.load is not None
+            and self.load.has_traffic
+            and self.unchanged_seconds(now) >= STUCK_PERIODS * self.refresh.period
+        )
+
     @property
     def is_silent(self) -> bool:
         """Whether its last calls got no answer."""
@@ -96,24 +118,67 @@ class Brokers:
     layouts: dict[str, str] = field(default_factory=dict)
     """The broker that is asked for the layout of each topic."""
     consumers: dict[str, str] = field(default_factory=dict)
-    """The broker that is asked for the consumers of each topic, or was by the collector before this one."""
-    session_seconds: float = 0.0
-    """After so long without a sign of life a broker leads nothing any more; 0: not known."""
+    """The broker that is asked for the consumers of each topic: the one that leads it."""
+    asks_stats: bool = False
+    """Whether topics are asked for their registered consumers."""
+    leaderless: OrderedDict[str, float] = field(default_factory=OrderedDict)
+    """Topics whose leader is not known, each with the instant before which it is not asked for."""
 
-    def add_topic(self, topic: str) -> None:
+    def add_topic(self, topic: str, now: float = 0.0) -> None:
         """A topic that is new here; it is looked at soon."""
         if topic not in self.layouts:
-            self._give_layout(topic)
-            self._give_consumers(topic)
+            self._give_layout(topic, (now, False))
+            if self.asks_stats:
+                self.leaderless[topic] = now
 
     def remove_topic(self, topic: str) -> None:
         """A topic that is gone."""
         self._take_layout(topic)
         self._take_consumers(topic)
+        self.leaderless.pop(topic, None)
 
-    def of_consumers(self, topic: str) -> Broker | None:
-        """The broker that is asked for a topic's consumers."""
-        return self.known.get(self.consumers.get(topic, ""))
+    def next_leaderless(self, now: float) -> str | None:
+        """Take the next topic whose leader is to be asked for."""
+        topic = next((one for one, at in islice(self.leaderless.items(), 64) if now >= at), None)
+        if topic is not None:
+            self.leaderless[topic] = now + LEADER_SECONDS
+            self.leaderless.move_to_end(topic)
+        return topic
+
+    def set_leader(self, topic: str, address: str, now: float) -> bool:
+        """Ask a topic's leader for its consumers from now on; False: its address is of no broker that is known."""
+        host = address.rpartition(":")[0]
+        names = [name for name in self.known if name == address] or [
+            name for name in self.known if name.rpartition(":")[0] == host
+        ]
+        if len(names) != 1 or topic not in self.layouts:
+            return False
+        self.leaderless.pop(topic, None)
+        self._take_consumers(topic)
+        self.consumers[topic] = names[0]
+        self.known[names[0]].consumers.add(topic, now)
+        return True
+
+    def lose_leader(self, topic: str, now: float) -> None:
+        """Ask for the leader again, after its clients had time to choose one."""
+        self._take_consumers(topic)
+        self.leaderless[topic] = now + LEADER_SECONDS
+
+    def sweep_of(self, topic: str) -> Sweep | None:
+        """Return the turns in which a topic is looked at for changes: of its consumers if they are asked for, which
+        say the epoch of its layout as well, else of its layout."""
+        broker = self.known.get((self.consumers if self.asks_stats else self.layouts).get(topic, ""))
+        return None if broker is None else broker.consumers if self.asks_stats else broker.layouts
+
+    def note_layout(self, topic: str, at: float) -> None:
+        """Note that a layout was read that was asked for at an instant."""
+        if broker := self.known.get(self.layouts.get(topic, "")):
+            broker.layouts.note_read(topic, at)
+
+    def note_consumers(self, topic: str, at: float) -> None:
+        """The same of a topic's consumers."""
+        if broker := self.known.get(self.consumers.get(topic, "")):
+            broker.consumers.note_read(topic, at)
 
     def look_at_layout(self, topic: str, at: float = 0.0) -> None:
         """Something says that a layout has changed: it is looked at next, not before `at`."""
@@ -125,42 +190,24 @@ class Brokers:
         """Brokers have come, gone, fallen silent or come back: topics move, and only those that have to."""
         candidates = self._candidates()
         for topic, name in list(self.layouts.items()):
-            if _best(topic, candidates) != name:
-                self._take_layout(topic)
-                self._give_layout(topic)
-        gone = self.given_up(now)
-        for topic in self.layouts:
-            name = self.consumers.get(topic, "")
-            if name in gone or name not in self.known:
-                self._take_consumers(topic)
-                self._give_consumers(topic)
-
-    def given_up(self, now: float) -> set[str]:
-        """Listed brokers that have been silent for longer than one that is dead is listed: there is no way to them."""
-        silent = {name for name, one in self.known.items() if one.is_silent}
-        patience = 2 * self.session_seconds
-        return {name for name in silent if now - self.known[name].silent_since >= patience} if silent else silent
+            if best_broker(topic, candidates) != name:
+                self._give_layout(topic, self._take_layout(topic) or (now, False))
+        for topic, name in list(self.consumers.items()):
+            if name not in self.known:
+                self.lose_leader(topic, now)
 
     def _candidates(self) -> list[str]:
         return [name for name, broker in self.known.items() if not broker.is_silent] or list(self.known)
 
-    def _give_layout(self, topic: str) -> None:
-        name = _best(topic, self._candidates())
+    def _give_layout(self, topic: str, age: tuple[float, bool]) -> None:
+        name = best_broker(topic, self._candidates())
         if name is not None:
             self.layouts[topic] = name
-            self.known[name].layouts.add(topic)
+            self.known[name].layouts.add(topic, *age)
 
-    def _give_consumers(self, topic: str) -> None:
-        before = self.consumers.get(topic, "")
-        name = before if before in self.known else _best(topic, self._candidates())
-        if name is not None:
-            self.consumers[topic] = name
-            self.known[name].consumers.add(topic)
-
-    def _take_layout(self, topic: str) -> None:
+    def _take_layout(self, topic: str) -> tuple[float, bool] | None:
         broker = self.known.get(self.layouts.pop(topic, ""))
-        if broker is not None:
-            broker.layouts.remove(topic)
+        return None if broker is None else broker.layouts.remove(topic)
 
     def _take_consumers(self, topic: str) -> None:
         broker = self.known.get(self.consumers.pop(topic, ""))
@@ -168,6 +215,6 @@ class Brokers:
             broker.consumers.remove(topic)
 
 
-def _best(topic: str, names: Iterable[str]) -> str | None:
+def best_broker(topic: str, names: Iterable[str]) -> str | None:
     """By highest random weight: whatever the others are, a topic stays with its broker while that is there."""
     return max(names, key=lambda name: (zlib.crc32(f"{name}|{topic}".encode()), name), default=None)

@@ -17,7 +17,7 @@ from admin.answers import Lost, Reply
 
 log = logging.getLogger(__name__)
 
-Kind = Literal["brokers", "settings", "tenants", "namespaces", "topics", "policy", "load", "layout", "stats"]
+Kind = Literal["brokers", "settings", "tenants", "namespaces", "topics", "policy", "load", "layout", "leader", "stats"]
 
 
 class Call(NamedTuple):

@@ -19,12 +19,13 @@ from typing import Any, Protocol
 from admin.answers import Answered, Lost, Misdirected, NotConnected, Reply
 from collectors.announcements import Record
 from collectors.pulsar.agenda import Agenda
+from collectors.pulsar.attached import AttachedConsumers
 from collectors.pulsar.brokers import Broker, Brokers
 from collectors.pulsar.calls import Answer, Call, Calls, Kind
 from collectors.pulsar.coverage import broker_status, oldest, seen_segments
 from collectors.pulsar.loads import Loads
 from collectors.pulsar.namespaces import Namespaces
-from collectors.pulsar.reader import BrokerReader, BrokerSettings
+from collectors.pulsar.reader import BrokerReader
 from collectors.pulsar.refresh import Refresh
 from collectors.pulsar.sweep import Budget, Sweep
 from collectors.pulsar.topics import Topics
@@ -82,22 +83,30 @@ class PulsarCollector:
         """`url` is for people; `seed` is of the jitter."""
         self._settings, self._url, self._base, self._said, self._outlet = settings, url, base, said, outlet
         self._random = Random(seed)
-        self._brokers, self._troubles = Brokers(consumers=said.consumers_at), Troubles()
+        self._brokers = Brokers(asks_stats=settings.consumers == "registered")
+        self._troubles = Troubles()
         self._agenda = Agenda(self._random)
+        self._misdirected: set[str] = set()
+        """Listed brokers that may not be asked."""
         self._shared_by: tuple[Set[str], ...] = ()
-        """The brokers among which the topics are shared: those that answer, are listed, and are given up."""
+        """The brokers among which the topics are shared: those that answer, and those that are listed."""
         self._calls = Calls(settings.calls_in_flight)
+        self._asked: dict[Call, Broker] = {}
+        """Of calls that wait for an answer: the broker as it was then. One that left and came back is another."""
         self._failed = 0
         self._namespaces = Namespaces(settings, self._brokers, self._plan)
         self._repeats = Repeats(said, settings.snapshot_seconds, self._announce)
-        self._loads = Loads(self._brokers, said, outlet.report, self._troubles, self._random)
-        self._topics = Topics(self._brokers, self._namespaces, said, self._troubles, self._announce, self._repeats.add)
+        self._attached = None
+        if not self._brokers.asks_stats:
+            self._attached = AttachedConsumers(self._brokers, said, self._announce)
+        self._loads = Loads(self._brokers, said, outlet.report, self._troubles, self._random, self._attached)
+        self._topics = Topics(self._brokers, self._namespaces, said, self._troubles, self._announce, self._add_topic)
         self._plan("brokers", "", 0)
         self._take_answer: dict[Kind, Callable[[Answer], None]] = {
             "brokers": self._take_brokers, "settings": self._take_settings, "policy": self._take_policy,
             "tenants": self._namespaces.take_tenants, "namespaces": self._namespaces.take_namespaces,
             "topics": self._namespaces.take_topics, "load": self._loads.take, "layout": self._topics.take_layout,
-            "stats": self._topics.take_stats,
+            "leader": self._topics.take_leader, "stats": self._topics.take_stats,
         }  # fmt: skip
 
     def run(self, stop: threading.Event, each: Callable[[CollectorStatus], bool] = lambda _: True) -> None:
@@ -125,6 +134,10 @@ class PulsarCollector:
         if not self._brokers.known and ("brokers", "") in self._troubles:
             return True
         if self._calls or not self._namespaces.all_listed or not self._brokers.known:
+            return False
+        if any(("leader", topic) not in self._troubles for topic in self._brokers.leaderless):
+            return False
+        if self._attached is not None and self._attached.unread and not any(b.trouble for b in self.brokers):
             return False
         if any(at == float("-inf") for at in (b.read_at for b in self._brokers.known.values() if not b.trouble)):
             return False
@@ -177,7 +190,7 @@ class PulsarCollector:
         broker.budget.spend(now)
         reader = broker.reader
         calls: dict[str, Callable[[], Reply[Any]]] = {
-            "settings": reader.settings,
+            "settings": reader.refresh_seconds,
             "tenants": reader.cluster.tenants,
             "namespaces": lambda: reader.topics.list_namespaces(key),
             "topics": lambda: reader.topics.list_topics(key),
@@ -200,24 +213,32 @@ class PulsarCollector:
             and self._outlet.has_room
             and broker.budget.has_room(now)
         ):
-            kind, topic = broker.next_look(now)
+            kind: Kind = "leader"
+            topic = self._brokers.next_leaderless(now)
+            if topic is None:
+                kind, topic = broker.next_look(now)
             if topic is None:
                 return
-            ask: Callable[[str], Reply[Any]] = broker.reader.layout if kind == "layout" else broker.reader.stats
-            self._ask(Call(kind, topic, broker.name), partial(ask, topic))
+            asks: dict[Kind, Callable[[str], Reply[Any]]] = {
+                "layout": broker.reader.layout, "leader": broker.reader.leader, "stats": broker.reader.stats
+            }  # fmt: skip
+            self._ask(Call(kind, topic, broker.name), partial(asks[kind], topic))
             broker.budget.take(now)
 
     def _ask(self, call: Call, function: Callable[[], Reply[Any]]) -> None:
-        if self._calls.make(call, function) and call.broker in self._brokers.known and call.kind != "load":
-            self._brokers.known[call.broker].in_flight += 1
+        broker = self._brokers.known.get(call.broker)
+        if self._calls.make(call, function) and broker is not None and call.kind != "load":
+            broker.in_flight += 1
+            self._asked[call] = broker
 
     # What has come back
 
     def _take(self, answer: Answer) -> None:
         call, reply, now = answer.call, answer.reply, answer.answered_at
         broker = self._brokers.known.get(call.broker)
+        if (asked := self._asked.pop(call, None)) is not None:
+            asked.in_flight -= 1
         if broker is not None:
-            broker.in_flight -= call.kind != "load"
             if isinstance(reply, NotConnected | Lost):
                 broker.failed(str(reply), now, self._random)
             elif call.kind != "load":
@@ -225,12 +246,30 @@ class PulsarCollector:
         answered = isinstance(reply, Answered)
         self._failed += not answered
         self._take_answer[call.kind](answer)
-        if call.kind not in ("layout", "stats", "load") and not (
+        if call.kind not in ("layout", "leader", "stats", "load") and not (
             call.kind == "settings" and self._settings.load_seconds
         ):
             trouble = None if answered else f"{call.kind} {call.key}".rstrip() + f": {reply}"
-            self._troubles.note((call.kind, call.key), trouble)
+            if self._concerns(call.kind, call.key):
+                self._troubles.note((call.kind, call.key), trouble)
+        if answered and call.kind in ("brokers", "tenants", "namespaces"):
+            self._troubles.keep(self._concerns)
         self._share(now)
+
+    def _concerns(self, kind: str, key: str) -> bool:
+        """Whether the broker, tenant or namespace is still there that a condition is about."""
+        if kind in ("load", "rates", "settings"):
+            return key in self._brokers.known
+        if kind == "broker":
+            return key in self._misdirected
+        if kind == "namespaces":
+            return key in self._namespaces.tenants
+        return kind not in ("policy", "topics") or key in self._namespaces.names
+
+    def _add_topic(self, topic: str, now: float) -> None:
+        self._repeats.add(topic)
+        if self._attached is not None:
+            self._attached.count([topic], now, time.time_ns() // 1_000_000)
 
     def _take_policy(self, answer: Answer) -> None:
         if answer.call.key in self._namespaces.names:
@@ -242,6 +281,7 @@ class PulsarCollector:
         if not isinstance(answer.reply, Answered):
             return
         found: dict[str, BrokerReader | Misdirected | None] = answer.reply.value
+        self._misdirected = {name for name, reader in found.items() if isinstance(reader, Misdirected)}
         for name, reader in found.items():
             if isinstance(reader, Misdirected):
                 self._troubles.note(("broker", name), f"broker {name!r} is not asked: {reader}")
@@ -249,20 +289,19 @@ class PulsarCollector:
                 self._add_broker(name, reader)
         for topic in self._said.before:
             if not self._settings.namespaces or topic_parts(topic).full_namespace in self._settings.namespaces:
-                self._brokers.add_topic(topic)
+                self._brokers.add_topic(topic, answer.answered_at)
         for name in self._brokers.known.keys() - found.keys():
             log.info("broker %s has left", name)
             del self._brokers.known[name]
-            self._troubles.note(("load", name), None)
 
     def _add_broker(self, name: str, reader: BrokerReader) -> None:
         chosen = self._settings
         log.info("broker %s has joined", name)
         self._brokers.known[name] = Broker(
             name, reader, Refresh(chosen.load_seconds or DEFAULT_REFRESH_SECONDS), Budget(chosen.calls_per_second),
-            Sweep(chosen.consumers_seconds), Sweep(chosen.layouts_seconds),
+            Sweep(chosen.consumers_seconds),
+            Sweep(chosen.layouts_seconds if self._brokers.asks_stats else chosen.consumers_seconds),
         )  # fmt: skip
-        self._troubles.note(("broker", name), None)
         self._plan("settings", name, 0)
 
     def _take_settings(self, answer: Answer) -> None:
@@ -270,9 +309,7 @@ class PulsarCollector:
         if broker is None:
             return
         if isinstance(answer.reply, Answered):
-            told: BrokerSettings = answer.reply.value
-            broker.refresh.period = self._settings.load_seconds or told.refresh_seconds
-            self._brokers.session_seconds = told.session_seconds
+            broker.refresh.period = self._settings.load_seconds or answer.reply.value
         self._plan("settings", answer.call.key, 600 if isinstance(answer.reply, Answered) else 60)
 
     def _announce(self, records: list[Record]) -> None:
@@ -282,21 +319,30 @@ class PulsarCollector:
     def _share(self, now: float) -> None:
         """Brokers that have fallen silent or left leave their topics to the others."""
         able = frozenset(name for name, one in self._brokers.known.items() if not one.is_silent)
-        shared_by = (
-            able or frozenset(self._brokers.known),
-            frozenset(self._brokers.known),
-            self._brokers.given_up(now),
-        )
+        shared_by = able or frozenset(self._brokers.known), frozenset(self._brokers.known)
         if shared_by != self._shared_by:
             self._shared_by = shared_by
             self._brokers.share_again(now)
-            self._said.changes += 1
 
     # How it goes
+
+    @property
+    def _consumers_unread(self) -> int:
+        if self._attached is not None:
+            return self._attached.unread
+        return len(self._brokers.leaderless) + sum(one.consumers.unread for one in self.brokers)
+
+    def _consumers_age(self, used: bool = False) -> float:
+        """Age of the oldest count of consumers, seconds. Attached ones are as old as the load that shows them."""
+        if self._attached is None:
+            return oldest((one.consumers for one in self.brokers), used)
+        now = time.monotonic()
+        return max((now - max(one.read_at, one.joined_at) for one in self.brokers), default=0.0)
 
     def status(self) -> CollectorStatus:
         """How it goes, now; only for the thread that runs it."""
         troubles = [*([self._outlet.trouble] if self._outlet.trouble else []), *self._troubles]
+        listed = self._namespaces.topics
         seen = seen_segments(self.brokers, self._said.topics, self._settings.request_timeout_seconds, time.monotonic())
         return CollectorStatus(
             url=self._url,
@@ -304,12 +350,15 @@ class PulsarCollector:
             stale_after_seconds=10 * STATUS_SECONDS,
             brokers=[broker_status(one, time.monotonic()) for one in sorted(self.brokers, key=lambda one: one.name)],
             topics=len(self._said.topics),
-            topics_listed=self._namespaces.topics,
+            topics_listed=len(listed),
+            topics_unread=len(listed - self._said.topics.keys()),
+            namespaces_unlisted=self._namespaces.unlisted,
+            consumers_unread=self._consumers_unread,
             segments_known=seen.known,
             segments_seen=seen.seen,
             unseen=seen.unseen,
-            consumers_age_seconds=oldest(one.consumers for one in self.brokers),
-            used_consumers_age_seconds=oldest((one.consumers for one in self.brokers), used=True),
+            consumers_age_seconds=self._consumers_age(),
+            used_consumers_age_seconds=self._consumers_age(used=True),
             layouts_age_seconds=oldest(one.layouts for one in self.brokers),
             samples=self._loads.samples,
             events=self._outlet.sent,

@@ -33,7 +33,7 @@ def seen_segments(brokers: Iterable[Broker], topics: Mapping[str, Topic], slack:
     lately = {
         (load.topic, load.segment)
         for one in brokers
-        if one.load is not None and now - one.read_at < 2 * one.refresh.period + slack
+        if one.load is not None and now - one.read_at < 2 * one.refresh.period + slack and not one.is_stuck(now)
         for load in one.load.loads
     }
     known = seen = 0
@@ -50,7 +50,8 @@ def seen_segments(brokers: Iterable[Broker], topics: Mapping[str, Topic], slack:
 
 
 def oldest(sweeps: Iterable[Sweep], used: bool = False) -> float:
-    """How long ago the topic was looked at that waits longest, seconds; with `used`, of those that are used."""
+    """Return the time since the topic was read that waits longest, seconds, or since it is known if it never was; with
+    `used`, of those that are used."""
     return max((sweep.oldest_seconds(time.monotonic(), used) for sweep in sweeps), default=0.0)
 
 
@@ -67,4 +68,6 @@ def broker_status(broker: Broker, now: float) -> BrokerStatus:
         load_age_seconds=now - broker.read_at if load else None,
         lag_seconds=broker.refresh.lag,
         answer_seconds=broker.read_seconds if load else None,
+        unchanged_seconds=broker.unchanged_seconds(now) if load else None,
+        stuck=broker.is_stuck(now),
     )

@@ -11,8 +11,9 @@ from random import Random
 
 from admin.answers import Answered, Lost, NotConnected
 from collectors.announcements import Record, load_records
+from collectors.pulsar.attached import AttachedConsumers
 from collectors.pulsar.broker_stats import BrokerLoad
-from collectors.pulsar.brokers import Brokers
+from collectors.pulsar.brokers import Broker, Brokers
 from collectors.pulsar.calls import Answer
 from collectors.pulsar.troubles import Troubles
 from collectors.said import Said
@@ -22,10 +23,12 @@ class Loads:
     """What becomes of the answers of `brokers`; samples go to `report`."""
 
     def __init__(
-        self, brokers: Brokers, said: Said, report: Callable[[Record], None], troubles: Troubles, random: Random
-    ) -> None:
+        self, brokers: Brokers, said: Said, report: Callable[[Record], None], troubles: Troubles, random: Random,
+        attached: AttachedConsumers | None,
+    ) -> None:  # fmt: skip
+        """`attached` counts consumers by loads; None: they are asked for."""
         self._brokers, self._said, self._report, self._troubles = brokers, said, report, troubles
-        self._random = random
+        self._random, self._attached = random, attached
         self.samples = 0
         """Handed over so far."""
 
@@ -41,6 +44,7 @@ class Loads:
             broker.refresh.read_at = answer.answered_at
             if not isinstance(reply, NotConnected | Lost):
                 broker.failed(str(reply), answer.answered_at, self._random)
+            self._troubles.note(("rates", broker.name), None)
             self._troubles.note(("load", broker.name), f"the load of broker {broker.name} is not known: {reply}")
             return
         broker.answered()
@@ -50,7 +54,10 @@ class Loads:
         previous, broker.load = broker.load, load
         broker.read_seconds = answer.answered_at - answer.asked_at
         is_new = broker.refresh.note(load.digest, answer.asked_at, answer.answered_at, load.size)
-        if not is_new and answer.asked_at - broker.said_at < broker.refresh.period:
+        if self._attached is not None:
+            self._attached.take_load(broker.name, answer.answered_at, answer.asked_ms)
+        self._troubles.note(("rates", broker.name), _stuck(broker, answer.asked_at))
+        if not is_new and (broker.is_stuck(answer.asked_at) or self._was_said_lately(broker, answer.asked_at)):
             return
         broker.said_at = answer.asked_at
         for record in load_records(broker.name, answer.asked_ms, load.loads):
@@ -58,16 +65,29 @@ class Loads:
         self.samples += len(load.loads)
         self._follow_hints(load, previous, answer.answered_at)
 
+    @staticmethod
+    def _was_said_lately(broker: Broker, now: float) -> bool:
+        return now - broker.said_at < broker.refresh.period
+
     def _follow_hints(self, load: BrokerLoad, previous: BrokerLoad | None, now: float) -> None:
         """A load that shows other consumers than the last one, or segments that are new, says where to look."""
         before = previous.attached if previous else {}
         for topic in load.used:
-            if broker := self._brokers.of_consumers(topic):
-                broker.consumers.is_used(topic, now)
+            if sweep := self._brokers.sweep_of(topic):
+                sweep.is_used(topic, now)
         for topic, mark in load.attached.items():
-            if before.get(topic, mark) != mark and (broker := self._brokers.of_consumers(topic)):
-                broker.consumers.heat(topic, now)
+            if before.get(topic, mark) != mark and (sweep := self._brokers.sweep_of(topic)):
+                sweep.heat(topic, now)
         known = self._said.topics
         for topic, segment, *_ in load.loads:
             if topic in known and segment >= known[topic].layout.next_segment_id:
                 self._brokers.look_at_layout(topic)
+
+
+def _stuck(broker: Broker, now: float) -> str | None:
+    if not broker.is_stuck(now):
+        return None
+    return (
+        f"broker {broker.name} has answered the same rates for {broker.unchanged_seconds(now):.0f} s, with traffic in "
+        f"them, and computes them every {broker.refresh.period:g} s: they are sent no more until they change"
+    )

@@ -7,7 +7,7 @@ Pulsar 5.0.0-M1 lists a deleted topic on and on (a ghost): it is looked at again
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 from admin.answers import Answered
 from collectors.pulsar.brokers import Brokers
@@ -42,9 +42,19 @@ class Namespaces:
         return set(self._settings.namespaces) or {one for found in self._of_tenant.values() for one in found}
 
     @property
-    def topics(self) -> int:
-        """How many topics are listed."""
-        return len(set().union(*self._listed.values()))
+    def tenants(self) -> Set[str]:
+        """All tenants that are read."""
+        return self._of_tenant.keys()
+
+    @property
+    def topics(self) -> set[str]:
+        """All topics that are listed."""
+        return set().union(*self._listed.values())
+
+    @property
+    def unlisted(self) -> int:
+        """Number of namespaces whose topics were never listed."""
+        return len(self.names - self._listed.keys())
 
     @property
     def all_listed(self) -> bool:
@@ -93,7 +103,7 @@ class Namespaces:
         before = self._listed.get(namespace, set())
         self._listed[namespace] = found
         for topic in found - before:
-            self._brokers.add_topic(topic)
+            self._brokers.add_topic(topic, answer.answered_at)
         for topic in before - found:
             self._brokers.look_at_layout(topic)
 

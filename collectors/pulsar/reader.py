@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from admin.answers import Answered, Misdirected, Nonsense, Reply
 from admin.cluster import Cluster
@@ -17,16 +16,7 @@ from collectors.pulsar.broker_stats import BadStats, BrokerLoad, read_broker_sta
 from collectors.pulsar.topic_stats import TopicStats, read_topic_stats
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 
-_PERIOD, _SESSION = "statsUpdateFrequencyInSecs", "metadataStoreSessionTimeoutMillis"
-
-
-class BrokerSettings(NamedTuple):
-    """Times that a broker is set to, seconds."""
-
-    refresh_seconds: float
-    """From one computation of its rates to the next."""
-    session_seconds: float
-    """So long after its death, at most, it is still listed and still leads what it led; 0: it does not say."""
+_PERIOD = "statsUpdateFrequencyInSecs"
 
 
 @dataclass(frozen=True)
@@ -62,8 +52,8 @@ class BrokerReader:
         except BadStats as error:
             return Nonsense(str(error))
 
-    def settings(self) -> Reply[BrokerSettings]:
-        """What the broker says of its times."""
+    def refresh_seconds(self) -> Reply[float]:
+        """Time from one computation of the broker's rates to the next, by its settings."""
         reply = self.cluster.broker_configuration()
         if not isinstance(reply, Answered):
             return reply
@@ -73,16 +63,16 @@ class BrokerReader:
             seconds = 0.0
         if not 1 <= seconds <= 86_400:
             return Nonsense(f"the broker's settings have no usable {_PERIOD}")
-        try:
-            session = float(reply.value[_SESSION]) / 1000
-        except (KeyError, TypeError, ValueError):
-            session = 0.0
-        return Answered(BrokerSettings(seconds, session if 0 <= session <= 3_600 else 0.0))
+        return Answered(seconds)
 
     def layout(self, topic: str) -> Reply[ScalableTopicMetadata]:
         """The layout of a topic, with its policy."""
         reply = self.topics.layout(topic)
         return Answered(reply.value.to_metadata()) if isinstance(reply, Answered) else reply
+
+    def leader(self, topic: str) -> Reply[str]:
+        """The broker that leads a topic, as it answers: `host:port`."""
+        return self.topics.leader(topic)
 
     def stats(self, topic: str) -> Reply[TopicStats]:
         """The consumers of a topic."""

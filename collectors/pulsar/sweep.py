@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from itertools import islice
 
 HOT_SECONDS = 30.0
 """A topic that has changed is looked at often for so long: consumers come and go together."""
@@ -58,28 +59,49 @@ class Sweep:
     _used_until: dict[str, float] = field(default_factory=dict)
     _turns: int = 0
     _asked_at: dict[str, float] = field(default_factory=dict)
-    _hot_until: dict[str, float] = field(default_factory=dict)
-    _at_once: dict[str, float] = field(default_factory=dict)
+    _read_at: dict[str, float] = field(default_factory=dict)
+    """When each topic was read; of one that never was, since when it is known."""
+    _unread: set[str] = field(default_factory=set)
+    # Ordered dicts: a plain one is walked from its first free slot, so taking its first entries is quadratic.
+    _hot_until: OrderedDict[str, float] = field(default_factory=OrderedDict)
+    _at_once: OrderedDict[str, float] = field(default_factory=OrderedDict)
     _hot_next: bool = True
 
     def __len__(self) -> int:
         return len(self._asked_at)
 
-    def add(self, topic: str) -> None:
-        """A topic that is new here; it is looked at soon."""
+    def add(self, topic: str, since: float = 0.0, is_read: bool = False) -> None:
+        """Add a topic that is known, or was read, since then; it is looked at soon."""
         if topic not in self._asked_at:
             self._asked_at[topic] = float("-inf")
+            self._read_at[topic] = since
+            if not is_read:
+                self._unread.add(topic)
             self._unused[topic] = None
             self._at_once[topic] = 0.0
 
-    def remove(self, topic: str) -> None:
-        """A topic that is gone."""
+    def remove(self, topic: str) -> tuple[float, bool] | None:
+        """Remove a topic; answers what `add` takes to go on elsewhere."""
+        since, is_read = self._read_at.pop(topic, None), topic not in self._unread
+        self._unread.discard(topic)
         self._asked_at.pop(topic, None)
         self._hot_until.pop(topic, None)
         self._at_once.pop(topic, None)
         self._used_until.pop(topic, None)
         self._used.pop(topic, None)
         self._unused.pop(topic, None)
+        return None if since is None else (since, is_read)
+
+    def note_read(self, topic: str, at: float) -> None:
+        """Note that an answer to a question asked at an instant has come."""
+        if topic in self._read_at:
+            self._read_at[topic] = max(at, self._read_at[topic])
+            self._unread.discard(topic)
+
+    @property
+    def unread(self) -> int:
+        """Number of topics that were never read."""
+        return len(self._unread)
 
     def is_used(self, topic: str, now: float) -> None:
         """Something shows that a topic has consumers or traffic."""
@@ -113,7 +135,7 @@ class Sweep:
 
     def next_at_once(self, now: float) -> str | None:
         """The topic of which something says that it has changed; None: there is none."""
-        return self._taken(next((topic for topic, at in list(self._at_once.items())[:64] if now >= at), None), now)
+        return self._taken(next((topic for topic, at in islice(self._at_once.items(), 64) if now >= at), None), now)
 
     def _taken(self, topic: str | None, now: float) -> str | None:
         if topic is not None:
@@ -122,18 +144,19 @@ class Sweep:
         return topic
 
     def oldest_seconds(self, now: float, used: bool = False) -> float:
-        """How long ago the topic was looked at that waits longest; with `used`, of those that are used."""
-        asked = (at for topic, at in self._asked_at.items() if not used or self._counts_as_used(topic, now))
-        return max((now - at for at in asked if at != float("-inf")), default=0.0)
+        """Return the time since the topic was read that waits longest, or since it is known if it never was; with
+        `used`, of those that are used."""
+        read = (at for topic, at in self._read_at.items() if not used or self._counts_as_used(topic, now))
+        return max((now - at for at in read), default=0.0)
 
     def _counts_as_used(self, topic: str, now: float) -> bool:
         return self._used_until.get(topic, float("-inf")) > now
 
     def _next_hot(self, now: float) -> str | None:
-        for topic, at in list(self._at_once.items())[:64]:
+        for topic, at in islice(self._at_once.items(), 64):
             if now >= at:
                 return topic
-        for topic, until in list(self._hot_until.items())[:64]:
+        for topic, until in list(islice(self._hot_until.items(), 64)):
             if now > until:
                 del self._hot_until[topic]
             elif now - self._asked_at[topic] >= self.pause:

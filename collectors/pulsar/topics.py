@@ -32,7 +32,7 @@ class Topics:
         said: Said,
         troubles: Troubles,
         announce: Callable[[list[Record]], None],
-        added: Callable[[str], None],
+        added: Callable[[str, float], None],
     ) -> None:
         self._brokers, self._namespaces, self._said, self._troubles = brokers, namespaces, said, troubles
         self._announce, self._added = announce, added
@@ -54,6 +54,8 @@ class Topics:
     def take_layout(self, answer: Answer) -> None:
         """The layout of a topic, with its policy."""
         topic, reply = answer.call.key, answer.reply
+        if topic not in self._brokers.layouts:
+            return  # gone meanwhile
         if isinstance(reply, Refused) and reply.status == 404 and reply.from_interface:
             self._take_missing(topic, answer)
             return
@@ -62,6 +64,7 @@ class Topics:
             self._troubles.note(("layout", topic), f"the layout of {topic} cannot be read: {reply}")
             return
         self._troubles.note(("layout", topic), None)
+        self._brokers.note_layout(topic, answer.asked_at)
         layout: ScalableTopicMetadata = reply.value
         is_new = topic not in self._said.topics
         records = self._said.layout(topic, layout, answer.asked_ms)
@@ -69,11 +72,10 @@ class Topics:
         if topic in self._said.too_large:
             trouble = f"the layout of {topic} is too large for a message: it cannot be scaled"
             self._troubles.note(("layout", topic), trouble)
-        broker = self._brokers.of_consumers(topic)
-        if records and broker is not None:
-            broker.consumers.heat(topic, answer.answered_at)
-            if is_new:
-                self._added(topic)
+        if records and (sweep := self._brokers.sweep_of(topic)) is not None:
+            sweep.heat(topic, answer.answered_at)
+        if is_new and topic in self._said.topics:
+            self._added(topic, answer.answered_at)
 
     def _take_missing(self, topic: str, answer: Answer) -> None:
         since = self._missing.setdefault(topic, answer.asked_at)
@@ -84,20 +86,38 @@ class Topics:
         self._announce(self._said.gone(topic, answer.asked_ms))
         self._brokers.remove_topic(topic)
         self._troubles.note(("layout", topic), None)
-        self._troubles.note(("stats", topic), None)
+        for kind in ("leader", "stats"):
+            self._troubles.note((kind, topic), None)
         self._namespaces.gone(topic, answer.answered_at)
+
+    def take_leader(self, answer: Answer) -> None:
+        """The broker that leads a topic."""
+        topic, reply = answer.call.key, answer.reply
+        if topic not in self._brokers.layouts:
+            return  # gone meanwhile
+        if isinstance(reply, Answered) and self._brokers.set_leader(topic, reply.value, answer.asked_at):
+            self._troubles.note(("leader", topic), None)
+            return
+        if isinstance(reply, Refused | ServerFault):
+            self._brokers.look_at_layout(topic)
+        reason = f"{reply.value} is no broker that is listed" if isinstance(reply, Answered) else reply
+        self._troubles.note(("leader", topic), f"the leader of {topic} is not known, nor its consumers: {reason}")
 
     def take_stats(self, answer: Answer) -> None:
         """The consumers of a topic."""
         topic, reply = answer.call.key, answer.reply
         known = self._said.topics.get(topic)
+        if topic not in self._brokers.layouts:
+            return  # gone meanwhile
         if not isinstance(reply, Answered):
             if isinstance(reply, Refused | ServerFault):
                 # Also what M1 says of a topic that is gone.
                 self._brokers.look_at_layout(topic)
+                self._brokers.lose_leader(topic, answer.answered_at)
             self._troubles.note(("stats", topic), f"the consumers of {topic} cannot be read: {reply}")
             return
         self._troubles.note(("stats", topic), None)
+        self._brokers.note_consumers(topic, answer.asked_at)
         stats: TopicStats = reply.value
         if known is None or topic in self._missing:
             return
@@ -112,9 +132,8 @@ class Topics:
         }
         before = known.consumers
         self._announce(self._said.consumers(topic, stats.consumers(types), answer.asked_ms))
-        broker = self._brokers.of_consumers(topic)
-        if broker is not None:
+        if (sweep := self._brokers.sweep_of(topic)) is not None:
             if any(count for _, count in stats.subscriptions.values()):
-                broker.consumers.is_used(topic, answer.answered_at)
+                sweep.is_used(topic, answer.answered_at)
             if before != known.consumers:
-                broker.consumers.heat(topic, answer.answered_at)
+                sweep.heat(topic, answer.answered_at)

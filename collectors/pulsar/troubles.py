@@ -6,7 +6,7 @@ Stage: beside the loop, whose parts all note here.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +22,11 @@ class Troubles:
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._known.values())
+
+    def keep(self, concerns: Callable[[str, str], bool]) -> None:
+        """Drop what is about something that is gone: `concerns` is asked of each kind and key."""
+        for about in [about for about in self._known if not concerns(*about)]:
+            del self._known[about]
 
     def note(self, about: tuple[str, str], trouble: str | None) -> None:
         """How it is now; None: well. Only a change is worth a line in the log."""

@@ -45,12 +45,16 @@ class Samples:
         self.waiting = self.samples_waiting = self.lost = self.sent = 0
         self.trouble: str | None = None
         self.has_room = True
+        self.counted: set[str] = set()
+        """Topics whose consumers were announced."""
         self.said: dict[str, list[tuple[float, dict[tuple[str, int], float]]]] = defaultdict(list)
         """By broker: when, and messages in a second of each segment."""
 
     def announce(self, record: Record) -> None:
-        """Layouts and consumers are not looked at here."""
+        """Layouts are not looked at here; of consumers, which topics have any."""
         self.sent += 1
+        if record.source == "consumer-events":
+            self.counted.add(record.key)
 
     def report(self, record: Record) -> None:
         """Samples of one broker."""
@@ -72,10 +76,14 @@ class Samples:
 class Collecting:
     """A collector at work."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, consumers: str = "attached", topics: int = TOPICS + 1) -> None:
         settings = load_settings(environment={}).collect.model_copy(
-            update={"namespaces": ["public/default"], "brokers_seconds": 1, "request_timeout_seconds": 3}
-        )
+            update={
+                "namespaces": ["public/default"], "brokers_seconds": 1, "request_timeout_seconds": 3,
+                "consumers": consumers,
+            }
+        )  # fmt: skip
+        self._topics = topics
         self.samples, self._stop = Samples(), threading.Event()
         transport = Transport(url, None, user_agent="anabranch-collect", timeout_seconds=3)
         collector = PulsarCollector(settings, url, BrokerReader.over(transport), Said(1), self.samples)
@@ -93,10 +101,15 @@ class Collecting:
         """Segments that each broker says something of."""
         return {one.broker: one.segments for one in self.status.brokers}
 
+    @property
+    def counted(self) -> set[str]:
+        """Topics whose consumers were announced."""
+        return set(self.samples.counted)
+
     def is_whole(self, brokers: int) -> bool:
         """Whether every segment is seen, and they are spread over at least so many brokers."""
         serving = [one for one in self.shares.values() if one]
-        known = self.status.segments_known >= (TOPICS + 1) * SEGMENTS
+        known = self.status.segments_known >= self._topics * SEGMENTS
         return known and len(serving) >= brokers and self.status.coverage == 1.0
 
     def stop(self) -> None:
@@ -118,7 +131,7 @@ def _in_folder(folder: Path) -> None:
     jars, pulsar = ensure_jars(settings), ensure_pulsar(settings)
     cluster = PulsarCluster(folder, pulsar, jars.zookeeper)
     try:
-        with _step("ZooKeeper, a bookie and two brokers"):
+        with step("ZooKeeper, a bookie and two brokers"):
             cluster.start(2)
         _run(cluster, pulsar)
     finally:
@@ -128,30 +141,30 @@ def _in_folder(folder: Path) -> None:
 def _run(cluster: PulsarCluster, jars: Path) -> None:
     first, second = cluster.brokers
     topics = _topics(first)
-    with _step(f"{TOPICS + 1} topics of {SEGMENTS} segments each"):
+    with step(f"{TOPICS + 1} topics of {SEGMENTS} segments each"):
         for name in [BUSY, *(topic_name("public", "default", f"t{number}") for number in range(TOPICS))]:
             _done(topics.create_topic(name, SEGMENTS, {}))
     log = cluster.folder / "client.log"
     with keyed_load(jars, first.service_url, BUSY, log, rate=200, keys=100, in_flight=1) as load:
         collecting = Collecting(first.admin_url)
-        with _step("the collector sees every segment that is loaded, at two brokers"):
-            _until(lambda: collecting.is_whole(2))
+        with step("the collector sees every segment that is loaded, at two brokers"):
+            until(lambda: collecting.is_whole(2))
         _print_shares(collecting)
-        with _step("a third broker joins, and is asked"):
+        with step("a third broker joins, and is asked"):
             third = cluster.join()
-            _until(lambda: third.id in collecting.shares)
-        with _step("bundles are unloaded, and the third broker gets some"):
+            until(lambda: third.id in collecting.shares)
+        with step("bundles are unloaded, and the third broker gets some"):
             _spread(cluster, lambda: all(collecting.shares.get(one.id, 0) > 0 for one in cluster.brokers))
-            _until(lambda: collecting.is_whole(3), each=lambda: _look_up(cluster))
+            until(lambda: collecting.is_whole(3), each=lambda: _look_up(cluster))
         _print_shares(collecting)
         _split_everywhere(cluster, topics, 0)
         _kill(cluster, collecting, second)
         _print_shares(collecting)
-        with _step(f"{second.name} is started again, and answers"):
+        with step(f"{second.name} is started again, and answers"):
             cluster.begin(second)
-            _until(lambda: any(one.broker == second.id and one.answers for one in collecting.status.brokers))
+            until(lambda: any(one.broker == second.id and one.answers for one in collecting.status.brokers))
         _split_everywhere(cluster, topics, 3)
-        with _step("every message that was acknowledged is received"):
+        with step("every message that was acknowledged is received"):
             counts = load.finish()
         print({name: counts.get(name) for name in ("acknowledged", "received", "missing", "errors")})
         assert counts.get("missing") == 0, counts
@@ -163,12 +176,12 @@ def _kill(cluster: PulsarCluster, collecting: Collecting, broker: PulsarBroker) 
     served, before = collecting.shares[broker.id], len(collecting.samples.said[broker.id])
     broker.kill()
     at = time.monotonic()
-    with _step(f"kill -9 of {broker.name}, which served {served} segments: the coverage says so"):
-        _until(lambda: collecting.status.coverage < 1.0)
+    with step(f"kill -9 of {broker.name}, which served {served} segments: the coverage says so"):
+        until(lambda: collecting.status.coverage < 1.0)
     print(f"   {collecting.status.segments_seen} of {collecting.status.segments_known} segments seen")
-    with _step("others serve its segments"):
-        _until(lambda: broker.id not in collecting.shares)
-        _until(lambda: collecting.is_whole(2), each=lambda: _look_up(cluster))
+    with step("others serve its segments"):
+        until(lambda: broker.id not in collecting.shares)
+        until(lambda: collecting.is_whole(2), each=lambda: _look_up(cluster))
     later = [one for one in collecting.samples.said[broker.id][before:] if one[0] > at + 3]
     assert not later, f"samples in the name of a broker that is dead: {later}"
     print(f"   nothing was said in its name after that; {time.monotonic() - at:.1f} s without a whole view")
@@ -177,7 +190,7 @@ def _kill(cluster: PulsarCluster, collecting: Collecting, broker: PulsarBroker) 
 def _split_everywhere(cluster: PulsarCluster, topics: ScalableTopics, first: int) -> None:
     """Splits asked of each broker that runs: whoever leads the topic does it, by redirects. One that answers otherwise
     while it takes a topic over is asked again, as the executor does, which looks at the layout first."""
-    with _step("a split of another topic is asked of each broker, whoever leads the topic"):
+    with step("a split of another topic is asked of each broker, whoever leads the topic"):
         for number, broker in enumerate((one for one in cluster.brokers if one.runs), first):
             name = topic_name("public", "default", f"t{number}")
             before = _done(topics.layout(name))
@@ -232,7 +245,7 @@ def _done(reply: Any) -> Any:
     return reply.value
 
 
-def _until(condition: Callable[[], bool], seconds: float = 120, each: Callable[[], None] = lambda: None) -> None:
+def until(condition: Callable[[], bool], seconds: float = 120, each: Callable[[], None] = lambda: None) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, f"not within {seconds:g} s"
@@ -241,7 +254,7 @@ def _until(condition: Callable[[], bool], seconds: float = 120, each: Callable[[
 
 
 @contextmanager
-def _step(words: str) -> Iterator[None]:
+def step(words: str) -> Iterator[None]:
     began = time.monotonic()
     yield
     print(f"{words}: {time.monotonic() - began:.1f} s", flush=True)

@@ -26,6 +26,7 @@ RATES = (100.0, 20_000.0, 300.0, 60_000.0)
 QUICK = {
     "brokers_seconds": 0.2, "namespaces_seconds": 0.3, "topics_seconds": 0.2, "consumers_seconds": 0.2,
     "layouts_seconds": 0.4, "request_timeout_seconds": 1.0, "calls_per_second": 500, "load_seconds": 1.0,
+    "consumers": "registered",
 }  # fmt: skip
 
 
@@ -219,75 +220,62 @@ def test_brokers_restart_join_and_leave_and_topics_are_read_on(cluster):
         wait_until(lambda: out.consumers[T] == {"billing": 2}, 20)
 
 
-def test_consumers_are_asked_of_one_broker_until_the_cluster_lists_it_no_more_while_brokers_die_join_and_return(
-    tmp_path,
-):
-    """Another one would stand by for the leader, and one that stands by when the leader dies is stuck (5.0.0-M1)."""
+def test_registered_consumers_are_asked_of_leaders_only(monkeypatch):
+    """Another broker would stand by for the leader, and one that stands by when the leader dies is stuck (5.0.0-M1)."""
+    monkeypatch.setattr("collectors.pulsar.brokers.LEADER_SECONDS", 0.3)
     with serving_cluster(brokers=3) as cluster:
-        cluster.session_seconds = 60
         names = [f"topic://acme/shop/t{number}" for number in range(30)]
-        for name in names:
+        brokers = [one.name for one in cluster.brokers]
+        for number, name in enumerate(names):
             cluster.topic(name, segments=1, billing=1)
+            cluster.leaders[name] = brokers[number % 3]
         asked = cluster.controllers
         with collecting(cluster) as running:
             out, status = running.outlet, lambda: running.status
             wait_until(lambda: all(out.consumers.get(name) for name in names))
-            assert {len(asked[name]) for name in names} == {1}
-            dead = cluster.brokers[1]
-            its = [name for name in names if asked[name] == {dead.name}]
-            assert 0 < len(its) < len(names)
-            cluster.listed = [one.name for one in cluster.brokers]
+            wait_until(lambda: running.collector.has_seen_all and status().consumers_unread == 0)
+            assert asked == {name: {cluster.leaders[name]} for name in names}
+            dead = cluster.brokers[2]
+            its = [name for name in names if cluster.leaders[name] == dead.name]
+            cluster.listed = list(brokers)
             dead.stop()
             wait_until(lambda: any(one.broker == dead.name and not one.answers for one in status().brokers))
-            # Layouts are asked elsewhere at once.
+            # Layouts are asked elsewhere at once, consumers of nobody else as long as it is listed.
             for name in its:
                 topic = cluster.topics[name]
                 topic.layout = topic.layout.split_segment(0, int(time.time() * 1000))
             wait_until(lambda: all(len(out.layouts[name].layout.segments) == 3 for name in its), 20)
-            wait_until(lambda: running.collector.has_seen_all)
-            third = FakeBroker(cluster)
-            cluster.brokers.append(third)
-            cluster.listed.append(third.name)
-            wait_until(lambda: any(one.broker == third.name and one.answers for one in status().brokers))
-            looks = cluster.calls["scalable-5"]
-            wait_until(lambda: cluster.calls["scalable-5"] > looks + 100)
-            assert {len(asked[name]) for name in names} == {1}
-            # Its session is over: now others may lead.
-            cluster.listed.remove(dead.name)
+            assert asked == {name: {cluster.leaders[name]} for name in names}
+            # Its session is over, and clients have made another broker the leader.
             for name in its:
+                cluster.leaders[name] = brokers[0]
                 cluster.topics[name].consumers["billing"] = 2
+            cluster.listed.remove(dead.name)
             wait_until(lambda: all(out.consumers[name] == {"billing": 2} for name in its), 20)
-            assert {len(asked[name]) for name in its} == {2}
+            assert all(asked[name] == {dead.name, brokers[0]} for name in its)
+            # The broker comes back, and leads nothing.
             dead.start(dead.port)
             cluster.listed.append(dead.name)
-            wait_until(lambda: sum(one.answers for one in status().brokers) == 4)
+            wait_until(lambda: sum(one.answers for one in status().brokers) == 3)
             looks = cluster.calls["scalable-5"]
             wait_until(lambda: cluster.calls["scalable-5"] > looks + 100)
-            assert {len(asked[name]) for name in its} == {2}
-            assert {len(asked[name]) for name in names} == {1, 2}
-            file = tmp_path / "topics.json"
-            remember(file, cluster.brokers[0].url, running.said)
-        with collecting(cluster, said=recall(file, cluster.brokers[0].url, 0)) as running:
-            wait_until(lambda: all(name in running.outlet.consumers for name in names))
-            assert {len(asked[name]) for name in its} == {2}
-            assert {len(asked[name]) for name in names} == {1, 2}
+            assert all(asked[name] == {cluster.leaders[name]} for name in names if name not in its)
 
 
-def test_a_listed_broker_that_there_is_no_way_to_leaves_its_topics_to_others_after_two_sessions():
-    with serving_cluster(brokers=2) as cluster:
-        cluster.session_seconds = 1
-        for number in range(10):
-            cluster.topic(f"topic://acme/shop/t{number}", segments=1, billing=1)
+def test_leader_that_is_no_listed_broker_leaves_consumers_unknown(cluster):
+    outside = FakeBroker(cluster)
+    cluster.listed = [one.name for one in cluster.brokers]
+    cluster.brokers.append(outside)
+    cluster.leaders[T] = outside.name
+    try:
         with collecting(cluster) as running:
-            out = running.outlet
-            wait_until(lambda: len(out.consumers) == 10)
-            away = cluster.brokers[1]
-            away.stop()
-            began = time.monotonic()
-            for topic in cluster.topics.values():
-                topic.consumers["billing"] = 2
-            wait_until(lambda: all(one == {"billing": 2} for one in out.consumers.values()), 20)
-            assert time.monotonic() - began >= 2
+            wait_until(lambda: T in running.outlet.layouts)
+            cluster.listed = cluster.listed[:2]
+            # It is asked for as often as it may be, and found to be listed nowhere.
+            wait_until(lambda: running.status.consumers_unread == 1 or running.outlet.consumers.get(T))
+            assert outside.name not in cluster.controllers[T]
+    finally:
+        outside.stop()
 
 
 def test_no_broker_at_all_is_said_and_waited_for():
@@ -349,6 +337,25 @@ def test_strange_lists_of_brokers_and_topics_stop_nothing(cluster):
         wait_until(lambda: running.outlet.consumers.get(T))
         wait_until(lambda: running.status.coverage == 1.0)
         assert set(running.outlet.layouts) == {T}
+
+
+def test_rates_that_do_not_change_under_traffic_are_sent_no_more(cluster):
+    with collecting(cluster) as running:
+        out, status = running.outlet, lambda: running.status
+        wait_until(lambda: len(out.rates()) == 2 and status().coverage == 1.0)
+        stuck, well = cluster.brokers[cluster.owner(T, 0)], cluster.brokers[cluster.owner(T, 1)]
+        stuck.is_stuck = True
+        wait_until(lambda: [one.broker for one in status().brokers if one.stuck] == [stuck.name])
+        wait_until(lambda: any(stuck.name in one and "the same rates" in one for one in status().troubles))
+        sent = sum(one.reporter == stuck.name for one in out.samples)
+        # The other one is idle, which looks the same and is fine.
+        others = sum(one.reporter == well.name for one in out.samples)
+        wait_until(lambda: sum(one.reporter == well.name for one in out.samples) >= others + 3)
+        assert sum(one.reporter == stuck.name for one in out.samples) == sent
+        assert status().unseen == [f"{T}/0"]
+        stuck.is_stuck = False
+        wait_until(lambda: status().coverage == 1.0 and not status().troubles)
+        assert sum(one.reporter == stuck.name for one in out.samples) > sent
 
 
 def test_no_broker_gets_more_calls_than_it_may():

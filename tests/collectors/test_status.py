@@ -32,10 +32,30 @@ def status(**other):
 
 def test_a_status_names_what_is_not_seen_and_which_broker_is_silent():
     said = describe(status())
-    assert "3 of 4 segments seen (75%)" in said
+    assert "3 of 4 segments seen (75.0%)" in said
     assert "broker b2:8080: no connection" in said
     assert "topic://a/b/c/7" in said
     assert not status().is_complete
+
+
+def test_status_counts_what_was_never_read():
+    found = status(brokers=[], topics=1, topics_listed=1_000, topics_unread=999, segments_known=1, segments_seen=1)
+    assert found.coverage == 1 / 1_000
+    assert "1 of 1,000 topics, 1 of 1 segments seen (0.1%)" in describe(found)
+    assert "not read yet: the layouts of 999 topics" in describe(found)
+
+
+@pytest.mark.parametrize("unread", ["topics_unread", "namespaces_unlisted", "consumers_unread"])
+def test_status_is_complete_when_all_was_read(unread):
+    answering = [one for one in status().brokers if one.answers]
+    whole = {"brokers": answering, "troubles": []}
+    assert status(**whole).is_complete
+    assert not status(**whole, **{unread: 1}).is_complete
+    assert "not read yet" in describe(status(**whole, **{unread: 1}))
+
+
+def test_almost_all_segments_are_not_all():
+    assert "(99.9%)" in describe(status(segments_known=100_000, segments_seen=99_999))
 
 
 def test_a_status_survives_its_file_and_half_a_file_is_none(tmp_path):
@@ -76,5 +96,11 @@ def test_the_doctor_says_what_the_collector_cannot_see_and_that_it_does_not_run(
     answering = [one for one in status().brokers if one.answers]
     write_status(tmp_path / STATUS_FILE, status(brokers=answering, troubles=[]))
     assert all(one.ok for one in found().values())
+    write_status(
+        tmp_path / STATUS_FILE, status(brokers=answering, troubles=[], topics_unread=998, consumers_unread=999)
+    )
+    assert not found()["collector's coverage"].ok
+    told = "not read yet: the layouts of 998 topics, the consumers of 999 topics"
+    assert told in found()["collector's coverage"].found
     write_status(tmp_path / STATUS_FILE, status(at=0))
     assert "has not been heard of" in found()["collector"].found

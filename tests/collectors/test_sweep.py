@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,14 @@ def sweep_of(count, pause=1.0):
     for number in range(count):
         sweep.add(str(number))
     return sweep
+
+
+def read_next(sweep, now):
+    """Look at the next topic, and have its answer at once."""
+    topic = sweep.next(now)
+    if topic is not None:
+        sweep.note_read(topic, now)
+    return topic
 
 
 def test_every_topic_is_looked_at_before_one_is_again():
@@ -46,7 +55,7 @@ def test_topics_that_are_used_are_looked_at_more_often_and_the_others_are_not_fo
         sweep.next(0.0)
     for number in range(0, 1000, 10):
         sweep.is_used(str(number), 1.0)
-    looked = Counter(sweep.next(1.0 + turn / 10) for turn in range(1, 1600))
+    looked = Counter(read_next(sweep, 1.0 + turn / 10) for turn in range(1, 1600))
     used = [looked[str(number)] for number in range(0, 1000, 10)]
     others = [looked[str(number)] for number in range(1000) if number % 10]
     assert min(used) >= 8
@@ -78,6 +87,51 @@ def test_a_topic_that_is_to_be_looked_at_later_waits():
     sweep.hurry("0", 0.5)
     assert sweep.next(0.4) is None
     assert sweep.next(0.5) == "0"
+
+
+def test_age_counts_topics_that_were_never_read():
+    sweep = sweep_of(0)
+    sweep.add("a", 100.0)
+    sweep.add("b", 150.0)
+    assert (sweep.oldest_seconds(160.0), sweep.unread) == (60.0, 2)
+    sweep.next(160.0)
+    assert (sweep.oldest_seconds(160.0), sweep.unread) == (60.0, 2)
+    sweep.note_read("a", 160.0)
+    assert (sweep.oldest_seconds(160.0), sweep.unread) == (10.0, 1)
+
+
+def test_age_goes_on_when_a_topic_moves():
+    first, second = sweep_of(0), sweep_of(0)
+    first.add("a", 100.0)
+    first.note_read("a", 130.0)
+    second.add("a", *first.remove("a"))
+    assert (second.oldest_seconds(160.0), second.unread) == (30.0, 0)
+
+
+@pytest.mark.parametrize("take", ["next", "next_at_once"])
+def test_first_look_at_a_topic_costs_the_same_in_a_large_fleet(take):
+    """Entries that are read for a look, not time: a machine under load measures anything."""
+
+    def reads(topics):
+        sweep = sweep_of(topics)
+        counting = CountingDict(sweep._at_once)
+        sweep._at_once = counting
+        for _ in range(topics // 2):
+            getattr(sweep, take)(1.0)
+        return counting.reads / (topics // 2)
+
+    assert reads(4_000) <= 2 * reads(400) <= 8
+
+
+class CountingDict(OrderedDict):
+    """Counts the entries that are read by iteration."""
+
+    reads = 0
+
+    def items(self):
+        for item in super().items():
+            self.reads += 1
+            yield item
 
 
 @given(st.lists(st.floats(0, 3), max_size=200), st.floats(0.5, 100))
