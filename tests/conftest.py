@@ -20,7 +20,7 @@ hypothesis_settings.load_profile("anabranch")
 
 SERVERS = {
     "broker", "controller", "guarded", "jars", "java", "kafka", "own_broker", "place", "pulsar", "pulsar_jars",
-    "pulsar_lts_jars", "scrape", "spark", "zookeeper",
+    "pulsar_lts_jars", "real_lake", "scrape", "spark", "zookeeper",
 }  # fmt: skip
 """Fixtures that start a JVM or a server."""
 NO_UNIT = {"spark", "broker", "browser", "local_run", "process", "pulsar"}
@@ -32,9 +32,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Marks the unit tests: those without a fixture that starts a JVM, a server or a process.
 
     Tests of the shared Spark session run one after the other in one process of xdist, those with a Pulsar in one, those
-    with two BookKeeper clusters in one. Those whose Sparks are processes of their own come right after these groups,
-    each wherever there is room: they are the longest, and one after the other in one process they left the other
-    without work. First of all hooks: xdist reads the groups in its own.
+    with two BookKeeper clusters in one, those on the lake of the recorded run in one. Those whose Sparks are processes
+    of their own come right after these groups, each wherever there is room: they are the longest, and one after the
+    other in one process they left the other without work. First of all hooks: xdist reads the groups in its own.
     """
     for item in items:
         marks = {mark.name for mark in item.iter_markers()}
@@ -42,7 +42,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.unit)
         if not config.pluginmanager.hasplugin("xdist"):
             continue
-        if starts_spark(item) and {"spark", "secured"} & set(getattr(item, "fixturenames", ())):
+        if "real_lake" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("real-lake"))
+        elif starts_spark(item) and {"spark", "secured"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.xdist_group("spark"))
         elif "bookkeepers" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("bookies"))

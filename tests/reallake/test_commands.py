@@ -1,0 +1,148 @@
+"""Every command that reads a lake, on the lake of a real run; its figures against those out of the raw rows."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from datetime import timedelta
+from random import Random
+
+import pytest
+
+from tests.reallake.asking import answer, copied_lake, run_command
+from tests.reallake.recording import RECREATED
+
+pytestmark = [pytest.mark.local_run, pytest.mark.spark, pytest.mark.timeout(900)]
+
+THRESHOLDS = (10_000.0, 20e6, 30_000.0, 60e6)
+"""Split thresholds of conf/policies/demonstration.toml."""
+POLICY = "patient:mergeWindowSeconds=30"
+
+
+def instants(raw, number=3):
+    """Some instants of the record, one of them its last batch."""
+    batches = sorted(row["batch_at"] for row in raw.rows("batches"))
+    return [*Random(7).sample(batches[len(batches) // 4 :], number - 1), batches[-1]]
+
+
+def snapshots(real_lake, raw, at=None):
+    for topic in raw.present():
+        when = [] if at is None else ["--at", at.isoformat()]
+        yield topic, json.loads(run_command(real_lake, "explain", topic, *when, "--snapshot").stdout)
+
+
+def test_explain_answers_for_every_topic(real_lake, raw):
+    first = {topic: of_topic[0].begins for topic, of_topic in raw.layouts.items()}
+    for at in instants(raw):
+        for topic in raw.present():
+            if topic != RECREATED and at > first[topic] + timedelta(seconds=15):
+                told = answer(real_lake, "explain", topic, "--at", at.isoformat())
+                assert told["topic"] == topic
+                assert told["answer"]["gates"]
+
+
+def test_explained_snapshot_is_what_the_record_says(real_lake, raw):
+    consumers = raw.consumers()
+    for topic, snapshot in snapshots(real_lake, raw):
+        layout = raw.present()[topic]
+        assert snapshot["layout"]["epoch"] == layout.epoch
+        assert snapshot["layout"]["segments"].keys() == layout.segments.keys()
+        told = {name: one["count"] for name, one in snapshot["consumers"].items() if one["count"]}
+        assert told == consumers[topic], topic
+        assert snapshot["policy"]["maxSegments"] == 12
+        loads = {segment: rates for segment, rates in raw.loads(topic).items() if segment in layout.active}
+        names = ("msgRateIn", "bytesRateIn", "msgRateOut", "bytesRateOut")
+        assert {
+            int(segment): tuple(load[name] for name in names) for segment, load in snapshot["loads"].items()
+        } == loads
+
+
+def test_history_has_every_split_and_merge(real_lake, raw):
+    for topic, of_topic in raw.layouts.items():
+        told = answer(real_lake, "history", topic, "--limit", "10000")
+        made = {(reach["life"], reach["segment_id"]) for reach in told["reaches"]}
+        lives = sorted({one.life for one in of_topic})
+        expected = {(lives.index(one.life), int(segment)) for one in of_topic for segment in one.active}
+        assert len(made) == len(expected), topic
+        assert {segment for _, segment in made} == {segment for _, segment in expected}
+
+
+def test_replay_decides_the_same_again(real_lake, raw):
+    told = answer(real_lake, "replay")
+    assert (told["decisions"], told["holds"]) == (len(raw.rows("decisions")), len(raw.rows("holds")))
+    assert (told["differences"], told["untold"]) == (0, 0), told["told"]
+
+
+def test_backtest_counts_what_was_done(real_lake, raw):
+    told = answer(real_lake, "backtest", "--policy", POLICY, "--policy", "pip-483")
+    record = told["onRecord"]
+    causes = Counter(one.cause for one in raw.every_layout())
+    assert (record["splits"], record["merges"]) == (causes["split"], causes["merge"])
+    assert record["segmentHours"] == pytest.approx(sum(raw.segment_hours().values()), rel=0.05)
+    over = sum(raw.over_threshold_minutes(THRESHOLDS).values())
+    assert record["minutesOverThreshold"] == pytest.approx(over, rel=0.1, abs=0.2)
+    assert set(told["policies"]) == {"policy that ran", "patient", "pip-483"}
+    for counts in told["policies"].values():
+        assert counts["segmentHours"] > 0
+        assert 0 <= counts["confidence"] <= 1
+
+
+def test_backtest_takes_any_window(real_lake, raw):
+    random = Random(11)
+    batches = sorted(row["batch_at"] for row in raw.rows("batches"))
+    topics = sorted(raw.present())
+    for _ in range(4):
+        since, until = sorted(random.sample(batches, 2))
+        window = ("--since", since.isoformat(), "--until", until.isoformat(), "--topics", random.choice(topics))
+        told = run_command(real_lake, "backtest", "--policy", POLICY, *window, "--output", "json")
+        found = json.loads(told.stdout)
+        assert found["topicHours"] <= (until - since).total_seconds() / 3600 + 0.01
+
+
+def test_suggest_finds_a_frontier(real_lake):
+    told = answer(real_lake, "suggest", "--budget", "6")
+    assert told["frontier"]
+    assert {"segmentHours", "minutesOverThreshold", "reversals"} <= told["frontier"][0].keys()
+
+
+def test_simulation_runs_on_the_recorded_demand(real_lake, raw):
+    told = answer(real_lake, "simulate", "--demand", "lake", "--policy", "default", "--policy", "pip-483")
+    assert told["complete"]
+    assert {row["topic"] for row in told["policies"]["default"]["topics"]} == raw.layouts.keys()
+    assert told["policies"]["default"]["splits"] > 0
+
+
+def test_shadow_report_has_no_other_scaler(real_lake, raw):
+    told = answer(real_lake, "shadow", "report")
+    assert (told["theirs"]["splits"], told["theirs"]["merges"]) == (0, 0)
+    actions = Counter(row["action"] for row in raw.rows("decisions"))
+    assert (told["ours"]["splits"], told["ours"]["merges"]) == (actions["split"], actions["merge"])
+
+
+def test_alert_rules_can_be_evaluated(real_lake, tmp_path):
+    copy = copied_lake(real_lake, tmp_path)
+    assert answer(real_lake, "alerts", "check", copy=copy)
+    run_command(real_lake, "alerts", "--once", copy=copy)
+    run_command(real_lake, "alerts", "list", copy=copy)
+
+
+def test_lake_check_finds_nothing(real_lake, raw):
+    told = answer(real_lake, "lake", "check")
+    assert told["findings"] == []
+    for table in ("decisions", "holds", "segment_load", "events", "dead_letters", "batches", "outcomes"):
+        assert told["rows"][table] == len(raw.rows(table)), table
+
+
+@pytest.mark.parametrize("table", ["segment_load", "events", "holds", "decisions", "dead_letters"])
+def test_retention_of_young_rows_changes_nothing(real_lake, raw, table, tmp_path):
+    copy = copied_lake(real_lake, tmp_path)
+    run_command(real_lake, "lake", "retain", table, "--days", "1", "--apply", copy=copy)
+    told = answer(real_lake, "lake", "check", copy=copy)
+    assert told["findings"] == []
+    assert told["rows"][table] == len(raw.rows(table))
+
+
+def test_executor_status_shows_no_waiting_decision(real_lake, raw):
+    told = answer(real_lake, "executor", "status")
+    assert (told["waiting"], told["begun"], told["stop"]) == ([], 0, None)
+    assert told["open"] == raw.statuses()["open"]
