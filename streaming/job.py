@@ -9,11 +9,12 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
 from py4j.protocol import Py4JNetworkError
-from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
@@ -25,6 +26,7 @@ from lake.job_lease import Claim, JobLease, hold_lake
 from lake.upkeep import Upkeep
 from schemas.settings import Settings, SettingsError
 from streaming.checkpoint import CheckpointUnfit, check_place, holder_name, lock_checkpoint, read_place
+from streaming.failures import JobFailed, JvmLost, Patience, PersonNeeded, TooSlow, failure_of
 from streaming.first_start import first_start, state_ddl
 from streaming.pace import Pace, PacedSource
 from streaming.pinned import pin_settings
@@ -48,18 +50,6 @@ MAX_STOP_SECONDS = 50.0
 _JVM_GONE = (Py4JNetworkError, ConnectionError)
 """What a call to the JVM raises when there is none any more."""
 _TERMINATED = "org.apache.spark.sql.execution.streaming.runtime.TERMINATED$"
-
-
-class JobFailed(RuntimeError):
-    """The query ended by itself; the message says why in one line."""
-
-
-class JvmLost(JobFailed):
-    """The JVM of the driver has ended. A thread of this process may still be in the batch that it was writing."""
-
-
-class PersonNeeded(JobFailed):
-    """The query ended, and would end again at every start: a person has to do what the message says."""
 
 
 def engine_settings(settings: Settings) -> EngineSettings:
@@ -181,24 +171,18 @@ def run_job(
         lease = held.enter_context(hold_lake(settings.lake_path, claim, stop))
         sink.hold(lease)
         held.enter_context(upkeep)
+        parts = _Parts(settings, ticks, watch, lease, stop)
         with session(settings, scratch) as spark:
             try:
-                repeated = _check_checkpoint(spark, settings, sink, new_checkpoint)
-                adopt_operator(spark, spark_location(checkpoint))
-                query = start_query(spark, settings, sink, repeated)
-                ticks.start()
-                watch.expect_evaluations()
-                log.info(
-                    "reading %s, writing %s, checkpoint %s",
-                    settings.kafka.bootstrap,
-                    settings.lake_path,
-                    checkpoint,
-                )
-                _run_until(stop, query, watch, lease)
+                patience = Patience()
+                while (delay := _run_query(spark, parts, sink, patience, new_checkpoint)) is not None:
+                    if stop.wait(delay):
+                        break
+                    # What the failed query had begun is repeated, as by the first batch of any start.
+                    sink = sink_type(settings.lake_path, ticks.ask, watch.observe_batch)
+                    sink.hold(lease)
             except NotAnnounced as error:
                 raise JobFailed(str(error)) from error
-            except PySparkException as error:
-                raise failure_of(str(error)) from error
             except _JVM_GONE as error:
                 raise JvmLost(
                     "the JVM of Spark's driver has ended: killed, or out of memory (its own lines stand above); the "
@@ -206,6 +190,48 @@ def run_job(
                 ) from error
             finally:
                 ticks.stop()
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What outlives a query."""
+
+    settings: Settings
+    ticks: TickWriter
+    watch: JobWatch
+    lease: JobLease
+    stop: threading.Event
+
+
+def _run_query(
+    spark: SparkSession, parts: _Parts, sink: LakeSink, patience: Patience, new_checkpoint: bool
+) -> float | None:
+    """Run one query from the checkpoint until the job is told to stop; seconds after which another shall be started.
+
+    Raises `JobFailed`, or what a JVM that has ended makes its callers raise.
+    """
+    settings = parts.settings
+    sink.also_report(lambda _batch: patience.renew())
+    try:
+        repeated = _check_checkpoint(spark, settings, sink, new_checkpoint)
+        adopt_operator(spark, spark_location(checkpoint_of(settings)))
+        query = start_query(spark, settings, sink, repeated)
+        if parts.ticks.ident is None:
+            parts.ticks.start()
+        parts.watch.expect_evaluations()
+        log.info(
+            "reading %s, writing %s, checkpoint %s",
+            settings.kafka.bootstrap, settings.lake_path, checkpoint_of(settings),
+        )  # fmt: skip
+        _run_until(parts.stop, query, parts.watch, parts.lease)
+    except PySparkException as error:
+        failure = failure_of(str(error))
+        delay = patience.next_delay() if isinstance(failure, TooSlow) and parts.lease.lost is None else None
+        if delay is None:
+            raise failure from error
+        log.warning("Spark gave up waiting; the query starts again in %g s, from the checkpoint: %s", delay, failure)
+        return delay
+    return None
 
 
 def _check_checkpoint(
@@ -233,16 +259,13 @@ def _check_checkpoint(
 
 
 def _run_until(stop: threading.Event, query: StreamingQuery, watch: JobWatch, lease: JobLease) -> None:
-    try:
-        while not stop.is_set() and not query.awaitTermination(1):
-            watch.look(query)
-            if lease.lost is not None:
-                query.stop()
-                raise JobFailed(str(lease.lost)) from lease.lost
-        if stop.is_set():
-            _end_between_batches(query, MAX_STOP_SECONDS)
-    except StreamingQueryException as error:
-        raise failure_of(str(error)) from error
+    while not stop.is_set() and not query.awaitTermination(1):
+        watch.look(query)
+        if lease.lost is not None:
+            query.stop()
+            raise JobFailed(str(lease.lost)) from lease.lost
+    if stop.is_set():
+        _end_between_batches(query, MAX_STOP_SECONDS)
     if not stop.is_set():
         raise JobFailed("the query ended without an error")
 
@@ -260,53 +283,3 @@ def _end_between_batches(query: StreamingQuery, seconds: float) -> None:
     if not query.awaitTermination(seconds):
         log.warning("the running batch is cut off, as it did not end within %.0f s; the next start repeats it", seconds)
     query.stop()
-
-
-_REMEDIES = {
-    "failOnDataLoss": (
-        "Kafka no longer has records that this checkpoint has not read; nothing was skipped. If they are gone for "
-        "good, move the checkpoint folder away: `anabranch state rebuild` makes one from the lake, or `anabranch "
-        "stream --new-checkpoint` reads what Kafka has and learns the state again"
-    ),
-    "STREAMING_CHECKPOINT_MISSING_METADATA_FILE": (
-        "the checkpoint is damaged: put its newest copy in its place, or move it away: `anabranch state rebuild` makes "
-        "one from the lake, and `anabranch stream --new-checkpoint` starts over"
-    ),
-    "LeaseLost": "another job has taken over this lake while this one was silent; this one has written nothing since",
-    "ReplayDiffers": (
-        "another release began this batch, and lake and state would differ: nothing more was written. Start and stop "
-        "the former release once more (docs/operations.md, Upgrade). Or move the checkpoint away: `anabranch state "
-        "rebuild` makes one from what the lake holds"
-    ),
-    "No space left on device": "the disk is full: make room; the next start goes on where this one stopped",
-    "UnknownTopicOrPartition": "a Kafka topic is missing: those of schemas/kafka.py have to be there first",
-    "StateError": "the stored state was written by another release: run that one, or a newer one",
-    "STATEFUL_OPERATOR_NOT_MATCH": "the checkpoint was written by another release: run that one, or a newer one",
-}
-"""What is to be done, by a word of the error that Spark ends with."""
-_PERSON_NEEDED = (
-    "ReplayDiffers",
-    "failOnDataLoss",
-    "STREAMING_CHECKPOINT_MISSING_METADATA_FILE",
-    "StateError",
-    "STATEFUL_OPERATOR_NOT_MATCH",
-)
-"""The words after which no restart gets further."""
-
-
-def failure_of(error: str) -> JobFailed:
-    """The failure that the text of Spark's exception stands for: `PersonNeeded` when a restart would not help."""
-    kind = PersonNeeded if any(word in error for word in _PERSON_NEEDED) else JobFailed
-    return kind(failure_in_one_line(error))
-
-
-def failure_in_one_line(error: str) -> str:
-    """Why the query ended and what to do about it, from the text of Spark's exception."""
-    text = " ".join(error.split("=== Streaming Query ===")[0].split("\nJVM stacktrace")[0].split())
-    remedy = next((remedy for word, remedy in _REMEDIES.items() if word in error), None)
-    if remedy is None:
-        return text[:2000]
-    reason = text.rpartition("Reason: ")[2] if "Reason: " in text else text
-    # Of a Python traceback what matters stands last.
-    said = reason if len(reason) <= 600 else f"{reason[:300]} … {reason[-300:]}"
-    return f"{remedy}. Spark says: {said}"

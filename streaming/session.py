@@ -16,6 +16,7 @@ from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
 from schemas.settings import Settings, SettingsError
+from streaming.early_worker import write_launcher
 
 MAX_ARROW_BYTES = 8 * 1024 * 1024
 """What goes to a Python worker at once; one row may be larger. Without it 10,000 rows go, 1 MiB each or not."""
@@ -73,6 +74,9 @@ def start_session(
     for key, value in {**conf, **_submitted()}.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
+    if scratch is not None and spark.sparkContext.master.startswith("local"):
+        # Elsewhere the executors start the same command, and do not have this file.
+        spark.sparkContext.pythonExec = write_launcher(scratch, spark.sparkContext.pythonExec)
     _pass_signals_on(spark)
     return spark
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streaming.job import PersonNeeded, failure_in_one_line, failure_of
+from streaming.failures import DELAYS_SECONDS, Patience, PersonNeeded, TooSlow, failure_in_one_line, failure_of
 
 LOST = """[STREAM_FAILED] Query terminated with exception: Some data may have been lost because they are not available
 in Kafka any more. If you don't want your streaming query to fail on such cases, set the source option failOnDataLoss to
@@ -56,3 +56,21 @@ def test_an_unknown_failure_is_shown_as_it_is_without_the_stack():
 ])  # fmt: skip
 def test_a_person_is_asked_for_only_where_a_restart_gets_no_further(error, needed):
     assert isinstance(failure_of(error), PersonNeeded) is needed
+
+
+@pytest.mark.parametrize(("error", "slow"), [
+    ("org.apache.spark.SparkException: Python worker failed to connect back.", True),
+    ("[CANNOT_OPEN_SOCKET] tried to connect to /tmp/.x.sock, but an error occurred: [Errno 2]", True),
+    ("java.net.SocketTimeoutException: Accept timed out", True),
+    ("Python worker exited unexpectedly (crashed)", False),
+    ("engine.kernel.packed.StateError: state version 9; Python worker failed to connect back", False),
+])  # fmt: skip
+def test_only_late_connections_restart_the_query(error, slow):
+    assert isinstance(failure_of(error), TooSlow) is slow
+
+
+def test_patience_ends_unless_a_batch_is_written():
+    patience = Patience()
+    assert [patience.next_delay() for _ in range(len(DELAYS_SECONDS) + 2)] == [*DELAYS_SECONDS, None, None]
+    patience.renew()
+    assert patience.next_delay() == DELAYS_SECONDS[0]

@@ -21,6 +21,7 @@ from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGM
 from streaming.job import JobFailed
 from streaming.outbox import INLINE_BYTES
 from streaming.processor import BucketProcessor
+from streaming.sink import LakeSink
 from tests.streaming.answering import restless_cluster
 from tests.streaming.crashes import SINK_POINTS, crashing_processor, crashing_sink
 from tests.streaming.jobs import HOME, Feed, SessionJob, check_nothing_lost_and_nothing_twice, read, rows
@@ -69,6 +70,26 @@ def crashes_after_progress(start, checkpoint: Path, said: str) -> None:
     assert isinstance(failure, JobFailed)
     assert said in str(failure.__cause__)
     assert entries_of(checkpoint) > logged, f"no progress before: {said}"
+
+
+def test_late_connections_restart_the_query_in_its_process(start, job_settings, own_broker, tmp_path):
+    keep_all_batches(job_settings, tmp_path)
+    settings, feed = load_settings([job_settings]), Feed(own_broker.bootstrap)
+    points = ["batch:begin", "output:before", "decisions:after", "segment_load:before", "batches:after"]
+
+    def gives_up(point: str) -> None:
+        raise TimeoutError(f"Python worker failed to connect back. At {point}")
+
+    def sinks(*arguments):
+        kind = crashing_sink(points.pop(0), gives_up) if points else LakeSink
+        return kind(*arguments)
+
+    with restless_cluster(feed, settings):
+        job = start(sinks)
+        wait_until(lambda: not points, 240, 0.2)
+        goes_on_deciding(settings)
+    reads_all_and_stops(job, settings, feed)
+    is_what_an_undisturbed_computation_gives(settings, feed)
 
 
 def test_killed_processes_leave_a_checkpoint_and_a_lake_that_the_next_start_goes_on_from(

@@ -1,0 +1,94 @@
+"""A local run beside busy loops: does every part stay up, and how long does a batch take?
+
+Run as `python -m benchmarks.loaded [--loops 26] [--seconds 120]`; not part of `make bench`, as it makes the
+whole machine slow. The loops begin before the run and end after it; the seconds count from the first batch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from deltalake import DeltaTable
+
+HOME = Path(__file__).resolve().parents[1]
+START_SECONDS = 900
+"""How long the first batch is waited for."""
+
+
+@contextmanager
+def busy_loops(number: int) -> Iterator[None]:
+    """Keep so many processes busy."""
+    loops = [subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) for _ in range(number)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
+def batches(folder: Path) -> list[dict[str, object]]:
+    """Return the batches on record, in their order."""
+    table = folder / "lake" / "batches"
+    if not (table / "_delta_log").is_dir():
+        return []
+    found = DeltaTable(str(table)).to_pyarrow_table(columns=["batch_at", "committed_at"]).to_pylist()
+    return sorted(found, key=lambda row: row["batch_at"])
+
+
+@click.command()
+@click.option("--loops", default=26, help="Busy processes beside the run.")
+@click.option("--seconds", default=120.0, help="From the first batch on.")
+def main(loops: int, seconds: float) -> None:
+    """Run the demonstration beside busy loops, and print what died and how long batches took."""
+    folder = Path(tempfile.mkdtemp(prefix="loaded-"))
+    overlay = folder / "overlay.toml"
+    overlay.write_text(
+        f'[lake]\npath = "{folder}/lake"\n[stream]\ncheckpoint = "{folder}/checkpoints/stream"\n'
+        f'[controller]\ndatabase = "{folder}/controller.db"\n[local]\nfolder = "{folder}"\n'
+    )
+    command = [
+        sys.executable, "-m", "anabranch.cli", "--config", "conf/demonstration.toml", "--config", str(overlay),
+        "run", "--local", "--no-screen", "--report", str(folder / "report.json"),
+    ]  # fmt: skip
+    began = time.monotonic()
+    with busy_loops(loops), open(folder / "out.log", "ab") as log:
+        run = subprocess.Popen(command, cwd=HOME, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        while not batches(folder) and run.poll() is None and time.monotonic() - began < START_SECONDS:
+            time.sleep(1)
+        first = time.monotonic() - began
+        load = os.getloadavg()[0]
+        end = time.monotonic() + seconds
+        while run.poll() is None and time.monotonic() < end:
+            time.sleep(1)
+            load = max(load, os.getloadavg()[0])
+    if run.poll() is None:
+        run.send_signal(signal.SIGTERM)
+    code = run.wait(300)
+    report = folder / "report.json"
+    if not report.is_file():
+        sys.exit(f"the run ended with {code} and no report: {folder}/out.log")
+    found = json.loads(report.read_text())
+    died = Counter(event["part"] for event in found["partEvents"] if event["what"] == "died")
+    again = (folder / "log" / "stream.log").read_text(errors="replace").count("the query starts again in")
+    took = [(row["committed_at"] - row["batch_at"]).total_seconds() for row in batches(folder)]
+    print(f"{loops} busy loops, load up to {load:.0f}; first batch after {first:.0f} s; {len(took)} batches, median "
+          f"{statistics.median(took):.1f} s, longest {max(took):.1f} s")  # fmt: skip
+    print(f"died: {dict(died) or 'nothing'}; queries started again in the process: {again}; "
+          f"integrity {'ok' if found['integrity']['ok'] else found['integrity']}; {folder}")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
