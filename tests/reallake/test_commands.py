@@ -115,8 +115,10 @@ def test_simulation_runs_on_the_recorded_demand(real_lake, raw):
 def test_shadow_report_has_no_other_scaler(real_lake, raw):
     told = answer(real_lake, "shadow", "report")
     assert (told["theirs"]["splits"], told["theirs"]["merges"]) == (0, 0)
-    actions = Counter(row["action"] for row in raw.rows("decisions"))
-    assert (told["ours"]["splits"], told["ours"]["merges"]) == (actions["split"], actions["merge"])
+    # Ours are those that we decided and did not carry out; what is open at the end may still become either.
+    statuses = raw.statuses()
+    ours = told["ours"]["splits"] + told["ours"]["merges"]
+    assert statuses["superseded"] <= ours <= statuses["superseded"] + statuses["open"]
 
 
 def test_alert_rules_can_be_evaluated(real_lake, tmp_path):
