@@ -2,15 +2,17 @@
 
 `python -m benchmarks.collect [--quick]`. The cluster is a fake of 10,000 topics with three segments each on three
 brokers, in a process of its own: it shows which calls come, how often, and how late loads are handed to Kafka after the
-broker was done with its computation, with the time of the broker's answer by itself. What a call costs a real broker
-was measured apart (`COSTS`, by CPU time of its process): both together are the broker's CPU.
+broker was done with its computation, with the time of the broker's answer by itself. `--costs` measures what each call
+costs a real broker instead (`broker_costs`); later runs multiply both to the broker's CPU.
 """
 
 from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import resource
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -19,6 +21,8 @@ from pathlib import Path
 
 import click
 
+from admin.answers import Answered, Response
+from admin.topics import ScalableTopics
 from admin.transport import Transport
 from benchmarks.serving import machine_now
 from collectors.announcements import Record
@@ -26,14 +30,15 @@ from collectors.pulsar.collector import PulsarCollector
 from collectors.pulsar.reader import BrokerReader
 from collectors.said import Said
 from collectors.status import CollectorStatus
+from lab.pulsar.standalone import StandalonePulsar
+from lab.setup import ensure_pulsar
 from schemas.settings import load_settings
 
-COSTS = {"scalable-5": 1.03, "scalable-4": 0.65, "scalable": 0.53, "brokers": 0.45, "namespaces": 0.5, "tenants": 0.5}
-"""Milliseconds of a broker's CPU for a call, by the fake's name for it: Pulsar 5.0.0-M1, JDK 17, warm, 6,000 calls."""
-LOAD_MS_PER_MB = 4.9
-"""The same for broker-stats: 300 answers of 0.73 MB."""
 BROKERS, SEGMENTS, PERIOD = 3, 3, 60.0
 FILE = Path(__file__).with_suffix(".json")
+MEGABYTE = "broker-stats, for each MB"
+COSTLY_TOPICS = 100
+"""Topics of three segments on the broker whose costs are measured."""
 
 
 def serve(pipe: Connection, topics: int) -> None:
@@ -85,8 +90,16 @@ class Counting:
 
 @click.command()
 @click.option("--quick", is_flag=True, help="A short look: fewer sizes, less time.")
-def main(quick: bool) -> None:
+@click.option("--costs", is_flag=True, help="Measure what a call costs a real broker (a standalone Pulsar).")
+def main(quick: bool, costs: bool) -> None:
     """Measures, prints a table and writes the JSON."""
+    kept = json.loads(FILE.read_text()) if FILE.exists() else {}
+    if costs:
+        kept["costs"] = {"machine": machine_now(), "ms": broker_costs(300 if quick else 2_000)}
+        print(json.dumps(kept["costs"], indent=1))
+        if not quick:
+            FILE.write_text(json.dumps(kept, indent=1) + "\n")
+        return
     topics, seconds = (1_000, 20) if quick else (10_000, 150)
     machine = machine_now()
     context = multiprocessing.get_context("spawn")
@@ -133,7 +146,8 @@ def main(quick: bool) -> None:
         lags = late(
             {one: at for one, at in computed.items() if before[3] <= at[1] < after[3] - PERIOD / 4}, out.arrived
         )
-        rows.append(row(phase, before, after, collector, statuses[0]) | lags)
+        known_costs = kept.get("costs", {}).get("ms", {})
+        rows.append(row(phase, before, after, collector, statuses[0], known_costs) | lags)
         before = after
     stop.set()
     thread.join(5)
@@ -143,7 +157,8 @@ def main(quick: bool) -> None:
         print("  ".join(f"{name} {value}" for name, value in one.items()))
     if not quick:
         FILE.write_text(
-            json.dumps({"machine": machine, "topics": topics, "brokers": BROKERS, "phases": rows}, indent=1) + "\n"
+            json.dumps(kept | {"machine": machine, "topics": topics, "brokers": BROKERS, "phases": rows}, indent=1)
+            + "\n"
         )
 
 
@@ -173,28 +188,93 @@ def row(
     after: Look,
     collector: PulsarCollector,
     status: CollectorStatus,
+    costs: Mapping[str, float],
 ) -> dict[str, object]:
-    """One phase, per broker and second."""
+    """One phase, per broker and second; `costs` as of `broker_costs`, empty if they were not measured."""
     took = after[3] - before[3]
     calls = {name: count - before[0].get(name, 0) for name, count in after[0].items()}
     loads = calls.get("broker-stats", 0)
     megabytes = (
         loads * sum(len(one.load.loads) and one.load.size for one in collector.brokers if one.load) / BROKERS / 1e6
     )
-    milliseconds = sum(COSTS.get(name, 1.0) * count for name, count in calls.items() if name != "broker-stats")
-    cpu = (milliseconds + LOAD_MS_PER_MB * megabytes + 0.3 * loads) / 1000 / took / BROKERS
+    milliseconds = sum(costs.get(name, 0.0) * count for name, count in calls.items())
+    cpu = (milliseconds + costs.get(MEGABYTE, 0.0) * megabytes) / 1000 / took / BROKERS
     return {
         "phase": phase,
         "calls/s a broker": round(sum(calls.values()) / took / BROKERS, 1),
         "MB/s a broker": round((after[1] - before[1]) / 1e6 / took / BROKERS, 3),
         "loads read a broker": round(loads / BROKERS, 1),
-        "broker's CPU": f"{cpu:.2%}",
+        **({"broker's CPU": f"{cpu:.2%}"} if costs.keys() >= calls.keys() else {}),
         "collector's CPU": f"{(after[2] - before[2]) / took:.1%}",
         "coverage": f"{status.coverage:.1%}",
         "topics known": status.topics,
         "oldest consumers s": round(status.consumers_age_seconds),
         "load lag as it says s": round(max((one.lag_seconds or 0.0 for one in status.brokers), default=0.0), 2),
     }
+
+
+def broker_costs(calls: int) -> dict[str, float]:
+    """Measure the CPU time of a real standalone broker for a call of each kind, milliseconds, by the fake's names.
+
+    Each kind is called as often to warm up, then `calls` times; what the broker uses when nobody calls is taken off.
+    """
+    jars = ensure_pulsar(load_settings())
+    with tempfile.TemporaryDirectory() as folder:
+        pulsar = StandalonePulsar(Path(folder), jars)
+        pulsar.start()
+        try:
+            transport = Transport(pulsar.admin_url, None, user_agent="benchmark", timeout_seconds=30)
+            topics = ScalableTopics(transport)
+            for number in range(COSTLY_TOPICS):
+                reply = topics.create_topic(f"topic://public/default/t{number}", SEGMENTS, {})
+                assert isinstance(reply, Answered), reply
+            time.sleep(2)  # so that the rates of all segments are computed
+            return _costs(pulsar, transport, calls)
+        finally:
+            pulsar.stop()
+
+
+def _costs(pulsar: StandalonePulsar, transport: Transport, calls: int) -> dict[str, float]:
+    paths = {
+        "scalable-5": "/admin/v2/scalable/public/default/t{}/stats",
+        "scalable-4": "/admin/v2/scalable/public/default/t{}",
+        "scalable": "/admin/v2/scalable/public/default", "brokers": "/admin/v2/brokers",
+        "namespaces": "/admin/v2/namespaces/public", "tenants": "/admin/v2/tenants",
+        "broker-stats": "/admin/v2/broker-stats/topics",
+    }  # fmt: skip
+    assert pulsar.process is not None
+    pid = pulsar.process.pid
+
+    def spend(path: str, count: int) -> tuple[float, float, int]:
+        """CPU and other seconds, and bytes of the last answer."""
+        used, began, size = _cpu_seconds(pid), time.monotonic(), 0
+        for number in range(count):
+            answer = transport.exchange("GET", path.format(number % COSTLY_TOPICS))
+            assert isinstance(answer, Response), answer
+            assert answer.status == 200, answer
+            size = len(answer.body)
+        return _cpu_seconds(pid) - used, time.monotonic() - began, size
+
+    for path in paths.values():
+        spend(path, calls)
+    used, began = _cpu_seconds(pid), time.monotonic()
+    time.sleep(10)
+    idle = (_cpu_seconds(pid) - used) / (time.monotonic() - began)
+    costs = {}
+    for name, path in paths.items():
+        cpu, took, size = spend(path, calls)
+        each = max(0.0, cpu - idle * took) / calls * 1000
+        if name == "broker-stats":
+            costs[name], costs[MEGABYTE] = 0.0, round(each / (size / 1e6), 3)
+        else:
+            costs[name] = round(each, 3)
+    return costs
+
+
+def _cpu_seconds(pid: int) -> float:
+    """CPU time of a process so far (Linux)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 if __name__ == "__main__":

@@ -92,6 +92,17 @@ def test_everything_that_a_cluster_has_is_said(cluster):
         assert running.status.is_complete
 
 
+def test_attached_consumers_are_counted_without_asking_for_stats(cluster):
+    cluster.topics[T].consumers = {"billing": 2}
+    with collecting(cluster, consumers="attached") as running:
+        out = running.outlet
+        wait_until(lambda: out.consumers.get(T) == {"billing": 2})
+        cluster.topics[T].layout = cluster.topics[T].layout.split_segment(0, int(time.time() * 1000))
+        wait_until(lambda: out.causes[-1] == "split", 2)
+        wait_until(lambda: running.status.is_complete and running.status.coverage == 1.0)
+        assert (cluster.calls["scalable-5"], cluster.calls["split"], dict(cluster.controllers)) == (0, 0, {})
+
+
 def test_changes_are_said_within_two_seconds(cluster):
     with collecting(cluster) as running:
         out, topic = running.outlet, cluster.topics[T]

@@ -72,12 +72,12 @@ def heard(broker, namespace):
     found.close()
 
 
-def settings_file(folder, broker, url, namespace):
+def settings_file(folder, broker, url, namespace, consumers="registered"):
     file = folder / "collect.toml"
     file.write_text(
         f'[kafka]\nbootstrap = "{broker.connection.bootstrap}"\n[controller]\nurl = "{url}"\n'
         f'[collect]\nnamespaces = ["{namespace}"]\ntopics_seconds = 0.5\nlayouts_seconds = 1\ncalls_per_second = 100\n'
-        f'folder = "{folder}/collect"\n'
+        f'folder = "{folder}/collect"\nconsumers = "{consumers}"\n'
     )
     return file
 
@@ -135,10 +135,11 @@ def test_a_collector_that_is_killed_and_started_again_says_nothing_that_is_wrong
 def test_once_says_what_was_seen_and_fails_when_a_broker_does_not_answer(tmp_path, broker, namespace):
     with serving_cluster(brokers=2) as cluster:
         cluster.topic(f"topic://{namespace}/orders", 2, billing=3)
-        file = settings_file(tmp_path, broker, cluster.brokers[0].url, namespace)
+        file = settings_file(tmp_path, broker, cluster.brokers[0].url, namespace, "attached")
         done = subprocess.run(command(file, "--once", "--output", "json"), capture_output=True, text=True, timeout=60)
         status = json.loads(done.stdout)
         assert (done.returncode, status["segmentsKnown"], status["segmentsSeen"]) == (0, 2, 2)
+        assert not cluster.controllers
         cluster.brokers[1].fault = lambda handler, _: handler.send(500, b'{"reason":"out of order"}')
         done = subprocess.run(command(file, "--once"), capture_output=True, text=True, timeout=60)
         assert done.returncode == 1
