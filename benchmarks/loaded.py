@@ -1,7 +1,9 @@
 """A local run beside busy loops: does every part stay up, and how long does a batch take?
 
-Run as `python -m benchmarks.loaded [--loops 26] [--seconds 120]`; not part of `make bench`, as it makes the
-whole machine slow. The loops begin before the run and end after it; the seconds count from the first batch.
+First the seconds until the Python that Spark waits for has connected, as Spark starts it and by our launcher. Run as
+`python -m benchmarks.loaded [--loops 26] [--seconds 120]`, with `--seconds 0` for the connections alone; not part of
+`make bench`, as it makes the whole machine slow. The loops begin before the run and end after it; the seconds count
+from the first batch.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -20,9 +23,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import click
+import pyspark
 from deltalake import DeltaTable
 
+from streaming.early_worker import SPARKS_WORKER, write_launcher
+
 HOME = Path(__file__).resolve().parents[1]
+CONNECT_SECONDS = 60
 START_SECONDS = 900
 """How long the first batch is waited for."""
 
@@ -39,6 +46,40 @@ def busy_loops(number: int) -> Iterator[None]:
             loop.wait()
 
 
+def connect_seconds(command: str) -> float | None:
+    """Return how long Spark's first Python takes until it connects; None: longer than `CONNECT_SECONDS`."""
+    zips = sorted(Path(pyspark.__file__).parent.glob("python/lib/*.zip"), reverse=True)
+    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
+        listener.settimeout(CONNECT_SECONDS)
+        listener.bind(path := f"{folder}/s")
+        listener.listen()
+        given = {"PYTHONPATH": ":".join(map(str, zips)), "PYTHON_WORKER_FACTORY_SOCK_PATH": path}
+        began = time.monotonic()
+        worker = subprocess.Popen(
+            [command, "-m", SPARKS_WORKER], env={**os.environ, **given},
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            listener.accept()[0].close()
+            return time.monotonic() - began
+        except TimeoutError:
+            return None
+        finally:
+            worker.kill()
+            worker.wait()
+
+
+def print_connect_seconds() -> None:
+    """Print both ways to start it; Spark gives up after ten seconds."""
+    with tempfile.TemporaryDirectory() as folder:
+        for words, command in (
+            ("as Spark starts it", sys.executable),
+            ("by the launcher", write_launcher(folder, sys.executable)),
+        ):
+            took = connect_seconds(command)
+            print(f"connects {words} after {f'over {CONNECT_SECONDS}' if took is None else f'{took:.1f}'} s")
+
+
 def batches(folder: Path) -> list[dict[str, object]]:
     """Return the batches on record, in their order."""
     table = folder / "lake" / "batches"
@@ -50,9 +91,13 @@ def batches(folder: Path) -> list[dict[str, object]]:
 
 @click.command()
 @click.option("--loops", default=26, help="Busy processes beside the run.")
-@click.option("--seconds", default=120.0, help="From the first batch on.")
+@click.option("--seconds", default=120.0, help="From the first batch on; 0: no run.")
 def main(loops: int, seconds: float) -> None:
     """Run the demonstration beside busy loops, and print what died and how long batches took."""
+    if not seconds:
+        with busy_loops(loops):
+            print_connect_seconds()
+        return
     folder = Path(tempfile.mkdtemp(prefix="loaded-"))
     overlay = folder / "overlay.toml"
     overlay.write_text(
@@ -63,8 +108,9 @@ def main(loops: int, seconds: float) -> None:
         sys.executable, "-m", "anabranch.cli", "--config", "conf/demonstration.toml", "--config", str(overlay),
         "run", "--local", "--no-screen", "--report", str(folder / "report.json"),
     ]  # fmt: skip
-    began = time.monotonic()
     with busy_loops(loops), open(folder / "out.log", "ab") as log:
+        print_connect_seconds()
+        began = time.monotonic()
         run = subprocess.Popen(command, cwd=HOME, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         while not batches(folder) and run.poll() is None and time.monotonic() - began < START_SECONDS:
             time.sleep(1)

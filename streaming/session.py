@@ -76,7 +76,7 @@ def start_session(
     spark = builder.getOrCreate()
     if scratch is not None and spark.sparkContext.master.startswith("local"):
         # Elsewhere the executors start the same command, and do not have this file.
-        spark.sparkContext.pythonExec = write_launcher(scratch, spark.sparkContext.pythonExec)
+        spark.sparkContext.pythonExec = write_launcher(str(scratch), spark.sparkContext.pythonExec)
     _pass_signals_on(spark)
     return spark
 

@@ -33,7 +33,7 @@ def launcher(tmp_path):
     package = tmp_path / "fake" / "pyspark"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(BLOCKED)
-    return write_launcher(tmp_path, sys.executable)
+    return write_launcher(str(tmp_path), sys.executable)
 
 
 def test_worker_connects_before_it_imports(launcher, tmp_path):
@@ -65,4 +65,4 @@ def test_launcher_starts_what_spark_asks_for(launcher, tmp_path, module, environ
 
 def test_launcher_is_plain_python_where_nothing_can_be_executed(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    assert write_launcher(tmp_path, "/usr/bin/python9") == "/usr/bin/python9"
+    assert write_launcher(str(tmp_path), "/usr/bin/python9") == "/usr/bin/python9"
