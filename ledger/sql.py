@@ -31,7 +31,7 @@ _SQL_TYPES = {
     pa.string(): "VARCHAR", pa.int64(): "BIGINT", pa.float64(): "DOUBLE", pa.bool_(): "BOOLEAN", pa.binary(): "BYTEA",
     pa.date32(): "DATE",
 }  # fmt: skip
-_RECORDED_BY = {
+RECORDED_BY = {
     "decisions": "decided_at", "holds": "since", "segment_load": "accepted_at", "events": "accepted_at",
     "dead_letters": "rejected_at", "batches": "committed_at", "outcomes": "at", "brakes": "at", "waits": "at",
     "alerts": "at",
@@ -114,7 +114,7 @@ class LakeSql:
         source = " WHERE false"
         if opened is not None:
             self._engine.register(f"stored_{table.name}", opened)
-            source = f" FROM stored_{table.name}" + self._recorded_by.format(by=_RECORDED_BY[table.name])
+            source = f" FROM stored_{table.name}" + self._recorded_by.format(by=RECORDED_BY[table.name])
         self._run(f"CREATE VIEW {table.name} AS SELECT {', '.join(columns)}{source}")
 
     def _run(self, sql: str, mentioned: Iterable[str] = ()) -> pa.RecordBatchReader:

@@ -5,14 +5,17 @@ from __future__ import annotations
 from deltalake.exceptions import DeltaError
 
 from lake.tables import open_table
+from ledger.check.contents import Digests, damaged_files
 from ledger.check.findings import Findings
 from ledger.check.rows import Rows
 from ledger.check.stored import missing_files
 from schemas.tables import TABLES
 
 
-def check_lake(lake: str) -> Findings:
-    """What is wrong. Tables of which files are missing are left out of what is asked of rows.
+def check_lake(lake: str, digests: Digests | None = None) -> Findings:
+    """What is wrong. Tables of which files are missing or damaged are left out of what is asked of rows.
+
+    With `digests` every byte is read, and held against them.
 
     Raises `SqlError`, `DeltaError` or `OSError` when it could not be found out.
     """
@@ -27,6 +30,11 @@ def check_lake(lake: str) -> Findings:
             continue
         for told in () if opened is None else missing_files(lake, table, opened):
             found.add("missing file", name, told)
+            broken.add(name)
+        if opened is None or digests is None or name in broken:
+            continue
+        for told in damaged_files(lake, table, opened, digests):
+            found.add("damaged file", name, told)
             broken.add(name)
     Rows(lake, broken).look(found)
     return found

@@ -20,6 +20,8 @@ _TWICE = (
 REMEDIES = {
     "unreadable": "Put a backup of the table's folder in its place (docs/operations.md, Backup).",
     "missing file": "Put the file back from a backup of the table's folder. Without one its rows are lost.",
+    "damaged file": "Its rows are not what was written, or cannot be read: look at the disk, and put the file back from "
+    "a backup of the table's folder.",
     "gap": _LOST,
     "missing rows": _LOST,
     "too many rows": _TWICE,
@@ -27,6 +29,14 @@ REMEDIES = {
     "unbalanced": "The counts of a batch contradict each other: keep the lake as it is and report it as a fault.",
     "applied twice": "Look at both rows with `anabranch sql`: two executors may have acted. All executors of a lake "
     "have to be of one ZooKeeper (docs/high-availability.md).",
+    "lost batch": _LOST,
+    "ended twice": "Look at both rows with `anabranch sql`: two executors may have acted, or a row was changed. All "
+    "executors of a lake have to be of one ZooKeeper (docs/high-availability.md).",
+    "too early": "Look whether the clocks of job and executor agree (NTP). If they do, a row was changed: put a backup "
+    "of the table in its place.",
+    "another subject": "A row was changed, or the tables of two lakes were mixed: put a backup of the table in its "
+    "place.",
+    "wrong day": "Something else than Anabranch has written to the table, or changed it: put a backup in its place.",
     "orphan": "The decision was lost, or is in another lake: do not mix the tables of two lakes; put a backup of "
     "`decisions` in its place.",
     "open": "Look whether an executor runs with this lake, and ask `anabranch explain` what the topic waits for.",

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from lake.horizons import forgotten_before
 from lake.tables import open_table
+from ledger.check.agreement import rules
 from ledger.check.findings import Findings
 from ledger.check.layouts import unknown_layouts
 from ledger.check.numbers import Numbered, gaps
@@ -29,6 +30,7 @@ from schemas.tables import (
     SEGMENT_LOAD,
     TABLES,
     WAITS,
+    Table,
 )  # fmt: skip
 
 LATE = timedelta(hours=1)
@@ -92,6 +94,17 @@ class Rows:
             self._layouts(found)
         if self._can(DECISIONS, OUTCOMES, WAITS, BATCHES):
             self._orphans(found)
+        self._agreement(found)
+
+    def _agreement(self, found: Findings) -> None:
+        for rule in rules(self._forgotten(BATCHES), self._forgotten(EVENTS) is None):
+            for batch in self._stream(rule.sql) if self._can(*rule.needs) else ():
+                for row in batch.to_pylist():
+                    found.add(rule.kind, rule.table.name, rule.text.format_map(_in_words(row)))
+
+    def _forgotten(self, table: Table) -> date | None:
+        opened = open_table(self._lake, table)
+        return None if opened is None else forgotten_before(opened)
 
     def _can(self, *tables: Any) -> bool:
         return not any(table.name in self._without for table in tables)
@@ -130,8 +143,7 @@ class Rows:
 
     def _counts(self, found: Findings, name: str) -> None:
         at, counted = COUNTED[name]
-        opened = open_table(self._lake, TABLES[name])
-        forgotten = None if opened is None else forgotten_before(opened)
+        forgotten = self._forgotten(TABLES[name])
         since = "" if forgotten is None else f" AND b.batch_at >= {_instant(datetime.combine(forgotten, time()))}"
         for batch in self._stream(
             f"WITH there AS (SELECT batch_id AS number, {at} AS at, count(*) AS there FROM {name} "
@@ -159,8 +171,7 @@ class Rows:
             "LEFT JOIN deleted d ON d.gone = r.subject "
             f"ORDER BY r.family, r.subject, {order}, r.seq"
         )
-        opened = open_table(self._lake, TABLES[name])
-        forgotten = None if opened is None else forgotten_before(opened)
+        forgotten = self._forgotten(TABLES[name])
         rows = (Numbered(*row) for batch in stream for row in zip(*(each.to_pylist() for each in batch), strict=True))
         for gap in gaps(rows):
             if forgotten is not None and gap.row.at.date() < forgotten:
@@ -172,8 +183,7 @@ class Rows:
             found.add("gap", name, told)
 
     def _layouts(self, found: Findings) -> None:
-        opened = open_table(self._lake, EVENTS)
-        forgotten = None if opened is None else forgotten_before(opened)
+        forgotten = self._forgotten(EVENTS)
         since = "" if forgotten is None else f" AND since >= {_instant(datetime.combine(forgotten, time()))}"
         holds = (
             (row["subject"], row["layout_digest"], row["number"])
@@ -223,6 +233,9 @@ def _time(at: datetime) -> str:
     return f"{at:%F %T} UTC"
 
 
+def _in_words(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: _time(value) if isinstance(value, datetime) else value for name, value in row.items()}
+
+
 def _told(row: dict[str, Any]) -> str:
-    said = ((name, _time(value) if isinstance(value, datetime) else value) for name, value in row.items())
-    return ", ".join(f"{name} {value}" for name, value in said if value is not None)
+    return ", ".join(f"{name} {value}" for name, value in _in_words(row).items() if value is not None)

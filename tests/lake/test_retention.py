@@ -214,7 +214,8 @@ def test_the_check_of_the_lake_knows_what_was_forgotten_on_purpose(tmp_path):
     written(lake, letters)
     counted = [
         batch(one.batch_id, 0, batch_at=one.rejected_at, day=one.day, messages=1, messages_accepted=0,
-              messages_suppressed=0, events=0, samples=0, samples_accepted=0, samples_insignificant=0, samples_stale=0)
+              messages_suppressed=0, events=0, samples=0, samples_accepted=0, samples_insignificant=0, samples_stale=0,
+              evaluations=0)
         for one in letters
     ]  # fmt: skip
     OpenTable(create_table(lake, BATCHES)).append(to_arrow(BATCHES, counted), "app", 1)
