@@ -85,6 +85,7 @@ class BucketReplay:
             self._known.topics.set_configured(configured)
         self.state, self.loads, self._policies = self._known.topics, self._known.loads, self._known.policies
         self._due = Due(False, frozenset(), frozenset())
+        self._policies_told = set[tuple[str | None, str]]()
         self.of_older = set(of_older)
         """Topics that another version of the engine has decided on: what it led to is not held against this one's."""
 
@@ -172,6 +173,9 @@ class BucketReplay:
                 return self.state.touch(name)
             policy = self._policies.of(self.state, topic)
             same_policy = policy.digest == row["policy_digest"]
+            if self._every_version and not same_policy and row["engine_version"] == ENGINE_VERSION:
+                # Other versions have other fields in a policy, and so other digests of it.
+                self._policy_differs(_which(kind, row, batch), row["policy_digest"], policy.digest)
             replayed = snapshot_of(topic, self.loads, policy, batch.now, row["trigger"])
             differing: list[Difference] = []
             if row["inputs"] is not None:
@@ -187,6 +191,12 @@ class BucketReplay:
                 told = "; ".join(f"{field} was {_cut(then)}, is now {_cut(now)}" for field, then, now in differing)
                 self._doubt(f"{_which(kind, row, batch)} was taken on another state: {told}")
         return self.state.touch(name)
+
+    def _policy_differs(self, which: str, then: str | None, now: str) -> None:
+        """Told once of each two policies: many rows are taken on one."""
+        if (then, now) not in self._policies_told:
+            self._policies_told.add((then, now))
+            self._doubt(f"{which} was taken on another policy: policy_digest was {then}, is now {now}")
 
     def _next(self, kind: str, row: RecordedRow, expected: int, batch: RecordedBatch) -> int:
         if self._has_to_agree(row, batch) and row["seq"] != expected:

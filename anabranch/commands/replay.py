@@ -46,6 +46,7 @@ def command(
     from ledger.replay.clusters import replay_clusters
     from ledger.replay.report import Replayed, replay
     from ledger.topics import UnknownTopic, find_topic, topics_on_record
+    from schemas.version import ENGINE_VERSION
     from streaming.policy import configured_policy, stored_policy
     from streaming.recorded import RecordedHistory, newest_before
 
@@ -92,6 +93,9 @@ def command(
             click.echo(f"different: {printable(said)}")
         if found.differences > len(found.told):
             click.echo(f"and {found.differences - len(found.told)} more")
+        if others := {version: rows for version, rows in found.versions.items() if version != ENGINE_VERSION}:
+            told = ", ".join(f"{rows:,} of {printable(version)}" for version, rows in sorted(others.items()))
+            click.echo(f"rows of other versions of the engine than this release's ({ENGINE_VERSION}): {told}", err=True)
         untold = f"; of {found.untold:,} evaluations too little is on record to tell" if found.untold else ""
         click.echo(
             f"{found.decisions:,} decisions, {found.holds:,} holds, {found.evaluations:,} evaluations: "

@@ -20,8 +20,8 @@ _TWICE = (
 REMEDIES = {
     "unreadable": "Put a backup of the table's folder in its place (docs/operations.md, Backup).",
     "missing file": "Put the file back from a backup of the table's folder. Without one its rows are lost.",
-    "damaged file": "Its rows are not what was written, or cannot be read: look at the disk, and put the file back from "
-    "a backup of the table's folder.",
+    "damaged file": "Its rows are not what was written, or cannot be read: look at the disk, and put the file back "
+    "from a backup of the table's folder.",
     "gap": _LOST,
     "missing rows": _LOST,
     "too many rows": _TWICE,

@@ -59,6 +59,8 @@ class Replayed:
     since: int | None = None
     until: int | None = None
     """The first and the last batch that was compared, milliseconds."""
+    versions: dict[str, int] = field(default_factory=dict)
+    """How many of the rows each version of the engine wrote."""
 
     def add(self, said: str) -> None:
         """One more difference."""
@@ -71,6 +73,7 @@ class Replayed:
         return {
             "decisions": self.decisions, "holds": self.holds, "evaluations": self.evaluations, "untold": self.untold,
             "differences": self.differences, "told": self.told, "since": self.since, "until": self.until,
+            "engineVersions": self.versions,
         }  # fmt: skip
 
 
@@ -90,7 +93,7 @@ def replay(
     doubts = _Doubts()
     names = [name for name in recorded.topics if topics is None or name in topics]
     replayed = BucketReplay(_SETTINGS, configured, doubts, every_version=True, **recorded.begun(names))
-    again = Again(replayed)
+    again, versions = Again(replayed), _Versions()
     repeated: dict[str, tuple[str | None, str | None]] = {}
     next_told = 0.0
     for chunk in recorded.chunks():
@@ -100,6 +103,7 @@ def replay(
             if is_compared:
                 found.since = batch.now if found.since is None else found.since
                 found.until = batch.now
+                versions.compare(found, batch)
                 _compare(found, again.evaluate(batch, due), repeated)
                 _decide_again(found, batch)
             doubts.sink = found.add if is_compared else None
@@ -109,6 +113,36 @@ def replay(
                 progress(found.decisions + found.holds, batch.now)
     found.evaluations, found.untold = again.evaluations, again.untold
     return found
+
+
+class _Versions:
+    """Versions of the engine that wrote the rows: a job has one, and after an upgrade, or a way back, another.
+
+    So the rows of a batch are of one version, and no single batch is of another than those before and after it.
+    """
+
+    def __init__(self) -> None:
+        self._before: str | None = None
+        self._now: str | None = None
+        self._only: str | None = None
+        """The batch of the present version, in words, as long as it is the only one."""
+
+    def compare(self, found: Replayed, batch: RecordedBatch) -> None:
+        """Count the rows of a batch, and add what cannot be."""
+        rows = [row["engine_version"] for row in (*batch.decisions, *batch.holds)]
+        for version in rows:
+            found.versions[version] = found.versions.get(version, 0) + 1
+        if not rows:
+            return
+        which = f"the batch at {_time(batch.now)} UTC"
+        if len(set(rows)) > 1:
+            found.add(f"{which} has rows of engine versions {' and '.join(sorted(set(rows)))}")
+        elif rows[0] == self._now:
+            self._only = None
+        else:
+            if rows[0] == self._before and self._only is not None:
+                found.add(f"{self._only} has rows of engine version {self._now}, between those of {rows[0]}")
+            self._before, self._now, self._only = self._now, rows[0], which
 
 
 class _Doubts(list[str]):

@@ -92,6 +92,10 @@ def test_load_that_no_table_shows_is_taken_to_be_what_the_record_says():
         (DECISIONS, {"decision_id": lambda _: "x"}, "has the id x, not "),
         (HOLDS, {"gate": lambda _: "min-segments"}, "on record is hold min-segments, this release says hold "),
         (HOLDS, {"measured": lambda _: 0.5}, "measured was 0.5, is now "),
+        (DECISIONS, {"policy_digest": lambda _: "0" * 16}, "was taken on another policy: policy_digest was 0000"),
+        (HOLDS, {"policy_digest": lambda _: "0" * 16}, "was taken on another policy: policy_digest was 0000"),
+        (DECISIONS, {"engine_version": lambda _: "0.0.1"}, "has rows of engine versions 0.0.1 and "),
+        (HOLDS, {"engine_version": lambda _: "0.0.1"}, "17:33:21 UTC has rows of engine versions"),
         (HOLDS, {"seq": lambda _: 7}, "hold 7 of topic://acme/shop/t0 at 2025-11-20 17:33:21 UTC should be number 1"),
     ],
 )  # fmt: skip
@@ -115,9 +119,36 @@ def test_a_release_that_decides_otherwise_at_a_tick_that_left_no_row_is_told(mon
     bucket = quiet(4, rate=10.0)
     newer = {name: replace(policy, merge_window_ms=2 * MINUTE) for name, policy in PROFILES.items()}
     monkeypatch.setattr("decisions.autoscale.policy.PROFILES", newer)
-    assert replayed(bucket).told == [
+    *policies, told = replayed(bucket).told
+    assert told == (
         "topic://acme/shop/t0 at 2025-11-20 17:35:21 UTC: on record is nothing new, this release says merge 0+1"
-    ]
+    )
+    # The policy that is another is told once, not of each row that was taken on it.
+    assert [one.partition(": ")[2].partition(" was ")[0] for one in policies] == ["policy_digest"]
+
+
+def of_versions(*versions):
+    """The record of a topic that holds for another reason at every tick, with a version of the engine for each row."""
+    bucket, made = RecordedBucket(), SegmentLayout.create(2, NOW - MINUTE)
+    bucket.batch(NOW, layout(made, topic=NAMES[0]))
+    for minute in range(len(versions)):
+        at = NOW + SECOND + minute * MINUTE
+        rates = {0: 5_000.0, 1: 5_000.0} if minute % 2 else {0: 10.0, 1: 10.0}
+        bucket.batch(at, stats(rates, at, NAMES[0]), tick(minute))
+    rows = bucket.table(HOLDS)
+    assert len(rows) == len(versions)
+    place = rows.schema.get_field_index("engine_version")
+    return replayed(bucket, {HOLDS.name: rows.set_column(place, rows.schema.field(place), pa.array(versions))})
+
+
+def test_rows_of_an_older_version_are_counted_and_no_difference():
+    found = of_versions("1", "1", "2", "2", "1")
+    assert (found.told, found.versions) == ([], {"1": 3, "2": 2})
+
+
+def test_one_batch_of_a_version_between_those_of_another_is_told():
+    found = of_versions("2", "2", "1", "2", "2")
+    assert found.told == ["the batch at 2025-11-20 17:35:21 UTC has rows of engine version 1, between those of 2"]
 
 
 def test_before_since_nothing_is_compared_and_of_other_topics_neither():
