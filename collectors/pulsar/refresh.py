@@ -21,7 +21,7 @@ SHARP_SECONDS = 0.5
 MARGIN_SECONDS = 0.2
 """After the latest possible instant, until the broker is done with its computation."""
 BYTES_PER_SECOND = 2_000_000
-"""Of answers, over a period: a megabyte costs a broker 5 ms, and this keeps that at 1 % of a core."""
+"""Of answers, over a period: a megabyte costs a broker some 12 ms (`benchmarks/collect.json`), so 2 % of a core."""
 DRIFT_SECONDS = 0.05
 """A computation may come so much before or after a whole period."""
 LATE = 3
