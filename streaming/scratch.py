@@ -38,18 +38,28 @@ def scratch_folder(root: Path) -> Iterator[Path]:
 
 
 def socket_folder(scratch: Path) -> AbstractContextManager[Path]:
-    """A folder that only this user can enter, for the Unix sockets between the JVM and its Python processes: `scratch`
-    itself, or when its path is too long for sockets one in the system's temporary folder.
+    """A folder that only this user can enter, for the Unix sockets between the JVM and its Python processes.
 
-    Spark asks nobody who connects there for a password. Raises `SettingsError`.
+    It is `scratch` itself, or one in the system's temporary folder when sockets cannot be in `scratch`: PySpark 4.2
+    turns the path of the state socket to lower case, and Java takes short paths only. Spark asks nobody who connects
+    there for a password. Raises `SettingsError`.
     """
-    if len(os.fsencode(scratch)) <= _MAX_SOCKET_FOLDER_BYTES:
+    if len(os.fsencode(scratch)) <= _MAX_SOCKET_FOLDER_BYTES and _is_lower_case(scratch):
         return nullcontext(scratch)
-    root = Path(gettempdir()) / f"anabranch-{os.getuid()}"
+    parents = (Path(gettempdir()), Path("/tmp"))
+    parent = next(filter(_is_lower_case, parents), None)
+    if parent is None:
+        said = f"{scratch} and {parents[0]} have upper-case letters, which Spark's sockets cannot be below"
+        raise SettingsError(f"{said}: set [local] folder, or TMPDIR, to a path without")
+    root = parent / f"anabranch-{os.getuid()}"
     root.mkdir(mode=0o700, exist_ok=True)
     if root.is_symlink() or root.stat().st_uid != os.getuid():
         raise SettingsError(f"{root} belongs to somebody else: remove it, or choose a shorter path for [local] folder")
     return scratch_folder(root)
+
+
+def _is_lower_case(folder: Path) -> bool:
+    return str(folder) == str(folder).lower()
 
 
 def _new_folder(root: Path, opened: ExitStack) -> Path:

@@ -24,7 +24,7 @@ def real_lake(jars: Jars, tmp_path_factory: pytest.TempPathFactory) -> Recording
     base = tmp_path_factory.getbasetemp()
     # With xdist each process has a folder of its own in that of the test run.
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    folder = Path(kept) if kept else shared / "real-lake"
+    folder = Path(kept) if kept else shared / "Real-Lake"  # upper case: sockets once could not be below such a folder
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):
         return load_recording(folder) if (folder / "recording.json").is_file() else record(folder)

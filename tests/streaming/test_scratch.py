@@ -83,3 +83,18 @@ def test_a_folder_for_sockets_that_leads_elsewhere_is_refused(tmp_path, monkeypa
     (tmp_path / f"anabranch-{os.getuid()}").symlink_to(tmp_path)
     with pytest.raises(SettingsError, match="belongs to somebody else"):
         socket_folder(Path("/" + "x" * 64))
+
+
+def test_sockets_avoid_upper_case_paths(tmp_path, monkeypatch):
+    """PySpark 4.2 connects to the lower-case form of the state socket's path."""
+    monkeypatch.setattr(scratch, "gettempdir", lambda: str(tmp_path))
+    with socket_folder(Path("/home/Alice/var/scratch")) as own:
+        assert own.parent.parent == tmp_path
+        assert str(own) == str(own).lower()
+
+
+def test_sockets_need_a_lower_case_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(scratch, "gettempdir", lambda: "/Temp")
+    monkeypatch.setattr(scratch, "Path", lambda text: Path("/Private") if text == "/tmp" else Path(text))
+    with pytest.raises(SettingsError, match="upper-case letters"), socket_folder(Path("/home/Alice")):
+        pass
