@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta, timezone
+from datetime import date, datetime, time, timezone
 from typing import NamedTuple, Protocol
 from uuid import uuid4
 
@@ -18,18 +18,12 @@ from deltalake import DeltaTable
 from deltalake.transaction import RemoveAction
 
 from lake.files import PARTITION, modified_now
+from lake.forgotten import retained_from as retained_from
 from lake.reading import read_table
 from lake.tables import HOOKS, OpenTable, create_table, open_table
 from schemas.arrow import to_arrow
-from schemas.tables import DECISIONS, EVENTS, HOLDS, HORIZONS, SEGMENT_LOAD, HorizonRow
+from schemas.tables import HORIZONS, HorizonRow
 from schemas.version import ENGINE_VERSION
-
-FORGOTTEN = "anabranch-forgotten-before"
-"""Names in a table's log the day, as days since 1970, before which rows may be missing on purpose."""
-EPOCH = date(1970, 1, 1)
-
-
-_NEEDED = (SEGMENT_LOAD, EVENTS, HOLDS, DECISIONS)
 
 
 class RowsForgotten(RuntimeError):
@@ -121,14 +115,18 @@ def newest_horizon(lake: str, generations: Collection[str], until: datetime | No
     return None
 
 
-def drop_horizons(lake: str, before: date) -> None:
-    """Forgets the horizons of days before that: nothing is worked out from there any more. Raises what Delta raises."""
+def drop_horizons(lake: str, needed: Collection[date]) -> None:
+    """Forget the horizons before the last of some days but those of these days. Raises what Delta raises.
+
+    A question is worked out from the day before which its rows are forgotten, or from a later one.
+    """
     delta = open_table(lake, HORIZONS)
-    files = [] if delta is None else pa.table(delta.get_add_actions(flatten=True)).to_pylist()
+    files = [] if delta is None or not needed else pa.table(delta.get_add_actions(flatten=True)).to_pylist()
     now, day = modified_now(), f"partition.{PARTITION}"
     old = [
         RemoveAction(file["path"], False, now, file["size_bytes"], {PARTITION: str(file[day])})
-        for file in files if str(file[day]) < before.isoformat()
+        for file in files
+        if date.fromisoformat(str(file[day])) < max(needed) and date.fromisoformat(str(file[day])) not in needed
     ]  # fmt: skip
     if delta is not None and old:
         delta.create_write_transaction(
@@ -136,12 +134,15 @@ def drop_horizons(lake: str, before: date) -> None:
         )
 
 
-def horizon_for(lake: str, course: Course, until: datetime | None = None) -> Horizon | None:
+def horizon_for(
+    lake: str, course: Course, until: datetime | None = None, subjects: Collection[str] | None = None
+) -> Horizon | None:  # fmt: skip
     """From where the state at an instant (aware; None: the newest) is to be worked out; None: from the beginning.
 
-    Raises `RowsForgotten`, and what Delta raises.
+    `subjects`: the state of these topics and clusters alone is asked for, whatever is forgotten of others. Raises
+    `RowsForgotten`, and what Delta raises.
     """
-    forgotten = retained_from(lake)
+    forgotten = retained_from(lake, subjects)
     if forgotten is None or not course.begins_before(forgotten.date()):
         return None
     horizon = newest_horizon(lake, course.generations, until)
@@ -155,28 +156,20 @@ def horizon_for(lake: str, course: Course, until: datetime | None = None) -> Hor
     return horizon
 
 
-def retained_from(lake: str) -> datetime | None:
-    """The midnight before which rows are forgotten that a replay needs; None: none are. Raises what Delta raises."""
-    opened = [open_table(lake, table) for table in _NEEDED]
-    days = [day for delta in opened if delta is not None and (day := forgotten_before(delta)) is not None]
-    return _midnight(max(days)) if days else None
+def has_horizon(lake: str, day: date, is_exact: bool = False) -> bool:
+    """Whether there is one at the beginning of that day, or, unless `is_exact`, a later one.
 
-
-def forgotten_before(delta: DeltaTable) -> date | None:
-    """The day before which rows of a table may be missing on purpose; None: there is none."""
-    days = delta.transaction_version(FORGOTTEN)
-    return None if days is None else EPOCH + timedelta(days=days)
-
-
-def has_horizon(lake: str, day: date) -> bool:
-    """Whether there is one at the beginning of that day, or a later one. Raises `DeltaError` or `OSError`.
-
-    One of an older release that kept nothing of clusters is none.
+    One of an older release that kept nothing of clusters is none. Raises `DeltaError` or `OSError`.
     """
     delta = open_table(lake, HORIZONS)
     if delta is None or not _has_clusters(delta):
         return False
-    return bool(read_table(delta, ["clusters"], [("day", ">=", day)])["clusters"].is_valid().to_numpy().any())
+    return bool(
+        read_table(delta, ["clusters"], [("day", "=" if is_exact else ">=", day)])["clusters"]
+        .is_valid()
+        .to_numpy()
+        .any()
+    )
 
 
 def _has_clusters(delta: DeltaTable) -> bool:

@@ -8,7 +8,8 @@ compacts meanwhile.
 
 Of `dead_letters` whole days go. Of what the job has accepted and said, a horizon is there first (`lake.horizons`),
 from which a rebuild and a replay go on; and rows stay that say how things stood when the days that are kept began, or
-that are of decisions that were not over (`lake.thinning`).
+that are of decisions that were not over (`lake.thinning`). Of `batches` rows go that nothing can be asked for any more,
+as the rows of all topics and clusters of their time are forgotten.
 """
 
 from __future__ import annotations
@@ -20,17 +21,18 @@ from functools import partial
 from itertools import groupby
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
 from lake.compaction import alone
 from lake.files import PARTITION, RowsFile, WrittenFile, modified_now
-from lake.horizons import EPOCH, FORGOTTEN, forgotten_before, has_horizon
+from lake.forgotten import Retained, marks
+from lake.horizons import has_horizon
 from lake.reading import dataset_of
 from lake.tables import HOOKS, MAX_RACES, open_table
 from lake.thinning import THINNED, staying
-from schemas.tables import DEAD_LETTERS, Table
+from schemas.tables import BATCHES, DEAD_LETTERS, Table
 
 RETAINABLE = (DEAD_LETTERS, *THINNED)
 """The tables of which rows can be forgotten. Decisions first, then their outcomes and waits."""
@@ -55,17 +57,20 @@ def forget(
 ) -> Forgotten:  # fmt: skip
     """Forgets what nothing needs of the days before `before`; `is_dry_run`: only says what that is.
 
-    `namespaces` (`tenant/namespace`; not of `dead_letters`): rows of topics elsewhere stay. Raises `ValueError` for a
-    table that is not in `RETAINABLE`, or without a horizon at `before` or later; `Compacting` when somebody compacts
-    it, and `DeltaError` or `OSError`. Killed in the middle it has forgotten all or nothing.
+    `namespaces` (`tenant/namespace`; not of `dead_letters` and `batches`): rows of topics elsewhere stay. Batches stay
+    from `batches_limit` on. Raises
+    `ValueError` for a table that is not in `RETAINABLE`, or without a horizon at `before` or later; `Compacting` when
+    somebody compacts it, and `DeltaError` or `OSError`. Killed in the middle it has forgotten all or nothing.
     """
     if table not in RETAINABLE:
         raise ValueError(f"days of {table.name} cannot be forgotten: replays and rebuilds need them")
     delta = open_table(lake, table)
-    if delta is None:
+    if delta is None or not _old_files(delta, before):
         return Forgotten([], 0, 0, 0, [])
     if table in THINNED and not is_dry_run and not has_horizon(lake, before):
         raise ValueError(f"there is no horizon at {before} or later: a rebuild would need the rows")
+    if table is BATCHES and not is_dry_run:
+        before = min(before, batches_limit(lake) or before.min)
     look = partial(_thin, lake, table, namespaces) if table in THINNED else _look
     if is_dry_run:
         return look(delta, before, False)[0]
@@ -80,7 +85,6 @@ def forget(
                 delta.update_incremental()
             if not removals:
                 return found
-            said = max(before, forgotten_before(delta) or before)
             try:
                 delta.create_write_transaction(
                     [*removals, *(_added(file) for file in thin)],
@@ -88,7 +92,7 @@ def forget(
                     schema=delta.schema(),
                     partition_by=[PARTITION],
                     commit_properties=CommitProperties(
-                        max_commit_retries=0, app_transactions=[Transaction(FORGOTTEN, (said - EPOCH).days)]
+                        max_commit_retries=0, app_transactions=marks(delta, before, namespaces)
                     ),
                     post_commithook_properties=HOOKS,
                 )
@@ -101,6 +105,15 @@ def forget(
             delta.create_checkpoint()
             break
     return found
+
+
+def batches_limit(lake: str) -> date | None:
+    """The day before which nothing needs a row of `batches`; None: all are needed. Raises what Delta raises.
+
+    It is the day before which rows are forgotten of all topics and clusters: what was before cannot be asked for.
+    """
+    everywhere = Retained(lake).everywhere
+    return None if everywhere is None else everywhere.date()
 
 
 def _added(file: WrittenFile) -> AddAction:

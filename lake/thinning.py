@@ -1,32 +1,43 @@
 """Which old rows stay when the others are forgotten: the newest of each kind, what is not over, other namespaces.
 
-Stage: under `lake.retention`. Memory: a line for each segment, topic or subscription that ever was, ids of decisions,
-and a part of a file.
+Views of the days that are kept are to answer as before. So the last hours before them stay too, for windows that reach
+back; and of layouts what tells the lives of a name apart: every deletion, and the first row of the highest epoch of
+each life, without which a late announcement of a former life would look new.
+
+Stage: under `lake.retention`. Memory: a line for each segment, topic, life or subscription that ever was, ids of
+decisions, and a part of a file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timezone
+from datetime import date, datetime, time, timedelta, timezone
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lake.batches import outline
 from lake.files import rows_of
 from lake.tables import stream_columns
 from schemas.arrow import arrow_schema
-from schemas.tables import DECISIONS, EVENTS, HOLDS, OUTCOMES, SEGMENT_LOAD, WAITS, Table
+from schemas.tables import BATCHES, DECISIONS, EVENTS, HOLDS, OUTCOMES, SEGMENT_LOAD, WAITS, Table
 
 _NEWEST: dict[str, tuple[tuple[str, ...], str]] = {
     SEGMENT_LOAD.name: (("topic", "segment_id"), "accepted_at"),
-    EVENTS.name: (("subject", "type", "cause", "subscription"), "accepted_at"),
+    EVENTS.name: (("subject", "type", "cause", "subscription", "subscription_type", "life"), "accepted_at"),
     HOLDS.name: (("family", "subject"), "since"),
     DECISIONS.name: (("family", "subject"), "decided_at"),
 }
 """By table, the columns of whose every combination the newest row stays, and the time that says which that is."""
-THINNED = (SEGMENT_LOAD, EVENTS, HOLDS, DECISIONS, OUTCOMES, WAITS)
+THINNED = (SEGMENT_LOAD, EVENTS, HOLDS, DECISIONS, OUTCOMES, WAITS, BATCHES)
+MARGIN = timedelta(hours=6)
+"""Rows of so long before the days that are kept stay: windows of the views and rules reach back three hours."""
+_TIMES = {**{name: at for name, (_, at) in _NEWEST.items()}, BATCHES.name: "batch_at"}
+_PLACE = ("accepted_at", "kafka_partition", "kafka_offset")
+"""The order in which events were taken in."""
 _MANY = 1_000_000
 _AT_ONCE = {SEGMENT_LOAD.name: 262_144}
 """Rows of a file that are looked at together, where they are small."""
@@ -45,6 +56,12 @@ class Staying:
     """Ids of those that stay, and whose outcomes and waits stay; None: the table has nothing to do with them."""
     namespaces: Collection[str]
     """`tenant/namespace`: topics elsewhere stay; empty: of every topic."""
+    since: datetime
+    """Rows of then and later stay."""
+    layouts: pa.Table | None = None
+    """Of layouts that stay, `_PLACE`; None: the table has none."""
+    batches: pa.Array | None = None
+    """Times of batches that stay; None: it is another table."""
 
     def rows(self, lake: str, path: str) -> Iterator[pa.Table]:
         """The rows of a file that stay, some at a time. Raises `OSError`."""
@@ -57,6 +74,12 @@ class Staying:
                 stays = pc.or_(stays, pc.or_(unsaid, pc.equal(rows["type"], "policy")))
             if self.newest is not None:
                 stays = pc.or_(stays, self._is_newest(rows, times))
+            if self.layouts is not None and len(self.layouts):
+                stays = pc.or_(stays, _is_among(rows.select(_PLACE), self.layouts))
+            if self.batches is not None:
+                stays = pc.or_(stays, pc.is_in(rows["batch_at"], self.batches))
+            if self.table.name in _TIMES:
+                stays = pc.or_(stays, pc.greater_equal(rows[_TIMES[self.table.name]], pa.scalar(self.since)))
             if self.decisions is not None:
                 stays = pc.or_(stays, pc.is_in(rows["decision_id"], self.decisions))
             kept = rows.filter(stays)
@@ -66,13 +89,18 @@ class Staying:
     def _is_newest(self, rows: pa.Table, times: pa.Array) -> pa.Array:
         """Which rows are the newest of their kind. Only those of such a time are compared: a join reads all kinds."""
         keys, at = _NEWEST[self.table.name]
-        timed = _timed(rows, keys, at).append_column("place", pa.array(np.arange(len(rows))))
-        may_be = timed.filter(pc.is_in(timed["newest"], times))
-        is_newest = np.zeros(len(rows), bool)
-        if len(may_be):
-            found = may_be.join(self.newest, [*keys, "newest"], join_type="left semi")
-            is_newest[found["place"].to_numpy()] = True
+        timed = _timed(rows, keys, at)
+        is_newest = np.asarray(pc.is_in(timed["newest"], times), np.bool_)
+        is_newest[is_newest] = _is_among(timed.filter(pa.array(is_newest)), self.newest)
         return pa.array(is_newest)
+
+
+def _is_among(rows: pa.Table, others: pa.Table) -> pa.Array:
+    """Which rows are among others of the same columns."""
+    placed = rows.append_column("place", pa.array(np.arange(len(rows))))
+    is_there = np.zeros(len(rows), np.bool_)
+    is_there[placed.join(others, rows.column_names, join_type="left semi")["place"].to_numpy()] = True
+    return pa.array(is_there)
 
 
 def staying(
@@ -84,12 +112,75 @@ def staying(
     out again. `is_dry_run`: as if those decisions were gone that are to go.
     """
     newest = _newest_rows(lake, table, paths) if table.name in _NEWEST else None
+    since = datetime.combine(before, time(), timezone.utc) - MARGIN
+    stays = partial(Staying, table, newest, namespaces=namespaces, since=since)
+    if table is BATCHES:
+        return stays(decisions=None, batches=_batches_that_stay(lake, paths))
+    if table is EVENTS:
+        return stays(decisions=None, layouts=_layouts_that_stay(lake, paths))
     if table is DECISIONS or (table in (OUTCOMES, WAITS) and is_dry_run):
-        return Staying(table, newest, _decisions_that_stay(lake, before), namespaces)
+        return stays(decisions=_decisions_that_stay(lake, before, since))
     if table in (OUTCOMES, WAITS):
         there = [rows["decision_id"] for rows in stream_columns(lake, DECISIONS, ["decision_id"], _ROWS)]
-        return Staying(table, newest, _ids([_NO_IDS, *there]), namespaces)
-    return Staying(table, newest, None, namespaces)
+        return stays(decisions=_ids([_NO_IDS, *there]))
+    return stays(decisions=None)
+
+
+def _batches_that_stay(lake: str, paths: Sequence[str]) -> pa.Array:
+    """The times of the batches that decide the order of all others."""
+    columns = ("generation", "batch_id", "batch_at")
+    found = [arrow_schema(BATCHES.row).empty_table().select(columns)]
+    for path in paths:
+        for rows in rows_of(lake, BATCHES, path, columns, most=_MANY):
+            found.append(rows)
+            if sum(map(len, found)) > _MANY:
+                found = [outline(pa.concat_tables(found))]
+    return outline(pa.concat_tables(found))["batch_at"].unique()
+
+
+def _layouts_that_stay(lake: str, paths: Sequence[str]) -> pa.Table:
+    """Every deletion, and of each life of a topic the first layout of the highest epoch."""
+    columns = ("subject", "type", "cause", "life", "epoch", "in_columns", *_PLACE)
+    found = [_lives(arrow_schema(EVENTS.row).empty_table())]
+    for path in paths:
+        of_file = [_layouts(rows) for rows in rows_of(lake, EVENTS, path, columns, most=_ROWS)]
+        if any(rows["in_columns"].null_count for rows in of_file):
+            of_file = [_layouts(rows) for rows in rows_of(lake, EVENTS, path, (*columns, "body"), most=_FEW)]
+        found += map(_lives, of_file)
+    told = pa.concat_tables(found).sort_by([(name, "ascending") for name in ("subject", *_PLACE)])
+    if not len(told):
+        return told.select(_PLACE)
+    # A layout that does not say its life is of the one that the deletions before it tell (`layout_spans`).
+    ends = told["ends"].to_numpy().astype(np.int64)
+    told = told.append_column("ended", pa.array(np.cumsum(ends) - ends)).append_column(
+        "row", pa.array(np.arange(len(told)))
+    )
+    highest = told.group_by(["subject", "life", "ended"]).aggregate([("epoch", "max")])
+    named = ["subject", "life", "ended", "epoch"]
+    of_highest = told.filter(
+        _is_among(told.select(named), highest.rename_columns({"epoch_max": "epoch"}).select(named))
+    )
+    first = of_highest.group_by(["subject", "life", "ended"]).aggregate([("row", "min")])["row_min"]
+    return told.filter(pc.or_(told["ends"], pc.is_in(told["row"], first.combine_chunks()))).select(_PLACE)
+
+
+def _layouts(rows: pa.Table) -> pa.Table:
+    return rows.filter(pc.equal(rows["type"], "layout"))
+
+
+def _lives(layouts: pa.Table) -> pa.Table:
+    """Layouts by topic, life and epoch, with where they stand; rows of older releases are read from their bodies."""
+    told = {"life": layouts["life"], "epoch": layouts["epoch"]}
+    if "body" in layouts.column_names:
+        is_older = pc.is_null(layouts["in_columns"])
+        for name, key in (("life", "topicCreatedAt"), ("epoch", "epoch")):
+            said = pc.extract_regex(layouts["body"], rf'"{key}" *: *(?P<value>[0-9]+)')
+            told[name] = pc.if_else(is_older, pc.struct_field(said, "value").cast(pa.int64()), told[name])
+    return pa.table({
+        "subject": layouts["subject"], **{name: pc.fill_null(values, -1) for name, values in told.items()},
+        "ends": pc.fill_null(pc.equal(layouts["cause"], "deleted"), False),
+        **{name: layouts[name] for name in _PLACE},
+    })  # fmt: skip
 
 
 def _newest_rows(lake: str, table: Table, paths: Sequence[str]) -> pa.Table:
@@ -115,8 +206,9 @@ def _timed(rows: pa.Table, keys: Sequence[str], at: str) -> pa.Table:
     return pa.table({**named, "newest": rows[at].cast(pa.timestamp("us", tz="UTC"))})
 
 
-def _decisions_that_stay(lake: str, before: date) -> pa.Array:
-    """Decisions that are not over by then, and the newest old one of each subject."""
+def _decisions_that_stay(lake: str, before: date, since: datetime) -> pa.Array:
+    """Decisions that are of `since` or later, or not over by the day `before`, and the newest old one of each
+    subject."""
     later, ended = [_NO_IDS], [_NO_IDS]
     for table in (OUTCOMES, WAITS):
         of_table = ["decision_id", "day", "status"] if table is OUTCOMES else ["decision_id", "day"]
@@ -128,7 +220,7 @@ def _decisions_that_stay(lake: str, before: date) -> pa.Array:
     stay, newest = [_NO_IDS], dict[tuple[str, str], tuple[datetime, str]]()
     columns = ["decision_id", "family", "subject", "decided_at", "day"]
     for rows in stream_columns(lake, DECISIONS, columns, _ROWS):
-        stay.append(rows.filter(pc.greater_equal(rows["day"], pa.scalar(before)))["decision_id"])
+        stay.append(rows.filter(pc.greater_equal(rows["decided_at"], pa.scalar(since)))["decision_id"])
         old = rows.filter(pc.less(rows["day"], pa.scalar(before)))
         is_open = pc.invert(pc.is_in(old["decision_id"], over))
         stay.append(old.filter(pc.or_(is_open, pc.is_in(old["decision_id"], not_over)))["decision_id"])
@@ -149,9 +241,9 @@ def _ids(parts: Sequence[pa.ChunkedArray]) -> pa.Array:
 
 def _is_of(rows: pa.Table, namespaces: Collection[str]) -> pa.ChunkedArray:
     """Which rows may be forgotten at all: of topics, of these namespaces; without any all, of clusters too."""
-    subject = rows["topic" if "topic" in rows.column_names else "subject"]
     if not namespaces:
         return pa.chunked_array([pa.repeat(True, len(rows))])
+    subject = rows["topic" if "topic" in rows.column_names else "subject"]
     found = pa.chunked_array([pa.repeat(False, len(rows))])
     for namespace in namespaces:
         found = pc.or_(found, pc.starts_with(subject, f"topic://{namespace}/"))

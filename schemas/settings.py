@@ -23,6 +23,7 @@ from schemas.controller_settings import ControllerSettings
 from schemas.kafka_connection import PASSWORD_VARIABLE, KafkaConnection
 from schemas.kafka_settings import KafkaSettings
 from schemas.metadata import Profile
+from schemas.retention_settings import RetentionSettings
 from schemas.section import Port, Seconds, Section
 from schemas.section import SettingsError as SettingsError
 from schemas.tls import TlsError, TlsFiles, client_context, listener_context
@@ -204,6 +205,7 @@ class Settings(Section):
 
     kafka: KafkaSettings
     lake: LakeSettings
+    retention: RetentionSettings
     policy: PolicySettings
     stream: StreamSettings
     bundles: BundleSettings

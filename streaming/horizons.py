@@ -18,10 +18,11 @@ from engine.history import Batches, columns_of
 from engine.kernel.settings import EngineSettings
 from engine.replay import BucketReplay, RebuildError
 from lake.batches import read_outline
-from lake.horizons import Horizon, Piece
+from lake.forgotten import Retained
+from lake.horizons import Horizon, Piece, newest_horizon
 from schemas.tables import BATCHES
 from streaming.rebuild import refuse
-from streaming.recorded import RecordedHistory, newest_before
+from streaming.recorded import Choice, RecordedHistory, newest_before
 
 PIECES = 16
 """In which the topics are kept."""
@@ -31,6 +32,8 @@ def make_horizon(
     lake: str, at: datetime, settings: EngineSettings, configured: ConfiguredPolicy, scratch: Path | None = None
 ) -> Horizon:
     """The horizon at a midnight (aware), from the one before it on if there is one. It is not written.
+
+    Topics of which later rows are forgotten, too, are left out: they are known from a later horizon on.
 
     Memory: the state of the whole fleet, and a chunk of the lake. Raises `RebuildError`, and what Delta and the file
     system raise.
@@ -43,11 +46,14 @@ def make_horizon(
         # Its first batch may be a repetition, which is compared with the rows of the last one.
         raise RebuildError(f"the job has not run since {at:%F}: its last rows have to stay until it has")
     with TemporaryDirectory(prefix="anabranch-horizon-", dir=scratch) as folder:
-        history = RecordedHistory(lake, Path(folder), until=before, horizon=newest_before(lake, before))
+        history = RecordedHistory(lake, Path(folder), until=before, horizon=_begin(lake, before))
         if history.generation is None:
             raise RebuildError(f"no batch before {at:%F} is on record")
         names: list[list[str]] = [[] for _ in range(PIECES)]
+        retained = Retained(lake)
         for name in history.topics:
+            if (kept_from := retained.of(name)) is not None and kept_from > at:
+                continue
             names[zlib.crc32(name.encode()) % PIECES].append(name)
         replays = [BucketReplay(settings, configured, **history.begun(some)) for some in names]
         for chunk in history.chunks():
@@ -64,11 +70,24 @@ def make_horizon(
     )
 
 
+def _begin(lake: str, until: datetime) -> Choice:
+    """From the newest horizon on, whatever was forgotten of single namespaces: later ones are theirs."""
+    needed, is_cut = newest_before(lake, until, ()), Retained(lake).anywhere is not None
+
+    def choose(batches: Batches) -> Horizon | None:
+        if (horizon := needed(batches)) is not None or not is_cut:
+            return horizon
+        newest = newest_horizon(lake, batches.generations, until)
+        return newest if newest is not None and batches.is_parted(newest.at) else None
+
+    return choose
+
+
 def _clusters(lake: str, until: datetime, scratch: Path | None) -> ClustersReplay:
     """All clusters with bundles, as they were then."""
     with TemporaryDirectory(prefix="anabranch-horizon-", dir=scratch) as folder:
         history = RecordedHistory(
-            lake, Path(folder), until=until, horizon=newest_before(lake, until), of_clusters=True
+            lake, Path(folder), until=until, horizon=_begin(lake, until), of_clusters=True
         )  # fmt: skip
         names = history.topics
         replay = ClustersReplay(**history.begun_clusters(names))

@@ -69,12 +69,14 @@ _CLUSTER_TABLES = (EVENTS, DECISIONS, HOLDS)
 Choice = Callable[[Batches], Horizon | None]
 
 
-def newest_before(lake: str, until: datetime | None = None) -> Choice:
+def newest_before(
+    lake: str, until: datetime | None = None, subjects: Collection[str] | None = None
+) -> Choice:  # fmt: skip
     """`lake.horizons.horizon_for`, with `RebuildError` in the place of its error."""
 
     def choose(batches: Batches) -> Horizon | None:
         try:
-            return horizon_for(lake, batches, until)
+            return horizon_for(lake, batches, until, subjects)
         except RowsForgotten as error:
             raise RebuildError(str(error)) from error
 

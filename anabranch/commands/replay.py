@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -42,7 +43,7 @@ def command(
     from deltalake.exceptions import DeltaError
 
     from engine.replay import RebuildError
-    from lake.horizons import retained_from
+    from lake.forgotten import retained_from
     from ledger.replay.clusters import replay_clusters
     from ledger.replay.report import Replayed, replay
     from ledger.topics import UnknownTopic, find_topic, topics_on_record
@@ -59,22 +60,26 @@ def command(
             names = [find_topic(known, one.strip()) for one in topics.split(",")]
         chosen = None if clusters is None else [one.strip() for one in clusters.split(",")]
         progress = _progress if sys.stderr.isatty() else lambda *_: None
-        begins = newest_before(lake, since or retained_from(lake))
         begin = None if since is None else int(since.timestamp() * 1000)
         found, has_clusters = Replayed(), chosen is not None
-        if chosen is None or names is not None:
+        for of_topics in _groups(lake, names) if chosen is None or names is not None else []:
+            begins = newest_before(lake, since or retained_from(lake, of_topics), of_topics)
             with TemporaryDirectory(prefix="anabranch-replay-", dir=scratch) as folder:
                 recorded = RecordedHistory(
-                    lake, Path(folder), with_ticks=True, until=until, topics=names, horizon=begins
+                    lake, Path(folder), with_ticks=True, until=until, topics=of_topics, horizon=begins
                 )  # fmt: skip
                 if recorded.generation is None:
                     raise click.ClickException(f"no batch of the job is on record in {lake}")
                 policy = stored_policy(configured_policy(context.settings))
                 if recorded.horizon is not None and since is None:
-                    click.echo(f"rows before {recorded.horizon.day} are forgotten: compared from there on", err=True)
-                found = replay(recorded, policy, begin, names, progress)
-                has_clusters |= names is None and recorded.has_clusters
+                    which = "" if of_topics is None else f" of {_listed(of_topics)}"
+                    click.echo(
+                        f"rows before {recorded.horizon.day}{which} are forgotten: compared from there on", err=True
+                    )
+                found.include(replay(recorded, policy, begin, of_topics, progress))
+                has_clusters |= names is None and (recorded.has_clusters or of_topics is not None)
         if has_clusters:
+            begins = newest_before(lake, since or retained_from(lake, ()), ())
             with TemporaryDirectory(prefix="anabranch-replay-", dir=scratch) as folder:
                 of_clusters = RecordedHistory(
                     lake, Path(folder), until=until, topics=chosen, horizon=begins, of_clusters=True
@@ -102,6 +107,25 @@ def command(
             f"{f'{found.differences:,} differences' if found.differences else 'the same'}{untold}"
         )
     ctx.exit(DIFFERENT if found.differences else 0)
+
+
+def _groups(lake: str, names: Sequence[str] | None) -> list[Sequence[str] | None]:
+    """The topics (None: all that are on record) by the day from which their rows are kept; None: all by one day."""
+    from lake.forgotten import Retained
+    from ledger.topics import topics_on_record
+
+    retained = Retained(lake)
+    if names is None and retained.anywhere == retained.everywhere:
+        return [None]
+    groups: dict[datetime | None, list[str]] = {}
+    for name in topics_on_record(lake) if names is None else names:
+        groups.setdefault(retained.of(name), []).append(name)
+    return list(groups.values())
+
+
+def _listed(topics: Sequence[str]) -> str:
+    more = f" and {len(topics) - 3} more topics" if len(topics) > 3 else ""
+    return f"{', '.join(map(printable, topics[:3]))}{more}"
 
 
 def _progress(rows: int, at: int) -> None:

@@ -52,7 +52,7 @@ def report(
     from deltalake.exceptions import DeltaError
 
     from engine.replay import RebuildError
-    from lake.horizons import retained_from
+    from lake.forgotten import retained_from
     from ledger.shadow.record import NothingOnRecord, read_sides
     from ledger.shadow.report import compare
     from streaming.policy import configured_policy, stored_policy

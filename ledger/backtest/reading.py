@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from decisions.topic.layout import LayoutError, SegmentLayout
 from engine.autoscale.topics import ConfiguredPolicy
-from lake.horizons import retained_from
+from lake.forgotten import Retained, namespace_of
 from ledger.backtest.demand import Loads
 from ledger.backtest.lives import Announced, Told, TopicLife, topic_lives
 from ledger.backtest.loads import Progress, loads_of_part, spill_loads
@@ -97,6 +97,8 @@ class History:
     """Part by which a load may move without a record (`[stream] change_threshold`)."""
     loads: int = 0
     asked_from: int | None = None
+    kept_from: dict[str, int] = field(default_factory=dict)
+    """By namespace, from when on its rows are kept, where older ones are forgotten."""
 
     @property
     def step_ms(self) -> int:
@@ -150,8 +152,10 @@ class History:
 
     def _span(self, name: str, life: TopicLife) -> tuple[int, int, list[Announced]] | None:
         """When a topic was there in whole steps, and its layouts then; None: it was not."""
+        namespace = topic_parts(name).full_namespace
+        began_at = max(self.began_at, self.kept_from.get(namespace, 0))
         first, step = life.layouts[0].at, self.step_ms
-        begin = max(self.began_at, (first - self.phase_ms) // step * step + self.phase_ms)
+        begin = max(began_at, (first - self.phase_ms) // step * step + self.phase_ms)
         end = self.ends_at if life.ends is None else min(life.ends, self.ends_at)
         end = begin + (end - begin) // step * step
         if end <= begin:
@@ -159,7 +163,7 @@ class History:
         known = [one for one in life.layouts if one.at <= max(begin, first)][-1]
         later = [one for one in life.layouts if known.at < one.at < end]
         announced = [known._replace(at=begin), *later]
-        override = self.namespaces.get(topic_parts(name).full_namespace)
+        override = self.namespaces.get(namespace)
         if override is not None:
             announced = [one._replace(layout=_with(one.layout, override)) for one in announced]
         return begin, end, announced
@@ -180,8 +184,9 @@ def open_history(
     if not len(at):
         raise NoHistory(f"no batch of the job is on record in {lake}: is the job running, with [lake] path there?")
     first, last = int(at[0]), int(at[-1])
-    if (retained := retained_from(lake)) is not None:
-        first = max(first, instant(retained))
+    retained = Retained(lake)
+    if retained.everywhere is not None:
+        first = max(first, instant(retained.everywhere))
     begin = first if since is None else max(first, instant(since))
     end = last if until is None else min(last, instant(until))
     tick_ms, phase = recorded_ticks(lake, begin, end, tick_ms)
@@ -215,9 +220,11 @@ def open_history(
     outages = [(int(inside[one]), int(inside[one + 1])) for one in quiet]
     ran, other, namespaces = recorded_policies(lake, begin, end, configured)
     asked = None if since is None else instant(since)
+    kept_from = {one: kept for one in map(namespace_of, names) if one and (kept := retained.of_namespace(one))}
     return History(
         str(folder), parts, begin, end, outages, ran, other, namespaces, tick_ms, phase, change_threshold, loads,
         asked if asked is not None and first - asked > OUTAGE_TICKS * tick_ms else None,
+        {name: -(-(instant(kept) - phase) // step_ms) * step_ms + phase for name, kept in kept_from.items()},
     )  # fmt: skip
 
 

@@ -107,7 +107,7 @@ def last_cycle(lake: str, cluster: str, until: datetime | None, is_exact: bool =
         raise nothing
     end = last if until is None else min(until, last)
     try:
-        horizon = horizon_for(lake, batches, end)
+        horizon = horizon_for(lake, batches, end, [cluster])
     except RowsForgotten as error:
         raise NotOnRecord(str(error)) from error
     first = first if horizon is None else horizon.at

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lake.horizons import forgotten_before
+from lake.forgotten import forgotten_before
 from lake.tables import open_table
 from ledger.check.agreement import rules
 from ledger.check.findings import Findings

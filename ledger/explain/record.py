@@ -131,7 +131,7 @@ def explain(
         raise NotOnRecord(f"the record ends at {ends:%F %T} UTC, and {until:%F %T} is too long after that to be known"
                           + _last_such_time(until, begins, ends))  # fmt: skip
     try:
-        horizon = horizon_for(lake, Batches(course), until)
+        horizon = horizon_for(lake, Batches(course), until, [topic])
     except RowsForgotten as error:
         raise NotOnRecord(str(error)) from error
     tables = {}

@@ -68,6 +68,14 @@ class Replayed:
         if len(self.told) < MOST_TOLD:
             self.told.append(said)
 
+    def include(self, other: Replayed) -> None:
+        """Add what came of other topics."""
+        for name in ("decisions", "holds", "evaluations", "untold", "differences"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.told = [*self.told, *other.told][:MOST_TOLD]
+        self.since = min((at for at in (self.since, other.since) if at is not None), default=None)
+        self.until = max((at for at in (self.until, other.until) if at is not None), default=None)
+
     def to_json(self) -> dict[str, Any]:
         """For scripts."""
         return {

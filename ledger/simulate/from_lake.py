@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from lake.horizons import retained_from
+from lake.forgotten import Retained
 from lake.tables import stream_columns
 from ledger.simulate.recorded import ConsumersLine, DemandError, RangeLine
 from schemas.messages import ConsumerEvent, LayoutEvent
@@ -31,10 +31,20 @@ def lines_of_lake(
     What was wanted before and still is counts as of `since`. All of it is in memory. Raises `DemandError` when nothing
     is on record then, and what Delta raises.
     """
-    retained = retained_from(lake)
-    if since is not None and retained is not None and since < retained:
-        raise DemandError(f"rows before {retained:%F} are forgotten (`anabranch lake retain`): say a later --since")
-    begin, end = _millis(since or retained or _EPOCH), None if until is None else _millis(until)
+    retained = Retained(lake)
+    if since is not None and retained.everywhere is not None and since < retained.everywhere:
+        raise DemandError(
+            f"rows before {retained.everywhere:%F} are forgotten (`anabranch lake retain`): say a later --since"
+        )
+    begin, end = _millis(since or retained.everywhere or _EPOCH), None if until is None else _millis(until)
+    begins: dict[str, int] = {}
+
+    def begin_of(topic: str) -> int:
+        """From when on a topic counts: what is left of it before that is only its newest rows."""
+        if topic not in begins:
+            begins[topic] = max(begin, _millis(retained.of(topic) or _EPOCH))
+        return begins[topic]
+
     told: list[tuple[int, int, int, int, LayoutEvent | ConsumerEvent | tuple[Any, ...]]] = []
     of_events = pc.field("type").isin(["layout", "consumer"])
     of_loads = None
@@ -61,9 +71,9 @@ def lines_of_lake(
         if isinstance(what, LayoutEvent) and what.cause == "deleted":
             # Nobody wants anything of it until it is made again.
             ranges.pop(what.topic, None)
-            found.append(RangeLine(topic=what.topic, at=max(at, begin), msg_rate_in=0.0))
+            found.append(RangeLine(topic=what.topic, at=max(at, begin_of(what.topic)), msg_rate_in=0.0))
             found += (
-                line.model_copy(update={"at": max(at, begin), "consumers": 0})
+                line.model_copy(update={"at": max(at, begin_of(what.topic)), "consumers": 0})
                 for line in subscriptions.pop(what.topic, {}).values()
             )
         elif isinstance(what, LayoutEvent):
@@ -71,18 +81,18 @@ def lines_of_lake(
             ranges.setdefault(what.topic, {}).update(
                 (one.segment_id, (one.hash_range.start, one.hash_range.end)) for one in what.layout.segments.values()
             )
-            if at <= begin or what.topic not in initial:
+            if at <= begin_of(what.topic) or what.topic not in initial:
                 initial[what.topic] = len(active)
         elif isinstance(what, ConsumerEvent):
             line = ConsumersLine(
-                topic=what.topic, at=max(at, begin), subscription=what.subscription, type=what.type,
+                topic=what.topic, at=max(at, begin_of(what.topic)), subscription=what.subscription, type=what.type,
                 consumers=0 if what.event == "deleted" else what.consumers,
             )  # fmt: skip
             subscriptions.setdefault(what.topic, {})[what.subscription] = line
             found.append(line)
         elif (ends := ranges.get(what[0], {}).get(what[1])) is not None:
             rates = dict(zip(_RATE_COLUMNS, what[2:6], strict=True))
-            found.append(RangeLine(topic=what[0], at=max(at, begin), start=ends[0], end=ends[1], **rates))
+            found.append(RangeLine(topic=what[0], at=max(at, begin_of(what[0])), start=ends[0], end=ends[1], **rates))
     if not any(isinstance(line, RangeLine) for line in found):
         raise DemandError(f"no load is on record in {lake}: is the job running, with [lake] path there?")
     return found, initial

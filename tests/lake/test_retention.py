@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from anabranch.cli import cli
 from lake.compaction import ALONE, Compacting, alone, compact, small_files
 from lake.files import table_path
-from lake.horizons import forgotten_before
+from lake.forgotten import forgotten_before
 from lake.maintenance import compact_by_delta_rs, delete_unused
 from lake.retention import RETAINABLE, Forgotten, forget
 from lake.tables import OpenTable, create_table

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime, timezone
+from datetime import date, datetime, timedelta, timezone
 from tempfile import TemporaryDirectory
 
+import pytest
 from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lake import thinning
 from lake.files import table_path
 from lake.horizons import Horizon, Piece, write_horizon
 from lake.reading import read_table
@@ -21,6 +23,14 @@ MIDNIGHT = 43_200
 """Seconds of the test's time."""
 TOPICS = ["topic://acme/shop/a", "topic://acme/shop/b", "topic://other/shop/c"]
 SECONDS = st.integers(0, 2 * MIDNIGHT)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def without_margin():
+    """Rows right before midnight are old here: no hours before the days that are kept stay."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(thinning, "MARGIN", timedelta(0))
+        yield
 
 
 def ready(lake):
@@ -91,7 +101,7 @@ def test_the_newest_of_each_kind_of_event_and_hold_stays_and_every_policy(tmp_pa
     layout = layout_json((0, 0, 65_535))
     write(
         lake, policy_event(1), policy_event(2), layout_event(layout, 3), layout_event(layout, 4),
-        layout_event(layout, 5, "snapshot"), consumers("a", 1, 6),
+        layout_event(layout, 13), layout_event(layout, 5, "snapshot"), consumers("a", 1, 6),
         consumers("a", 2, 7), consumers("b", 1, 8),
         consumers("a", 3, MIDNIGHT + 1), consumer_event("older", 1, 11),
         consumer_event("older", 2, 12), layout_event(layout, 9, topic="cluster-a"),
@@ -105,7 +115,8 @@ def test_the_newest_of_each_kind_of_event_and_hold_stays_and_every_policy(tmp_pa
         assert (done.rows, done.files, done.days) == (planned.rows, planned.files, planned.days)
         assert forget(lake, table, DAY, is_dry_run=True).rows == 0
     kept = [one // 1000 for one in stored(lake, EVENTS, "kafka_offset")]
-    assert kept == [1, 2, 4, 5, 7, 8, 10, 11, 12, MIDNIGHT + 1]
+    # Of the layouts the newest of each cause, and the first of the epoch: since then it stands.
+    assert kept == [1, 2, 3, 5, 7, 8, 9, 10, 11, 12, 13, MIDNIGHT + 1]
     assert stored(lake, HOLDS, "seq") == [2, 4, 5]
 
 

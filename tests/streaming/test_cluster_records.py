@@ -38,8 +38,9 @@ from tests.engine.buckets import CONFIGURED, SETTINGS, run
 from tests.engine.records import layout, stats, tick
 from tests.engine.test_bundles import MINUTES
 from tests.engine.test_cluster_replay import changed, recorded
-from tests.streaming.test_horizons import AT, BOUNDS, DAY, MIDNIGHT, in_a_lake
+from tests.streaming.test_horizons import AT, BOUNDS, DAY, MIDNIGHT, in_a_lake, without_margin
 
+__all__ = ["without_margin"]
 BUNDLES_TOO = replace(SETTINGS, bundles=True)
 ALL_BOUNDS = {**BOUNDS, **{topic: {0: (0, 10**9)} for topic in ("broker-load", "broker-events")}}
 

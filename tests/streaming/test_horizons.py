@@ -26,21 +26,25 @@ from engine.autoscale.loads_codec import unpack_loads
 from engine.autoscale.topics_codec import unpack_topics
 from engine.kernel.packed import StoredPart
 from engine.replay import RebuildError
+from lake import thinning
 from lake.compaction import ALONE
 from lake.files import table_path
-from lake.horizons import forgotten_before, newest_horizon, write_horizon
+from lake.forgotten import forgotten_before
+from lake.horizons import newest_horizon, write_horizon
 from lake.maintenance import compact_by_delta_rs
 from lake.reading import read_table
-from lake.retention import forget
+from lake.retention import batches_limit, forget
 from lake.tables import OpenTable, create_lake, create_table
 from lake.tail import Tail
 from lake.thinning import THINNED
+from ledger.backtest.reading import open_history
 from ledger.check.checking import check_lake
 from ledger.explain.record import NotOnRecord, explain
 from ledger.replay.report import replay
+from ledger.simulate.from_lake import lines_of_lake
 from ledger.sql import LakeSql
 from schemas.arrow import arrow_schema
-from schemas.tables import HORIZONS, SEGMENT_LOAD
+from schemas.tables import BATCHES, HORIZONS, SEGMENT_LOAD
 from streaming.horizons import make_horizon
 from streaming.rebuild import rebuild_checkpoint
 from streaming.recorded import RecordedHistory, newest_before
@@ -56,6 +60,14 @@ DAY = date(2025, 11, 21)
 AT = datetime(2025, 11, 21, tzinfo=timezone.utc)
 MIDNIGHT = int(AT.timestamp() * 1000)
 BOUNDS = {topic: {0: (0, 10**9)} for topic in ("segment-stats", "consumer-events", "control-events")}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def without_margin():
+    """Rows right before midnight are old here: no hours before the days that are kept stay."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(thinning, "MARGIN", timedelta(0))
+        yield
 
 
 def in_a_lake(bucket, lake):
@@ -127,7 +139,7 @@ def test_with_old_rows_forgotten_a_rebuild_a_replay_and_the_views_of_later_insta
         tail.read()
         there = DeltaTable(table_path(lake, SEGMENT_LOAD)).to_pyarrow_table()
         planned = forget(lake, SEGMENT_LOAD, DAY, is_dry_run=True)
-        done = forget_before(lake, tables=THINNED)
+        done = forget_before(lake, tables=[table for table in THINNED if table is not BATCHES])
         left = DeltaTable(table_path(lake, SEGMENT_LOAD)).to_pyarrow_table()
         assert (done.rows, done.days, done.files) == (planned.rows, planned.days, planned.files)
         assert len(there) - len(left) == done.rows
@@ -135,6 +147,11 @@ def test_with_old_rows_forgotten_a_rebuild_a_replay_and_the_views_of_later_insta
         assert (rebuilt(lake, f"{folder}/c"), [stood(lake, one) for one in instants]) == before
         assert replayed(lake, root / "d", AT) == compared
         assert found_wrong(lake) <= wrong
+        if batches_limit(lake) is not None:
+            forget(lake, BATCHES, DAY, is_dry_run=False)
+            assert rebuilt(lake, f"{folder}/e") == before[0]
+            assert replayed(lake, root / "f", AT) == compared
+            assert {one for one in found_wrong(lake) if one[0] != "gap"} <= wrong
         # Brute force: of each segment the newest old rows stay, and all that is not old.
         newest = {}
         for row in there.to_pylist():
@@ -172,6 +189,9 @@ def lake(tmp_path):
     return str(tmp_path / "lake")
 
 
+OTHER = "topic://other/shop/t"
+
+
 def stored(lake):
     rows = read_table(DeltaTable(table_path(lake, SEGMENT_LOAD)), ["topic", "accepted_at"]).to_pylist()
     return sorted((row["topic"], (row["accepted_at"] - AT) // timedelta(minutes=1)) for row in rows)
@@ -190,6 +210,29 @@ def test_of_a_namespace_alone_the_loads_of_others_stay(lake):
     gone = [row for row in before if row[0].startswith("topic://other/shop/") and row[1] < -10]
     assert stored(lake) == sorted(row for row in before if row not in gone)
     assert gone
+
+
+def test_namespace_that_is_cut_hides_no_other(lake, tmp_path):
+    before = AT - timedelta(minutes=15)
+    known = explain(lake, NAMES[0], before, CONFIGURED)
+    forget_before(lake, tables=THINNED, namespaces=["other/shop"])
+    found = explain(lake, NAMES[0], before, CONFIGURED)
+    assert (found.snapshot, found.answer, found.doubts) == (known.snapshot, known.answer, known.doubts)
+    with pytest.raises(NotOnRecord, match="rows before 2025-11-21 are forgotten"):
+        explain(lake, OTHER, before, CONFIGURED)
+    assert explain(lake, OTHER, AT + timedelta(minutes=25), CONFIGURED).snapshot.loads
+    history = {
+        name: open_history(lake, tmp_path / name[-1], None, None, name, CONFIGURED).part(0)
+        for name in (NAMES[0], OTHER)
+    }
+    assert [part[0].began_at < MIDNIGHT for part in history.values()] == [True, False]
+    earliest = {name: min(line.at for line in lines_of_lake(lake)[0] if line.topic == name) for name in history}
+    assert [at < MIDNIGHT for at in earliest.values()] == [True, False]
+    begin = newest_before(lake, None, [NAMES[0]])
+    recorded = RecordedHistory(lake, tmp_path / "b", with_ticks=True, topics=[NAMES[0]], horizon=begin)
+    again = replay(recorded, CONFIGURED, None, [NAMES[0]]).to_json()
+    assert (again["differences"], again["since"]) == (0, MIDNIGHT - 100 * MINUTE)
+    assert rebuilt_calm(lake, tmp_path / "c")
 
 
 def test_what_was_before_it_is_asked_for_in_vain_and_what_is_behind_it_is_explained_as_before(lake, tmp_path):
@@ -245,11 +288,12 @@ def test_rows_of_the_last_batches_stay_while_the_job_does_not_run(tmp_path):
 
 _KILLED = """
 import os, signal, sys
-from datetime import date
-from lake import retention
-from schemas.tables import HORIZONS, SEGMENT_LOAD
+from datetime import date, timedelta
+from lake import retention, thinning
+from schemas.tables import BATCHES, HORIZONS, SEGMENT_LOAD
 
 lake, moment = sys.argv[1:]
+thinning.MARGIN = timedelta(0)
 thin, checkpoint = retention._thin, retention.DeltaTable.create_checkpoint
 
 def dies(*given):
@@ -307,6 +351,67 @@ def test_the_command_forgets_when_it_is_told_to_and_keeps_one_horizon(lake, tmp_
     done = CliRunner().invoke(cli, replayed_all)
     assert done.exit_code == 0, done.output
     assert "rows before 2025-11-21 are forgotten: compared from there on" in done.output
+
+
+CONFIGURED_RETENTION = """
+[retention]
+segment_load = {whole}
+events = {whole}
+holds = {whole}
+decisions = 0
+dead_letters = 0
+batches = {whole}
+[retention.namespaces."other/shop"]
+segment_load = {less}
+"""
+
+
+def test_command_applies_the_configured_days(tmp_path):
+    """Two midnights: nothing is kept of loads of other/shop before the second, and of anything before the first."""
+    lake, whole = str(tmp_path / "lake"), str(tmp_path / "whole")
+    for one in (lake, whole):
+        in_a_lake(calm(range(-90, 1440 + 90, 30)), one)
+    today = datetime.now(timezone.utc).date()
+    days = {"whole": (today - DAY).days, "less": (today - DAY).days - 1}
+    own = tmp_path / "own.toml"
+    own.write_text(f'[lake]\npath = "{lake}"\n{CONFIGURED_RETENTION.format(**days)}')
+    asked = ["--home", str(tmp_path), "--config", str(own), "lake", "retain"]
+
+    def batches():
+        return read_table(DeltaTable(table_path(lake, BATCHES)), ["batch_at"])["batch_at"].to_pylist()
+
+    before = stored(lake), batches()
+    done = CliRunner().invoke(cli, asked)
+    assert done.exit_code == 0, done.output
+    assert "nothing was changed: add --apply" in done.output
+    assert (stored(lake), batches()) == before
+    done = CliRunner().invoke(cli, [*asked, "--apply"])
+    assert done.exit_code == 0, done.output
+    newest = {
+        topic: max(minute for name, minute in before[0] if name == topic and minute < 1440)
+        for topic in (NAMES[0], OTHER)
+    }
+    kept = {NAMES[0]: 0, OTHER: 1440}
+    assert {(name, minute) for name, minute in stored(lake) if minute < kept[name]} <= {
+        (name, minute) for name, minute in before[0]
+        if minute == newest[name] or minute == max(m for n, m in before[0] if n == name and m < 0)
+    }  # fmt: skip
+    assert [one for one in stored(lake) if one[1] >= kept[one[0]]] == [
+        one for one in before[0] if one[1] >= kept[one[0]]
+    ]  # fmt: skip
+    assert sorted(one for one in batches() if one >= AT) == sorted(one for one in before[1] if one >= AT)
+    assert 1 <= len([one for one in batches() if one < AT]) <= 2
+    days_of_horizons = set(read_table(DeltaTable(table_path(lake, HORIZONS)), ["day"])["day"].to_pylist())
+    assert days_of_horizons == {DAY, DAY + timedelta(days=1)}
+    for name, at in ((NAMES[0], AT + timedelta(hours=7)), (OTHER, AT + timedelta(hours=25))):
+        known, found = (explain(one, name, at, CONFIGURED) for one in (whole, lake))
+        assert (found.snapshot, found.answer, found.doubts) == (known.snapshot, known.answer, known.doubts)
+    for name, at in ((NAMES[0], AT - timedelta(hours=1)), (OTHER, AT + timedelta(hours=7))):
+        with pytest.raises(NotOnRecord, match="are forgotten"):
+            explain(lake, name, at, CONFIGURED)
+    assert rebuilt_calm(lake, tmp_path / "a") == rebuilt_calm(whole, tmp_path / "b")
+    again = CliRunner().invoke(cli, [*asked, "--apply"])
+    assert (again.exit_code, again.output) == (0, ""), again.output
 
 
 def test_a_horizon_of_a_newer_release_is_named_and_nothing_is_made_of_it(lake, tmp_path):

@@ -1,0 +1,58 @@
+"""What [retention] comes to on a day: which rows of which tables go, in which order.
+
+Stage: under `anabranch lake retain`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date, timedelta
+
+from schemas.retention_settings import RetentionSettings
+from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, OUTCOMES, SEGMENT_LOAD, WAITS, Table
+
+TABLES: dict[str, tuple[Table, ...]] = {
+    "dead_letters": (DEAD_LETTERS,),
+    "segment_load": (SEGMENT_LOAD,),
+    "events": (EVENTS,),
+    "holds": (HOLDS,),
+    "decisions": (DECISIONS, OUTCOMES, WAITS),
+    "batches": (BATCHES,),
+}
+"""Tables that are forgotten together, in the order in which they go."""
+OF_TOPICS = ("segment_load", "events", "holds", "decisions")
+"""Those whose rows are of topics, and so of namespaces."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Rows that go: of the days before one, of all namespaces or of some."""
+
+    name: str
+    """A key of `TABLES`."""
+    before: date
+    namespaces: tuple[str, ...] = ()
+
+    @property
+    def what(self) -> str:
+        """The rows in words, behind the name of a table."""
+        return f" of {', '.join(self.namespaces)}" if self.namespaces else ""
+
+
+def first_kept(today: date, days: int) -> date:
+    """The first day that is kept: `days` before today."""
+    return today - timedelta(days=days)
+
+
+def planned(settings: RetentionSettings, today: date) -> list[Cut]:
+    """The cuts of a day (UTC) in their order: later days first, whose horizon serves the earlier ones; batches last."""
+    cuts = [
+        Cut(name, first_kept(today, days)) for name in (*OF_TOPICS, "dead_letters") if (days := getattr(settings, name))
+    ]
+    by_days: dict[tuple[str, int], list[str]] = {}
+    for namespace, chosen in sorted(settings.namespaces.items()):
+        for name, days in chosen.model_dump(exclude_none=True).items():
+            by_days.setdefault((name, days), []).append(namespace)
+    cuts += [Cut(name, first_kept(today, days), tuple(names)) for (name, days), names in by_days.items()]
+    cuts.sort(key=lambda cut: cut.before, reverse=True)
+    return [*cuts, Cut("batches", first_kept(today, settings.batches))] if settings.batches else cuts

@@ -1,0 +1,137 @@
+"""Views of kept days say the same before and after old rows are forgotten, of topics made again and late news too."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, timedelta, timezone
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from lake import thinning
+from lake.horizons import Horizon, Piece, write_horizon
+from lake.retention import forget
+from ledger.sql import LakeSql
+from schemas.tables import DECISIONS, EVENTS, OUTCOMES
+from tests.lab.lake import at, batch, consumer_event, decision, event, layout_json, millis, outcome, write
+
+DAY = date(2026, 11, 21)
+MIDNIGHT = 43_200
+"""Seconds of the test's time."""
+ANOTHER, SECOND = "topic://acme/shop/again", "topic://other/shop/c"
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from([ANOTHER, ANOTHER, SECOND]),
+        st.sampled_from(["create", "split", "again", "delete", "create", "late", "late", "consumers"]),
+        st.integers(1, 4_000),
+        st.integers(0, 40),
+    ),
+    min_size=8,
+    max_size=40,
+)
+
+
+def ready(lake):
+    midnight = datetime(2026, 11, 21, tzinfo=timezone.utc)
+    write_horizon(lake, Horizon(midnight, "g", {}, frozenset(), [Piece(b"", b"")], b""))
+
+
+def announced(topic, cause, epoch, life, seconds, form):
+    """An announcement as it is on record: with its life or not, in columns or as older releases wrote it."""
+    layout = layout_json(
+        *((10 * epoch + part, part * 0x4000, part * 0x4000 + 0x3FFF) for part in range(4)), epoch=epoch
+    )
+    body = {"v": 1, "type": "layout", "topic": topic, "cause": cause, "layout": layout, "at": millis(seconds)}
+    said = life if form in ("said", "older and said") else None
+    if said is not None:
+        body["topicCreatedAt"] = said
+    columns = {} if form.startswith("older") else {
+        "in_columns": True, "life": said, "epoch": epoch, "active_segments": 4
+    }  # fmt: skip
+    return event("layout", body, seconds, **columns)
+
+
+def told(steps, form):
+    """The rows of a story of which about half is before midnight."""
+    rows, seconds, lives, news = [], 0, {}, {}
+    for topic, what, pause, pick in steps:
+        seconds += pause
+        epoch, life = lives.get(topic, (None, None))
+        if what == "create" and epoch is None:
+            lives[topic] = epoch, life = 0, millis(seconds)
+            one = ("created", epoch, life)
+        elif what == "late" and news.get(topic):
+            rows.append(announced(topic, *news[topic][pick % len(news[topic])], seconds, form))
+            continue
+        elif what == "consumers":
+            name = "sub-" + "ab"[pick % 2]
+            number = pick % 9
+            said = {"in_columns": True, "subscription": name, "subscription_type": "STREAM", "consumers": number}
+            rows.append(consumer_event(name, number, seconds, topic=topic).model_copy(update=said))
+            continue
+        elif epoch is None:
+            continue
+        elif what == "split":
+            lives[topic] = epoch + 1, life
+            one = ("split", epoch + 1, life)
+        elif what == "delete":
+            lives[topic] = None, None
+            one = ("deleted", epoch, life)
+        else:
+            one = ("snapshot", epoch, life)
+        news.setdefault(topic, []).append(one)
+        rows.append(announced(topic, *one, seconds, form))
+    return rows
+
+
+def kept_days(lake):
+    """What the views say of the kept days; what began before them is said to begin with them."""
+    sql, found = LakeSql(lake, at(5 * MIDNIGHT)), {}
+    midnight = at(MIDNIGHT)
+    for view, begin, end in (
+        ("layout_spans", "valid_from", "valid_to"), ("consumers_waiting", "waiting_from", "waiting_to"),
+    ):  # fmt: skip
+        rows = sql.ask(f"SELECT * FROM {view}").read_all().to_pylist()
+        found[view] = sorted(
+            str({**row, "consumer_seconds": None, begin: max(row[begin], midnight)}) for row in rows
+            if row[end] is None or row[end] > midnight
+        )  # fmt: skip
+    for seconds in (0, 10_000, 40_000):
+        instant = f"TIMESTAMP '{at(MIDNIGHT + seconds):%Y-%m-%dT%H:%M:%SZ}'"
+        rows = sql.ask(f"SELECT * FROM layout_at({instant})").read_all().to_pylist()
+        found[seconds] = sorted(map(str, rows))
+    return found
+
+
+@pytest.mark.parametrize("form", ["said", "silent", "older", "older and said"])
+@settings(max_examples=10, deadline=None, phases=[Phase.explicit, Phase.generate])
+@given(steps=STEPS)
+def test_layouts_and_consumers_of_kept_days_stay(form, steps):
+    with TemporaryDirectory() as lake, pytest.MonkeyPatch.context() as patched:
+        patched.setattr(thinning, "MARGIN", timedelta(0))
+        ready(lake)
+        write(lake, batch(1, 5 * MIDNIGHT), *told(steps, form))
+        before = kept_days(lake)
+        forget(lake, EVENTS, DAY, is_dry_run=False)
+        assert kept_days(lake) == before
+
+
+def test_windows_that_reach_back_over_the_cut_stay(tmp_path):
+    """The fleet's last hour, half an hour after the first midnight that is kept."""
+    lake = str(tmp_path)
+    ready(lake)
+    for number, seconds in enumerate((MIDNIGHT - 40_000, MIDNIGHT - 900, MIDNIGHT - 60, MIDNIGHT + 600), 1):
+        write(lake, decision(seconds, number), outcome(f"d{number}", "applied", seconds + 1))
+    write(lake, batch(1, MIDNIGHT), batch(2, MIDNIGHT + 1_800))
+
+    def health():
+        instant = f"TIMESTAMP '{at(MIDNIGHT + 1_800):%Y-%m-%dT%H:%M:%SZ}'"
+        [row] = LakeSql(lake).ask(f"SELECT * FROM fleet_health_at({instant})").read_all().to_pylist()
+        return row
+
+    before = health()
+    assert (before["decisions_last_hour"], before["applied_last_hour"]) == (3, 3)
+    assert forget(lake, DECISIONS, DAY, is_dry_run=False).rows == 1
+    assert forget(lake, OUTCOMES, DAY, is_dry_run=False).rows == 1
+    assert health() == before

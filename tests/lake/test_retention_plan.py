@@ -1,0 +1,65 @@
+"""What [retention] comes to on a day, and which settings contradict themselves."""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+
+import pytest
+from pydantic import ValidationError
+
+from lake.retention_plan import TABLES, Cut, planned
+from schemas.retention_settings import RetentionSettings
+from schemas.settings import load_settings
+
+pytestmark = pytest.mark.unit
+
+TODAY = date(2026, 11, 24)
+WHOLE = {"segment_load": 90, "events": 90, "holds": 0, "decisions": 400, "dead_letters": 30, "batches": 90}
+
+
+def settings(**more):
+    return RetentionSettings.model_validate({**WHOLE, **more})
+
+
+def day(days):
+    return TODAY - timedelta(days=days)
+
+
+def test_cuts_are_of_the_days_configured():
+    chosen = settings(namespaces={"test/load": {"segment_load": 7}, "test/b": {"segment_load": 7, "events": 1}})
+    assert planned(chosen, TODAY) == [
+        Cut("events", day(1), ("test/b",)),
+        Cut("segment_load", day(7), ("test/b", "test/load")),
+        Cut("dead_letters", day(30)),
+        Cut("segment_load", day(90)),
+        Cut("events", day(90)),
+        Cut("decisions", day(400)),
+        Cut("batches", day(90)),
+    ]
+
+
+def test_zero_days_keep_everything():
+    assert planned(RetentionSettings.model_validate(dict.fromkeys(WHOLE, 0)), TODAY) == []
+
+
+@pytest.mark.parametrize(
+    ("namespaces", "said"),
+    [
+        ({"test/load": {"segment_load": 91}}, "91 days are more than segment_load = 90"),
+        ({"test": {"segment_load": 7}}, "pattern"),
+        ({"test/load": {"batches": 7}}, "Extra inputs"),
+        ({"test/load": {"segment_load": 0}}, "greater than or equal to 1"),
+    ],
+)
+def test_contradicting_days_are_refused(namespaces, said):
+    with pytest.raises(ValidationError, match=said):
+        settings(namespaces=namespaces)
+
+
+def test_namespace_may_forget_what_all_others_keep():
+    assert settings(namespaces={"test/load": {"holds": 30}}).namespaces["test/load"].holds == 30
+
+
+def test_delivered_settings_bound_every_table(tmp_path):
+    cuts = planned(load_settings(home=tmp_path).retention, TODAY)
+    assert {cut.name for cut in cuts} == set(TABLES)
