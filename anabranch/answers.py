@@ -6,19 +6,26 @@ Stage: under `anabranch sql`.
 from __future__ import annotations
 
 import json
+import math
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import date, datetime
+from io import TextIOWrapper
+from itertools import accumulate
 from pathlib import Path
 from typing import IO, Any
+from unicodedata import combining, east_asian_width
 
 import pyarrow as pa
 
 from schemas.printable import printable
 
 _WIDEST = 60
-"""Characters of a cell of a table; JSON in columns is longer."""
+"""Width of a cell of a table; JSON in columns is longer."""
+_QUOTED = re.compile(r'[",\r\n]')
+"""In CSV."""
 
 
 def write_answer(reader: pa.RecordBatchReader, output: str, file: Path | None, limit: int) -> int:
@@ -29,17 +36,24 @@ def write_answer(reader: pa.RecordBatchReader, output: str, file: Path | None, l
     if output == "parquet":
         assert file is not None
         return _parquet(reader, file)
-    with _destination(file) as out:
+    with _destination(file, output) as out:
         return {"table": write_table, "json": _json, "csv": _csv}[output](reader, out, limit)
 
 
 @contextmanager
-def _destination(file: Path | None) -> Iterator[IO[str]]:
+def _destination(file: Path | None, output: str) -> Iterator[IO[str]]:
     if file is None:
-        yield sys.stdout
+        yield sys.stdout if output == "table" else _in_utf8(sys.stdout)
         return
     with _in_place(file) as part, part.open("w", encoding="utf-8", newline="") as out:
         yield out
+
+
+def _in_utf8(out: IO[str]) -> IO[str]:
+    """Standard output for programs: in UTF-8, whatever the locale."""
+    if isinstance(out, TextIOWrapper):
+        out.reconfigure(encoding="utf-8")
+    return out
 
 
 @contextmanager
@@ -69,21 +83,33 @@ def _json(reader: pa.RecordBatchReader, out: IO[str], _limit: int) -> int:
     rows = 0
     for batch in reader:
         for row in batch.to_pylist():
-            out.write(json.dumps(row, default=_in_json, ensure_ascii=False) + "\n")
+            out.write(_dumps(row) + "\n")
         rows += len(batch)
     return rows
 
 
 def _csv(reader: pa.RecordBatchReader, out: IO[str], _limit: int) -> int:
-    import csv
-
-    writer, rows = csv.writer(out), 0
-    writer.writerow(reader.schema.names)
+    rows = 0
+    out.write(_csv_line(reader.schema.names))
     for batch in reader:
         columns = [column.to_pylist() for column in batch.columns]
-        writer.writerows([_cell(value) for value in row] for row in zip(*columns, strict=True))
+        out.writelines(_csv_line(row) for row in zip(*columns, strict=True))
         rows += len(batch)
     return rows
+
+
+def _csv_line(row: Iterable[Any]) -> str:
+    """A line as of RFC 4180; null is nothing at all, and an empty text is quoted."""
+    return ",".join(_csv_cell(value) for value in row) + "\r\n"
+
+
+def _csv_cell(value: Any) -> str:
+    if value is None:
+        return ""
+    text = repr(value) if isinstance(value, float) else _cell(value)
+    if text and not _QUOTED.search(text):
+        return text
+    return '"' + text.replace('"', '""') + '"'
 
 
 def write_table(reader: pa.RecordBatchReader, out: IO[str], limit: int) -> int:
@@ -94,24 +120,42 @@ def write_table(reader: pa.RecordBatchReader, out: IO[str], limit: int) -> int:
         columns = [column.to_pylist() for column in kept.columns]
         shown += [[_short(value) for value in row] for row in zip(*columns, strict=True)]
         rows += len(batch)
-    names = reader.schema.names
-    widths = [max([len(name), *(len(row[i]) for row in shown)]) for i, name in enumerate(names)]
+    encoding = out.encoding or "utf-8"
+    names, *shown = (
+        [cell.encode(encoding, "backslashreplace").decode(encoding) for cell in row]
+        for row in ([printable(name) for name in reader.schema.names], *shown)
+    )
+    widths = [max(_width(row[i]) for row in (names, *shown)) for i in range(len(names))]
     numbers = [pa.types.is_integer(one.type) or pa.types.is_floating(one.type) for one in reader.schema]
     lines = [names, ["-" * width for width in widths], *shown]
     for line in lines:
         cells = [
-            cell.rjust(width) if is_number else cell.ljust(width)
+            _padding(cell, width) + cell if is_number else cell + _padding(cell, width)
             for cell, width, is_number in zip(line, widths, numbers, strict=True)
         ]
         out.write("  ".join(cells).rstrip() + "\n")
     if rows > limit:
-        out.write(f"… and {rows - limit:,} more: --limit, or --output csv\n")
+        out.write(f"and {rows - limit:,} more: --limit, or --output csv\n")
     return rows
 
 
 def _short(value: Any) -> str:
     text = printable(_cell(value))
-    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"
+    if _width(text) <= _WIDEST:
+        return text
+    ends = accumulate(map(_width, text))
+    return "".join(one for one, end in zip(text, ends, strict=True) if end < _WIDEST) + "…"
+
+
+def _width(text: str) -> int:
+    """Columns of a terminal that a text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if combining(one) else 2 if east_asian_width(one) in "WF" else 1 for one in text)
+
+
+def _padding(cell: str, width: int) -> str:
+    return " " * (width - _width(cell))
 
 
 def _cell(value: Any) -> str:
@@ -126,8 +170,24 @@ def _text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.10g}"
     if isinstance(value, (dict, list, tuple)):
-        return json.dumps(value, default=_in_json, ensure_ascii=False)
+        return _dumps(value)
     return _in_json(value)
+
+
+def _dumps(value: Any) -> str:
+    """JSON, in which a number that is none is null."""
+    try:
+        return json.dumps(value, default=_in_json, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), default=_in_json, ensure_ascii=False, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: _finite(one) for name, one in value.items()}
+    return [_finite(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 def _in_json(value: Any) -> str:

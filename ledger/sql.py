@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import QueryBuilder
 from deltalake.exceptions import DeltaError
 
@@ -37,7 +38,15 @@ RECORDED_BY = {
     "alerts": "at",
 }  # fmt: skip
 """The column by which a row was on record, of each table."""
-_CONFIG = {"datafusion.execution.collect_statistics": "false"}
+_CONFIG = {
+    "datafusion.execution.collect_statistics": "false",
+    # As in SQL: names that are not quoted are read in lower case.
+    "datafusion.sql_parser.enable_ident_normalization": "true",
+}
+_FIRST_INSTANT, _LAST_INSTANT = (
+    datetime(year, month, day, tzinfo=timezone.utc) for year, month, day in ((1, 1, 1), (9999, 12, 31))
+)
+"""What files and programs can say; the last day is left out."""
 _SHARE = 0.5
 """Of the memory of the machine or container: what one engine may hold. Sorts and groups beyond it wait in temporary
 files, of at most `_SPILLED` in all; a question that still needs more ends with an error instead of the machine."""
@@ -153,16 +162,16 @@ def _sql_type(kind: pa.DataType) -> str:
 
 def _plain(reader: pa.RecordBatchReader) -> pa.RecordBatchReader:
     """The same with the types that files and programs expect: no views of strings, instants to the microsecond."""
-    schema = pa.schema([pa.field(one.name, _plain_type(one.type)) for one in reader.schema])
+    named = zip(_distinct(reader.schema.names), reader.schema, strict=True)
+    schema = pa.schema([pa.field(name, _plain_type(one.type)) for name, one in named])
 
     def batches() -> Iterable[pa.RecordBatch]:
         try:
             for batch in reader:
-                arrays = [
-                    column if column.type == field.type else column.cast(field.type, safe=False)
-                    for column, field in zip(batch.columns, schema, strict=True)
-                ]
+                arrays = [_plain_column(*pair) for pair in zip(batch.columns, schema, strict=True)]
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+        except SqlError:
+            raise
         except Exception as error:
             raise _told(str(error), ()) from None
 
@@ -178,7 +187,42 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
         return pa.string()
     if kind == pa.binary_view():
         return pa.binary()
-    return pa.int64() if pa.types.is_integer(kind) else kind
+    return pa.int64() if pa.types.is_integer(kind) and kind != pa.uint64() else kind
+
+
+def _distinct(columns: Sequence[str]) -> list[str]:
+    """The names of an answer's columns; of several with one name the later ones are numbered: `at`, `at_2`."""
+    found: list[str] = []
+    for column in columns:
+        number, name = 1, column
+        while name in found or (number > 1 and name in columns):
+            number += 1
+            name = f"{column}_{number}"
+        found.append(name)
+    return found
+
+
+def _plain_column(column: pa.Array, field: pa.Field) -> pa.Array:
+    """A column in a plain type. Raises `SqlError` for instants that no calendar of ours has."""
+    if pa.types.is_temporal(column.type) and not pa.types.is_duration(column.type):
+        _check_range(column, field.name)
+    return column if column.type == field.type else column.cast(field.type, safe=False)
+
+
+def _check_range(column: pa.Array, name: str) -> None:
+    kind = column.type
+    if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
+        return
+    if pa.types.is_date(kind):
+        first, last = (pa.scalar(at.date(), pa.date32()).cast(kind) for at in (_FIRST_INSTANT, _LAST_INSTANT))
+    elif kind.unit == "ns":
+        return  # It reaches from 1677 to 2262.
+    else:
+        first, last = (pa.scalar(at, pa.timestamp("us", "UTC")).cast(kind) for at in (_FIRST_INSTANT, _LAST_INSTANT))
+    if pc.any(pc.or_(pc.less(column, first), pc.greater_equal(column, last))).as_py():
+        raise SqlError(
+            f"column {name} has instants outside of the years 1 to 9999: leave them out, or cast them to text"
+        )
 
 
 def _told(said: str, mentioned: Iterable[str]) -> SqlError:

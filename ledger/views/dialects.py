@@ -14,11 +14,10 @@ Stage: under `ledger.views`. Patterns are regular expressions that Rust and Java
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ledger.views.scanning import Rewrite, rewrite_calls
+from ledger.views.scanning import Rewrite, replace_word, rewrite_calls
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class Dialect:
 
     def translate(self, sql: str) -> str:
         """A text of a view as the engine reads it."""
-        return re.sub(r"\$now\b", lambda _: self.now, rewrite_calls(sql, self.calls))
+        return replace_word(rewrite_calls(sql, self.calls), "$now", self.now)
 
 
 _MARK = "\x01"

@@ -55,6 +55,16 @@ def statements(sql: str) -> list[str]:
     return [part.strip() for part in parts if any(True for _ in words(part))]
 
 
+def replace_word(sql: str, word: str, replacement: str) -> str:
+    """The text with every `word` (lower case) replaced, but in literals, quoted names and comments."""
+    found, position = [], 0
+    for token in _TOKEN.finditer(sql):
+        if (token["word"] or "").lower() == word:
+            found += [sql[position : token.start()], replacement]
+            position = token.end()
+    return "".join([*found, sql[position:]])
+
+
 def rewrite_calls(sql: str, rewrites: Mapping[str, Rewrite]) -> str:
     """The text with every call of a name in `rewrites` (lower case) replaced, those within arguments first.
 
