@@ -6,6 +6,7 @@ Stage: under `anabranch sql`, and whatever else of the read side asks in SQL. No
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -22,10 +23,10 @@ from deltalake.exceptions import DeltaError
 
 from lake.tables import open_table
 from ledger.views.catalogue import in_order, views, write_out
-from ledger.views.dialects import DATAFUSION
+from ledger.views.dialects import DATAFUSION, Dialect
 from ledger.views.scanning import names, statements, words
 from schemas.arrow import arrow_schema
-from schemas.tables import TABLES, Table
+from schemas.tables import EVENTS, TABLES, Table
 
 _READING = {"select", "with", "values", "describe", "desc"}
 _SQL_TYPES = {
@@ -99,10 +100,26 @@ class LakeSql:
         for view in in_order(sorted(mentioned & {name for name, view in views().items() if not view.parameters})):
             self._make_known(view.needs() & set(TABLES))
             if view.name not in self._known:
-                self._run(f"CREATE VIEW {view.name} AS {view.sql(self._dialect)}")
+                dialect = self._decoding() if "$unescaped" in view.text else self._dialect
+                self._run(f"CREATE VIEW {view.name} AS {view.sql(dialect)}")
                 self._known.add(view.name)
         self._make_known(mentioned & set(TABLES))
         return _plain(self._run(written, mentioned))
+
+    def _decoding(self) -> Dialect:
+        """The dialect with the names of subscriptions that releases before columns wrote with escapes of JSON."""
+        self._make_known([EVENTS.name])
+        pattern = """'"subscription" *: *"((?:[^"\\\\]|\\\\.)*)"'"""
+        found = self._run(self._dialect.translate(
+            f"SELECT DISTINCT $first(body, {pattern}) AS name FROM events "
+            "WHERE type = 'consumer' AND in_columns IS NULL"
+        )).read_all()["name"].to_pylist()  # fmt: skip
+        cases = "".join(
+            f" WHEN {_literal(name)} THEN {_literal(decoded)}"
+            for name in found if name and "\\" in name and (decoded := _decoded(name)) is not None
+        )  # fmt: skip
+        calls = {"$unescaped": lambda a: f"CASE {a[0]}{cases} ELSE {a[0]} END" if cases else a[0]}
+        return replace(self._dialect, calls={**self._dialect.calls, **calls})
 
     def _make_known(self, tables: Iterable[str]) -> None:
         for name in sorted(set(tables) - self._known):
@@ -154,6 +171,20 @@ def _check_reads(sql: str) -> None:
             f"{said[0].upper() or sql!r} cannot be asked: begin with SELECT, WITH, VALUES, DESCRIBE or EXPLAIN SELECT; "
             "nothing can be changed here"
         )
+
+
+def _decoded(text: str) -> str | None:
+    """What the inside of a text in JSON says; None: it is none, or cannot be written."""
+    try:
+        decoded = str(json.loads(f'"{text}"', strict=False))
+        decoded.encode()
+    except ValueError:
+        return None
+    return decoded
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 def _sql_type(kind: pa.DataType) -> str:

@@ -5,6 +5,7 @@ Stage: under `ledger.views`. Patterns are regular expressions that Rust and Java
 - `$micros(instant)`          microseconds since 1970, an integer
 - `$first(text, pattern)`     what the first group of the pattern matches; null: nothing
 - `$last(value, order, …)`    of a group the last value that is not null, in the order of one or two columns
+- `$unescaped(text)`          what the inside of a text in JSON says
 - `$count(text, pattern)`     how often it matches
 - `$pieces(text, pattern)`    in a list of columns: a row for each part of the text that begins with a match
 - `$parts(text)`              in a list of columns: a row for each part between commas
@@ -40,6 +41,8 @@ DATAFUSION = Dialect(
     {
         "$micros": lambda a: f"CAST({_MICROS.format(*a)} AS BIGINT)",
         "$first": lambda a: f"regexp_match({a[0]}, {a[1]})[1]",
+        # There is no function for it: `ledger.sql` puts in what the texts say that are in the lake.
+        "$unescaped": lambda a: a[0],
         "$last": lambda a: f"last_value({a[0]} ORDER BY {', '.join(a[1:])}) FILTER (WHERE {a[0]} IS NOT NULL)",
         "$count": lambda a: f"coalesce(regexp_count({a[0]}, {a[1]}), 0)",
         "$pieces": lambda a: (
@@ -56,6 +59,7 @@ SPARK = Dialect(
     {
         "$micros": lambda a: f"unix_micros({a[0]})",
         "$first": lambda a: f"nullif(regexp_extract({a[0]}, r{a[1]}, 1), '')",
+        "$unescaped": lambda a: f"from_json(concat('[\"', {a[0]}, '\"]'), 'array<string>')[0]",
         "$last": lambda a: f"max_by({a[0]}, struct({', '.join(a[1:])})) FILTER (WHERE {a[0]} IS NOT NULL)",
         "$count": lambda a: f"coalesce(regexp_count({a[0]}, r{a[1]}), 0)",
         "$pieces": lambda a: f"explode(split({a[0]}, concat('(?=', r{a[1]}, ')')))",

@@ -16,7 +16,7 @@ WITH counted AS (
   FROM events
   WHERE type = 'consumer' AND in_columns IS NOT NULL
   UNION ALL
-  SELECT subject, $first(body, '"subscription" *: *"((?:[^"\\]|\\.)*)"'), $first(body, '"type" *: *"([A-Z]+)"'),
+  SELECT subject, $unescaped($first(body, '"subscription" *: *"((?:[^"\\]|\\.)*)"')), $first(body, '"type" *: *"([A-Z]+)"'),
          at, accepted_at, kafka_partition, kafka_offset,
          CASE WHEN cause = 'deleted' THEN 0 ELSE CAST($first(body, '"consumers" *: *([0-9]+)') AS BIGINT) END,
          CAST($first(body, '"topicCreatedAt" *: *([0-9]+)') AS BIGINT)

@@ -10,6 +10,7 @@ from lake.tables import create_lake
 from ledger.sql import LakeSql
 from ledger.views.catalogue import views
 from schemas.tables import EVENTS
+from tests.lab.lake import batch, consumer_event, layout_event, layout_json, write
 from tests.ledger.views.recorded import TABLES
 
 COLUMNS = ("in_columns", "life", "epoch", "active_segments", "decision_id", "subscription", "subscription_type",
@@ -53,3 +54,19 @@ def test_the_columns_say_what_the_bodies_say(story):
     assert {row["in_columns"] for row in rows} == {True}
     assert {row["type"] for row in rows if row["epoch"] is not None} == {"layout"}
     assert {row["type"] for row in rows if row["consumers"] is not None} == {"consumer"}
+
+
+def test_escaped_name_of_an_older_row_is_the_subscription_since(tmp_path):
+    name = "sub 'q\" \\ 漢 😀"
+    events = [
+        layout_event(layout_json((0, 0, 65_535)), 0),
+        # Without columns, and the name with escapes, as releases before and other clients wrote it.
+        consumer_event(name, 5, 10),
+        consumer_event(name, 1, 70).model_copy(
+            update={"in_columns": True, "subscription": name, "subscription_type": "STREAM", "consumers": 1}
+        ),
+    ]
+    assert "\\u6f22" in events[1].body
+    write(str(tmp_path), *events, batch(600, 600))
+    [row] = LakeSql(str(tmp_path)).ask("SELECT * FROM consumers_waiting").read_all().to_pylist()
+    assert (row["subscription"], row["waiting"], row["consumer_seconds"]) == (name, 4, 4 * 60.0)
