@@ -49,6 +49,11 @@ class _Active(NamedTuple):
     active: tuple[Segment, ...]
     depths: dict[int, int]
 
+    @property
+    def segments(self) -> dict[int, Segment]:
+        """The active segments by id."""
+        return {segment.segment_id: segment for segment in self.active}
+
     def merge_depth(self, number: int) -> int:
         """As of `SegmentLayout`."""
         return self.depths[number]
