@@ -31,8 +31,10 @@ def judge(decision: SegmentDecision, layout: SegmentLayout | None, may_have_call
     if layout is None:
         return Gone("the topic is gone")
     decided = decision.layout
-    if not _is_same_topic(decided, layout):
+    if _is_another_topic(decided, layout):
         return Superseded("the topic is not the one that was decided on: it was deleted and created again")
+    if layout.next_segment_id < decided.next_segment_id:
+        return Gone("the layout is older than the one decided on: it comes from a copy that lags, or of another topic")
     children = _effect(decision, layout)
     if children:
         if may_have_called:
@@ -66,11 +68,11 @@ def describe(decision: SegmentDecision, layout: SegmentLayout | None) -> dict[st
     }
 
 
-def _is_same_topic(decided: SegmentLayout, live: SegmentLayout) -> bool:
-    """False for another incarnation, when ids went backwards, or when an id names another segment now."""
+def _is_another_topic(decided: SegmentLayout, live: SegmentLayout) -> bool:
+    """True for another incarnation, or when an id names another segment now."""
     if None not in (decided.created_at_ms, live.created_at_ms) and decided.created_at_ms != live.created_at_ms:
-        return False
-    return live.next_segment_id >= decided.next_segment_id and not compare_lives(decided.segments, live.segments)
+        return True
+    return compare_lives(decided.segments, live.segments) != 0
 
 
 def _over_cap(decision: SegmentDecision, active: int) -> str | None:

@@ -151,19 +151,22 @@ class Brakes(Generic[Work]):
         if not called and self._waiting["rate"]:
             self._look_at["rate"] = -math.inf
 
-    def stop_before(self, failures: list[tuple[datetime, str]]) -> None:
-        """Writes a stop if these failures, which are about to be recorded, are too many with those before them.
+    def stop_at_limit(self, failures: list[tuple[datetime, str]], elsewhere: list[datetime]) -> None:
+        """Write a stop if these failures are too many with those before them, and with those of other executors.
 
-        Before: then a crash between the two forgets neither. Raises what Delta raises: then nothing is recorded yet.
+        Raises what Delta raises.
         """
         limit, seconds = self._settings.brakes.failures, self._settings.brakes.failures_seconds
         if not failures or not limit or self.acts.stop is not None:
             return
         first = failures[-1][0] - timedelta(seconds=seconds)
         self._failures = [at for at in self._failures if at > first]
-        if len(self._failures) + len(failures) < limit:
+        resumed = self.acts.resumed_at
+        others = sum(at > first and (resumed is None or at > resumed) for at in elsewhere)
+        count = len(self._failures) + others + len(failures)
+        if count < limit:
             return
-        reason = f"{len(self._failures) + len(failures)} failures within {seconds:g} s, the last: {failures[-1][1]}"
+        reason = f"{count} failures within {seconds:g} s, the last: {failures[-1][1]}"
         stop = Act("stop", ALL, reason, self._actor, failures[-1][0])
         self._record.write(lambda acts: [] if acts.stop else [stop])
         self._look_at = dict.fromkeys(BRAKES, -math.inf)

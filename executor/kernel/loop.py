@@ -25,6 +25,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from itertools import count
@@ -342,12 +343,16 @@ class Executor:
         try:
             if failures:
                 self._ledger.check_lease()
-                self._brakes.stop_before(failures)
+                self._stop_at_limit(failures)
             self._ledger.append(rows)
         except LAKE_ERRORS as error:
             self._writing.failed(error)
             return
         self._writing.succeeded()
+        if failures:
+            # Again: another shard may have recorded its own meanwhile, and have seen as little of these.
+            with suppress(*LAKE_ERRORS):
+                self._stop_at_limit(failures)
         self._brakes.count_failures(failures)
         recorded, self._to_record = self._to_record, []
         for (work, step), row in zip(recorded, rows, strict=True):
@@ -358,6 +363,15 @@ class Executor:
             else:
                 work.begun_at = row.at
                 self._fresh.append(work)
+
+    def _stop_at_limit(self, failures: list[tuple[datetime, str]]) -> None:
+        """Stop the fleet if these failures are too many with those on record, of all shards. Raises what Delta raises.
+
+        Called before they are recorded: then a crash between the two forgets neither.
+        """
+        if self._settings.brakes.failures:
+            first = failures[-1][0] - timedelta(seconds=self._settings.brakes.failures_seconds)
+            self._brakes.stop_at_limit(failures, self._ledger.failures_elsewhere(first))
 
     def _row(self, work: Work, step: _Recordable, now: datetime) -> OutcomeRow:
         decision = work.decision

@@ -135,6 +135,20 @@ class OutcomeLedger:
             [row["at"] for row in rows if is_failure(row["status"], row["attempt"])],
         )
 
+    def failures_elsewhere(self, first: datetime) -> list[datetime]:
+        """When decisions of the other shards failed, since an instant: the limit on failures is of the whole fleet."""
+        if self._shard is None:
+            return []
+        columns = ("family", "subject", "status", "attempt", "at")
+        found = self._table.read(columns, [("day", ">=", first.date()), ("at", ">=", first), ("status", "!=", INTENT)])
+        return [
+            row["at"]
+            for row in found.to_pylist()
+            if is_failure(row["status"], row["attempt"])
+            and row["family"] not in self._elsewhere
+            and not self.covers(row["subject"])
+        ]
+
     def ends(self, decisions: Collection[str]) -> list[RecordedEnd]:
         """How those of some decisions ended that did; ids in, the newest terminal row of each out."""
         return self._ends(("decision_id", "in", list(decisions)))

@@ -2,10 +2,10 @@
 back those that are others' due.
 
 Stage: under `executor.process`; one thread, that of the process. A lease on a shard holds for `seconds` from the moment
-before the newest beat that is on record, by the steady clock. A call is begun only if its time-out ends before that,
-and nobody takes a shard of a member that was not seen to be silent for as long: so two members never have a call out
-for one subject. What that does not cover is a process that is frozen between the look at the clock and the first byte
-that it sends (docs/high-availability.md).
+before the newest beat that is on record, by a clock that goes on while the machine is suspended. A call is begun only
+if its time-out ends before that, and nobody takes a shard of a member that was not seen to be silent for as long: so
+two members never have a call out for one subject. What that does not cover is a process that is frozen between the look
+at the clock and the first byte that it sends (docs/high-availability.md).
 """
 
 from __future__ import annotations
@@ -52,6 +52,11 @@ class Work(Protocol):
         """Whether it has ended, with no call out. Raises what it has failed with."""
 
 
+def lease_clock() -> float:
+    """Return seconds of a clock that is never set back and, on Linux, goes on while the machine is suspended."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
 SomeWork = TypeVar("SomeWork", bound=Work)
 
 
@@ -83,13 +88,15 @@ class Holding(Generic[SomeWork]):
         me: Member,
         call_seconds: float,
         begin: Callable[[int, int, Callable[[], bool]], SomeWork],
-        steady: Callable[[], float] = time.monotonic,
+        lease: Callable[[], float] = lease_clock,
+        watch: Callable[[], float] = time.monotonic,
         wall: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
     ) -> None:
         """`begin` starts the work on a shard, with its token, and asks whether a call may be begun; `call_seconds`:
-        longest time that a call takes."""
+        longest time that a call takes. `lease`: clock of its own leases. `watch`: clock by which others are silent; it
+        may stand still with the machine, else all that were suspended together would take each other for dead."""
         self._register, self._me, self._begin = register, me, begin
-        self._steady, self._wall = steady, wall
+        self._lease_clock, self._watch_clock, self._wall = lease, watch, wall
         self._call_seconds = call_seconds
         self._watch = Watch()
         self._works: dict[int, SomeWork] = {}
@@ -105,7 +112,7 @@ class Holding(Generic[SomeWork]):
 
     def may_call(self) -> bool:
         """Whether a call that is begun now ends while the lease still holds. For any thread."""
-        return self._steady() + self._call_seconds <= self._holds_until
+        return self._lease_clock() + self._call_seconds <= self._holds_until
 
     def run(self, stop: StopSignal, ready: Callable[[dict[int, int]], None] = lambda _: None) -> None:
         """Beats until `stop`, then ends the work and gives everything back.
@@ -158,9 +165,9 @@ class Holding(Generic[SomeWork]):
             log.warning("the register of the executors cannot be read or written, trying again: %s", error)
 
     def _look_and_beat(self) -> None:
-        now = self._steady()
+        now, watched_since = self._lease_clock(), self._watch_clock()
         number, members = self._register.read()
-        dead = self._watch.dead(members, now, self._steady()) - {self._me.name}
+        dead = self._watch.dead(members, watched_since, self._watch_clock()) - {self._me.name}
         given_back = {shard for shard in self._leaving if self._works[shard].ended}
         try:
             changed = after_beat(members, replace(self._me, at=self._wall()), number + 1, dead, given_back)

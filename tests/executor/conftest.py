@@ -24,7 +24,7 @@ from executor.kernel.announcer import Announcer, follow_outcomes
 from executor.kernel.decision import follow_decisions
 from executor.kernel.family import Actors
 from executor.kernel.loop import Executor, utc_now
-from executor.kernel.outcomes import OutcomeLedger
+from executor.kernel.outcomes import OutcomeLedger, Shard
 from executor.process import ELSEWHERE, actors_of
 from lake.brakes import BrakeLog
 from lake.tables import create_lake, open_table
@@ -126,9 +126,9 @@ class House:
         assert len(found) == 1
         return found[0]
 
-    def open_ledger(self, mode: str = "act") -> OutcomeLedger:
+    def open_ledger(self, mode: str = "act", shard: Shard | None = None) -> OutcomeLedger:
         """The ledger of another executor: takes the lease."""
-        return OutcomeLedger(self.lake, mode, elsewhere=ELSEWHERE)
+        return OutcomeLedger(self.lake, mode, shard, elsewhere=ELSEWHERE)
 
     @contextmanager
     def running(
@@ -137,12 +137,13 @@ class House:
         url: str | None = None,
         actors: Actors | None = None,
         steady: Any = None,
+        shard: Shard | None = None,
         **changed: Any,
     ) -> Iterator[Executor]:
         """An executor at work until the end of the block, then stopped cleanly; `actors` of families beside ours."""
         chosen = settings(**changed)
         transport = transport_at(url or self.gate.url, chosen.request_timeout_seconds)
-        ledger, wall = self.open_ledger(chosen.mode), clock or utc_now
+        ledger, wall = self.open_ledger(chosen.mode, shard), clock or utc_now
         record, waits = BrakeLog(self.lake), WaitTable(self.lake, ledger.executor)
         executor = Executor(
             chosen,

@@ -1,11 +1,13 @@
 """The real executor, made to kill itself with SIGKILL at a chosen point; its events go to a file.
 
-`python -m tests.executor.crashing_executor SETTINGS EVENTS POINT`, at the first time that POINT is reached.
+`python -m tests.executor.crashing_executor SETTINGS EVENTS POINT`, at the first time that POINT is reached;
+`random-SEED`: at a random time. What it has announced it soon announces again.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import signal
 import sys
 from pathlib import Path
@@ -14,11 +16,14 @@ from typing import Any
 from executor import process
 from executor.autoscale.actor import AutoscaleActor
 from executor.bundles.actor import BundlesActor
+from executor.kernel import announcer
 from executor.kernel.outcomes import INTENT, OutcomeLedger
 from schemas.messages import OutcomeEvent
 from schemas.settings import load_settings
 
 POINTS = ("before-intent", "after-intent", "after-call", "before-end", "after-end", "never")
+CRASHES = 0.07
+"""Of the points that are reached, at random."""
 
 
 class FilePublisher:
@@ -44,10 +49,12 @@ def main() -> None:
     """Runs until it kills itself, or is stopped."""
     file, events, point = sys.argv[1:]
     FilePublisher.path = Path(events)
+    announcer.LOOK_SECONDS = 0.2
     append = OutcomeLedger.append
+    chance = random.Random(point)
 
     def crash_at(reached: str) -> None:
-        if reached == point:
+        if reached == point or (point.startswith("random") and chance.random() < CRASHES):
             os.kill(os.getpid(), signal.SIGKILL)
 
     def crashing_append(ledger: OutcomeLedger, rows: Any) -> None:

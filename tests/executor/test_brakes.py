@@ -17,7 +17,10 @@ from click.testing import CliRunner, Result
 from deltalake import QueryBuilder
 
 from anabranch.cli import cli
+from executor.kernel.outcomes import Shard
 from executor.metrics import registry_of
+from executor.shards.limits import part_of
+from executor.shards.members import shard_of
 from lab.screen import export_frame
 from lake.tables import open_table
 from ledger.live import LakeReader
@@ -237,6 +240,20 @@ def test_the_rate_of_a_namespace_holds_no_other_namespace(house: House):
         wait_until(lambda: len(house.ends()) == 3 and waits(house))
     assert waits(house) == [(decided[2].decision_id, "rate")]
     assert ended(house, [elsewhere])
+
+
+def test_failures_of_all_shards_count_towards_the_limit(house: House):
+    house.gate.always("POST", answers(412, '{"reason":"not now"}'))
+    topics = [house.create(f"topic-{number}") for number in range(16)]
+    for number in (0, 1):
+        one = house.decide(next(topic for topic in topics if shard_of(topic, 2) == number), 0)
+        shard = Shard(number, number + 1, lambda subject, mine=number: shard_of(subject, 2) == mine)
+        with house.running(shard=shard, brakes=part_of(brakes(failures=2), number, 2)):
+            house.commit(one)
+            assert house.end(one)["status"] == "rejected"
+        stop = status(house)["stop"]
+        assert (stop is not None) == (number == 1)
+    assert stop["reason"].startswith("2 failures within 600 s")
 
 
 def test_failures_stop_the_executor_until_a_person_resumes_it(house: House):

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import random
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 
 from executor.kernel import loop
+from executor.kernel.outcomes import RecordedEnd
 from schemas.messages import OutcomeEvent
 from tests.executor.conftest import House
 from tests.executor.crashing_executor import POINTS
 from tests.executor.gate import HANGS_AFTER
+from tests.executor.test_known_decisions import Job
 from tests.waiting import wait_until
 
 
@@ -58,6 +62,46 @@ def test_an_executor_that_is_killed_finishes_after_a_restart_what_it_had_begun(
         (decided.decision_id, "applied") for decided in (split, merge)
     }
     assert house.gate.count("POST", "split") in (1, 2)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_random_kills_leave_each_of_many_open_decisions_applied_once_and_heard_of(
+    house: House, tmp_path: Path, seed: int
+):
+    chance, job, recorded, kills = random.Random(seed), Job(house.lake), set(), 0
+    topics = [house.create(name, 8) for name in ("one", "two")]
+    decided = [house.decide(topic, segment) for topic in topics for segment in range(8)]
+    house.commit(*decided)
+    read = 0
+    while len(recorded) < len(decided):
+        point = f"random-{chance.random()}" if kills < MAX_KILLS else "never"
+        with started(house, tmp_path, point) as process:
+            while process.poll() is None and len(recorded) < len(decided):
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(0.3)
+                read = deliver(tmp_path / "events", read, chance, job, recorded)
+        kills += process.returncode == -signal.SIGKILL
+    assert kills >= 3
+    for one in decided:
+        assert [end["status"] for end in house.ends(one)] == ["applied"]
+    for topic in topics:
+        assert (house.layout(topic).epoch, len(house.layout(topic).active)) == (8, 16)
+
+
+MAX_KILLS = 15
+
+
+def deliver(events: Path, read: int, chance: random.Random, job: Job, recorded: set[str]) -> int:
+    """Kafka loses half of the outcomes that were announced since line `read`, and the job records the others."""
+    lines = events.read_text().splitlines() if events.exists() else []
+    job.takes_in(None)
+    for line in lines[read:]:
+        event = OutcomeEvent.model_validate_json(line)
+        if chance.random() < 0.5:
+            at = datetime.now(timezone.utc)
+            job.takes_in(RecordedEnd(event.decision_id, event.family, event.topic, event.status, None, at), at)
+            recorded.add(event.decision_id)
+    return len(lines)
 
 
 def test_an_executor_that_is_told_to_stop_ends_well_and_the_next_goes_on(house: House, tmp_path: Path):

@@ -166,12 +166,17 @@ def test_a_topic_that_is_not_there_is_gone():
 @pytest.mark.parametrize(
     "live",
     [SegmentLayout.create(2, NOW + 1), SegmentLayout.create(3, NOW), SegmentLayout.create(1, NOW)],
-    ids=["same segments, born later", "other ranges", "ids went backwards"],
+    ids=["same segments, born later", "other ranges", "fewer segments"],
 )
 def test_a_topic_that_was_deleted_and_created_again_supersedes(live: SegmentLayout):
     verdict = judge(decision(TWO, 0), live, may_have_called=True)
     assert isinstance(verdict, Superseded)
     assert "created again" in verdict.why
+
+
+def test_a_layout_older_than_the_one_decided_on_is_looked_at_again():
+    later = TWO.split_segment(0, NOW)
+    assert isinstance(judge(decision(later, 1), TWO, may_have_called=False), Gone)
 
 
 def test_an_unknown_instant_of_creation_is_no_sign_of_another_topic():

@@ -13,11 +13,17 @@ from tests.executor.model.rules import Rules
 
 
 @pytest.mark.parametrize("conditional", [False, True])
-@pytest.mark.parametrize(("faults", "decisions", "states"), [(2, 1, 30_000), (1, 2, 4_000)])
-def test_every_rule_holds_and_every_decision_ends_in_all_orders_of_steps(
-    faults: int, decisions: int, states: int, conditional: bool
-):
-    found = explore(Rules(faults=faults, decisions=decisions, conditional=conditional))
+@pytest.mark.parametrize(
+    ("rules", "states"),
+    [
+        (Rules(faults=2), 35_000),
+        (Rules(faults=1, evaluations=2), 6_000),
+        (Rules(faults=1, siblings=2), 23_000),
+        (Rules(faults=1, siblings=2, bundles=True), 23_000),
+    ],
+)
+def test_every_rule_holds_and_every_decision_ends_in_all_orders_of_steps(rules: Rules, states: int, conditional: bool):
+    found = explore(replace(rules, conditional=conditional and not rules.bundles))
     assert found.counterexample is None, f"\n{found.counterexample}"
     assert found.stuck is None, f"\n{found.stuck}"
     assert found.states >= states
@@ -29,18 +35,27 @@ PLANTED = {
     "lineage": "a decision ends as rejected though it was applied",
     "margin": "two executors have a call out for one topic",
     "waits": "two executors have a call out for one topic",
+    "apart": "a decision ends as superseded though its own segments are as they were decided on",
 }
 
 
 @pytest.mark.parametrize(("protection", "broken"), PLANTED.items())
 def test_without_a_protection_a_short_history_breaks_a_rule(protection: str, broken: str):
-    rules = replace(Rules(), **{protection: False})
+    rules = replace(Rules(siblings=2 if protection in page.OF_SIBLINGS else 1), **{protection: False})
     explored = (explore(replace(rules, faults=faults), liveness=False, seek=broken) for faults in range(3))
     found = next(one.counterexample for one in explored if one.counterexample)
     print(found)
     assert found.broken == broken
     assert "A      take the lease" in str(found).splitlines()[1]
     assert len(found.trace) < 30
+
+
+@pytest.mark.parametrize("siblings", [1, 2])
+def test_an_end_that_is_not_the_newest_is_lost_without_its_announcement(siblings: int):
+    found = explore(Rules(faults=1, siblings=siblings, every_end=False)).stuck
+    assert (found is not None) == (siblings == 2)
+    if found is not None:
+        assert [step.what for step in found.trace][-2:] == ["record the end", "kill -9"]
 
 
 @pytest.mark.parametrize("assumption", ["frozen_in_between", "late", "anew"])

@@ -7,23 +7,47 @@ from pathlib import Path
 import pytest
 
 from executor.kernel.family import Act
+from executor.kernel.loop import Executor
 from tests.executor.model import stage
 from tests.executor.model.rules import Rules
 from tests.executor.model.scenarios import scenarios
+from tests.executor.model.state import Step
 
 
-def test_the_real_executor_follows_the_model_through_every_single_fault(tmp_path: Path):
-    chosen = scenarios(Rules(faults=1))
-    assert len(chosen) > 80
+@pytest.mark.parametrize(
+    ("rules", "least"),
+    [
+        (Rules(faults=1), 80),
+        (Rules(faults=1, siblings=2), 150),
+        (Rules(faults=1, siblings=2, bundles=True), 140),
+    ],
+    ids=["one decision", "two splits", "two moves"],
+)
+def test_the_real_executor_follows_the_model_through_every_single_fault(tmp_path: Path, rules: Rules, least: int):
+    chosen = scenarios(rules)
+    assert len(chosen) > least
     played = stage.Stage(tmp_path)
     for scenario in chosen:
-        played.play(scenario)
+        played.play(scenario, rules)
 
 
 def test_an_executor_that_takes_other_steps_than_the_model_is_found_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(stage, "judge", lambda *_: Act())
+    monkeypatch.setattr(stage.AutoscaleActor, "judge", lambda *_: Act())
     undisturbed = scenarios(Rules(faults=0))[0]
-    with pytest.raises(AssertionError, match="the executor wants to record the retry, not to record the end: applied"):
-        stage.Stage(tmp_path).play(undisturbed)
+    with pytest.raises(AssertionError, match="wants to record the retry 0, not to record the end 0: applied"):
+        stage.Stage(tmp_path).play(undisturbed, Rules(faults=0))
+
+
+def test_an_executor_that_restores_no_outcome_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Executor, "_unheard", lambda executor: set())
+    rules = Rules(faults=1, siblings=2)
+    killed = next(one for one in scenarios(rules) if _is_killed_before_it_announces_the_first(one[0]))
+    with pytest.raises(AssertionError, match="a start announces every end"):
+        stage.Stage(tmp_path).play(killed, rules)
+
+
+def _is_killed_before_it_announces_the_first(trace: tuple[Step, ...]) -> bool:
+    whats = [(step.what, step.decision) for step in trace]
+    return ("record the end", 0) in whats and whats[whats.index(("record the end", 0)) + 1][0] == "kill -9"

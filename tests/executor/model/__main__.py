@@ -7,7 +7,6 @@ from __future__ import annotations
 import sys
 import tempfile
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 
 from tests.executor.model.explore import Explored, broken_rules, explore
@@ -15,7 +14,13 @@ from tests.executor.model.rules import Rules
 from tests.executor.model.scenarios import Scenario, scenarios
 from tests.executor.model.stage import Stage
 
-BOUNDS = (Rules(faults=3), Rules(faults=2, decisions=2), Rules(faults=3, conditional=True))
+BOUNDS = (
+    Rules(faults=3),
+    Rules(faults=2, evaluations=2),
+    Rules(faults=2, siblings=2),
+    Rules(faults=2, siblings=2, conditional=True),
+    Rules(faults=2, siblings=2, bundles=True),
+)
 """What is proven on record; the tests explore smaller ones."""
 
 PROTECTIONS = {
@@ -24,6 +29,8 @@ PROTECTIONS = {
     "lineage": "the judgement by lineage (an executor believes its memory and the call's answer)",
     "margin": "the margin: a call may be begun up to the end of the lease",
     "waits": "the wait of who takes over",
+    "apart": "the judgement of a decision by its own segments (all active ones must be as they were decided on)",
+    "every_end": "the announcement of each end (only the newest of a subject is announced again)",
 }
 ASSUMPTIONS = {
     "frozen_in_between": "a process is frozen between the look at its lease and the first byte of the call",
@@ -41,17 +48,21 @@ RULES = {
     "that has ended as": "nor after",
     "without an effect": "who ends as applied was",
     "made anew since": "no effect on another life of the topic",
+    "as they were decided on": "who ends as superseded has another's change on its own segments",
 }
 
 HEAD = """\
 # The executor's protocol, checked exhaustively
 
-A model of how one decision becomes at most one change of a layout, whatever fails: `tests/executor/model/`. The world
+A model of how each decision becomes at most one change of a layout, whatever fails: `tests/executor/model/`. The world
 is small: one topic, two executors that take over from each other, a job that decides, a server, and somebody who splits
-by hand or makes the topic anew. A fault is one of: kill -9, a freeze (SIGSTOP), a lease that runs out in the hands of a
-living process, a lost call, a lost answer, a refusal, a look without an answer, a look at a copy that lags, a change by
-hand, a brake, the end of `give_up_seconds`. Every order of steps with up to so many faults is explored, breadth first.
-This page is generated: `python -m tests.executor.model > docs/executor-protocol.md`.
+by hand or makes the topic anew. The job takes one decision or, in one evaluation, two on different segments (`[1]` and
+`[2]` in a history); of two, one may wait for a brake or a retry while the other goes on. For the family `bundles` the
+subject is a cluster with two bundles, each to be moved, and somebody may move one before. A fault is one of: kill -9, a
+freeze (SIGSTOP), a lease that runs out in the hands of a living process, a lost call, a lost answer, a refusal, a look
+without an answer, a look at a copy that lags, an outcome that Kafka loses, a change by hand, a brake, the end of
+`give_up_seconds`. Every order of steps with up to so many faults is explored, breadth first. This page is generated:
+`python -m tests.executor.model > docs/executor-protocol.md`.
 
 What must hold, in each state:
 """
@@ -69,7 +80,9 @@ def main() -> None:
         found = explore(rules)
         figures = f"{found.states:,} | {found.transitions:,} | {found.depth} | {found.seconds:.0f}"
         meant = "yes" if rules.conditional else "no"
-        print(f"| {rules.decisions} | {rules.faults} | {meant} | {figures} | {_verdict(found)} |")
+        family = "bundles" if rules.bundles else "autoscale"
+        kinds = f"{family} | {rules.evaluations} | {rules.siblings} | {rules.faults} | {meant}"
+        print(f"| {kinds} | {figures} | {_verdict(found)} |", flush=True)
         _say(rules)
     print(explained())
     _play()
@@ -86,7 +99,8 @@ def explained() -> str:
     """What the model says of each protection and each assumption."""
     parts = [PROTECTED]
     for name, what in PROTECTIONS.items():
-        parts.append(f"\nWithout {what}:\n\n```\n{_counterexample(replace(Rules(), **{name: False}))}\n```")
+        rules = replace(Rules(siblings=2 if name in OF_SIBLINGS else 1), **{name: False})
+        parts.append(f"\nWithout {what}:\n\n```\n{_counterexample(rules)}\n```")
     parts += [ASSUMED, _left(conditional=False), CONDITIONAL, _left(conditional=True)]
     for name, what in ASSUMPTIONS.items():
         parts.append(f"\nWhen {what}, for instance:\n\n```\n{_counterexample(replace(Rules(), **{name: True}))}\n```")
@@ -95,7 +109,7 @@ def explained() -> str:
 
 def ending() -> str:
     """Which histories the real executor follows."""
-    return PLAYED.format(*map(len, _chosen()))
+    return PLAYED.format(*(len(histories) for _, histories in _chosen()))
 
 
 def _left(conditional: bool) -> str:
@@ -110,8 +124,10 @@ def _left(conditional: bool) -> str:
 
 
 TABLE = """\
-| decisions | faults | calls are meant for a layout | states | steps | longest way | core s | |
-| --- | --- | --- | --- | --- | --- | --- | --- |"""
+| family | evaluations | decisions each | faults | calls name a layout | states | steps | longest way | core s | |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"""
+OF_SIBLINGS = ("apart", "every_end")
+"""Protections that one decision alone does not need."""
 WILD = 2
 """Faults beside that what is assumed does not hold."""
 
@@ -142,36 +158,40 @@ same segments, and a race of milliseconds.
 """
 
 
-def _chosen() -> list[list[Scenario]]:
-    """Scenarios with one fault, with two, and with one and two decisions, that the real executor follows."""
-    return [
-        scenarios(Rules(faults=1)),
-        scenarios(Rules(faults=2))[::EVERY],
-        scenarios(Rules(faults=1, decisions=2))[::3],
-    ]
+def _chosen() -> list[tuple[Rules, list[Scenario]]]:
+    """Scenarios that the real executor follows, with their rules."""
+    chosen = (
+        (Rules(faults=1), 1),
+        (Rules(faults=2), EVERY),
+        (Rules(faults=1, evaluations=2), 3),
+        (Rules(faults=1, siblings=2), 1),
+        (Rules(faults=1, siblings=2, bundles=True), 1),
+    )
+    return [(rules, scenarios(rules)[::every]) for rules, every in chosen]
 
 
 def _play() -> None:
     """Has the real executor follow them."""
     with tempfile.TemporaryDirectory() as folder:
         stage = Stage(Path(folder))
-        for number, scenario in enumerate(chain(*_chosen())):
-            stage.play(scenario)
-            if number % 50 == 0:
-                _say(f"played {number}")
+        for rules, histories in _chosen():
+            for scenario in histories:
+                stage.play(scenario, rules)
+            _say(f"and played {len(histories)} of {rules}")
 
 
 EVERY = 16
-"""Of the histories with two faults the real executor takes every sixteenth; of those with two decisions every third."""
+"""Of the histories with two faults the real executor takes every sixteenth; of two evaluations every third."""
 
 PLAYED = """\
 ## The same steps by the real executor
 
 `tests/executor/model/stage.py` has the real kernel of the executor, with real Delta tables, take the steps of histories
 out of the model: its threads wait at each step until the history says so, its memory is dropped at a kill, and the
-server of the layouts loses what the history says is lost. At each step it must want what the model says comes next, and
+server and Kafka lose what the history says is lost. At each step it must want what the model says comes next, and
 record and layout must be the model's at the end. For this record it has followed {} histories with one fault, {} with
-two, and {} with one fault and two decisions; those with one fault are among the tests
+two, {} with one fault and two evaluations, {} with one fault and two decisions of one evaluation, and {} of the family
+`bundles` with one fault and two moves; those with one fault and one evaluation are among the tests
 (`tests/executor/test_protocol.py`).
 """
 

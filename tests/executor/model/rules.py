@@ -11,8 +11,12 @@ class Rules:
 
     faults: int = 3
     """How many faults there may be in one history: each crash, freeze, lost message, stale look, … is one."""
-    decisions: int = 1
-    """How many decisions the job takes at most, one after the other."""
+    evaluations: int = 1
+    """How many times the job decides at most; each time it waits until it has heard of every end."""
+    siblings: int = 1
+    """Decisions of one evaluation, on disjoint parts."""
+    bundles: bool = False
+    """The subject is a cluster and a decision moves a bundle (family `bundles`), instead of splitting a segment."""
 
     fenced: bool = True
     """A commit of an executor that was overtaken fails, and a call is made only while the lease holds."""
@@ -24,6 +28,10 @@ class Rules:
     """A call is begun only if it ends within the lease, come what may."""
     waits: bool = True
     """Who takes over waits until the lease has run out."""
+    apart: bool = True
+    """A decision is judged by its own segments; without: by all active segments of its topic."""
+    every_end: bool = True
+    """Each end is announced until the job has heard it; without: the newest of each subject."""
 
     conditional: bool = False
     """The server carries a call out only on the layout that its caller has seen: our controller, not Pulsar."""

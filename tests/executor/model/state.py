@@ -1,7 +1,8 @@
 """One instant of the small world, immutable: what is durable, what is in memory, what is on its way.
 
-The topic begins with the segments 0 and 1; the n-th split (from 0) makes 2n + 2 and 2n + 3. A decision splits the
-lowest active segment. Merges would add nothing: the protocol sees an action, its effect and a layout that moved on.
+The topic begins with the segments 0 and 1; the n-th split (from 0) makes 2n + 2 and 2n + 3. Decisions split the lowest
+active segments. Merges would add nothing: the protocol sees an action, its effect and a layout that moved on. In the
+family `bundles` the "segments" are two bundles at their source, and a "split" moves one to its destination.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ class Layout(NamedTuple):
 
     life: int = 0
     splits: tuple[int, ...] = ()
+    elsewhere: tuple[int, ...] = ()
+    """Bundles that somebody moved to a third broker."""
 
     @property
     def active(self) -> tuple[int, ...]:
@@ -23,8 +26,12 @@ class Layout(NamedTuple):
         return tuple(i for i in range(2 + 2 * len(self.splits)) if i not in self.splits)
 
     def split(self, segment: int) -> Layout:
-        """After a split of an active segment."""
-        return Layout(self.life, (*self.splits, segment))
+        """After a split of an active segment, or the arrival of a bundle at its destination."""
+        return Layout(self.life, (*self.splits, segment), tuple(i for i in self.elsewhere if i != segment))
+
+    def divert(self, bundle: int) -> Layout:
+        """After the arrival of a bundle at a third broker."""
+        return self._replace(elsewhere=(*self.elsewhere, bundle))
 
 
 class Decision(NamedTuple):
@@ -37,6 +44,10 @@ class Decision(NamedTuple):
     calls: int = 0
     """Calls on record."""
     end: str = ""
+    told: bool = False
+    """A message that says so is on its way to the job."""
+    heard: bool = False
+    """The job has recorded it."""
 
 
 class Call(NamedTuple):
@@ -52,28 +63,45 @@ class Call(NamedTuple):
     """The layout that it is meant for, if calls are conditional."""
 
 
+class Work(NamedTuple):
+    """What a process knows of an open decision."""
+
+    at: str = "new"
+    """`new`: without an intent; `braked`: the same, and not to go on; `begun`; or `ended`."""
+    calls: int = 0
+    open_end: bool = False
+    refusals: int = 0
+    absences: int = 0
+    """Looks in a row that showed neither the layout decided on nor the effect of a call that may have had one."""
+    known: Layout | None = None
+    """The layout at the last delay: no copy lags longer than that."""
+
+
 class Executor(NamedTuple):
     """One process. What is here is gone with a crash."""
 
     at: str = "standby"
-    """Its next step: down, standby, fence, read, idle, intent, braked, look, check, send, calling, look again, retry,
-    or `end STATUS`."""
+    """Its next step: down, standby, fence, read, idle, check, send, calling, look again, retry, announce, or `end
+    STATUS`."""
     token: int = 0
     holds: bool = False
     """It believes that its lease holds, by its own steady clock."""
     frozen: bool = False
     decision: int = 0
-    calls: int = 0
-    open_end: bool = False
-    refusals: int = 0
+    """The one that is being tried."""
     answer: str = ""
     """Of the call of this try."""
-    absences: int = 0
-    """Looks in a row that showed neither the layout decided on nor the effect of a call that may have had one."""
     seen: Layout = Layout(-1)
     """The layout at the last look, if calls are conditional."""
-    known: Layout | None = None
-    """The layout at the last delay: no copy lags longer than that."""
+    works: tuple[Work, ...] = ()
+    """By decision."""
+    announces: tuple[int, ...] = ()
+    """Decisions whose end it announces until the job has heard it."""
+
+    @property
+    def work(self) -> Work:
+        """Of the decision that is being tried."""
+        return self.works[self.decision]
 
 
 class State(NamedTuple):
@@ -84,8 +112,6 @@ class State(NamedTuple):
     before: Layout = Layout()
     """The layout before its last change: what a copy that lags shows."""
     decisions: tuple[Decision, ...] = ()
-    heard: int = 0
-    """Decisions of whose end the job has heard."""
     holder: int = -1
     """Who has the lease, as the lake says; -1: nobody."""
     run_out: bool = False
@@ -106,6 +132,9 @@ class Step(NamedTuple):
     who: str
     what: str
     how: str = ""
+    decision: int | None = None
+    """Which one it is about; None: there is only one, or it is about all."""
 
     def __str__(self) -> str:
-        return f"{self.who:<6} {self.what}{': ' + self.how if self.how else ''}"
+        which = "" if self.decision is None else f" [{self.decision + 1}]"
+        return f"{self.who:<6} {self.what}{which}{': ' + self.how if self.how else ''}"

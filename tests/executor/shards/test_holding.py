@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
@@ -75,7 +76,7 @@ class House:
             return works[shard][-1]
 
         register = MemberRegister(self.lake)
-        return Process(Holding(register, me, CALL_SECONDS, begin, steady=lambda: self.now), works)
+        return Process(Holding(register, me, CALL_SECONDS, begin, lambda: self.now, lambda: self.now), works)
 
 
 @pytest.fixture
@@ -218,3 +219,16 @@ def test_an_executor_with_other_shards_waits_for_a_sign_of_life_and_begins_when_
     else:
         other.holding._join()
         assert other.at_work() == [0, 1]
+
+
+def test_a_machine_that_was_suspended_makes_no_call_before_it_has_beaten_again(house: House, monkeypatch):
+    me = replace(house.make().holding._me, name="laptop")
+    holding = Holding(MemberRegister(house.lake), me, CALL_SECONDS, lambda *_: Work(0, lambda: True))
+    holding._join()
+    assert holding.may_call()
+    clock = time.clock_gettime
+    suspended = {time.CLOCK_BOOTTIME: 3600.0}
+    monkeypatch.setattr(time, "clock_gettime", lambda which: clock(which) + suspended.get(which, 0.0))
+    assert not holding.may_call()
+    holding.beat()
+    assert holding.may_call()
