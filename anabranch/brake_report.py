@@ -25,7 +25,8 @@ SHOWN = 50
 def brake_report(lake: str, settings: ExecutorSettings, now: datetime) -> dict[str, Any]:
     """All brakes, ready for JSON; times are ISO 8601. Raises `DeltaError` or `OSError`."""
     limits = settings.brakes
-    found = standing(lake, now - timedelta(seconds=limits.failures_seconds), now - timedelta(seconds=CALLS_SECONDS))
+    counted_since = now - timedelta(seconds=limits.failures_seconds)
+    found = standing(lake, counted_since, now - timedelta(seconds=CALLS_SECONDS), now)
     resumed = found.acts.resumed_at
     return {
         "lake": lake,

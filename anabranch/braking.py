@@ -52,7 +52,7 @@ def lake_errors(context: Context) -> Iterator[str]:
 def decide_on(context: Context, kind: Literal["approve", "reject"], ids: Sequence[str], reason: str, by: str) -> None:
     """Approves or rejects decisions in one commit; says of each what became of it. Exit code 1 if any was refused."""
     with lake_errors(context) as lake:
-        judged = judge(lake, kind, ids, reason, by)
+        judged = judge(lake, kind, ids, reason, by, context.settings.executor.waiting_max_age_seconds)
     for act in judged.written:
         click.echo(f"{DONE[kind]} {act.decision_id} on {printable(act.subject)}")
     for one, why in judged.refused.items():

@@ -94,16 +94,19 @@ def open_table(lake: str | Path, table: Table) -> DeltaTable | None:
         return None
 
 
-def read_columns(lake: str | Path, table: Table, columns: Sequence[str]) -> pa.Table:
-    """All rows of a table, cut to some columns; none when it is missing. Raises `DeltaError` when it cannot be read.
+def read_columns(
+    lake: str | Path, table: Table, columns: Sequence[str], where: pc.Expression | None = None
+) -> pa.Table:  # fmt: skip
+    """The rows of a table, cut to some columns; none when it is missing. Raises `DeltaError` when it cannot be read.
 
-    Optional columns that an older release did not write are null.
+    `where`: of which rows, a condition on columns that every release has; one on `day` reads the files of those days
+    alone. Optional columns that an older release did not write are null.
     """
     delta, schema = open_table(lake, table), arrow_schema(table.row)
     if delta is None:
         return schema.empty_table().select(columns)
     stored = pa.schema(delta.schema().to_arrow()).names
-    rows = read_table(delta, [name for name in columns if name in stored or not schema.field(name).nullable])
+    rows = read_table(delta, [name for name in columns if name in stored or not schema.field(name).nullable], where)
     for name in columns:
         if name not in rows.column_names:
             rows = rows.append_column(schema.field(name), pa.nulls(len(rows), schema.field(name).type))

@@ -13,7 +13,9 @@ from datetime import datetime, timedelta, timezone
 from typing import Literal
 
 from lake.brakes import ALL, Act, ActRefused, Acts, BrakeLog
-from ledger.brakes import known_decisions
+from ledger.brakes import Known, known_decisions, replacement_of
+from ledger.topics import nearest_subjects
+from schemas.messages import EXPIRED
 
 MAX_REASON = 500
 """Characters of a reason."""
@@ -46,35 +48,75 @@ def whoami() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-def judge(lake: str, kind: Literal["approve", "reject"], ids: Sequence[str], reason: str, by: str) -> Judged:
-    """Approves or rejects decisions, all in one commit. Raises what Delta raises, and `LakeError`."""
+def judge(
+    lake: str, kind: Literal["approve", "reject"], ids: Sequence[str], reason: str, by: str, max_age_seconds: float
+) -> Judged:  # fmt: skip
+    """Approves or rejects decisions, all in one commit. Raises what Delta raises, and `LakeError`.
+
+    `max_age_seconds`: an older decision is not approved, for the executor lets it expire.
+    """
     wanted = list(dict.fromkeys(ids))
     refused: dict[str, str] = {}
+    # Read once, however many others brake at the same moment: what ends meanwhile is not acted on anyway.
+    known = known_decisions(lake, wanted)
 
     def make(acts: Acts) -> list[Act]:
         refused.clear()
-        known = known_decisions(lake, wanted)
-        made = []
+        now, made = utc_now(), []
         for one in wanted:
             decision, before = known.get(one), acts.verdict_on(one)
             if decision is None:
                 refused[one] = f"no such decision in {lake}; those that wait: anabranch executor status"
             elif decision.end is not None:
-                refused[one] = f"it has ended already: {decision.end['status']} at {instant(decision.end['at'])}"
+                refused[one] = _ended(decision)
             elif before is not None:
                 refused[one] = f"it was {DONE[before.kind]} already, {before}"
             elif kind == "reject" and decision.begun_at is not None:
                 refused[one] = f"it has begun, at {instant(decision.begun_at)}: its call may be out"
+            elif kind == "approve" and abs(age := (now - decision.decided_at).total_seconds()) > max_age_seconds:
+                refused[one] = (
+                    f"it has expired: decided {age:.0f} s ago, no older than {max_age_seconds:g} s is applied"
+                )
             else:
-                made.append(Act(kind, decision.subject, reason, by, utc_now(), decision_id=one))
+                made.append(Act(kind, decision.subject, reason, by, now, decision_id=one))
         return made
 
-    return Judged(BrakeLog(lake).write(make), refused)
+    written = BrakeLog(lake).write(make)
+    for one in refused.keys() & known.keys():
+        if (known[one].end or {}).get("status") != "applied" and (later := replacement_of(lake, known[one])):
+            refused[one] += f"; decided on {known[one].subject} since then: {later}"
+    return Judged(written, refused)
 
 
-def pause(lake: str, scope: str, seconds: float | None, reason: str, by: str) -> tuple[Act, list[Act]]:
-    """Pauses a topic, a namespace or `ALL`, for a time or (None) until it is resumed; answers the pause, and the one
-    that it replaces. Raises what Delta raises, and `LakeError`."""
+def _ended(decision: Known) -> str:
+    end = decision.end or {}
+    error = str(end["error"] or "")
+    if error.startswith(EXPIRED):
+        return f"it has expired, at {instant(end['at'])}: {error.removeprefix(EXPIRED)}"
+    return f"it has ended already: {end['status']} at {instant(end['at'])}" + (f": {error}" if error else "")
+
+
+class UnknownScope(ActRefused):
+    """Nothing of that name is on record, so a pause of it would hold nothing."""
+
+    def __init__(self, lake: str, scope: str, near: Sequence[str]) -> None:
+        """`near`: the nearest names that are."""
+        hint = f"the nearest names are {', '.join(near)}" if near else "nothing of a similar name is"
+        super().__init__(f"{scope} is not on record in {lake}; {hint}")
+        self.near = near
+
+
+def pause(
+    lake: str, scope: str, seconds: float | None, reason: str, by: str, force: bool = False
+) -> tuple[Act, list[Act]]:  # fmt: skip
+    """Pauses a topic, a namespace, a cluster or `ALL`, for a time or (None) until it is resumed; answers the pause, and
+    the one that it replaces.
+
+    Raises `UnknownScope` for a name that is on no record, unless `force`; what Delta raises, and `LakeError`.
+    """
+    near = None if force or scope == ALL else nearest_subjects(lake, scope)
+    if near is not None:
+        raise UnknownScope(lake, scope, near)
     replaced: list[Act] = []
 
     def make(acts: Acts) -> list[Act]:
@@ -88,7 +130,7 @@ def pause(lake: str, scope: str, seconds: float | None, reason: str, by: str) ->
 
 
 def resume(lake: str, scope: str, reason: str, by: str) -> list[Act]:
-    """Ends the pause of a topic, a namespace or `ALL`, of `ALL` also a stop; answers what it ended.
+    """Ends the pause of a topic, a namespace, a cluster or `ALL`, of `ALL` also a stop; answers what it ended.
 
     Raises `ActRefused` when there is none, what Delta raises, and `LakeError`.
     """

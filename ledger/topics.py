@@ -5,7 +5,7 @@ Stage: under every question about one topic.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 
 import pyarrow.compute as pc
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from lake.tables import stream_columns
 from schemas.ids import EVERY_TOPIC
 from schemas.printable import printable
-from schemas.tables import EVENTS
+from schemas.tables import DECISIONS, EVENTS, HOLDS
 
 _NEAREST = 5
 _SCHEME = "topic://"
@@ -64,6 +64,31 @@ def find_topic(names: Collection[str], given: str) -> str:
     near += [one for one in get_close_matches(_SCHEME + tail, list(names), _NEAREST, 0.6) if one not in near]
     hint = f"the nearest names are {_listed(near)}" if near else f"there are {len(names)} topics, as {min(names)}"
     raise UnknownTopic(f"no topic {printable(given)} is on record; {printable(hint)}")
+
+
+def nearest_subjects(lake: str, scope: str) -> list[str] | None:
+    """None: a subject (a topic, a cluster) or a namespace of that name is on record. Else the nearest names that are.
+
+    Raises what Delta raises.
+    """
+    found: set[str] = set()
+    # Nearly every subject has held once; those that have not are in the larger tables.
+    for table in (HOLDS, DECISIONS, EVENTS):
+        subjects: set[str] = set()
+        for rows in stream_columns(lake, table, ("subject",), 65_536):
+            subjects.update(pc.unique(rows["subject"]).to_pylist())
+        found |= subjects | _namespaces(subjects)
+        if scope in found:
+            return None
+    near = get_close_matches(scope, sorted(found), _NEAREST, 0.6)
+    short = {name.rpartition("/")[2]: name for name in sorted(found) if ("://" in name) == ("://" in scope)}
+    near += [short[one] for one in get_close_matches(scope.rpartition("/")[2], short, _NEAREST, 0.6)]
+    return list(dict.fromkeys(near))[:_NEAREST]
+
+
+def _namespaces(subjects: Iterable[str]) -> set[str]:
+    """`tenant/namespace` of those that are topics."""
+    return {name.removeprefix(_SCHEME).rpartition("/")[0] for name in subjects if name.startswith(_SCHEME)}
 
 
 def _listed(names: list[str]) -> str:

@@ -38,6 +38,8 @@ SubscriptionType = Literal["STREAM", "CHECKPOINT", "QUEUE"]
 ConsumerEventKind = Literal["registered", "unregistered", "snapshot", "deleted"]
 LayoutCause = Literal["created", "split", "merge", "prune", "policy", "deleted", "snapshot"]
 OutcomeStatus = Literal["applied", "superseded", "rejected", "failed", "observed"]
+EXPIRED = "expired: "
+"""Begins the error of an outcome `superseded` of a decision that nobody applied in time."""
 
 
 TOPICS_FAMILY = "autoscale"

@@ -100,6 +100,10 @@ class LogSettings(Section):
     """`text` for people, or `json`: one object a line (anabranch/logs.py). Of our own lines; the JVM's stay text."""
 
 
+STUCK_MARGIN_SECONDS = 600.0
+"""For an executor that starts, and for clocks that differ."""
+
+
 class ExecutorSettings(Section):
     mode: Literal["act", "approve", "observe"]
     """`act` applies decisions, `approve` those that a person has approved, `observe` writes what it would do and
@@ -117,6 +121,10 @@ class ExecutorSettings(Section):
     give_up_seconds: Seconds
     """A decision that could not be applied for this long ends as `failed`, seconds; time held by a brake is no part of
     it."""
+    decision_max_age_seconds: Seconds
+    """In mode `act` an older decision is not begun, seconds: it ends as `superseded`, and the job decides again."""
+    waiting_max_age_seconds: Seconds
+    """The same of a decision that a brake holds, and in mode `approve`, where people need their time, seconds."""
     metrics_port: Port
     """Loopback port of the executor's Prometheus metrics; 0 = none."""
     brakes: BrakeSettings
@@ -135,6 +143,26 @@ class ExecutorSettings(Section):
                 "former or lower the latter"
             )
         return self
+
+    @model_validator(mode="after")
+    def _a_decision_may_wait(self) -> ExecutorSettings:
+        if self.waiting_max_age_seconds < self.decision_max_age_seconds:
+            raise ValueError(
+                f"waiting_max_age_seconds ({self.waiting_max_age_seconds:g}) is less than decision_max_age_seconds "
+                f"({self.decision_max_age_seconds:g}): a decision that waits would expire before one that does not; "
+                "raise the former or lower the latter"
+            )
+        return self
+
+    @property
+    def begin_max_age_seconds(self) -> float:
+        """Age up to which a decision is begun."""
+        return self.waiting_max_age_seconds if self.mode == "approve" else self.decision_max_age_seconds
+
+    @property
+    def stuck_seconds(self) -> float:
+        """Age from which an open decision is stuck: no executor would act on it any more."""
+        return self.waiting_max_age_seconds + self.give_up_seconds + STUCK_MARGIN_SECONDS
 
     @model_validator(mode="after")
     def _each_shard_has_a_part_of_the_limits(self) -> ExecutorSettings:

@@ -6,6 +6,7 @@ Stage: above the pages, under `web.server`. `create_app` is all that a test need
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -41,9 +42,12 @@ COALESCE_SECONDS = 0.5
 def create_app(
     lake: str, access: Access, names: NodeNames, configured: Callable[[], ConfiguredPolicy], is_secure: bool = False,
     reports: Path = Path("var/reports"), topics: ScalableTopics | None = None,
+    waiting_max_age_seconds: float = math.inf, stuck_seconds: float = math.inf,
 ) -> Starlette:  # fmt: skip
     """The page over a lake. `configured`: the job's policy now; `is_secure`: it is served by https; `reports`: the
-    folder of reports as HTML; `topics`: the controller's interface, for what is in no table."""
+    folder of reports as HTML; `topics`: the controller's interface, for what is in no table;
+    `waiting_max_age_seconds`: older decisions are not approved; `stuck_seconds`: an open decision that is older is
+    shown as stuck."""
     sessions, fleet = Sessions(), Fleet(lake)
 
     @asynccontextmanager
@@ -87,6 +91,7 @@ def create_app(
     app.state.configured, app.state.is_secure, app.state.reports = configured, is_secure, reports
     app.state.templates = environment()
     app.state.live, app.state.topics = 0, topics
+    app.state.waiting_max_age_seconds, app.state.stuck_seconds = waiting_max_age_seconds, stuck_seconds
     return app
 
 

@@ -51,7 +51,7 @@ def serve(settings: Settings, configured: Callable[[], ConfiguredPolicy], ready:
         names = NodeNames(chosen.host, [url], [socket.gethostname(), *chosen.names], called="web")
         app = create_app(
             settings.lake_path, access, names, configured, tls is not None, settings.path(chosen.reports),
-            _controller(settings),
+            _controller(settings), settings.executor.waiting_max_age_seconds, settings.executor.stuck_seconds,
         )  # fmt: skip
         config = uvicorn.Config(
             app, http="h11", ws="none", lifespan="on", proxy_headers=False, log_config=None, log_level="warning",

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 import click
 
 from anabranch.braking import lake_errors, said
-from anabranch.connection import policy_subject
+from anabranch.connection import encodable, policy_subject
 from anabranch.context import Context
 from anabranch.duration import DURATION
 from schemas.printable import printable
@@ -47,7 +47,10 @@ def command(ctx: click.Context, mode: str | None) -> None:
 
 
 def _scope(value: str) -> str:
-    return "*" if value in ("all", "*") else policy_subject(value)
+    """A name without a slash is that of a cluster (family `bundles`)."""
+    if value in ("all", "*"):
+        return "*"
+    return policy_subject(value) if "/" in value else encodable(value)
 
 
 def _name(subject: str) -> str:
@@ -61,30 +64,35 @@ def _until(at: datetime | None) -> str:
 
 
 @command.command("pause")
-@click.argument("scope", type=_scope, metavar="TOPIC|NAMESPACE|all")
+@click.argument("scope", type=_scope, metavar="TOPIC|NAMESPACE|CLUSTER|all")
 @click.option("--for", "duration", type=DURATION, metavar="DURATION", help="Ends by itself after 90s, 2m, 1h, 3d.")
+@click.option("--force", is_flag=True, help="Also a name that is on no record yet.")
 @said
 @click.pass_obj
-def pause(context: Context, scope: str, duration: float | None, reason: str, by: str) -> None:
-    """Have no call made for TOPIC, NAMESPACE (tenant/namespace) or all, until it is resumed.
+def pause(context: Context, scope: str, duration: float | None, force: bool, reason: str, by: str) -> None:
+    """Have no call made for TOPIC, NAMESPACE (tenant/namespace), CLUSTER or all, until it is resumed.
 
-    Decisions wait; a call that is out is finished. A newer pause of the same replaces the older one.
+    Decisions wait, and are decided again when that takes too long; a call that is out is finished. A newer pause of the
+    same replaces the older one.
     """
     from ledger import acting
 
     with lake_errors(context) as lake:
-        act, replaced = acting.pause(lake, scope, duration, reason, by)
+        try:
+            act, replaced = acting.pause(lake, scope, duration, reason, by, force)
+        except acting.UnknownScope as error:
+            raise click.ClickException(f"{printable(str(error))}. To pause it all the same: --force") from error
     click.echo(f"paused {_name(scope)} {_until(act.until)}")
     for before in replaced:
         click.echo(f"this replaces the pause {printable(str(before))}")
 
 
 @command.command("resume")
-@click.argument("scope", type=_scope, metavar="TOPIC|NAMESPACE|all")
+@click.argument("scope", type=_scope, metavar="TOPIC|NAMESPACE|CLUSTER|all")
 @said
 @click.pass_obj
 def resume(context: Context, scope: str, reason: str, by: str) -> None:
-    """End the pause of TOPIC, NAMESPACE or all; of all also a stop after too many failures.
+    """End the pause of TOPIC, NAMESPACE, CLUSTER or all; of all also a stop after too many failures.
 
     Each pause is ended by its own name: resume all does not end the pause of a namespace.
     """

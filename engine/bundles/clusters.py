@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from schemas.broker_messages import BalancerPolicies, BundleOwnership, Circumstance, LiveBrokers, Report
 from schemas.bundles import BalancerState, BundleData
-from schemas.messages import OutcomeEvent
+from schemas.messages import EXPIRED, OutcomeEvent
 
 MAX_CLUSTERS = 1000
 """Of a bucket; more are refused."""
@@ -128,9 +128,9 @@ class ClusterState:
             self.changes.reports.add(message.broker)
 
     def end(self, outcome: OutcomeEvent) -> None:
-        """A decision was applied: its bundle may be acted on again. One that was not is left as it is until it is too
-        old: what failed is not tried each minute."""
-        if outcome.status != "applied":
+        """A decision was applied, or has expired: its bundle may be acted on again. Any other end leaves it as it is
+        until it is too old: what failed is not tried each minute."""
+        if outcome.status != "applied" and not (outcome.error or "").startswith(EXPIRED):
             return
         for bundle, one in self.open.items():
             if one.decision_id == outcome.decision_id:

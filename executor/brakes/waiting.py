@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 from executor.brakes.rate import Places
 from executor.brakes.record import WaitTable
-from executor.brakes.rules import BRAKES, Brake, Candidate, Held, Rejected, held_by
+from executor.brakes.rules import BRAKES, Brake, Candidate, Held, Over, expires_at, held_by
 from executor.brakes.windows import may_act
 from lake.brakes import ALL, Act, Acts, BrakeLog
 from schemas.settings import ExecutorSettings
@@ -116,8 +116,8 @@ class Brakes(Generic[Work]):
         """Has a decision wait; `released` gives it back, at once if nothing holds it."""
         self._new.append(_Waiting(candidate, work))
 
-    def released(self) -> Iterator[tuple[Work, Rejected | None]]:
-        """Those that may go on, each with its place among the calls; and those that somebody has rejected."""
+    def released(self) -> Iterator[tuple[Work, Over | None]]:
+        """Those that may go on, each with its place among the calls; and those that are over."""
         now = self._steady()
         for brake in BRAKES:
             if self._look_at[brake] <= now:
@@ -126,7 +126,7 @@ class Brakes(Generic[Work]):
         for waiting in new:
             yield from self._look(waiting, None)
 
-    def ask(self, candidate: Candidate) -> Held | Rejected | None:
+    def ask(self, candidate: Candidate) -> Held | Over | None:
         """What holds a decision now. None: nothing, and it has its place among the calls until `ended`."""
         found = held_by(candidate, self.acts, self._settings, self._wall())
         if found is not None:
@@ -180,7 +180,7 @@ class Brakes(Generic[Work]):
         """Puts on record what decisions have begun to wait for. Raises nothing."""
         self._waits.write(self._steady())
 
-    def _look_again(self, brake: Brake) -> Iterator[tuple[Work, Rejected | None]]:
+    def _look_again(self, brake: Brake) -> Iterator[tuple[Work, Over | None]]:
         self._look_at[brake] = math.inf
         for waiting in list(self._waiting[brake].values()):
             full = self._full(waiting.candidate.namespace) if brake == "rate" else None
@@ -191,7 +191,7 @@ class Brakes(Generic[Work]):
             if full is self._fleet:
                 return
 
-    def _look(self, waiting: _Waiting[Work], before: Brake | None) -> Iterator[tuple[Work, Rejected | None]]:
+    def _look(self, waiting: _Waiting[Work], before: Brake | None) -> Iterator[tuple[Work, Over | None]]:
         candidate = waiting.candidate
         found = self.ask(candidate)
         if before is not None and (not isinstance(found, Held) or found.brake != before):
@@ -202,8 +202,11 @@ class Brakes(Generic[Work]):
         if found.brake != before:
             self._waiting[found.brake][candidate.decision_id] = waiting
             self._waits.note(candidate, found, self._wall())
-        if found.until is not None:
-            left = max(0.0, (found.until - self._wall()).total_seconds())
+        ends = [] if found.until is None else [found.until]
+        if not candidate.has_begun:
+            ends.append(expires_at(candidate, self._settings))
+        for end in ends:
+            left = max(0.0, (end - self._wall()).total_seconds())
             self._look_at[found.brake] = min(self._look_at[found.brake], self._steady() + left)
 
     def _rate(self, candidate: Candidate) -> Held | None:

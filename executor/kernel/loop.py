@@ -31,7 +31,7 @@ from datetime import datetime, timedelta, timezone
 from itertools import count
 
 from executor.brakes.rate import WINDOW_SECONDS as COUNTED_SECONDS
-from executor.brakes.rules import Candidate
+from executor.brakes.rules import Candidate, expired
 from executor.brakes.waiting import Brakes
 from executor.kernel.announcer import Announcer
 from executor.kernel.attempt import Ended, Result, Standing, TryAgain, observe_once, try_once
@@ -42,7 +42,7 @@ from executor.kernel.outages import LAKE_ERRORS, Outage
 from executor.kernel.outcomes import INTENT, OutcomeLedger, RecordedEnd, is_failure
 from executor.kernel.work import Work
 from executor.kernel.workers import Workers
-from lake.tail import Tail
+from lake.tail import StoredRow, Tail
 from schemas.settings import ExecutorSettings
 from schemas.tables import OutcomeRow
 
@@ -290,7 +290,7 @@ class Executor:
         unrecorded = recent - self._announcer.recorded_since(first) if recent else recent
         return unrecorded | self._known.intersection(self._tail.newest("family", "subject", "action"))
 
-    def _take_up(self, row: dict[str, object]) -> Work | None:
+    def _take_up(self, row: StoredRow) -> Work | None:
         """Open the decision in a row, unless it is known, or its subject another executor's."""
         if row["family"] in self._elsewhere or not self._ledger.covers(str(row["subject"] or "")):
             return None
@@ -299,7 +299,7 @@ class Executor:
             self._to_answer.add(decision.decision_id)
             return None
         self._known.add(decision.decision_id)
-        work = self._open[decision.decision_id] = Work(decision)
+        work = self._open[decision.decision_id] = Work(decision, row["decided_at"])
         return work
 
     def _begin(self, work: Work) -> None:
@@ -316,9 +316,9 @@ class Executor:
 
     def _release(self) -> None:
         """What no brake holds goes on: to its intent, or, if that is on record, to another try."""
-        for work, rejected in self._brakes.released():
-            if rejected is not None:
-                self._to_record.append((work, Ended("rejected", None, rejected.why)))
+        for work, over in self._brakes.released():
+            if over is not None:
+                self._to_record.append((work, Ended(over.status, None, over.why)))
             elif work.begun_at is None:
                 self._to_record.append((work, _Begin()))
             else:
@@ -331,13 +331,16 @@ class Executor:
     def _candidate(self, work: Work) -> Candidate:
         family, subject = work.subject
         namespace = self._actors[family].namespace(subject)
-        return Candidate(work.decision.decision_id, family, subject, namespace, work.begun_at is not None)
+        return Candidate(
+            work.decision.decision_id, family, subject, namespace, work.decided_at, work.begun_at is not None
+        )  # fmt: skip
 
     def _record(self) -> None:
         """One commit with all steps that are ready; they take effect only after it."""
         if not self._to_record or time.monotonic() < self._writing.until:
             return
         now = self._clock()
+        self._to_record = [(work, self._in_time(work, step, now)) for work, step in self._to_record]
         rows = [self._row(work, step, now) for work, step in self._to_record]
         failures = [(row.at, f"{row.subject}: {row.error}") for row in rows if is_failure(row.status, row.attempt)]
         try:
@@ -372,6 +375,16 @@ class Executor:
         if self._settings.brakes.failures:
             first = failures[-1][0] - timedelta(seconds=self._settings.brakes.failures_seconds)
             self._brakes.stop_at_limit(failures, self._ledger.failures_elsewhere(first))
+
+    def _in_time(self, work: Work, step: _Recordable, now: datetime) -> _Recordable:
+        """Return the step, unless it begins a decision that has become too old meanwhile: the lake was out of reach."""
+        if not isinstance(step, _Begin):
+            return step
+        over = expired(work.decided_at, now, self._settings.begin_max_age_seconds)
+        if over is None:
+            return step
+        self._brakes.ended(work.decision.decision_id, called=False)
+        return Ended(over.status, None, over.why)
 
     def _row(self, work: Work, step: _Recordable, now: datetime) -> OutcomeRow:
         decision = work.decision

@@ -18,6 +18,8 @@ class Work:
     """One open decision; only the loop's thread changes it."""
 
     decision: Decision | Malformed
+    decided_at: datetime
+    """By the job's clock."""
     begun_at: datetime | None = None
     """When its first intent was recorded (in mode observe: when it was first looked at)."""
     standing: Standing = field(default_factory=Standing)

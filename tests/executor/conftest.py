@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, time, timezone
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -40,8 +40,9 @@ TERMINAL = ("applied", "superseded", "rejected", "failed", "observed")
 
 
 def settings(**changed: Any) -> ExecutorSettings:
-    """The shipped settings with short times."""
-    quick = {"poll_ms": 10, "request_timeout_seconds": 5, "retry_delay_seconds": 0.02, "retry_max_delay_seconds": 0.1}
+    """The shipped settings with short times, in which no decision expires: they are of a fixed instant."""
+    quick: dict[str, Any] = {"decision_max_age_seconds": 3e7, "waiting_max_age_seconds": 3e7}
+    quick |= {"poll_ms": 10, "request_timeout_seconds": 5, "retry_delay_seconds": 0.02, "retry_max_delay_seconds": 0.1}
     return load_settings(environment={}).executor.model_copy(update=quick | changed)
 
 
@@ -151,7 +152,7 @@ class House:
             ledger,
             {**actors_of(transport), **(actors or {})},
             Announcer(self.published, follow_outcomes(self.lake)),
-            Brakes(chosen, record, waits, ledger.executor, wall, steady or time.monotonic),
+            Brakes(chosen, record, waits, ledger.executor, wall, steady or monotonic),
             wall,
             elsewhere=ELSEWHERE,
         )
@@ -185,10 +186,10 @@ class House:
 
 
 class Clock:
-    """A wall clock that the test moves."""
+    """A wall clock that the test moves; it begins at noon of today, for decisions are taken now."""
 
     def __init__(self) -> None:
-        self.now = datetime.fromisoformat("2026-11-20T12:00:00+00:00")
+        self.now = datetime.combine(datetime.now(timezone.utc), time(12), timezone.utc)
 
     def __call__(self) -> datetime:
         return self.now

@@ -31,16 +31,17 @@ def decision(layout: SegmentLayout, *segments: int, topic: str = "topic://acme/s
 
 
 def row(decided: SegmentDecision, **changed: Any) -> DecisionRow:
-    """The row of a decision; `changed` columns are taken as they are, however wrong."""
+    """The row of a decision that is taken now; `changed` columns are taken as they are, however wrong."""
+    now = datetime.now(timezone.utc)
     snapshot = Snapshot(topic=decided.subject, now=1_763_660_000_000, layout=decided.layout.to_metadata())
     number = next(_seq)
     columns = {
         "decision_id": decided.decision_id, "family": "autoscale", "subject": decided.subject,
         "action": decided.action, "arguments": canonical_json({"segments": list(decided.segments)}),
         "reason": "cold" if decided.action == "merge" else "msgRateIn", "trigger": "tick",
-        "layout_epoch": decided.layout.epoch, "policy_digest": "0" * 32, "decided_at": DECIDED_AT,
+        "layout_epoch": decided.layout.epoch, "policy_digest": "0" * 32, "decided_at": now,
         "inputs": snapshot.to_json(), "gates": "[]", "engine_version": ENGINE_VERSION, "batch_id": number,
-        "seq": number, "day": DECIDED_AT.date(),
+        "seq": number, "day": now.date(),
     }  # fmt: skip
     return DecisionRow(**(columns | changed))
 

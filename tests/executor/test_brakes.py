@@ -25,7 +25,7 @@ from lab.screen import export_frame
 from lake.tables import open_table
 from ledger.live import LakeReader
 from ledger.picture import BrakesView
-from schemas.brake_settings import BrakeSettings
+from schemas.brake_settings import DAYS, BrakeSettings
 from schemas.settings import load_settings
 from schemas.tables import TABLES, WAITS
 from tests.executor.conftest import Clock, House
@@ -116,7 +116,7 @@ def test_what_the_layout_has_moved_on_from_while_it_waited_is_superseded(house: 
 def test_a_pause_holds_what_it_names_over_a_restart_and_nothing_else(house: House, scope: str):
     held, other = house.decide(house.create("held"), 0), house.decide(house.create("other"), 0)
     name = {"topic": held.subject, "namespace": house.namespace, "all": "all"}[scope]
-    assert say(house, "executor", "pause", name).exit_code == 0
+    assert say(house, "executor", "pause", name, "--force").exit_code == 0
     paused = [held] if scope == "topic" else [held, other]
     for decided in ([held], [other]):
         with house.running():
@@ -135,6 +135,25 @@ def test_a_pause_holds_what_it_names_over_a_restart_and_nothing_else(house: Hous
     assert (again.exit_code, "is not paused; paused: nothing is" in again.stderr) == (1, True)
 
 
+def test_a_name_on_no_record_is_not_paused_unless_forced(house: House):
+    house.commit(house.decide(house.create("orders"), 0))
+    tenant, _, namespace = house.namespace.partition("/")
+    for wrong, near in (
+        (f"{tenant}/x{namespace}", house.namespace),
+        (f"{house.namespace}/ordres", f"topic://{house.namespace}/orders"),
+        ("pulsar", "nothing of a similar name is"),
+    ):
+        refused = say(house, "executor", "pause", wrong)
+        assert refused.exit_code == 1
+        assert near in refused.stderr
+        assert "--force" in refused.stderr
+    assert status(house)["pauses"] == []
+    for right in (house.namespace, f"{house.namespace}/orders", "all"):
+        assert say(house, "executor", "pause", right).exit_code == 0
+    assert say(house, "executor", "pause", "pulsar", "--force").output == "paused pulsar until it is resumed\n"
+    assert len(status(house)["pauses"]) == 4
+
+
 def test_a_pause_with_an_end_ends_by_itself(house: House):
     split = house.decide(house.create("orders"), 0)
     assert " until 20" in say(house, "executor", "pause", "all", "--for", "1s").output
@@ -151,7 +170,7 @@ def test_a_begun_decision_is_not_called_again_while_it_is_paused_and_does_not_fa
     with house.running(clock):
         house.commit(split)
         wait_until(lambda: house.gate.count("POST"))
-        say(house, "executor", "pause", house.namespace)
+        say(house, "executor", "pause", house.namespace, "--force")
         wait_until(lambda: waits(house))
         calls = house.gate.count("POST")
         clock.now += timedelta(hours=2)
@@ -323,7 +342,7 @@ def test_a_call_that_a_kill_left_without_a_row_counts_for_the_rate(house: House,
 
 def test_a_window_holds_until_it_opens(house: House):
     split, clock = house.decide(house.create("orders"), 0), Clock()
-    nightly = {"acting": "allowed", "days": ["fri"], "start": "22:00", "end": "23:00", "zone": "UTC"}
+    nightly = {"acting": "allowed", "days": DAYS, "start": "22:00", "end": "23:00", "zone": "UTC"}
     with house.running(clock, steady=Steady(), brakes=brakes(windows=[nightly])):
         house.commit(split)
         wait_until(lambda: waits(house) == [(split.decision_id, "window")])
@@ -334,7 +353,7 @@ def test_a_window_holds_until_it_opens(house: House):
 
 def test_metrics_tell_what_holds_and_the_page_for_people_names_them_all(house: House):
     split = house.decide(house.create("orders"), 0)
-    say(house, "executor", "pause", house.namespace)
+    say(house, "executor", "pause", house.namespace, "--force")
     with house.running() as executor:
         registry = registry_of(lambda: [executor])
         house.commit(split)
@@ -356,7 +375,7 @@ SQL_PAGE = Path(__file__).parents[2] / "docs" / "sql.md"
 def test_the_queries_of_the_page_on_sql_tell_what_is_paused_and_what_waits(house: House):
     split = house.decide(house.create("orders"), 0)
     for scope, verb in (("all", "pause"), ("acme/one", "pause"), ("acme/two", "pause"), ("acme/one", "resume")):
-        say(house, "executor", verb, scope, reason=f"{verb} {scope}")
+        say(house, "executor", verb, scope, *(["--force"] if verb == "pause" else []), reason=f"{verb} {scope}")
     with house.running():
         house.commit(split)
         wait_until(lambda: waits(house))
@@ -382,7 +401,7 @@ def test_the_queries_of_the_page_on_sql_tell_what_is_paused_and_what_waits(house
 def test_the_live_picture_shows_what_holds_until_it_does_no_more(house: House):
     split = house.decide(house.create("orders"), 0)
     reader = LakeReader(house.lake)
-    say(house, "executor", "pause", house.namespace, reason="broker upgrade")
+    say(house, "executor", "pause", house.namespace, "--force", reason="broker upgrade")
     with house.running():
         house.commit(split)
         view = wait_until(lambda: (seen := reader.refresh()).brakes.waiting and seen)
@@ -400,7 +419,7 @@ def test_the_live_picture_shows_what_holds_until_it_does_no_more(house: House):
 
 def test_the_status_tells_people_what_holds_and_why(house: House):
     split = house.decide(house.create("orders"), 0)
-    say(house, "executor", "pause", "acme/other", reason="broker upgrade", by="bob")
+    say(house, "executor", "pause", "acme/other", "--force", reason="broker upgrade", by="bob")
     with house.running(mode="approve"):
         house.commit(split)
         wait_until(lambda: waits(house))

@@ -14,11 +14,11 @@ from deltalake import DeltaTable
 
 from executor.kernel.announcer import LOOK_SECONDS, MAX_LOOK_SECONDS, Announcer
 from executor.kernel.decision import follow_decisions
+from executor.kernel.loop import utc_now
 from executor.kernel.outcomes import RecordedEnd
 from lake.tables import create_table, table_path
 from lake.tail import Tail
 from schemas.tables import DECISIONS, EVENTS, EventRow
-from tests.executor import orders
 from tests.executor.conftest import Clock, Collected, House
 from tests.executor.gate import answers
 from tests.lab.lake import write
@@ -54,7 +54,7 @@ def test_a_decision_that_came_again_while_the_executor_was_away_is_answered_thou
         house.end(second)
     for one in (first, second):
         Job(house.lake).takes_in(an_end(one.decision_id), datetime.now(timezone.utc))
-    house.commit(first, decided_at=orders.DECIDED_AT + timedelta(minutes=1))
+    house.commit(first, decided_at=utc_now() + timedelta(minutes=1))
     house.published.events.clear()
     with house.running():
         assert told(house) == [(first.decision_id, "applied")]
@@ -140,7 +140,7 @@ def test_the_newest_decisions_are_those_of_the_last_evaluation_of_each_subject_a
     merge = house.decide(one.subject, 0, 1)
     again, sibling = house.decide(one.subject, 2), house.decide(one.subject, 3)
     house.commit(one, merge, two)
-    house.commit(again, sibling, decided_at=orders.DECIDED_AT + timedelta(minutes=1))
+    house.commit(again, sibling, decided_at=utc_now() + timedelta(minutes=1))
     house.commit(one)
     newest = follow_decisions(house.lake).newest("family", "subject", "action")
     assert sorted(newest) == sorted(each.decision_id for each in (again, sibling, merge, two))
@@ -151,7 +151,7 @@ def test_a_restart_announces_every_end_that_the_job_has_not_recorded(house: Hous
     older, newest = ([house.decide(topic, segment) for segment in range(first, first + 3)] for first in (0, 3))
     with house.running():
         house.commit(*older)
-        house.commit(*newest, decided_at=orders.DECIDED_AT + timedelta(minutes=1))
+        house.commit(*newest, decided_at=utc_now() + timedelta(minutes=1))
         ids = {house.end(one)["decision_id"] for one in older + newest}
     heard = older[1].decision_id
     Job(house.lake).takes_in(an_end(heard), datetime.now(timezone.utc))
@@ -168,7 +168,7 @@ def test_a_restart_after_days_announces_the_newest_evaluation_of_each_topic(hous
         house.commit(*first)
         ends = [house.end(one) for one in first]
         second = [house.decide(topic, segment) for segment in (2, 3)]
-        house.commit(*second, decided_at=orders.DECIDED_AT + timedelta(minutes=1))
+        house.commit(*second, decided_at=utc_now() + timedelta(minutes=1))
         ends += [house.end(one) for one in second]
     assert {end["status"] for end in ends} == {"applied"}
     house.published.events.clear()

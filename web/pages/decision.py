@@ -62,7 +62,8 @@ def act(request: Request, form: dict[str, str]) -> Response:
     demand(request, "operate", row["subject"])
     try:
         reason = read_reason(form.get("reason", ""))
-        judged = judge(request.app.state.lake, kind, [identity], reason, actor(request))  # type: ignore[arg-type]
+        oldest = request.app.state.waiting_max_age_seconds
+        judged = judge(request.app.state.lake, kind, [identity], reason, actor(request), oldest)  # type: ignore[arg-type]
     except ValueError as error:
         return _page(request, identity, f"Say why: {error}")
     except (DeltaError, OSError, LakeError) as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from deltalake.exceptions import DeltaError
@@ -15,7 +15,7 @@ from controller.access.callers import Caller
 from lake.brakes import ALL, Act, ActRefused
 from lake.tables import LakeError, open_table
 from lake.tail import StoredRow, newest_rows
-from ledger.acting import pause, read_reason, resume, scope_words
+from ledger.acting import UnknownScope, pause, read_reason, resume, scope_words
 from ledger.picture import LakeView
 from schemas.ids import topic_parts
 from schemas.printable import printable
@@ -74,14 +74,25 @@ def act(request: Request, form: Mapping[str, str]) -> Response:
         demand(request, "operate", None if scope == ALL else scope)
         reason = read_reason(form.get("reason", ""))
         if kind == "pause":
-            pause(lake, scope, float(length) if length else None, reason, actor(request))
+            pause(lake, scope, float(length) if length else None, reason, actor(request), "force" in form)
         else:
             resume(lake, scope, reason, actor(request))
+    except UnknownScope as error:
+        return _page(request, _unknown(request, scope, error.near))
     except (ValueError, ActRefused) as error:
         return _page(request, str(error))
     except (DeltaError, OSError, LakeError) as error:
         return _page(request, f"The lake cannot be written now: {str(error).partition(chr(10))[0]}")
     return RedirectResponse("/operations", 303)
+
+
+def _unknown(request: Request, scope: str, near: Sequence[str]) -> str:
+    """Of the nearest names those that the caller may see."""
+    seen = [name for name in near if allows(request, "read", name)]
+    hint = f" The nearest names are {', '.join(seen)}." if seen else ""
+    return (
+        f"Nothing named {scope} is on record: a pause would hold nothing.{hint} Tick the box to pause it all the same."
+    )
 
 
 def read_scope(text: str) -> str:

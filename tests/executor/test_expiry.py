@@ -1,0 +1,105 @@
+"""Decisions that nobody applied in time, on the real loop, lake and controller: superseded, and never called for."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from executor.kernel.loop import utc_now
+from schemas.messages import EXPIRED
+from tests.executor.conftest import Clock, House
+from tests.executor.gate import LOST_BEFORE
+from tests.executor.test_brakes import say, waits
+from tests.waiting import wait_until
+
+LIMITS = {"decision_max_age_seconds": 300, "waiting_max_age_seconds": 3600}
+NOON = Clock().now
+
+
+def expired(house: House, split: Any) -> dict[str, Any]:
+    """The end of a decision that has expired without a call, and is announced."""
+    end = house.end(split)
+    wait_until(lambda: [event.status for event in house.published.events] == ["superseded"])
+    assert (end["status"], end["attempt"], end["error"][: len(EXPIRED)]) == ("superseded", 0, EXPIRED)
+    assert [row["status"] for row in house.outcomes(split)] == ["superseded"]
+    assert house.gate.count("POST") == 0
+    return end
+
+
+@pytest.mark.parametrize(
+    ("ahead", "status"), [(-412, "superseded"), (-299, "applied"), (299, "applied"), (301, "superseded")]
+)
+def test_the_age_counts_when_the_executor_was_down(house: House, ahead: int, status: str):
+    split = house.decide(house.create("orders"), 0)
+    house.commit(split, decided_at=NOON + timedelta(seconds=ahead))
+    with house.running(Clock(), **LIMITS):
+        if status == "superseded":
+            end = expired(house, split)
+            assert ahead > 0 or "decided 412 s ago" in end["error"]
+        assert house.end(split)["status"] == status
+
+
+def test_a_decision_that_stays_held_expires_by_itself(house: House):
+    split = house.decide(house.create("orders"), 0)
+    with house.running(mode="approve", decision_max_age_seconds=1, waiting_max_age_seconds=1):
+        house.commit(split, decided_at=utc_now())
+        wait_until(lambda: waits(house))
+        expired(house, split)
+
+
+def test_a_pause_that_ends_late_leaves_nothing_to_apply(house: House):
+    split, clock = house.decide(house.create("orders"), 0), Clock()
+    say(house, "executor", "pause", "all")
+    with house.running(clock, **LIMITS):
+        house.commit(split, decided_at=clock.now)
+        wait_until(lambda: waits(house))
+        clock.now += timedelta(seconds=301)
+        say(house, "executor", "resume", "all")
+        expired(house, split)
+
+
+def test_a_begun_decision_is_finished_however_old(house: House):
+    split, clock = house.decide(house.create("orders"), 0), Clock()
+    house.gate.always("POST", LOST_BEFORE)
+    with house.running(clock, **LIMITS):
+        house.commit(split, decided_at=clock.now)
+        wait_until(lambda: house.gate.count("POST"))
+    house.gate.heal()
+    clock.now += timedelta(days=2)
+    with house.running(clock, **LIMITS):
+        assert house.end(split)["status"] == "applied"
+
+
+def test_the_age_is_asked_right_before_the_intent(house: House):
+    split, clock = house.decide(house.create("orders"), 0), Clock()
+    with house.running(clock, **LIMITS) as executor:
+        failed: list[datetime] = []
+        append = executor._ledger.append
+
+        def unreachable(rows: Any) -> None:
+            failed.append(clock.now)
+            if clock.now == NOON:
+                raise OSError("the lake is out of reach")
+            append(rows)
+
+        executor._ledger.append = unreachable  # type: ignore[method-assign]
+        house.commit(split, decided_at=clock.now)
+        wait_until(lambda: failed)
+        clock.now += timedelta(seconds=301)
+        expired(house, split)
+
+
+def test_an_expired_decision_is_not_approved_and_its_successor_is_named(house: House):
+    split = house.decide(house.create("orders"), 0)
+    house.commit(split, decided_at=utc_now() - timedelta(hours=2))
+    refused = say(house, "approve", split.decision_id)
+    assert (refused.exit_code, "it has expired: decided 72" in refused.stderr) == (1, True)
+    with house.running(mode="approve", **LIMITS):
+        expired(house, split)
+    house.commit(split, decision_id="later")
+    refused = say(house, "approve", split.decision_id)
+    assert "it has expired, at 20" in refused.stderr
+    assert "UTC: decided 72" in refused.stderr
+    assert f"decided on {split.subject} since then: later" in refused.stderr
