@@ -41,7 +41,7 @@ def check(ctx: click.Context, output: str, deep: bool) -> None:
     except (ValueError, OSError) as error:
         raise click.ClickException(str(error)) from error
     try:
-        found = check_lake(lake, digests)
+        found = check_lake(lake, digests, context.settings.executor.stuck_seconds)
         if digests is not None:
             digests.save()
     except (SqlError, DeltaError, OSError) as error:

@@ -7,15 +7,15 @@ from deltalake.exceptions import DeltaError
 from lake.tables import open_table
 from ledger.check.contents import Digests, damaged_files
 from ledger.check.findings import Findings
-from ledger.check.rows import Rows
+from ledger.check.rows import STUCK_SECONDS, Rows
 from ledger.check.stored import missing_files
 from schemas.tables import TABLES
 
 
-def check_lake(lake: str, digests: Digests | None = None) -> Findings:
+def check_lake(lake: str, digests: Digests | None = None, stuck_seconds: float = STUCK_SECONDS) -> Findings:
     """What is wrong. Tables of which files are missing or damaged are left out of what is asked of rows.
 
-    With `digests` every byte is read, and held against them.
+    With `digests` every byte is read, and held against them. Open decisions older than `stuck_seconds` are stuck.
 
     Raises `SqlError`, `DeltaError` or `OSError` when it could not be found out.
     """
@@ -36,5 +36,5 @@ def check_lake(lake: str, digests: Digests | None = None) -> Findings:
         for told in damaged_files(lake, table, opened, digests):
             found.add("damaged file", name, told)
             broken.add(name)
-    Rows(lake, broken).look(found)
+    Rows(lake, broken, stuck_seconds).look(found)
     return found

@@ -39,7 +39,10 @@ REMEDIES = {
     "wrong day": "Something else than Anabranch has written to the table, or changed it: put a backup in its place.",
     "orphan": "The decision was lost, or is in another lake: do not mix the tables of two lakes; put a backup of "
     "`decisions` in its place.",
-    "open": "Look whether an executor runs with this lake, and ask `anabranch explain` what the topic waits for.",
+    "open": "No executor acts on it any more, and its topic decides nothing else. Look whether an executor runs with "
+    "this lake and covers the topic (`anabranch executor status`); when one starts, it lets the decision expire.",
+    "unheard": "To the job the decision is still open. Look whether an executor runs and reaches Kafka, and whether "
+    "the job does: the end is announced until the job has recorded it.",
     "unknown layout": "The announcement of the layout was lost. Put a backup of `events` in its place, or go on: "
     "`anabranch explain` cannot show what was seen then.",
 }

@@ -33,8 +33,12 @@ from schemas.tables import (
     Table,
 )  # fmt: skip
 
-LATE = timedelta(hours=1)
-"""A decision that is older, has not ended, and waits for no brake, is past its time."""
+STUCK_SECONDS = 4500.0
+"""Age of an open decision on which no executor acts any more, as the settings are delivered."""
+HEARD_WITHIN = timedelta(minutes=10)
+"""An end that is older, and that the job has not recorded, is one that it has not heard of."""
+ANNOUNCED_FOR = timedelta(days=1)
+"""For so long at least an executor announces an end that the job has not recorded."""
 READ_FIRST = (BATCHES, OUTCOMES, WAITS, BRAKES, ALERTS, HOLDS, SEGMENT_LOAD, DEAD_LETTERS, EVENTS, DECISIONS)
 """The order in which the tables are looked up: what refers to rows before those, which are written first."""
 KEYS = {
@@ -64,9 +68,12 @@ _WHOLE = "SELECT DISTINCT batch_id AS number, batch_at FROM batches"
 class Rows:
     """The rows of a lake as they stand, and what is wrong with them."""
 
-    def __init__(self, lake: str, leave_out: Iterable[str] = ()) -> None:
-        """`leave_out`: tables that cannot be read; what needs them is not asked. Raises what Delta raises."""
-        self._lake, self._sql = lake, LakeSql(lake)
+    def __init__(self, lake: str, leave_out: Iterable[str] = (), stuck_seconds: float = STUCK_SECONDS) -> None:
+        """`leave_out`: tables that cannot be read; what needs them is not asked. Raises what Delta raises.
+
+        `stuck_seconds`: age from which an open decision is stuck.
+        """
+        self._lake, self._sql, self._stuck_seconds = lake, LakeSql(lake), stuck_seconds
         self._without = frozenset(leave_out)
         for table in READ_FIRST:
             if table.name not in self._without:
@@ -92,8 +99,12 @@ class Rows:
                     self._numbers(found, table.name, at)
         if self._can(HOLDS, EVENTS):
             self._layouts(found)
-        if self._can(DECISIONS, OUTCOMES, WAITS, BATCHES):
+        if self._can(DECISIONS, OUTCOMES, WAITS):
             self._orphans(found)
+        if self._can(DECISIONS, OUTCOMES, BATCHES):
+            self._stuck(found)
+        if self._can(OUTCOMES, EVENTS, BATCHES):
+            self._unheard(found)
         self._agreement(found)
 
     def _agreement(self, found: Findings) -> None:
@@ -209,16 +220,33 @@ class Rows:
             "GROUP BY decision_id, subject HAVING count(*) > 1 ORDER BY subject"
         ):
             found.add("applied twice", OUTCOMES.name, f"{_decision(row)} has {row['number']} rows `applied`")
+
+    def _stuck(self, found: Findings) -> None:
         for row in self._ask(
             "WITH ended AS (SELECT DISTINCT decision_id FROM outcomes WHERE status <> 'intent'), "
-            "waiting AS (SELECT DISTINCT decision_id FROM waits), newest AS (SELECT max(batch_at) AS now FROM batches) "
+            "newest AS (SELECT max(batch_at) AS now FROM batches) "
             "SELECT d.decision_id, d.subject, min(d.decided_at) AS at FROM decisions d CROSS JOIN newest n "
             "LEFT ANTI JOIN ended e ON e.decision_id = d.decision_id "
-            "LEFT ANTI JOIN waiting w ON w.decision_id = d.decision_id "
-            f"WHERE d.decided_at < n.now - INTERVAL '{int(LATE.total_seconds())} seconds' "
+            f"WHERE d.decided_at < n.now - INTERVAL '{int(self._stuck_seconds)} seconds' "
             "GROUP BY d.decision_id, d.subject ORDER BY at"
         ):
             found.add("open", DECISIONS.name, f"{_decision(row)} of {_time(row['at'])} has not ended")
+
+    def _unheard(self, found: Findings) -> None:
+        newest = self._ask("SELECT max(batch_at) AS at FROM batches")[0]["at"]
+        if newest is None:
+            return
+        first, last, forgotten = newest - ANNOUNCED_FOR, newest - HEARD_WITHIN, self._forgotten(EVENTS)
+        if forgotten is not None:
+            first = max(first, datetime.combine(forgotten, time(), timezone.utc))
+        for row in self._ask(
+            "SELECT o.decision_id, o.subject, o.status, min(o.at) AS at FROM outcomes o LEFT ANTI JOIN "
+            f"(SELECT decision_id FROM events WHERE type = 'outcome' AND day >= DATE '{first.date()}') e "
+            "ON e.decision_id = o.decision_id WHERE o.status <> 'intent' AND o.family IN ('autoscale', 'bundles') "
+            f"AND o.at >= {_instant(first)} AND o.at < {_instant(last)} "
+            "GROUP BY o.decision_id, o.subject, o.status ORDER BY at"
+        ):
+            found.add("unheard", OUTCOMES.name, f"{_decision(row)} was {row['status']} at {_time(row['at'])}")
 
 
 def _decision(row: dict[str, Any]) -> str:

@@ -272,8 +272,9 @@ def test_the_rules_that_ship_say_when_the_job_the_executor_or_a_topic_is_stuck(l
     assert shipped_that_speak(lake, 100) == set()
     assert shipped_that_speak(lake, 210) == {"DeadLetters", "AppliedNotObserved", "LedgerWriteLag"}
     assert shipped_that_speak(lake, 2000) == {
-        "NoEvaluation", "InputStale", "OpenDecision", "OneHotKey", "CapBinding", "AppliedNotObserved"
+        "NoEvaluation", "InputStale", "OpenDecision", "OneHotKey", "CapBinding", "AppliedNotObserved", "OutcomeNotHeard"
     }  # fmt: skip
+    assert "StuckDecision" in shipped_that_speak(lake, 5000)
     assert {"NoEvaluation", "CapBinding", "OpenDecision"} <= shipped_that_speak(lake, 90 * 86_400)
 
 

@@ -16,7 +16,8 @@ from anabranch.cli import cli
 from lake.files import table_path
 from ledger.check.checking import check_lake
 from ledger.check.findings import MOST_TOLD, REMEDIES, Findings
-from schemas.tables import BATCHES, DECISIONS, EVENTS, HOLDS, OUTCOMES, SEGMENT_LOAD, Table
+from schemas.arrow import to_arrow
+from schemas.tables import BATCHES, DECISIONS, EVENTS, HOLDS, OUTCOMES, SEGMENT_LOAD, WAITS, Table, WaitRow
 from tests.ledger.views.conftest import lake, story
 
 __all__ = ["lake", "story"]
@@ -43,8 +44,8 @@ def without(content: pa.Table, place: int) -> pa.Table:
     return pa.concat_tables([content.slice(0, place), content.slice(place + 1)])
 
 
-def found(lake: str) -> dict[tuple[str, str], int]:
-    return {(one.table, one.kind): one.count for one in check_lake(lake)}
+def found(lake: str, **more: float) -> dict[tuple[str, str], int]:
+    return {(one.table, one.kind): one.count for one in check_lake(lake, **more)}
 
 
 def test_a_lake_that_the_engine_made_is_whole(lake):
@@ -90,6 +91,28 @@ def test_outcomes_of_a_lost_decision_are_orphans_and_a_decision_without_an_end_i
     told = {one.kind: one.told for one in check_lake(copy)}
     assert lost in told["orphan"][0]
     assert never_ended in told["open"][0]
+
+
+def test_a_decision_that_waits_past_its_time_is_open(copy):
+    decisions, outcomes = rows(copy, DECISIONS).sort_by("decided_at"), rows(copy, OUTCOMES)
+    held = decisions.slice(0, 1).to_pylist()[0]
+    replace(copy, OUTCOMES, outcomes.filter(pc.not_equal(outcomes["decision_id"], held["decision_id"])))
+    wait = WaitRow(
+        decision_id=held["decision_id"], family="autoscale", subject=held["subject"], brake="approval", reason="r",
+        until=None, at=held["decided_at"], executor="e", day=held["day"],
+    )  # fmt: skip
+    write_deltalake(table_path(copy, WAITS), to_arrow(WAITS, [wait]), mode="append")
+    assert found(copy)["decisions", "open"] == 1
+    assert ("decisions", "open") not in found(copy, stuck_seconds=7 * 86_400)
+
+
+def test_an_end_that_the_job_has_not_recorded_is_unheard(copy):
+    events = rows(copy, EVENTS)
+    ends = events.filter(pc.field("type") == "outcome").sort_by("accepted_at")
+    lost = ends["decision_id"][0].as_py()
+    replace(copy, EVENTS, events.filter(pc.fill_null(pc.not_equal(events["decision_id"], lost), True)))
+    told = {one.kind: one.told for one in check_lake(copy)}
+    assert [lost in line for line in told["unheard"]] == [True]
 
 
 def test_an_end_of_two_executors_is_told(copy):
