@@ -11,10 +11,8 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
-from deltalake import QueryBuilder
 
 from anabranch.cli import cli
 from executor.kernel.outcomes import Shard
@@ -25,9 +23,10 @@ from lab.screen import export_frame
 from lake.tables import open_table
 from ledger.live import LakeReader
 from ledger.picture import BrakesView
+from ledger.sql import LakeSql
 from schemas.brake_settings import DAYS, BrakeSettings
 from schemas.settings import load_settings
-from schemas.tables import TABLES, WAITS
+from schemas.tables import WAITS
 from tests.executor.conftest import Clock, House
 from tests.executor.conftest import settings as executor_settings
 from tests.executor.gate import LOST_BEFORE, answers
@@ -385,13 +384,9 @@ def test_the_queries_of_the_page_on_sql_tell_what_is_paused_and_what_waits(house
         wait_until(lambda: len(waits(house)) == 2)
     part = SQL_PAGE.read_text().partition("What brakes the executor")[2]
     paused, waiting, verdicts = part.partition("```sql\n")[2].partition("```")[0].split(";\n")[:3]
-    lake = {name: open_table(house.lake, TABLES[name]) for name in ("brakes", "waits", "decisions", "outcomes")}
 
     def answer(query: str) -> list[dict]:
-        builder = QueryBuilder()
-        for name, table in lake.items():
-            builder = builder.register(name, table)
-        return pa.table(builder.execute(query).read_all()).to_pylist()
+        return LakeSql(house.lake).ask(query).read_all().to_pylist()
 
     assert sorted(row["subject"] for row in answer(paused)) == ["*", "acme/two"]
     assert [(row["decision_id"], row["brake"]) for row in answer(waiting)] == [("second", "pause")]

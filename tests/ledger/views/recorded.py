@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from deltalake import write_deltalake
 from decisions.topic.layout import SegmentLayout
 from executor.autoscale.decision import read_segment_decision
 from executor.autoscale.judge import describe
+from lake.brakes import ALL, Act, BrakeLog
 from lake.tables import create_lake
 from schemas.arrow import to_arrow
 from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, OUTCOMES, SEGMENT_LOAD
@@ -122,4 +123,23 @@ class Story:
         for table in TABLES:
             write_deltalake(made[table.name], self.bucket.table(table), mode="append")
         write_deltalake(made[OUTCOMES.name], to_arrow(OUTCOMES, self.outcomes), mode="append")
+        BrakeLog(str(lake)).write(lambda _: self.acts())
         return str(lake)
+
+    def acts(self) -> list[Act]:
+        """What people did about the executor, and the executor itself, a minute apart."""
+        failed = next(row["decision_id"] for row in self.outcomes if row["status"] == "failed")
+        done = [
+            ("pause", "acme/shop", 1), ("pause", ALL, 0), ("stop", ALL, 0), ("resume", ALL, 0), ("pause", ORDERS, 0),
+            ("pause", ORDERS, 0), ("pause", CLICKS, 600_000), ("resume", CLICKS, 0), ("approve", AUDIT, 0),
+            ("pause", GONE, 50_000_000), ("reject", ORDERS, 0),
+        ]  # fmt: skip
+        ids = {8: failed, 10: "not-ended"}
+        begun = datetime.fromtimestamp(START / 1000, timezone.utc)
+        return [
+            Act(
+                kind, subject, "a reason", "ann", begun + timedelta(minutes=place), decision_id=ids.get(place),
+                until=begun + timedelta(minutes=place + length) if length else None,
+            )  # type: ignore[arg-type]
+            for place, (kind, subject, length) in enumerate(done)
+        ]  # fmt: skip

@@ -191,3 +191,24 @@ def test_health_agrees_with_the_views_that_it_is_made_of(at, ask, layouts):
                f"AND coalesce(held_until > {then}, true)")  # fmt: skip
     assert row["topics_held"] == held[0]["n"]
     assert row["dead_letters_last_hour"] == (1 if at < INSTANTS[0] + HOUR else 0)
+
+
+def test_safeguards_tell_what_is_in_force_and_how_the_others_ended(ask, story):
+    rows = ask("SELECT * FROM safeguards ORDER BY number")
+    begun = INSTANTS[0]
+
+    def minute(number):
+        return None if number is None else begun + timedelta(minutes=number)
+
+    told = [
+        (row["number"], row["act"], row["in_force"], row["ended_as"], row["ended_at"], row["ended_by"]) for row in rows
+    ]
+    failed = next(row["at"] for row in story.outcomes if row["status"] == "failed")
+    assert told == [
+        (number, act, how is None, how, at if isinstance(at, datetime) else minute(at), by)
+        for number, act, how, at, by in (
+            (1, "pause", "elapsed", 1, None), (2, "pause", "resumed", 3, "ann"), (3, "stop", "resumed", 3, "ann"),
+            (5, "pause", "replaced", 5, "ann"), (6, "pause", None, None, None), (7, "pause", "resumed", 7, "ann"),
+            (9, "approve", "failed", failed, None), (10, "pause", None, None, None), (11, "reject", None, None, None),
+        )
+    ]  # fmt: skip
