@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence, Set
 from datetime import timezone
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
@@ -233,6 +234,10 @@ def _scan(table: DeltaTable, columns: Sequence[str], order: Sequence[str], known
     """The rows of the whole table whose first column is not in `known`, by `order`."""
     identity = columns[0]
     named = read_table(table, [identity, "day"])
+    if isinstance(known, Set | range):
+        # In columns first: nearly all of a long history is known.
+        known_ids = pa.array(list(known), named.schema.field(identity).type)
+        named = named.filter(pc.invert(pc.is_in(named[identity], value_set=known_ids)))
     days = dict(zip(named[identity].to_pylist(), named["day"].to_pylist(), strict=True))
     wanted = {name: day for name, day in days.items() if name not in known}
     if not wanted:

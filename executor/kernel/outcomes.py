@@ -15,6 +15,9 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from lake.lease import LeasedTable, LeaseLost
 from lake.tables import OpenTable, create_table
 from schemas.tables import OUTCOMES, OutcomeRow
@@ -105,22 +108,24 @@ class OutcomeLedger:
         return self._shard is None or self._shard.covers(subject)
 
     def recorded(self) -> Recorded:
-        """All that is on record, read once."""
-        columns = ("decision_id", "subject", "status", "attempt", "at")
-        found = self._table.read(columns)
-        recorded = Recorded()
-        for values in zip(*(found[column].to_pylist() for column in columns), strict=True):
-            decision, subject, status, calls, at = values
-            if not self.covers(subject):
-                continue
-            if status == INTENT:
-                known = recorded.begun.get(decision, Begun(at, calls))
-                recorded.begun[decision] = Begun(min(at, known.at), max(calls, known.calls))
-                continue
-            recorded.ended.add(decision)
-        for decision in recorded.ended:
-            recorded.begun.pop(decision, None)
-        return recorded
+        """What is on record, read once: all ends by their ids alone, and the intents that have none.
+
+        Of a history of years only the ids become Python's: everything else is left out in columns.
+        """
+        ends = self._covered(self._table.read(("decision_id", "subject"), [("status", "!=", INTENT)]))
+        ended = ends["decision_id"].unique()
+        steps = self._table.read(("decision_id", "subject", "attempt", "at"), [("status", "=", INTENT)])
+        steps = self._covered(steps.filter(pc.invert(pc.is_in(steps["decision_id"], value_set=ended))))
+        begun = steps.group_by("decision_id").aggregate([("at", "min"), ("attempt", "max")])
+        columns = (begun[name].to_pylist() for name in ("decision_id", "at_min", "attempt_max"))
+        return Recorded(set(ended.to_pylist()), {one: Begun(*rest) for one, *rest in zip(*columns, strict=True)})
+
+    def _covered(self, rows: pa.Table) -> pa.Table:
+        """The rows of subjects that are in the shard."""
+        if self._shard is None:
+            return rows
+        mine = [subject for subject in rows["subject"].unique().to_pylist() if self.covers(subject)]
+        return rows.filter(pc.is_in(rows["subject"], value_set=pa.array(mine, pa.string())))
 
     def since(self, first: datetime) -> Recently:
         """What was done since an instant. A call counts at the first row since then that knows of it."""
