@@ -1,7 +1,7 @@
 """An admin interface that answers at once, and remembers when which call came: the executor is all that takes time.
 
 Stage: a process under `benchmarks.executor`. Layouts are real ones (`decisions.topic.layout`), in memory, made when
-they are first asked for, all with one creation time: so a chain of splits of one topic can be decided on beforehand.
+they are first asked for, all with one creation time and `SEGMENTS` segments: so splits can be decided on beforehand.
 `python -m benchmarks.interface` prints its URL; `GET /calls` has all calls: decision, topic, Unix seconds.
 """
 
@@ -15,6 +15,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from decisions.topic.layout import LayoutError, SegmentLayout
 
 CREATED_MS = 1_763_660_000_000
+SEGMENTS = 4
+"""Of each topic at first."""
 ROOT = "/admin/v2/scalable/"
 
 
@@ -28,7 +30,7 @@ class Interface:
 
     def layout(self, topic: str) -> SegmentLayout:
         """As it is now."""
-        return self._layouts.setdefault(topic, SegmentLayout.create(1, CREATED_MS))
+        return self._layouts.setdefault(topic, SegmentLayout.create(SEGMENTS, CREATED_MS))
 
     def split(self, topic: str, segment: int, decision: str, at: float) -> None:
         """Raises `LayoutError`."""

@@ -46,6 +46,7 @@ def test_on_a_real_pulsar_a_topic_is_split_under_load_and_merged_after_it_and_ev
     report = json.loads(run.report.read_text())
     assert report["integrity"]["ok"], report["integrity"]
     assert report["deadLetters"] == {}
+    assert report["outcomes"].get("superseded", 0) == 0, "nobody else acts on the topic"
     load = report["load"]
     assert load["finished"]
     assert load["acknowledged"] > 1_000

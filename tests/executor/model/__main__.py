@@ -140,7 +140,7 @@ ASSUMED = f"""
 ## Without an assumption
 
 The rules hold as long as three things do not happen, which no executor can rule out by itself. What is left if one does
-(one decision, {WILD} faults):
+(one decision, {WILD} faults; the second takes three faults to break a rule, as below):
 """
 
 CONDITIONAL = f"""

@@ -94,7 +94,9 @@ def _stuck(parents: dict[State, tuple[State, Step] | None], reverse: dict[State,
                 queue.append(before)
     for state in parents:
         if state not in ends:
-            return Counterexample("a decision cannot end any more", _history(parents, state))
+            return Counterexample(
+                "a decision cannot end any more, or the job never hears of it", _history(parents, state)
+            )
     return None
 
 
