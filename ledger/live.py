@@ -327,6 +327,7 @@ class LakeReader:
         policy = self._policies.of(name, topic.own_policy)
         is_over = topic.outcome is not None and topic.outcome["status"] != "intent"
         newest = None if is_over else topic.newest
+        holds_for_it = topic.hold is not None and topic.hold.gate == "in-flight"
         return TopicView(
             name=name,
             epoch=topic.epoch,
@@ -343,10 +344,11 @@ class LakeReader:
             ),
             consumers=tuple((sub, kind, count) for sub, (kind, count) in sorted(topic.consumers.items())),
             # The job notes that a decision is open, but not that it no longer is: the outcome says so.
-            hold=None if topic.hold and topic.hold.gate == "in-flight" and not newest else topic.hold,
+            hold=None if holds_for_it and not newest else topic.hold,
             open_decision=f"{newest['action']} {segments_text(decision_segments(newest))}" if newest else None,
             brake=self._brake(newest["decision_id"]) if newest else None,
             last=self._decision_view(topic.newest, topic.outcome) if topic.newest else None,
+            unheard_since=topic.outcome["at"] if holds_for_it and is_over and topic.outcome else None,
         )
 
     def _decision_view(self, row: StoredRow, outcome: StoredRow | None) -> DecisionView:

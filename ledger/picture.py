@@ -60,6 +60,8 @@ class TopicView:
     """What holds that decision (`schemas.tables.WaitRow.brake`); None: nothing."""
     last: DecisionView | None = None
     """Its newest decision; None: none was seen."""
+    unheard_since: datetime | None = None
+    """When that ended, while the job still holds the topic for it; None: it does not."""
 
 
 @dataclass(frozen=True)

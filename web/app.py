@@ -48,7 +48,7 @@ def create_app(
     folder of reports as HTML; `topics`: the controller's interface, for what is in no table;
     `waiting_max_age_seconds`: older decisions are not approved; `stuck_seconds`: an open decision that is older is
     shown as stuck."""
-    sessions, fleet = Sessions(), Fleet(lake)
+    sessions, fleet = Sessions(), Fleet(lake, stuck_seconds)
 
     @asynccontextmanager
     async def lifespan(_app: ASGIApp) -> AsyncIterator[None]:
@@ -91,7 +91,7 @@ def create_app(
     app.state.configured, app.state.is_secure, app.state.reports = configured, is_secure, reports
     app.state.templates = environment()
     app.state.live, app.state.topics = 0, topics
-    app.state.waiting_max_age_seconds, app.state.stuck_seconds = waiting_max_age_seconds, stuck_seconds
+    app.state.waiting_max_age_seconds = waiting_max_age_seconds
     return app
 
 

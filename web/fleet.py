@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -28,6 +29,8 @@ LOOK_SECONDS, IDLE_SECONDS = 0.2, 1.0
 """Between two looks at the tables, while a page is open and while none is."""
 THRASHING_SECONDS = 3_600.0
 """Within that time of the first, three actions that undo one another are thrashing."""
+UNHEARD_SECONDS = 600.0
+"""An end that the job has not heard of for longer is lost."""
 _TOPICS_AT_ONCE = 500
 _LATE_SECONDS = 60.0
 """Without a batch for longer the job is said to be silent."""
@@ -56,6 +59,13 @@ class Row:
     """Its newest applied actions, at most three."""
     version: int
     """Of the fleet, when it last changed."""
+    stuck_from: datetime | None = None
+    """From when it is stuck if nothing happens: its decision is open, or the job has not heard of its end; None: it is
+    not waiting for either."""
+
+    def is_stuck(self, now: datetime) -> bool:
+        """It decides nothing any more until a person does something."""
+        return self.stuck_from is not None and now >= self.stuck_from
 
     def is_thrashing(self, now: datetime) -> bool:
         """Its last three actions undid one another, not long ago."""
@@ -90,8 +100,9 @@ class Standing:
 class Fleet:
     """Follows a lake. One thread calls `look`, or `run` does; everything else may be called from any."""
 
-    def __init__(self, lake: str) -> None:
-        self._reader = LakeReader(lake)
+    def __init__(self, lake: str, stuck_seconds: float = math.inf) -> None:
+        """`stuck_seconds`: age from which an open decision is stuck."""
+        self._reader, self._stuck_seconds = LakeReader(lake), stuck_seconds
         self._lock = threading.Lock()
         self._rows: dict[str, Row] = {}
         self._turns: dict[str, deque[tuple[str, str, datetime]]] = {}
@@ -163,7 +174,15 @@ class Fleet:
             consumers=sum(count for _, _, count in view.consumers),
             turns=tuple((action, at) for _, action, at in turns or ()),
             version=self.version + 1,
+            stuck_from=self._stuck_from(view),
         )
+
+    def _stuck_from(self, view: TopicView) -> datetime | None:
+        if view.unheard_since is not None:
+            return view.unheard_since + timedelta(seconds=UNHEARD_SECONDS)
+        if view.open_decision is None or view.last is None or math.isinf(self._stuck_seconds):
+            return None
+        return view.last.decided_at + timedelta(seconds=self._stuck_seconds)
 
     def rows(self) -> list[Row]:
         """All topics, in no order."""

@@ -46,6 +46,27 @@ def test_a_row_says_load_segments_what_binds_the_last_action_and_consumers(tmp_p
     assert "cooldown" in text
 
 
+def test_a_stuck_topic_is_counted_found_and_explained(tmp_path):
+    lake = str(tmp_path)
+    unheard, fine = "topic://acme/shop/unheard", "topic://acme/shop/fine"
+    for topic in (ORDERS, unheard, fine):
+        write(lake, layout_event(WHOLE, 0, topic=topic))
+    write(lake, decision(2), decision(2, 2, subject=unheard), decision(2, 3, subject=fine))
+    write(lake, hold(3, "in-flight", subject=unheard), hold(3, "in-flight", subject=fine))
+    write(lake, outcome("d2", "applied", 4, subject=unheard), outcome("d3", "applied", 4, subject=fine))
+    write(lake, hold(5, "split-cooldown", subject=fine, seq=2))
+    found = page(lake, stuck_seconds=4500)
+    assert "2 stuck</span>" in found.get("/").text
+    shown = found.get("/?only=stuck").text
+    assert [f"shop%2F{name}" in shown for name in ("orders", "unheard", "fine")] == [True, True, False]
+    for topic, said in ((ORDERS, "No executor acts on that"), (unheard, "the job has not heard of it")):
+        text = found.get(f"/topic?name={topic}").text
+        assert ("Stuck: " in text, said in text) == (True, True)
+    assert "Stuck: " not in found.get(f"/topic?name={fine}").text
+    young = page(lake, stuck_seconds=1e9).get("/?only=stuck").text
+    assert [f"shop%2F{name}" in young for name in ("orders", "unheard")] == [False, True]
+
+
 def test_an_empty_lake_says_what_will_appear(tmp_path):
     assert "No topic is on record yet" in page(str(tmp_path)).get("/").text
 

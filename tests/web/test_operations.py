@@ -132,3 +132,13 @@ def test_what_is_paused_is_a_topic_a_namespace_or_all(text):
     except ValueError:
         return
     assert scope == ALL or scope.count("/") == 1 or scope.startswith("topic://")
+
+
+def test_a_name_on_no_record_is_paused_only_if_forced(lake):
+    found = page(lake)
+    refused = found.post("/operations", form(found, scope="acme/shpo"))
+    assert refused.status_code == 409
+    assert "The nearest names are acme/shop" in refused.text
+    assert acts_of(lake).pauses == {}
+    assert found.post("/operations", form(found, scope="acme/shpo", force="yes")).status_code == 303
+    assert "acme/shpo" in acts_of(lake).pauses

@@ -16,6 +16,7 @@ PAGE: Final = 50
 """Topics on a page."""
 FILTERS: Final = {
     "": "all", "hot": "hot", "waiting": "waiting", "thrashing": "thrashing", "paused": "paused",
+    "stuck": "stuck",
 }  # fmt: skip
 ORDERS: Final = {
     "load": "fullest first", "name": "name", "acted": "last action", "segments": "segments", "consumers": "consumers",
@@ -113,6 +114,8 @@ def passes(row: Row, only: str, paused: Collection[str], now: datetime) -> bool:
         return bool(row.waiting)
     if only == "thrashing":
         return row.is_thrashing(now)
+    if only == "stuck":
+        return row.is_stuck(now)
     if only == "paused":
         return is_paused(row, paused)
     return True

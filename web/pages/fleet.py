@@ -29,5 +29,6 @@ def show(request: Request) -> Response:
     lately = [one for one in whole.decisions if covers(caller.scope, namespace_of(one.topic))][:LATELY]
     return render(
         request, "fleet.html", choice=choice, chosen=chosen, whole=whole, filters=FILTERS, orders=ORDERS, lately=lately,
+        stuck=sum(row.is_stuck(whole.now) and covers(caller.scope, row.namespace) for row in rows),
         topics=[(row, views[row.name], is_paused(row, paused)) for row in chosen.rows if row.name in views],
     )  # fmt: skip

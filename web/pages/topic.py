@@ -39,7 +39,7 @@ def show(request: Request) -> Response:
     fleet: Fleet = request.app.state.fleet
     name = asked_topic(request)
     views = fleet.views([name])
-    resolved = fleet.policy(name)
+    resolved, row = fleet.policy(name), fleet.row(name)
     fields: list[tuple[str, Any, str]] = []
     if resolved is not None:
         effective = policy_override(resolved.policy)
@@ -50,6 +50,7 @@ def show(request: Request) -> Response:
     query = request.query_params
     return render(
         request, "topic.html", name=name, view=views[0] if views else None, fields=fields,
+        is_stuck=row is not None and row.is_stuck(datetime.now(timezone.utc)),
         broken=resolved.broken if resolved else None, lengths=LENGTHS, window=window, wrong=wrong, managed=MANAGED,
         times=_times(request), at=query.get("at", ""), segment=query.get("segment", ""),
         profile=max((origin for _, _, origin in fields if origin.startswith("profile ")), default=""),
