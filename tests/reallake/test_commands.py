@@ -50,11 +50,11 @@ def test_explained_snapshot_is_what_the_record_says(real_lake, raw):
         told = {name: one["count"] for name, one in snapshot["consumers"].items() if one["count"]}
         assert told == consumers[topic], topic
         assert snapshot["policy"]["maxSegments"] == 12
-        loads = {segment: rates for segment, rates in raw.loads(topic).items() if segment in layout.active}
         names = ("msgRateIn", "bytesRateIn", "msgRateOut", "bytesRateOut")
-        assert {
-            int(segment): tuple(load[name] for name in names) for segment, load in snapshot["loads"].items()
-        } == loads
+        told = {int(segment): tuple(load[name] for name in names) for segment, load in snapshot["loads"].items()}
+        loads = raw.loads(topic)
+        for segment in layout.active:
+            assert told.get(segment) == loads.get(segment), (topic, segment)
 
 
 def test_history_has_every_split_and_merge(real_lake, raw):

@@ -126,7 +126,7 @@ def test_nothing_is_superseded_unless_something_else_acted(real_lake, raw):
     consumed = defaultdict(list)
     for one in actions(real_lake):
         for segment in parents(one):
-            consumed[one["topic"], segment].append(one["decisionId"])
+            consumed[one["topic"], segment].append(one["startedAt"])
     deleted_at = datetime.fromtimestamp(real_lake.deleted_at, timezone.utc)
     unexplained = []
     for row in raw.rows("decisions"):
