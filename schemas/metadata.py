@@ -142,6 +142,9 @@ class AutoScalePolicyOverride(Kept):
     settle_seconds: int | None = None
     """Guard: what was split is not merged for this long, doubled each time that a merge of it was regretted, seconds;
     0 = at once."""
+    regret_window_seconds: int | None = None
+    """Guard: neighbours whose merge was regretted have to be cold for this long to become one segment of the whole key
+    space, and for a part of it in proportion, seconds; 0 = `mergeWindowSeconds` alone says."""
     returns_within_seconds: int | None = None
     """Guard: a load that came back after a pause shorter than this is expected again: merges wait half as long again as
     the pause was, seconds; 0 = none is."""
@@ -153,6 +156,9 @@ class AutoScalePolicyOverride(Kept):
     """Guard: all segments and all pairs that may act do so in one evaluation; cooldowns are those of each segment."""
     urgent_overload: float | None = None
     """Guard: a segment so many times over a split threshold waits for no cooldown; 0 = every one waits."""
+    prompt_splits: bool | None = None
+    """Guard: a topic is evaluated at once, not at the next tick, when a significant sample is above a split threshold;
+    takes effect with `thresholdCrossing`."""
 
 
 PULSAR_POLICY_FIELDS = tuple(AutoScalePolicyOverride.model_fields)[:15]

@@ -19,6 +19,9 @@ from decisions.topic.segment import Segment
 HASHES = 65_536
 KEPT = 0.75
 """Part of a range's load that one piece of it keeps when splits bring no relief."""
+NEGLIGIBLE = 0.2
+"""Times the threshold: with less than this around a key, what was split in search of it is given back; with more, the
+key stays isolated, for its neighbours are below their thresholds then."""
 GROWN = 2.0
 """A key that has grown by more than this is another one: splits are tried again."""
 MAX_RETRY_MS = 7 * 86_400_000
@@ -32,7 +35,7 @@ class HotKey(NamedTuple):
     """About where it is: the range of the segment that was left with it."""
     end: int
     within_start: int
-    """The range that was split in search of it, without relief; what was split in there is given back."""
+    """The range that was split in search of it and is given back; the key's own where the key stays isolated."""
     within_end: int
     overload: float
     """Times the threshold."""
@@ -49,8 +52,8 @@ def retry_at(key: HotKey, policy: Policy) -> int:
 def key_in(keys: Sequence[HotKey], segment: Segment, overload: float, policy: Policy, now: int) -> HotKey | None:
     """The known hot key for which a segment is not split."""
     for key in keys:
-        inside = segment.start <= key.start and key.end <= segment.end
-        if inside and overload <= key.overload * GROWN and now < retry_at(key, policy):
+        holds = segment.start <= key.start and key.end <= segment.end
+        if holds and _is_inside(segment, key) and overload <= key.overload * GROWN and now < retry_at(key, policy):
             return key
     return None
 
@@ -67,9 +70,14 @@ def halvings(keys: Sequence[HotKey], segment: Segment, overload: float, policy: 
             is_known = key_in((key,), segment, overload, policy, now) is not None
             if is_known or (segment.start, segment.end) == (key.start, key.end):
                 return 0
-            if overload <= key.overload * GROWN:
+            if _is_inside(segment, key) and overload <= key.overload * GROWN:
                 splits = min(splits, max(policy.hot_key_splits >> key.tries, 1))
     return splits
+
+
+def _is_inside(segment: Segment, key: HotKey) -> bool:
+    """Whether a segment is a piece of what is given back; a wider one is split until the key is isolated again."""
+    return key.within_start <= segment.start and segment.end <= key.within_end
 
 
 def is_within(key: HotKey, left: Segment, right: Segment) -> bool:
@@ -104,6 +112,8 @@ def find_key(
         total += rate * common / one.width
     if own < KEPT * total:
         return None
+    if overload * (total - own) > NEGLIGIBLE * own:
+        start, end = segment.start, segment.end
     return HotKey(segment.start, segment.end, start, end, overload, now)
 
 

@@ -18,7 +18,7 @@ import msgspec
 from decisions.autoscale.gates import ROWS, Gate, Situation
 from decisions.autoscale.hot_keys import HotKey, is_within, key_in
 from decisions.autoscale.known import Loads, backoff, fresh_until
-from decisions.autoscale.past import settle_ms
+from decisions.autoscale.past import regret_window_ms, settle_ms
 from decisions.autoscale.rates import MAX_RATIO, combined_rate, heat, is_cold, overload
 from decisions.autoscale.snapshot import Load, TopicSnapshot
 from decisions.kernel.readings import MAX_INSTANT_MS, Reading, above, below, due_at, waited
@@ -119,14 +119,15 @@ def _disjoint(pairs: Sequence[int], most: int) -> list[int]:
 
 
 def settled_at(snapshot: TopicSnapshot, segment: Segment, load: Load | None) -> int:
-    """Until when a segment is not merged, for its load may come back (guards `settleSeconds` and
-    `returnsWithinSeconds`)."""
+    """Until when a segment is not merged, for its load may come back (guards `settleSeconds`,
+    `regretWindowSeconds`, `returnsWithinSeconds`)."""
     policy = snapshot.policy
     at = 0
     past = snapshot.known_pasts.get(segment.segment_id) if policy.settles else None
     if policy.settle_ms and past is not None:
         at = past.at + settle_ms(past, policy)
     if load is not None and load.cold_since is not None:
+        at = max(at, load.cold_since + regret_window_ms(past, segment.width, policy))
         for pause in (load.returned_after or 0, past.returned_after if past else 0):
             if 0 < pause <= policy.returns_within_ms:
                 at = max(at, load.cold_since + pause * 3 // 2)

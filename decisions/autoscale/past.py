@@ -12,17 +12,19 @@ from typing import Literal, NamedTuple
 
 from decisions.autoscale.policy import Policy
 from decisions.kernel.readings import MAX_INSTANT_MS
-from decisions.topic.layout import SegmentLayout
+from decisions.topic.layout import HASH_SPACE, SegmentLayout
 from decisions.topic.lineage import made_by
 from decisions.topic.segment import Segment
 
 REGRET_MS = 1_800_000
 """A merge that is split again within this time was one to regret."""
+WIDE_REGRET_MS = 14_400_000
+"""The same of a merge to one segment; of narrower ones in proportion to their width."""
 FORGOTTEN_MS = 3_600_000
 """A segment counts as one merge less deep for each of these periods that it has stood (guard `explicitLineage`)."""
 MAX_REGRETS = 16
 """So often regretted in a row, a range is not merged any more by a policy that merges cold segments into hot ones."""
-MAX_SETTLE_MS = 86_400_000
+MAX_SETTLE_MS = 14_400_000
 """The longest rest after regrets."""
 
 
@@ -72,15 +74,20 @@ def past_after_layout(
         if parent is None or segment.width < parent.finest:
             found[number] = Past(at, made, 0, back, segment.width)
         else:
-            found[number] = Past(at, made, _regrets(parent, at), back, parent.finest)
+            found[number] = Past(at, made, _regrets(parent, at, 2 * segment.width), back, parent.finest)
     return found
 
 
-def _regrets(parent: Past, at: int) -> int:
+def regret_ms(width: int) -> int:
+    """Within which time a split of what was merged, so many hashes wide, is a regret: the wider, the longer."""
+    return max(REGRET_MS, WIDE_REGRET_MS * width // HASH_SPACE)
+
+
+def _regrets(parent: Past, at: int, width: int) -> int:
     """Of the halves of what was split at an instant."""
     if parent.made == "split":
         return parent.regrets
-    return min(parent.regrets + 1, MAX_REGRETS) if at - parent.at <= REGRET_MS else max(parent.regrets - 1, 0)
+    return min(parent.regrets + 1, MAX_REGRETS) if at - parent.at <= regret_ms(width) else max(parent.regrets - 1, 0)
 
 
 def faded_depth(depth: int, since: int, now: int) -> int:
@@ -136,7 +143,7 @@ def _not_after(created_at: int, now: int) -> int:
 def settle_ms(past: Past, policy: Policy) -> int:
     """For how long after it was made a segment is not merged.
 
-    What a split has made: `settleSeconds`, doubled for each regret, up to a day: a range that stays cold is merged.
+    What a split has made: `settleSeconds`, doubled for each regret, up to four hours: what stays cold is merged.
     What a merge has made: the policy's cooldown of merges, so that a topic shrinks in steps. Where merge thresholds are
     so high that two cold segments can make a hot one, a range that is always regretted comes to rest.
     """
@@ -145,3 +152,13 @@ def settle_ms(past: Past, policy: Policy) -> int:
     if past.regrets >= MAX_REGRETS and policy.merges_into_hot:
         return 2 * MAX_INSTANT_MS
     return min(policy.settle_ms << past.regrets, max(policy.settle_ms, MAX_SETTLE_MS))
+
+
+def regret_window_ms(past: Past | None, width: int, policy: Policy) -> int:
+    """For how long a segment, so many hashes wide, has to be cold that was merged before and split again too soon.
+
+    The wider, the longer: a merge of the whole key space saves one segment and moves every client.
+    """
+    if past is None or not past.regrets or not policy.regret_window_ms:
+        return 0
+    return min(policy.regret_window_ms, MAX_INSTANT_MS) * 2 * width // HASH_SPACE

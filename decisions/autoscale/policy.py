@@ -75,6 +75,8 @@ class Policy:
     """Part of the split thresholds that two merged segments stay below; 0: the merge thresholds alone say."""
     settle_ms: int = 0
     """Milliseconds; 0: what was split may be merged at once."""
+    regret_window_ms: int = 0
+    """Milliseconds; 0: what was regretted is merged like anything else."""
     returns_within_ms: int = 0
     """Milliseconds; 0: no load is expected back."""
     hot_key_splits: int = 0
@@ -83,6 +85,7 @@ class Policy:
     parallel_actions: bool = False
     urgent_overload: float = 0.0
     """Times a split threshold; 0: nothing is urgent."""
+    prompt_splits: bool = False
 
     @cached_property
     def split_thresholds(self) -> tuple[float, float, float, float]:
@@ -122,9 +125,14 @@ class Policy:
         return self.settles or self.parallel_actions or self.explicit_lineage
 
     @property
+    def evaluates_at_once(self) -> bool:
+        """Whether a sample above a split threshold is followed by an evaluation."""
+        return self.prompt_splits and self.threshold_crossing
+
+    @property
     def settles(self) -> bool:
         """Whether merges wait for as long as a load may come back."""
-        return self.settle_ms > 0 or self.returns_within_ms > 0
+        return self.settle_ms > 0 or self.regret_window_ms > 0 or self.returns_within_ms > 0
 
     @cached_property
     def broken(self) -> str | None:
@@ -145,10 +153,12 @@ PROFILES: Mapping[str, Policy] = MappingProxyType({
         threshold_crossing=True,
         merge_headroom=0.9,
         settle_ms=1_800_000,
+        regret_window_ms=14_400_000,
         returns_within_ms=3_600_000,
         hot_key_splits=6,
         parallel_actions=True,
         urgent_overload=1.25,
+        prompt_splits=True,
     ),
 })  # fmt: skip
 """`pip-483`: the text of the PIP. `default`: the same with every guard."""

@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Set
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from decisions.autoscale.columns import Bools
 from engine.autoscale.dealing import SampleColumns
 from engine.autoscale.evaluation import FAMILY, Evaluation
 from engine.autoscale.filtering import (
+    Codes,
     decision_of,
     news_of_consumers,
     news_of_deletion,
@@ -45,6 +48,7 @@ from engine.kernel.records import LAYOUT_SCHEMA, LAYOUTS, LOAD, Output
 from engine.kernel.settings import EngineSettings
 from schemas.kafka import CONSUMER_EVENTS
 from schemas.messages import ConsumerEvent, LayoutsKnown, PolicyEvent, Rejected, RejectReason
+from schemas.metadata import RATES
 from schemas.plain_events import PlainConsumerEvent, PlainEvent, PlainLayoutEvent
 
 TOPICS, LOADS = "topics", "loads"
@@ -185,13 +189,23 @@ class AutoscaleBatch:
         by_reporter = np.fromiter(map(reporter_code, samples.reporters.to_pylist()), np.int64, len(samples.reporters))
         messages = samples.message if places is None else samples.message[places]
         origins = Origins.judged(samples.sampled_at, samples.timestamp, by_reporter[samples.reporter], self._now)
+        rates = samples.rates if places is None else samples.rates[places]
+        is_hot: Bools = np.asarray((rates > crossing[:, : len(RATES)]).any(axis=1), np.bool_)
         codes = store_samples(
-            self._loads, rows, samples.rates if places is None else samples.rates[places], origins.of(messages), since,
-            self._now, self._of.settings.change_threshold, crossing, merge,
+            self._loads, rows, rates, origins.of(messages), since, self._now, self._of.settings.change_threshold,
+            crossing, merge,
         )  # fmt: skip
         count_samples(self._output.counts, samples, messages, codes)
+        self._evaluate_hot(samples.topics, samples.topic if places is None else samples.topic[places], codes, is_hot)
         if (loads := load_records(samples, messages, places, codes)) is not None:
             self._output.add_columns(LOAD, loads)
+
+    def _evaluate_hot(self, names: pa.Array, topic: npt.NDArray[np.int32], codes: Codes, is_hot: Bools) -> None:
+        """Topics with significant samples above a split threshold are due now (guard `promptSplits`)."""
+        for place in np.unique(topic[is_hot & (codes > 0)]).tolist():
+            known = self._state.topics.get(names[place].as_py())
+            if known is not None and self._of.policies.of(self._state, known).policy.evaluates_at_once:
+                self._due_by_tick.add(known.name)
 
     def evaluate(self, is_tick: bool) -> None:
         """Evaluates what is due, or at a tick every topic."""

@@ -26,7 +26,7 @@ from decisions.autoscale.columns import (
     Ints,
     segments_of,
 )
-from decisions.autoscale.past import FORGOTTEN_MS, settle_ms
+from decisions.autoscale.past import FORGOTTEN_MS, regret_window_ms, settle_ms
 from decisions.autoscale.policy import MAX_INT
 from decisions.autoscale.snapshot import MANAGED
 from decisions.kernel.readings import MAX_INSTANT_MS
@@ -87,6 +87,8 @@ class FleetColumns:
     """By segment; `NEVER` where it was there from the beginning."""
     returned_after: Ints
     """By segment, of what was split; 0 where its load did not come back."""
+    regret_window: Ints
+    """By segment, for how long it has to be cold after a regret; 0 without one."""
 
     @cached_property
     def places(self) -> dict[str, int]:
@@ -150,6 +152,7 @@ class FleetColumns:
             self.settled_at[segments],
             self.made_at[segments],
             self.returned_after[segments],
+            self.regret_window[segments],
         )
 
     def with_more(self, more: FleetColumns) -> FleetColumns:
@@ -174,6 +177,7 @@ class FleetColumns:
             np.concatenate([self.settled_at, more.settled_at]),
             np.concatenate([self.made_at, more.made_at]),
             np.concatenate([self.returned_after, more.returned_after]),
+            np.concatenate([self.regret_window, more.regret_window]),
         )
         return together.take(np.argsort(together.policy_of, kind="stable"))
 
@@ -242,7 +246,8 @@ class FleetColumns:
             [max(0, min(policy.policy.returns_within_ms, MAX_INSTANT_MS)) for policy in self.policies], np.int64
         )
         is_cold = (cold_since != NO_INSTANT) & ~missing
-        settled_at = self.settled_at
+        cold_until = np.minimum(np.where(is_cold, cold_since, 0) + self.regret_window, MAX_INSTANT_MS)
+        settled_at = np.maximum(self.settled_at, np.where(is_cold & (self.regret_window > 0), cold_until, NEVER))
         for pause in (returned_after, self.returned_after):
             is_expected = is_cold & (pause > 0)
             if is_expected.any():
@@ -271,7 +276,7 @@ def columns_of(
     columns = FleetColumns(
         names, list(layouts), list(distinct.values()), policy_codes, scalars_of(topics), offsets,
         segments, rows_of(loads, names, offsets, segments["id"]),
-        *_from_pasts(topics, policies, offsets, segments["id"]),
+        *_from_pasts(topics, layouts, policies, offsets, segments["id"]),
     )  # fmt: skip
     return columns if len(distinct) < 2 else columns.take(np.argsort(policy_codes, kind="stable"))
 
@@ -283,13 +288,14 @@ def rows_of(loads: LoadTable, names: Sequence[str], offsets: Ints, segment_ids: 
 
 
 def _from_pasts(
-    topics: Sequence[TopicState], policies: Sequence[EffectivePolicy], offsets: Ints, segment_ids: Ints
-) -> tuple[Ints, Ints, Ints]:  # fmt: skip
-    """By segment, until when what made it keeps it from being merged, when that was, and the pause that was handed on;
-    most topics were never split."""
+    topics: Sequence[TopicState], layouts: Sequence[KnownLayout], policies: Sequence[EffectivePolicy], offsets: Ints,
+    segment_ids: Ints,
+) -> tuple[Ints, Ints, Ints, Ints]:  # fmt: skip
+    """By segment, until when what made it keeps it from being merged, when that was, the pause that was handed on, and
+    for how long it has to be cold after a regret; most topics were never split."""
     settled_at, made_at = (np.full(len(segment_ids), NEVER, np.int64) for _ in range(2))
-    returned_after = np.zeros(len(segment_ids), np.int64)
-    for place, (topic, policy) in enumerate(zip(topics, policies, strict=True)):
+    returned_after, regret_window = (np.zeros(len(segment_ids), np.int64) for _ in range(2))
+    for place, (topic, layout, policy) in enumerate(zip(topics, layouts, policies, strict=True)):
         if not topic.pasts:
             continue
         begin = int(offsets[place])
@@ -297,9 +303,12 @@ def _from_pasts(
             past = topic.pasts.get(number)
             if past is not None:
                 made_at[segment], returned_after[segment] = past.at, past.returned_after
+                if past.regrets and policy.policy.regret_window_ms:
+                    width = layout.layout.segments[number].width
+                    regret_window[segment] = regret_window_ms(past, width, policy.policy)
                 if policy.policy.settle_ms:
                     settled_at[segment] = min(past.at + settle_ms(past, policy.policy), MAX_INSTANT_MS)
-    return settled_at, made_at, returned_after
+    return settled_at, made_at, returned_after, regret_window
 
 
 def scalars_of(topics: Sequence[TopicState]) -> Ints:

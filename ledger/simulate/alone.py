@@ -108,11 +108,11 @@ class _Loop:
             for place, action in enumerate(waiting):
                 self._apply(action, now - STEP_MS + TAKES_MS * (place + 1))
             waiting = []
-            self._sample(step, now)
+            is_hot = self._sample(step, now)
             changed, consumers = consumers != self._demand.consumers[step], int(self._demand.consumers[step])
             lacks = consumers > len(self._layout.active)
             trigger = None
-            if now % TICK_MS == 0 or (self._extra_ticks and due is not None and now >= due):
+            if now % TICK_MS == 0 or is_hot or (self._extra_ticks and due is not None and now >= due):
                 trigger, due = "tick", None
             elif changed or (had_actions and lacks):
                 trigger = "consumer"
@@ -153,13 +153,15 @@ class _Loop:
         limit = self._policy.split_msg_rate_in_threshold
         return any(self._carried(step, one.start, one.end) > limit for one in self._layout.active)
 
-    def _sample(self, step: int, now: int) -> None:
-        policy = self._policy
+    def _sample(self, step: int, now: int) -> bool:
+        """Filters what the segments carry; whether that has to be looked at right now."""
+        policy, is_hot = self._policy, False
         for segment in self._layout.active:
             number = segment.segment_id
             rates = (self._carried(step, segment.start, segment.end), 0.0, 0.0, 0.0)
             last = self._loads.get(number)
             if accept_cause(None if last is None else last.rates, rates, CHANGE_THRESHOLD, policy):
+                is_hot |= policy.evaluates_at_once and rates[0] > policy.split_msg_rate_in_threshold
                 since, back = (None, None) if last is None else (last.cold_since, last.returned_after)
                 cold = is_cold(rates, policy)
                 self._loads[number] = Load(
@@ -169,6 +171,7 @@ class _Loop:
             else:
                 assert last is not None
                 self._loads[number] = Load(*last.rates, last.modified_at, now, last.cold_since, last.returned_after)
+        return is_hot
 
     def _returned(self) -> dict[int, int]:
         return {one: load.returned_after for one, load in self._loads.items() if load.returned_after is not None}

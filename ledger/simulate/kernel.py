@@ -31,7 +31,7 @@ from decisions.autoscale.clocks import (
 from decisions.autoscale.columns import ANY_ACTION, ASK, HOLD, NEVER, ONLY_SPLIT, SPLIT, Fleet
 from decisions.autoscale.fleet import decide_fleet
 from decisions.autoscale.hot_keys import HotKey
-from decisions.autoscale.past import FORGOTTEN_MS, MAX_REGRETS, REGRET_MS, depths_after_layout, past_after_layout
+from decisions.autoscale.past import FORGOTTEN_MS, MAX_REGRETS, depths_after_layout, past_after_layout, regret_ms
 from decisions.autoscale.significance import accept_causes, are_cold
 from decisions.topic.layout import SegmentLayout
 from ledger.simulate.asking import Asked, Shown, ask
@@ -66,7 +66,7 @@ def _after_split(old: Sequence[int], width: int, now: int) -> tuple[int, int, in
         return 0, back, width
     regrets = old[_REGRETS]
     if old[_MADE] == BY_MERGE:
-        is_regretted = now - old[_MADE_AT] <= REGRET_MS
+        is_regretted = now - old[_MADE_AT] <= regret_ms(2 * width)
         regrets = min(regrets + 1, MAX_REGRETS) if is_regretted else max(regrets - 1, 0)
     return regrets, back, old[_FINEST]
 
@@ -162,15 +162,15 @@ class Kernel:
             self._apply(rows[due[APPLY]], now[due[APPLY]])
         if due[CONSUMERS].any():
             self._count_consumers(rows[due[CONSUMERS]])
-        fresh = due[APPLY] | due[CHANGE]
+        fresh, is_hot = due[APPLY] | due[CHANGE], np.zeros(len(rows), np.bool_)
         if fresh.any():
             chosen = rows[fresh]
             at = self._window.in_force(self._topic[chosen], step[fresh])
             self._move_on(chosen, at, due[APPLY][fresh])
-            self._sample(chosen, at, now[fresh])
+            is_hot[fresh] = self._sample(chosen, at, now[fresh])
         self._next[EXTRA, rows[due[EXTRA]]] = NO_STEP
         is_tick = now // self._tick_ms != (now - self._step_ms) // self._tick_ms
-        self._evaluate(rows, step, now, is_tick, due[EXTRA], by_event)
+        self._evaluate(rows, step, now, is_tick, due[EXTRA] | (is_hot & self._limits.evaluates_at_once[rows]), by_event)
         cap = self._limits.max_segments[rows]
         count, waiting = self._count[rows], np.maximum(self._required[rows] - self._count[rows], 0)
         self._tally.set(rows, step, count, self._is_over[rows], waiting, cap)
@@ -315,8 +315,10 @@ class Kernel:
             self._skip(rows[quiet], at[quiet], begins, base[chosen], bands[chosen])
         return stays
 
-    def _sample(self, rows: Ints, at: Ints, now: Ints) -> None:
-        """Filters what the segments carry now, and looks for the next change that matters."""
+    def _sample(self, rows: Ints, at: Ints, now: Ints) -> Bools:
+        """Filters what the segments carry now, and looks for the next change that matters; which rows have a
+        significant sample above a split threshold."""
+        is_hot = np.zeros(len(rows), np.bool_)
         limits = self._limits
         segments, of = self._segments(rows)
         first = np.cumsum(self._count[rows]) - self._count[rows]
@@ -340,7 +342,8 @@ class Kernel:
                 ints[accepted, _RETURNED], ints[accepted, _MODIFIED] != _NO_INSTANT, since, is_cold, instants
             )  # fmt: skip
             self._ints[places, _COLD] = cold_since_after_sample_all(since, is_cold, instants)
-            self._ints[places, _HOT] = (news > split[accepted]).any(axis=1)
+            self._ints[places, _HOT] = hot = (news > split[accepted]).any(axis=1)
+            is_hot[of[accepted[hot]]] = True
         yardstick = self._yardstick[rows][of]
         exceeds = rates > yardstick
         self._is_over[rows] = np.logical_or.reduceat(exceeds.any(axis=1), first)
@@ -356,6 +359,7 @@ class Kernel:
         bands = np.concatenate([low * (1 + _NEARLY), high * (1 - _NEARLY)], axis=1)
         self._bands[segments] = bands
         self._skip(rows, at, first, base, bands)
+        return is_hot
 
     def _skip(self, rows: Ints, at: Ints, first: Ints, base: Floats, bands: Floats) -> None:
         """Finds the next change that matters of rows whose segments, from `first` on, carry `base` at level 1."""
@@ -448,7 +452,9 @@ class Kernel:
         """Until when segments are not merged; `rows` by segment."""
         pauses = (ints[:, _RETURNED], ints[:, _HANDED_ON])
         made, at, regrets = ints[:, _MADE], ints[:, _MADE_AT], ints[:, _REGRETS]
-        return self._limits.settled_at(rows, made, at, regrets, pauses, ints[:, _COLD])
+        return self._limits.settled_at(
+            rows, made, at, regrets, pauses, ints[:, _COLD], ints[:, _END] - ints[:, _START] + 1
+        )
 
     def _decide(self, rows: Ints, now: Ints, by_tick: Bools, step: Ints) -> tuple[Bools, Ints]:
         """Has topics decided on; whether each acts, and when it asks for an extra tick."""

@@ -20,7 +20,7 @@ from ledger.simulate.timeline import STEP_MS, Floats, Ints, Timeline, Window, ev
 DAY_MS = 86_400_000
 KEYS = 10_000
 """Distinct keys of a topic whose keys are not uniform."""
-SLICES = 4_096
+SLICES = 65_536
 MESSAGE_BYTES = 1_000.0
 PEAK = 8.0
 """Split thresholds that the peak of a series stands for."""

@@ -19,6 +19,7 @@ from decisions.autoscale.past import FORGOTTEN_MS, MAX_REGRETS, MAX_SETTLE_MS
 from decisions.autoscale.policy import Policy
 from decisions.autoscale.significance import crossing_thresholds
 from decisions.kernel.readings import MAX_INSTANT_MS
+from decisions.topic.layout import HASH_SPACE
 from ledger.simulate.timeline import Floats, Ints
 
 Bools = npt.NDArray[np.bool_]
@@ -57,8 +58,10 @@ class Limits:
         self.acts_in_parallel: Bools = self._by_row([one.parallel_actions for one in policies])
         self.asks: Bools = self._by_row([one.parallel_actions or one.hot_key_splits > 0 for one in policies])
         """What these do is said by `decide`, of one topic at a time."""
+        self.evaluates_at_once: Bools = self._by_row([one.evaluates_at_once for one in policies])
         self._settle = self._by_row([min(one.settle_ms, _LONGEST_SETTLE_MS) for one in policies])
         self._merges_into_hot: Bools = self._by_row([one.merges_into_hot for one in policies])
+        self._regret_window = self._by_row([min(one.regret_window_ms, _LONGEST_SETTLE_MS) for one in policies])
         self._returns_within = self._by_row([min(one.returns_within_ms, NOT_DUE) for one in policies])
         self._by_coldness = self._by_row([one.cold_since_threshold for one in policies])
         self.keeps_depth: Bools = self._by_row([one.explicit_lineage for one in policies])
@@ -80,7 +83,8 @@ class Limits:
         return np.where(depth < cap, NEVER, np.where(keeps, fades_at, NOT_DUE))
 
     def settled_at(
-        self, row: Ints, made: Ints, at: Ints, regrets: Ints, pauses: Sequence[Ints], cold_since: Ints
+        self, row: Ints, made: Ints, at: Ints, regrets: Ints, pauses: Sequence[Ints], cold_since: Ints,
+        width: Ints,
     ) -> Ints:  # fmt: skip
         """Until when each segment is not merged (`decisions.autoscale.merge_pass.settled_at`); `made`: `BY_SPLIT`,
         `BY_MERGE` or 0."""
@@ -89,6 +93,9 @@ class Limits:
         rest = np.where((regrets >= MAX_REGRETS) & self._merges_into_hot[row], NOT_DUE, rest)
         rest = np.where(made == BY_MERGE, self.merge_cooldown[row], rest)
         found = np.where((made > 0) & (settle > 0), at + rest, NEVER)
+        is_regretted = (regrets > 0) & (cold_since >= 0) & (self._regret_window[row] > 0)
+        window = self._regret_window[row] * 2 * width // HASH_SPACE
+        found = np.maximum(found, np.where(is_regretted, cold_since + window, NEVER))
         for pause in pauses:
             is_expected = (cold_since >= 0) & (pause > 0) & (pause <= within)
             found = np.maximum(found, np.where(is_expected, cold_since + pause * 3 // 2, NEVER))

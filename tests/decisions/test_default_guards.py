@@ -179,8 +179,42 @@ def test_a_merge_that_is_split_again_soon_is_a_regret_of_that_boundary_and_not_o
     finer = soon.split_segment(3, HOUR + 11 * MINUTE)
     after = past_after_layout(halves, soon.segments, finer, HOUR + 11 * MINUTE)
     assert {number: past.regrets for number, past in after.items()} == {4: 1, 5: 0, 6: 0}
-    late = past_after_layout(merged, layout.segments, layout.split_segment(2, 3 * HOUR), 3 * HOUR)
-    assert {past.regrets for past in late.values()} == {0}
+    # Of a merge to one segment within four hours, of one of half the key space within two.
+    for pause, regrets in ((4 * HOUR, 1), (4 * HOUR + 1, 0)):
+        later = layout.split_segment(2, HOUR + pause)
+        assert {past.regrets for past in past_after_layout(merged, layout.segments, later, HOUR + pause).values()} == {
+            regrets
+        }
+    half = SegmentLayout.create(4, 0).merge_segments(0, 1, HOUR)
+    pasts = past_after_layout({}, range(4), half, HOUR)
+    later = half.split_segment(4, 3 * HOUR + 1)
+    assert [past_after_layout(pasts, half.segments, later, 3 * HOUR + 1)[number].regrets for number in (5, 6)] == [0, 0]
+
+
+@pytest.mark.parametrize(("count", "hours"), [(2, 4.0), (4, 2.0), (8, 1.0)])
+def test_regretted_neighbours_stay_cold_for_longer_the_wider_they_are(count, hours):
+    since = NOW - 20 * HOUR
+    loads = {number: load(COLD, modified_at=since, cold_since=since) for number in range(count)}
+    pasts = {number: Past(since - 5 * HOUR, "split", 1) for number in range(count)}
+    policy = replace(DEFAULT, max_load_age_ms=0)
+    one = snapshot(count, loads, policy, pasts=pasts, now=since + round(hours * HOUR))
+    assert isinstance(decide(one), Merge)
+    held = decide(replace(one, now=one.now - 1))
+    assert (held.gate, held.binding.eligible_at) == (Gate.SETTLING, one.now)
+    assert isinstance(decide(replace(one, policy=replace(policy, regret_window_ms=0), now=one.now - 1)), Merge)
+
+
+def test_hot_key_among_busy_neighbours_stays_isolated():
+    """Each neighbour carries a part of the threshold; cold pieces are merged with one another, none with the key."""
+    one, hot = with_key(8, rate=20_000, rest=900, last_merge_at=None)
+    (key,) = hot_keys_after(one)
+    segment = one.layout.segments[hot]
+    assert (key.within_start, key.within_end) == (segment.start, segment.end)
+    known = replace(one, hot_keys=(key,), now=one.now + 1)
+    assert all(hot not in action.ids for action in done(decide(known)))
+    whole = SegmentLayout.create(1, LONG_AGO)
+    again = replace(known, layout=whole, loads={0: msg_rate(30_000)}, pasts=None)
+    assert [action.action for action in done(decide(again))] == ["split"], "neighbours are relieved again"
 
 
 def test_a_load_that_came_back_after_a_pause_is_waited_for_half_as_long_again():

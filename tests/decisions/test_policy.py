@@ -45,7 +45,7 @@ def test_the_defaults_are_those_of_the_pip():
 
 def test_every_guard_is_off_in_pip_483_and_on_in_default():
     guards = [known.name for known in POLICY_FIELDS.values() if known.attribute not in PULSAR_POLICY_FIELDS]
-    assert len(guards) == 15
+    assert len(guards) == 17
     # How long a hot key is left alone says nothing as long as none is looked for.
     assert {name for name in guards if getattr(PIP, name)} == {"hot_key_retry_ms"}
     assert all(getattr(DEFAULT, name) for name in guards)

@@ -116,6 +116,7 @@ def _policy(random):
         "explicitLineage": [False, True], "thresholdCrossing": [False, True], "parallelActions": [False, True],
         "settleSeconds": [0, 60, 600], "returnsWithinSeconds": [0, 120, 900], "hotKeySplits": [0, 1, 3],
         "hotKeyRetrySeconds": [60, 600], "mergeHeadroom": [0.0, 0.9], "urgentOverload": [0.0, 1.25],
+        "promptSplits": [False, True], "regretWindowSeconds": [0, 300, 3600],
     }.items():  # fmt: skip
         if random.random() < 0.5:
             override[name] = random.choice(values).item()
