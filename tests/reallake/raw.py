@@ -153,37 +153,38 @@ class Raw:
                 found[row["segment_id"]] = _rates(row)
         return found
 
-    def over_threshold_minutes(self, thresholds: tuple[float, ...]) -> dict[str, float]:
-        """Minutes of each topic in which an active segment was over one of the split thresholds."""
-        changes: dict[str, list[tuple[datetime, int, Row | Layout | None]]] = defaultdict(list)
+    def over_threshold_minutes(self, thresholds: tuple[float, ...], unknown: bool) -> float:
+        """Minutes, summed over topics, in which an active segment was over one of the split thresholds.
+
+        `unknown`: whether segments without a load yet count as over because a parent was.
+        """
+        changes: dict[str, list[tuple[datetime, int, Row | Layout]]] = defaultdict(list)
         for row in sorted(self.rows("segment_load"), key=_arrival):
             changes[row["topic"]].append((row["accepted_at"], 1, row))
-        for one in self.every_layout():
-            changes[one.topic].append((one.begins, 0, one))
-        minutes = {}
-        for topic, of_topic in changes.items():
+        for layout in self.every_layout():
+            changes[layout.topic].append((layout.begins, 0, layout))
+        seconds = 0.0
+        for of_topic in changes.values():
             active: set[int] = set()
-            rates: dict[int, tuple[float, ...]] = {}
-            over_since, total, life = None, 0.0, None
+            over: dict[int, bool] = {}
+            since, life = None, None
             for at, _, change in sorted(of_topic, key=lambda change: change[:2]):
                 if isinstance(change, Layout):
                     active = set(change.active)
-                    rates, life = ({} if change.life != life else rates), change.life
+                    over, life = ({} if change.life != life else over), change.life
+                    for segment in (one for one in change.segments.values() if one["segmentId"] in active):
+                        was_over = any(over.get(parent, False) for parent in segment["parentIds"])
+                        over.setdefault(segment["segmentId"], unknown and was_over)
                 else:
-                    rates[change["segment_id"]] = _rates(change)
-                is_over = any(
-                    rate > limit
-                    for segment in active & rates.keys()
-                    for rate, limit in zip(rates[segment], thresholds, strict=True)
-                )
-                if is_over and over_since is None:
-                    over_since = at
-                elif not is_over and over_since is not None:
-                    total, over_since = total + (at - over_since).total_seconds(), None
-            if over_since is not None:
-                total += (self.last_batch - over_since).total_seconds()
-            minutes[topic] = total / 60
-        return minutes
+                    rates = zip(_rates(change), thresholds, strict=True)
+                    over[change["segment_id"]] = any(rate > limit for rate, limit in rates)
+                is_over = any(over.get(segment, False) for segment in active)
+                if is_over and since is None:
+                    since = at
+                elif not is_over and since is not None:
+                    seconds, since = seconds + (at - since).total_seconds(), None
+            seconds += (self.last_batch - since).total_seconds() if since else 0.0
+        return seconds / 60
 
 
 def untiled(active: dict[int, tuple[int, int]]) -> list[tuple[int, int]]:
