@@ -50,11 +50,6 @@ class _Active(NamedTuple):
     segments: dict[int, Segment]
     depths: dict[int, int]
 
-    @property
-    def segments(self) -> dict[int, Segment]:
-        """The active segments by id."""
-        return {segment.segment_id: segment for segment in self.active}
-
     def merge_depth(self, number: int) -> int:
         """As of `SegmentLayout`."""
         return self.depths[number]
