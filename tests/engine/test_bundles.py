@@ -105,6 +105,16 @@ def test_what_was_not_applied_is_decided_again_after_half_an_hour_and_not_each_m
     assert len(bucket.batch(at + 1, *fresh, tick(3)).decisions) == 1
 
 
+def test_an_expired_decision_is_decided_again_at_once():
+    bucket = balancing()
+    big = [report(f"broker-{number}:8080", {bundle(number): 200.0 / number}, NOW + HOUR) for number in (1, 9)]
+    (row,) = bucket.batch(NOW + HOUR, *big, tick(1)).decisions
+    end = json.loads(ended(row, "superseded").value) | {"error": "expired: decided 412 s ago"}
+    told = record("control-events", row["subject"], end)
+    (again,) = bucket.batch(NOW + HOUR + MINUTE, told, tick(2)).decisions
+    assert again["decision_id"] != row["decision_id"]
+
+
 def test_a_report_that_comes_twice_or_late_is_suppressed_and_moves_no_average():
     bucket = balancing()
     messages = skewed(NOW)

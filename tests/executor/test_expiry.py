@@ -6,9 +6,15 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from deltalake import write_deltalake
 
 from executor.kernel.loop import utc_now
+from lake.tables import create_table
 from schemas.messages import EXPIRED
+from schemas.tables import DECISIONS
+from streaming.rows import rare_rows
+from tests.engine.buckets import Bucket
+from tests.engine.records import layout, outcome, stats, tick
 from tests.executor.conftest import Clock, House
 from tests.executor.gate import LOST_BEFORE
 from tests.executor.test_brakes import say, waits
@@ -103,3 +109,27 @@ def test_an_expired_decision_is_not_approved_and_its_successor_is_named(house: H
     assert "it has expired, at 20" in refused.stderr
     assert "UTC: decided 72" in refused.stderr
     assert f"decided on {split.subject} since then: later" in refused.stderr
+
+
+def test_the_job_decides_again_and_that_is_applied(house: House):
+    """The job's engine and the executor, both real; the executor was down for ten minutes."""
+    topic, bucket = house.create("orders"), Bucket()
+    now = int(utc_now().timestamp() * 1000)
+
+    def evaluate(at: int, *more: Any) -> Any:
+        output = bucket.batch(at, *more, stats({0: 90_000.0}, at, topic), tick(at))
+        if output.decisions:
+            rows = rare_rows(DECISIONS, [output.bodies()["decisions"]], at)
+            write_deltalake(create_table(house.lake, DECISIONS), rows, mode="append")
+        return [row["decision_id"] for row in output.decisions]
+
+    (first,) = evaluate(now - 600_000, layout(house.layout(topic), at=now - 600_000, topic=topic))
+    assert evaluate(now - 300_000) == []
+    with house.running(**LIMITS):
+        (event,) = wait_until(lambda: house.published.events)
+        assert (event.decision_id, event.status, event.error[: len(EXPIRED)]) == (first, "superseded", EXPIRED)
+        (second,) = evaluate(now, outcome(first, "superseded", now, topic))
+        assert second != first
+        wait_until(lambda: [row for row in house.ends() if row["decision_id"] == second])
+    assert {row["decision_id"]: row["status"] for row in house.ends()} == {first: "superseded", second: "applied"}
+    assert house.gate.count("POST") == 1
