@@ -42,6 +42,11 @@ from schemas.messages import ConsumerEvent, LayoutEvent
 from schemas.metadata import AutoScalePolicyOverride
 from schemas.tables import DECISIONS, EVENTS, HOLDS, OUTCOMES
 
+WARM_TICKS = 120
+"""Of the time before a part of a record that is simulated and not counted: two hours, at a tick a minute.
+
+What the job remembers of returned loads and regretted merges is in no table, and lasts for an hour or so.
+"""
 OUTAGE_TICKS = 3
 """No batch for longer than this: the job was down, or nobody reported."""
 UNKNOWN_GATES = ("load-missing", "load-stale")
@@ -60,7 +65,10 @@ class TopicRecord:
 
     name: str
     began_at: int
+    """Beginning of what is simulated."""
     ends_at: int
+    counted_from: int
+    """Beginning of what is counted."""
     announced: Sequence[Announced]
     """The first holds at the beginning."""
     loads: Loads
@@ -79,6 +87,8 @@ class History:
     """Where the rows of all parts are."""
     parts: Sequence[Sequence[str]]
     """Topics."""
+    recorded_from: int
+    """Beginning of what is in the files, loads but for those that held then."""
     began_at: int
     ends_at: int
     outages: Sequence[tuple[int, int]]
@@ -111,6 +121,11 @@ class History:
         return OUTAGE_TICKS * self.tick_ms
 
     @property
+    def simulated_from(self) -> int:
+        """Beginning of simulations; what is before `began_at` is not counted."""
+        return max(self.recorded_from, self.began_at - WARM_TICKS * self.tick_ms // self.step_ms * self.step_ms)
+
+    @property
     def topics(self) -> int:
         """How many there are."""
         return sum(len(part) for part in self.parts)
@@ -118,12 +133,7 @@ class History:
     def between(self, begin: int, end: int) -> History:
         """Return the history of a part of the time; both instants are whole steps of this one."""
 
-        def cut(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-            return [(max(one, begin), min(other, end)) for one, other in spans if one < end and other > begin]
-
-        return replace(
-            self, began_at=begin, ends_at=end, outages=cut(self.outages), other_policy=cut(self.other_policy)
-        )
+        return replace(self, began_at=begin, ends_at=end)
 
     def part(self, number: int) -> list[TopicRecord]:
         """What is on record of the topics of a part, by name. Raises what Delta raises."""
@@ -140,10 +150,11 @@ class History:
                 if span is None:
                     continue
                 begin, end, announced = span
+                counted_from = max(begin, self.began_at)
                 mine = [one for one in consumers.get(place, []) if one.at >= life.after]
                 before = {one.subscription: one for one in mine if one.at <= begin}
                 found.append(TopicRecord(
-                    name, begin, end, announced, _between(loads[place], life, end),
+                    name, begin, end, counted_from, announced, _between(loads[place], life, end),
                     [*(one._replace(at=begin) for one in before.values()),
                      *(one for one in mine if begin < one.at < end)],
                     held.get(place, []), decided.get(place, []),
@@ -151,14 +162,14 @@ class History:
         return found
 
     def _span(self, name: str, life: TopicLife) -> tuple[int, int, list[Announced]] | None:
-        """When a topic was there in whole steps, and its layouts then; None: it was not."""
+        """Return when a topic was there in whole steps, and its layouts then; None: it was not, in what is counted."""
         namespace = topic_parts(name).full_namespace
-        began_at = max(self.began_at, self.kept_from.get(namespace, 0))
+        simulated_from = max(self.simulated_from, self.kept_from.get(namespace, 0))
         first, step = life.layouts[0].at, self.step_ms
-        begin = max(began_at, (first - self.phase_ms) // step * step + self.phase_ms)
+        begin = max(simulated_from, (first - self.phase_ms) // step * step + self.phase_ms)
         end = self.ends_at if life.ends is None else min(life.ends, self.ends_at)
         end = begin + (end - begin) // step * step
-        if end <= begin:
+        if end <= max(begin, self.began_at):
             return None
         known = [one for one in life.layouts if one.at <= max(begin, first)][-1]
         later = [one for one in life.layouts if known.at < one.at < end]
@@ -209,21 +220,24 @@ def open_history(
     size = part_topics(lake, len(known))
     parts = [names[place : place + size] for place in range(0, len(names), size)]
     folder.mkdir(parents=True, exist_ok=True)
-    loads = _spill(lake, folder, parts, begin, end, progress)
+    recorded_from = max(
+        -(-(first - phase) // step_ms) * step_ms + phase, begin - WARM_TICKS * tick_ms // step_ms * step_ms
+    )
+    loads = _spill(lake, folder, parts, recorded_from, end, progress)
     if not loads:
         raise NoHistory(
             f"no load of {len(names)} topics is on record between {said_of(begin)} and {said_of(end)}: do brokers "
             "report, and are their segments those of the layouts?"
         )
-    inside = np.r_[begin, at[(at > begin) & (at < end)], end]
+    inside = np.r_[recorded_from, at[(at > recorded_from) & (at < end)], end]
     quiet = np.flatnonzero(np.diff(inside) > OUTAGE_TICKS * tick_ms)
     outages = [(int(inside[one]), int(inside[one + 1])) for one in quiet]
     ran, other, namespaces = recorded_policies(lake, begin, end, configured)
     asked = None if since is None else instant(since)
     kept_from = {one: kept for one in map(namespace_of, names) if one and (kept := retained.of_namespace(one))}
     return History(
-        str(folder), parts, begin, end, outages, ran, other, namespaces, tick_ms, phase, change_threshold, loads,
-        asked if asked is not None and first - asked > OUTAGE_TICKS * tick_ms else None,
+        str(folder), parts, recorded_from, begin, end, outages, ran, other, namespaces, tick_ms, phase,
+        change_threshold, loads, asked if asked is not None and first - asked > OUTAGE_TICKS * tick_ms else None,
         {name: -(-(instant(kept) - phase) // step_ms) * step_ms + phase for name, kept in kept_from.items()},
     )  # fmt: skip
 

@@ -155,7 +155,7 @@ def backtest_part(history: History, number: int, policies: Mapping[str, Configur
         for place, one in enumerate(prepared):
             results.append(_result(history, one, place, outcomes, every))
         for name, outcome in outcomes.items():
-            for at, segments, over in _hourly(outcome.series):
+            for at, segments, over in _hourly(outcome.series, prepared[0].record.counted_from - history.phase_ms):
                 before = points[name].get(at, (0, 0))
                 points[name][at] = before[0] + segments, before[1] + over
     return results, {name: [(at, *of[at]) for at in sorted(of)] for name, of in points.items()}
@@ -165,24 +165,18 @@ def simulated(
     history: History, prepared: Sequence[Prepared], policies: Mapping[str, ConfiguredPolicy]
 ) -> Iterable[tuple[list[Prepared], dict[str, Outcome]]]:  # fmt: skip
     """Topics that were there for the same time go together."""
-    groups: dict[tuple[int, int], list[Prepared]] = defaultdict(list)
+    groups: dict[tuple[int, int, int], list[Prepared]] = defaultdict(list)
     for one in prepared:
-        groups[one.record.began_at, one.record.ends_at].append(one)
-    for group in groups.values():
+        groups[one.record.began_at, one.record.counted_from, one.record.ends_at].append(one)
+    for (_, counted_from, _), group in groups.items():
         source = RecordedSource([
             RecordedTopic(one.record.name, one.record.announced[0].layout, one.wanted, one.record.consumers)
             for one in group
-        ], history.phase_ms, history.step_ms)  # fmt: skip
-        yield (
-            group,
-            simulate(
-                source,
-                policies,
-                yardstick=history.ran,
-                tick_ms=history.tick_ms,
-                change_threshold=history.change_threshold,
-            ),
-        )
+        ], counted_from, history.phase_ms, history.step_ms)  # fmt: skip
+        yield group, simulate(
+            source, policies, yardstick=history.ran, tick_ms=history.tick_ms,
+            change_threshold=history.change_threshold, counted_from=source.counted_from,
+        )  # fmt: skip
 
 
 def resolved(configured: ConfiguredPolicy, own: AutoScalePolicyOverride | None = None) -> Policy:
@@ -223,17 +217,17 @@ def _result(
     for name, outcome in outcomes.items():
         counts[name] = _counts_of(outcome, place)
         intervals, done = _guesses(history, one, place, outcome, policies[name])
-        guesses[name] = guessed(intervals, record.began_at, record.ends_at)
+        guesses[name] = guessed(intervals, record.counted_from, record.ends_at)
         if name == RAN:
             said = _agreement(history, one, done, intervals)
-    return TopicResult(record.name, (record.ends_at - record.began_at) / 3_600_000, counts, guesses, said)
+    return TopicResult(record.name, (record.ends_at - record.counted_from) / 3_600_000, counts, guesses, said)
 
 
 def guessed_of(
     history: History, one: Prepared, place: int, outcome: Outcome, policy: ConfiguredPolicy
 ) -> Guessed:  # fmt: skip
     """Return what had to be guessed of a topic under a policy; `place`: of the topic in the outcome."""
-    return guessed(_guesses(history, one, place, outcome, policy)[0], one.record.began_at, one.record.ends_at)
+    return guessed(_guesses(history, one, place, outcome, policy)[0], one.record.counted_from, one.record.ends_at)
 
 
 def _guesses(
@@ -275,17 +269,18 @@ def _actions_of(outcome: Outcome, place: int, phase_ms: int) -> list[tuple[int, 
 
 def _counts_on_record(one: Prepared) -> dict[str, float]:
     """The same of what was done."""
-    record, begin, end = one.record, one.record.began_at, one.record.ends_at
-    actions = actions_of(record.announced)
+    record, begin, end = one.record, one.record.counted_from, one.record.ends_at
+    actions = _actions_on_record(record)
     reversals = 0
     made: dict[tuple[int, ...], tuple[str, int]] = {}
-    for action in actions:
+    for action in actions_of(record.announced):
         before = made.pop(action.parents, None)
-        reversals += before is not None and before[0] != action.kind and action.at - before[1] <= REVERSAL_MS
+        is_reversal = before is not None and before[0] != action.kind and action.at - before[1] <= REVERSAL_MS
+        reversals += is_reversal and action.at >= begin
         made[action.children] = action.kind, action.at
     changes = sorted({begin, end, *(life.begins for life in one.lives), *(life.ends for life in one.lives),
                       *(change.at for change in record.consumers)})  # fmt: skip
-    instants = np.clip(np.array(changes), begin, end)
+    instants = np.array(changes)
     active = np.zeros(len(instants), np.int64)
     for life in one.lives:
         active += (instants >= life.begins) & (instants < life.ends)
@@ -295,16 +290,21 @@ def _counts_on_record(one: Prepared) -> dict[str, float]:
         if change.kind in MANAGED:
             sessions[change.subscription] = change.sessions
             required[instants >= change.at] = max(sessions.values())
-    lasted = np.diff(instants, append=end)
+    lasted = np.diff(np.clip(instants, begin, end), append=end)
     splits = sum(action.kind == "split" for action in actions)
     return {
         "splits": splits, "merges": len(actions) - splits, "reversals": reversals,
         "sealedSegments": splits + 2 * (len(actions) - splits),
         "segmentHours": float((active * lasted).sum()) / 3_600_000,
-        "minutesOverThreshold": length(one.known["ceiling"]) / 60_000,
+        "minutesOverThreshold": length(merged([one.known["ceiling"]], begin, end)) / 60_000,
         "consumerMinutesWaiting": float((np.maximum(required - active, 0) * lasted).sum()) / 60_000,
         "minutesAtCap": float(((active >= one.ran.max_segments) * lasted).sum()) / 60_000,
     }  # fmt: skip
+
+
+def _actions_on_record(record: TopicRecord) -> list[Action]:
+    """Return the splits and merges in the time that is counted."""
+    return [action for action in actions_of(record.announced) if action.at >= record.counted_from]
 
 
 def _agreement(history: History, one: Prepared, done: Sequence[Action], intervals: Mapping[str, Ints]) -> Agreement:
@@ -326,12 +326,15 @@ def _agreement(history: History, one: Prepared, done: Sequence[Action], interval
     def guessed_at(at: int) -> str | None:
         return next((kind for kind, when in whys.items() if kind != "ceiling" and covers(when, at)), None)
 
-    return agreement(actions_of(record.announced), done, decided, held_at, guessed_at, history.tick_ms)
+    counted = [action for action in done if action.at >= record.counted_from]
+    return agreement(_actions_on_record(record), counted, decided, held_at, guessed_at, history.tick_ms)
 
 
-def _hourly(points: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """One point an hour, the last in it: groups of topics do not tell at the same instants."""
+def _hourly(points: Iterable[tuple[int, int, int]], begin: int) -> list[tuple[int, int, int]]:
+    """Return one point an hour from `begin` on, the last in it: groups of topics do not tell at the same instants."""
     found: dict[int, tuple[int, int]] = {}
     for at, segments, over in points:
+        if at < begin:
+            continue
         found[at // 3_600_000 * 3_600_000] = segments, over
     return [(at, *found[at]) for at in sorted(found)]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -33,11 +34,15 @@ class RecordedTopic:
 class RecordedSource:
     """See `ledger.simulate.timeline.Source`."""
 
-    def __init__(self, recorded: Sequence[RecordedTopic], phase_ms: int, step_ms: int) -> None:
-        """There is one topic at least, and all were there for the same time. `phase_ms`: so much earlier than on
-        record is all of it told, so that the job's ticks are at whole minutes, as those of a simulation are."""
+    def __init__(self, recorded: Sequence[RecordedTopic], counted_from: int, phase_ms: int, step_ms: int) -> None:
+        """There is one topic at least, and all were there for the same time.
+
+        A window begins at `counted_from`. All of it is told by `phase_ms` earlier than on record, so that the job's
+        ticks are at whole minutes, as those of a simulation are.
+        """
         self._recorded, self._phase, self.step_ms = recorded, phase_ms, step_ms
         self.topics: Sequence[str] = [one.name for one in recorded]
+        self.counted_from = counted_from - phase_ms
         self.began_at = recorded[0].wanted.began_at - phase_ms
         self.steps = max(1, (recorded[0].wanted.ends_at - phase_ms - self.began_at) // step_ms)
 
@@ -49,8 +54,8 @@ class RecordedSource:
         """See `Source`."""
         whole = self.began_at + self.steps * self.step_ms
         width = WINDOW_MS // self.step_ms * self.step_ms
-        for begin in range(self.began_at, whole, width):
-            end = min(begin + width, whole)
+        begins = sorted({*range(self.began_at, whole, width), self.counted_from})
+        for begin, end in pairwise([*begins, whole]):
             yield Window(begin, end, [self._timeline(self._recorded[place], begin, end) for place in places])
 
     def _timeline(self, recorded: RecordedTopic, begin: int, end: int) -> Timeline:

@@ -34,15 +34,16 @@ Progress = Callable[[float, float], None]
 
 def simulate(
     source: Source, policies: Mapping[str, ConfiguredPolicy], *, yardstick: ConfiguredPolicy | None = None,
-    tick_ms: int = TICK_MS, change_threshold: float = CHANGE_THRESHOLD, processes: int = 1,
-    progress: Progress = lambda *_: None,
+    tick_ms: int = TICK_MS, change_threshold: float = CHANGE_THRESHOLD, counted_from: int | None = None,
+    processes: int = 1, progress: Progress = lambda *_: None,
 ) -> dict[str, Outcome]:  # fmt: skip
     """Every policy on the same demand, by name; each topic's own override (in its layout) is laid over all of them.
 
     `yardstick`: the policy whose split thresholds are what a segment can carry; None: the first one. `tick_ms` and
-    `change_threshold`: the job's. Topics go in chunks, each through all windows of its time; `processes` share the
-    chunks. `KeyboardInterrupt` ends it with the topics that are done (`Outcome.topics` says which), and passes through
-    when there is none yet. `ValueError`: there is no topic, or a timeline is none.
+    `change_threshold`: the job's. What comes before `counted_from`, which is where a window of the source begins, is in
+    `Outcome.actions` and `Outcome.series` only. Topics go in chunks, each through all windows of its time; `processes`
+    share the chunks. `KeyboardInterrupt` ends it with the topics that are done (`Outcome.topics` says which), and
+    passes through when there is none yet. `ValueError`: there is no topic, or a timeline is none.
     """
     if not (count := len(source.topics)):
         raise ValueError("there is no topic in the demand")
@@ -52,7 +53,7 @@ def simulate(
     chunks = [range(first, min(first + size, count)) for first in range(0, count, size)]
     hours = source.steps * source.step_ms / 3_600_000 * len(policies)
     done: list[list[Outcome]] = []
-    one = partial(_simulate_chunk, source, list(policies.values()), yardstick, tick_ms, change_threshold)
+    one = partial(_simulate_chunk, source, list(policies.values()), yardstick, tick_ms, change_threshold, counted_from)
     try:
         progress(0.0, count * hours)
         for outcomes in _shared(one, chunks, processes):
@@ -93,7 +94,7 @@ _one: Callable[[range], list[Outcome]]
 
 def _simulate_chunk(
     source: Source, policies: Sequence[ConfiguredPolicy], yardstick: ConfiguredPolicy | None, tick_ms: int,
-    change_threshold: float, places: range,
+    change_threshold: float, counted_from: int | None, places: range,
 ) -> list[Outcome]:  # fmt: skip
     """Some topics under each of the policies."""
     layouts = source.layouts(places)
@@ -116,6 +117,8 @@ def _simulate_chunk(
     )  # fmt: skip
     known: list[Subscriptions] = [{} for _ in layouts]
     for window in source.windows(places):
+        if window.begin == counted_from:
+            tally.begin((counted_from - source.began_at) // source.step_ms)
         kernel.run(WindowColumns(window, source.began_at, source.step_ms, known))
     acted, actions = kernel.actions()
     names = source.topics[places.start : places.stop]

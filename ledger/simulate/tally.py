@@ -22,7 +22,7 @@ class Tally:
     def __init__(self, of: Ints, topic: Ints, steps: int) -> None:
         """`of`: the policy of each row, by its place among those that are compared."""
         count = len(of)
-        self._of, self._topic, self._steps = of, topic, steps
+        self._of, self._topic, self._steps, self._first = of, topic, steps, 0
         self._since = np.zeros(count, np.int64)
         self._segments: Ints = np.zeros(count, np.int64)
         self._over, self._waiting, self._capped = (np.zeros(count, np.int64) for _ in range(3))
@@ -34,6 +34,14 @@ class Tally:
         self._every = max(1, steps // SERIES_POINTS)
         self._series = np.zeros((2, int(of.max()) + 1, (steps - 1) // self._every + 2), np.int64)
         """Segments, and topics over a threshold: by how much more than at the point before."""
+
+    def begin(self, step: int) -> None:
+        """Forget what was counted before a step to which all rows have come."""
+        self.account(np.arange(len(self._of)), np.full(len(self._of), step))
+        self._first = step
+        for counted in (self._total, self._splits, self._merges, self._reversals):
+            counted[:] = 0
+        self._most[:] = self._segments
 
     def account(self, rows: Ints, step: Ints) -> None:
         """Rows have come to a step."""
@@ -76,7 +84,7 @@ class Tally:
             of_policy = of_policy[np.lexsort((actions.topic[of_policy], actions.at[of_policy]))]
             points = np.cumsum(self._series[:, policy, :-1], axis=1).tolist()
             found.append(Outcome(
-                topics=list(topics), topic_ms=self._steps * step_ms, splits=self._splits[rows],
+                topics=list(topics), topic_ms=(self._steps - self._first) * step_ms, splits=self._splits[rows],
                 merges=self._merges[rows], reversals=self._reversals[rows],
                 sealed=self._splits[rows] + 2 * self._merges[rows], segment_ms=segments, over_ms=over,
                 waiting_ms=waiting, capped_ms=capped, most_segments=self._most[rows],
