@@ -3,6 +3,7 @@
 Stage: under `ledger.views`. Patterns are regular expressions that Rust and Java read alike.
 
 - `$micros(instant)`          microseconds since 1970, an integer
+- `$instant(millis)`           the inverse, of milliseconds
 - `$first(text, pattern)`     what the first group of the pattern matches; null: nothing
 - `$last(value, order, …)`    of a group the last value that is not null, in the order of one or two columns
 - `$unescaped(text)`          what the inside of a text in JSON says
@@ -40,6 +41,7 @@ _MICROS = "arrow_cast({0}, 'Timestamp(Microsecond, Some(\"UTC\"))')"
 DATAFUSION = Dialect(
     {
         "$micros": lambda a: f"CAST({_MICROS.format(*a)} AS BIGINT)",
+        "$instant": lambda a: _MICROS.format(f"to_timestamp_millis({a[0]})"),
         "$first": lambda a: f"regexp_match({a[0]}, {a[1]})[1]",
         # There is no function for it: `ledger.sql` puts in what the texts say that are in the lake.
         "$unescaped": lambda a: a[0],
@@ -58,6 +60,7 @@ DATAFUSION = Dialect(
 SPARK = Dialect(
     {
         "$micros": lambda a: f"unix_micros({a[0]})",
+        "$instant": lambda a: f"timestamp_millis({a[0]})",
         "$first": lambda a: f"nullif(regexp_extract({a[0]}, r{a[1]}, 1), '')",
         "$unescaped": lambda a: f"from_json(concat('[\"', {a[0]}, '\"]'), 'array<string>')[0]",
         "$last": lambda a: f"max_by({a[0]}, struct({', '.join(a[1:])})) FILTER (WHERE {a[0]} IS NOT NULL)",

@@ -63,8 +63,7 @@ WITH announced AS (
            PARTITION BY topic, ends_before, begun ORDER BY accepted_at, kafka_partition, kafka_offset
            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS epoch_before,
          max(CASE WHEN ends = 0 THEN life END) OVER (PARTITION BY topic, ends_before, begun) AS life_said,
-         CASE WHEN begun = 0 THEN ended_from
-              ELSE min(accepted_at) OVER (PARTITION BY topic, ends_before, begun) END AS begun_from
+         min(accepted_at) OVER (PARTITION BY topic, ends_before, begun) AS first_from
   FROM numbered
 ), fresh AS (
   SELECT *,
@@ -74,6 +73,8 @@ WITH announced AS (
 )
 SELECT topic, CAST(coalesce(life_said, $micros(ended_before) / 1000, 0) AS BIGINT) AS life, epoch, cause, decision_id,
        active_segments, at AS changed_at, accepted_at AS valid_from, valid_to, kafka_partition, kafka_offset,
-       begun_from
+       -- greatest() leaves nulls out.
+       greatest(ended_from, CASE WHEN life_said IS NOT NULL THEN least(first_from, $instant(life_said)) END)
+         AS begun_from
 FROM fresh
 WHERE ends = 0
