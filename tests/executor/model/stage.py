@@ -181,7 +181,8 @@ class Topic:
     def rows(self, siblings: int) -> list[DecisionRow]:
         """Decisions on the lowest active segments."""
         chosen = self._active()[:siblings]
-        return [orders.row(orders.decision(self.now, segment, topic=self.subject)) for segment in chosen]
+        decided = [orders.decision(self.now, segment, topic=self.subject) for segment in chosen]
+        return [orders.row(one, decision_id=f"split-{next(self._changes)}") for one in decided]
 
     def apply(self, row: DecisionRow) -> None:
         self._split(json.loads(row.arguments)["segments"][0])
