@@ -78,10 +78,15 @@ class KafkaPublisher:
         self._producer.poll()
 
     def close(self) -> None:
-        """Wait for confirmations, at most `CLOSE_SECONDS`."""
-        self._send_at = 0.0
-        self.poll()
-        if self._producer.flush(CLOSE_SECONDS):
+        """Wait for confirmations, at most `CLOSE_SECONDS`; what a producer that broke has dropped is sent again."""
+        end = time.monotonic() + CLOSE_SECONDS
+        while self._unconfirmed and time.monotonic() < end:
+            self._send_at = 0.0
+            self.poll()
+            if not self._producer.flush(max(0.0, end - time.monotonic())):
+                # librdkafka swallows a delivery report that it serves together with a fatal error.
+                self._unsent.update(self._unconfirmed)
+        if self._unconfirmed:
             log.warning("%d outcome events are not confirmed: the next start repeats them", len(self._unconfirmed))
 
     def _send(self, event: OutcomeEvent) -> bool:
