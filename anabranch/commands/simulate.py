@@ -66,6 +66,17 @@ _MUCH = 50_000
     help="Both profiles on 19 shapes of demand, six hours of one topic each, over --seeds: medians, and the worst.",
 )  # fmt: skip
 @click.option(
+    "--trace", "traces", multiple=True, type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    help="Both profiles on a series of `timestamp,value` lines, with uniform and Zipf keys, over --seeds.",
+)  # fmt: skip
+@click.option(
+    "--days", type=click.FloatRange(min=0, min_open=True), default=14.0, show_default=True, help="Of a --trace."
+)
+@click.option(
+    "--percentile", type=click.FloatRange(50, 100), default=100.0, show_default=True,
+    help="Of the values of a --trace: it stands for eight split thresholds.",
+)  # fmt: skip
+@click.option(
     "--pulsar", "with_pulsar", is_flag=True, help="With --shapes: Pulsar's own evaluator too (its jars: 300 MB)."
 )
 @click.option("--shape", "shapes", multiple=True, help="Of a fleet of brokers (bundles). Default: all.")
@@ -76,7 +87,7 @@ _MUCH = 50_000
 def command(
     context: Context, family: str, demand: str | None, policies: tuple[str, ...], profile: str, topics: int,
     hours: float, peak: float, since: datetime | None, seed: int, processes: int | None, all_shapes: bool,
-    with_pulsar: bool, shapes: tuple[str, ...], settings: tuple[str, ...], seeds: int, output: str, file: Path | None,
+    traces: tuple[Path, ...], days: float, percentile: float, with_pulsar: bool, shapes: tuple[str, ...], settings: tuple[str, ...], seeds: int, output: str, file: Path | None,
 ) -> None:  # fmt: skip
     """Run the closed loop of decision and layout on a demand, under one policy or several.
 
@@ -84,6 +95,7 @@ def command(
     anabranch simulate --demand day --policy default --policy pip-483
     anabranch simulate --demand recorded.jsonl --policy default --policy mine.toml --output html --file out.html
     anabranch simulate --shapes --seeds 20
+    anabranch simulate --trace nyc_taxi.csv --days 60
     anabranch simulate --family bundles --shape join --policy 4.x --policy AvgShedder+AvgShedder --seeds 10
 
     The job's own engine decides, and segments split and merge as it says. Shapes, the form of a file, and what the
@@ -98,6 +110,10 @@ def command(
     if all_shapes:
         text = _all_shapes(context, range(seed, seed + seeds), processes, with_pulsar, output)
         write_report(text, file, "profiles on shapes of demand")
+        return
+    if traces:
+        text = _weeks(traces, days, percentile, range(seed, seed + seeds), processes or 1, output)
+        write_report(text, file, "profiles on weeks of demand")
         return
     if not policies:
         raise click.UsageError("Missing option '--policy'.")
@@ -172,6 +188,24 @@ def _all_shapes(context: Context, seeds: range, processes: int | None, with_puls
     if output == "json":
         return json.dumps([row.to_json() for row in rows]) + "\n"
     return as_text(rows)
+
+
+def _weeks(
+    traces: tuple[Path, ...], days: float, percentile: float, seeds: range, processes: int, output: str
+) -> str:  # fmt: skip
+    """Both profiles on the first days of each series."""
+    from ledger.simulate.traces import SeriesError, read_series
+    from ledger.simulate.weeks import as_text, weeks
+
+    if output == "html":
+        raise click.UsageError("--trace answers text or json")
+    try:
+        series = [read_series(path).first(days).scaled(percentile) for path in traces]
+    except (OSError, SeriesError) as error:
+        raise click.UsageError(str(error)) from None
+    progress = (lambda done, count: _progress(done, count, "series")) if sys.stderr.isatty() else lambda *_: None
+    rows = list(weeks(series, seeds, processes, progress))
+    return json.dumps([row.to_json() for row in rows]) + "\n" if output == "json" else as_text(rows)
 
 
 def _check_family(family: str) -> None:

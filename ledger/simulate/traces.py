@@ -34,12 +34,16 @@ class Series(NamedTuple):
     values: Floats
 
     def first(self, days: float) -> Series:
-        """Its first days."""
+        """Its first days; raises `SeriesError` where that is less than two points."""
         chosen = self.at <= self.at[0] + days * DAY_MS
+        if chosen.sum() < 2:
+            raise SeriesError(f"{self.name}: the first {days:g} days have less than two points")
         return Series(self.name, self.at[chosen], self.values[chosen])
 
     def scaled(self, percentile: float = 100.0, peak: float = PEAK) -> Series:
-        """The same in split thresholds: that percentile of its values is the peak."""
+        """The same in split thresholds: that percentile of its values is the peak; raises `SeriesError` if it is 0."""
+        if not np.percentile(self.values, percentile) > 0:
+            raise SeriesError(f"{self.name}: percentile {percentile:g} of the values is 0, nothing can be scaled to it")
         return self._replace(values=self.values * (peak / float(np.percentile(self.values, percentile))))
 
 
