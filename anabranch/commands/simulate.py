@@ -87,7 +87,8 @@ _MUCH = 50_000
 def command(
     context: Context, family: str, demand: str | None, policies: tuple[str, ...], profile: str, topics: int,
     hours: float, peak: float, since: datetime | None, seed: int, processes: int | None, all_shapes: bool,
-    traces: tuple[Path, ...], days: float, percentile: float, with_pulsar: bool, shapes: tuple[str, ...], settings: tuple[str, ...], seeds: int, output: str, file: Path | None,
+    traces: tuple[Path, ...], days: float, percentile: float, with_pulsar: bool, shapes: tuple[str, ...],
+    settings: tuple[str, ...], seeds: int, output: str, file: Path | None,
 ) -> None:  # fmt: skip
     """Run the closed loop of decision and layout on a demand, under one policy or several.
 

@@ -89,7 +89,9 @@ class TraceDemand:
         self, series: Series, exponents: Sequence[tuple[float, int]], threshold: float, step_ms: int = STEP_MS
     ) -> None:
         """`exponents`: (Zipf exponent, seed) of each topic; `threshold`: messages a second of one split threshold."""
-        self.topics = [f"topic://traces/{series.name}/zipf-{exponent:g}-{seed}" for exponent, seed in exponents]
+        self.topics: Sequence[str] = [
+            f"topic://traces/{series.name}/zipf-{exponent:g}-{seed}" for exponent, seed in exponents
+        ]
         self.began_at, self.step_ms = int(series.at[0]), step_ms
         self.steps = int(series.at[-1] - series.at[0]) // step_ms
         self._series, self._threshold = series, threshold

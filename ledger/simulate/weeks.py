@@ -13,7 +13,8 @@ import numpy as np
 from engine.autoscale.topics import ConfiguredPolicy
 from ledger.simulate.outcome import Outcome
 from ledger.simulate.run import simulate
-from ledger.simulate.traces import STEP_MS, Series, TraceDemand
+from ledger.simulate.timeline import STEP_MS
+from ledger.simulate.traces import Series, TraceDemand
 from schemas.metadata import Profile
 
 PROFILES: tuple[Profile, ...] = ("pip-483", "default")
