@@ -129,7 +129,7 @@ def _of_no_batch(table: Table, since: date | None) -> Rule:
 
 
 def _evaluations() -> Rule:
-    """A tick evaluates each topic that is known, other batches at most what an event of theirs is about."""
+    """A tick evaluates each topic that is known, other batches at most what their events and samples are about."""
     return Rule(
         "unbalanced",
         BATCHES,
@@ -141,15 +141,15 @@ def _evaluations() -> Rule:
         "subjects FROM events GROUP BY batch_id, accepted_at), "
         "spans AS (SELECT valid_from, valid_to FROM layout_spans WHERE valid_to IS NULL OR valid_to > valid_from), "
         "points AS (SELECT valid_from AS at, 0 AS place, 1 AS more, NULL AS batch_id, NULL AS generation, "
-        "NULL AS evaluations FROM spans "
-        "UNION ALL SELECT valid_to, 0, -1, NULL, NULL, NULL FROM spans WHERE valid_to IS NOT NULL "
-        "UNION ALL SELECT batch_at, 1, 0, batch_id, generation, evaluations FROM batches), "
+        "NULL AS evaluations, NULL AS samples FROM spans "
+        "UNION ALL SELECT valid_to, 0, -1, NULL, NULL, NULL, NULL FROM spans WHERE valid_to IS NOT NULL "
+        "UNION ALL SELECT batch_at, 1, 0, batch_id, generation, evaluations, samples_accepted FROM batches), "
         "counted AS (SELECT *, sum(more) OVER (ORDER BY at, place ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) "
         "AS topics FROM points) "
         "SELECT c.generation, c.batch_id, c.at, c.evaluations, "
         "c.topics + k.number AS most FROM counted c CROSS JOIN clusters k "
         "LEFT JOIN about a ON a.batch_id = c.batch_id AND a.accepted_at = c.at "
         "WHERE c.place = 1 AND c.evaluations > k.number + CASE WHEN a.is_tick = 1 THEN c.topics "
-        "ELSE least(c.topics, coalesce(a.subjects, 0)) END ORDER BY c.at",
+        "ELSE least(c.topics, coalesce(a.subjects, 0) + c.samples) END ORDER BY c.at",
         "generation {generation}, batch {batch_id} at {at}: {evaluations} evaluations of fewer topics",
     )

@@ -44,9 +44,10 @@ class Shown(NamedTuple):
 
 
 class _Active(NamedTuple):
-    """What `decide` asks of a layout."""
+    """The part of a layout that `decide` reads."""
 
     active: tuple[Segment, ...]
+    segments: dict[int, Segment]
     depths: dict[int, int]
 
     def merge_depth(self, number: int) -> int:
@@ -74,7 +75,7 @@ def ask(
         topic="topic://a/b/c",
         now=now,
         trigger="tick" if by_tick else "consumer",
-        layout=_Active(active, {one.number: one.depth for one in segments}),  # type: ignore[arg-type]
+        layout=_Active(active, {one.segment_id: one for one in active}, {one.number: one.depth for one in segments}),  # type: ignore[arg-type]
         policy=policy,
         loads={one.number: _load(one, now) for one in segments if one.modified_at != _NOTHING},
         consumers={"all": ("STREAM", required)},
