@@ -99,8 +99,8 @@ def test_decision_taken_again_later_is_a_duplicate(copy):
 def test_gap_in_the_numbers_of_brakes_is_found(copy, story):
     at, last = story.outcomes[0]["at"], max(row["number"] for row in rows(copy, BRAKES).to_pylist())
     acts = [
-        BrakeRow(number=last + number, act="pause", subject="*", decision_id=None, reason="r", until=None, actor="ada", at=at,
-                 day=at.date())
+        BrakeRow(number=last + number, act="pause", subject="*", decision_id=None, reason="r", until=None, actor="ada",
+                 at=at, day=at.date())
         for number in (1, 3)
     ]  # fmt: skip
     write_deltalake(table_path(copy, BRAKES), to_arrow(BRAKES, acts), mode="append")
