@@ -18,11 +18,13 @@ from engine.kernel.records import RAW_SCHEMA
 from engine.kernel.settings import EngineSettings
 
 SETTINGS = EngineSettings(0.25, 60_000)
-CONFIGURED = ConfiguredPolicy("default", None)
-ONE_AT_A_TIME = ConfiguredPolicy("default", '{"parallelActions":false,"settleSeconds":0}')
+CONFIGURED = ConfiguredPolicy("default", '{"promptSplits":false}')
+"""Decisions come with ticks: tests say when."""
+ONE_AT_A_TIME = ConfiguredPolicy("default", '{"parallelActions":false,"settleSeconds":0,"promptSplits":false}')
 """Without the guards that act on several segments at once, and that keep what was split from being merged."""
 FORMER = ConfiguredPolicy("default", json.dumps({
     "parallelActions": False, "settleSeconds": 0, "returnsWithinSeconds": 0, "mergeHeadroom": 0, "hotKeySplits": 0,
+    "promptSplits": False,
 }))  # fmt: skip
 """The profile as it was before: for what is shown of splits and merges that undo one another."""
 

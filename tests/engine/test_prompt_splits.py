@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from decisions.topic.layout import SegmentLayout
+from engine.autoscale.topics import ConfiguredPolicy
 from tests.engine.buckets import Bucket
 from tests.engine.records import layout, policy, stats, tick
 from tests.engine.test_engine import MINUTE, NOW, SECOND
@@ -17,7 +18,7 @@ ONE = SegmentLayout.create(1, 0)
     ({}, ["split"]), ({"promptSplits": False}, []), ({"thresholdCrossing": False}, []),
 ])  # fmt: skip
 def test_sample_above_threshold_splits_before_the_tick(override, actions):
-    bucket = Bucket()
+    bucket = Bucket(configured=ConfiguredPolicy("default", None))
     bucket.batch(NOW, layout(ONE), policy(override, "acme/shop"), stats({0: WARM}, NOW), tick(NOW))
     output = bucket.batch(NOW + 10 * SECOND, stats({0: HOT}, NOW + 10 * SECOND))
     assert [row["action"] for row in output.decisions] == actions
@@ -27,7 +28,7 @@ def test_sample_above_threshold_splits_before_the_tick(override, actions):
 
 
 def test_sample_below_thresholds_waits_for_the_tick():
-    bucket = Bucket()
+    bucket = Bucket(configured=ConfiguredPolicy("default", None))
     bucket.batch(NOW, layout(ONE), policy({}, "acme/shop"), stats({0: 100.0}, NOW), tick(NOW))
     output = bucket.batch(NOW + 10 * SECOND, stats({0: WARM}, NOW + 10 * SECOND))
     assert (output.counts.evaluations, output.decisions) == (0, [])
