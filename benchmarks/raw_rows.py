@@ -10,6 +10,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from statistics import median
 from typing import Any
 
 from deltalake import DeltaTable
@@ -44,6 +45,17 @@ def outcomes_of(lake: str) -> dict[str, int]:
         _rows(lake, "outcomes", "decision_id", "status", "at"), key=lambda row: (row["at"], row["status"] != "intent")
     )}  # fmt: skip
     return dict(Counter(last.values()).most_common())
+
+
+def lag_seconds(lake: str) -> float:
+    """Return the median time from a decision to when the job has heard of the layout that it led to."""
+    decided = {row["decision_id"]: row["decided_at"] for row in _rows(lake, "decisions", "decision_id", "decided_at")}
+    lags = [
+        (row["accepted_at"] - decided[by]).total_seconds()
+        for row in _rows(lake, "events", "type", "body", "accepted_at")
+        if row["type"] == "layout" and (by := json.loads(row["body"]).get("decisionId")) in decided
+    ]  # fmt: skip
+    return median(lags) if lags else 0.0
 
 
 Change = tuple[tuple[int, int, int, int], str, Any]

@@ -24,7 +24,7 @@ from typing import Any
 
 import click
 
-from benchmarks.raw_rows import counts_of, outcomes_of
+from benchmarks.raw_rows import counts_of, lag_seconds, outcomes_of
 from decisions.autoscale.policy import read_policy
 from engine.autoscale.topics import ConfiguredPolicy
 from lab.sliced import LabDemand
@@ -176,10 +176,12 @@ def said(report: Mapping[str, Any]) -> str:
     ]  # fmt: skip
     ended = [f"{name}: " + ", ".join(f"{status} {count}" for status, count in by.items())
              for name, by in report["outcomes"].items()]  # fmt: skip
+    lags = ", ".join(f"{name} {seconds:g} s" for name, seconds in report["lagSeconds"].items())
     return "\n".join([
         f"{report['date']}, {machine['cores']} cores, {machine['system']}, Python {machine['python']}: "
         f"{report['minutes']:g} minutes, {report['topics']} topics, seed {report['seed']}.",
-        "", *table(report["comparisons"]), "", f"{'. '.join(checks)}. Decisions that ended: {'; '.join(ended)}.",
+        "", *table(report["comparisons"]), "", f"{'. '.join(checks)}. Decisions that ended: {'; '.join(ended)}. "
+        f"From a decision to its layout: {lags}.",
     ]) + "\n"  # fmt: skip
 
 
@@ -196,6 +198,7 @@ def judged(folder: Path) -> dict[str, Any]:
             compare(runs[one], runs[other], folder / f"loads-{one}") for one, other in (("A", "B"), ("B", "A"))
         ],
         "outcomes": {name: outcomes_of(run.lake) for name, run in runs.items()},
+        "lagSeconds": {name: round(lag_seconds(run.lake), 2) for name, run in runs.items()},
     }  # fmt: skip
 
 
