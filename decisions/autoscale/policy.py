@@ -158,7 +158,6 @@ PROFILES: Mapping[str, Policy] = MappingProxyType({
         hot_key_splits=6,
         parallel_actions=True,
         urgent_overload=1.25,
-        prompt_splits=True,
     ),
 })  # fmt: skip
 """`pip-483`: the text of the PIP. `default`: the same with every guard."""
