@@ -24,7 +24,7 @@ ONE_AT_A_TIME = ConfiguredPolicy("default", '{"parallelActions":false,"settleSec
 """Without the guards that act on several segments at once, and that keep what was split from being merged."""
 FORMER = ConfiguredPolicy("default", json.dumps({
     "parallelActions": False, "settleSeconds": 0, "returnsWithinSeconds": 0, "mergeHeadroom": 0, "hotKeySplits": 0,
-    "promptSplits": False,
+    "promptSplits": False, "regretWindowSeconds": 0,
 }))  # fmt: skip
 """The profile as it was before: for what is shown of splits and merges that undo one another."""
 
