@@ -138,9 +138,12 @@ class Balancing:
         told = len(self.house.published.events)
         with self.house.running():
             wait_until(lambda: len(self.house.ends()) == known + len(cycle.decided), PATIENCE_S)
-            wait_until(lambda: len(self.house.published.events) == told + len(cycle.decided), PATIENCE_S)
-        for event in self.house.published.events[told:]:
-            self.state.end(event)
+            # An executor that starts announces earlier outcomes again: what counts is that those of this cycle are there.
+            decided = {one.decision_id for one in cycle.decided}
+            wait_until(lambda: decided <= {one.decision_id for one in self.house.published.events[told:]}, PATIENCE_S)
+        for event in {one.decision_id: one for one in self.house.published.events[told:]}.values():
+            if event.decision_id in decided:
+                self.state.end(event)
         status = {end["decision_id"]: end["status"] for end in self.house.ends()}
         return {one.decision.bundle: status[one.decision_id] for one in cycle.decided}
 
