@@ -138,7 +138,7 @@ class Balancing:
         told = len(self.house.published.events)
         with self.house.running():
             wait_until(lambda: len(self.house.ends()) == known + len(cycle.decided), PATIENCE_S)
-            # An executor that starts announces earlier outcomes again: what counts is that those of this cycle are there.
+            # An executor that starts announces earlier outcomes again: those of this cycle count.
             decided = {one.decision_id for one in cycle.decided}
             wait_until(lambda: decided <= {one.decision_id for one in self.house.published.events[told:]}, PATIENCE_S)
         for event in {one.decision_id: one for one in self.house.published.events[told:]}.values():
