@@ -279,8 +279,8 @@ class _Block:
         wanted[topics] = True
 
         fleet, columns = self.fleet, self.segments
-        shallow_at, began = fleet.shallow_at[columns], fleet.cold_since[columns]
-        shallow = np.maximum(shallow_at[pairs], shallow_at[pairs + 1]) <= self.now[topics]
+        depths, began = fleet.depths[columns], fleet.cold_since[columns]
+        shallow = np.maximum(depths[pairs], depths[pairs + 1]) < policy.max_dag_depth
         pairs, topics = pairs[shallow], topics[shallow]
         since = np.maximum(began[pairs], began[pairs + 1])
         # Since when both are cold, of the pair that is cold for longest; MAX_WAIT_MS where all lineages are too deep.

@@ -229,13 +229,7 @@ def _cold_pairs(fleet: Fleet, policy: Policy) -> Bools:
 
 def _shallow_pairs(fleet: Fleet, policy: Policy) -> Bools:
     """Cold pairs that their depth lets be merged."""
-    found: Bools = _cold_pairs(fleet, policy) & (_of_pairs(fleet.shallow_at) <= _by_segment(fleet, fleet.now))
-    return found
-
-
-def _by_segment(fleet: Fleet, column: Ints) -> Ints:
-    """What each topic has, for each of its segments."""
-    found: Ints = np.repeat(column, np.diff(fleet.offsets))
+    found: Bools = _cold_pairs(fleet, policy) & (_of_pairs(fleet.depths) < policy.max_dag_depth)
     return found
 
 

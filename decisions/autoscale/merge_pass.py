@@ -60,10 +60,11 @@ def merge_pass(
         return MergePass(readings)
 
     shallow_at = {at: max(snapshot.shallow_at(active[i].segment_id) for i in (at, at + 1)) for at in pairs}
-    depth = _depth(snapshot, shallow_at)
+    depths = {at: max(snapshot.merge_depth(active[i].segment_id) for i in (at, at + 1)) for at in pairs}
+    depth = _depth(snapshot, depths, shallow_at)
     readings.append(depth)
     if depth.passed:
-        pairs = [at for at in pairs if shallow_at[at] <= now]
+        pairs = [at for at in pairs if depths[at] < policy.max_dag_depth]
     starts = [load.window_start(policy) if load is not None and cold[at] else 0 for at, load in enumerate(loads)]
     since = {at: max(starts[at], starts[at + 1]) for at in pairs}
     longest = min(pairs, key=since.__getitem__)
@@ -97,10 +98,9 @@ def merge_pass(
     return MergePass(readings, failing=failing, due=min(dues, default=None))
 
 
-def _depth(snapshot: TopicSnapshot, shallow_at: Mapping[int, int]) -> Reading[Gate]:
-    """The depth of the shallowest pair, and when the first pair is below the cap; pairs by their place."""
+def _depth(snapshot: TopicSnapshot, depths: Mapping[int, int], shallow_at: Mapping[int, int]) -> Reading[Gate]:
+    """The depth of the shallowest pair, and when the first pair is below the cap; pairs by index of the left one."""
     active, policy = snapshot.layout.active, snapshot.policy
-    depths = {at: max(snapshot.merge_depth(active[i].segment_id) for i in (at, at + 1)) for at in shallow_at}
     shallowest = min(depths, key=depths.__getitem__)
     reading = below(Gate.MAX_DAG_DEPTH, depths[shallowest], policy.max_dag_depth, active[shallowest].segment_id)
     first = min(shallow_at.values())

@@ -131,6 +131,12 @@ def test_a_lineage_at_max_dag_depth_still_splits():
     assert decide(snapshot(layout, {hot: msg_rate(1e6)})).segment == hot
 
 
+@pytest.mark.parametrize("now", [-(2**53), 2**53])
+def test_depth_is_judged_at_any_instant(now):
+    cold = {number: load(COLD, -(2**53)) for number in (0, 1)}
+    assert action(snapshot(2, cold, now=now)) in (MERGED, Gate.MERGE_WINDOW)
+
+
 def test_in_pip_483_pruning_gives_the_depth_back():
     layout = deep(10)
     for segment in [one.segment_id for one in layout.segments.values() if not one.is_active]:

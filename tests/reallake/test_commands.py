@@ -96,6 +96,8 @@ def test_backtest_takes_any_window(real_lake, raw):
     topics = sorted(raw.present())
     for _ in range(4):
         since, until = sorted(random.sample(batches, 2))
+        while until - since < timedelta(seconds=15):
+            since, until = sorted(random.sample(batches, 2))
         window = ("--since", since.isoformat(), "--until", until.isoformat(), "--topics", random.choice(topics))
         told = run_command(real_lake, "backtest", "--policy", POLICY, *window, "--output", "json")
         found = json.loads(told.stdout)

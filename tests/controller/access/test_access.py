@@ -34,7 +34,7 @@ CALLS: dict[Role, set[tuple[str, str]]] = {
     "read": {
         ("GET", "/admin/v2/scalable/{tenant}/{namespace}"), ("GET", TOPIC), ("GET", f"{TOPIC}/stats"),
         ("GET", f"{TOPIC}/operations"), ("GET", f"{TOPIC}/autoScalePolicy"), ("GET", POLICY), ("GET", CONSUMER),
-        ("GET", f"{SUBSCRIPTION}/consumers"),
+        ("GET", f"{SUBSCRIPTION}/consumers"), ("GET", f"{TOPIC}/sealed"),
         ("GET", f"{TOPIC}/autoScalePolicy/effective"),
         ("GET", f"{TOPIC}/watch"), ("WebSocket", f"{TOPIC}/watch"), ("GET", f"{SUBSCRIPTION_OF}/backlog"),
         ("GET", "/admin/v2/brokers"), ("GET", NAMESPACES),

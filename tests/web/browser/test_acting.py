@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
@@ -21,8 +22,8 @@ pytestmark = pytest.mark.browser
 
 @pytest.fixture
 def undecided(tmp_path):
-    """A lake with a split that nobody has judged yet."""
-    growing = Growing(tmp_path, 1_795_000_000_000)
+    """A lake with a fresh split that nobody has judged yet; an old one could not be approved any more."""
+    growing = Growing(tmp_path, round(time.time() * 1000))
     hot = stats({0: 50_000.0, 1: 1.0}, growing.now, ORDERS)
     growing.batch(layout(SegmentLayout.create(2, growing.now), topic=ORDERS), hot, tick(growing.now))
     return growing.lake
