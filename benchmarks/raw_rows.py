@@ -20,17 +20,22 @@ RATES = ("msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out")
 """In the order of a policy's four split thresholds."""
 
 
-def counts_of(lake: str, begin: int, end: int, limits: Sequence[float]) -> dict[str, float]:
-    """Return splits, merges, segment-hours, and minutes with a segment of a topic over one of `limits`."""
+def counts_of(
+    lake: str, begin: int, end: int, limits: Sequence[float], topic: str | None = None
+) -> dict[str, float]:  # fmt: skip
+    """Return splits, merges, segment-hours, and minutes with a segment over one of `limits`; of all topics, or one."""
     applied = {
         row["decision_id"] for row in _rows(lake, "outcomes", "decision_id", "status") if row["status"] == "applied"
     }
     actions = Counter(
-        row["action"] for row in _rows(lake, "decisions", "decision_id", "action", "decided_at")
+        row["action"] for row in _rows(lake, "decisions", "decision_id", "subject", "action", "decided_at")
         if row["decision_id"] in applied and begin <= _millis(row["decided_at"]) < end
+        and topic in (None, row["subject"])
     )  # fmt: skip
     segment_ms = over_ms = 0
-    for changes in _changes(lake, end).values():
+    for subject, changes in _changes(lake, end).items():
+        if topic not in (None, subject):
+            continue
         segments, over = _topic(changes, begin, end, limits)
         segment_ms, over_ms = segment_ms + segments, over_ms + over
     return {

@@ -1,0 +1,205 @@
+"""Every shape of demand through the real processes, beside the engine alone on the same demand.
+
+Run as `python -m benchmarks.shapes_live [--minutes 18]`; not part of `make bench`. Each of the shapes of
+`anabranch simulate --shapes` is one topic of one local run: Kafka, job, executor and controller under the supervisor.
+Six hours of demand pass in the given minutes, under a policy with clocks to match. The same demand, policy and clock
+then go through the simulation's kernel. What really happened is added up from the lake's raw rows (`raw_rows`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import click
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from benchmarks.raw_rows import counts_of, outcomes_of
+from decisions.autoscale.policy import read_policy
+from decisions.topic.layout import SegmentLayout
+from engine.autoscale.topics import ConfiguredPolicy
+from lab.demand import Demand, Subscription
+from lab.traffic import Counters, Outlet, Reports, Sessions, controller_topics, next_instant
+from ledger.backtest.running import resolved
+from ledger.simulate.demands import SHAPES, SLICES
+from ledger.simulate.run import simulate
+from ledger.simulate.timeline import ConsumersFrom, Timeline, Window, even_slices
+from schemas.settings import Settings, load_settings
+
+HOME = Path(__file__).resolve().parents[1]
+POLICY = """
+splitCooldownSeconds = "20s"
+mergeCooldownSeconds = "40s"
+mergeWindowSeconds = "30s"
+maxLoadAgeSeconds = "30s"
+retryBackoffSeconds = "10s"
+settleSeconds = "60s"
+regretWindowSeconds = "60s"
+returnsWithinSeconds = "120s"
+"""
+REPORT_MS = 1_000
+COUNTS = ("splits", "merges", "segmentHours", "minutesOverThreshold")
+
+
+class ShapeDemand(Demand):
+    """A shape as one topic of the local run; see `lab.demand.Demand`."""
+
+    def __init__(self, name: str, minutes: float, seed: int) -> None:
+        drawn = SHAPES[name](np.random.default_rng(seed))
+        steps = np.arange(round(minutes * 60_000 / REPORT_MS)) * len(drawn.rates) // round(minutes * 60_000 / REPORT_MS)
+        self.topic = "topic://acme/shapes/" + re.sub(r"\W+", "-", name)
+        self.initial_segments = drawn.segments
+        self.subscriptions = (Subscription("orders", "STREAM"),)
+        self.origin = 0.0
+        self.slices, self.sessions = drawn.rates[steps], drawn.consumers[steps]
+        self._sums = np.concatenate([np.zeros((len(steps), 1)), np.cumsum(self.slices, axis=1)], axis=1)
+
+    def _step(self, t: float) -> int:
+        return min(max(round((t - self.origin) * 1000 / REPORT_MS), 0), len(self.slices) - 1)
+
+    def rates(self, t: float, starts: ArrayLike, ends: ArrayLike) -> NDArray[np.float64]:
+        """Return messages in per second of each inclusive range; the other three rates are 0."""
+        sums, places = self._sums[self._step(t)], np.arange(SLICES + 1) * (65_536 // SLICES)
+        found = np.zeros((len(np.asarray(starts)), 4))
+        found[:, 0] = np.interp(np.asarray(ends) + 1, places, sums) - np.interp(np.asarray(starts), places, sums)
+        return found
+
+    def consumers(self, t: float) -> dict[str, int]:
+        """Return the sessions of the one subscription."""
+        return {"orders": int(self.sessions[self._step(t)])}
+
+
+class ShapesSource:
+    """The same demands for a simulation; see `ledger.simulate.timeline.Source`."""
+
+    def __init__(self, demands: list[ShapeDemand], began_at: int) -> None:
+        self._demands, self.began_at, self.step_ms = demands, began_at, REPORT_MS
+        self.topics: Sequence[str] = [demand.topic for demand in demands]
+        self.steps = len(demands[0].slices)
+
+    def layouts(self, places: range) -> list[SegmentLayout]:
+        """See `Source`."""
+        return [SegmentLayout.create(self._demands[place].initial_segments, self.began_at) for place in places]
+
+    def windows(self, places: range) -> Iterator[Window]:
+        """See `Source`: one window."""
+        at = self.began_at + np.arange(self.steps) * self.step_ms
+        timelines = [self._timeline(self._demands[place], at) for place in places]
+        yield Window(self.began_at, self.began_at + self.steps * self.step_ms, timelines)
+
+    def _timeline(self, demand: ShapeDemand, at: NDArray[np.int64]) -> Timeline:
+        changed = np.flatnonzero(np.diff(demand.sessions, prepend=-1))
+        consumers = [ConsumersFrom(int(at[i]), "orders", "STREAM", int(demand.sessions[i])) for i in changed]
+        only_in = np.array([1.0, 0.0, 0.0, 0.0])
+        return Timeline(even_slices(SLICES), demand.slices[:, :, None], at, np.arange(len(at)), np.ones(len(at)),
+                        only_in, consumers)  # fmt: skip
+
+
+def run_shapes(folder: Path, demands: list[ShapeDemand], minutes: float) -> tuple[Settings, int]:
+    """Run the whole system on the demands; return its settings and when the demand began. Raises `SystemExit`."""
+    folder.mkdir(parents=True)
+    (folder / "policy.toml").write_text(POLICY)
+    (folder / "overlay.toml").write_text(
+        f'[lake]\npath = "{folder}/lake"\n[stream]\ncheckpoint = "{folder}/checkpoint"\n'
+        f'[controller]\ndatabase = "{folder}/controller.db"\n[local]\nfolder = "{folder}"\n'
+        f'[policy]\ncluster = "{folder}/policy.toml"\n'
+    )
+    files = [HOME / "conf" / "demonstration.toml", folder / "overlay.toml"]
+    command = [
+        sys.executable, "-m", "anabranch.cli", *(word for file in files for word in ("--config", str(file))),
+        "run", "--local", "--no-screen", "--without", "web", "--without", "traffic",
+        "--report", str(folder / "report.json"),
+    ]  # fmt: skip
+    with open(folder / "out.log", "w") as log:
+        process = subprocess.Popen(command, cwd=HOME, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    try:
+        _wait_for(folder / "run.toml", process)
+        settings = load_settings([*files, folder / "run.toml"], HOME, {})
+        _wait_for(folder / "lake" / "batches" / "_delta_log", process)
+        return settings, _feed(settings, demands, minutes)
+    finally:
+        process.terminate()
+        process.wait(180)
+
+
+def _wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
+    end = time.monotonic() + 300
+    while not path.exists():
+        if process.poll() is not None or time.monotonic() > end:
+            raise SystemExit(f"the local run did not come up; see {path.parent}")
+        time.sleep(0.5)
+
+
+def _feed(settings: Settings, demands: list[ShapeDemand], minutes: float) -> int:
+    """Report the demands until their end; return when they began, milliseconds since 1970."""
+    stop, counters = threading.Event(), Counters(Path(settings.path(settings.local.folder)) / "shapes.json")
+    outlet = Outlet(settings.kafka_connection(), counters)
+    reports = Reports(settings, demands, outlet, counters)
+    with closing(controller_topics(settings)) as topics:
+        sessions = Sessions(topics, demands, max(int(demand.sessions.max()) for demand in demands))
+        while any(demand.topic not in sessions.layouts for demand in demands):
+            sessions.synchronise(0.0)
+        origin = next_instant(time.time(), settings.stream.tick_seconds)
+        for demand in demands:
+            demand.origin = origin
+
+        def keep_sessions() -> None:
+            while not stop.wait(0.5):
+                sessions.synchronise(time.time(), stop)
+
+        keeper = threading.Thread(target=keep_sessions, daemon=True)
+        keeper.start()
+        while (t := next_instant(time.time(), REPORT_MS / 1000)) < origin + minutes * 60:
+            time.sleep(max(0.0, t - time.time()))
+            reports.report(t, dict(sessions.layouts))
+        stop.set()
+        keeper.join(30)
+    outlet.close()
+    return round(origin * 1000)
+
+
+def compare(settings: Settings, demands: list[ShapeDemand], began_at: int) -> dict[str, dict[str, dict[str, float]]]:
+    """Return the counts of each shape: `real` from the raw rows, `alone` from the kernel."""
+    policy = ConfiguredPolicy("default", read_policy(POLICY).to_json())
+    tick_ms = round(settings.stream.tick_seconds * 1000)
+    outcome = simulate(ShapesSource(demands, began_at), {"alone": policy}, tick_ms=tick_ms,
+                       change_threshold=settings.stream.change_threshold)["alone"]  # fmt: skip
+    end = began_at + len(demands[0].slices) * REPORT_MS
+    limits = resolved(policy).split_thresholds
+    return {
+        row["topic"]: {
+            "real": counts_of(settings.lake_path, began_at, end, limits, row["topic"]),
+            "alone": {name: float(row[name]) for name in COUNTS},
+        }
+        for row in outcome.of_topics()
+    }
+
+
+@click.command()
+@click.option("--minutes", type=click.FloatRange(1, 360), default=18.0, show_default=True)
+@click.option("--seed", type=int, default=1, show_default=True)
+@click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="Keep the run here.")
+def main(minutes: float, seed: int, folder: Path | None) -> None:
+    """Take every shape through the real processes and through the engine alone, and print both."""
+    demands = [ShapeDemand(name, minutes, seed) for name in SHAPES]
+    with tempfile.TemporaryDirectory(prefix="anabranch-shapes-") as scratch:
+        settings, began_at = run_shapes((folder or Path(scratch) / "run").resolve(), demands, minutes)
+        rows, ended = compare(settings, demands, began_at), outcomes_of(settings.lake_path)
+    click.echo(f"| shape | {' | '.join(f'{name}, real (alone)' for name in COUNTS)} |\n| --- |" + " ---: |" * 4)
+    for topic, sides in rows.items():
+        cells = (f"{sides['real'][name]:.4g} ({sides['alone'][name]:.4g})" for name in COUNTS)
+        click.echo(f"| {topic.rpartition('/')[2]} | {' | '.join(cells)} |")
+    click.echo(f"decisions that ended: {json.dumps(ended)}")
+
+
+if __name__ == "__main__":
+    main()
