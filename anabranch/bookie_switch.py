@@ -19,6 +19,7 @@ from anabranch.bookie_report import MAX_LINES, shown_steps, status_text
 from decisions.bookies.advice import advice
 from decisions.bookies.decide import decide, plan
 from decisions.bookies.seen import Seen
+from executor.bookies.guard import Unsafe
 from executor.bookies.hands import DELETES_WITHIN_S, LedgerRefused
 from executor.bookies.metadata import MetadataChanged
 from executor.bookies.orchestrator import Orchestrator, Progressed
@@ -75,7 +76,7 @@ def carry_out(bookies: Bookies, operation: Asked, request: Request, output: str)
                     raise click.ClickException("the registry has changed meanwhile: run the command again") from error
             try:
                 orchestrator.run()
-            except TermLost as error:
+            except (TermLost, Unsafe) as error:
                 raise click.ClickException(str(error)) from error
     _ended(bookies, output)
 
@@ -92,7 +93,7 @@ def clean_up(bookies: Bookies, request: Request, output: str) -> None:
         with _stopped_by_signals(orchestrator):
             try:
                 answer, missed = orchestrator.cleanup(request, decide)
-            except TermLost as error:
+            except (TermLost, Unsafe) as error:
                 raise click.ClickException(str(error)) from error
     _cleanup_said(answer, output)
     if missed:
@@ -125,10 +126,12 @@ def _planned(snapshot: BookieSnapshot, answer: BookieAnswer) -> BookieAnswer:
     """What the orchestrator would do if the directive were written; also where ids or brokers are in the way now."""
     if answer.directive is None:
         settings = snapshot.settings.model_copy(update={"skip_idgen_precheck": True})
-        answer = decide(snapshot.model_copy(update={"settings": settings, "routing": "stopped"}))
+        there = {"settings": settings, "routing": "stopped", "registered_brokers": None}
+        answer = decide(snapshot.model_copy(update=there))
     directive = answer.directive
     if directive is None:
         return answer
+    snapshot = snapshot.model_copy(update={"routing": "stopped", "registered_brokers": None})
     progress = snapshot.progress if answer.action == "retry" else Progress(epoch=directive.epoch)
     return plan(
         snapshot.model_copy(
@@ -198,7 +201,7 @@ def _ended(bookies: Bookies, output: str) -> None:
 
 def _orchestrator(bookies: Bookies, term: Write, watch: Any) -> Orchestrator:
     def steps(registry: Registry) -> Steps:
-        return Steps(bookies.store, bookies.metadata, bookies.hands(registry), term, bookies.owners())
+        return Steps(bookies.store, bookies.metadata, bookies.hands(registry), term, bookies.guard, bookies.owners())
 
     chosen = bookies.settings.bookies
     return Orchestrator(bookies.looker, steps, bookies.lake, bookies.name, chosen.migration_concurrency, watch)
@@ -231,11 +234,13 @@ def _term(bookies: Bookies) -> Iterator[Term]:
 
 
 def _settle(right: Term) -> bool:
-    """Returns when nothing that one before has asked for can be under way any more; whether that took a while."""
-    if right.is_after_a_crash:
-        click.echo(f"the one before did not leave: this one begins in {DELETES_WITHIN_S:.0f} s", err=True)
-        time.sleep(DELETES_WITHIN_S + 1)
-    return right.is_after_a_crash
+    """Wait until no deletion that the one before has asked for can be under way; return whether that took a while."""
+    if not right.is_after_a_crash:
+        return False
+    click.echo(f"the one before did not leave: this one begins in {DELETES_WITHIN_S:.0f} s", err=True)
+    time.sleep(DELETES_WITHIN_S + 1)
+    right.settled()
+    return True
 
 
 @contextmanager

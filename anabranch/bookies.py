@@ -11,7 +11,6 @@ import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,9 @@ from admin.plain import PlainTopics
 from admin.transport import Transport
 from anabranch.context import Context
 from decisions.bookies.uris import BadUri, read_uri
+from executor.bookies.guard import Guard
 from executor.bookies.hands import BookKeeperAddress, LedgerHands
-from executor.bookies.looking import Looker, Reached
+from executor.bookies.looking import Looker
 from executor.bookies.metadata import LedgerIds, MetadataRefused, MetadataUnreachable, PulsarMetadata
 from executor.bookies.record import progress_of, read_steps, subject_of
 from executor.bookies.registry import BadRegistry, Registry, RegistryStore
@@ -48,8 +48,9 @@ class Bookies:
         self._ensembles: dict[str, Any] = {}
         self._hands: tuple[tuple[tuple[str, str], ...], LedgerHands] | None = None
         self.looker = Looker(
-            self.store, self.metadata, self.reach, chosen.cluster, chosen.brokers, chosen.switch
+            self.store, self.metadata, self.hands, self.ids, chosen.cluster, chosen.brokers, chosen.switch
         )  # fmt: skip
+        self.guard = Guard(self.metadata, chosen.brokers, self.ids)
         self.name = f"{socket.gethostname()}:{os.getpid()}"
 
     @property
@@ -69,14 +70,8 @@ class Bookies:
             return Progress()
         return progress_of(directive, read_steps(self.lake, subject_of(self.settings.bookies.cluster, directive)))
 
-    def reach(self, registry: Registry) -> Reached:
-        """The clusters of a registry; the program of the hands is started at the first question."""
-        return Reached(
-            self.hands(registry), {one.name: partial(self.ids, one.metadata_service_uri) for one in registry.clusters}
-        )
-
     def hands(self, registry: Registry) -> LedgerHands:
-        """The hands over these clusters."""
+        """Return the ledgers of these clusters; the program is started at the first question."""
         key = tuple((one.name, one.metadata_service_uri) for one in registry.clusters)
         if self._hands is None or self._hands[0] != key:
             if self._hands is not None:

@@ -94,11 +94,11 @@ def _round(hands: LedgerHands, ledgers: list[int]) -> dict[str, float]:
             done = list(pool.map(work, ledgers))
             return time.perf_counter() - began, done
 
-        copying, _ = timed(lambda one: hands.copy("old", "new", one))
+        copying, _ = timed(lambda one: hands.copy("old", "new", one, time.time() + 600))
         verifying, same = timed(lambda one: hands.verify("old", "new", one).same)
         if not all(same):
             raise SystemExit("a copy differs")
-        deleting, _ = timed(lambda one: hands.delete("new", one))
+        deleting, _ = timed(lambda one: hands.delete("new", one, time.time() + 600))
     return {
         "copy_seconds": round(copying, 2),
         "verify_seconds": round(verifying, 2),

@@ -57,6 +57,7 @@ class Precheck(Wire):
     target_max_high_order_bit: int | None = None
     source_max_ledger_id: int | None = None
     """The largest id that is in use or was given; -1: none."""
+    source_next_ledger_id: int | None = None
     target_next_ledger_id: int | None = None
 
 

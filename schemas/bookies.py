@@ -21,6 +21,7 @@ Path = Annotated[str, Field(min_length=1, max_length=4096)]
 
 Status = Literal["ACTIVE", "STANDBY", "DEPRECATED"]
 Kind = Literal["schema", "cursor"]
+Routing = Literal["attribution", "stock", "stopped"]
 Operation = Literal[
     "next", "status", "register", "unregister", "precheck", "switch", "cleanup", "rollback", "resolve", "check"
 ]
@@ -37,6 +38,8 @@ class ClusterEntry(Wire):
     metadata_service_uri: Name
     """`zk+hierarchical://host:port/ledgers`."""
     status: Status = "STANDBY"
+    instance: Name | None = None
+    """INSTANCEID of the cluster when it was registered. Absent: it was registered without."""
     version: Version = 0
 
 
@@ -66,7 +69,7 @@ class Directive(Wire):
 
 
 class Generators(Wire):
-    """What a BookKeeper cluster says of ledger ids, and whether it can be reached at all."""
+    """Ledger ids and identity of a BookKeeper cluster, if it can be reached at all."""
 
     short: NextId = 0
     """The next id of 31 bits; 0: none was given yet."""
@@ -74,7 +77,10 @@ class Generators(Wire):
     """The next long id; absent: there is no long generator yet, ids are short."""
     largest: Annotated[int, Field(ge=-1, le=2**63 - 1)] | None = None
     """The largest id in use. Absent: that of `ledgers`, where they are listed."""
+    instance: Name | None = None
+    """INSTANCEID in the cluster's metadata. Absent: it was not looked at."""
     reachable: bool = True
+    """False: nothing else that is said here counts."""
     error: str | None = None
 
 
@@ -316,8 +322,10 @@ class BookieSnapshot(BookieMetadata):
     orchestrator: Orchestrator | None = None
     self_name: Annotated[Name | None, Field(alias="self")] = None
     """Who asks. With `orchestrator`: steps are only for who holds the lease."""
-    routing: Literal["attribution", "stock", "stopped"] = "attribution"
+    routing: Routing = "attribution"
     """What brokers do: go by attributions (PIP-477), know one cluster only (all releases so far), or are stopped."""
+    registered_brokers: list[Name] | None = None
+    """Brokers that are registered in Pulsar's metadata now, so they run. Absent: this was not looked at."""
     brokers: list[BrokerSeen] = Field(default_factory=list)
     settings: SwitchSettings = SwitchSettings()
     before: BookieMetadata | None = None

@@ -123,7 +123,8 @@ def precheck(bookies: Bookies, output: str, name: str, advance: bool) -> None:
     if advance and found is not None and found.source_max_ledger_id is not None:
         [uri] = [one.metadata_service_uri for one in snapshot.clusters if one.name == name]
         # The next upper half: what the source still makes until then stays far below.
-        bookies.ids(uri).advance(max(found.source_max_ledger_id, 0) | 0xFFFF_FFFF)
+        used = max(found.source_max_ledger_id, found.source_next_ledger_id or 0, 0)
+        bookies.ids(uri).advance(used | 0xFFFF_FFFF)
         click.echo(f"{printable(name)}: the next id is raised; restart what has written to it before", err=True)
         answer = decide(bookies.look("precheck", "ids", Request(target=name)))
         found = answer.precheck
@@ -241,7 +242,7 @@ def _written(bookies: Bookies, operation: Operation, request: Request, output: s
     from executor.bookies.metadata import MetadataChanged
 
     registry = bookies.store.read()
-    depth = "whole" if operation == "unregister" else "registry"
+    depth = "whole" if operation == "unregister" else "identity"
     snapshot = bookies.looker.look(operation, depth, request, bookies.progress(registry), registry)  # type: ignore[arg-type]
     answer = decide(snapshot)
     if answer.code == 200 and answer.action != "done":

@@ -10,7 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from decisions.bookies.account import BAD, UNKNOWN, Account
+from decisions.bookies.brokers import require_routing
 from decisions.bookies.gates import Gate
+from decisions.bookies.ids import require_distinct
 from decisions.bookies.seen import Item, Seen, equal
 from schemas.bookie_answers import Step
 
@@ -62,7 +64,7 @@ def require_window(seen: Seen, account: Account) -> bool:
 
 def plan_cleanup(seen: Seen, account: Account) -> list[Step]:
     """The deletions of the request, or what they would be; every copy that is kept has its reason."""
-    snapshot, request, directive = seen.snapshot, seen.snapshot.request, seen.snapshot.directive
+    request, directive = seen.snapshot.request, seen.snapshot.directive
     source = request.src_cluster_filter or (directive.source if directive else None)
     if source is None:
         account.require(Gate.REQUEST, False, "no switch was asked for: name a cluster with --src-cluster", BAD)
@@ -72,12 +74,9 @@ def plan_cleanup(seen: Seen, account: Account) -> list[Step]:
         return []
     account.require(Gate.LISTED, seen.listed(source), f"the ledgers of {source} were not listed")
     account.require(Gate.ONE_ACTIVE, len(seen.active) == 1, f"ACTIVE are: {', '.join(seen.active) or 'none'}")
+    require_distinct(seen, account, source, *(one for one in seen.clusters if one != source))
     account.require(Gate.NOT_ACTIVE, source not in seen.active, f"{source} is ACTIVE: nothing is deleted from it")
-    account.require(
-        Gate.BROKERS_ROUTE, snapshot.routing != "stock",
-        f"brokers that know one cluster only lose what is deleted from {source}, and remove from topics what they do "
-        "not find on another: stop them, or run brokers with PIP-477",
-    )  # fmt: skip
+    require_routing(seen, account)
     if not request.force:
         require_window(seen, account)
     steps, deletions = list[Step](), 0

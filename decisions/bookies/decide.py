@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from decisions.bookies.account import Account
+from decisions.bookies.brokers import require_routing
 from decisions.bookies.cleanup import plan_cleanup, require_window
 from decisions.bookies.gates import SENTENCES, Gate
-from decisions.bookies.ids import apart
+from decisions.bookies.ids import apart, require_distinct
 from decisions.bookies.invariants import violations
 from decisions.bookies.phases import Standing, standing
 from decisions.bookies.registry import flip_step, flipped, register, unregister
@@ -59,7 +60,7 @@ def _next(seen: Seen, account: Account, now: Standing, at_once: bool = True) -> 
             Gate.ORCHESTRATOR, mine, f"{holder.holder} holds the lease for {holder.until - snapshot.now} ms more",
             eligible_at=None if mine else holder.until,
         )  # fmt: skip
-    if not account.binding and now.phase == "SWITCH_TRIGGERED":
+    if not account.binding and now.phase == "SWITCH_TRIGGERED" and require_routing(seen, account):
         after = flipped(seen, directive.target, "DEPRECATED" if directive.kind == "switch" else "STANDBY")
         active = ", ".join(seen.active) or "no cluster"
         step = flip_step(
@@ -77,6 +78,7 @@ def _next(seen: Seen, account: Account, now: Standing, at_once: bool = True) -> 
         generators = snapshot.generators.get(name)
         if generators is not None and not generators.reachable and name == directive.target:
             account.require(Gate.TARGET_CLIENT, False, generators.error)
+    require_distinct(seen, account, directive.source, directive.target)
     apart(seen, account)
     if account.binding:
         return _answer(seen, account, now, "hold")
@@ -86,6 +88,8 @@ def _next(seen: Seen, account: Account, now: Standing, at_once: bool = True) -> 
     for work in now.works:
         if work.gate is not None:
             account.note(work.gate, False, f"{work.item.object}#{work.item.ledger}", work.reason)
+    if steps and not require_routing(seen, account):
+        return _answer(seen, account, now, "hold")
     if steps:
         chosen = _at_once(seen, account, steps) if at_once else steps
         return _answer(seen, account, now, "steps", steps=chosen)

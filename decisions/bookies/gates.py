@@ -17,6 +17,7 @@ class Gate(Enum):
     URI = "metadata-service-uri"
     URI_FREE = "uri-free"
     URI_FIXED = "uri-fixed"
+    INSTANCE = "instance-id"
     ONE_ACTIVE = "one-active"
     REGISTERED = "registered"
     NOT_ACTIVE = "not-active"
@@ -56,6 +57,7 @@ SENTENCES: Mapping[Gate, str] = MappingProxyType(
         Gate.URI: "The metadata service URI cannot be read.",
         Gate.URI_FREE: "Another cluster has this URI, or the same ensemble with the same or a nested root.",
         Gate.URI_FIXED: "A registered cluster keeps its URI, as ledgers are found by its name.",
+        Gate.INSTANCE: "Two names are one BookKeeper cluster, or a cluster is not the one that was registered.",
         Gate.ONE_ACTIVE: "Exactly one registered cluster is ACTIVE, and only a switch changes which.",
         Gate.REGISTERED: "No cluster of that name is registered.",
         Gate.NOT_ACTIVE: "The cluster is ACTIVE.",
@@ -63,8 +65,10 @@ SENTENCES: Mapping[Gate, str] = MappingProxyType(
         Gate.NOTHING_NAMES_IT: "Ledgers on record are attributed to the cluster.",
         Gate.ATTRIBUTION: "Nobody knows where a ledger is: no stamp, and not made before the bootstrap record.",
         Gate.TARGET_CLIENT: "The target cannot be reached, or a broker's client of it does not start.",
-        Gate.IDS_BEYOND: "The target's next ledger id is not larger than every id of the source.",
-        Gate.IDS_APART: "The source has reached the ids that the target gives since the switch was asked for.",
+        Gate.IDS_BEYOND: "The target's next ledger id is not beyond every id that the source has used or gives next, "
+        "or one of them is not known.",
+        Gate.IDS_APART: "The source has reached the ids that the target gives since the switch was asked for, or its "
+        "ids are not known.",
         Gate.DIRECTIVE: "No switch was asked for.",
         Gate.ORCHESTRATOR: "Another orchestrator holds the lease.",
         Gate.BROKERS_FOLLOW: "A broker has not taken up the switch yet.",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from decisions.bookies.account import BAD, UNKNOWN, Account
 from decisions.bookies.gates import Gate
+from decisions.bookies.ids import require_distinct
 from decisions.bookies.seen import Seen
 from decisions.bookies.uris import BadUri, collide, read_uri
 from schemas.bookie_answers import Step
@@ -72,11 +73,14 @@ def register(seen: Seen, account: Account) -> list[ClusterEntry] | None:
         f"{name} is registered with {there.metadata_service_uri}: give the new one another name",
     ):  # fmt: skip
         return None
+    if not _is_its_own(seen, account, name, is_new=there is None):
+        return None
     status = request.status or (there.status if there else "STANDBY" if seen.clusters else "ACTIVE")
     if not _may_have(seen, account, name, status):
         return None
     entry = ClusterEntry(
-        name=name, metadata_service_uri=uri, status=status, version=there.version if there else 0
+        name=name, metadata_service_uri=uri, status=status, version=there.version if there else 0,
+        instance=next(iter(sorted(seen.instances(name))), None),
     )  # fmt: skip
     others = [one for one in seen.clusters.values() if one.name != name]
     if status == "ACTIVE":
@@ -107,6 +111,20 @@ def unregister(seen: Seen, account: Account) -> list[ClusterEntry] | None:
         f"be on {name}" if unknown else None,
     )  # fmt: skip
     return None if account.binding else [one for one in seen.clusters.values() if one.name != name]
+
+
+def _is_its_own(seen: Seen, account: Account, name: str, is_new: bool) -> bool:
+    """Require a cluster that no other name has, by the instance ids: addresses do not tell, as hosts have aliases."""
+    looked, others = seen.snapshot.generators, [one for one in seen.clusters if one != name]
+    unknown = [
+        one for one in (name, *others)
+        if is_new and one in looked and not looked[one].reachable and not seen.instances(one)
+    ]  # fmt: skip
+    return account.require(
+        Gate.INSTANCE, not unknown,
+        f"the instance id of {unknown[0]} cannot be read, so nobody knows whether {name} is a cluster of its own: "
+        f"{looked[unknown[0]].error}" if unknown else None,
+    ) and all(require_distinct(seen, account, name, other) for other in others or [name])  # fmt: skip
 
 
 def _may_have(seen: Seen, account: Account, name: str, status: Status) -> bool:

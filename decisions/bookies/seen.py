@@ -58,6 +58,12 @@ class Seen:
         progress, directive = snapshot.progress, snapshot.directive
         self.progress = progress if directive and progress.epoch == directive.epoch else type(progress)()
 
+    def instances(self, cluster: str) -> frozenset[str]:
+        """Return the instance ids that are known of a cluster: on record, and as it shows it now."""
+        found, entry = self.snapshot.generators.get(cluster), self.clusters.get(cluster)
+        known = (found.instance if found else None, entry.instance if entry else None)
+        return frozenset(one for one in known if one is not None)
+
     def listed(self, cluster: str) -> bool:
         """Whether the ledgers of a cluster are known."""
         return cluster in self._ledgers

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from decisions.bookies.account import BAD, UNKNOWN, Account
+from decisions.bookies.brokers import require_routing
 from decisions.bookies.cleanup import HOUR_MS
 from decisions.bookies.gates import Gate
-from decisions.bookies.ids import next_id, precheck
+from decisions.bookies.ids import next_id, precheck, require_distinct
 from decisions.bookies.phases import Standing
 from decisions.bookies.seen import Seen
 from decisions.bookies.work import Stage, Work, works
@@ -59,11 +60,7 @@ def ask_for_switch(seen: Seen, account: Account, now: Standing) -> tuple[str, Di
     target = known_target(seen, account)
     if target is None:
         return "hold", None, None
-    if not account.require(
-        Gate.BROKERS_ROUTE, snapshot.routing != "stock",
-        f"brokers that know one cluster only, when they are pointed at {target}, remove from topics the data ledgers "
-        "that they do not find there. Rehearse on copies of the metadata, with the brokers stopped (docs/bookies.md)",
-    ):  # fmt: skip
+    if not require_routing(seen, account):
         return "hold", None, None
     if directive is not None and directive.target == target and (now.phase != "ROLLED_BACK"):
         # The same again: nothing new is written but the number of the attempt.
@@ -105,8 +102,10 @@ def ask_for_rollback(seen: Seen, account: Account, now: Standing) -> tuple[Direc
     source, target = directive.target, directive.source
     if not account.require(Gate.REGISTERED, target in seen.clusters, f"{target} is not registered", UNKNOWN):
         return None, [], []
+    require_routing(seen, account)
     for cluster in (source, target):
         account.require(Gate.LISTED, seen.listed(cluster), f"the ledgers of {cluster} were not listed")
+    require_distinct(seen, account, source, target)
     limit, since = snapshot.settings.rollback_window_hours * HOUR_MS, seen.progress.promoted_at
     elapsed = None if since is None else float(snapshot.now - since)
     account.require(

@@ -1,9 +1,9 @@
 """Ledgers of several BookKeeper clusters: opened, listed, copied, verified and deleted by BookKeeper's own client in a
 Java program (`java/anabranch/bookies`), which is started again when it dies.
 
-Stage: what the steps of a switch act with. Every call may be repeated with the same end: a copy that is there is
-compared, half a copy is deleted and made again, a ledger that is gone stays gone. So a call whose program died is asked
-again, and a whole switch may be.
+Stage: under the steps of a switch. Every call may be repeated with the same end: a copy that is there is compared, half
+a copy is deleted and made again, a ledger that is gone stays gone. So a call whose program died is asked again, and a
+whole switch may be. A deletion has a deadline, which is given and holds for all repetitions together.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any, Literal
 from executor.bookies.process import HandsLost, HandsProcess
 
 DELETES_WITHIN_S = 15.0
-"""What is deleted, is deleted so soon after it was asked for, or not at all: a program that was frozen meanwhile, and
-whose switch another carries out since, deletes nothing when it wakes up."""
+"""Seconds from the instant before the term is checked to the deadline of the deletion that rests on it: a program that
+was frozen meanwhile, and whose switch another carries out since, deletes nothing when it wakes up."""
 _TRIES = 3
 _PAGE = 100_000
 """Every page walks all ids before it again."""
@@ -42,6 +42,8 @@ CONFLICT = "Conflict"
 SOURCE_OPEN = "SourceOpen"
 """The source has not been closed by its writer."""
 NOT_ENOUGH_BOOKIES = "NotEnoughBookies"
+TOO_LATE = "TooLate"
+"""The deadline of a deletion had passed; nothing was deleted."""
 
 
 @dataclass(frozen=True)
@@ -141,9 +143,12 @@ class LedgerHands:
         """The ledger, recovered and closed: whoever writes it is fenced. Never for the target of a copy."""
         return _seen(self._ask("seal", cluster=cluster, ledger=ledger))
 
-    def copy(self, source: str, target: str, ledger: int) -> Copied:
-        """Copies a closed ledger under the same ids; does nothing when an equal one is there."""
-        answer = self._ask("copy", 10, **{"from": source, "to": target, "ledger": ledger})
+    def copy(self, source: str, target: str, ledger: int, until: float) -> Copied:
+        """Copies a closed ledger under the same ids; does nothing when an equal one is there.
+
+        Half a copy is deleted and made again before `until` (seconds since 1970), and refused as `TOO_LATE` after it.
+        """
+        answer = self._ask("copy", 10, until=_millis(until), **{"from": source, "to": target, "ledger": ledger})
         return Copied(answer["how"], answer["last"], answer["length"])
 
     def verify(self, source: str, target: str, ledger: int) -> Verified:
@@ -153,19 +158,22 @@ class LedgerHands:
             answer["same"], tuple(answer["differences"]), answer["last"], answer["length"], answer.get("sha256", "")
         )
 
-    def delete(self, cluster: str, ledger: int) -> None:
-        """Deletes a ledger; one that is not there is no fault."""
-        self._ask("delete", cluster=cluster, ledger=ledger)
+    def delete(self, cluster: str, ledger: int, until: float) -> None:
+        """Deletes a ledger before `until` (seconds since 1970), or raises `LedgerRefused` with `TOO_LATE`; one that is
+        not there is no fault."""
+        self._ask("delete", until=_millis(until), cluster=cluster, ledger=ledger)
 
     def _ask(self, what: str, deadlines: float = 1, **request: object) -> dict[str, Any]:
+        """Ask the program; one that dies is started and asked again, a deletion only before its deadline."""
         clusters = [str(request[role]) for role in ("cluster", "from", "to") if role in request]
         with self._places:
             for left in reversed(range(_TRIES)):
                 try:
                     process = self._running(clusters)
                     deadline_s = deadlines * self._deadline_s
-                    until = round((time.time() + DELETES_WITHIN_S) * 1000)
-                    return _answered(process.ask({"op": what, "until": until, **request}, deadline_s))
+                    if what == "delete" and _millis(time.time()) > int(str(request["until"])):
+                        raise LedgerRefused(TOO_LATE, f"ledger {request['ledger']} is not deleted: the deadline passed")
+                    return _answered(process.ask({"op": what, **request}, deadline_s))
                 except HandsLost:
                     if not left:
                         raise
@@ -187,6 +195,10 @@ class LedgerHands:
                     _answered(self._process.ask(request, self._deadline_s))
                     self._connected.add(name)
             return self._process
+
+
+def _millis(at: float) -> int:
+    return int(at * 1000)
 
 
 def _answered(answer: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Literal
 
+from executor.bookies.guard import registered_brokers
 from executor.bookies.hands import LedgerHands, LedgerRefused
 from executor.bookies.metadata import LedgerIds, MetadataRefused, MetadataUnreachable, PulsarMetadata, Record
 from executor.bookies.process import HandsLost
@@ -29,25 +30,18 @@ from schemas.bookies import (
     Position,
     Progress,
     Request,
+    Routing,
     SchemaRecord,
     SwitchSettings,
     TopicRecord,
 )
 from schemas.ids import digest
 
-Depth = Literal["registry", "ids", "ledgers", "whole"]
-"""How much is looked at: the registry; ids too; the ledgers of schemas and cursors too; those of topics too."""
+Depth = Literal["registry", "identity", "ids", "ledgers", "whole"]
+"""How much is looked at: the registry; which cluster each is; all ids; the ledgers of schemas and cursors too; those
+of topics too."""
 BROKERS = "brokers"
 """Owner of every cursor while brokers run: which of them has its topic is theirs to know."""
-
-
-@dataclass
-class Reached:
-    """The clusters of a registry, as far as they can be reached."""
-
-    hands: LedgerHands
-    ids: Mapping[str, Callable[[], LedgerIds]]
-    """By cluster; a call raises `MetadataUnreachable`, or `ValueError` for an URI that has no ids."""
 
 
 @dataclass
@@ -56,9 +50,12 @@ class Looker:
 
     store: RegistryStore
     metadata: PulsarMetadata
-    reach: Callable[[Registry], Reached]
+    reach: Callable[[Registry], LedgerHands]
+    """Ledgers of the clusters of a registry."""
+    ids: Callable[[str], LedgerIds]
+    """By metadata service URI; raises `MetadataUnreachable`, or `ValueError` for an URI that has no ids."""
     cluster: str
-    routing: Literal["attribution", "stock", "stopped"]
+    routing: Routing
     settings: SwitchSettings
     now: Callable[[], int] = field(default=lambda: time.time_ns() // 1_000_000)
     """ms since 1970."""
@@ -73,18 +70,24 @@ class Looker:
             cluster=self.cluster, now=self.now(), operation=operation, request=request or Request(),
             clusters=list(registry.clusters), bootstrap=registry.bootstrap, directive=registry.directive,
             routing=self.routing, settings=self.settings, progress=progress or Progress(),
+            registered_brokers=registered_brokers(self.metadata),
         )  # fmt: skip
-        if depth == "registry" or not registry.clusters:
+        uris = {one.name: one.metadata_service_uri for one in registry.clusters}
+        if depth == "identity":
+            asked = found.request
+            if asked.name is not None and asked.metadata_service_uri is not None:
+                uris.setdefault(asked.name, asked.metadata_service_uri)
+            return found.model_copy(update={"generators": self._generators(uris, {})})
+        if depth == "registry" or not uris:
             return found
-        reached = self.reach(registry)
-        names = [one.name for one in registry.clusters]
+        hands, names = self.reach(registry), list(uris)
         if depth == "ids":
-            listings = {name: _listing(reached, name) for name in names}
-            return found.model_copy(update={"generators": _generators(reached, listings)})
+            listings = {name: _listing(hands, name) for name in names}
+            return found.model_copy(update={"generators": self._generators(uris, listings)})
         schemas, cursors = self._schemas(), self._cursors()
         topics = self._topics() if depth == "whole" else []
         # Ledgers after records: what a record names was made before.
-        listings = {name: _listing(reached, name) for name in names}
+        listings = {name: _listing(hands, name) for name in names}
         wanted = set(_named(schemas, cursors, found.progress))
         data = {one.id for topic in topics for one in topic.ledgers if one.stamp is None}
         stamped = {one.id for topic in topics for one in topic.ledgers} - data
@@ -94,16 +97,33 @@ class Looker:
                 if isinstance(listing, str):
                     continue
                 opened = sorted(listing & (wanted | data))
-                seen = pool.map(lambda ledger, name=name: see(reached.hands, name, ledger), opened)
+                seen = pool.map(lambda ledger, name=name: see(hands, name, ledger), opened)
                 some = [one for one in seen if one is not None]
                 some += [LedgerSeen(id=one) for one in sorted((listing & stamped) - wanted)]
                 ledgers[name] = some
         return found.model_copy(
             update={
                 "schemas": schemas, "cursors": cursors, "topics": topics, "ledgers": ledgers,
-                "generators": _generators(reached, listings),
+                "generators": self._generators(uris, listings),
             }
         )  # fmt: skip
+
+    def _generators(self, uris: Mapping[str, str], listings: Mapping[str, set[int] | str]) -> dict[str, Generators]:
+        """Read ids and identity of clusters; what cannot be read whole is unknown, with the reason."""
+        found = {}
+        for name, uri in uris.items():
+            listing = listings.get(name)
+            if isinstance(listing, str):
+                found[name] = Generators(reachable=False, error=listing)
+                continue
+            try:
+                ids = self.ids(uri).read()
+            except (MetadataUnreachable, MetadataRefused, ValueError) as error:
+                found[name] = Generators(reachable=False, error=f"the ids of {name} cannot be read: {error}")
+                continue
+            largest = None if listing is None else max(listing, default=-1)
+            found[name] = Generators(short=ids.short, long=ids.long, instance=ids.instance, largest=largest)
+        return found
 
     def _schemas(self) -> list[SchemaRecord]:
         return [schema_of(one) for one in self.metadata.schemas()]
@@ -174,24 +194,9 @@ def _named(schemas: Iterable[SchemaRecord], cursors: Iterable[CursorRecord], pro
     yield from (one.ledger for one in progress.verified)
 
 
-def _listing(reached: Reached, cluster: str) -> set[int] | str:
+def _listing(hands: LedgerHands, cluster: str) -> set[int] | str:
     """All ids of a cluster, or why they are not known."""
     try:
-        return set(reached.hands.ledgers(cluster))
+        return set(hands.ledgers(cluster))
     except (LedgerRefused, HandsLost) as error:
         return f"{cluster} cannot be reached: {error}"
-
-
-def _generators(reached: Reached, listings: Mapping[str, set[int] | str]) -> dict[str, Generators]:
-    found = {}
-    for name, listing in listings.items():
-        if isinstance(listing, str):
-            found[name] = Generators(reachable=False, error=listing)
-            continue
-        try:
-            ids = reached.ids[name]().read()
-        except (MetadataUnreachable, MetadataRefused, ValueError) as error:
-            found[name] = Generators(reachable=False, error=f"the ids of {name} cannot be read: {error}")
-            continue
-        found[name] = Generators(short=ids.short, long=ids.long, largest=max(listing, default=-1))
-    return found

@@ -223,10 +223,12 @@ class IdGenerators:
     """31 bits; used until there is a long generator."""
     long: int | None
     """None: there is none yet."""
+    instance: str
+    """INSTANCEID: given when the cluster was formatted, the same under every name and address."""
 
     @property
     def next(self) -> int:
-        """The next id that a client is given."""
+        """Return the next id that a client is given."""
         return self.short if self.long is None else self.long
 
 
@@ -238,13 +240,23 @@ class LedgerIds:
         self._client, self._root, self._timeout_s = client, root, timeout_s
 
     def read(self) -> IdGenerators:
-        """Both generators as they are now. Raises `MetadataUnreachable`."""
+        """Return both generators as they are now. Raises `MetadataUnreachable`, `MetadataRefused`."""
+        instance = self.instance()
         long, root = f"{self._root}/idgen-long", f"{self._root}/idgen"
         try:
             high = max((int(one[4:]) for one in self._reached(self._client.get_children_async(long))), default=1)
         except NoNodeError:
-            return IdGenerators(self._given(root), None)
-        return IdGenerators(self._given(root), high << 32 | self._given(f"{long}/HOB-{high:010d}"))
+            return IdGenerators(self._given(root), None, instance)
+        return IdGenerators(self._given(root), high << 32 | self._given(f"{long}/HOB-{high:010d}"), instance)
+
+    def instance(self) -> str:
+        """Return the cluster's INSTANCEID. Raises `MetadataUnreachable`, and `MetadataRefused` when there is none."""
+        path = f"{self._root}/INSTANCEID"
+        try:
+            content, _ = self._reached(self._client.get_async(path))
+        except NoNodeError:
+            raise MetadataRefused(f"there is no {path}: no BookKeeper cluster has its metadata there") from None
+        return str(content.decode("utf-8", "replace").strip())
 
     def advance(self, beyond: int) -> None:
         """Makes the next id larger than `beyond`, by the long generator.

@@ -16,6 +16,7 @@ from typing import Any
 
 from decisions.bookies.decide import plan
 from decisions.bookies.reduced import Reducer
+from executor.bookies.guard import Unsafe
 from executor.bookies.looking import Looker
 from executor.bookies.metadata import MetadataUnreachable
 from executor.bookies.record import Done, SwitchRecord, Taken
@@ -135,7 +136,7 @@ class Orchestrator:
             for one, future in asked:
                 try:
                     ends.append((one, future.result()))
-                except (TermLost, MetadataUnreachable) as error:
+                except (TermLost, MetadataUnreachable, Unsafe) as error:
                     fault = error
         record.end(ends, self._now())
         if fault is not None:

@@ -81,7 +81,7 @@ class RegistryStore:
         writes = []
         for one in after:
             former = there.pop(one.name, None)
-            if former is None or (former.status, former.metadata_service_uri) != (one.status, one.metadata_service_uri):
+            if former is None or former.model_copy(update={"version": one.version}) != one:
                 version = former.version if former else None
                 writes.append(Write(f"{self.path}/{one.name}", _json(one), version))
         writes += [Write(f"{self.path}/{name}", None, one.version, delete=True) for name, one in there.items()]

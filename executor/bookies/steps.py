@@ -1,20 +1,25 @@
 """Carries out one step of a switch, if everything still is as the step expects; else nothing is changed.
 
-Stage: over `hands`, `metadata` and `registry`, under `orchestrator`. A step that was carried out already, by whomever,
-ends as `applied` without a change; one that comes too late ends as `superseded`. Every write to metadata also expects
-the term of the orchestrator, so that one that was overtaken writes nothing. Copies are not bound by it: they are judged
-by their contents before anything is attributed to them, and once more before the source is deleted.
+Stage: over `hands`, `metadata`, `guard` and `registry`, under `orchestrator`. A step that was carried out already, by
+whomever, ends as `applied` without a change; one that comes too late ends as `superseded`. Every write to metadata also
+expects the term of the orchestrator, so that one that was overtaken writes nothing. Copies are not bound by it: they
+are judged by their contents before anything is attributed to them, and once more before the source is deleted.
+
+BookKeeper knows nothing of the term, so a deletion has a deadline instead: it is fixed before the term is checked and
+never moved, and who takes over waits until every deadline that was fixed before has passed.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from admin.answers import Answered
 from admin.plain import PlainTopics
 from decisions.bookies.seen import Seen, equal
-from executor.bookies.hands import CONFLICT, SOURCE_OPEN, LedgerHands, LedgerRefused
+from executor.bookies.guard import Guard
+from executor.bookies.hands import CONFLICT, DELETES_WITHIN_S, SOURCE_OPEN, TOO_LATE, LedgerHands, LedgerRefused
 from executor.bookies.looking import cursor_of, schema_of, see
 from executor.bookies.metadata import MetadataChanged, MetadataRefused, MetadataUnreachable, PulsarMetadata, Write
 from executor.bookies.process import HandsLost
@@ -47,32 +52,42 @@ class Steps:
     """Carries out steps under one term; any thread may call."""
 
     def __init__(
-        self, store: RegistryStore, metadata: PulsarMetadata, hands: LedgerHands, term: Write,
-        owners: Owners | PlainTopics | None = None,
+        self, store: RegistryStore, metadata: PulsarMetadata, hands: LedgerHands, term: Write, guard: Guard,
+        owners: Owners | PlainTopics | None = None, clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         """`term` is the expectation that this is the newest orchestrator; `owners` None: no broker can be asked."""
         self._store, self._metadata, self._hands, self._term, self._owners = store, metadata, hands, term, owners
+        self._guard, self._clock = guard, clock
 
     def carry_out(self, step: Step, registry: Registry) -> Done:
-        """How it ended. Raises `TermLost`, and `MetadataUnreachable` when nobody knows."""
+        """Return how it ended. Raises `TermLost`, `Unsafe`, and `MetadataUnreachable` when nobody knows."""
         directive = registry.directive
         if directive is None or directive.epoch != step.epoch:
             return Done("superseded", error=f"the directive is of epoch {directive.epoch if directive else 'none'}")
+        until = self._deadline()
         try:
+            self._guard.require_brokers()
+            self._guard.require_distinct(registry, step.source, step.target)
             self._check(registry)
+            if step.action == "copy":
+                return self._copy(step, until)
             return self._by_action[step.action](self, step, registry)
         except _Otherwise as other:
             return Done("superseded", error=str(other))
         except LedgerRefused as refused:
-            status = "superseded" if refused.name == SOURCE_OPEN else "failed"
+            status = "superseded" if refused.name in (SOURCE_OPEN, TOO_LATE) else "failed"
             return Done(status, error=_said(refused))  # type: ignore[arg-type]
         except (HandsLost, MetadataRefused, BadRecord) as error:
             return Done("failed", error=str(error))
 
-    def _copy(self, step: Step, registry: Registry) -> Done:
+    def _deadline(self) -> float:
+        """Return the instant after which nothing is deleted on the strength of a check that is still to be made."""
+        return self._clock() + DELETES_WITHIN_S
+
+    def _copy(self, step: Step, until: float) -> Done:
         source, target, ledger = _ends(step)
         self._expect(source, ledger, step.expectation)
-        done = self._hands.copy(source, target, ledger)
+        done = self._hands.copy(source, target, ledger, until)
         return self._compared(source, target, ledger, {"how": done.how})
 
     def _verify(self, step: Step, registry: Registry) -> Done:
@@ -88,6 +103,7 @@ class Steps:
 
     def _seal(self, step: Step, registry: Registry) -> Done:
         source, _, ledger = _ends(step)
+        self._guard.require_brokers()
         found = self._hands.seal(source, ledger)
         return Done("applied", {"last": found.last, "length": found.length})
 
@@ -119,6 +135,7 @@ class Steps:
             raise _Otherwise(f"the record is of version {record.version} now")
         for ledger in stamps:
             self._expect_copy(step, ledger)
+        self._guard.require_brokers()
         self._write(registry, Write(step.object, after, record.version))
         return Done("applied", {"how": "promoted", "version": record.version + 1})
 
@@ -156,8 +173,11 @@ class Steps:
         checks = self._still_named(step, registry, source, ledger)
         if holder is not None and not self._hands.verify(source, holder, ledger).same:
             raise _Otherwise(f"{holder} has no equal copy any more")
+        # The order is the point: deadline, then the check of the term, then the call.
+        until = self._deadline()
+        self._guard.require_brokers()
         self._write(registry, *checks)
-        self._hands.delete(source, ledger)
+        self._hands.delete(source, ledger, until)
         return Done("applied", {"how": "deleted", "last": there.last, "length": there.length})
 
     def _still_named(self, step: Step, registry: Registry, source: str, ledger: int) -> list[Write]:
@@ -233,7 +253,7 @@ class Steps:
         return _Otherwise(f"{changed.path} has changed since")
 
     _by_action: Mapping[str, Callable[[Steps, Step, Registry], Done]] = {
-        "copy": _copy, "verify": _verify, "seal": _seal, "unload": _unload, "fail": _fail, "skip_not_source": _note,
+        "verify": _verify, "seal": _seal, "unload": _unload, "fail": _fail, "skip_not_source": _note,
         "cas_attribution": _promote, "forward_owner": _forward, "rollover_fallback": _note, "delete": _delete,
         "flip_status": _flip,
     }  # fmt: skip

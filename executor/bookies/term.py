@@ -36,7 +36,7 @@ class Term:
         self._lock = client.Lock(f"{self._path}/lock", name)
         self._taken = 0
         self.is_after_a_crash = False
-        """Whether the one before did not leave: it may be frozen, and something that it asked for be under way."""
+        """The one before did not leave: it may be frozen, and a deletion of its be under way. Until `settled`."""
 
     @property
     def expectation(self) -> Write:
@@ -58,10 +58,15 @@ class Term:
         self._taken = record.version + 1
         return True
 
+    def settled(self) -> None:
+        """Note that the deadline of every deletion has passed that the one before could have asked for."""
+        self.is_after_a_crash = False
+
     def leave(self) -> None:
-        """Lets the next one in, and says that nothing is under way."""
-        with suppress(MetadataChanged, MetadataUnreachable):
-            self._metadata.write([Write(self._path, b"{}", self._taken)])
+        """Let the next one in; say that nothing is under way, unless something of the one before may still be."""
+        if not self.is_after_a_crash:
+            with suppress(MetadataChanged, MetadataUnreachable):
+                self._metadata.write([Write(self._path, b"{}", self._taken)])
         self._lock.release()
 
     def holder(self) -> Held | None:

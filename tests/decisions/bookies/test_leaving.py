@@ -112,6 +112,7 @@ def test_what_a_record_still_needs_is_kept_even_with_force(happened: Any, gone: 
     ("over", "request_", "gate", "code"),
     [
         ({"routing": "stock"}, {}, "brokers-route", 409),
+        ({"routing": "stopped", "registered_brokers": ["b:8080"]}, {}, "brokers-route", 409),
         ({}, {"src_cluster_filter": "new"}, "not-active", 409),
         ({}, {"src_cluster_filter": "gone"}, "registered", 404),
         ({"ledgers": {}}, {}, "ledgers-listed", 409),
@@ -188,11 +189,26 @@ def test_what_cannot_come_back_is_said_and_left_only_when_accepted() -> None:
     assert asked(world, "rollback", dry_run=False, accept_loss=True).action == "rollback"
 
 
-def test_brokers_that_know_one_cluster_would_lose_the_new_data_ledgers_of_the_target() -> None:
+def test_rollback_under_stock_brokers_is_refused() -> None:
     topics = [TopicRecord(path="/managed-ledgers/t/n/persistent/t", ledgers=[DataLedger(id=9, stamp="new:9")])]
     answer = asked(done(topics=topics, routing="stock"), "rollback", dry_run=False)
-    assert answer.gate == "nothing-lost"
+    assert (answer.action, answer.gate, answer.directive) == ("hold", "brokers-route", None)
     assert [one.kind for one in answer.losses] == ["data"]
+
+
+@pytest.mark.parametrize(
+    "brokers", [{"routing": "stock"}, {"routing": "stopped", "registered_brokers": ["b:8080"]}], ids=["stock", "run"]
+)
+def test_brokers_in_the_way_hold_every_acting_command(brokers: dict[str, Any]) -> None:
+    flipped_back = in_switch(clusters=before_switch().clusters)
+    for world, operation in (
+        (done(), "rollback"), (before_switch(), "switch"), (in_switch(), "switch"), (in_switch(), "next"),
+        (flipped_back, "next"), (back(done()), "next"), (done(), "cleanup"),
+    ):  # fmt: skip
+        request = {"target": "new", "dry_run": False, "force": True}
+        answer = asked(changed(world, **brokers), operation, **request)
+        assert (answer.action, answer.gate) == ("hold", "brokers-route"), operation
+        assert asked(world, operation, **request).gate is None, operation
 
 
 def test_a_rollback_without_being_told_otherwise_only_shows_its_steps() -> None:

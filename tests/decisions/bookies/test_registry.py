@@ -59,6 +59,33 @@ def test_what_may_not_be_registered_is_refused(request_: dict[str, str], gate: s
     assert answer.registry is None
 
 
+@pytest.mark.parametrize(
+    ("new", "gate"),
+    [
+        (Generators(instance="i-old"), "instance-id"),
+        (Generators(instance="i-new"), None),
+        (Generators(reachable=False, error="no ZooKeeper answers"), "instance-id"),
+    ],
+)
+@pytest.mark.parametrize("recorded", [False, True])
+def test_aliases_of_a_registered_cluster_are_refused(new: Generators, gate: str | None, recorded: bool) -> None:
+    """By the instance id, as addresses do not tell: zk1 and zk2 may be members of one ensemble."""
+    old = OLD.model_copy(update={"instance": "i-old" if recorded else None})
+    generators = {"alias": new, "old": Generators(reachable=False) if recorded else Generators(instance="i-old")}
+    world = changed(before_switch(clusters=[old]), generators=generators)
+    answer = asked(world, "register", name="alias", metadata_service_uri="zk://zk2:2181/ledgers")
+    assert (answer.gate, answer.registry is None) == (gate, gate is not None)
+    if answer.registry:
+        assert {one.name: one.instance for one in answer.registry}["alias"] == "i-new"
+
+
+def test_unknown_identity_of_a_registered_cluster_holds() -> None:
+    generators = {"alias": Generators(instance="i-new"), "old": Generators(reachable=False, error="away")}
+    world = changed(before_switch(clusters=[OLD]), generators=generators)
+    answer = asked(world, "register", name="alias", metadata_service_uri="zk://zk2:2181/ledgers")
+    assert (answer.gate, "instance id of old cannot be read" in (answer.reason or "")) == ("instance-id", True)
+
+
 def test_another_root_of_the_same_ensemble_is_another_cluster() -> None:
     answer = asked(before_switch(), "register", name="colo", metadata_service_uri="zk://a:2181/second/ledgers")
     assert (answer.action, answer.code) == ("register", 200)

@@ -7,6 +7,7 @@ import pytest
 from decisions.bookies.decide import decide, plan
 from decisions.bookies.reduced import Reducer
 from schemas.bookies import (
+    BookieSnapshot,
     BrokerSeen,
     Copy,
     Failure,
@@ -70,19 +71,21 @@ def test_everything_is_copied_then_promoted_then_waits_for_cleanup() -> None:
 @pytest.mark.parametrize(
     ("generators", "ready"),
     [
-        ((Generators(short=10), Generators(short=10)), True),
+        ((Generators(short=10), Generators(short=11)), True),
+        ((Generators(short=10), Generators(short=10)), False),
         ((Generators(short=10), Generators(short=9)), False),
         ((Generators(short=10), Generators(short=99, long=5)), False),
         ((Generators(short=10, long=BEYOND + 4), Generators(long=BEYOND + 3)), False),
-        ((Generators(short=10, long=BEYOND + 4), Generators(long=BEYOND + 4)), True),
-        ((Generators(short=10, long=BEYOND), Generators(long=BEYOND)), True),
+        ((Generators(short=10, long=BEYOND + 4), Generators(long=BEYOND + 5)), True),
+        ((Generators(short=10, long=BEYOND + 4), Generators(long=BEYOND + 4)), False),
+        ((Generators(short=10, long=BEYOND), Generators(long=BEYOND)), False),
+        ((Generators(short=10, long=6 * BEYOND), Generators(long=5 * BEYOND)), False),
+        ((Generators(reachable=False, error="down"), Generators(long=BEYOND)), False),
         ((Generators(short=10, largest=2 * BEYOND), Generators(long=BEYOND)), False),
         ((Generators(short=10), Generators(short=99, reachable=False, error="down")), False),
     ],
 )
-def test_the_precheck_looks_at_both_generators_and_at_the_ledgers(
-    generators: tuple[Generators, Generators], ready: bool
-) -> None:
+def test_precheck_needs_the_target_beyond_the_source(generators: tuple[Generators, Generators], ready: bool) -> None:
     world = before_switch(generators=dict(zip(("old", "new"), generators, strict=True)))
     answer = asked(world, "precheck", target="new")
     assert answer.precheck is not None
@@ -112,6 +115,7 @@ def test_the_lab_only_setting_takes_a_target_that_is_not_ahead() -> None:
         ("old", {}, "not-active", 409),
         ("new", {"routing": "stock"}, "brokers-route", 409),
         ("new", {"generators": {}}, "ids-beyond-source", 409),
+        ("new", {"routing": "stopped", "registered_brokers": ["b:8080"]}, "brokers-route", 409),
         ("new", {"brokers": [BrokerSeen(name="b", target_client=False, error="no route")]}, "target-client", 409),
     ],
 )
@@ -162,6 +166,41 @@ def test_ids_that_the_source_still_gives_stop_the_switch_before_they_meet_those_
         generators = {"old": Generators(short=10, largest=given), "new": Generators(long=2 * BEYOND)}
         answer = decide(changed(in_switch(), generators=generators))
         assert (answer.gate, bool(answer.steps)) == (gate, gate is None)
+
+
+@pytest.mark.parametrize("old", [None, Generators(reachable=False, error="no ZooKeeper answers")])
+def test_switch_holds_while_source_ids_are_unknown(old: Generators | None) -> None:
+    generators = {"new": Generators(long=BEYOND), **({"old": old} if old else {})}
+    answer = decide(changed(in_switch(), generators=generators))
+    assert (answer.gate, answer.steps) == ("ids-apart", [])
+    assert "nothing is known of the ids of old" in (answer.reason or "")
+
+
+def twins(world: BookieSnapshot, recorded: bool = False) -> BookieSnapshot:
+    """Return the world in which `old` and `new` are one cluster, by what is on record or by what is seen now."""
+    if recorded:
+        return changed(world, clusters=[one.model_copy(update={"instance": "same"}) for one in world.clusters])
+    same = {name: one.model_copy(update={"instance": "same"}) for name, one in world.generators.items()}
+    return changed(world, generators=same)
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_one_cluster_under_two_names_holds_everything(recorded: bool) -> None:
+    before, done = twins(before_switch(), recorded), twins(to_the_end(in_switch()), recorded)
+    for world, operation in (
+        (before, "precheck"), (before, "switch"), (twins(in_switch(), recorded), "next"),
+        (done, "rollback"), (done, "cleanup"),
+    ):  # fmt: skip
+        answer = asked(world, operation, target="new", dry_run=False, force=True)
+        assert (answer.gate, answer.code, answer.action) == ("instance-id", 409, "hold"), operation
+        assert not any(one.action in ("copy", "cas_attribution") for one in answer.steps)
+
+
+def test_cluster_that_was_formatted_anew_is_another_one() -> None:
+    clusters = [one.model_copy(update={"instance": f"was {one.name}"}) for one in before_switch().clusters]
+    generators = {**before_switch().generators, "old": Generators(short=10, instance="another")}
+    answer = asked(before_switch(clusters=clusters, generators=generators), "switch", target="new")
+    assert (answer.gate, "was registered with was old" in (answer.reason or "")) == ("instance-id", True)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,11 @@ from lab.zookeeper import EmbeddedZooKeeper
 from schemas.settings import load_settings
 
 SECRET = "hush-hush"
+
+
+def soon() -> float:
+    """Return a deadline that no deletion of a test misses."""
+    return time.time() + 120
 
 
 @dataclass

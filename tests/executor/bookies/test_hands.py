@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,11 +21,12 @@ from executor.bookies.hands import (
     NO_SUCH_LEDGER,
     NOT_ENOUGH_BOOKIES,
     SOURCE_OPEN,
+    TOO_LATE,
     LedgerHands,
     LedgerRefused,
 )
 from executor.bookies.process import HandsLost
-from tests.executor.bookies.conftest import SECRET, BookKeepers
+from tests.executor.bookies.conftest import SECRET, BookKeepers, soon
 from tests.waiting import wait_until
 
 SCHEMA = {"application": "pulsar", "component": "schema", "pulsar/schemaId": "acme/app/größe"}
@@ -34,7 +36,7 @@ SCHEMA = {"application": "pulsar", "component": "schema", "pulsar/schemaId": "ac
 def refused(hands: LedgerHands, ledger: int, target: str = "new") -> str:
     """The name that a copy is refused with."""
     with pytest.raises(LedgerRefused) as caught:
-        hands.copy("old", target, ledger)
+        hands.copy("old", target, ledger, soon())
     return caught.value.name
 
 
@@ -45,13 +47,13 @@ def test_a_copy_has_the_same_ids_metadata_and_contents(
 ) -> None:
     hands = bookkeepers.hands
     ledger = bookkeepers.write("old", entries=entries, size=size, custom=SCHEMA)
-    copied = hands.copy("old", target, ledger)
+    copied = hands.copy("old", target, ledger, soon())
     verified = hands.verify("old", target, ledger)
     assert (copied.how, copied.last, copied.length) == ("copied", entries - 1, entries * size)
     assert (verified.same, verified.differences, len(verified.sha256)) == (True, (), 64)
     assert hands.open("old", ledger) == hands.open(target, ledger)
     assert hands.open(target, ledger).custom == SCHEMA
-    assert hands.copy("old", target, ledger).how == "same"
+    assert hands.copy("old", target, ledger, soon()).how == "same"
 
 
 @pytest.mark.parametrize(
@@ -71,7 +73,7 @@ def test_half_a_copy_is_made_again_wherever_it_stopped(bookkeepers: BookKeepers,
     """Open: its program was killed; closed: a write failed."""
     ledger = bookkeepers.write("old", custom=SCHEMA)
     bookkeepers.write("new", ledger=ledger, custom=SCHEMA, entries=entries, leave_open=is_open)
-    assert bookkeepers.hands.copy("old", "new", ledger).how == "again"
+    assert bookkeepers.hands.copy("old", "new", ledger, soon()).how == "again"
     assert bookkeepers.hands.verify("old", "new", ledger).same
 
 
@@ -84,7 +86,7 @@ def test_programs_killed_while_they_copy_leave_nothing_that_is_not_mended(bookke
     def copy(ledger: int) -> None:
         while ledger not in done:
             try:
-                hands.copy("old", "new", ledger)
+                hands.copy("old", "new", ledger, soon())
                 done.append(ledger)
             except HandsLost:
                 continue
@@ -111,7 +113,7 @@ def test_an_open_source_is_refused_until_it_is_sealed(bookkeepers: BookKeepers) 
     with pytest.raises(LedgerRefused, match=NO_SUCH_LEDGER):
         bookkeepers.hands.open("new", ledger)
     assert bookkeepers.hands.seal("old", ledger).last == 19
-    assert bookkeepers.hands.copy("old", "new", ledger).last == 19
+    assert bookkeepers.hands.copy("old", "new", ledger, soon()).last == 19
 
 
 def test_an_id_that_bookies_keep_as_fenced_is_refused_by_name(bookkeepers: BookKeepers) -> None:
@@ -162,7 +164,7 @@ def test_a_full_target_refuses_and_keeps_nothing(bookkeepers: BookKeepers) -> No
 def copied(hands: LedgerHands, ledger: int, target: str = "new") -> str:
     """How a ledger was copied; empty: it was not."""
     try:
-        return hands.copy("old", target, ledger).how
+        return hands.copy("old", target, ledger, soon()).how
     except LedgerRefused:
         return ""
 
@@ -177,13 +179,13 @@ def test_ledgers_are_listed_in_order_over_pages(bookkeepers: BookKeepers, monkey
         assert set(made) <= set(found)
     finally:
         for ledger in made[-2:]:
-            bookkeepers.hands.delete("old", ledger)
+            bookkeepers.hands.delete("old", ledger, soon())
 
 
 def test_deleting_twice_is_no_fault(bookkeepers: BookKeepers) -> None:
     ledger = bookkeepers.write("old")
     for _ in range(2):
-        bookkeepers.hands.delete("old", ledger)
+        bookkeepers.hands.delete("old", ledger, soon())
     with pytest.raises(LedgerRefused, match=NO_SUCH_LEDGER):
         bookkeepers.hands.open("old", ledger)
 
@@ -217,17 +219,19 @@ def test_secrets_are_in_no_argument_list_environment_or_log(bookkeepers: BookKee
     assert SECRET not in (bookkeepers.folder / "hands.log").read_text()
 
 
-def test_what_was_asked_for_too_long_ago_is_not_deleted(
-    bookkeepers: BookKeepers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ledger = bookkeepers.write("old")
-    monkeypatch.setattr(hands_module, "DELETES_WITHIN_S", -1.0)
-    with pytest.raises(LedgerRefused) as caught:
-        bookkeepers.hands.delete("old", ledger)
-    assert caught.value.name == "TooLate"
-    assert bookkeepers.hands.open("old", ledger).closed
+def test_nothing_is_deleted_after_the_deadline(bookkeepers: BookKeepers) -> None:
+    """By the program, which looks at the deadline when it deletes, however late it was asked."""
+    hands, ledger = bookkeepers.hands, bookkeepers.write("old")
     half = bookkeepers.write("old", entries=3, seed=4)
     bookkeepers.write("new", ledger=half, entries=2, seed=4, leave_open=True)
-    assert refused(bookkeepers.hands, half) == "TooLate"
-    monkeypatch.undo()
-    assert bookkeepers.hands.copy("old", "new", half).how == "again"
+    passed = round(time.time() * 1000)
+    for request in (
+        {"op": "delete", "cluster": "old", "ledger": ledger, "until": passed},
+        {"op": "delete", "cluster": "old", "ledger": ledger},
+        {"op": "copy", "from": "old", "to": "new", "ledger": half, "until": passed},
+    ):
+        process = hands._running(["old", "new"])
+        assert process.ask(request, 60)["error"] == TOO_LATE
+    assert hands.open("old", ledger).closed
+    assert not hands.open("new", half).closed
+    assert hands.copy("old", "new", half, soon()).how == "again"

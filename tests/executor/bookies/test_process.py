@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from executor.bookies.hands import BookKeeperAddress, LedgerHands, LedgerRefused
+from executor.bookies.hands import TOO_LATE, BookKeeperAddress, LedgerHands, LedgerRefused
 from executor.bookies.process import HandsLost, HandsProcess
+from tests.executor.bookies.conftest import soon
 
 pytestmark = pytest.mark.process
 
@@ -68,8 +70,24 @@ def test_half_a_last_line_is_no_answer(tmp_path: Path) -> None:
 def test_a_refusal_has_its_name_and_is_not_asked_again(tmp_path: Path) -> None:
     with hands(tmp_path, "answer.update(ok=False, error='LedgerFenced', message='no')") as one:
         with pytest.raises(LedgerRefused, match="LedgerFenced: no") as caught:
-            one.delete("old", 3)
+            one.delete("old", 3, soon())
         assert (caught.value.name, one.starts) == ("LedgerFenced", 1)
+
+
+def test_deletion_keeps_its_deadline_when_asked_again(tmp_path: Path) -> None:
+    log = f"open({str(tmp_path / 'asked')!r}, 'a').write(f\"{{request['until']}} \"); "
+    until = soon()
+    with hands(tmp_path, f"{log}os._exit(1) if start < 3 else None") as one:
+        one.delete("old", 3, until)
+        assert one.starts == 3
+    assert set((tmp_path / "asked").read_text().split()) == {str(int(until * 1000))}
+
+
+def test_deletion_is_not_asked_again_after_its_deadline(tmp_path: Path) -> None:
+    with hands(tmp_path, "time = __import__('time'); time.sleep(max(request['until'] / 1000 - time.time(), 0) + 0.1); "
+               "os._exit(1)") as one, pytest.raises(LedgerRefused) as caught:  # fmt: skip
+        one.delete("old", 3, time.time() + 1)
+    assert (caught.value.name, one.starts) == (TOO_LATE, 2)
 
 
 def test_a_cluster_that_cannot_be_reached_is_said_at_the_first_call(tmp_path: Path) -> None:

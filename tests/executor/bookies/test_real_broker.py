@@ -20,6 +20,7 @@ from lab.bookies.programs import ensure_programs
 from lab.pulsar.cluster import PulsarCluster
 from lab.setup import Jars
 from schemas.settings import load_settings
+from tests.executor.bookies.conftest import soon
 from tests.executor.bookies.pulsar_like import Commands
 from tests.waiting import wait_until
 
@@ -124,7 +125,7 @@ def test_schemas_and_cursors_of_a_killed_broker_are_copied_and_read_again(broker
 
     hands.seal("old", cursor.ledger)
     for ledger in {one.ledger for one in schema} | {cursor.ledger}:
-        assert hands.copy("old", "new", ledger).how == "copied"
+        assert hands.copy("old", "new", ledger, soon()).how == "copied"
         assert hands.verify("old", "new", ledger).same
     assert hands.open("new", schema[0].ledger).custom["pulsar/schemaId"]
     assert hands.open("new", cursor.ledger).custom["pulsar/cursor"]

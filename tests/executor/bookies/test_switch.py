@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lab.bookies.programs import LedgerWriter
-from tests.executor.bookies.conftest import BookKeepers
+from tests.executor.bookies.conftest import BookKeepers, soon
 from tests.executor.bookies.pulsar_like import PulsarLike, pulsar_like
 from tests.waiting import wait_until
 
@@ -61,7 +61,7 @@ def test_three_ledgers_fail_status_says_why_and_what_to_do_and_the_retry_takes_t
     pulsar.cursor("lost", "sub", lost)
     pulsar.schema("open", [open_one])
     bookkeepers.write("new", ledger=taken, seed=99)
-    bookkeepers.hands.delete("old", lost)
+    bookkeepers.hands.delete("old", lost, soon())
 
     rehearsed = pulsar.ok("switch", "--target", "new")
     assert "would fail: ledger" in rehearsed
@@ -83,7 +83,7 @@ def test_three_ledgers_fail_status_says_why_and_what_to_do_and_the_retry_takes_t
     assert taken not in [one["ledger"] for one in kept["steps"] if one["action"] == "delete"]
 
     # As it says: what nobody needs is deleted there, the subscription is reset, the schema is read.
-    bookkeepers.hands.delete("new", taken)
+    bookkeepers.hands.delete("new", taken, soon())
     pulsar.client.delete("/managed-ledgers/t/n/persistent/lost/sub")
     bookkeepers.hands.seal("old", open_one)
     done = pulsar.run("switch", "--target", "new", "--no-dry-run")

@@ -20,6 +20,7 @@ LARGE = (
     Rules(takeovers=2, kills=1, commands=("switch new", "cleanup", "rollback"), others=("put",)),
     Rules(takeovers=2, commands=("switch new", "cleanup", "switch third", "cleanup"), others=("roll",)),
     Rules(takeovers=2, kills=1, commands=("switch new", "rollback", "switch new"), others=("roll back",)),
+    Rules(takeovers=2, commands=("switch new", "cleanup", "rollback", "cleanup")),
 )
 """What is proven on record."""
 WITHOUT = (
@@ -27,6 +28,11 @@ WITHOUT = (
     (
         "the wait before anything is deleted after a takeover from somebody who did not leave",
         Rules(expiry=False, takeovers=2, commands=("switch new", "cleanup")), "no cluster has a whole copy",
+    ),
+    (
+        "a deadline that is fixed before the term is checked (it is fixed when the deletion is asked for)",
+        Rules(early_deadline=False, takeovers=2, commands=("switch new", "cleanup", "rollback", "cleanup")),
+        "no cluster has a whole copy",
     ),
     ("making a promoted copy again that is gone", Rules(repair=False, takeovers=2), "has no whole copy"),
     (

@@ -23,7 +23,6 @@ from tests.decisions.bookies.model.state import (
 Move = tuple[str, World]
 PUT, ROLLED, ROLLED_BACK = 11, 12, 13
 """Ids of ledgers that others make."""
-_DELETING = ("delete half", "delete")
 
 
 def moves(world: World, rules: Rules) -> Iterator[Move]:
@@ -46,11 +45,11 @@ def _operators(world: World, rules: Rules) -> Iterator[Move]:
         rest = world._replace(commands=world.commands + 1)
         if command == "cleanup":
             yield "operator  ask for a cleanup", rest._replace(cleaning=True)
-        elif not (rules.expiry and any(actor is not None and actor.at in _DELETING for actor in world.actors)):
+        else:
             # It takes the term, waits until what the one before has asked for is too late, then looks and writes.
             answer = answer_of(world.seen, command)
             if answer.directive is not None:
-                after = _written(rest, rules, answer)
+                after = _written(rest.waited(world.term + 1) if rules.expiry else rest, rules, answer)
                 yield f"operator  take over, look, write the directive: {command}", after._replace(term=world.term + 1)
 
 
@@ -131,21 +130,23 @@ def _carry_out(world: World, rules: Rules, which: int, actor: Actor) -> Iterator
     is_newest = actor.term == world.term or not rules.term
     what = f"{step.action} {step.ledger or step.object}"
     if actor.at == "begin":
-        others = [one for one in world.actors if one is not None and one.term < actor.term and one.at in _DELETING]
-        if step.action == "delete" and rules.expiry and others:
-            # It waits until what the one before has asked for is too late.
-            return
+        if step.action == "delete" and rules.expiry:
+            # Since it took over it has waited until what the one before has asked for is too late.
+            world = world.waited(actor.term)
         if not is_newest:
             yield f"{name}         cannot record its intent: overtaken", ended
         elif world.directive is None or world.directive[3] != step.epoch:
             yield f"{name}         too late, another directive", idle
         else:
             begun = world._replace(begun=world.begun | {step.ledger or 0}) if step.action == "copy" else world
-            yield f"{name}         intent: {what}", begun.with_actor(which, actor._replace(at="do"))
+            # A copy deletes half of one by the check that is made here; a deletion makes a check of its own.
+            deadline = "set" if step.action == "copy" and rules.early_deadline else ""
+            yield f"{name}         intent: {what}", begun.with_actor(which, actor._replace(at="do", deadline=deadline))
         return
 
-    def then(after: World, at: str) -> World:
-        return after.with_actor(which, actor._replace(at=at))
+    def then(after: World, at: str, deadline: str | None = None) -> World:
+        now = actor._replace(at=at)
+        return after.with_actor(which, now if deadline is None else now._replace(deadline=deadline))
 
     ledger, source, target = step.ledger or 0, str(step.source), str(step.target)
     if step.action == "copy":
@@ -159,13 +160,19 @@ def _carry_out(world: World, rules: Rules, which: int, actor: Actor) -> Iterator
                     then(world.with_ledger(target, ledger, name), "fill"),
                 )
         elif actor.at == "do":
-            at = "compare" if there == WHOLE else "delete half"
-            yield f"{name}         {ledger} is on {target}: {'whole' if there == WHOLE else 'half'}", then(world, at)
-        elif actor.at == "delete half":
+            is_whole = there == WHOLE
+            deadline = None if is_whole or rules.early_deadline else "set"
+            at = "compare" if is_whole else "delete half"
             yield (
-                f"{name}         delete half {ledger}, make it anew",
-                then(world.with_ledger(target, ledger, name), "fill"),
+                f"{name}         {ledger} is on {target}: {'whole' if is_whole else 'half'}",
+                then(world, at, deadline),
             )
+        elif actor.at == "delete half":
+            if actor.deadline != "passed":
+                yield (
+                    f"{name}         delete half {ledger}, make it anew",
+                    then(world.with_ledger(target, ledger, name), "fill"),
+                )
             yield from _too_late(world, rules, name, actor, idle)
         elif actor.at == "fill" and there == name:
             yield f"{name}         fill and close {ledger}", then(world.with_ledger(target, ledger, WHOLE), "compare")
@@ -228,10 +235,11 @@ def _delete(world, rules, name, step, actor, idle, ended, then) -> Iterator[Move
         leads = [one.cluster for one in Seen(snapshot(world.seen)).naming.get(ledger, ())]
         kept = rules.attributions and (not same or source in leads or None in leads)
         unlike = bool(step.expectation["records"]) and world.on(target).get(ledger) != WHOLE
-        yield (
-            f"{name}         read what names {ledger}, compare the copies",
-            idle if kept or unlike else then(world, "check"),
-        )
+        if kept or unlike:
+            yield f"{name}         read what names {ledger}, compare the copies: it stays", idle
+            return
+        words = f"read what names {ledger}, compare the copies" + (", fix the deadline" * rules.early_deadline)
+        yield f"{name}         {words}", then(world, "check", "set" if rules.early_deadline else "")
     elif actor.at == "check":
         records = {SCHEMA: world.schema_version, CURSOR: world.cursor_version}
         same = all(records[path] == version for path, version in step.expectation["records"].items())
@@ -240,13 +248,17 @@ def _delete(world, rules, name, step, actor, idle, ended, then) -> Iterator[Move
         else:
             yield (
                 f"{name}         term and records are as they were",
-                then(world, "delete") if same or not rules.attributions else idle,
+                then(world, "ask") if same or not rules.attributions else idle,
             )
+    elif actor.at == "ask":
+        words = f"ask for the deletion of {ledger}" + (", fix the deadline" * (not rules.early_deadline))
+        yield f"{name}         {words}", then(world, "delete", None if rules.early_deadline else "set")
     else:
-        yield (
-            f"{name}         delete {ledger} from {source}",
-            _idle(world.with_ledger(source, ledger, None), name, actor.term),
-        )
+        if actor.deadline != "passed":
+            yield (
+                f"{name}         delete {ledger} from {source}",
+                _idle(world.with_ledger(source, ledger, None), name, actor.term),
+            )
         yield from _too_late(world, rules, name, actor, idle)
 
 

@@ -48,6 +48,8 @@ class Rules:
     directive: bool = True
     stamps: bool = True
     expiry: bool = True
+    early_deadline: bool = True
+    """A deletion's deadline is fixed before the term is checked; False: when the deletion is asked for."""
     repair: bool = True
 
 
@@ -58,6 +60,8 @@ class Actor(NamedTuple):
     step: str = ""
     """A `Step` as JSON; empty: it looks next."""
     at: str = ""
+    deadline: str = ""
+    """Of what it deletes in this step: not fixed yet, `set`, or `passed`."""
 
 
 class World(NamedTuple):
@@ -105,6 +109,13 @@ class World(NamedTuple):
         actors = list(self.actors)
         actors[which] = actor
         return self._replace(actors=tuple(actors))
+
+    def waited(self, term: int) -> World:
+        """Return the world after who has this term has waited: the deadlines of those before it have passed."""
+        actors = [
+            one._replace(deadline="passed") if one and one.term < term and one.deadline else one for one in self.actors
+        ]
+        return self._replace(actors=(actors[0], actors[1]))
 
     @property
     def seen(self) -> World:

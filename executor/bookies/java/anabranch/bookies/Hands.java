@@ -125,7 +125,7 @@ public final class Hands {
     private void perform(JsonNode request, ObjectNode answer) throws Exception {
         String what = text(request, "op");
         long ledger = number(request, "ledger", -1);
-        long until = number(request, "until", Long.MAX_VALUE);
+        long until = number(request, "until", 0);
         if (what.equals("connect")) {
             connect(request);
         } else if (what.equals("list")) {

@@ -11,7 +11,9 @@ import java.util.HashMap;
 import java.util.Iterator;
 import java.util.Map;
 import java.util.TreeMap;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Semaphore;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.bookkeeper.client.AsyncCallback;
 import org.apache.bookkeeper.client.BKException;
@@ -47,11 +49,31 @@ final class LedgerCopy {
         this.until = until;
     }
 
+    /**
+     * Deletes before the instant until (ms since 1970), or not at all. BookKeeper's client goes on trying when its
+     * ZooKeeper is away, and a request that was given to it cannot be taken back: so the program ends when there is no
+     * answer in time. After a freeze this comes first, as the session of the request has ended by then.
+     */
     static void delete(Hands.Cluster cluster, long ledger, long until) throws Exception {
-        if (System.currentTimeMillis() > until) {
-            throw new Hands.Refused("TooLate", "ledger " + ledger + " is not deleted: this was asked for too long ago");
+        long left = until - System.currentTimeMillis();
+        if (left <= 0) {
+            throw new Hands.Refused("TooLate", "ledger " + ledger + " is not deleted: the deadline has passed");
         }
-        cluster.client.deleteLedger(ledger);
+        final CountDownLatch ended = new CountDownLatch(1);
+        final AtomicInteger code = new AtomicInteger(BKException.Code.OK);
+        cluster.client.asyncDeleteLedger(ledger, new AsyncCallback.DeleteCallback() {
+            public void deleteComplete(int result, Object context) {
+                code.set(result);
+                ended.countDown();
+            }
+        }, null);
+        if (!ended.await(left, TimeUnit.MILLISECONDS)) {
+            System.err.println("ledger " + ledger + " was not deleted before the deadline: the program ends");
+            Runtime.getRuntime().halt(1);
+        }
+        if (code.get() != BKException.Code.OK) {
+            throw BKException.create(code.get());
+        }
     }
 
     /** Takes what has been read of a ledger. */
