@@ -11,6 +11,8 @@ from dataclasses import asdict
 from typing import Any
 
 from decisions.bookies.advice import advice
+from decisions.bookies.cleanup import has_passed
+from decisions.bookies.decide import command_of
 from executor.bookies.term import Held
 from ledger.explain.words import instant
 from ledger.switches.history import SwitchHistory
@@ -21,7 +23,9 @@ from schemas.printable import printable
 MAX_LINES = 50
 """Ledgers that are shown; JSON has all."""
 _WIDTH = 24
-_FIRST = ("registered", "ledgers-listed", "target-client", "ids-apart", "brokers-follow")
+_FIRST = (
+    "registered", "ledgers-listed", "target-client", "instance-id", "ids-apart", "brokers-follow", "brokers-route",
+)  # fmt: skip
 """Gates that have to pass before anything else is worth a try."""
 
 
@@ -107,9 +111,11 @@ def _next(snapshot: BookieSnapshot, answer: BookieAnswer, held: Held | None) -> 
     directive = snapshot.directive
     assert directive is not None
     if answer.gate in _FIRST:
-        return printable(f"{answer.reason}; then the same command again")
+        return printable(f"{answer.reason}; then {command_of(directive)}")
     if answer.retry:
         return printable(answer.retry)
+    if snapshot.progress.deleting and answer.action != "steps":
+        return printable(f"{_cleanup_command(snapshot)} goes on where it was")
     if answer.phase in ("DONE", "ROLLED_BACK"):
         return "nothing; everything is done"
     if answer.phase == "CLEANUP":
@@ -120,8 +126,15 @@ def _next(snapshot: BookieSnapshot, answer: BookieAnswer, held: Held | None) -> 
         return printable(answer.reason or answer.gate or "")
     if held is not None:
         return "wait; this command shows how far it is"
-    verb = f"switch --target {directive.target}" if directive.kind == "switch" else "rollback"
-    return printable(f"anabranch bookies {verb} --no-dry-run goes on where it was")
+    return printable(f"{command_of(directive)} goes on where it was")
+
+
+def _cleanup_command(snapshot: BookieSnapshot) -> str:
+    """Return the command that goes on with a cleanup: forced when the window is open, as the one before was."""
+    [source, *_] = snapshot.progress.deleting
+    other = "" if snapshot.directive is not None and source == snapshot.directive.source else f" --src-cluster {source}"
+    forced = "" if has_passed(snapshot) else " --force"
+    return f"anabranch bookies cleanup{other}{forced} --no-dry-run"
 
 
 def _reached(snapshot: BookieSnapshot, name: str) -> str:

@@ -209,6 +209,8 @@ class Progress(Wire):
     """By object: how often a step on its record was lost to others in this attempt."""
     in_flight: list[Path] = Field(default_factory=list)
     """Objects that are worked on now."""
+    deleting: dict[ClusterName, list[LedgerId]] = Field(default_factory=dict)
+    """By cluster: ledgers whose deletion was begun and has not ended, so a cleanup was killed."""
     promoted_at: Millis | None = None
     """Of the last promotion: the windows begin here."""
 

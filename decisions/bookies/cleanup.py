@@ -15,6 +15,7 @@ from decisions.bookies.gates import Gate
 from decisions.bookies.ids import require_distinct
 from decisions.bookies.seen import Item, Seen, equal
 from schemas.bookie_answers import Step
+from schemas.bookies import BookieSnapshot, SwitchSettings
 
 HOUR_MS = 3_600_000
 
@@ -31,10 +32,15 @@ class Candidate:
     reason: str
 
 
-def window_ms(seen: Seen) -> int:
-    """How long old copies are kept after the last promotion: the longer of the two windows."""
-    settings = seen.snapshot.settings
+def window_ms(settings: SwitchSettings) -> int:
+    """Return for how long old copies are kept after the last promotion: the longer of the two windows."""
     return round(max(settings.dual_read_timeout_days * 24, settings.rollback_window_hours) * HOUR_MS)
+
+
+def has_passed(snapshot: BookieSnapshot) -> bool:
+    """Return whether old copies may be deleted without force."""
+    since = snapshot.progress.promoted_at
+    return since is not None and snapshot.now >= since + window_ms(snapshot.settings)
 
 
 def candidates(seen: Seen, source: str) -> list[Candidate]:
@@ -51,8 +57,8 @@ def candidates(seen: Seen, source: str) -> list[Candidate]:
 
 
 def require_window(seen: Seen, account: Account) -> bool:
-    """The window gate of a deletion."""
-    wait, since, now = window_ms(seen), seen.progress.promoted_at, seen.snapshot.now
+    """Require that the window of a deletion has passed."""
+    wait, since, now = window_ms(seen.snapshot.settings), seen.progress.promoted_at, seen.snapshot.now
     end = None if since is None else since + wait
     detail = "nothing says when the last ledger was promoted" if end is None else f"{max(end - now, 0)} ms are left"
     return account.require(

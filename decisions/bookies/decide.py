@@ -163,13 +163,16 @@ def _switch(seen: Seen, account: Account, now: Standing) -> BookieAnswer:
 
 def _rollback(seen: Seen, account: Account, now: Standing) -> BookieAnswer:
     back, todo, losses = ask_for_rollback(seen, account, now)
-    planned = back or (now.directive and now.directive.model_copy(
+    goes_on = now.directive is not None and now.directive.kind == "rollback"
+    planned = now.directive if goes_on else back or (now.directive and now.directive.model_copy(
         update={"source": now.directive.target, "target": now.directive.source, "epoch": now.directive.epoch + 1}
     ))  # fmt: skip
     steps = [] if planned is None else [*build_steps(seen, planned, todo), *promote_steps(seen, planned, todo)]
     if back is None:
         _dry_is_no_refusal(account)
         return _answer(seen, account, now, "hold", steps=steps, losses=losses)
+    if goes_on:
+        return _answer(seen, account, now, "retry", directive=back, steps=steps)
     return _asked(seen, account, now, "rollback", back, losses=losses, plan=steps)
 
 
@@ -232,9 +235,15 @@ def _answer(seen: Seen, account: Account, now: Standing, action: str, **more: An
         gate=bound.gate if bound else None, phase=now.phase, epoch=directive.epoch if directive else None,
         failed_ledgers=failed, promoted_via_rollover_fallback=rollovers, not_promoted=lost, counts=_counts(seen, now),
         readings=account.readings,
-        retry=f"anabranch bookies switch --target {directive.target} --no-dry-run" if directive and again else None,
+        retry=command_of(directive) if directive and again else None,
         **more,
     )  # fmt: skip
+
+
+def command_of(directive: Directive) -> str:
+    """Return the command that goes on with a directive, and tries again what failed."""
+    verb = f"switch --target {directive.target}" if directive.kind == "switch" else "rollback"
+    return f"anabranch bookies {verb} --no-dry-run"
 
 
 def _counts(seen: Seen, now: Standing) -> dict[str, int]:

@@ -124,7 +124,7 @@ def _is_its_own(seen: Seen, account: Account, name: str, is_new: bool) -> bool:
         Gate.INSTANCE, not unknown,
         f"the instance id of {unknown[0]} cannot be read, so nobody knows whether {name} is a cluster of its own: "
         f"{looked[unknown[0]].error}" if unknown else None,
-    ) and all(require_distinct(seen, account, name, other) for other in others or [name])  # fmt: skip
+    ) and all(require_distinct(seen, account, name, *pair) for pair in ((), *((one,) for one in others)))  # fmt: skip
 
 
 def _may_have(seen: Seen, account: Account, name: str, status: Status) -> bool:

@@ -80,6 +80,10 @@ class Seen:
         """Ledgers of which nobody knows where they are."""
         return [attribution(item) for item in self.items if item.how == "corruption"]
 
+    def lost(self) -> list[Item]:
+        """Return schemas and subscriptions of which nobody knows where their ledger is."""
+        return [item for item in self.items if item.how == "corruption" and item.kind != "data"]
+
     def resolve(
         self, kind: ItemKind, ledger: int, stamp: str | None, created_at: int | None
     ) -> tuple[str | None, Literal["stamp", "bootstrap", "corruption"], str | None]:

@@ -64,9 +64,16 @@ def ask_for_switch(seen: Seen, account: Account, now: Standing) -> tuple[str, Di
         return "hold", None, None
     if directive is not None and directive.target == target and (now.phase != "ROLLED_BACK"):
         # The same again: nothing new is written but the number of the attempt.
+        lost = seen.lost()
+        if not account.require(
+            Gate.ATTRIBUTION, now.is_open or bool(now.works) or not lost,
+            f"nobody knows where {len(lost)} ledgers are, such as {lost[0].ledger} of {lost[0].object}: "
+            f"{lost[0].reason}" if lost else None,
+        ):  # fmt: skip
+            return "hold", None, None
         if not account.require(Gate.WORK, now.is_open or bool(now.works), f"everything is on {target}", 200):
             return "hold", None, None
-        return "retry", directive.model_copy(update={"attempt": directive.attempt + 1, "ts": snapshot.now}), None
+        return "retry", _again(seen, directive), None
     account.require(
         Gate.NO_SWITCH, not now.is_open,
         f"the switch to {directive.target} is in {now.phase}: ask for {directive.target} again, or roll it back"
@@ -94,11 +101,13 @@ def bootstrap_of(seen: Seen, source: str | None) -> Bootstrap | None:
 
 
 def ask_for_rollback(seen: Seen, account: Account, now: Standing) -> tuple[Directive | None, list[Work], list[Loss]]:
-    """The directive of a rollback, its work, and what it would leave behind."""
+    """Return the directive of a rollback, its work, and what it would leave behind."""
     snapshot, request, directive = seen.snapshot, seen.snapshot.request, now.directive
-    if not account.require(Gate.DIRECTIVE, directive is not None and directive.kind == "switch", code=UNKNOWN):
+    if not account.require(Gate.DIRECTIVE, directive is not None, code=UNKNOWN):
         return None, [], []
     assert directive is not None
+    if directive.kind == "rollback":
+        return _go_on_back(seen, account, now, directive), now.works, []
     source, target = directive.target, directive.source
     if not account.require(Gate.REGISTERED, target in seen.clusters, f"{target} is not registered", UNKNOWN):
         return None, [], []
@@ -139,6 +148,20 @@ def ask_for_rollback(seen: Seen, account: Account, now: Standing) -> tuple[Direc
     )  # fmt: skip
     account.require(Gate.DRY_RUN, not request.dry_run, "--no-dry-run rolls back")
     return (None if account.binding else back), todo, losses
+
+
+def _go_on_back(seen: Seen, account: Account, now: Standing, directive: Directive) -> Directive | None:
+    """Return the next attempt of a rollback that was begun: its losses were accepted and its window judged then."""
+    require_routing(seen, account)
+    done = f"everything is back on {directive.target}; 'anabranch bookies switch' asks for the next switch"
+    account.require(Gate.WORK, now.is_open or bool(now.works) or bool(seen.lost()), done, 200)
+    account.require(Gate.DRY_RUN, not seen.snapshot.request.dry_run, "--no-dry-run goes on with the rollback")
+    return None if account.binding else _again(seen, directive)
+
+
+def _again(seen: Seen, directive: Directive) -> Directive:
+    """Return the same directive with the next attempt: what failed is tried again."""
+    return directive.model_copy(update={"attempt": directive.attempt + 1, "ts": seen.snapshot.now})
 
 
 def _losses(seen: Seen, todo: list[Work], source: str, target: str) -> Iterator[Loss]:

@@ -98,12 +98,15 @@ def progress_of(directive: Directive, steps: Iterable[Taken]) -> Progress:
     """What the steps of a switch have come to."""
     begun, verified, failed = set[int](), dict[int, Copy](), list[Failure]()
     promoted, tries, promoted_at = list[Promotion](), Counter[str](), None
+    deleting: dict[str, list[int]] = {}
     for one in steps:
         step, end = one.step, one.end
         kind: Any = step.kind
         if one.begun and step.action == "copy" and step.ledger is not None:
             begun.add(step.ledger)
         if end is None:
+            if step.action == "delete" and step.ledger is not None:
+                deleting.setdefault(str(step.source), []).append(step.ledger)
             continue
         is_now = one.attempt == directive.attempt
         if is_now and (end.status == "superseded" or step.action == "unload"):
@@ -130,7 +133,7 @@ def progress_of(directive: Directive, steps: Iterable[Taken]) -> Progress:
             promoted_at = max(promoted_at or 0, _millis(one.at))
     return Progress(
         epoch=directive.epoch, begun=sorted(begun), verified=list(verified.values()), failed=failed, promoted=promoted,
-        tries=dict(tries), promoted_at=promoted_at,
+        tries=dict(tries), promoted_at=promoted_at, deleting=deleting,
     )  # fmt: skip
 
 
