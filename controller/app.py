@@ -58,7 +58,9 @@ def create_app(
     clients = Clients(
         ClientLimits(limits.waiting_calls, limits.sessions, limits.waiting_bytes, limits.registrations_per_second)
     )
-    health = Health(node.publisher.waiting, lambda: node.registration.rival or node.publisher.status().error)
+    health = Health(
+        node.publisher.waiting, lambda: access.failure or node.registration.rival or node.publisher.status().error
+    )
     sessions, publisher = connections.sessions, node.publisher
 
     @asynccontextmanager

@@ -15,6 +15,10 @@ from schemas.base import MAX_NAME_BYTES
 from schemas.ids import topic_name
 
 _ENCODED = frozenset("%/?#\\")
+MAX_RAW_CHARACTERS = 3 * 4 * MAX_NAME_BYTES
+"""Longest raw segment: a name of the greatest length with every byte percent-encoded."""
+MAX_DECODINGS = 8
+"""Rounds of decoding; every client that quotes a name adds one."""
 
 
 def topic_of_path(tenant: str, namespace: str, topic: str) -> str:
@@ -43,9 +47,16 @@ def plain_name(segment: str, what: str) -> str:
 
 def canonical_segment(segment: str) -> str:
     """The canonical form of one raw path segment of a topic's name; the same for every spelling of it."""
+    # Each round costs as much as the text is long, and strangers choose both: bound them before any work.
+    if len(segment) > MAX_RAW_CHARACTERS:
+        raise PreconditionFailed(f"a part of the path has {len(segment)} characters, at most {MAX_RAW_CHARACTERS}")
     text = _decoded(segment)
-    while (decoded := _decoded(text)) != text:
+    for _ in range(MAX_DECODINGS):
+        if (decoded := _decoded(text)) == text:
+            break
         text = decoded
+    else:
+        raise BadRequest(f"a part of the path is percent-encoded more than {MAX_DECODINGS} times: {segment[:200]}")
     return "".join(quote(char, safe="") if char in _ENCODED or _unprintable(char) else char for char in text)
 
 

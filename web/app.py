@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,12 +22,12 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from admin.topics import ScalableTopics
-from controller.access.callers import Access
+from controller.access.callers import Access, Caller
 from controller.access.names import NodeNames
 from engine.autoscale.topics import ConfiguredPolicy
 from web.asking import NotFound
 from web.fleet import Fleet
-from web.guard import COOKIE, SESSION, Guard, NotAllowed, read_form, unproved_form
+from web.guard import CALLER, COOKIE, SECURE_COOKIE, SESSION, Guard, NotAllowed, demand, read_form, unproved_form
 from web.pages import bundles, consumers, decision, operations, switches, topic
 from web.pages import fleet as fleet_page
 from web.pages import reports as report_pages
@@ -35,6 +36,8 @@ from web.templating import FOLDER, environment, render
 
 MAX_LIVE = 200
 """Streams of changes at the same time: one for each open page."""
+MAX_LIVE_PER_TOKEN = 50
+"""The same of one token."""
 COALESCE_SECONDS = 0.5
 """Between two changes that one page is told of, unless it asks for more: `every`."""
 
@@ -83,14 +86,14 @@ def create_app(
             Route("/healthz", _health),
             Mount("/static", StaticFiles(directory=FOLDER / "static")),
         ],
-        middleware=[Middleware(Guard, access, names, sessions)],
+        middleware=[Middleware(Guard, access, names, sessions, is_secure)],
         exception_handlers={NotAllowed: _not_allowed, NotFound: _nothing, 404: _not_found},  # type: ignore[dict-item]
         lifespan=lifespan,
     )
     app.state.lake, app.state.access, app.state.sessions, app.state.fleet = lake, access, sessions, fleet
     app.state.configured, app.state.is_secure, app.state.reports = configured, is_secure, reports
     app.state.templates = environment()
-    app.state.live, app.state.topics = 0, topics
+    app.state.live, app.state.topics = Counter[str](), topics
     app.state.waiting_max_age_seconds = waiting_max_age_seconds
     return app
 
@@ -99,26 +102,30 @@ async def _live(request: Request) -> Response:
     """Server-sent events: `changed` with the version, soon after each commit that a page would show; from the version
     `since` on, that the page was made of; at once for a page of another start of this process."""
     state, topic = request.app.state, request.query_params.get("topic")
-    if state.live >= MAX_LIVE:
+    caller: Caller = request.scope[CALLER]
+    if topic:
+        demand(request, "read", topic)
+    alone = MAX_LIVE_PER_TOKEN if state.access.is_guarded else MAX_LIVE
+    if state.live.total() >= MAX_LIVE or state.live[caller.name] >= alone:
         return PlainTextResponse("too many pages are open", 503)
     fleet: Fleet = state.fleet
     asked = request.query_params.get("every", "")
     every = min(60.0, float(asked)) if asked.isascii() and asked.isdigit() else COALESCE_SECONDS
 
     async def events() -> AsyncIterator[str]:
-        state.live += 1
+        state.live[caller.name] += 1
         try:
             said = request.query_params.get("since", "")
-            known = int(said) if said.isascii() and said.isdigit() else fleet.version
+            known = int(said) if said.isascii() and said.isdigit() and len(said) < 20 else fleet.version
             known = known if known <= fleet.version else -1
             yield ": here\n\n"
             while not fleet.is_stopped:
-                newest = await fleet.after(known, topic)
+                newest = await fleet.after(known, topic, caller.scope)
                 yield f"event: changed\ndata: {newest}\n\n" if newest > known else ": here\n\n"
                 known = max(known, newest)
                 await asyncio.sleep(every)
         finally:
-            state.live -= 1
+            state.live[caller.name] -= 1
 
     return StreamingResponse(events(), media_type="text/event-stream")
 
@@ -136,9 +143,9 @@ async def _sign_in(request: Request) -> Response:
         return render(request, "sign_in.html", 401, onward=onward, wrong=True)
     answer = RedirectResponse(onward, 303)
     # Lax: with a link that a colleague sends, a browser that is signed in stays so.
-    answer.set_cookie(
-        COOKIE, state.sessions.begin(caller), httponly=True, samesite="lax", secure=state.is_secure, path="/"
-    )
+    name = SECURE_COOKIE if state.is_secure else COOKIE
+    number = state.sessions.begin(caller)
+    answer.set_cookie(name, number, httponly=True, samesite="lax", secure=state.is_secure, path="/")
     return answer
 
 
@@ -146,12 +153,15 @@ async def _sign_out(request: Request) -> Response:
     await read_form(request)
     request.app.state.sessions.end(request.scope[SESSION])
     answer = RedirectResponse("/sign-in", 303)
-    answer.delete_cookie(COOKIE, path="/")
+    is_secure: bool = request.app.state.is_secure
+    answer.delete_cookie(SECURE_COOKIE if is_secure else COOKIE, path="/", secure=is_secure)
     return answer
 
 
-async def _health(_request: Request) -> Response:
-    return PlainTextResponse("ok\n")
+async def _health(request: Request) -> Response:
+    access: Access = request.app.state.access
+    access.follow_file()
+    return PlainTextResponse("ok\n") if access.failure is None else PlainTextResponse("failing\n", 503)
 
 
 async def _not_allowed(request: Request, error: NotAllowed) -> Response:

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
+from controller.access.scopes import EVERYWHERE, Scope, covers
 from decisions.autoscale.policy import ResolvedPolicy
 from lake.tail import StoredRow
 from ledger.live import LakeReader
@@ -105,6 +106,8 @@ class Fleet:
         self._reader, self._stuck_seconds = LakeReader(lake), stuck_seconds
         self._lock = threading.Lock()
         self._rows: dict[str, Row] = {}
+        self._namespaces: dict[str, int] = {}
+        """The version at which something in a namespace changed last."""
         self._turns: dict[str, deque[tuple[str, str, datetime]]] = {}
         self._has_looked = False
         self._around: tuple[str | None, tuple[int, int]] = (None, (0, 0))
@@ -152,6 +155,7 @@ class Fleet:
             self._wake()
 
     def _note(self, name: str, view: TopicView | None) -> None:
+        self._namespaces[known.namespace if (known := self._rows.get(name)) else namespace_of(name)] = self.version + 1
         if view is None:
             self._rows.pop(name, None)
             self._turns.pop(name, None)
@@ -160,7 +164,6 @@ class Fleet:
         if last is not None and last.status == "applied" and (not turns or turns[-1][0] != last.decision_id):
             turns = self._turns.setdefault(name, deque(maxlen=3))
             turns.append((last.decision_id, last.action, last.decided_at))
-        known = self._rows.get(name)
         self._rows[name] = Row(
             name=name,
             namespace=known.namespace if known else namespace_of(name),
@@ -221,16 +224,17 @@ class Fleet:
             at = batches[0]["committed_at"] if batches else None
             return Standing(datetime.now(timezone.utc), at, self._around[0], not self._has_looked)
 
-    async def after(self, version: int, topic: str | None = None, seconds: float = 15.0) -> int:
-        """Waits for a version above that one, of a topic or the whole; answers the newest, the same after a while."""
+    async def after(
+        self, version: int, topic: str | None = None, scope: Scope = EVERYWHERE, seconds: float = 15.0
+    ) -> int:
+        """Wait for a version above that one, of a topic or of a scope; return the newest after `seconds` at most."""
         self._loop = asyncio.get_running_loop()
         waker = asyncio.Event()
         self._wakers.add(waker)
         end = time.monotonic() + seconds
         try:
             while not self._stop.is_set():
-                row = self.row(topic) if topic else None
-                newest = self.version if topic is None or row is None else row.version
+                newest = self._newest(topic, scope)
                 left = end - time.monotonic()
                 if newest > version or left <= 0:
                     return newest
@@ -242,6 +246,15 @@ class Fleet:
             return version
         finally:
             self._wakers.discard(waker)
+
+    def _newest(self, topic: str | None, scope: Scope) -> int:
+        row = self.row(topic) if topic else None
+        if row is not None:
+            return row.version
+        if not scope:
+            return self.version
+        with self._lock:
+            return max((at for namespace, at in self._namespaces.items() if covers(scope, namespace)), default=0)
 
     def _wake(self) -> None:
         loop = self._loop

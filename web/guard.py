@@ -8,7 +8,7 @@ form, and a strict content security policy.
 
 from __future__ import annotations
 
-from http.cookies import CookieError, SimpleCookie
+import re
 from typing import Final
 from urllib.parse import parse_qsl, quote
 
@@ -24,12 +24,19 @@ from web.sessions import Sessions
 from web.words import namespace_of
 
 COOKIE: Final = "anabranch"
+SECURE_COOKIE: Final = f"__Host-{COOKIE}"
+"""Its name with TLS: browsers take it from this very host only, over https."""
 CALLER: Final = "anabranch.web.caller"
 SESSION: Final = "anabranch.web.session"
 VERSION: Final = "anabranch.web.version"
 OPEN: Final = ("/static/", "/sign-in", "/healthz")
 """What begins so needs no token."""
 MAX_FORM_BYTES: Final = 65_536
+MAX_COOKIE_BYTES: Final = 8_192
+_SESSIONS: Final = {
+    name: re.compile(rf"(?:\A|; ?){name}=([A-Za-z0-9_-]{{43}})(?:\Z|;)".encode()) for name in (COOKIE, SECURE_COOKIE)
+}
+"""The one cookie that is ours. The standard parser takes time by the square of a hostile header."""
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'"
@@ -58,10 +65,14 @@ class BadForm(NotAllowed):
 
 
 class Guard:
-    """The ASGI middleware; `names` are those by which browsers reach the page."""
+    """The ASGI middleware; `names` are those by which browsers reach the page, `is_secure`: over https."""
 
-    def __init__(self, app: ASGIApp, access: Access, names: NodeNames, sessions: Sessions) -> None:
+    def __init__(
+        self, app: ASGIApp, access: Access, names: NodeNames, sessions: Sessions, is_secure: bool = False
+    ) -> None:
         self._app, self._access, self._names, self._sessions = app, access, names, sessions
+        self._cookie = SECURE_COOKIE if is_secure else COOKIE
+        self._headers = {**_HEADERS, **({"Strict-Transport-Security": "max-age=31536000"} if is_secure else {})}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -74,7 +85,7 @@ class Guard:
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
+                for name, value in self._headers.items():
                     headers.setdefault(name, value)
             await send(message)
 
@@ -91,8 +102,8 @@ class Guard:
     def _refusal(self, scope: Scope) -> Response | None:
         headers = scope["headers"]
         reading = scope["method"] in ("GET", "HEAD")
-        if reading and (b"sec-fetch-mode", b"navigate") in headers:
-            # Somebody follows a link that a colleague has sent.
+        if reading and {(b"sec-fetch-mode", b"navigate"), (b"sec-fetch-dest", b"document")} <= set(headers):
+            # Somebody follows a link that a colleague has sent; a frame of another site is no such thing.
             headers = [pair for pair in headers if pair[0] == b"host"]
         reason = self._names.refusal(headers)
         if reason is not None:
@@ -106,7 +117,7 @@ class Guard:
         if b"authorization" in headers:
             return "", self._access.caller(headers[b"authorization"])
         self._access.follow_file()
-        session = _cookie(headers.get(b"cookie", b""))
+        session = _session(self._cookie, headers.get(b"cookie", b""))
         caller = self._sessions.caller(session)
         # The token may have been removed, or its role lowered, since.
         if caller is not None and not self._access.holds(caller):
@@ -115,22 +126,24 @@ class Guard:
         return session, caller
 
 
-def allows(request: Request, role: Role, topic: str | None = None) -> bool:
-    """Whether the caller may do what needs a role, on a topic, a namespace (`tenant/namespace`), or (None) on all."""
+def allows(request: Request, role: Role, topic: str | None = None, namespace: str = "") -> bool:
+    """Tell if the caller has a role for a topic, or for a namespace (`tenant/namespace`).
+
+    Everything else (None, a cluster, a switch) belongs to no tenant: a token that is bound to tenants never opens it.
+    """
     caller: Caller = request.scope[CALLER]
     access: Access = request.app.state.access
     if not access.is_guarded:
         return True
-    if topic is None:
-        return not caller.scope and access.opens(caller, Need(role, ""))
-    return access.opens(caller, Need(role, namespace_of(topic) if "://" in topic else topic))
+    place = namespace or (namespace_of(topic) if topic is not None else "")
+    return bool(place or not caller.scope) and access.opens(caller, Need(role, place))
 
 
-def demand(request: Request, role: Role, topic: str | None = None) -> None:
-    """Raises `NotAllowed` unless it is allowed."""
-    if not allows(request, role, topic):
+def demand(request: Request, role: Role, topic: str | None = None, namespace: str = "") -> None:
+    """Raise `NotAllowed` unless it is allowed."""
+    if not allows(request, role, topic, namespace):
         caller: Caller = request.scope[CALLER]
-        where = "everywhere" if topic is None else "here"
+        where = "here" if namespace or (topic and namespace_of(topic)) else "everywhere"
         raise NotAllowed(
             f"this needs a token with role {role} that counts {where}; {caller.name} has role {caller.role}"
         )
@@ -162,12 +175,9 @@ async def unproved_form(request: Request) -> dict[str, str]:
         raise BadForm("the form cannot be read") from error
 
 
-def _cookie(header: bytes) -> str:
-    try:
-        found = SimpleCookie(header.decode("latin-1")).get(COOKIE)
-    except CookieError:
-        return ""
-    return found.value if found else ""
+def _session(cookie: str, header: bytes) -> str:
+    found = _SESSIONS[cookie].search(header) if len(header) <= MAX_COOKIE_BYTES else None
+    return found[1].decode() if found else ""
 
 
 def _sign_in(scope: Scope) -> Response:

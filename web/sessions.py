@@ -1,4 +1,4 @@
-"""Who is signed in: sessions of browsers, by a random number in a cookie; the token itself is in none.
+"""Sessions of browsers that are signed in, by a random number in a cookie; the token itself is in none.
 
 Stage: under `web.guard`. Sessions are kept in memory: after a restart of the page people sign in again.
 """
@@ -8,36 +8,53 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+import time
 from collections import OrderedDict
+from collections.abc import Callable
 
 from controller.access.callers import Caller
 
 MAX_SESSIONS = 1_000
-"""The oldest ends when one more begins."""
+"""The one that was used longest ago ends when one more begins."""
+MAX_SESSIONS_PER_TOKEN = 20
+"""The same of one token, so that nobody ends the sessions of others by signing in."""
+IDLE_SECONDS = 12 * 3600.0
+"""A session that was not used for so long has ended."""
 
 
 class Sessions:
     """Sessions of browsers, and the secret that their forms carry."""
 
-    def __init__(self) -> None:
-        self._callers: OrderedDict[str, Caller] = OrderedDict()
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._sessions: OrderedDict[str, tuple[Caller, float]] = OrderedDict()
+        """With the instant of the last use of each; the one used longest ago first."""
         self._key = secrets.token_bytes(32)
 
     def begin(self, caller: Caller) -> str:
-        """A new session; its number."""
+        """Begin a session and return its number."""
+        same = [number for number, (other, _) in self._sessions.items() if other.digest == caller.digest]
+        for number in same[: max(0, len(same) + 1 - MAX_SESSIONS_PER_TOKEN)]:
+            del self._sessions[number]
         number = secrets.token_urlsafe(32)
-        self._callers[number] = caller
-        while len(self._callers) > MAX_SESSIONS:
-            self._callers.popitem(last=False)
+        self._sessions[number] = caller, self._clock()
+        while len(self._sessions) > MAX_SESSIONS:
+            self._sessions.popitem(last=False)
         return number
 
     def caller(self, number: str) -> Caller | None:
-        """Whose session it is; None: nobody's."""
-        return self._callers.get(number)
+        """Return the owner of a session, which counts as a use; None: there is no such session any more."""
+        found = self._sessions.get(number)
+        if found is None or self._clock() - found[1] > IDLE_SECONDS:
+            self.end(number)
+            return None
+        self._sessions[number] = found[0], self._clock()
+        self._sessions.move_to_end(number)
+        return found[0]
 
     def end(self, number: str) -> None:
         """End a session; harmless when there is none."""
-        self._callers.pop(number, None)
+        self._sessions.pop(number, None)
 
     def proof(self, number: str) -> str:
         """What a form of that session carries, which no other page can know; of an empty number without sessions."""

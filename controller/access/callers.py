@@ -8,6 +8,8 @@ from __future__ import annotations
 import hmac
 import logging
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -20,6 +22,8 @@ CALLER = "anabranch.caller"
 """Key of the ASGI scope under which the gate notes the `Caller`."""
 NEEDED = "anabranch.needed"
 """Key of the ASGI scope under which a route notes what it `Need`s."""
+GRACE_SECONDS: Final = 60.0
+"""Time for which the tokens of a file that has become unreadable still count: an edit may take two steps."""
 
 
 class Need(NamedTuple):
@@ -51,12 +55,16 @@ class Access:
     """Tells callers by their tokens: those of a file, or one token that opens everything, or nobody needs one.
 
     A changed file counts from the next request on. When it cannot be read any more, the log says so, and the tokens
-    that it held before still count.
+    that it held before count for another `GRACE_SECONDS`; after that nobody is let in until the file is back.
     """
 
-    def __init__(self, tokens_file: Path | None = None, token: str | None = None) -> None:
+    def __init__(
+        self, tokens_file: Path | None = None, token: str | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """With a file, only the file counts. Raises `TokensError` when it cannot be used."""
-        self._file = tokens_file
+        self._file, self._clock = tokens_file, clock
+        self._unreadable: tuple[float, str] | None = None
+        """Since when the file cannot be read, and why."""
         self._mark: tuple[int, ...] | None = None
         self._entries: list[TokenEntry] = []
         self.changes = 0
@@ -103,16 +111,32 @@ class Access:
         if self._file is None:
             return
         mark = _mark(self._file)
-        if mark == self._mark:
-            return
-        self._mark = mark
-        try:
-            self._entries = read_tokens(self._file)
-        except TokensError as error:
-            log.error("the tokens cannot be read, those of before still count: %s", error)
-        else:
+        if mark != self._mark:
+            self._mark = mark
+            try:
+                self._entries = read_tokens(self._file)
+            except TokensError as error:
+                since = self._unreadable[0] if self._unreadable else self._clock()
+                self._unreadable = since, str(error)
+                log.error(
+                    "cannot read the tokens; those known so far count for %g s after the first failure: %s",
+                    GRACE_SECONDS, error,
+                )  # fmt: skip
+            else:
+                self._unreadable = None
+                self.changes += 1
+                log.info("%d tokens are known now", len(self._entries))
+        if self._entries and self.failure is not None:
+            self._entries = []
             self.changes += 1
-            log.info("%d tokens are known now", len(self._entries))
+            log.error("nobody is let in until the tokens can be read again: %s", self.failure)
+
+    @property
+    def failure(self) -> str | None:
+        """Why nobody is let in any more; None: the tokens can be read, or were a moment ago."""
+        if self._unreadable is None or self._clock() - self._unreadable[0] < GRACE_SECONDS:
+            return None
+        return self._unreadable[1]
 
 
 def _mark(file: Path) -> tuple[int, ...] | None:

@@ -18,8 +18,9 @@ from controller.access.callers import CALLER, STRANGER, Access, Caller
 from controller.access.names import NodeNames, is_form
 from controller.errors import TooMany
 from controller.limits.clients import Clients
+from controller.limits.connections import network_of
 from controller.limits.protocol import TOO_LARGE_HEAD, is_large_head
-from controller.limits.turns import Turns
+from controller.limits.turns import Turn, Turns
 
 log = logging.getLogger(__name__)
 
@@ -60,17 +61,19 @@ class RequestGate:
         path = _raw_path(scope)
         headers = dict(scope["headers"])
         caller = self._access.caller(headers.get(b"authorization", b""))
-        answer: ASGIApp | None = self._refusal(scope, path)
-        if answer is None and path in OPEN_PATHS:
-            answer, scope = self._app, {**scope, CALLER: caller or STRANGER}
-        elif answer is None and caller is None:
-            answer = _refused(
+        refusal = self._refusal(scope, path)
+        if refusal is None and path in OPEN_PATHS:
+            # A probe waits for nobody: it has a thread of its own and shares one look at the store.
+            await self._app({**scope, CALLER: caller or STRANGER}, receive, send)
+            return
+        if refusal is None and caller is None:
+            refusal = _refused(
                 401, "this needs the header Authorization: Bearer <token>", **{"WWW-Authenticate": "Bearer"}
             )
         try:
-            if answer is not None:
-                async with self._strangers.turn(str((scope.get("client") or [""])[0])):
-                    await answer(scope, receive, send)
+            if refusal is not None:
+                async with self._strangers.turn(network_of(str((scope.get("client") or [""])[0]))) as turn:
+                    await refusal(scope, receive, _ending(turn, send))
             elif caller is not None:
                 scope = {**scope, "path": path, CALLER: caller}
                 if self._access.is_guarded and scope.get("method") not in ("GET", "HEAD"):
@@ -116,14 +119,7 @@ class RequestGate:
                 return await receive()
 
             async with self._clients.turns.turn(caller.name) as turn:
-
-                async def first(message: Message) -> None:
-                    # A session outlives the turn.
-                    if message["type"] != "http.response.start":
-                        turn.end()
-                    await send(message)
-
-                await self._app(scope, replay, first)
+                await self._app(scope, replay, _ending(turn, send))
 
     async def _body(self, receive: Receive, count: Callable[[int], None]) -> bytes | None:
         """The whole body; None when it is too large. Raises `_BrokenOff` when its sender has left before the end.
@@ -146,6 +142,19 @@ class RequestGate:
 
 def _refused(status: int, reason: str, **headers: str) -> Response:
     return JSONResponse({"reason": reason}, status, headers)
+
+
+def _ending(turn: Turn, send: Send) -> Send:
+    """Return `send`, which ends the turn when the answer begins.
+
+    From there on a call takes only the time that its client takes to read: a stream, or somebody who reads nothing.
+    """
+
+    async def first(message: Message) -> None:
+        turn.end()
+        await send(message)
+
+    return first
 
 
 def _logged(send: Send, what: str, caller: Caller) -> Send:

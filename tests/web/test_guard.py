@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+
 import pytest
 
-from controller.access.callers import Access
+from controller.access.callers import GRACE_SECONDS, Access, Caller
 from controller.access.tokens import add_token, remove_token
-from tests.lab.lake import ORDERS, layout_event, layout_json, write
+from tests.lab.lake import ORDERS, decision, layout_event, layout_json, write
 from tests.web.pages import page
+from web.app import MAX_LIVE_PER_TOKEN
+from web.sessions import IDLE_SECONDS, MAX_SESSIONS, MAX_SESSIONS_PER_TOKEN, Sessions
 
 WHOLE = layout_json((0, 0x0000, 0xFFFF))
 
@@ -107,7 +112,9 @@ def test_a_form_that_another_site_sends_is_refused_and_a_link_from_there_is_not(
     proof = found.proof()
     for headers in ({"origin": "https://evil.example"}, {"origin": "null"}, {"sec_fetch_site": "cross-site"}):
         assert found.post("/sign-out", {"proof": proof}, **headers).status_code == 403
-    assert found.get("/", sec_fetch_site="cross-site", sec_fetch_mode="navigate").status_code == 200
+    followed = {"sec_fetch_site": "cross-site", "sec_fetch_mode": "navigate"}
+    assert found.get("/", **followed, sec_fetch_dest="document").status_code == 200
+    assert found.get("/", **followed, sec_fetch_dest="iframe").status_code == 403
     assert found.get("/live", sec_fetch_site="cross-site", sec_fetch_mode="cors").status_code == 403
 
 
@@ -127,3 +134,113 @@ def test_large_and_foreign_bodies_are_refused(lake):
 def test_the_topic_of_another_tenant_is_not_told_by_a_filter(lake, tokens):
     text = signed_in(lake, tokens, "globex").get(f"/?q={ORDERS}").text
     assert "No topic is so" in text
+
+
+@pytest.mark.parametrize("text", ["\\", '"', ";", "=", "; ", "anabranch=", '"\\073'])
+@pytest.mark.parametrize("header", ["cookie", "accept", "x-other", "content-type"])
+def test_hostile_header_costs_no_time(lake, tokens, header, text):
+    add_token(tokens, "ann", "read")
+    found = page(lake, Access(tokens))
+    began = time.process_time()
+    found.get("/healthz", **{header: f'anabranch="{text * (60_000 // len(text))}"'})
+    assert time.process_time() - began < 0.5
+
+
+def test_session_is_found_among_other_cookies(lake, tokens):
+    number = signed_in(lake, tokens).cookies["anabranch"]
+    add_token(tokens.with_name("more"), "bob", "read")
+    again = page(lake, Access(tokens))
+    token = add_token(tokens, "eve", "read")
+    number = again.post("/sign-in", {"token": token}).cookies["anabranch"]
+    for cookies, status in (
+        (f"a=b; anabranch={number}; c=d", 200),
+        (f"anabranch={number}", 200),
+        (f"xanabranch={number}", 303),
+        (f"anabranch={number}x", 303),
+        (f"__Host-anabranch={number}", 303),
+    ):
+        again.cookies.clear()
+        assert again.get("/", cookie=cookies).status_code == status
+
+
+def test_secure_cookie_is_bound_to_the_host(lake, tokens):
+    token = add_token(tokens, "ann", "read")
+    found = page(lake, Access(tokens), is_secure=True)
+    answer = found.post("/sign-in", {"token": token})
+    assert answer.headers["set-cookie"].startswith("__Host-anabranch=")
+    assert answer.headers["strict-transport-security"] == "max-age=31536000"
+    number = answer.cookies["__Host-anabranch"]
+    found.cookies.clear()
+    assert found.get("/", cookie=f"__Host-anabranch={number}").status_code == 200
+    assert found.get("/", cookie=f"anabranch={number}").status_code == 303
+
+
+def test_session_ends_when_it_is_not_used():
+    now = 0.0
+    sessions, ann = Sessions(lambda: now), Caller("ann", "read", b"a")
+    used, left = sessions.begin(ann), sessions.begin(ann)
+    now = IDLE_SECONDS - 1
+    assert sessions.caller(used) == ann
+    now = IDLE_SECONDS + 1
+    assert (sessions.caller(used), sessions.caller(left)) == (ann, None)
+
+
+def test_signing_in_ends_no_session_of_others():
+    sessions = Sessions()
+    ann = sessions.begin(Caller("ann", "read", b"a"))
+    numbers = [sessions.begin(Caller("eve", "read", b"e")) for _ in range(MAX_SESSIONS + 1)]
+    assert sessions.caller(ann) is not None
+    assert sum(sessions.caller(number) is not None for number in numbers) == MAX_SESSIONS_PER_TOKEN
+
+
+@pytest.mark.parametrize(
+    ("family", "subject", "scope"),
+    [("bundles", "prod", "prod"), ("bookies", "prod/a-b-1", "prod"), ("bookies", "prod/a-b-1", "prod/a-b-1")],
+)
+def test_tenants_token_opens_no_cluster_of_that_name(tmp_path, tokens, family, subject, scope):
+    lake = str(tmp_path / "clusters")
+    write(lake, decision(0, family=family, subject=subject, action="unload", layout_epoch=None, arguments="{}"))
+    bound = {"authorization": f"Bearer {add_token(tokens, 'shop', 'operate', [scope])}"}
+    found = page(lake, Access(tokens))
+    free = {"authorization": f"Bearer {add_token(tokens, 'all', 'operate')}"}
+    assert found.get("/decision?id=d1", **bound).status_code == 403
+    assert found.post("/decision", {"id": "d1", "kind": "approve", "reason": "mine"}, **bound).status_code == 403
+    assert found.get("/decision?id=d1", **free).status_code == 200
+
+
+def test_live_events_are_those_of_the_callers_topics(lake, tokens):
+    bound = {"authorization": f"Bearer {add_token(tokens, 'shop', 'read', ['globex'])}"}
+    found = page(lake, Access(tokens))
+    assert found.get(f"/live?topic={ORDERS}", **bound).status_code == 403
+    fleet = found.app.state.fleet
+    before = fleet.version
+    write(lake, layout_event(layout_json((0, 0x0000, 0xFFFF)), 1))
+    fleet.look()
+    assert fleet.version > before
+    assert asyncio.run(fleet.after(0, None, frozenset({"globex"}), 0)) == before
+    assert asyncio.run(fleet.after(0, None, frozenset({"acme/shop"}), 0)) == fleet.version
+
+
+def test_one_token_does_not_take_all_live_streams(lake, tokens):
+    bound = {"authorization": f"Bearer {add_token(tokens, 'shop', 'read', ['globex'])}"}
+    found = page(lake, Access(tokens))
+    found.app.state.live["shop"] = MAX_LIVE_PER_TOKEN
+    found.app.state.fleet.stop()
+    assert found.get("/live", **bound).status_code == 503
+    assert found.get("/live", authorization=f"Bearer {add_token(tokens, 'ann', 'read')}").status_code == 200
+
+
+def test_bound_token_hears_nothing_of_the_whole(lake, tokens):
+    asked = signed_in(lake, tokens, "acme").get("/operations").text
+    assert "Who acts" not in asked
+    assert "Who acts" in signed_in(lake, tokens.with_name("free")).get("/operations").text
+
+
+def test_page_is_failing_without_its_tokens(lake, tokens):
+    now, token = 0.0, add_token(tokens, "ann", "read")
+    found = page(lake, Access(tokens, clock=lambda: now))
+    tokens.unlink()
+    assert found.get("/", authorization=f"Bearer {token}").status_code == 200
+    now = GRACE_SECONDS
+    assert found.get("/", authorization=f"Bearer {token}").status_code == 303
+    assert found.get("/healthz").status_code == 503

@@ -8,8 +8,9 @@ from starlette.responses import Response
 from controller.access.callers import Caller
 from controller.access.scopes import covers
 from web.fleet import Fleet
-from web.guard import CALLER
+from web.guard import CALLER, allows
 from web.pages.choosing import FILTERS, ORDERS, Choice, choose, is_paused
+from web.pages.operations import place_of
 from web.templating import render
 from web.words import namespace_of
 
@@ -30,5 +31,7 @@ def show(request: Request) -> Response:
     return render(
         request, "fleet.html", choice=choice, chosen=chosen, whole=whole, filters=FILTERS, orders=ORDERS, lately=lately,
         stuck=sum(row.is_stuck(whole.now) and covers(caller.scope, row.namespace) for row in rows),
+        stop=whole.brakes.stop if allows(request, "read") else None,
+        pauses=sum(allows(request, "read", **place_of(act.subject)) for act in whole.brakes.pauses),
         topics=[(row, views[row.name], is_paused(row, paused)) for row in chosen.rows if row.name in views],
     )  # fmt: skip

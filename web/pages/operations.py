@@ -71,7 +71,7 @@ def act(request: Request, form: Mapping[str, str]) -> Response:
     lake: str = request.app.state.lake
     try:
         scope = read_scope(scope)
-        demand(request, "operate", None if scope == ALL else scope)
+        demand(request, "operate", **place_of(scope))
         reason = read_reason(form.get("reason", ""))
         if kind == "pause":
             pause(lake, scope, float(length) if length else None, reason, actor(request), "force" in form)
@@ -88,7 +88,7 @@ def act(request: Request, form: Mapping[str, str]) -> Response:
 
 def _unknown(request: Request, scope: str, near: Sequence[str]) -> str:
     """Of the nearest names those that the caller may see."""
-    seen = [name for name in near if allows(request, "read", name)]
+    seen = [name for name in near if allows(request, "read", **place_of(name))]
     hint = f" The nearest names are {', '.join(seen)}." if seen else ""
     return (
         f"Nothing named {scope} is on record: a pause would hold nothing.{hint} Tick the box to pause it all the same."
@@ -104,6 +104,13 @@ def read_scope(text: str) -> str:
     name = text if "://" in text else f"topic://{text}"
     topic_parts(name)
     return name
+
+
+def place_of(scope: str) -> dict[str, str]:
+    """Return the argument of `allows` and `demand` for what a pause names; a cluster has none."""
+    if "://" in scope:
+        return {"topic": scope}
+    return {"namespace": scope} if scope.count("/") == 1 else {}
 
 
 def shown_bytes(raw: bytes | None) -> str:
@@ -142,10 +149,10 @@ def _pauses(whole: LakeView, request: Request) -> list[tuple[Act, str, str, bool
     """Those that the caller may see: in words, as a form has it, and whether the caller may end it."""
     found = []
     for act in whole.brakes.pauses:
-        scope = None if act.subject == ALL else act.subject
-        if allows(request, "read", scope):
-            may_end = allows(request, "operate", scope)
-            found.append((act, scope_words(act.subject), "all" if scope is None else scope, may_end))
+        place = place_of(act.subject)
+        if allows(request, "read", **place):
+            may_end = allows(request, "operate", **place)
+            found.append((act, scope_words(act.subject), "all" if act.subject == ALL else act.subject, may_end))
     return found
 
 

@@ -214,11 +214,10 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize("fault", ["a line", "the mode", "no file"])
-def test_a_file_that_cannot_be_read_any_more_is_complained_about_and_the_last_one_counts(
-    file: Path, fault: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unreadable_tokens_count_for_a_grace_period(file: Path, fault: str, caplog: pytest.LogCaptureFixture) -> None:
     header = f"Bearer {add_token(file, 'reader', 'read')}".encode()
-    access = Access(file)
+    now = 0.0
+    access = Access(file, clock=lambda: now)
     if fault == "a line":
         file.write_text("reader read what-is-this\n")
     elif fault == "the mode":
@@ -231,10 +230,21 @@ def test_a_file_that_cannot_be_read_any_more_is_complained_about_and_the_last_on
         assert caller[:2] == ("reader", "read")
     [complaint] = said(caplog)
     assert str(file) in complaint
+    now = 59.0
+    known = access.caller(header)
+    assert known is not None
+    assert access.failure is None
+    now = 60.0
+    assert access.caller(header) is None
+    assert not access.holds(known)
+    assert str(file) in (access.failure or "")
     assert "what-is-this" not in caplog.text
     add_token(file.with_name("good"), "other", "read")
     os.replace(file.with_name("good"), file)
     assert access.caller(header) is None
+    assert access.failure is None
+    back = f"Bearer {add_token(file, 'back', 'read')}".encode()
+    assert access.caller(back) is not None
 
 
 def test_with_a_file_the_one_token_opens_nothing_of_its_own(file: Path) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import time
 from urllib.parse import quote
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.errors import BadRequest, PreconditionFailed
-from controller.topic_names import canonical_segment, namespace_of_path, plain_name, topic_of_path
+from controller.errors import BadRequest, ControllerError, PreconditionFailed
+from controller.topic_names import MAX_DECODINGS, canonical_segment, namespace_of_path, plain_name, topic_of_path
 from schemas.base import TOPIC_PATTERN
 
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=40)
@@ -68,3 +70,24 @@ def test_names_are_bounded() -> None:
 
 def test_subscription_names_are_decoded_once() -> None:
     assert plain_name("a%2520b%2Fc", "subscription") == "a%20b/c"
+
+
+@given(
+    st.sampled_from(["%", "%25", "%2525", "%C3%BC", "%c3", "a", "%2F", "/"]),
+    st.integers(1, 65_536),
+    st.integers(0, 4_096),
+)
+def test_hostile_segment_costs_no_time(part: str, size: int, tail: int) -> None:
+    segment = (part * size)[:65_536] + "%" + "25" * tail
+    began = time.process_time()
+    with contextlib.suppress(ControllerError):
+        canonical_segment(segment)
+    assert time.process_time() - began < 0.1
+
+
+def test_segment_of_many_encodings_is_refused() -> None:
+    assert canonical_segment("%" + "25" * MAX_DECODINGS) == "%25"
+    with pytest.raises(BadRequest, match="more than 8 times"):
+        canonical_segment("%" + "25" * (MAX_DECODINGS + 1))
+    with pytest.raises(PreconditionFailed, match="at most 12288"):
+        canonical_segment("a" * (3 * 4 * 1024 + 1))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 import httpx
@@ -16,6 +17,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from controller.watch.layout_watcher import LayoutWatcher
+from controller.watch.transport import KEEP_ALIVE_SECONDS
 from tests.controller.conftest import RunningController, run_controller
 from tests.controller.watch.observing import open_sessions
 from tests.waiting import wait_until
@@ -175,6 +177,16 @@ def test_watching_needs_the_token_as_everything_else(tmp_path: Any) -> None:
             socket_at(f"{guarded.url}{path}/watch", additional_headers=good) as connection,
         ):
             assert stream.next()[0] == json.loads(connection.recv(30))["epoch"] == 0
+
+
+def test_idle_sessions_hold_no_turn_of_their_token(controller: RunningController, path: str) -> None:
+    with ExitStack() as held:
+        for _ in range(40):
+            # They know the present epoch, so that there is nothing to send but the head of the answer.
+            held.enter_context(events(f"{controller.url}{path}/watch", **{"Last-Event-ID": "0"}))
+        began = time.monotonic()
+        assert controller.client.post(f"{path}/split/0").status_code == 204
+        assert time.monotonic() - began < KEEP_ALIVE_SECONDS / 3
 
 
 def test_200_sessions_see_a_split_that_the_answer_has_promised(controller: RunningController, path: str) -> None:
