@@ -29,8 +29,8 @@ check: $(VENV)/.installed  ## format, lint, types, import contracts
 bench: setup  ## the benchmarks: a table, and JSON in benchmarks/
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-reset: $(VENV)/.installed  ## forget all state: lake, broker data, layouts, checkpoints
-	@$(BIN)/python -m lab.reset
+reset: $(VENV)/.installed  ## forget all state of local runs, after a question (ARGS=--yes): lake, broker data, layouts, checkpoint
+	@$(BIN)/anabranch reset $(ARGS)
 
 setup: $(VENV)/.installed  ## virtual environment, packages and jars; once
 	@$(BIN)/anabranch setup --quiet

@@ -1,37 +1,54 @@
-"""`anabranch reset`: forgets the local run (lake, broker data, layouts, checkpoints) unless one is alive."""
+"""`anabranch reset`: delete the state of the local run (lake, broker data, layouts, checkpoint) unless one is alive."""
 
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 
 from lab.java_home import SetupError
 from lab.supervisor import end_leftovers, lock_folder
-from schemas.settings import Settings, load_settings
+from schemas.settings import Settings
+
+MADE = frozenset({
+    "collect", "controller", "kafka", "lake", "lake-digests.json", "load.json", "load.part", "log", "processes.json",
+    "pulsar", "run.toml", "scratch", "shadow.html", "spark-warehouse", "traffic.json",
+})  # fmt: skip
+"""Names that a local run makes in `[local] folder`; whatever else is there belongs to somebody else."""
+_BESIDE = ("", ".lock", ".rebuilding")
+"""Endings of what the job makes at the place of its checkpoint."""
+
+
+def check_is_local(settings: Settings) -> None:
+    """Raise `SetupError` for settings that are not those of a local run in this home."""
+    home = settings.home.resolve()
+    for key, path in (
+        ("[local] folder", settings.path(settings.local.folder)),
+        ("[stream] checkpoint", settings.path(settings.stream.checkpoint)),
+        ("[lake] path", Path(settings.lake_path)),
+    ):
+        if ("://" in settings.lake_path and key == "[lake] path") or home not in path.resolve().parents:
+            raise SetupError(
+                f"{key} is {path}, outside of {home}: this is no local run of this folder. Delete by hand what is to go"
+            )
+
+
+def state_of(settings: Settings) -> list[Path]:
+    """Return what there is to delete."""
+    folder, checkpoint = settings.path(settings.local.folder), settings.path(settings.stream.checkpoint)
+    made = [path for path in folder.iterdir() if path.name in MADE] if folder.is_dir() else []
+    beside = [checkpoint.with_name(f"{checkpoint.name}{ending}") for ending in _BESIDE]
+    return sorted({path for path in (*made, *beside) if path.exists() or path.is_symlink()})
 
 
 def reset(settings: Settings) -> list[Path]:
-    """Deletes the state, and answers what was deleted; raises `SetupError` while a local run is alive."""
+    """Delete the state and return what was deleted. Raises `SetupError` while a local run is alive."""
     folder = settings.path(settings.local.folder)
-    checkpoints = settings.path(settings.stream.checkpoint).parent
     with lock_folder(folder):
         end_leftovers(folder / "processes.json")
-        kept = {"README.md", "run.lock"}
-        gone = [
-            path for root in (folder, checkpoints) if root.is_dir() for path in root.iterdir() if path.name not in kept
-        ]
+        gone = state_of(settings)
         for path in gone:
-            if path.is_dir():
+            if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
                 path.unlink()
     return gone
-
-
-if __name__ == "__main__":
-    try:
-        removed = reset(load_settings())
-    except SetupError as error:
-        sys.exit(f"anabranch: {error}")
-    print(f"forgot {len(removed)} files and folders of earlier runs" if removed else "nothing to forget")

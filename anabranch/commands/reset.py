@@ -1,4 +1,4 @@
-"""`anabranch reset`: forgets the state of the local run."""
+"""`anabranch reset`: deletes the state of the local run."""
 
 from __future__ import annotations
 
@@ -8,14 +8,26 @@ from anabranch.context import Context
 
 
 @click.command("reset")
+@click.option("--yes", is_flag=True, help="Delete without asking.")
 @click.pass_obj
-def command(context: Context) -> None:
-    """Forget all state of the local run: lake, broker data, layouts, checkpoints. Refused while a run is alive."""
+def command(context: Context, yes: bool) -> None:
+    """Forget all state of the local run: lake, broker data, layouts, checkpoint. Lists it and asks first.
+
+    Refused while a run is alive, and for settings whose lake or checkpoint lies outside of the home.
+    """
     from lab.java_home import SetupError
-    from lab.reset import reset
+    from lab.reset import check_is_local, reset, state_of
 
     try:
+        check_is_local(context.settings)
+        found = state_of(context.settings)
+        if not found:
+            click.echo("nothing to forget")
+            return
+        if not yes:
+            click.echo("\n".join(map(str, found)))
+            click.confirm("Delete these files and folders? (--yes does not ask)", abort=True)
         removed = reset(context.settings)
     except SetupError as error:
         raise click.ClickException(str(error)) from error
-    click.echo(f"forgot {len(removed)} files and folders of earlier runs" if removed else "nothing to forget")
+    click.echo(f"forgot {len(removed)} files and folders of earlier runs")

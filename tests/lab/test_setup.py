@@ -8,7 +8,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from anabranch.cli import cli
 from lab import compiling, fetching, setup
 from lab.broker import EmbeddedBroker, check_port_is_free, free_ports
 from lab.java_home import SetupError, find_java, java_version
@@ -172,3 +174,59 @@ def test_reset_forgets_state_but_not_the_readme_and_refuses_while_a_run_is_alive
     assert {path.name for path in reset(settings)} == {"stream", "kafka"}
     assert (tmp_path / "checkpoints" / "README.md").exists()
     assert reset(settings) == []
+
+
+@pytest.fixture
+def local_home(tmp_path):
+    """A home with state of a local run, and with what belongs to others beside it."""
+    home = tmp_path / "home"
+    for name in ("checkpoints/stream/offsets", "var/kafka", "var/lake/decisions", "var/reports", "data/customers"):
+        (home / name).mkdir(parents=True)
+    (home / "checkpoints" / "other.db").write_text("stays")
+    (home / "checkpoints" / "stream.lock").write_text("goes")
+    (tmp_path / "elsewhere").mkdir()
+    (home / "var" / "log").symlink_to(tmp_path / "elsewhere")
+    return home
+
+
+def files_of(home):
+    return {str(path.relative_to(home)) for path in home.rglob("*")}
+
+
+def asked_to_reset(home, *arguments, text="", stdin=None):
+    (home.parent / "s.toml").write_text(text)
+    command = ["--home", str(home), "-c", str(home.parent / "s.toml"), "reset", *arguments]
+    return CliRunner().invoke(cli, command, input=stdin)
+
+
+def test_reset_lists_what_goes_and_asks(local_home):
+    before = files_of(local_home)
+    done = asked_to_reset(local_home, stdin="n\n")
+    assert done.exit_code == 1
+    for name in ("checkpoints/stream", "checkpoints/stream.lock", "var/kafka", "var/lake", "var/log"):
+        assert f"{local_home}/{name}\n" in done.output
+    assert files_of(local_home) - {"var/run.lock"} == before
+
+
+@pytest.mark.parametrize(("arguments", "stdin"), [(["--yes"], None), ([], "y\n")])
+def test_reset_deletes_only_what_a_local_run_made(local_home, arguments, stdin):
+    done = asked_to_reset(local_home, *arguments, stdin=stdin)
+    assert done.exit_code == 0, done.output
+    left = {"checkpoints", "checkpoints/other.db", "var", "var/reports", "var/run.lock", "data", "data/customers"}
+    assert files_of(local_home) == left
+    assert (local_home.parent / "elsewhere").is_dir()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[stream]\ncheckpoint = "/checkpoint"\n', '[stream]\ncheckpoint = "../elsewhere/checkpoint"\n',
+        '[stream]\ncheckpoint = "."\n', '[lake]\npath = "s3://production/lake"\n', '[lake]\npath = "/srv/lake"\n',
+        '[local]\nfolder = "/var"\n', '[local]\nfolder = ".."\n',
+    ],
+)  # fmt: skip
+def test_reset_refuses_state_outside_of_the_home(local_home, text):
+    before = files_of(local_home)
+    done = asked_to_reset(local_home, "--yes", text=text)
+    assert (done.exit_code, "this is no local run" in done.output) == (1, True)
+    assert files_of(local_home) == before
