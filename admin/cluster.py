@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from admin.answers import Answered, Misdirected, Nonsense, Refused, Reply, Response, judge_response
-from admin.paths import namespace_record_path
+from admin.paths import namespace_record_path, path_part
 from admin.transport import ANNOUNCED_PATH, Transport
 
 MAX_BROKERS = 10_000
@@ -25,7 +25,7 @@ class Cluster:
 
     def brokers(self, cluster: str = "") -> Reply[list[str]]:
         """The brokers that are alive, each `host:port`; of the server's own cluster when none is named."""
-        path = ANNOUNCED_PATH + (f"/{cluster}" if cluster else "")
+        path = ANNOUNCED_PATH + (f"/{_name(cluster)}" if cluster else "")
         found = self._names(path)
         if isinstance(found, Answered) and len(found.value) > MAX_BROKERS:
             return Nonsense(f"{len(found.value)} brokers, at most {MAX_BROKERS} are read")
@@ -63,11 +63,11 @@ class Cluster:
 
     def isolation_policies(self, cluster: str) -> Reply[dict[str, Any]]:
         """The namespace isolation policies of a cluster, by name."""
-        return self._object(f"/admin/v2/clusters/{quote(cluster, safe='')}/namespaceIsolationPolicies")
+        return self._object(f"/admin/v2/clusters/{_name(cluster)}/namespaceIsolationPolicies")
 
     def failure_domains(self, cluster: str) -> Reply[dict[str, Any]]:
         """The failure domains of a cluster, by name."""
-        return self._object(f"/admin/v2/clusters/{quote(cluster, safe='')}/failureDomains")
+        return self._object(f"/admin/v2/clusters/{_name(cluster)}/failureDomains")
 
     def anti_affinity_group(self, namespace: str) -> Reply[str]:
         """The anti-affinity group of a namespace; empty: none."""
@@ -101,6 +101,10 @@ class Cluster:
     def _get(self, path: str, headers: Mapping[str, str] | None = None) -> Reply[bytes]:
         answer = self._transport.exchange("GET", path, headers=headers)
         return judge_response(answer) if isinstance(answer, Response) else answer
+
+
+def _name(cluster: str) -> str:
+    return path_part(quote(cluster, safe=""))
 
 
 def _json(body: bytes) -> Any:

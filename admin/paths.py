@@ -16,7 +16,7 @@ _ROOT = "/admin/v2"
 
 def topic_path(topic: str) -> str:
     """Of `topic://tenant/namespace/name`; `ValueError` for any other text."""
-    return f"{_ROOT}/scalable/" + "/".join(map(_part, topic_parts(topic)))
+    return f"{_ROOT}/scalable/" + "/".join(map(path_part, topic_parts(topic)))
 
 
 def namespace_path(namespace: str) -> str:
@@ -26,7 +26,7 @@ def namespace_path(namespace: str) -> str:
 
 def tenant_path(tenant: str) -> str:
     """Of the list of a tenant's namespaces."""
-    return f"{_ROOT}/namespaces/{_part(tenant)}"
+    return f"{_ROOT}/namespaces/{path_part(tenant)}"
 
 
 def namespace_record_path(namespace: str) -> str:
@@ -52,14 +52,14 @@ def policy_path(subject: str) -> str:
 
 
 def _namespace(namespace: str) -> str:
-    return "/".join(map(_part, namespace.split("/")))
+    return "/".join(map(path_part, namespace.split("/")))
 
 
 def _plain(name: str) -> str:
-    return _part(quote(name, safe=""))
+    return path_part(quote(name, safe=""))
 
 
-def _part(name: str) -> str:
+def path_part(name: str) -> str:
     """One part of a path: percent triplets stay as they are, and neither `..` nor a slash climbs."""
     if name in (".", ".."):
         return name.replace(".", "%2E")

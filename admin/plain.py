@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from urllib.parse import quote, unquote_plus
 
 from admin.answers import Answered, Reply, Response, judge_response
+from admin.paths import path_part
 from admin.transport import Transport
 
 
@@ -36,9 +37,9 @@ class PlainTopics:
 
 def _path(topic: str) -> str:
     tenant, namespace, domain, name = topic.split("/", 3)
-    return f"/admin/v2/{quote(domain)}/{_again(tenant)}/{_again(namespace)}/{_again(name)}"
+    return f"/admin/v2/{path_part(domain)}/{_again(tenant)}/{_again(namespace)}/{_again(name)}"
 
 
 def _again(name: str) -> str:
     """The metadata has `+` for a space, a path has not."""
-    return quote(unquote_plus(name), safe="")
+    return path_part(quote(unquote_plus(name), safe=""))

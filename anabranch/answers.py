@@ -26,6 +26,8 @@ _WIDEST = 60
 """Width of a cell of a table; JSON in columns is longer."""
 _QUOTED = re.compile(r'[",\r\n]')
 """In CSV."""
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
+"""Beginnings that a spreadsheet reads as a formula, and the mark that keeps it from doing so."""
 
 
 def write_answer(reader: pa.RecordBatchReader, output: str, file: Path | None, limit: int) -> int:
@@ -83,30 +85,33 @@ def _json(reader: pa.RecordBatchReader, out: IO[str], _limit: int) -> int:
     rows = 0
     for batch in reader:
         for row in batch.to_pylist():
-            out.write(_dumps(row) + "\n")
+            out.write((_shown_json(_dumps(row)) if out.isatty() else _dumps(row)) + "\n")
         rows += len(batch)
     return rows
 
 
 def _csv(reader: pa.RecordBatchReader, out: IO[str], _limit: int) -> int:
     rows = 0
-    out.write(_csv_line(reader.schema.names))
+    end, show = "\r\n", printable if out.isatty() else str
+    out.write(show(_csv_line(reader.schema.names)) + end)
     for batch in reader:
         columns = [column.to_pylist() for column in batch.columns]
-        out.writelines(_csv_line(row) for row in zip(*columns, strict=True))
+        out.writelines(show(_csv_line(row)) + end for row in zip(*columns, strict=True))
         rows += len(batch)
     return rows
 
 
 def _csv_line(row: Iterable[Any]) -> str:
-    """A line as of RFC 4180; null is nothing at all, and an empty text is quoted."""
-    return ",".join(_csv_cell(value) for value in row) + "\r\n"
+    """Return a line as of RFC 4180, without its end; null is nothing at all, and an empty text is quoted."""
+    return ",".join(_csv_cell(value) for value in row)
 
 
 def _csv_cell(value: Any) -> str:
     if value is None:
         return ""
     text = repr(value) if isinstance(value, float) else _cell(value)
+    if isinstance(value, str) and value.startswith(_FORMULA):
+        text = f"'{text}"
     if text and not _QUOTED.search(text):
         return text
     return '"' + text.replace('"', '""') + '"'
@@ -180,6 +185,11 @@ def _dumps(value: Any) -> str:
         return json.dumps(value, default=_in_json, ensure_ascii=False, allow_nan=False)
     except ValueError:
         return json.dumps(_finite(value), default=_in_json, ensure_ascii=False, allow_nan=False)
+
+
+def _shown_json(text: str) -> str:
+    """Return the same JSON for a terminal, which would obey control characters and directions of writing."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
 def _finite(value: Any) -> Any:

@@ -171,6 +171,7 @@ def opened(context: Context, metadata: str | None, brokers: str | None) -> Itera
     if not chosen.metadata:
         raise click.UsageError("which metadata store? Give --metadata HOST:PORT, or [bookies] metadata in the settings")
     settings = settings.model_copy(update={"bookies": chosen})
+    context.warn("bookies", settings)
     with ExitStack() as stack:
         try:
             yield Bookies(settings, stack)

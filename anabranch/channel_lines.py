@@ -5,7 +5,6 @@ Stage: under `anabranch bundles check`. A line is read up to a bound, so a file 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import IO
 
@@ -16,7 +15,6 @@ from decisions.bundles.channel.records import Record, State
 from schemas.bundle_channel import ChannelMessage, ServiceUnitStateData
 
 MAX_LINE_BYTES = 1 << 20
-_CONSUMED = re.compile(rb"(?:^|, )key:\[([^\]]*)\], properties:\[.*?\], content:(.*)\Z", re.DOTALL)
 _FRAME = b"----- got message -----"
 
 
@@ -41,15 +39,24 @@ def read_line(line: bytes | None) -> tuple[str, Record | None] | None:
     if not text or text == _FRAME:
         return None
     try:
-        if found := _CONSUMED.search(text):
-            value = ServiceUnitStateData.model_validate_json(found[2]) if found[2] not in (b"", b"null") else None
-            return found[1].decode(), _record(value)
+        if found := _consumed(text):
+            key, content = found
+            value = ServiceUnitStateData.model_validate_json(content) if content not in (b"", b"null") else None
+            return key.decode(), _record(value)
         message = ChannelMessage.model_validate(from_json(text))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(map(str, first["loc"])) or "line"
         raise ValueError(f"{where}: {first['msg']}") from None
     return message.key, _record(message.value)
+
+
+def _consumed(text: bytes) -> tuple[bytes, bytes] | None:
+    """Return key and content of a line that `pulsar-client` has printed, in time by its length."""
+    before, _, after = text.partition(b"key:[")
+    key, is_there, after = after.partition(b"], properties:[")
+    _, has_content, content = after.partition(b"], content:")
+    return (key, content) if is_there and has_content and (not before or before.endswith(b", ")) else None
 
 
 def _record(value: ServiceUnitStateData | None) -> Record | None:

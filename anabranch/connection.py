@@ -77,10 +77,10 @@ def connected(function: Callable[..., None]) -> Callable[..., None]:
         settings = context.settings.controller
         token = credentials_of(context.settings)
         url = arguments.pop("url") or settings.url
-        for said in url_exposures(url, settings.nodes) if token else ():
+        admin = AdminInterface(url, token, nodes=settings.nodes, tls=context.settings.url_context())
+        for said in url_exposures(url, settings.nodes):
             click.echo(f"Warning: {printable(said)}", err=True)
-        tls = context.settings.url_context()
-        function(admin=AdminInterface(url, token, nodes=settings.nodes, tls=tls), **arguments)
+        function(admin=admin, **arguments)
 
     output = click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
     url = click.option("--url", metavar="URL", help="Admin interface, instead of the settings' [controller] url.")

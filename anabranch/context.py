@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import logging
+import os
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+import click
+
 from anabranch.logs import start_logging
 from schemas.exposure import exposures
+from schemas.printable import printable
 from schemas.settings import OWN_FILE, Settings, default_home, find_settings, load_settings
 
 log = logging.getLogger(__name__)
+
+
+def hide_new_files() -> None:
+    """Make new files readable for this account alone, unless the umask already hides them from all but a group.
+
+    The lake has dead letters as they came, the controller's database all topics.
+    """
+    if (before := os.umask(0o077)) & 0o007 == 0o007:
+        os.umask(before)
+
 
 DEMONSTRATION = Path("conf/demonstration.toml")
 """Laid over `conf/anabranch.toml` by a local run that is given no settings of its own."""
@@ -52,6 +66,12 @@ class Context:
 
         The first ones warn of what goes over a network in clear text.
         """
+        hide_new_files()
         start_logging(part, self.log_level, self.log_format or self.settings.log.format)
         for said in exposures(self.settings, part):
             log.warning("%s", said)
+
+    def warn(self, part: str, settings: Settings | None = None) -> None:
+        """The same for a command that keeps no log, on stderr; with `settings`, of those."""
+        for said in exposures(settings or self.settings, part):
+            click.echo(f"Warning: {printable(said)}", err=True)

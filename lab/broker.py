@@ -7,6 +7,7 @@ chooses its ports at its first start unless they are given.
 from __future__ import annotations
 
 import base64
+import os
 import socket
 import subprocess
 import uuid
@@ -20,6 +21,7 @@ from lab.embedded import EmbeddedServer
 from lab.java_home import SetupError, find_java
 from schemas.kafka import KAFKA_TOPICS, KafkaTopic
 from schemas.kafka_connection import KafkaConnection, SecurityProtocol
+from schemas.settings import without_secrets
 
 _FLAGS = [
     "-Xms64m",
@@ -97,7 +99,7 @@ class EmbeddedBroker(EmbeddedServer):
             options = ["-t", _cluster_id(), "-c", str(properties), *self.format_options]
             run = subprocess.run(
                 self._java("kafka.tools.StorageTool", "format", *options),
-                capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False,
+                capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False, env=without_secrets(os.environ),
             )  # fmt: skip
             if run.returncode:
                 raise SetupError(

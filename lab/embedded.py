@@ -6,6 +6,7 @@ serves.
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import time
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from lab.java_home import SetupError
 from lab.processes import tethered
+from schemas.settings import without_secrets
 
 
 class EmbeddedServer(ABC):
@@ -62,6 +64,7 @@ class EmbeddedServer(ABC):
                 stderr=log,
                 start_new_session=True,
                 cwd=self.folder,
+                env=without_secrets(os.environ),
             )
 
     def wait_until_serving(self) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from lab.java_home import find_java
 from lab.pyspark_jars import pyspark_jar
+from schemas.settings import without_secrets
 
 IVY_SETTINGS_VARIABLE = "ANABRANCH_IVY_SETTINGS"
 _PROCESSES = 8
@@ -40,7 +41,12 @@ def fetch_jars(ivy_file: Path, into: Path, work: Path, say: Callable[[str], None
                    "-settings", str(settings), "-retrieve", names]  # fmt: skip
         said = []
         with subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=without_secrets(os.environ),
         ) as ivy:
             assert ivy.stdout is not None
             for line in ivy.stdout:

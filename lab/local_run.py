@@ -38,7 +38,7 @@ from lab.supervisor import Supervisor
 from lake.tables import create_lake, read_columns
 from schemas.kafka import BUNDLE_TOPICS, KAFKA_TOPICS
 from schemas.kafka_connection import KafkaConnection
-from schemas.settings import Settings, load_settings
+from schemas.settings import Settings, load_settings, without_secrets
 from schemas.tables import BATCHES
 
 log = logging.getLogger(__name__)
@@ -49,6 +49,11 @@ FLAPPING = 5
 """After this many deaths in a row a part counts as not running, even if it is up at the moment."""
 _OTHER_SPARK = re.compile(r"(SPARK|PYSPARK)_\w+|HADOOP_(HOME|CONF_DIR)")
 """Variables of a shell that is set up for another Spark than the one in this virtual environment."""
+_OTHER_METADATA = frozenset({
+    "ANABRANCH_CONTROLLER_METADATA", "ANABRANCH_CONTROLLER_METADATA_AUTH", "ANABRANCH_CONTROLLER_NODE_URL",
+    "ANABRANCH_BOOKIES_METADATA", "ANABRANCH_BOOKIES_METADATA_AUTH",
+})  # fmt: skip
+"""The same of another cluster's metadata store."""
 
 
 _PLAIN_KAFKA = (
@@ -118,18 +123,22 @@ class LocalRun:
         run_file = self._write_run_file(broker.bootstrap, port, url, page_port)
         self.settings = load_settings([*self.files, run_file], self.settings.home, {})
         self.say("starting the Kafka broker …")
-        serving = PartSpec("broker", broker.prepare, 0, lambda: is_serving(broker.connection), stop_seconds=20)
+        quiet = without_secrets(os.environ)
+        serving = PartSpec("broker", broker.prepare, 0, lambda: is_serving(broker.connection), quiet, stop_seconds=20)
         supervisor.start(serving, READY_SECONDS, self.stop)
         if self.stop.is_set():
             return
         self._make_topics_and_tables(broker.connection)
 
         environment = part_environment(os.environ, broker.bootstrap, url)
+        quiet = without_secrets(environment)
 
         def part(
             name: str, rank: int, is_ready: Callable[[], bool] = lambda: True, stop_seconds: float = 15, *more: str
         ) -> PartSpec:
-            return PartSpec(name, self._part_command(name, run_file, *more), rank, is_ready, environment, stop_seconds)
+            # The job calls nobody that asks for a token.
+            given = quiet if name == "stream" else environment
+            return PartSpec(name, self._part_command(name, run_file, *more), rank, is_ready, given, stop_seconds)
 
         # What happens before the job looks cannot be compared with another run, or with another scaler.
         waits = self.shadow or self.settings.traffic.from_start
@@ -140,10 +149,10 @@ class LocalRun:
         else:
             load = traffic_command(pulsar, self.folder)
             parts = [
-                PartSpec("pulsar", pulsar.prepare, 1, pulsar.serves, environment, stop_seconds=30),
+                PartSpec("pulsar", pulsar.prepare, 1, pulsar.serves, quiet, stop_seconds=30),
                 *parts,
                 part("collect", 2, lambda: True, 15, "pulsar"),
-                PartSpec("traffic", lambda: load, 3, environment=environment, stop_seconds=90),
+                PartSpec("traffic", lambda: load, 3, environment=quiet, stop_seconds=90),
             ]
         command = self._part_command("web", run_file)
         parts.append(PartSpec("web", command, 3, lambda: _answers(page), environment, address=page))
@@ -267,7 +276,7 @@ def part_environment(shell: Mapping[str, str], bootstrap: str, url: str) -> dict
     kept = {
         name: value
         for name, value in shell.items()
-        if not _OTHER_SPARK.fullmatch(name) and not name.startswith("ANABRANCH_KAFKA_")
+        if not _OTHER_SPARK.fullmatch(name) and not name.startswith("ANABRANCH_KAFKA_") and name not in _OTHER_METADATA
     }
     return {**kept, "ANABRANCH_KAFKA_BOOTSTRAP": bootstrap, "ANABRANCH_CONTROLLER_URL": url}
 

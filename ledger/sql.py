@@ -1,6 +1,7 @@
 """SQL over the lake without a JVM: its tables and the views (`ledger.views`), through DataFusion inside of deltalake.
 
-Stage: under `anabranch sql`, and whatever else of the read side asks in SQL. Nothing can be written with it.
+Stage: under `anabranch sql`, and whatever else of the read side asks in SQL. Nothing can be written with it: the engine
+plans a statement first, and only a plan that reads is run.
 """
 
 from __future__ import annotations
@@ -24,11 +25,21 @@ from deltalake.exceptions import DeltaError
 from lake.tables import open_table
 from ledger.views.catalogue import in_order, views, write_out
 from ledger.views.dialects import DATAFUSION, Dialect
-from ledger.views.scanning import names, statements, words
+from ledger.views.scanning import names, statements, without_comments, words
 from schemas.arrow import arrow_schema
 from schemas.tables import EVENTS, TABLES, Table
 
 _READING = {"select", "with", "values", "describe", "desc"}
+_EXPLAINING = re.compile(r"explain\s+(?:analyze\s+)?(?:verbose\s+)?(?:format\s+\w+\s+)?", re.IGNORECASE)
+_PLAN_OF = "EXPLAIN FORMAT INDENT "
+"""Ends the options of EXPLAIN: behind it an ANALYZE, which would run the statement, is no option any more."""
+_READS = re.compile(
+    r"(?:Aggregate|CrossJoin|DescribeTable|Distinct|DistinctOn|EmptyRelation|Filter|\w+ Join|Limit|Projection|"
+    r"RecursiveQuery|Repartition|Sort|Subquery|SubqueryAlias|TableScan|Union|Unnest|Values|WindowAggr)\b"
+)
+"""The outermost node of a plan that only reads; a statement that changes something is a node of another name."""
+_CHANGES = re.compile(r"^\s*(?:CopyTo|Dml|Create\w+|Drop\w+|Alter\w+|Set\w+|Prepare|Execute)\b", re.MULTILINE)
+"""The same at any depth, should the engine ever allow one inside of a question."""
 _SQL_TYPES = {
     pa.string(): "VARCHAR", pa.int64(): "BIGINT", pa.float64(): "DOUBLE", pa.bool_(): "BOOLEAN", pa.binary(): "BYTEA",
     pa.date32(): "DATE",
@@ -88,11 +99,11 @@ class LakeSql:
 
         Raises `SqlError`, and `DeltaError` or `OSError` when a table cannot be read.
         """
-        found = statements(sql)
-        if len(found) != 1:
-            raise SqlError("one statement at a time" if found else "there is no statement")
-        _check_reads(found[0])
         try:
+            found = statements(without_comments(sql))
+            if len(found) != 1:
+                raise SqlError("one statement at a time" if found else "there is no statement")
+            _check_words(found[0])
             written = self._dialect.translate(write_out(found[0]))
         except ValueError as error:
             raise SqlError(str(error)) from None
@@ -104,7 +115,16 @@ class LakeSql:
                 self._run(f"CREATE VIEW {view.name} AS {view.sql(dialect)}")
                 self._known.add(view.name)
         self._make_known(mentioned & set(TABLES))
+        self._check_plan(written, mentioned)
         return _plain(self._run(written, mentioned))
+
+    def _check_plan(self, sql: str, mentioned: Iterable[str]) -> None:
+        """Raise `SqlError` unless the plan that the engine makes of the statement only reads."""
+        explained = _EXPLAINING.match(sql)
+        rows = self._run(_PLAN_OF + (sql[explained.end() :] if explained else sql), mentioned).read_all().to_pylist()
+        plan = next((str(row["plan"]) for row in rows if row["plan_type"] == "logical_plan"), "")
+        if not _READS.match(plan) or _CHANGES.search(plan):
+            raise _refused(plan.partition("\n")[0].partition(":")[0] or "what has no plan")
 
     def _decoding(self) -> Dialect:
         """The dialect with the names of subscriptions that releases before columns wrote with escapes of JSON."""
@@ -163,14 +183,18 @@ def memory_of_the_machine_mb() -> int:
     return max(1, min(found) // 2**20)
 
 
-def _check_reads(sql: str) -> None:
-    """Raises `SqlError` for a statement that is no question: the engine could append to a table."""
-    said = [word for word in words(sql) if word not in ("explain", "analyze", "verbose")] or [""]
+def _check_words(sql: str) -> None:
+    """Raise `SqlError` early and in plain words for what is no question; `_check_plan` has the last word."""
+    said = [*words(_EXPLAINING.sub("", sql, count=1) if _EXPLAINING.match(sql) else sql)] or [""]
     if said[0] not in _READING or {"insert", "into", "copy"} & set(said):
-        raise SqlError(
-            f"{said[0].upper() or sql!r} cannot be asked: begin with SELECT, WITH, VALUES, DESCRIBE or EXPLAIN SELECT; "
-            "nothing can be changed here"
-        )
+        raise _refused(said[0].upper() or repr(sql))
+
+
+def _refused(what: str) -> SqlError:
+    return SqlError(
+        f"{what} cannot be asked: begin with SELECT, WITH, VALUES, DESCRIBE or EXPLAIN SELECT; "
+        "nothing can be changed here"
+    )
 
 
 def _decoded(text: str) -> str | None:

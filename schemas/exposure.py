@@ -1,19 +1,21 @@
-"""What a part of the system would say or hear in clear text outside of this machine, a sentence each.
+"""Sentences on what a part of the system says in clear text outside of this machine, and on secrets open to others.
 
 Stage: logged as warnings when a part starts. Each sentence says what, where, and which setting mends it.
 """
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Callable, Iterator, Sequence
 
 from schemas.addresses import is_loopback, read_authority
+from schemas.controller_settings import ZooKeeperAddress
 from schemas.settings import Settings
 
 
 def exposures(settings: Settings, part: str) -> list[str]:
-    """For `part`, which is named as its command is; empty when all is encrypted or on loopback."""
-    return [said for look in _LOOKS.get(part, ()) for said in look(settings)]
+    """Return those for `part`, which is named as its command is; none when all is encrypted or on loopback."""
+    return [said for look in (*_LOOKS[part], _secret_files) for said in look(settings)]
 
 
 def _listener(settings: Settings) -> Iterator[str]:
@@ -35,18 +37,31 @@ def _page(settings: Settings) -> Iterator[str]:
 
 
 def _metadata(settings: Settings) -> Iterator[str]:
-    found = settings.controller.zookeeper
+    chosen = settings.controller
+    yield from _zookeeper(
+        chosen.zookeeper, chosen.metadata_auth is not None, "controller", "the controllers keep there"
+    )
+
+
+def _bookies(settings: Settings) -> Iterator[str]:
+    chosen = settings.bookies
+    yield from _zookeeper(chosen.zookeeper, chosen.metadata_auth is not None, "bookies", "decides which ledgers go")
+    if chosen.brokers == "attribution":
+        yield from _url(settings)
+
+
+def _zookeeper(found: ZooKeeperAddress, logs_in: bool, section: str, what: str) -> Iterator[str]:
     if _are_here(found.address):
         return
     if not found.is_encrypted:
         yield (
             f"ZooKeeper at {found.address} is spoken to without TLS, so that the password and all metadata can be read "
-            "and changed on the way: begin [controller] metadata with zks://"
+            f"and changed on the way: begin [{section}] metadata with zks://"
         )
-    if settings.controller.metadata_auth is None:
+    if not logs_in:
         yield (
-            f"nobody logs in to ZooKeeper at {found.address}, so that whoever reaches it can change what the "
-            "controllers keep there: set ANABRANCH_CONTROLLER_METADATA_AUTH"
+            f"nobody logs in to ZooKeeper at {found.address}, so that whoever reaches it can change what "
+            f"{what}: set ANABRANCH_{section.upper()}_METADATA_AUTH"
         )
 
 
@@ -67,7 +82,7 @@ def url_exposures(url: str, nodes: Sequence[str] = ()) -> list[str]:
     """The same for a call of the controller at `url`, which may be sent on to one of `nodes`."""
     # From https nothing is sent on to http.
     also = () if url.lower().startswith("https://") else nodes
-    plain = [one for one in dict.fromkeys((url, *also)) if not _is_safe(one)]
+    plain = [one for one in dict.fromkeys((url, *also)) if not is_encrypted_or_here(one)]
     if not plain:
         return []
     return [
@@ -76,20 +91,56 @@ def url_exposures(url: str, nodes: Sequence[str] = ()) -> list[str]:
     ]
 
 
-def _is_safe(url: str) -> bool:
+def _secret_files(settings: Settings) -> Iterator[str]:
+    """Yield a sentence for each file with a secret that other accounts of this machine may read or write."""
+    for section, key in _SECRET_FILES:
+        value = getattr(getattr(settings, section), key)
+        try:
+            mode = settings.path(value).stat().st_mode if value else 0
+        except OSError:
+            continue
+        if mode & (stat.S_IRWXO | stat.S_IWGRP):
+            file = settings.path(value)
+            yield f"[{section}] {key}: {file} is open to others (mode {stat.S_IMODE(mode):o}): chmod 600 {file}"
+
+
+def _short_token(settings: Settings) -> Iterator[str]:
+    """Yield a sentence for a token that can be found by trying."""
+    chosen = settings.controller
+    if chosen.token is not None and not chosen.tokens_file and not is_loopback(chosen.host):
+        size = len(chosen.token.get_secret_value())
+        if size < MIN_TOKEN_CHARACTERS:
+            yield (
+                f"ANABRANCH_CONTROLLER_TOKEN has {size} characters, which somebody finds by trying: take one of "
+                f"{MIN_TOKEN_CHARACTERS} or more, as anabranch token new makes"
+            )
+
+
+def is_encrypted_or_here(url: str) -> bool:
+    """Tell if nobody on a network can read what is sent to a URL."""
     scheme, _, rest = url.partition("://")
     return scheme.lower() == "https" or _are_here(rest.partition("/")[0])
 
 
 _LOOKS: dict[str, tuple[Callable[[Settings], Iterator[str]], ...]] = {
-    "controller": (_listener, _metadata, _kafka),
+    "alerts": (),
+    "bookies": (_bookies,),
+    "controller": (_listener, _metadata, _kafka, _short_token),
+    "controller copy": (_metadata,),
     "stream": (_kafka,),
     "executor": (_kafka, _url),
     "traffic": (_kafka, _url),
     "collect": (_kafka, _url),
-    "web": (_page,),
+    "web": (_page, _url),
 }
 PARTS = tuple(_LOOKS)
+MIN_TOKEN_CHARACTERS = 16
+_SECRET_FILES = (
+    ("kafka", "password_file"), ("kafka", "key"), ("controller", "key"), ("controller", "url_key"),
+    ("controller", "metadata_key"), ("controller", "oauth2_key"), ("web", "key"), ("bookies", "metadata_key"),
+    ("bookies", "client_properties"),
+)  # fmt: skip
+"""Sections and keys of settings that name a file with a secret; that of tokens is refused when it is open."""
 
 
 def _are_here(addresses: str) -> bool:

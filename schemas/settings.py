@@ -178,6 +178,8 @@ class ExecutorSettings(Section):
 class AlertSettings(Section):
     rules: str
     """YAML file with the alert rules and where alerts are told."""
+    ca: str
+    """PEM file of the authorities that destinations' certificates are believed by; empty: those of the system."""
     metrics_port: Port
     """Loopback port of the Prometheus metrics of `anabranch alerts`; 0 = none."""
 
@@ -287,6 +289,10 @@ class Settings(Section):
     def oauth2_context(self) -> ssl.SSLContext:
         """TLS towards the provider of tokens; raises `SettingsError` when its file cannot be used."""
         return self._context(client_context, "", "", self.controller.oauth2_ca)
+
+    def alerts_context(self) -> ssl.SSLContext:
+        """TLS towards the destinations of alerts; raises `SettingsError` when its file cannot be used."""
+        return self._context(client_context, "", "", self.alerts.ca, section="alerts")
 
     def metadata_context(self) -> ssl.SSLContext | None:
         """TLS towards ZooKeeper; None: it has none. Raises `SettingsError` when its files cannot be used."""
@@ -404,6 +410,7 @@ _SECRETS = (
     ("ANABRANCH_BOOKIES_METADATA_AUTH", "bookies", "metadata_auth"),
 )
 """Variables of the environment, with the section and key that they set; secrets are in no file of settings."""
+SECRET_VARIABLES = frozenset(variable for variable, _, _ in _SECRETS)
 _RENAMED = {
     ("stream", "profile"): "[policy] profile",
     ("stream", "policy"): "[policy] cluster",
@@ -417,6 +424,11 @@ _GONE = {
     ("stream", "bulk_writer"): "remove the line. Rows in bulk never pass through the driver: the workers write them",
 }
 """Keys of older releases that nothing stands for."""
+
+
+def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment for a child that needs none of our secrets; others of the account may look into it."""
+    return {name: value for name, value in environment.items() if name not in SECRET_VARIABLES}
 
 
 def _listed(files: Sequence[Path]) -> str:

@@ -53,6 +53,9 @@ def copy(context: Context, source: str | None, target: str) -> None:
             raise click.UsageError(f"{place!r} is neither sqlite nor zk://host:port[,host:port…][/root]")
     if source.rstrip("/") == target.rstrip("/"):
         raise click.UsageError(f"--from and --to are both {source}")
+    for place in (source, target):
+        chosen = context.settings.controller.model_copy(update={"metadata": place})
+        context.warn("controller copy", context.settings.model_copy(update={"controller": chosen}))
     try:
         done = copy_metadata(context.settings, source, target, lambda line: click.echo(line, err=True))
     except StartError as error:

@@ -89,6 +89,7 @@ def rebuild(context: Context, checkpoint: str | None) -> None:
     from streaming.storage import checkpoint_of, files_of
 
     settings = context.settings
+    context.warn("stream")
     place = checkpoint_of(settings, checkpoint)
     engine, buckets = engine_settings(settings), settings.stream.buckets
     configured = stored_policy(configured_policy(settings))

@@ -6,6 +6,7 @@ Stage: under `hands`, which starts it again when it has died.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,8 @@ from concurrent.futures import Future
 from itertools import count
 from pathlib import Path
 from typing import Any
+
+from schemas.settings import without_secrets
 
 
 class HandsLost(RuntimeError):
@@ -27,7 +30,13 @@ class HandsProcess:
         self._asked: dict[int, Future[dict[str, Any]]] = {}
         with open(log, "ab") as errors:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                start_new_session=True,
+                env=without_secrets(os.environ),
             )
         self._ended = False
         threading.Thread(target=self._read, name="ledger hands", daemon=True).start()

@@ -110,7 +110,7 @@ def _read(model: Any, record: Record, **given: str) -> Any:
     except ValidationError as error:
         where = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors(include_url=False))
         raise BadRegistry(f"{record.path} cannot be read: {where}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadRegistry(f"{record.path} cannot be read: {error}") from None
 
 

@@ -7,6 +7,7 @@ and later starts of a broker, which keeps its ports.
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -21,6 +22,7 @@ from lab.java_home import SetupError
 from lab.processes import tethered
 from lab.pulsar.jvm import command, loopback, write_properties
 from lab.zookeeper import EmbeddedZooKeeper
+from schemas.settings import without_secrets
 
 _START_SECONDS = 180
 _STOP_SECONDS = 30
@@ -45,7 +47,7 @@ class _Program:
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
                 tethered(prepared), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                cwd=self.folder,
+                cwd=self.folder, env=without_secrets(os.environ),
             )  # fmt: skip
 
     def failed(self) -> SetupError:

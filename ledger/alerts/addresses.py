@@ -39,11 +39,20 @@ def is_local(address: str) -> bool:
         inner = one.ipv4_mapped or one.sixtofour or (one.teredo[1] if one.teredo else None) or _nat64(one)
         if inner is not None:
             return is_local(str(inner))
-    return one.is_loopback or one.is_link_local or one.is_unspecified or one.is_multicast or one.is_reserved
+    return (
+        one in _METADATA
+        or one.is_loopback
+        or one.is_link_local
+        or one.is_unspecified
+        or one.is_multicast
+        or one.is_reserved
+    )
 
 
 def _nat64(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
     return ipaddress.IPv4Address(address.packed[-4:]) if address.packed[:12] == _NAT64 else None
 
 
+_METADATA = frozenset(map(ipaddress.ip_address, ("fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "192.0.0.192")))
+"""Metadata services of clouds at addresses that look private; that at 169.254.169.254 is of the link."""
 _NAT64 = ipaddress.IPv6Address("64:ff9b::").packed[:12]

@@ -30,6 +30,7 @@ from admin.connections import Connections, deadline_in
 from ledger.alerts.addresses import resolver
 from ledger.alerts.record import Notice
 from ledger.alerts.rules import Alertmanager, Destination, Log, Rules, RulesError, Slack, Target, Webhook
+from schemas.exposure import is_encrypted_or_here
 from schemas.printable import printable
 
 log = logging.getLogger(__name__)
@@ -74,11 +75,17 @@ class Sender(Protocol):
         """Tell it. Raises `NotTold`, or `Rejected` when trying again is of no use."""
 
 
-def sender_of(name: str, chosen: Destination, rules: Rules, environment: Mapping[str, str] = os.environ) -> Sender:
-    """The sender of a destination; raises `RulesError` when its address or a secret is missing or wrong."""
+def sender_of(
+    name: str, chosen: Destination, rules: Rules, environment: Mapping[str, str] = os.environ,
+    tls: ssl.SSLContext | None = None,
+) -> Sender:  # fmt: skip
+    """Return the sender of a destination; raises `RulesError` when its address or a secret is missing or wrong.
+
+    `tls`: by whom its certificate is believed; None: by the system's authorities.
+    """
     if isinstance(chosen, Log):
         return LogSender(rules)
-    post = _Post(name, chosen, environment)
+    post = _Post(name, chosen, environment, tls or ssl.create_default_context())
     if isinstance(chosen, Alertmanager):
         token = _secret(name, "token_variable", chosen.token_variable, environment)
         return AlertmanagerSender(post, rules, token)
@@ -185,15 +192,18 @@ class SlackSender:
 class _Post:
     """POSTs JSON to the address of one destination."""
 
-    def __init__(self, name: str, target: Target, environment: Mapping[str, str]) -> None:
+    def __init__(self, name: str, target: Target, environment: Mapping[str, str], tls: ssl.SSLContext) -> None:
         self._name = name
         self._url = target.url or _secret(name, "url_variable", target.url_variable, environment) or ""
         if not self._url.startswith(("http://", "https://")):
             raise RulesError(f"destinations.{name}: the variable {target.url_variable} holds no address like https://…")
+        if not is_encrypted_or_here(self._url):
+            log.warning(
+                "%s is told without TLS, so that alerts, and its token or secret address, can be read and changed on "
+                "the way: give destinations.%s an https address", name, name,
+            )  # fmt: skip
         self._seconds = target.timeout_seconds
-        self._client = httpx.Client(
-            transport=Connections(ssl.create_default_context(), resolver(target.allow_local)), follow_redirects=False
-        )
+        self._client = httpx.Client(transport=Connections(tls, resolver(target.allow_local)), follow_redirects=False)
 
     def __call__(self, body: bytes, headers: Mapping[str, str] = MappingProxyType({}), path: str = "") -> None:
         url = self._url.rstrip("/") + path if path else self._url

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -31,7 +32,7 @@ def evaluate_alerts(settings: Settings, ready: Callable[[str], None], *, once: b
     `DeltaError` or `OSError` when the lake cannot be used.
     """
     rules = read_rules(settings.path(settings.alerts.rules))
-    couriers = couriers_of(rules)
+    couriers = couriers_of(rules, settings.alerts_context())
     evaluator = Evaluator(settings.lake_path, rules, couriers)
     if settings.alerts.metrics_port:
         registry = CollectorRegistry()
@@ -59,9 +60,12 @@ def evaluate_alerts(settings: Settings, ready: Callable[[str], None], *, once: b
     return evaluator
 
 
-def couriers_of(rules: Rules) -> dict[str, Courier]:
+def couriers_of(rules: Rules, tls: ssl.SSLContext | None = None) -> dict[str, Courier]:
     """One courier a destination, not started; raises `RulesError`."""
-    return {name: Courier(name, sender_of(name, chosen, rules), utc_now) for name, chosen in rules.destinations.items()}
+    return {
+        name: Courier(name, sender_of(name, chosen, rules, tls=tls), utc_now)
+        for name, chosen in rules.destinations.items()
+    }
 
 
 class AlertMetrics(Collector):

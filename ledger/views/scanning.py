@@ -1,4 +1,4 @@
-"""Words and calls in a text of SQL, outside of its literals, quoted names and comments.
+"""Words and calls in a text of SQL, outside of its literals and quoted names.
 
 Stage: under `ledger.views`. No parser: the engines have theirs, and say what is wrong.
 """
@@ -13,9 +13,32 @@ _TOKEN = re.compile(
     r"(?P<hidden>'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`|--[^\n]*|/\*.*?\*/)|(?P<word>\$?[A-Za-z_][A-Za-z0-9_]*)|(?P<mark>[(),;])",
     re.DOTALL,
 )
+_COMMENTED = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`|--[^\n]*|/\*", re.DOTALL)
+_NESTED = re.compile(r"/\*|\*/")
 
 Rewrite = Callable[[Sequence[str]], str]
 """From the arguments of a call, as they are written, to what stands in its place."""
+
+
+def without_comments(sql: str) -> str:
+    """Return the text with a blank for each comment. Comments nest, as in the engine; elsewhere here they do not.
+
+    Raises `ValueError` for one that is not closed.
+    """
+    found, position = [], 0
+    while token := _COMMENTED.search(sql, position):
+        found.append(sql[position : token.start()])
+        position = token.end()
+        if token[0] == "/*":
+            depth = 1
+            while depth:
+                mark = _NESTED.search(sql, position)
+                if mark is None:
+                    raise ValueError("a comment is not closed")
+                depth += 1 if mark[0] == "/*" else -1
+                position = mark.end()
+        found.append(" " if token[0][:2] in ("/*", "--") else token[0])
+    return "".join([*found, sql[position:]])
 
 
 def words(sql: str) -> Iterator[str]:

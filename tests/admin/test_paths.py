@@ -7,7 +7,10 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from admin.answers import Misdirected
+from admin.cluster import Cluster
 from admin.paths import consumer_path, namespace_path, policy_path, subscription_path, topic_path
+from admin.plain import PlainTopics
 from controller.errors import ControllerError
 from controller.topic_names import canonical_segment, namespace_of_path, plain_name, topic_of_path
 from schemas.base import MAX_NAME_BYTES
@@ -55,6 +58,23 @@ def test_a_namespace_of_any_name_is_found(tenant, namespace):
     *parts, last = sent(policy_path(f"{tenant}/{namespace}"))[4:]
     assert namespace_of_path(*parts) == expected
     assert last == "scalableTopicAutoScalePolicy"
+
+
+@pytest.mark.parametrize("name", ["..", ".", "%2E%2E", "a/b", "a?b", "a#b", ""])
+def test_no_cluster_or_plain_topic_climbs(name):
+    asked = []
+
+    class Recording:
+        def exchange(self, _verb, path, *_more, **_named):
+            asked.append(path)
+            return Misdirected("not sent")
+
+    Cluster(Recording()).brokers(name)
+    Cluster(Recording()).isolation_policies(name)
+    PlainTopics(Recording()).unload(f"{name.replace('/', '')}/..//{name}")
+    PlainTopics(Recording()).set_subscription_properties("t/n/persistent/x", name, {})
+    assert [len(sent(path)) for path in asked] == [5 if name else 4, 6, 8, 10]
+    assert asked == [path for path in asked if httpx.URL(f"http://h{path}").raw_path.decode() == path]
 
 
 @given(NAMES, NAMES)

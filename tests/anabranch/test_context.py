@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from anabranch.context import DEMONSTRATION, Context
+import pytest
+
+from anabranch.context import DEMONSTRATION, Context, hide_new_files
 
 HOME = Path(__file__).resolve().parents[2]
 
@@ -27,3 +30,13 @@ def test_files_are_absolute_for_the_processes_that_are_given_them(tmp_path, monk
     monkeypatch.chdir(tmp_path)
     context = Context((Path("mine.toml"),), tmp_path / "home", extra=[DEMONSTRATION])
     assert context.files == [HOME / DEMONSTRATION, tmp_path / "mine.toml"]
+
+
+@pytest.mark.parametrize(("before", "after"), [(0o022, 0o077), (0o002, 0o077), (0o027, 0o027), (0o077, 0o077)])
+def test_new_files_are_hidden_from_others(before, after):
+    own = os.umask(before)
+    try:
+        hide_new_files()
+        assert os.umask(own) == after
+    finally:
+        os.umask(own)

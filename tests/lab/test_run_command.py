@@ -20,7 +20,7 @@ from lab.processes import session_members
 from lab.supervisor import lock_folder
 from schemas.kafka import SEGMENT_STATS
 from schemas.kafka_connection import KafkaConnection
-from schemas.settings import load_settings
+from schemas.settings import SECRET_VARIABLES, load_settings, without_secrets
 from tests.waiting import wait_until
 
 HOME = Path(__file__).resolve().parents[2]
@@ -110,11 +110,18 @@ def test_parts_are_given_nothing_of_the_shell_that_leads_to_another_cluster_or_a
     shell = {
         "PATH": "/bin", "JAVA_HOME": "/java", "SPARK_HOME": "/spark3", "PYSPARK_PYTHON": "python2",
         "HADOOP_CONF_DIR": "/hdfs", "ANABRANCH_KAFKA_BOOTSTRAP": "live:9092", "ANABRANCH_CONTROLLER_URL": "http://live",
+        "ANABRANCH_CONTROLLER_METADATA": "zk://live:2181", "ANABRANCH_CONTROLLER_METADATA_AUTH": "me:s3cret",
     }  # fmt: skip
     assert part_environment(shell, "127.0.0.1:1", "http://127.0.0.1:2") == {
         "PATH": "/bin", "JAVA_HOME": "/java",
         "ANABRANCH_KAFKA_BOOTSTRAP": "127.0.0.1:1", "ANABRANCH_CONTROLLER_URL": "http://127.0.0.1:2",
     }  # fmt: skip
+
+
+def test_servers_are_given_no_secret():
+    shell = {"PATH": "/bin", **dict.fromkeys(SECRET_VARIABLES, "s3cret")}
+    assert without_secrets(shell) == {"PATH": "/bin"}
+    assert {"ANABRANCH_CONTROLLER_TOKEN", "ANABRANCH_KAFKA_PASSWORD"} < SECRET_VARIABLES
 
 
 @pytest.mark.broker

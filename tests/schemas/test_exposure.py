@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,9 @@ from schemas.exposure import PARTS, exposures
 from schemas.settings import load_settings
 
 HOME = Path(__file__).parents[2]
+CALLERS = ["executor", "traffic", "collect", "web"]
+OPENS_CLIENT = re.compile(r"\b(?:Transport|KazooClient|AdminInterface)\(|\.kafka_connection\(|\bcopy_metadata\(")
+WARNS = re.compile(r"\.start_logging\(|\.warn\(|\burl_exposures\(")
 ENCRYPTED = (
     '[kafka]\nbootstrap = "k1:9093,k2:9093"\nsecurity_protocol = "SSL"\n[controller]\nhost = "0.0.0.0"\n'
     'certificate = "own.pem"\nkey = "own.key"\nurl = "https://c:8443"\nmetadata = "zks://z1:2281,z2:2281"\n'
@@ -39,18 +43,19 @@ def test_what_is_encrypted_is_not_warned_of(tmp_path):
     [
         (
             '[kafka]\nbootstrap = "localhost:9092,k2:9092"\n',
-            [part for part in PARTS if part != "web"],
+            ["controller", "stream", "executor", "traffic", "collect"],
             "security_protocol",
         ),
         ('[web]\nhost = "0.0.0.0"\n', ["web"], "certificate and key"),
         ('[controller]\nhost = "0.0.0.0"\n', ["controller"], "certificate and key"),
-        ('[controller]\nmetadata = "zk://z1:2181"\n', ["controller"], "zks://"),
-        ('[controller]\nurl = "http://c:8080"\n', ["executor", "traffic", "collect"], "https address"),
-        ('[controller]\nnodes = ["http://c:8080"]\n', ["executor", "traffic", "collect"], "nodes to its https address"),
+        ('[controller]\nmetadata = "zk://z1:2181"\n', ["controller", "controller copy"], "zks://"),
+        ('[bookies]\nmetadata = "zk://z1:2181"\n', ["bookies"], "zks://"),
+        ('[controller]\nurl = "http://c:8080"\n', CALLERS, "https address"),
+        ('[controller]\nnodes = ["http://c:8080"]\n', CALLERS, "nodes to its https address"),
     ],
 )
 def test_each_way_out_in_clear_text_is_one_line_that_says_what_to_set(tmp_path, text, parts, words):
-    given = {"ANABRANCH_CONTROLLER_METADATA_AUTH": "me:s3cret"}
+    given = {"ANABRANCH_CONTROLLER_METADATA_AUTH": "me:s3cret", "ANABRANCH_BOOKIES_METADATA_AUTH": "me:s3cret"}
     for part in PARTS:
         lines = said(tmp_path, text, part, **given)
         assert len(lines) == (part in parts), (part, lines)
@@ -60,3 +65,36 @@ def test_each_way_out_in_clear_text_is_one_line_that_says_what_to_set(tmp_path, 
 def test_a_zookeeper_that_nobody_logs_in_to_is_warned_of(tmp_path):
     (line,) = said(tmp_path, ENCRYPTED, "controller")
     assert "ANABRANCH_CONTROLLER_METADATA_AUTH" in line
+
+
+def test_every_command_that_opens_a_client_warns():
+    quiet = {
+        str(file.relative_to(HOME))
+        for file in (HOME / "anabranch").rglob("*.py")
+        if OPENS_CLIENT.search(text := file.read_text()) and not WARNS.search(text)
+    }
+    # Made by `connection`, which warns.
+    assert quiet == {"anabranch/admin.py"}
+
+
+def test_secret_that_others_may_read_is_warned_of(tmp_path):
+    for mode, count in ((0o644, 1), (0o660, 1), (0o640, 0), (0o600, 0)):
+        key = tmp_path / "own.key"
+        key.touch()
+        key.chmod(mode)
+        for section in (
+            '[web]\ncertificate = "c.pem"\nkey',
+            "[controller]\noauth2_key",
+            "[bookies]\nclient_properties",
+        ):
+            lines = said(tmp_path, f'{section} = "{key}"\n', "web")
+            assert len(lines) == count, (section, lines)
+            assert all(f"chmod 600 {key}" in line for line in lines)
+
+
+def test_short_token_for_others_is_warned_of(tmp_path):
+    text = '[controller]\nhost = "0.0.0.0"\ncertificate = "c.pem"\nkey = "c.key"\n'
+    assert said(tmp_path, text, "controller", ANABRANCH_CONTROLLER_TOKEN="0123456789abcdef") == []
+    [line] = said(tmp_path, text, "controller", ANABRANCH_CONTROLLER_TOKEN="s3cret")
+    assert "6 characters" in line
+    assert "s3cret" not in line

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.channel_lines import MAX_LINE_BYTES
+from anabranch.channel_lines import MAX_LINE_BYTES, read_line
 from anabranch.cli import cli
 from decisions.bundles.channel.checking import Checker, Kind, meanings_table
 from decisions.bundles.channel.records import Record, State
@@ -148,3 +149,13 @@ def test_the_page_has_the_table_of_findings():
         "run: python -m decisions.bundles.channel.checking, and put it into docs/bundles.md"
     )
     assert {one.value for one in Kind} > {"two-owners", "orphan"}
+
+
+@pytest.mark.parametrize(
+    "line", [b", key:[], properties:[" * 40_000 + b"{", b"key:[" * 200_000, b"x, " * 300_000 + b"key:[a], properties:["]
+)
+def test_hostile_line_costs_no_time(line):
+    began = time.process_time()
+    with pytest.raises(ValueError):
+        read_line(line[:MAX_LINE_BYTES])
+    assert time.process_time() - began < 1

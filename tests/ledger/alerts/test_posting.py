@@ -109,7 +109,8 @@ def test_this_machine_is_told_nothing_unless_it_is_allowed(receiver, host):
 @pytest.mark.parametrize(
     "address",
     ["127.0.0.1", "127.9.9.9", "169.254.169.254", "::1", "fe80::1", "fe80::1%eth0", "0.0.0.0", "::", "224.0.0.1",
-     "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "2002:7f00:1::"],
+     "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "2002:7f00:1::", "fd00:ec2::254", "100.100.100.200",
+     "::ffff:100.100.100.200"],
 )  # fmt: skip
 def test_addresses_of_this_machine_and_its_link_are_local(address):
     assert is_local(address)

@@ -10,12 +10,13 @@ import os
 import subprocess
 import sys
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.answers import write_table
+from anabranch.answers import _csv, _json, write_table
 from anabranch.cli import cli
 from ledger.sql import LakeSql, SqlError
 
@@ -46,8 +47,31 @@ def test_double_survives_csv_and_json(settings, value):
 def test_text_survives_csv_and_json(settings, value):
     sql = f"SELECT '{value.replace(chr(39), chr(39) * 2)}' AS x, 1 AS y"
     rows = list(csv.reader(io.StringIO(asked(settings, sql, "csv"), newline="")))
-    assert rows == [["x", "y"], [value, "1"]]
+    assert rows == [["x", "y"], [f"'{value}" if value[:1] in tuple("=+-@\t\r'") else value, "1"]]
     assert json.loads(asked(settings, sql, "json"))["x"] == value
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("output", ["csv", "json"])
+def test_terminal_obeys_no_answer(output):
+    hostile = "a\x1b[2J\x9b\u202e\r\nb"
+    reader = pa.RecordBatchReader.from_batches(
+        pa.schema([("x", pa.string())]), [pa.record_batch({"x": [hostile]}, pa.schema([("x", pa.string())]))]
+    )
+    out = Terminal()
+    {"csv": _csv, "json": _json}[output](reader, out, 10)
+    assert all(line.rstrip("\r").isprintable() for line in out.getvalue().rstrip("\n").split("\n"))
+    if output == "json":
+        assert json.loads(out.getvalue()) == {"x": hostile}
+
+
+def test_spreadsheet_finds_no_formula(settings):
+    said = asked(settings, "SELECT '=HYPERLINK(1)' AS a, '-1' AS b, -1 AS c, '@x' AS d, '+1' AS e", "csv")
+    assert said == "a,b,c,d,e\r\n'=HYPERLINK(1),'-1,-1,'@x,'+1\r\n"
 
 
 def refuse_constant(name):

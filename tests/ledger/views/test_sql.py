@@ -5,12 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import json
+from contextlib import suppress
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from deltalake import write_deltalake
+from hypothesis import given
+from hypothesis import strategies as st
 from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
 
@@ -104,8 +107,70 @@ def test_nothing_can_be_changed(lake, statement):
     assert LakeSql(lake).ask("SELECT count(*) AS n FROM batches").read_all() == before
 
 
-def test_a_word_of_change_as_a_name_or_in_a_literal_is_no_change(lake):
-    assert LakeSql(lake).ask("SELECT count(*) AS \"insert\", 'copy into' AS b FROM batches").read_all().num_rows == 1
+CHANGES = [
+    "COPY (SELECT 1 AS a) TO '$file' STORED AS CSV",
+    "ANALYZE COPY (SELECT 1 AS a) TO '$file' STORED AS CSV",
+    "EXPLAIN ANALYZE COPY (SELECT 1 AS a) TO '$file' STORED AS CSV",
+    "EXPLAIN VERBOSE ANALYZE COPY (SELECT 1 AS a) TO '$file' STORED AS CSV",
+    "EXPLAIN (ANALYZE) COPY (SELECT 1 AS a) TO '$file' STORED AS CSV",
+    "CREATE EXTERNAL TABLE found STORED AS CSV LOCATION '/etc/hostname'",
+    "CREATE TABLE found AS SELECT 1 AS a",
+    "SELECT 1 AS a INTO found",
+    "CREATE VIEW found AS SELECT 1 AS a",
+    "INSERT INTO batches SELECT * FROM batches",
+    "SET datafusion.catalog.information_schema = 'true'",
+    "DROP VIEW batches",
+    "PREPARE found AS SELECT 1",
+]
+COVERS = [
+    "{}", "-- x\n{}", "/* x */ {}", "/* /* */ select ' */ {} --'", "/* /* */ */ {}", "/* ' */ {} -- '", "--'\n{} --'",
+    "select E'\\' ; {} --'", "select $a$ ' $a$ ; {} --'", "(SELECT 1); {}", "SELECT 1; {}", "SELECT * FROM ({})",
+    "WITH a AS ({}) SELECT * FROM a", "WITH a AS (SELECT 1) {}", "SELECT R'\\' ; {} --'", 'SELECT 1 AS "\\"; {} --"',
+    "SELECT 1 AS `\\`; {} --`", "EXPLAIN {}", "DESCRIBE {}", "/*/*/*/**/*/*/*/ {}", "SELECT '\\'; {} --'", "/**/{}/**/",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("cover", COVERS)
+def test_no_spelling_changes_anything(lake, tmp_path, cover):
+    file, engine = tmp_path / "out.csv", LakeSql(lake)
+    before = engine.ask("SELECT count(*) AS n FROM batches").read_all()
+    for change in CHANGES:
+        with suppress(SqlError):
+            engine.ask(cover.format(change.replace("$file", str(file)))).read_all()
+        assert not file.exists()
+        with pytest.raises(SqlError, match="there is no table or view found"):
+            engine.ask("SELECT * FROM found")
+        assert engine.ask("SELECT count(*) AS n FROM batches").read_all() == before
+
+
+@given(
+    st.lists(
+        st.sampled_from(["/*", "*/", "'", '"', "`", "--", "\n", "$$", "E", " select ", ";", "$change"]), max_size=14
+    )
+)
+def test_no_mix_of_quotes_and_comments_changes_anything(tmp_path_factory, parts):
+    folder = tmp_path_factory.getbasetemp() / "mixed"
+    change = f"COPY (SELECT 1 AS a) TO '{folder}/out.csv' STORED AS CSV"
+    with suppress(SqlError):
+        LakeSql(str(folder / "lake"), memory_mb=64).ask("".join(parts).replace("$change", change)).read_all()
+    assert not (folder / "out.csv").exists()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT count(*) AS \"insert\", 'copy into' AS b FROM batches", "EXPLAIN SELECT 1", "EXPLAIN ANALYZE SELECT 1",
+        "EXPLAIN VERBOSE SELECT 1", "EXPLAIN FORMAT TREE SELECT 1", "DESCRIBE batches", "VALUES (1)",
+        "/* a /* nested */ comment */ SELECT 1 -- and another", "SELECT 1 UNION SELECT 2", "SELECT 1 ORDER BY 1",
+        "WITH RECURSIVE a AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM a WHERE n < 3) SELECT * FROM a",
+        "SELECT unnest([1, 2])", "SELECT * FROM batches a CROSS JOIN batches b", "SELECT DISTINCT samples FROM batches",
+        "SELECT * FROM batches a LEFT JOIN batches b USING (samples)", "SELECT '/* no comment', '--' AS b",
+        "SELECT row_number() OVER (ORDER BY samples) FROM batches", "SELECT * FROM batches WHERE samples > 1e9",
+        "SELECT * FROM batches WHERE samples IN (SELECT max(samples) FROM batches)", "SELECT 1 WHERE false",
+    ],
+)  # fmt: skip
+def test_questions_are_answered(lake, statement):
+    assert LakeSql(lake).ask(statement).read_all().schema.names
 
 
 def test_tables_that_are_not_made_yet_are_empty_and_columns_of_later_releases_null(tmp_path):
