@@ -17,6 +17,7 @@ import pydantic_core
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
 from decisions.autoscale.gates import BINDING_GATES, DESCRIPTIONS
+from engine.kernel.records import INTERNAL_ERROR
 from schemas.messages import OutcomeStatus, RejectReason
 from schemas.tables import DEAD_LETTERS, DECISIONS, EVENTS, HOLDS
 from streaming.metrics import (
@@ -57,7 +58,7 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120
 """Bounds of the histograms: a small commit takes milliseconds, a batch that catches up takes minutes."""
 _PER_TOPIC = tuple(metric for metric in METRICS if metric.labels == ("topic",))
 _BOUNDED: dict[str, tuple[str, ...]] = {
-    HOLDS_BEGUN.name: tuple(gate.value for gate in BINDING_GATES),
+    HOLDS_BEGUN.name: (*(gate.value for gate in BINDING_GATES), INTERNAL_ERROR),
     DEAD_LETTERS_MADE.name: tuple(reason.value for reason in RejectReason),
     MESSAGES.name: ("accepted", "suppressed", "dead_letter"),
     SAMPLES.name: ("accepted", "insignificant", "stale", "refused"),

@@ -26,7 +26,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 from pyspark.sql import DataFrame
 
-from engine.kernel.records import DUE, LAYOUTS
+from engine.kernel.records import DUE, FAULTS, LAYOUTS
 from lake.files import write_file
 from lake.job_lease import LEASE, JobLease, check_lease, check_token
 from lake.lease import LeaseLost
@@ -148,6 +148,11 @@ class LakeSink:
         self._commit_side_by_side(TURNS[1], output, query, batch_id)
         for topic, at in output.said(DUE):
             self._ask_for_tick(topic, at)
+        for family, subject, fault in output.said(FAULTS):
+            log.error(
+                "evaluating %s (%s) failed; it is held with the gate internal-error:\n%s", subject, family, fault,
+                extra={"batch_id": batch_id},
+            )  # fmt: skip
         row = self._write_batch_row(output, query, batch_id)
         self._is_first = False
         if row is not None:

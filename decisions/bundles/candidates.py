@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from decisions.bundles.cluster import Cluster
-from decisions.bundles.configuration import ConfigurationError
 from decisions.bundles.gates import Gate
-from decisions.bundles.patterns import matches
+from decisions.bundles.patterns import inexact, matches
 from schemas.bundles import IsolationPolicy
 
 _VERSION = re.compile(r"(\d{1,9})(?:\.(\d{1,9}))?(?:\.(\d{1,9}))?")
@@ -42,9 +41,57 @@ def policy_of(cluster: Cluster, namespace: str) -> IsolationPolicy | None:
     return known[namespace]
 
 
+def unreadable_policies(cluster: Cluster) -> dict[str, str]:
+    """Isolation policies that cannot be followed, by name, and why: a pattern or a limit that is not understood."""
+    found = cluster.found
+    if found.unreadable is None:
+        found.unreadable = {
+            name: fault
+            for name, policy in cluster.snapshot.isolation_policies.items()
+            if (fault := _fault(policy)) is not None
+        }
+    return found.unreadable
+
+
+def _fault(policy: IsolationPolicy) -> str | None:
+    for field in ("namespaces", "primary", "secondary"):
+        for pattern in getattr(policy, field):
+            if (why := inexact(pattern)) is not None:
+                return f"{field} {pattern[:80]!r} cannot be matched: {why}"
+    given = policy.auto_failover_policy.parameters.get("min_limit", 1)
+    return None if _min_limit(policy) is not None else f"min_limit {str(given)[:80]!r} is no whole number"
+
+
+def unknown_policy(cluster: Cluster, bundle: str) -> str | None:
+    """The policy that cannot be followed and may be the bundle's, and why; None: the bundle's policy is known."""
+    unreadable, known = unreadable_policies(cluster), cluster.found.unknown
+    if not unreadable:
+        return None
+    namespace = namespace_of(bundle)
+    if namespace not in known:
+        policies = cluster.snapshot.isolation_policies
+        known[namespace] = next(
+            (f"{name}: {why}" for name, why in unreadable.items() if _matches(policies[name].namespaces, namespace)),
+            None,
+        )
+    return known[namespace]
+
+
+def stays(cluster: Cluster, bundle: str, broker: str) -> bool:
+    """Note a bundle that stays where it is because its isolation policy is not known."""
+    why = unknown_policy(cluster, bundle)
+    return why is not None and not cluster.account.passes(Gate.SETTINGS, False, broker, bundle, why)
+
+
 def isolated(cluster: Cluster, bundle: str, brokers: Iterable[str]) -> list[str]:
-    """The brokers that a bundle may be on: its policy's, or with no policy those that are nobody's primary."""
+    """The brokers that a bundle may be on: its policy's, or with no policy those that are nobody's primary.
+
+    None if its policy is not known.
+    """
     namespace, known = namespace_of(bundle), cluster.found.isolated
+    if (why := unknown_policy(cluster, bundle)) is not None:
+        cluster.account.held(Gate.SETTINGS, None, bundle, why)
+        return []
     policy = policy_of(cluster, namespace)
     key = (None if policy is None else namespace, tuple(brokers))
     if key not in known:
@@ -56,32 +103,36 @@ def isolated(cluster: Cluster, bundle: str, brokers: Iterable[str]) -> list[str]
 
 
 def _isolated(
-    cluster: Cluster, policy: IsolationPolicy | None, brokers: Iterable[str]
-) -> tuple[list[str], list[str]]:  # fmt: skip
-    """The brokers that serve at all, and those of them that a policy, or the lack of one, leaves."""
-    live = [broker for broker in brokers if _serves(cluster, broker)]
+    cluster: Cluster, policy: IsolationPolicy | None, brokers: tuple[str, ...]
+) -> tuple[Sequence[str], list[str]]:  # fmt: skip
+    """The brokers that come into question, and those of them that a policy, or the lack of one, leaves.
+
+    As upstream, abilities are asked about only without a policy. Every bundle counts as one of persistent topics:
+    nothing in a snapshot tells of any that is not.
+    """
     if policy is None:
         policies = cluster.snapshot.isolation_policies.values()
-        return live, [broker for broker in live if not any(_is_named(one.primary, broker) for one in policies)]
-    kept = [broker for broker in live if _is_named(policy.primary, broker)]
-    if len(kept) < _min_limit(policy):
-        kept += [broker for broker in live if broker not in kept and _is_named(policy.secondary, broker)]
-    return live, kept
+        kept = [broker for broker in brokers if not any(_is_named(one.primary, broker) for one in policies)]
+        return brokers, [broker for broker in kept if _serves(cluster, broker)]
+    kept = [broker for broker in brokers if _is_named(policy.primary, broker)]
+    if len(kept) < (_min_limit(policy) or 0):
+        kept += [broker for broker in brokers if broker not in kept and _is_named(policy.secondary, broker)]
+    return brokers, kept
 
 
 def _serves(cluster: Cluster, broker: str) -> bool:
+    """Whether a broker has persistent topics, by its report or by the registry."""
     report = cluster.reports.get(broker)
     live = (cluster.snapshot.available_brokers or {}).get(broker)
     data = report.data if report else live
-    return data is None or data.persistent_topics_enabled or data.non_persistent_topics_enabled
+    return data is None or data.persistent_topics_enabled
 
 
-def _min_limit(policy: IsolationPolicy) -> int:
-    given = policy.auto_failover_policy.parameters.get("min_limit", 1)
+def _min_limit(policy: IsolationPolicy) -> int | None:
     try:
-        return int(given)
+        return int(policy.auto_failover_policy.parameters.get("min_limit", 1))
     except (ValueError, OverflowError):
-        raise ConfigurationError("isolationPolicies: min_limit has to be a whole number") from None
+        return None
 
 
 def owned_namespaces(cluster: Cluster, broker: str) -> dict[str, int]:

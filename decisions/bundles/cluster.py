@@ -7,6 +7,7 @@ is `memory` alone, a copy of the snapshot's state.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from decisions.bundles.account import Account
@@ -77,8 +78,12 @@ class Found:
     projected: dict[str, Projected] | None = None
     policies: dict[str, IsolationPolicy | None] = field(default_factory=dict)
     """By namespace."""
-    isolated: dict[tuple[str | None, tuple[str, ...]], tuple[list[str], list[str]]] = field(default_factory=dict)
-    """By namespace with a policy (None: any other) and brokers: those that serve, and those that may have a bundle."""
+    unreadable: dict[str, str] | None = None
+    """Isolation policies that cannot be followed, and why."""
+    unknown: dict[str, str | None] = field(default_factory=dict)
+    """By namespace: which of them may be its own."""
+    isolated: dict[tuple[str | None, tuple[str, ...]], tuple[Sequence[str], list[str]]] = field(default_factory=dict)
+    """By namespace with a policy (None: any other) and brokers: these, and those of them that may have a bundle."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,9 @@ OLD_UNIFORM = "UniformLoadShedder-21016"
 GAIN, LEAST_PROJECTED = "GainShedder", "LeastProjectedUsage"
 """Our own, of profile `default`."""
 
+MAX_NUMBER = 1e12
+"""Of any setting."""
+
 DEFAULTS: Mapping[str, bool | int | float | str | tuple[str, ...]] = MappingProxyType(
     {
         "loadBalancerEnabled": True,
@@ -210,7 +213,7 @@ def _number(name: str, value: Any, whole: bool) -> float:
         if isinstance(value, bool) or not isinstance(value, (int, float, str)):
             raise ValueError
         number = float(value)
-        if not -1e15 <= number <= 1e15 or (whole and number != int(number)):
+        if not abs(number) <= MAX_NUMBER or (whole and number != int(number)):
             raise ValueError
     except (ValueError, OverflowError):
         raise ConfigurationError(f"configuration.{name}: {wanted} is wanted, not {str(value)[:40]!r}") from None

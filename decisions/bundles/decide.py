@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from decisions.bundles.averages import add_bundle_sample
+from decisions.bundles.candidates import unreadable_policies
 from decisions.bundles.cluster import Cluster, see
 from decisions.bundles.configuration import GAIN, LEAST_PROJECTED
 from decisions.bundles.gates import Gate
@@ -29,6 +30,9 @@ def decide(snapshot: BundleSnapshot) -> BundleAnswer:
     cluster = see(snapshot)
     if snapshot.operation == "average":
         return _average(cluster)
+    if snapshot.operation in ("shed", "assign"):
+        for name, why in unreadable_policies(cluster).items():
+            cluster.account.held(Gate.SETTINGS, detail=f"isolation policy {name}: {why}; its bundles stay")
     if snapshot.operation == "assign":
         strategy, decisions = _assign(cluster)
         return _answer(cluster, strategy, decisions, "assign")

@@ -14,6 +14,7 @@ class Gate(Enum):
     """A gate's name on the wire."""
 
     SETTINGS = "settings"
+    INTERNAL_ERROR = "internal-error"
     ENABLED = "balancer-enabled"
     BROKERS = "enough-brokers"
     LEADER = "leader"
@@ -64,7 +65,8 @@ class Gate(Enum):
 
 SENTENCES: Mapping[Gate, str] = MappingProxyType(
     {
-        Gate.SETTINGS: "A setting or a policy of the cluster cannot be read: nothing is decided until it can.",
+        Gate.SETTINGS: "The policies of the cluster or bundle are unknown or cannot be read: it is left as it is.",
+        Gate.INTERNAL_ERROR: "The evaluation failed. This is a fault of the program: its log has the details.",
         Gate.ENABLED: "The balancer or its shedding is switched off.",
         Gate.BROKERS: "One broker alone has nobody to give to.",
         Gate.LEADER: "Only the leader does this.",

@@ -1,41 +1,125 @@
 """Regular expressions of isolation policies, matched in time that is linear in the text (RE2, by pyarrow).
 
-Stage: under `candidates`, and asked on arrival. Pulsar's are Java's, and a pattern as `(a+)+b` can keep Java's matcher,
-or Python's, busy for ever. RE2 knows neither look-around nor back references: such a pattern is refused.
+Stage: under `candidates`. Pulsar's are Java's, and a pattern as `(a+)+b` can keep Java's matcher, or Python's, busy for
+ever. RE2 knows neither look-around nor back references. A pattern with these is `inexact`: it is widened to one that
+matches all that Java's does, and more. Look-around only restricts, so it is left out; a back reference becomes `.*`.
+Whoever asks about an inexact pattern must treat a match as "perhaps".
 """
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
+from typing import NamedTuple
 
-from decisions.bundles.configuration import ConfigurationError
-
-MAX_PATTERN = 256
+MAX_PATTERN = 1024
 """Characters of a regular expression."""
+_EVERYTHING = r"(?s:.*)"
+_LOOK_AROUND = ("(?=", "(?!", "(?<=", "(?<!")
+_TOKEN = re.compile(r"\\Q.*?(?:\\E|\Z)|\\k<\w+>|\\[1-9]\d?|\\.|\(\?<?[=!]|\(\?>|(?<=[*+?}])\+|\[\^?\]?|.", re.DOTALL)
+"""The parts that matter to `_widened`: quotations, back references, escapes, groups, possessive signs, classes."""
 
 
-def check(pattern: str) -> None:
-    """Raises `ConfigurationError` for what is no regular expression, too long, or cannot be matched in linear time."""
-    if len(pattern) > MAX_PATTERN:
-        raise ConfigurationError(f"isolationPolicies: a pattern of {len(pattern)} characters, at most {MAX_PATTERN}")
-    _found(pattern, "")
-    matches(pattern, "")
+class Pattern(NamedTuple):
+    """A pattern as it is matched."""
+
+    expression: str
+    """In the words of RE2."""
+    inexact: str | None
+    """Why it matches more than Java's would; None: it matches the same."""
 
 
 @lru_cache(maxsize=4096)
+def read_pattern(pattern: str) -> Pattern:
+    """Translate a pattern of Java for RE2."""
+    if len(pattern) > MAX_PATTERN:
+        return Pattern(_EVERYTHING, f"{len(pattern)} characters, at most {MAX_PATTERN}")
+    fault, widened = _fault(pattern), _widened(pattern)
+    if fault is None and widened is not None and "&&" not in pattern:
+        return Pattern(pattern, None)
+    if "&&" in pattern or widened is None or _fault(widened) is not None:
+        widened = _EVERYTHING
+    return Pattern(widened, fault or "a class of characters inside of another")
+
+
+def inexact(pattern: str) -> str | None:
+    """Return why a pattern cannot be matched as Java would, or None."""
+    return read_pattern(pattern).inexact
+
+
+@lru_cache(maxsize=65_536)
 def matches(pattern: str, text: str) -> bool:
-    """Whether a pattern matches all of a text. Raises `ConfigurationError`."""
-    return _found(rf"\A(?:{pattern})$", text)
+    """Return whether a pattern matches all of a text; of an inexact one, whether it may."""
+    return _found(rf"\A(?:{read_pattern(pattern).expression})\z", text)
+
+
+def _widened(pattern: str) -> str | None:
+    """Leave out look-around, back references and the possessive; None where groups do not close."""
+    kept, position = list[str](), 0
+    while position < len(pattern):
+        part = _TOKEN.match(pattern, position)
+        assert part is not None
+        token, position = part[0], part.end()
+        if token in _LOOK_AROUND:
+            end = _end_of_group(pattern, position)
+            if end is None:
+                return None
+            position = end
+            token = "(?:)"  # a quantifier may follow
+        elif token.startswith("\\k<") or (token.startswith("\\") and token[1:].isdigit() and token != "\\0"):
+            token = "(?:.*)"
+        elif token == "(?>":
+            token = "(?:"
+        elif token == "+" and kept and kept[-1] in ("*", "+", "?", "}"):
+            token = ""
+        elif token.startswith("["):
+            end = _end_of_class(pattern, position)
+            if end is None:
+                return None
+            token, position = token + pattern[position:end], end
+        kept.append(token)
+    return "".join(kept)
+
+
+def _end_of_group(pattern: str, position: int) -> int | None:
+    depth = 1
+    while position < len(pattern):
+        part = _TOKEN.match(pattern, position)
+        assert part is not None
+        token, position = part[0], part.end()
+        if token.startswith("["):
+            end = _end_of_class(pattern, position)
+            if end is None:
+                return None
+            position = end
+        depth += token.startswith("(") - (token == ")")
+        if depth == 0:
+            return position
+    return None
+
+
+def _end_of_class(pattern: str, position: int) -> int | None:
+    """The place behind a class that has been opened; classes inside of classes are Java's alone."""
+    while position < len(pattern):
+        if pattern[position] == "[":
+            return None
+        if pattern[position] == "]":
+            return position + 1
+        position += 2 if pattern[position] == "\\" else 1
+    return None
+
+
+def _fault(pattern: str) -> str | None:
+    try:
+        _found(pattern, "")
+        _found(rf"\A(?:{pattern})\z", "")
+    except (ValueError, UnicodeError) as error:
+        return str(error).partition("expression: ")[2] or str(error)
+    return None
 
 
 def _found(pattern: str, text: str) -> bool:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    try:
-        return bool(pc.match_substring_regex(pa.array([text], pa.string()), pattern)[0].as_py())
-    except (ValueError, UnicodeError) as error:
-        why = str(error).partition("expression: ")[2] or str(error)
-        raise ConfigurationError(
-            f"isolationPolicies: {pattern[:80]!r} is no regular expression of RE2, which matches in linear time: {why}"
-        ) from None
+    return bool(pc.match_substring_regex(pa.array([text], pa.string()), pattern)[0].as_py())

@@ -84,6 +84,8 @@ def _destination(cluster: Cluster, broker: str, bundle: str) -> str | None:
     if namespace in cluster.configuration.names("loadBalancerSheddingExcludedNamespaces"):
         account.held(Gate.EXCLUDED, broker, bundle)
         return None
+    if candidates.stays(cluster, bundle, broker):
+        return None
     if candidates.policy_of(cluster, namespace) is not None:
         others = set(candidates.isolated(cluster, bundle, cluster.reports)) - {broker}
         if not account.passes(Gate.ISOLATION, bool(others), broker, bundle):

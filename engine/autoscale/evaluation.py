@@ -8,6 +8,7 @@ on is worked out again from what is on record, when somebody asks.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +28,7 @@ from engine.autoscale.fleet_view import FleetView, Held
 from engine.autoscale.loads import LoadTable
 from engine.autoscale.policies import EffectivePolicy, Policies
 from engine.autoscale.topics import BucketState, TopicState
-from engine.kernel.records import HOLD_SCHEMA, HOLDS, Output
+from engine.kernel.records import HOLD_SCHEMA, HOLDS, INTERNAL_ERROR, Output
 from schemas.ids import canonical_json
 from schemas.tables import Family
 from schemas.version import ENGINE_VERSION
@@ -61,32 +62,68 @@ class Evaluation:
         """
         if self.state.configured is None:
             return
-        counts = self.output.counts
         hot_keys = self.hot_keys(is_tick, by_tick)
         if is_tick:
-            found = self.view.look(self.now, _WORTH_A_TICK, self._next_tick)
-            counts.evaluations += found.evaluated
-            self._hold_all(found.held)
-            by_tick, by_consumer = set(found.chosen), set()
+            by_tick, by_consumer = self._look_at_all(), set()
         held: list[tuple[TopicState, EffectivePolicy, TopicSnapshot, Reading[Gate]]] = []
         for name in sorted(by_tick | by_consumer):
             topic = self.state.topics.get(name)
             if topic is None or topic.known is None:
                 continue
-            counts.evaluations += not is_tick
-            policy = self.policies.of(self.state, topic)
+            self.output.counts.evaluations += not is_tick
             trigger = "tick" if name in by_tick else "consumer"
-            if trigger == "consumer" and asks_nothing(topic, policy):
-                continue
-            snapshot = snapshot_of(topic, self.loads, policy, self.now, trigger)
-            answer = decide(snapshot)
-            if not isinstance(answer, Hold):
-                self._decide_all(topic, snapshot, answer, policy)
-            elif self._is_news(topic, snapshot, answer):
-                held.append((topic, policy, snapshot, answer.binding))
+            try:
+                found = self._evaluate(topic, trigger)
+            except Exception:
+                self._fail(topic, trigger)
+            else:
+                held += [found] if found is not None else []
         if held:
             self._hold_each(held)
         self.remember(hot_keys)
+
+    def _look_at_all(self) -> set[str]:
+        """Evaluate all topics in columns, and record what holds them; the others, which have to be asked about.
+
+        Where that fails, the columns do not tell on which topic: all have to be asked about.
+        """
+        try:
+            found = self.view.look(self.now, _WORTH_A_TICK, self._next_tick)
+        except Exception:
+            self.output.add_fault(FAMILY, "all topics of a bucket", traceback.format_exc())
+            every = {topic.name for topic in self.state.topics.values() if topic.known is not None}
+            self.output.counts.evaluations += len(every)
+            return every
+        self.output.counts.evaluations += found.evaluated
+        self._hold_all(found.held)
+        return set(found.chosen)
+
+    def _evaluate(
+        self, topic: TopicState, trigger: str
+    ) -> tuple[TopicState, EffectivePolicy, TopicSnapshot, Reading[Gate]] | None:  # fmt: skip
+        """Take the decisions on a topic; or return what holds it, if that is news."""
+        policy = self.policies.of(self.state, topic)
+        if trigger == "consumer" and asks_nothing(topic, policy):
+            return None
+        snapshot = snapshot_of(topic, self.loads, policy, self.now, trigger)
+        answer = decide(snapshot)
+        if not isinstance(answer, Hold):
+            self._decide_all(topic, snapshot, answer, policy)
+            return None
+        return (topic, policy, snapshot, answer.binding) if self._is_news(topic, snapshot, answer) else None
+
+    def _fail(self, topic: TopicState, trigger: str) -> None:
+        """Hold a topic whose evaluation failed, by a fault of ours; the others go on."""
+        self.output.add_fault(FAMILY, topic.name, traceback.format_exc())
+        if topic.hold_gate == INTERNAL_ERROR:
+            return
+        self.state.hold_at(topic, INTERNAL_ERROR)
+        self._record_holds({
+            "measured": [None], "limit": [None], "margin": [None], "eligible_at": [None], "layout_epoch": [None],
+            "layout_digest": [None],
+            "subject": [topic.name], "gate": [INTERNAL_ERROR], "trigger": [trigger], "policy_digest": [""],
+            "seq": [topic.hold_seq],
+        })  # fmt: skip
 
     def hot_keys(self, is_tick: bool, by_tick: Set[str]) -> dict[str, tuple[HotKey, ...]]:
         """What a tick finds of hot keys that was not known: of all topics, or of those that a tick of their own has
@@ -98,8 +135,12 @@ class Evaluation:
                 continue
             if topic.in_flight is not None and topic.in_flight.action != "merge":
                 continue
-            policy = self.policies.of(self.state, topic)
-            news = news_of_hot_keys(snapshot_of(topic, self.loads, policy, self.now, "tick"))
+            try:
+                policy = self.policies.of(self.state, topic)
+                news = news_of_hot_keys(snapshot_of(topic, self.loads, policy, self.now, "tick"))
+            except Exception:
+                self.output.add_fault(FAMILY, name, traceback.format_exc())
+                continue
             if news is not None:
                 found[name] = news
         return found

@@ -8,6 +8,7 @@ each report that counts.
 
 from __future__ import annotations
 
+import traceback
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -59,29 +60,55 @@ class Cycle:
     decided: tuple[Decided, ...]
     waiting: tuple[str, ...]
     """Bundles that would have been acted on, and whose last decision has not ended."""
+    fault: str | None = None
+    """The traceback of an error of ours, which holds the cluster."""
 
 
 def run_cycle(state: ClusterState, now: int) -> Cycle | None:
-    """One cycle of a cluster at `now`, milliseconds; changes its state. None: no broker is known to live.
+    """Run one cycle of a cluster at `now`, milliseconds; changes its state. None: no broker is known to live.
 
-    What cannot be read is refused on arrival. Settings that were let in, by an older release or because only a bundle's
-    own policies bring it to light, hold the cluster with the gate `settings`: nothing is decided by guesses.
+    Policies that are not known, or cannot be read, hold the cluster with the gate `settings`: nothing is decided by
+    guesses. A fault of ours holds it with `internal-error`. Either way nothing of the cycle but its samples remains.
     """
     _forget(state, now)
+    memory = state.memory
     try:
         sampled = _count_reports(state)
-    except ConfigurationError as error:
-        if not state.reports:
+        if not _live(state):
             return None
-        held = [_unreadable(state, operation, error) for operation in ("shed", "split")]
-        return Cycle(now, tuple(_live(state)), held[0], held[1], (), ())
-    if not _live(state):
-        return None
-    _take_samples(state, sampled, now)
-    shedding = _decide(state, now, "shed")
-    splitting = _decide(state, now, "split")
+        _take_samples(state, sampled, now)
+        memory = state.memory
+        if state.policies is None:
+            raise ConfigurationError("no policies of the cluster have come yet")
+        shedding, splitting = _decide(state, now, "shed"), _decide(state, now, "split")
+        taken, waiting = _take_decisions(state, now, shedding, splitting)
+    except ConfigurationError as error:
+        state.memory = memory
+        return _held(state, now, Gate.SETTINGS, str(error)) if state.reports else None
+    except Exception as error:
+        state.memory = memory
+        return _held(state, now, Gate.INTERNAL_ERROR, f"{type(error).__name__}: {error}", traceback.format_exc())
+    state.changes.rest = True
+    return Cycle(now, tuple(_live(state)), shedding, splitting, taken, waiting)
+
+
+def _held(state: ClusterState, now: int, gate: Gate, detail: str, fault: str | None = None) -> Cycle:
+    """Return a cycle in which nothing was decided, because of `gate`."""
+    state.changes.rest = True
+    profile = state.policies.profile if state.policies else "4.x"
+    held = BundleAnswer(
+        operation="shed", action="hold", strategy="none", profile=profile, gate=gate.value, reason=detail[:_MAX_SAID],
+        readings=[BundleReading(gate=gate.value, passed=False, detail=detail[:_MAX_SAID])], state=state.memory,
+    )  # fmt: skip
+    return Cycle(now, tuple(_live(state)), held, held.model_copy(update={"operation": "split"}), (), (), fault)
+
+
+def _take_decisions(
+    state: ClusterState, now: int, *answers: BundleAnswer
+) -> tuple[tuple[Decided, ...], tuple[str, ...]]:  # fmt: skip
+    """Open the decisions of a cycle; and the bundles that have one open already."""
     taken, waiting = list[Decided](), list[str]()
-    for answer in (shedding, splitting):
+    for answer in answers:
         for one in answer.decisions:
             if one.bundle in state.open:
                 waiting.append(one.bundle)
@@ -92,8 +119,7 @@ def run_cycle(state: ClusterState, now: int) -> Cycle | None:
             )
             state.open[one.bundle] = OpenDecision(identity, one.action, now)
             taken.append(Decided(identity, state.decisions, one, answer))
-    state.changes.rest = True
-    return Cycle(now, tuple(_live(state)), shedding, splitting, tuple(taken), tuple(waiting))
+    return tuple(taken), tuple(waiting)
 
 
 def snapshot_of(state: ClusterState, now: int, operation: Literal["shed", "split"]) -> BundleSnapshot:
@@ -120,21 +146,9 @@ def snapshot_of(state: ClusterState, now: int, operation: Literal["shed", "split
 
 
 def _decide(state: ClusterState, now: int, operation: Literal["shed", "split"]) -> BundleAnswer:
-    try:
-        answer = decide(snapshot_of(state, now, operation))
-    except ConfigurationError as error:
-        return _unreadable(state, operation, error)
+    answer = decide(snapshot_of(state, now, operation))
     state.memory = answer.state.model_copy(update={"bundles": {}})
     return answer
-
-
-def _unreadable(state: ClusterState, operation: Literal["shed", "split"], error: ConfigurationError) -> BundleAnswer:
-    gate, said = Gate.SETTINGS.value, str(error)[:_MAX_SAID]
-    profile = state.policies.profile if state.policies else "4.x"
-    return BundleAnswer(
-        operation=operation, action="hold", strategy="none", profile=profile, gate=gate, reason=said,
-        readings=[BundleReading(gate=gate, passed=False, detail=said)], state=state.memory,
-    )  # fmt: skip
 
 
 def _seed(cluster: str, now: int) -> int:

@@ -131,6 +131,8 @@ class BundlesBatch:
             if (cycle := run_cycle(state, self._now)) is not None:
                 self.cycles[name] = cycle
                 record_cycle(self._output, state, cycle)
+                if cycle.fault is not None:
+                    self._output.add_fault(FAMILY, name, cycle.fault)
             if _is_gone(state, self._now):
                 del self._of.clusters[name]
                 self._of.part.gone.add(name)

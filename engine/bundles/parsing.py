@@ -1,15 +1,13 @@
-"""Which messages of the family are refused beyond their models: dated ahead, or with numbers and rules of no meaning.
+"""Which messages of the family are refused beyond their models: dated ahead, or with numbers of no meaning.
 
-Stage: the first of a message's way, behind `engine.kernel.parsing`; of one message only.
+Stage: the first of a message's way, behind `engine.kernel.parsing`; of one message only. Policies that no cycle can be
+run by are not refused: they are the newest word about their cluster, and hold it (`engine.bundles.cycle`).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from decisions.bundles.cluster import see
-from decisions.bundles.configuration import ConfigurationError
-from decisions.bundles.patterns import check
 from engine.kernel.family import Reading
 from schemas.broker_messages import (
     BalancerPolicies,
@@ -19,13 +17,10 @@ from schemas.broker_messages import (
     LocalBrokerReport,
     Report,
 )
-from schemas.bundles import BundleSnapshot, IsolationPolicy
 from schemas.messages import MAX_CLOCK_AHEAD_MS, OutcomeEvent, Rejected, RejectReason
 
 MAX_SHARE = 1000.0
 """Usage of a resource by its limit; more is no measurement."""
-MAX_SETTING = 1e12
-"""Of numbers in the configuration."""
 
 
 def read_report(report: Report, now: int) -> Report | Rejected:
@@ -42,21 +37,8 @@ def read_report(report: Report, now: int) -> Report | Rejected:
 
 
 def read_policies(policies: BalancerPolicies, now: int) -> BalancerPolicies | Rejected:
-    """Policies that a cycle can be run by."""
-    if (refused := _ahead(policies.at, now, "at")) is not None:
-        return refused
-    for name, value in policies.configuration.items():
-        if isinstance(value, int | float) and abs(value) > MAX_SETTING:
-            return Rejected(RejectReason.INVALID, f"configuration.{name[:80]}: at most {MAX_SETTING:g}")
-    try:
-        see(BundleSnapshot(
-            now=0, profile=policies.profile, load_manager=policies.load_manager, configuration=policies.configuration
-        ))  # fmt: skip
-        for policy in policies.isolation_policies.values():
-            _check_isolation(policy)
-    except (ConfigurationError, ValueError, OverflowError, RecursionError) as error:
-        return Rejected(RejectReason.INVALID, str(error)[:500])
-    return policies
+    """Policies, unless they are dated ahead; those that cannot be read are found out by the cycle, and hold it."""
+    return _ahead(policies.at, now, "at") or policies
 
 
 def read_circumstance(message: BundleOwnership | LiveBrokers, now: int) -> BundleOwnership | LiveBrokers | Rejected:
@@ -68,12 +50,6 @@ def _ahead(at: int, now: int, what: str) -> Rejected | None:
     if at <= now + MAX_CLOCK_AHEAD_MS:
         return None
     return Rejected(RejectReason.FROM_THE_FUTURE, f"{what} is {(at - now) // 1000} s ahead of Kafka's clock and ours")
-
-
-def _check_isolation(policy: IsolationPolicy) -> None:
-    for pattern in (*policy.namespaces, *policy.primary, *policy.secondary):
-        check(pattern)
-    int(policy.auto_failover_policy.parameters.get("min_limit", 1))
 
 
 def _as_it_is(message: Any, now: int) -> Any:

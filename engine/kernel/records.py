@@ -17,6 +17,12 @@ MAX_CHUNK_BYTES = 4 * 1024 * 1024
 """How much a bucket gathers of its output before it gives it away; one row may be larger."""
 
 
+INTERNAL_ERROR = "internal-error"
+"""The gate of a subject, of any family, whose evaluation failed."""
+MAX_FAULTS, MAX_FAULT = 20, 4000
+"""Faults that a bucket reports in a batch, and characters of each: one fault may concern all subjects."""
+
+
 class RawRecord(NamedTuple):
     """One Kafka record as it reaches a bucket; its fields are those of `RAW_SCHEMA`."""
 
@@ -124,6 +130,8 @@ class Output:
     dead_letters: list[dict[str, Any]] = field(default_factory=list)
     due: list[tuple[str, int]] = field(default_factory=list)
     """Subjects that ask for an evaluation before the next tick, and when."""
+    faults: list[tuple[str, str, str]] = field(default_factory=list)
+    """Evaluations that failed: family, subject and traceback; no more than `MAX_FAULTS`."""
     counts: Counts = field(default_factory=Counts)
     _columns: dict[str, list[pa.RecordBatch]] = field(default_factory=lambda: {kind: [] for kind in COLUMNS})
     _single: dict[str, list[tuple[Any, ...]]] = field(default_factory=lambda: {EVENTS: [], LAYOUTS: []})
@@ -135,6 +143,11 @@ class Output:
         """One more row of a kind of `RARE`."""
         getattr(self, kind).append(row)
         self._grow(sum(len(value) for value in row.values() if isinstance(value, str | bytes)))
+
+    def add_fault(self, family: str, subject: str, fault: str) -> None:
+        """Report an evaluation that failed, for the log."""
+        if len(self.faults) < MAX_FAULTS:
+            self.faults.append((family, subject, fault[-MAX_FAULT:]))
 
     def add_columns(self, kind: str, rows: pa.RecordBatch) -> None:
         """More rows of a kind of `COLUMNS`, by its schema."""
@@ -188,6 +201,8 @@ class Output:
         bodies = {COUNTS: pydantic_core.to_json([asdict(self.counts)]), **self._rows()}
         if self.due:
             bodies[DUE] = pydantic_core.to_json(self.due)
+        if self.faults:
+            bodies[FAULTS] = pydantic_core.to_json(self.faults)
         return bodies
 
     def _rows(self) -> dict[str, bytes]:
@@ -214,5 +229,6 @@ OUTPUT_DDL = "kind STRING, body BINARY, now BIGINT"
 batches."""
 COUNTS = "counts"
 DUE = "due"
+FAULTS = "faults"
 RARE = ("decisions", "dead_letters")
 """Kinds that are rows of the table of the same name."""

@@ -8,16 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from decisions.bundles.decide import decide
 from engine.bundles import clusters as limits
-from engine.bundles.clusters import BrokerReports, ClusterState
+from engine.bundles import cycle
 from engine.bundles.codec import unpack
 from engine.bundles.cycle import run_cycle
 from engine.bundles.family import PART
-from engine.bundles.recording import record_cycle
 from engine.kernel.bucket import BucketEngine
 from engine.kernel.packed import StateError, StoredPart
-from engine.kernel.records import Output
-from schemas.broker_messages import BalancerPolicies, LocalBrokerReport
 from tests.engine.balancers import (
     BOTH,
     EVENLY,
@@ -79,6 +77,7 @@ def test_each_broker_is_held_by_its_own_reason_and_only_a_new_reason_is_a_row():
 def test_a_bundle_that_is_too_large_is_split_with_its_position_and_not_again_before_that_has_ended():
     bucket = balancing()
     big = report("broker-1:8080", {bundle(0): 200.0}, NOW), report("broker-2:8080", {bundle(1): 1.0}, NOW)
+    bucket.batch(NOW, policies(NOW))
     (row,) = bucket.batch(NOW, *big, tick(NOW)).decisions
     assert row["action"] == "split"
     assert json.loads(row["arguments"]) == {
@@ -95,6 +94,7 @@ def test_a_bundle_that_is_too_large_is_split_with_its_position_and_not_again_bef
 @pytest.mark.parametrize("status", [None, "failed", "rejected", "superseded", "observed"])
 def test_what_was_not_applied_is_decided_again_after_half_an_hour_and_not_each_minute(status):
     bucket = balancing()
+    bucket.batch(NOW, policies(NOW))
     big = [report(f"broker-{number}:8080", {bundle(number): 200.0 / number}, NOW + HOUR) for number in (1, 9)]
     (row,) = bucket.batch(NOW + HOUR, *big, tick(1)).decisions
     told = [] if status is None else [ended(row, status)]
@@ -107,6 +107,7 @@ def test_what_was_not_applied_is_decided_again_after_half_an_hour_and_not_each_m
 
 def test_an_expired_decision_is_decided_again_at_once():
     bucket = balancing()
+    bucket.batch(NOW, policies(NOW))
     big = [report(f"broker-{number}:8080", {bundle(number): 200.0 / number}, NOW + HOUR) for number in (1, 9)]
     (row,) = bucket.batch(NOW + HOUR, *big, tick(1)).decisions
     end = json.loads(ended(row, "superseded").value) | {"error": "expired: decided 412 s ago"}
@@ -156,7 +157,8 @@ def test_brokers_of_the_extensible_manager_are_balanced_by_transfer_after_three_
     bucket = balancing()
     hot = {bundle(number): 20.0 for number in range(5)}
     owners = dict.fromkeys(hot, "broker-1:8080") | {bundle(8): "broker-2:8080", bundle(9): "broker-2:8080"}
-    bucket.batch(NOW, live(NOW, "broker-1:8080", "broker-2:8080"), ownership(NOW, owners))
+    told = live(NOW, "broker-1:8080", "broker-2:8080"), ownership(NOW, owners)
+    bucket.batch(NOW, *told, policies(NOW, loadManager="extensible"))
     seen = []
     for number in range(6):
         at = NOW + number * MINUTE
@@ -184,16 +186,6 @@ def test_clusters_do_not_touch_one_another():
     [
         (report("b", {}, NOW + 2 * HOUR), "from-the-future"),
         (live(NOW + 2 * HOUR, "b"), "from-the-future"),
-        (policies(NOW, {"loadBalancerLoadSheddingStrategy": "Nonsense"}), "invalid"),
-        (policies(NOW, {"loadBalancerCPUResourceWeight": 1e300}), "invalid"),
-        (policies(NOW, isolationPolicies={"p": {"primary": ["["]}}), "invalid"),
-        (policies(NOW, isolationPolicies={"p": {"primary": ["a" * 300]}}), "invalid"),
-        (policies(NOW, isolationPolicies={"p": {"primary": ["(?=a).*"]}}), "invalid"),
-        (policies(NOW, isolationPolicies={"p": {"primary": ["a)|(b"]}}), "invalid"),
-        (
-            policies(NOW, isolationPolicies={"p": {"auto_failover_policy": {"parameters": {"min_limit": "x"}}}}),
-            "invalid",
-        ),
         (report("b", {}, NOW, data={"lastUpdate": NOW, "cpu": {"usage": 1e15, "limit": 1e-9}}), "invalid"),
         (record("broker-load", "west", b"{"), "not-json"),
     ],
@@ -232,34 +224,75 @@ def test_profile_default_fills_an_idle_broker_and_remembers_its_moves_over_a_res
     assert {row["gate"] for row in bundle_rows(later)} == {"spread"}
 
 
-def with_policies_of_before(more):
-    """A cluster whose policies an older release let in."""
-    known = ClusterState("west")
-    for message in skewed(NOW):
-        body = json.loads(message.value)
-        if body["type"] == "policies":
-            known.policies = BalancerPolicies.model_validate(body | more)
-        else:
-            known.reports[body["broker"]] = BrokerReports(pending=LocalBrokerReport.model_validate(body))
-    return known
+@pytest.mark.parametrize(
+    ("told", "detail"),
+    [
+        ([], "no policies of the cluster"),
+        ([policies(NOW + 1, {"loadBalancerLoadSheddingStrategy": "Nonsense"})], "loadBalancerLoadSheddingStrategy"),
+        ([policies(NOW + 1, {"loadBalancerCPUResourceWeight": 1e300})], "loadBalancerCPUResourceWeight"),
+    ],
+)
+def test_unknown_policies_hold_the_cluster(told, detail):
+    bucket = balancing()
+    known, *reports = skewed(NOW)
+    output = bucket.batch(NOW, *([known, *told] if told else []), *reports, tick(1))
+    assert output.decisions == []
+    assert [(row["subject"], row["gate"]) for row in output.holds] == [("west", "settings")]
+    (state,) = clusters_of(bucket.packed).values()
+    assert detail in run_cycle(state, NOW + 2).shedding.readings[-1].detail
+    assert bucket.batch(NOW + MINUTE, policies(NOW + MINUTE, {EVENLY: False}), tick(2)).decisions
 
 
 @pytest.mark.parametrize(
-    "more",
+    "policy",
     [
-        {"configuration": {"loadBalancerLoadSheddingStrategy": "Nonsense"}},
-        {"isolationPolicies": {"p": {"namespaces": ["(?=a).*"]}}},
+        {"namespaces": ["acme/(?!test).*"], "primary": ["gold-.*"]},
+        {"namespaces": ["acme/.*"], "primary": ["(gold)-\\1"]},
+        {"namespaces": ["acme/.*"], "primary": ["a" * 1025]},
+        {"namespaces": ["acme/.*"], "auto_failover_policy": {"parameters": {"min_limit": "x"}}},
+        {"namespaces": ["["]},
     ],
 )
-def test_settings_that_cannot_be_read_in_a_cycle_hold_the_cluster_and_say_so_until_they_can(more):
-    state, output = with_policies_of_before(more), Output()
-    cycle = run_cycle(state, NOW)
-    record_cycle(output, state, cycle)
-    assert cycle.decided == ()
-    assert [(row["subject"], row["gate"]) for row in output.columns("holds").to_pylist()] == [("west", "settings")]
-    assert next(iter(more)) in cycle.shedding.readings[-1].detail
-    state.policies = BalancerPolicies.model_validate(json.loads(policies(NOW, {EVENLY: False}).value))
-    assert run_cycle(state, NOW + MINUTE).decided
+@pytest.mark.parametrize("profile", ["4.x", "default"])
+def test_bundles_of_an_unreadable_policy_stay(policy, profile):
+    told = policies(NOW, {EVENLY: False}, isolationPolicies={"gold": policy}, profile=profile)
+    _, *reports = skewed(NOW)
+    output = balancing().batch(NOW, told, *reports, tick(1))
+    assert output.dead_letters == output.decisions == []
+
+
+def test_other_policies_apply_beside_an_unreadable_one():
+    several = {
+        "gold": {"namespaces": ["bank/(?!test).*"], "primary": ["gold-.*"]},
+        "shop": {"namespaces": ["acme/shop"], "primary": ["broker-[13]:8080"]},
+    }
+    told = policies(NOW, {EVENLY: False}, isolationPolicies=several)
+    _, *reports = skewed(NOW)
+    output = balancing().batch(NOW, told, *reports, report("broker-3:8080", {}, NOW), tick(1))
+    moves = [json.loads(row["arguments"]) for row in output.decisions]
+    assert {move["destinationBroker"] for move in moves} == {"broker-3:8080"}
+
+
+def test_a_failing_evaluation_holds_its_cluster_alone(monkeypatch):
+    def failing(snapshot):
+        if snapshot.cluster == "west" and snapshot.operation == operation:
+            raise KeyError("a fault of ours")
+        return decide(snapshot)
+
+    monkeypatch.setattr(cycle, "decide", failing)
+    for operation in ("shed", "split", "average"):
+        bucket = balancing()
+        output = bucket.batch(NOW, *skewed(NOW), *skewed(NOW, "east"), tick(1))
+        assert {row["subject"] for row in output.decisions} == {"east"}
+        assert [(row["subject"], row["gate"]) for row in output.holds if "west" in row["subject"]] == [
+            ("west", "internal-error")
+        ]
+        ((family, subject, fault),) = output.faults
+        assert (family, subject) == ("bundles", "west")
+        assert "a fault of ours" in fault
+        failed, operation = operation, None
+        if failed != "average":
+            assert {row["subject"] for row in bucket.batch(NOW + MINUTE, tick(2)).decisions} >= {"west"}
 
 
 def test_no_more_is_kept_than_there_is_room_for(monkeypatch):

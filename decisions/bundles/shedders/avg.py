@@ -46,7 +46,7 @@ def _pairs(cluster: Cluster) -> list[tuple[str, str]]:
                 memory.hits_high.pop(broker, None)
             continue
         pairs.append((low, high))
-        for broker in dict.fromkeys((low, high)):
+        for broker in (low, high):  # as upstream, a broker in the middle counts twice
             memory.hits_low[broker] = min(INT_MAX, memory.hits_low.get(broker, 0) + 1)
             if apart < far:
                 memory.hits_high.pop(broker, None)
@@ -75,8 +75,8 @@ def _fires(cluster: Cluster, low: str, high: str) -> bool:
     often = conf.whole("loadBalancerAvgShedderHitCountLowThreshold")
     soon = conf.whole("loadBalancerAvgShedderHitCountHighThreshold")
     for broker in (low, high):
-        if memory.hits_high.get(broker, 0) >= soon:
-            return cluster.account.measured(Gate.HIT_COUNT, memory.hits_high[broker], ">=", soon, broker)
+        if (hits := memory.hits_high.get(broker, 0)) >= soon:
+            return cluster.account.measured(Gate.HIT_COUNT, hits, ">=", soon, broker)
     most = max((low, high), key=lambda broker: memory.hits_low.get(broker, 0))
     return cluster.account.measured(Gate.HIT_COUNT, memory.hits_low.get(most, 0), ">=", often, most)
 

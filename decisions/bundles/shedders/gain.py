@@ -107,6 +107,8 @@ def _movable(cluster: Cluster, source: Projected) -> dict[str, Load]:
             account.held(Gate.EXCLUDED, source.name, bundle)
         elif bundle in cluster.memory.unloaded_bundles:
             account.held(Gate.RECENTLY_UNLOADED, source.name, bundle)
+        elif candidates.stays(cluster, bundle, source.name):
+            continue
         elif not any(load):
             account.measured(Gate.HAS_TRAFFIC, 0.0, ">", 0.0, source.name, bundle)
         else:

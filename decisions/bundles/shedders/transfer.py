@@ -260,6 +260,8 @@ def _may_leave(cluster: Cluster, bundle: str, high: str, low: str) -> bool:
     if bundle in cluster.memory.unloaded_bundles:
         account.held(Gate.RECENTLY_UNLOADED, high, bundle)
         return False
+    if candidates.stays(cluster, bundle, high):
+        return False
     return _transferable(cluster, bundle, high, low)
 
 
@@ -276,8 +278,7 @@ def filtered(cluster: Cluster, bundle: str) -> list[str]:
     """The live brokers that the extensible manager's filters leave, in their order."""
     registry = cluster.snapshot.available_brokers or {}
     brokers = live_brokers(cluster)
-    if cluster.snapshot.isolation_policies:
-        brokers = candidates.isolated(cluster, bundle, brokers)
+    brokers = candidates.isolated(cluster, bundle, brokers)
     classes = {name: registry[name].load_manager_class_name if name in registry else None for name in brokers}
     brokers = candidates.same_class(cluster, bundle, classes)
     versions = {name: registry[name].broker_version if name in registry else None for name in brokers}

@@ -55,7 +55,6 @@ def test_an_explanation_obeys_no_escape_sequence():
         ({"configuration": {"loadBalancerLoadSheddingStrategy": "Mine"}}, "none of OverloadShedder"),
         ({"profile": "9"}, "profile"),
         ({"brokers": {"a": {"lastStats": {"": {}}}}}, "lastStats"),
-        ({"isolationPolicies": {"p": {"namespaces": ["("]}}}, "no regular expression"),
         ({"now": "today"}, "now"),
     ],
 )

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from decisions.bundles.averages import add_sample
-from decisions.bundles.boundaries import boundaries, bundle_range
-from decisions.bundles.configuration import Configuration, ConfigurationError
+from decisions.bundles.boundaries import ALGORITHMS, boundaries, bundle_range
+from decisions.bundles.configuration import (
+    DEFAULTS,
+    PLACEMENTS,
+    PROFILES,
+    SHEDDERS,
+    Configuration,
+    ConfigurationError,
+)
+from decisions.bundles.fixes import FIXES
 from decisions.bundles.numbers import float32, java_int, wrapped
 from schemas.bundles import BundleAnswer, HashedTopicLoad, TimeAverageMessageData, TopicLoad
-from tests.decisions.bundles.clusters import answer, snapshots
+from tests.decisions.bundles.clusters import answer, broker, cluster, snapshots
 
+CLOSE_PAIR = cluster({"a": broker(0, [9.0], cpu=50), "b": broker(5, [1.0], cpu=30)}, "AvgShedder")
 FULL = "t/n/0x00000000_0xffffffff"
 OPERATIONS = st.sampled_from(["shed", "assign", "split", "average", "findBundlesForUnloading", "selectBroker"])
 
@@ -34,6 +43,42 @@ def test_an_answer_is_repeated_goes_through_json_and_its_state_is_taken_again(sn
     for one in found.readings:
         if one.margin is not None:
             assert (one.margin >= 0) if one.passed else (one.margin <= 0)
+
+
+NUMBERS = st.sampled_from([0, 1, -1, 2, 100, 1e-9, 0.5, 1e12, -1e12, 2**31, 2.0**-1074]) | st.floats(-1e12, 1e12)
+
+
+def values_of(name):
+    """Any value that a setting is read with."""
+    default = {**DEFAULTS, **dict.fromkeys(FIXES, True)}[name]
+    if name == "loadBalancerLoadSheddingStrategy":
+        return st.sampled_from(SHEDDERS)
+    if name == "loadBalancerLoadPlacementStrategy":
+        return st.sampled_from(PLACEMENTS)
+    if name == "loadManagerClassName":
+        return st.sampled_from(["ModularLoadManagerImpl", "org.apache.pulsar.ExtensibleLoadManagerImpl", ""])
+    if name == "defaultNamespaceBundleSplitAlgorithm":
+        return st.sampled_from([*ALGORITHMS, "other"])
+    if isinstance(default, bool):
+        return st.booleans()
+    if isinstance(default, tuple):
+        return st.sampled_from(["", "t/n", "t/n,t/m"])
+    return NUMBERS.map(int) if isinstance(default, int) else NUMBERS
+
+
+SETTINGS = st.lists(st.sampled_from([*DEFAULTS, *FIXES]), max_size=12, unique=True).flatmap(
+    lambda names: st.fixed_dictionaries({name: values_of(name) for name in names})
+)
+
+
+@settings(max_examples=300)
+@given(OPERATIONS.flatmap(snapshots), SETTINGS, st.sampled_from([*PROFILES]))
+@example(CLOSE_PAIR, {"loadBalancerAvgShedderHitCountHighThreshold": 0}, "5.0")
+def test_settings_of_any_value_raise_no_other_error(snapshot, chosen, profile):
+    configuration = snapshot["configuration"] | chosen
+    found = decided(snapshot | {"configuration": configuration, "profile": profile})
+    if found is not None:
+        BundleAnswer.model_validate_json(found.model_dump_json(by_alias=True, exclude_none=True))
 
 
 @given(snapshots())
