@@ -92,7 +92,8 @@ def a_fleet(topics: int, segments: int, hot: float = 0.0, cold: float = 0.0, see
         failures=np.zeros(topics, np.int64), failed_at=never, failed_action=np.zeros(topics, np.int8),
         segment_ids=np.tile(np.arange(segments), topics), is_single_hash=np.zeros(count, np.bool_), rates=tuple(rates),
         seen_at=seen, cold_since=seen, depths=np.zeros(count, np.int64), shallow_at=np.zeros(count, np.int64),
-        settled_at=np.zeros(count, np.int64),
+        settled_at=np.zeros(count, np.int64), sharing=np.zeros(topics, np.int64), unshared=np.zeros(topics, np.int64),
+        buckets=np.zeros(count, np.int64),
     )  # fmt: skip
 
 

@@ -120,8 +120,9 @@ class BucketReplay:
             self.state.hold_at(topic, row["gate"])
             topic.hold_seq = self._next("hold", row, topic.hold_seq, batch)
         for row, topic in decided:
-            segments = pydantic_core.from_json(row["arguments"])["segments"]
-            identity = topic.decided(row["layout_epoch"], row["action"], segments, batch.now)
+            arguments = pydantic_core.from_json(row["arguments"])
+            segments = arguments["segments"]
+            identity = topic.decided(row["layout_epoch"], row["action"], arguments, batch.now)
             topic.decision_seq = self._next("decision", row, topic.decision_seq, batch)
             if identity != row["decision_id"]:
                 of_older = decision_id(topic.name, row["layout_epoch"], row["action"], segments, topic.attempts)

@@ -7,9 +7,10 @@ round trip. What a layout *means* (tiling, lineage, split, merge) lives in `deci
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import ConfigDict, FailFast, Field, RootModel, model_validator
+from pydantic import ConfigDict, FailFast, Field, RootModel, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 
 from schemas.base import Count, Epoch, Hash, Millis, SegmentId, Wire
@@ -21,8 +22,11 @@ MAX_SEGMENTS_IN_METADATA = 65_536 * 2
 """More segment records than this in one layout are refused: 65,536 can be active at once."""
 
 SegmentState = Literal["ACTIVE", "SEALED"]
-Profile = Literal["default", "pip-483"]
-"""The defaults under every policy: the text of PIP-483, or the same with Anabranch's guards."""
+Profile = Literal["default", "pip-483", "pulsar-5.0"]
+"""The defaults under every policy: PIP-483 with Anabranch's guards, its text, or the decision that Pulsar 5.0 ships."""
+MAX_ENTRY_BUCKETS = 65_536
+"""Most entry buckets of a segment: one for each hash of their ring."""
+BucketStart = Annotated[int, Field(ge=1, le=MAX_ENTRY_BUCKETS - 1)]
 
 
 NULL: Final = RootModel[None](None)
@@ -80,6 +84,19 @@ class SegmentInfo(Kept):
     """Wall clock of the sealing, milliseconds since 1970; -1 while active."""
     legacy_topic_name: str | None = None
     """Set on the wrapped old partitions of a migrated topic."""
+    entry_bucket_splits: list[BucketStart] | None = None
+    """Starts of the entry buckets after the first, ascending, on the ring of 16-bit entry hashes; empty = one bucket,
+    absent = the topic has no entry buckets. Consumers of a segment share it by them."""
+
+    @field_validator("entry_bucket_splits", mode="before")
+    @classmethod
+    def _splits_ascend(cls, splits: object) -> object:
+        if isinstance(splits, list) and not all(
+            type(left) is type(right) is int and left < right
+            for left, right in pairwise([0, *splits, MAX_ENTRY_BUCKETS])
+        ):
+            raise ValueError(f"entryBucketSplits must ascend from 1 to {MAX_ENTRY_BUCKETS - 1}")
+        return splits
 
 
 class AutoScalePolicyOverride(Kept):
@@ -87,6 +104,7 @@ class AutoScalePolicyOverride(Kept):
 
     The first fifteen are Pulsar's own, with its JSON names. The rest are Anabranch's guards (design "Profiles and
     guards"): off in the profile `pip-483`, on in `default`; a real Pulsar does not know them and must not be sent them.
+    The last six are of entry buckets; two of them are Pulsar's.
     """
 
     enabled: bool | None = None
@@ -160,9 +178,27 @@ class AutoScalePolicyOverride(Kept):
     """Guard: a topic is evaluated at once, not at the next tick, when a significant sample is above a split threshold;
     takes effect with `thresholdCrossing`."""
 
+    rebucket_cooldown_seconds: int | None = None
+    """Minimum time between two automatic rebuckets of a topic, seconds; a field of Pulsar 5.0."""
+    split_vs_rebucket_min_msg_rate_in_threshold: float | None = None
+    """Messages in per second of the busiest segment below which consumers that lack a bucket are given more buckets
+    instead of a segment; a field of Pulsar 5.0."""
+    max_entry_buckets_per_segment: int | None = None
+    """Hard ceiling on the entry buckets of a segment."""
+    entry_bucket_budget: int | None = None
+    """Entry buckets that a new topic is made with, divided among its segments; 0 = it has none."""
+    rebuckets: bool | None = None
+    """Guard: consumers share segments by their entry buckets, and a segment is given more of them (action `rebucket`)
+    where a split is not worth its segment. Takes effect where a layout has entry buckets."""
+    as_shipped: bool | None = None
+    """Decide as Pulsar 5.0 ships it: a segment without entry buckets counts as one, a candidate of one hash holds the
+    split, and the rates of bytes are called `byteRateIn` and `byteRateOut`."""
+
 
 PULSAR_POLICY_FIELDS = tuple(AutoScalePolicyOverride.model_fields)[:15]
-"""Names of the fields that Pulsar 5 knows, in its order."""
+"""Names of the fields that every Pulsar 5 knows, in its order; 5.0.0 also knows two of `BUCKET_POLICY_FIELDS`."""
+BUCKET_POLICY_FIELDS = tuple(AutoScalePolicyOverride.model_fields)[-6:]
+"""Names of the fields that say nothing of a topic without entry buckets."""
 
 
 class ScalableTopicMetadata(Kept):
@@ -198,6 +234,8 @@ RATES = ("msgRateIn", "bytesRateIn", "msgRateOut", "bytesRateOut")
 """The four rates in the PIP's order, by their wire names; also the reasons of a load-driven split."""
 
 __all__ = [
+    "BUCKET_POLICY_FIELDS",
+    "MAX_ENTRY_BUCKETS",
     "PULSAR_POLICY_FIELDS",
     "RATES",
     "AutoScalePolicyOverride",

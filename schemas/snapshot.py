@@ -100,12 +100,13 @@ class Snapshot(Wire):
     """Laid over the profile's defaults; the effective policy when it was recorded by the job."""
     last_split_at: Instant | None = None
     last_merge_at: Instant | None = None
+    last_rebucket_at: Instant | None = None
     in_flight: InFlight | None = None
     failures: Count = 0
     """Decisions in a row that ended without effect."""
     failed_at: Instant | None = None
     """When the last of those ended."""
-    failed_action: Literal["split", "merge"] | None = None
+    failed_action: Literal["split", "merge", "rebucket"] | None = None
     """Which action that was, and is backed off from; absent = both."""
     merge_depths: dict[SegmentId, Count] | None = None
     """Merge depth by segment id, kept through pruning; absent = count it in the layout."""
@@ -166,6 +167,18 @@ class MergeAnswer(Wire):
     """What the next snapshot has to say of hot keys; absent = what this one said."""
 
 
+class RebucketAnswer(Wire):
+    """`{"action":"rebucket",…}`: each of the segments is replaced by one of the same range with so many buckets."""
+
+    action: Literal["rebucket"] = "rebucket"
+    segments: list[int]
+    bucket_count: int
+    reason: str
+    gates: list[GateReading] = Field(default_factory=list)
+    hot_keys: list[HotKeyRecord] | None = None
+    """As of a split."""
+
+
 class HoldAnswer(Wire):
     """`{"action":"hold",…}`: `gate` is the one binding gate."""
 
@@ -176,5 +189,5 @@ class HoldAnswer(Wire):
     """As of an action."""
 
 
-Answer: TypeAlias = Annotated[SplitAnswer | MergeAnswer | HoldAnswer, Field(discriminator="action")]
+Answer: TypeAlias = Annotated[SplitAnswer | MergeAnswer | RebucketAnswer | HoldAnswer, Field(discriminator="action")]
 ANSWER: TypeAdapter[Any] = TypeAdapter(Answer)

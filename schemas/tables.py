@@ -19,7 +19,7 @@ from schemas.snapshot import Trigger
 Family = Literal["autoscale", "bundles", "bookies"]
 """Which kind of decision a row is about (design "Families"); the families share the tables."""
 
-Action = Literal["split", "merge"]
+Action = Literal["split", "merge", "rebucket"]
 
 
 class TableRow(BaseModel):

@@ -72,6 +72,7 @@ def topic_view(packed: Packed, topic: str) -> dict[str, Any] | None:
         "consumers": {name: {"type": kind, "count": count} for name, (kind, count) in sorted(known.consumers.items())},
         "lastSplitAt": known.cooldowns.last_split_at,
         "lastMergeAt": known.cooldowns.last_merge_at,
+        "lastRebucketAt": known.cooldowns.last_rebucket_at,
         "mergeDepths": known.merge_depths,
         "openDecision": None if known.open_decision is None else asdict(known.open_decision),
         "decisions": known.decision_seq,

@@ -282,6 +282,8 @@ def _named(policies: tuple[str, ...], profile: str) -> dict[str, ConfiguredPolic
 def _policy(text: str, profile: str) -> ConfiguredPolicy:
     from engine.autoscale.topics import ConfiguredPolicy
 
+    if "pulsar-5.0" in (text, profile):
+        raise click.BadParameter("simulations know no entry buckets: compare profiles default and pip-483")
     if text in PROFILES:
         return ConfiguredPolicy(text, None)  # type: ignore[arg-type]
     try:

@@ -1,4 +1,4 @@
-"""The actions of autoscale, split one segment or merge two neighbours, and any of its answers as JSON.
+"""The actions of autoscale, split a segment, merge two neighbours or rebucket some, and any of its answers as JSON.
 
 Stage: what `decisions.autoscale.decide` returns. Holds are those of `decisions.kernel.answers`.
 """
@@ -13,9 +13,17 @@ from decisions.autoscale.gates import Gate
 from decisions.autoscale.hot_keys import HotKey
 from decisions.kernel.answers import Hold, next_due
 from decisions.kernel.readings import Reading, gates_to_json
-from schemas.snapshot import FurtherAction, GateReading, HoldAnswer, HotKeyRecord, MergeAnswer, SplitAnswer
+from schemas.snapshot import (
+    FurtherAction,
+    GateReading,
+    HoldAnswer,
+    HotKeyRecord,
+    MergeAnswer,
+    RebucketAnswer,
+    SplitAnswer,
+)
 
-__all__ = ["Answer", "Hold", "Merge", "Split", "answer_to_wire", "gates_to_json", "next_due"]
+__all__ = ["Action", "Answer", "Hold", "Merge", "Rebucket", "Split", "answer_to_wire", "gates_to_json", "next_due"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +78,43 @@ class Merge:
         return {"segments": self.ids}
 
 
-Answer = Split | Merge | Hold[Gate]
+@dataclass(frozen=True, slots=True)
+class Rebucket:
+    """Replace each of some segments by one of the same range with more entry buckets: one decision, all or the rest.
+
+    `reason` is `below-split-rate-floor` or `at-max-segments`: why consumers are not given a segment.
+    """
+
+    segments: tuple[int, ...]
+    bucket_count: int
+    reason: str
+    gates: tuple[Reading[Gate], ...]
+    also: tuple[Split | Merge, ...] = ()
+    """Nothing: it concerns consumers of the whole topic."""
+
+    @property
+    def action(self) -> Literal["rebucket"]:
+        """`rebucket`."""
+        return "rebucket"
+
+    @property
+    def ids(self) -> list[int]:
+        """All the segments, by id."""
+        return list(self.segments)
+
+    @property
+    def arguments(self) -> Mapping[str, object]:
+        """The segments and their new number of buckets, as the column `arguments` of a decision has them."""
+        return {"segments": self.ids, "bucketCount": self.bucket_count}
+
+
+Action = Split | Merge | Rebucket
+Answer = Action | Hold[Gate]
 
 
 def answer_to_wire(
     answer: Answer, hot_keys: Sequence[HotKey] | None = None
-) -> SplitAnswer | MergeAnswer | HoldAnswer:  # fmt: skip
+) -> SplitAnswer | MergeAnswer | RebucketAnswer | HoldAnswer:  # fmt: skip
     """The answer as JSON model: a line of what `anabranch decide` prints; `hot_keys`: what the next snapshot has to say
     of them, if it is something else than this one."""
     keys = None if hot_keys is None else [HotKeyRecord(**key._asdict()) for key in hot_keys]
@@ -94,6 +133,10 @@ def answer_to_wire(
     ]
     if isinstance(answer, Hold):
         return HoldAnswer(gate=answer.gate.value, gates=gates, hot_keys=keys)
+    if isinstance(answer, Rebucket):
+        return RebucketAnswer(
+            segments=answer.ids, bucket_count=answer.bucket_count, reason=answer.reason, gates=gates, hot_keys=keys
+        )
     also = [FurtherAction(action=one.action, segments=one.ids, reason=one.reason) for one in answer.also] or None
     if isinstance(answer, Split):
         return SplitAnswer(segment=answer.segment, reason=answer.reason, gates=gates, also=also, hot_keys=keys)

@@ -36,10 +36,11 @@ NEVER = -1
 
 
 class Cooldowns(NamedTuple):
-    """When a topic was last split and last merged; None: never (PIP-483 "Pass 1" and "Pass 2")."""
+    """When a topic was last split, merged and rebucketed; None: never (PIP-483 "Pass 1" and "Pass 2")."""
 
     last_split_at: int | None = None
     last_merge_at: int | None = None
+    last_rebucket_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class OpenDecision:
     since: int
     """Batch time of the decision."""
     action: str
-    """`split` or `merge`."""
+    """`split`, `merge` or `rebucket`."""
     applied: bool = False
     """The executor has said so; it stays open until the layout shows it too."""
     segments: tuple[int, ...] = ()
@@ -81,13 +82,15 @@ def cooldowns_after_layout(cooldowns: Cooldowns, known: Container[int], layout: 
     one (PIP-483 "Manual operations and cooldown"). A clock never goes back (PIP-483 "Pass 1" and "Pass 2").
     A creation that is said to be before 1970 counts as of 1970.
     """
-    last = {"split": cooldowns.last_split_at, "merge": cooldowns.last_merge_at}
+    last = {
+        "split": cooldowns.last_split_at, "merge": cooldowns.last_merge_at, "rebucket": cooldowns.last_rebucket_at
+    }  # fmt: skip
     for number, segment in layout.segments.items():
-        action = made_by(segment) if segment.parent_ids and number not in known else None
+        action = made_by(segment, layout.segments) if segment.parent_ids and number not in known else None
         if action is not None:
             at = max(0, min(segment.created_at_ms, now))
             last[action] = max(last[action] or at, at)
-    return Cooldowns(last["split"], last["merge"])
+    return Cooldowns(last["split"], last["merge"], last["rebucket"])
 
 
 def is_done(decision: OpenDecision, epoch: int, active: Container[int]) -> bool:

@@ -31,9 +31,9 @@ REASONS = ("", *RATES, "consumer-count", "cold")
 """Indexed by `FleetAnswers.reason`."""
 GATES = tuple(Gate)
 """Indexed by `FleetAnswers.gate`, which is -1 for an action."""
-ANY_ACTION, ONLY_SPLIT, ONLY_MERGE = 0, 1, 2
+ANY_ACTION, ONLY_SPLIT, ONLY_MERGE, ONLY_REBUCKET = 0, 1, 2, 3
 """Codes of `Fleet.failed_action`."""
-_FAILED_ACTIONS = {None: ANY_ACTION, "split": ONLY_SPLIT, "merge": ONLY_MERGE}
+FAILED_ACTIONS = {None: ANY_ACTION, "split": ONLY_SPLIT, "merge": ONLY_MERGE, "rebucket": ONLY_REBUCKET}
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,12 @@ class Fleet:
     """From when on the depth of each segment lets it be merged (`TopicSnapshot.shallow_at`)."""
     settled_at: Ints
     """Until when each segment is not merged, for its load may come back; `NEVER`: nothing says so."""
+    sharing: Ints
+    """By topic, consumers of the largest subscription whose consumers can share a segment."""
+    unshared: Ints
+    """By topic, the same of those whose consumers cannot."""
+    buckets: Ints
+    """By segment, its entry buckets; 0: it says nothing of them."""
 
     def __len__(self) -> int:
         return len(self.now)
@@ -108,6 +114,9 @@ class Fleet:
             self.depths[segments],
             self.shallow_at[segments],
             self.settled_at[segments],
+            self.sharing[topics],
+            self.unshared[topics],
+            self.buckets[segments],
         )
 
 
@@ -145,8 +154,8 @@ def pack(snapshots: Iterable[TopicSnapshot]) -> tuple[Fleet, Ints]:
     segments = [row for _, snapshot in ordered for row in _segment_columns(snapshot)]
     counts = [len(snapshot.layout.active) for _, snapshot in ordered]
     sizes = [len(entries) for entries in by_policy.values()]
-    topic = list(zip(*topics, strict=True)) or [()] * 10
-    segment = list(zip(*segments, strict=True)) or [()] * 11
+    topic = list(zip(*topics, strict=True)) or [()] * 12
+    segment = list(zip(*segments, strict=True)) or [()] * 12
     fleet = Fleet(
         list(by_policy),
         np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64).tolist() if sizes else [],
@@ -169,6 +178,9 @@ def pack(snapshots: Iterable[TopicSnapshot]) -> tuple[Fleet, Ints]:
         np.array(segment[8], np.int64),
         np.array(segment[9], np.int64),
         np.array(segment[10], np.int64),
+        np.array(topic[10], np.int64),
+        np.array(topic[11], np.int64),
+        np.array(segment[11], np.int64),
     )
     return fleet, np.array([place for place, _ in ordered], np.int64)
 
@@ -184,7 +196,9 @@ def _topic_columns(snapshot: TopicSnapshot) -> tuple[Any, ...]:
         snapshot.in_flight is not None and snapshot.in_flight.action == "merge",
         snapshot.failures,
         NEVER if snapshot.failed_at is None else snapshot.failed_at,
-        _FAILED_ACTIONS[snapshot.failed_action],
+        FAILED_ACTIONS[snapshot.failed_action],
+        snapshot.sharing_consumers,
+        snapshot.unshared_consumers,
     )
 
 
@@ -193,7 +207,10 @@ def _segment_columns(snapshot: TopicSnapshot) -> Iterable[tuple[Any, ...]]:
     for segment in snapshot.layout.active:
         number, is_single_hash = segment.segment_id, segment.start == segment.end
         load = loads.get(number)
-        waits = snapshot.merge_depth(number), snapshot.shallow_at(number), settled_at(snapshot, segment, load)
+        buckets = 0 if segment.entry_bucket_splits is None else segment.bucket_count
+        waits = (
+            snapshot.merge_depth(number), snapshot.shallow_at(number), settled_at(snapshot, segment, load), buckets,
+        )  # fmt: skip
         if load is None:
             yield (number, is_single_hash, *_NO_RATES, NEVER, NEVER, *waits)
         else:

@@ -4,12 +4,14 @@ PIP-483 "The decision: `AutoScalePolicyEvaluator`": split first (short cooldown)
 one action:
 
     invalid-policy . disabled . in-flight
+    lane    entry-buckets . rebucket-cooldown . max-entry-buckets -> rebucket all that have too few buckets
     pass 1  retry-backoff . max-segments . split-cooldown
             (a) consumer-demand                              -> split the busiest segment
             (b) load-missing . load-stale . split-thresholds -> split the most overloaded segment
     pass 2  retry-backoff . min-segments . merge-cooldown . merge-consumers
-            merge-thresholds . max-dag-depth . merge-window  -> merge the coldest neighbours
+            merge-thresholds . max-dag-depth . merge-capacity . merge-window -> merge the coldest neighbours
 
+The lane is Pulsar 5.0's: where consumers share segments it stands in for rule (a) unless a split is worth its segment.
 Every gate is read even when an earlier one has failed, so that a hold can say what would have to change. Which gate
 binds, and whether an action that is wanted is taken, is told by `decisions.autoscale.gates.PRECEDENCE`. Pure and total.
 Where the PIP is silent this is what Pulsar 5.0.0-M1 does, with every tie broken by the lowest id, of a pair by the
@@ -22,19 +24,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from decisions.autoscale.answers import Answer, Hold, Merge, Split, answer_to_wire, next_due
+from decisions.autoscale.answers import Answer, Hold, Merge, Rebucket, Split, answer_to_wire, next_due
 from decisions.autoscale.gates import PRECEDENCE, Gate, Situation
 from decisions.autoscale.known import MAX_BACKOFF_MS, MAX_DOUBLINGS, Loads, known_loads
 from decisions.autoscale.merge_pass import MergePass, merge_pass
 from decisions.autoscale.policy import Policy
+from decisions.autoscale.rebucket_pass import rebucket_pass
 from decisions.autoscale.snapshot import TopicSnapshot
 from decisions.autoscale.split_pass import SplitPass, hot_keys_after, split_pass
 from decisions.kernel.precedence import binding
 from decisions.kernel.readings import Reading
 
 __all__ = [
-    "MAX_BACKOFF_MS", "MAX_DOUBLINGS", "Hold", "Merge", "Split", "answer_to_wire", "consumers_ask_nothing", "decide",
-    "hot_keys_after", "next_due",
+    "MAX_BACKOFF_MS", "MAX_DOUBLINGS", "Hold", "Merge", "Rebucket", "Split", "answer_to_wire", "consumers_ask_nothing",
+    "decide", "hot_keys_after", "next_due",
 ]  # fmt: skip
 
 
@@ -48,7 +51,10 @@ def decide(snapshot: TopicSnapshot) -> Answer:
         return Hold(bound, (bound,))
     loads = known_loads(snapshot)
     keys = hot_keys_after(snapshot) if snapshot.policy.hot_key_splits else ()
-    split = split_pass(snapshot, loads, keys)
+    lane = rebucket_pass(snapshot, loads)
+    split = split_pass(snapshot, loads, keys, lane)
+    if lane is not None and lane.chosen and not only_merges_wait:
+        return Rebucket(lane.chosen, lane.bucket_count, lane.reason, tuple(split.readings))
     if only_merges_wait:
         gates = [*switched_off, *split.readings]
         if split.chosen:
@@ -59,10 +65,14 @@ def decide(snapshot: TopicSnapshot) -> Answer:
     if split.chosen and not (is_tick and parallel):
         return _actions(split, MergePass([]), split.readings)
     found = {Situation.WANTS_TO_SPLIT: split.failing} if split.failing else {}
+    dues = [split.due]
+    if lane is not None and lane.failing:
+        found[Situation.WANTS_TO_REBUCKET] = lane.failing
+        dues.append(lane.due)
     if not is_tick:
         gates = [*split.readings, Reading(Gate.NOT_THIS_TRIGGER, False)]
         found[Situation.NO_DEMAND] = gates
-        return Hold(binding(PRECEDENCE, found), tuple(gates), split.due)
+        return Hold(binding(PRECEDENCE, found), tuple(gates), _first(dues))
     merge = merge_pass(snapshot, loads, keys, [segment for segment, _ in split.chosen])
     # A back-off from both actions is read in both passes, and told once.
     rest = [one for one in merge.readings if one.gate is not Gate.RETRY_BACKOFF or one not in split.readings]
@@ -72,8 +82,11 @@ def decide(snapshot: TopicSnapshot) -> Answer:
     if merge.failing:
         found[Situation.WANTS_TO_MERGE] = merge.failing
     found[_rest(snapshot, loads)] = gates
-    due = min((due for due in (split.due, merge.due) if due is not None), default=None)
-    return Hold(binding(PRECEDENCE, found), tuple(gates), due)
+    return Hold(binding(PRECEDENCE, found), tuple(gates), _first([*dues, merge.due]))
+
+
+def _first(dues: Sequence[int | None]) -> int | None:
+    return min((due for due in dues if due is not None), default=None)
 
 
 def _actions(split: SplitPass, merge: MergePass, gates: Sequence[Reading[Gate]]) -> Answer:

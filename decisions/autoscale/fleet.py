@@ -119,9 +119,12 @@ class _Block:
         if self.policy.broken is None and self.policy.enabled:
             self.topic_of: Ints = np.repeat(np.arange(len(self.counts)), self.counts)
             self.unknown = self._unknown()
+            self._find_shared()
             found |= self._rest()
             if not self.tick.all():
-                found[Situation.NO_DEMAND] = _Found({Gate.CONSUMER_DEMAND: ~self.tick})
+                found[Situation.NO_DEMAND] = _Found({
+                    Gate.CONSUMER_DEMAND: ~self.tick & ~self.served, Gate.ENTRY_BUCKETS: ~self.tick & self.served,
+                })  # fmt: skip
             leaves_splits = self.fleet.only_merges_open[self.topics] & self.policy.parallel_actions
             found |= self._split_pass(open_decision & ~leaves_splits)
             found |= self._merge_pass(open_decision)
@@ -186,19 +189,45 @@ class _Block:
             unknown |= self.fleet.seen_at[self.segments] < same
         return unknown if unknown.any() else None
 
+    def _find_shared(self) -> None:
+        """Find the topics whose consumers share segments, and those of them whose consumers are all served by that
+        (`decisions.autoscale.rebucket_pass`)."""
+        policy, buckets = self.policy, self.fleet.buckets[self.segments]
+        self.shares: Bools = np.zeros(len(self.counts), np.bool_)
+        self.served: Bools = self.shares
+        if not policy.rebuckets or not (policy.as_shipped or buckets.any()):
+            return
+        self.shares = np.logical_or.reduceat(buckets > 0, self.starts) | policy.as_shipped
+        self.capacity: Ints = np.add.reduceat(np.maximum(buckets, 1), self.starts)
+        rate = self.rates[0] if self.unknown is None else np.where(self.unknown, 0.0, self.rates[0])
+        if policy.skip_unsplittable:
+            rate = np.where(self.fleet.is_single_hash[self.segments], 0.0, rate)
+        busiest = np.maximum.reduceat(rate, self.starts)
+        is_busy = busiest >= policy.split_vs_rebucket_min_msg_rate_in_threshold
+        has_room = self.counts < policy.max_segments
+        lacks_segments = self.fleet.unshared[self.topics] > self.counts
+        splits = has_room & (is_busy | (lacks_segments & (not policy.as_shipped)))
+        is_held = ~has_room & lacks_segments & (is_busy | (not policy.as_shipped))
+        has_demand = self.fleet.required[self.topics] > self.counts
+        have_buckets = self.fleet.sharing[self.topics] <= self.capacity
+        self.served = self.shares & has_demand & have_buckets & ~splits & ~is_held
+
     # Pass 1: SPLIT
 
     def _split_pass(self, open_decision: Bools) -> dict[Situation, _Found]:
         """Answers the splits; tells which topics want one, and what holds them."""
         policy = self.policy
-        demand = self.fleet.required[self.topics] > self.counts
+        demand = (self.fleet.required[self.topics] > self.counts) & ~self.served
+        if self.shares.any():
+            self.action[demand & self.shares & ~open_decision] = ASK
+            demand &= ~self.shares
         hot = np.flatnonzero(self._hot())
-        hot = hot[(self.tick & ~demand)[self.topic_of[hot]]]
+        hot = hot[(self.tick & ~demand & (self.action == HOLD))[self.topic_of[hot]]]
         wanted: Bools = np.array(demand, np.bool_)
         wanted[self.topic_of[hot]] = True
         if not wanted.any():
             return {}
-        if policy.parallel_actions or policy.hot_key_splits:
+        if policy.parallel_actions or policy.hot_key_splits or policy.as_shipped:
             # What is done, and what holds, is of each segment: few topics are hot.
             self.action[wanted & ~open_decision] = ASK
             return {}
@@ -282,6 +311,13 @@ class _Block:
         depths, began = fleet.depths[columns], fleet.cold_since[columns]
         shallow = np.maximum(depths[pairs], depths[pairs + 1]) < policy.max_dag_depth
         pairs, topics = pairs[shallow], topics[shallow]
+        lacks_capacity = np.zeros(len(waiting), np.bool_)
+        if self.shares.any():
+            keeps = self._keeps_capacity(pairs, topics)
+            lacks_capacity[topics] = True
+            lacks_capacity[topics[keeps]] = False
+            keeps |= lacks_capacity[topics]
+            pairs, topics = pairs[keeps], topics[keeps]
         since = np.maximum(began[pairs], began[pairs + 1])
         # Since when both are cold, of the pair that is cold for longest; MAX_WAIT_MS where all lineages are too deep.
         longest = np.full(len(waiting), MAX_WAIT_MS, np.int64)
@@ -298,6 +334,7 @@ class _Block:
             Gate.MIN_SEGMENTS: wanted & (self.counts <= policy.min_segments),
             Gate.MERGE_CONSUMERS: wanted & lacks_consumers & policy.merge_keeps_consumers,
             Gate.MAX_DAG_DEPTH: wanted & (longest == MAX_WAIT_MS),
+            Gate.MERGE_CAPACITY: wanted & lacks_capacity,
             Gate.MERGE_COOLDOWN: wanted & self._waits(last_merge_at, cooldown) & (not policy.parallel_actions),
             Gate.MERGE_WINDOW: wanted & (self.now - longest < window),
             Gate.SETTLING: wanted & (settles > self.now),
@@ -308,6 +345,10 @@ class _Block:
             Gate.SETTLING: np.minimum(settles, MAX_INSTANT_MS),
         }
         free = wanted & ~_any(failing)
+        if policy.merge_keeps_consumers and self.shares.any():
+            # Fewer segments than consumers may do: that is of each pair.
+            self.action[wanted & self.shares & lacks_consumers] = ASK
+            free &= ~(self.shares & lacks_consumers)
         if policy.parallel_actions:
             self.action[free] = ASK
         elif free.any():
@@ -316,6 +357,14 @@ class _Block:
                 ready &= self._settled(pairs) <= self.now[topics]
             self._merge(pairs[ready], topics[ready])
         return {Situation.WANTS_TO_MERGE: _Found(failing, ends)}
+
+    def _keeps_capacity(self, pairs: Ints, topics: Ints) -> Bools:
+        """Which pairs leave each consumer its entry bucket when they merge."""
+        buckets = np.maximum(self.fleet.buckets[self.segments], 1)
+        loss = np.maximum(buckets[pairs] + buckets[pairs + 1] - self.policy.max_entry_buckets_per_segment, 0)
+        used = np.minimum(self.fleet.required[self.topics], self.capacity)
+        kept: Bools = ~self.shares[topics] | (loss <= (self.capacity - used)[topics])
+        return kept
 
     def _settling(self, pairs: Ints, topics: Ints, since: Ints) -> Ints:
         """When the pair of each topic settles that does so first, of those whose window has passed if there are any;

@@ -111,6 +111,10 @@ def _consumer_demand(fleet: Fleet, policy: Policy) -> FleetReadings:
     return _above(fleet.required, np.diff(fleet.offsets))
 
 
+def _entry_buckets(fleet: Fleet, policy: Policy) -> FleetReadings:
+    return _above(fleet.sharing, np.add.reduceat(np.maximum(fleet.buckets, 1), fleet.offsets[:-1]))
+
+
 def _load_missing(fleet: Fleet, policy: Policy) -> FleetReadings:
     return _below(np.add.reduceat(np.isnan(fleet.rates[0]).astype(np.int64), fleet.offsets[:-1]), 0)
 
@@ -160,14 +164,21 @@ def _max_dag_depth(fleet: Fleet, policy: Policy) -> FleetReadings:
     return _below(depth, policy.max_dag_depth)._replace(eligible_at=eligible_at)
 
 
+def _merge_capacity(fleet: Fleet, policy: Policy) -> FleetReadings:
+    loss, starts = _losses(fleet, policy), fleet.offsets[:-1]
+    least = np.minimum.reduceat(np.where(_shallow_pairs(fleet, policy), loss, np.iinfo(np.int64).max), starts)
+    capacity = np.add.reduceat(np.maximum(fleet.buckets, 1), starts)
+    return _above(capacity - least, np.minimum(fleet.required, capacity))
+
+
 def _merge_window(fleet: Fleet, policy: Policy) -> FleetReadings:
-    may_merge = _shallow_pairs(fleet, policy)
+    may_merge = _affordable_pairs(fleet, policy)
     since = np.where(may_merge, _of_pairs(fleet.cold_since), np.iinfo(np.int64).max)
     return _waited(fleet.now, np.minimum.reduceat(since, fleet.offsets[:-1]), policy.merge_window_ms)
 
 
 def _settling(fleet: Fleet, policy: Policy) -> FleetReadings:
-    may_merge = _shallow_pairs(fleet, policy)
+    may_merge = _affordable_pairs(fleet, policy)
     window = min(policy.merge_window_ms, _EXACT_UP_TO)
     is_ready = may_merge & (np.repeat(fleet.now, np.diff(fleet.offsets)) - _of_pairs(fleet.cold_since) >= window)
     settled, latest = _of_pairs(fleet.settled_at), np.iinfo(np.int64).max
@@ -187,6 +198,7 @@ _READERS: Mapping[Gate, Callable[[Fleet, Policy], FleetReadings]] = {
     Gate.MAX_SEGMENTS: _max_segments,
     Gate.SPLIT_COOLDOWN: _split_cooldown,
     Gate.CONSUMER_DEMAND: _consumer_demand,
+    Gate.ENTRY_BUCKETS: _entry_buckets,
     Gate.LOAD_MISSING: _load_missing,
     Gate.LOAD_STALE: _load_stale,
     Gate.SPLIT_THRESHOLDS: _split_thresholds,
@@ -196,6 +208,7 @@ _READERS: Mapping[Gate, Callable[[Fleet, Policy], FleetReadings]] = {
     Gate.MERGE_CONSUMERS: _merge_consumers,
     Gate.MERGE_THRESHOLDS: _merge_thresholds,
     Gate.MAX_DAG_DEPTH: _max_dag_depth,
+    Gate.MERGE_CAPACITY: _merge_capacity,
     Gate.MERGE_WINDOW: _merge_window,
     Gate.SETTLING: _settling,
 }
@@ -230,6 +243,32 @@ def _cold_pairs(fleet: Fleet, policy: Policy) -> Bools:
 def _shallow_pairs(fleet: Fleet, policy: Policy) -> Bools:
     """Cold pairs that their depth lets be merged."""
     found: Bools = _cold_pairs(fleet, policy) & (_of_pairs(fleet.depths) < policy.max_dag_depth)
+    return found
+
+
+def _affordable_pairs(fleet: Fleet, policy: Policy) -> Bools:
+    """Those of them that leave each consumer its entry bucket."""
+    pairs = _shallow_pairs(fleet, policy)
+    if not policy.rebuckets or not (policy.as_shipped or fleet.buckets.any()):
+        return pairs
+    starts = fleet.offsets[:-1]
+    shares = np.logical_or.reduceat(fleet.buckets > 0, starts) | policy.as_shipped
+    capacity = np.add.reduceat(np.maximum(fleet.buckets, 1), starts)
+    spare = np.where(shares, capacity - np.minimum(fleet.required, capacity), np.iinfo(np.int64).max)
+    found: Bools = pairs & (_losses(fleet, policy) <= _by_segment(fleet, spare))
+    return found
+
+
+def _losses(fleet: Fleet, policy: Policy) -> Ints:
+    """The entry buckets that a merge of each segment with the next one costs."""
+    buckets = np.maximum(fleet.buckets, 1)
+    losses: Ints = np.maximum(buckets + np.roll(buckets, -1) - policy.max_entry_buckets_per_segment, 0)
+    return losses
+
+
+def _by_segment(fleet: Fleet, column: Ints) -> Ints:
+    """What each topic has, for each of its segments."""
+    found: Ints = np.repeat(column, np.diff(fleet.offsets))
     return found
 
 

@@ -24,6 +24,9 @@ class Gate(str, Enum):
     MAX_SEGMENTS = "max-segments"
     SPLIT_COOLDOWN = "split-cooldown"
     CONSUMER_DEMAND = "consumer-demand"
+    ENTRY_BUCKETS = "entry-buckets"
+    REBUCKET_COOLDOWN = "rebucket-cooldown"
+    MAX_ENTRY_BUCKETS = "max-entry-buckets"
     NOT_THIS_TRIGGER = "not-this-trigger"
     LOAD_MISSING = "load-missing"
     LOAD_STALE = "load-stale"
@@ -35,6 +38,7 @@ class Gate(str, Enum):
     MERGE_CONSUMERS = "merge-consumers"
     MERGE_THRESHOLDS = "merge-thresholds"
     MAX_DAG_DEPTH = "max-dag-depth"
+    MERGE_CAPACITY = "merge-capacity"
     MERGE_WINDOW = "merge-window"
     SETTLING = "settling"
 
@@ -43,6 +47,7 @@ class Situation(Enum):
     """What a topic is in, or wants, when an evaluation ends with a hold."""
 
     SWITCHED_OFF = "switched off"
+    WANTS_TO_REBUCKET = "wants to rebucket"
     WANTS_TO_SPLIT = "wants to split"
     NO_DEMAND = "consumer event without demand"
     WANTS_TO_MERGE = "wants to merge"
@@ -69,6 +74,7 @@ class Description:
 _SPLIT = 'PIP-483 "Pass 1 — SPLIT (fast, lightly coalesced)"'
 _MERGE = 'PIP-483 "Pass 2 — MERGE (lazy, rate-limited)"'
 _CAPS = 'PIP-483 "Caps"'
+_BUCKETS = "Pulsar 5.0, PIP-486; guard `rebuckets`"
 _RESOLUTION = 'PIP-483 "Policy resolution (namespace + topic overrides)"'
 
 DESCRIPTIONS: dict[Gate, Description] = {
@@ -97,6 +103,20 @@ DESCRIPTIONS: dict[Gate, Description] = {
         "No managed subscription has more consumers than the topic has active segments.",
         "consumers of the largest STREAM or CHECKPOINT subscription", ">", "active segments", "consumers",
         f"{_SPLIT} (a)",
+    ),
+    Gate.ENTRY_BUCKETS: Description(
+        "More consumers than segments, and all of them have an entry bucket; a split is not worth a segment, as the "
+        "topic has as many as it may or its busiest segment is below `splitVsRebucketMinMsgRateInThreshold`.",
+        "consumers of the largest STREAM subscription", ">", "entry buckets of all active segments", "consumers",
+        _BUCKETS,
+    ),
+    Gate.REBUCKET_COOLDOWN: Description(
+        "The last rebucket was too recent.", "time since the last rebucket", ">=", "`rebucketCooldown`", "ms", _BUCKETS
+    ),
+    Gate.MAX_ENTRY_BUCKETS: Description(
+        "Consumers lack an entry bucket, and every segment has as many as it may or as are wanted of each.",
+        "fewest entry buckets of an active segment", "<",
+        "the power of two that gives each consumer one, at most `maxEntryBucketsPerSegment`", "buckets", _BUCKETS,
     ),
     Gate.NOT_THIS_TRIGGER: Description(
         "A consumer event evaluates the consumer rule only; load and merges wait for the tick.",
@@ -146,6 +166,12 @@ DESCRIPTIONS: dict[Gate, Description] = {
         "merges in a lineage, of the shallowest neighbours", "<", "`maxDagDepth`", "merges", _CAPS,
         metric="pulsar_scalable_topic_merge_suppressed_max_depth_total",
     ),
+    Gate.MERGE_CAPACITY: Description(
+        "A segment has at most `maxEntryBucketsPerSegment`: after a merge consumers that have an entry bucket would "
+        "lack it.",
+        "entry buckets that the merge leaves, of the cold neighbours with the most", ">=",
+        "consumers that have one now", "buckets", _BUCKETS,
+    ),
     Gate.MERGE_WINDOW: Description(
         "No cold neighbours have been cold for long enough.",
         "time for which both have been cold, of the longest", ">=", "`mergeWindow`", "ms", _MERGE,
@@ -163,17 +189,22 @@ PRECEDENCE: tuple[Row[Situation, Gate], ...] = (
         (Gate.INVALID_POLICY, Gate.DISABLED, Gate.IN_FLIGHT),
     ),
     Row(
+        Situation.WANTS_TO_REBUCKET, "consumers without an entry bucket, and a split is not worth its segment",
+        (Gate.RETRY_BACKOFF, Gate.MAX_ENTRY_BUCKETS), waits=(Gate.REBUCKET_COOLDOWN,),
+    ),
+    Row(
         Situation.WANTS_TO_SPLIT,
         "consumers without a segment, or a segment above a split threshold; a merge that is possible is still made",
         (Gate.RETRY_BACKOFF, Gate.MAX_SEGMENTS, Gate.SPLIT_COOLDOWN, Gate.UNSPLITTABLE, Gate.ONE_HOT_KEY),
     ),
     Row(
-        Situation.NO_DEMAND, "a consumer event that finds a segment for every consumer; it evaluates nothing else",
-        (Gate.CONSUMER_DEMAND,),
+        Situation.NO_DEMAND,
+        "a consumer event that finds a segment, or an entry bucket, for every consumer; it evaluates nothing else",
+        (Gate.CONSUMER_DEMAND, Gate.ENTRY_BUCKETS),
     ),
     Row(
         Situation.WANTS_TO_MERGE, "two neighbours are both cold",
-        (Gate.RETRY_BACKOFF, Gate.MIN_SEGMENTS, Gate.MERGE_CONSUMERS, Gate.MAX_DAG_DEPTH),
+        (Gate.RETRY_BACKOFF, Gate.MIN_SEGMENTS, Gate.MERGE_CONSUMERS, Gate.MAX_DAG_DEPTH, Gate.MERGE_CAPACITY),
         waits=(Gate.MERGE_COOLDOWN, Gate.MERGE_WINDOW, Gate.SETTLING),
     ),
     Row(

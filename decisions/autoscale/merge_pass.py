@@ -45,14 +45,17 @@ def merge_pass(
     readings.append(above(Gate.MIN_SEGMENTS, count, policy.min_segments))
     if not policy.parallel_actions:
         readings.append(waited(Gate.MERGE_COOLDOWN, now, snapshot.last_merge_at, policy.merge_cooldown_ms))
-    if policy.merge_keeps_consumers:
-        readings.append(above(Gate.MERGE_CONSUMERS, count, required))
-
     cold = [load is not None and is_cold(load.rates, policy) for load in loads]
     pairs = [at for at in range(len(cold) - 1) if cold[at] and cold[at + 1]]
     if keys:
         fruitless = _fruitless(snapshot, loads, keys, cold)
         pairs = sorted({*pairs, *(at for at in range(len(cold) - 1) if fruitless(at))})
+    needed = required if policy.merge_keeps_consumers else 0
+    if needed and snapshot.shares_segments and snapshot.unshared_consumers < count <= required:
+        sharing = [at for at in pairs if _stays_shared(snapshot, loads, at)]
+        pairs, needed = (sharing, snapshot.unshared_consumers) if sharing else (pairs, needed)
+    if policy.merge_keeps_consumers:
+        readings.append(above(Gate.MERGE_CONSUMERS, count, needed))
     readings.append(_coldness(snapshot, loads, pairs))
     if splits:
         pairs = [at for at in pairs if active[at].segment_id not in splits and active[at + 1].segment_id not in splits]
@@ -63,12 +66,20 @@ def merge_pass(
     depths = {at: max(snapshot.merge_depth(active[i].segment_id) for i in (at, at + 1)) for at in pairs}
     depth = _depth(snapshot, depths, shallow_at)
     readings.append(depth)
+    may_merge = depth.passed
     if depth.passed:
         pairs = [at for at in pairs if depths[at] < policy.max_dag_depth]
+    if snapshot.shares_segments:
+        capacity = _capacity(snapshot, pairs)
+        may_merge = depth.passed and capacity.passed
+        if depth.passed or not capacity.passed:
+            readings.append(capacity)
+        if capacity.passed:
+            pairs = [at for at in pairs if _loss(snapshot, at) <= _spare_buckets(snapshot)]
     starts = [load.window_start(policy) if load is not None and cold[at] else 0 for at, load in enumerate(loads)]
     since = {at: max(starts[at], starts[at + 1]) for at in pairs}
     longest = min(pairs, key=since.__getitem__)
-    if depth.passed:
+    if may_merge:
         window = waited(Gate.MERGE_WINDOW, now, since[longest], policy.merge_window_ms, active[longest].segment_id)
         readings.append(window)
     ready = [at for at in pairs if now - since[at] >= policy.merge_window_ms]
@@ -76,15 +87,17 @@ def merge_pass(
     if policy.settles:
         settled = [settled_at(snapshot, segment, load) for segment, load in zip(active, loads, strict=True)]
         at_rest = {at: max(settled[at], settled[at + 1]) for at in pairs}
-        if depth.passed:
+        if may_merge:
             readings.append(_settling(now, at_rest, ready or pairs, active))
         ready = [at for at in ready if at_rest[at] <= now]
         ends = {at: max(end, at_rest[at]) for at, end in ends.items()}
     failing = ROWS[Situation.WANTS_TO_MERGE].failing(readings)
     if not failing:
-        spare = count - max(policy.min_segments, required if policy.merge_keeps_consumers else 0)
+        spare = count - max(policy.min_segments, needed)
         coldest = sorted(ready, key=lambda at: _combined_rate(snapshot, loads, at))
         chosen = _disjoint(coldest, spare if policy.parallel_actions else 1)
+        if snapshot.shares_segments:
+            chosen = _within_capacity(snapshot, chosen)
         return MergePass(readings, [(active[at].segment_id, active[at + 1].segment_id) for at in chosen])
 
     # Each pair has waits of its own, and the load of the pair whose waits end first may be too old by then.
@@ -105,6 +118,49 @@ def _depth(snapshot: TopicSnapshot, depths: Mapping[int, int], shallow_at: Mappi
     reading = below(Gate.MAX_DAG_DEPTH, depths[shallowest], policy.max_dag_depth, active[shallowest].segment_id)
     first = min(shallow_at.values())
     return reading if reading.passed or first >= MAX_INSTANT_MS else msgspec.structs.replace(reading, eligible_at=first)
+
+
+def _stays_shared(snapshot: TopicSnapshot, loads: Loads, at: int) -> bool:
+    """Whether consumers still share segments after a merge that leaves fewer segments than consumers: no segment is
+    worth a split then, by the part of the floor that the guard `mergeHeadroom` has of a split threshold."""
+    policy = snapshot.policy
+    rates = [None if load is None else load.msg_rate_in for load in loads]
+    left, right = rates[at], rates[at + 1]
+    if left is None or right is None:
+        return False
+    most = policy.split_vs_rebucket_min_msg_rate_in_threshold * (policy.merge_headroom or 1.0)
+    return left + right < most and all(rate is not None and rate < most for rate in rates)
+
+
+def _loss(snapshot: TopicSnapshot, at: int) -> int:
+    """Return the entry buckets that a merge costs, because a segment has no more than `maxEntryBucketsPerSegment`."""
+    left, right = snapshot.layout.active[at : at + 2]
+    return max(left.bucket_count + right.bucket_count - snapshot.policy.max_entry_buckets_per_segment, 0)
+
+
+def _spare_buckets(snapshot: TopicSnapshot) -> int:
+    """Return the entry buckets that no consumer needs."""
+    return snapshot.capacity - min(snapshot.required_segments, snapshot.capacity)
+
+
+def _capacity(snapshot: TopicSnapshot, pairs: Sequence[int]) -> Reading[Gate]:
+    """Compare the entry buckets after the merge that costs fewest with those that consumers own now."""
+    cheapest = min(pairs, key=lambda at: _loss(snapshot, at))
+    after, used = snapshot.capacity - _loss(snapshot, cheapest), min(snapshot.required_segments, snapshot.capacity)
+    return Reading(
+        Gate.MERGE_CAPACITY, after >= used, float(after), float(used), float(after - used), None,
+        snapshot.layout.active[cheapest].segment_id,
+    )  # fmt: skip
+
+
+def _within_capacity(snapshot: TopicSnapshot, pairs: Sequence[int]) -> list[int]:
+    """Return the first of the pairs that all together leave each consumer its entry bucket."""
+    spare, chosen = _spare_buckets(snapshot), []
+    for at in pairs:
+        if _loss(snapshot, at) <= spare:
+            spare -= _loss(snapshot, at)
+            chosen.append(at)
+    return chosen
 
 
 def _disjoint(pairs: Sequence[int], most: int) -> list[int]:

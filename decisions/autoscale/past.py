@@ -49,7 +49,7 @@ def past_after_layout(
     """The pasts of the active segments after a layout has come; `known` are the ids of the layout before, `returned`
     the pauses of its segments as `decisions.autoscale.clocks.returned_after_sample` has them.
 
-    A merge has outlived what was expected to come back; a split hands it on.
+    A merge has outlived what was expected to come back; a split hands it on. A rebucket changes nothing of it.
     """
     found = {}
     for segment in layout.active:
@@ -58,8 +58,14 @@ def past_after_layout(
             if number in past:
                 found[number] = past[number]
             continue
-        made = made_by(segment)
-        if made is None:
+        segment = _stands_for(segment, past, layout.segments)
+        if segment.segment_id in past:
+            known_past = past[segment.segment_id]
+            back = max(returned.get(segment.segment_id, 0), known_past.returned_after)
+            found[number] = known_past._replace(returned_after=back)
+            continue
+        made = made_by(segment, layout.segments)
+        if made is None or made == "rebucket":
             continue
         at = _not_after(segment.created_at_ms, now)
         parents = [past[parent] for parent in segment.parent_ids if parent in past]
@@ -76,6 +82,16 @@ def past_after_layout(
         else:
             found[number] = Past(at, made, _regrets(parent, at, 2 * segment.width), back, parent.finest)
     return found
+
+
+def _stands_for(segment: Segment, past: Container[int], segments: Mapping[int, Segment]) -> Segment:
+    """Return the segment before its rebuckets, or the latest of them with a past."""
+    while segment.segment_id not in past and made_by(segment, segments) == "rebucket":
+        parent = segments[segment.parent_ids[0]]
+        if parent.created_at_epoch >= segment.created_at_epoch:
+            break  # a damaged record: its segments come of one another
+        segment = parent
+    return segment
 
 
 def regret_ms(width: int) -> int:
@@ -121,8 +137,13 @@ def depths_after_layout(
         if number in known or not segment.parent_ids:
             found[number] = depths.get(number, 0)
             continue
+        made = made_by(segment, segments)
+        if made == "rebucket":
+            (parent,) = segment.parent_ids
+            found[number] = found.get(parent, depths.get(parent, 0))
+            continue
         at = _not_after(segment.created_at_ms, now)
-        found[number] = (made_by(segment) == "merge") + max(
+        found[number] = (made == "merge") + max(
             faded_depth(found.get(parent, depths.get(parent, 0)), made_at(parent, pasts, segments, now), at)
             for parent in segment.parent_ids
         )
@@ -131,6 +152,8 @@ def depths_after_layout(
 
 def made_at(number: int, pasts: Mapping[int, Past], segments: Mapping[int, Segment], now: int) -> int:
     """When a segment was made, as it is remembered or else as its layout says; 0 for one that neither has."""
+    if number not in pasts and number in segments:
+        number = _stands_for(segments[number], pasts, segments).segment_id
     if number in pasts:
         return pasts[number].at
     return _not_after(segments[number].created_at_ms, now) if number in segments else 0

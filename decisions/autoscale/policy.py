@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from decisions.kernel.quantities import QuantityError, parse_duration, parse_rate, parse_size
 from schemas.ids import digest
-from schemas.metadata import AutoScalePolicyOverride, Profile
+from schemas.metadata import BUCKET_POLICY_FIELDS, MAX_ENTRY_BUCKETS, AutoScalePolicyOverride, Profile
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -43,7 +43,7 @@ class Policy:
     """The effective policy of a topic. Rates are per second, durations milliseconds; defaults are those of the PIP.
 
     The first fifteen fields are those of PIP-483 "Configuration (`broker.conf`)", the rest guards that the PIP does not
-    have, off unless set.
+    have, off unless set. The last six are of entry buckets, four of them with the defaults of Pulsar 5.0.
     """
 
     enabled: bool = True
@@ -86,6 +86,13 @@ class Policy:
     urgent_overload: float = 0.0
     """Times a split threshold; 0: nothing is urgent."""
     prompt_splits: bool = False
+    rebucket_cooldown_ms: int = 60_000
+    split_vs_rebucket_min_msg_rate_in_threshold: float = 1_000.0
+    max_entry_buckets_per_segment: int = 1_024
+    entry_bucket_budget: int = 0
+    """Entry buckets of a new topic; 0: it has none."""
+    rebuckets: bool = False
+    as_shipped: bool = False
 
     @cached_property
     def split_thresholds(self) -> tuple[float, float, float, float]:
@@ -158,9 +165,11 @@ PROFILES: Mapping[str, Policy] = MappingProxyType({
         hot_key_splits=6,
         parallel_actions=True,
         urgent_overload=1.25,
+        rebuckets=True,
     ),
+    "pulsar-5.0": Policy(entry_bucket_budget=4, rebuckets=True, as_shipped=True),
 })  # fmt: skip
-"""`pip-483`: the text of the PIP. `default`: the same with every guard."""
+"""`pip-483`: the text of the PIP. `default`: the same with every guard. `pulsar-5.0`: the decision of Pulsar 5.0.1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +236,16 @@ def policy_violations(policy: Policy) -> list[str]:
         broken.append(f"mergeHeadroom must be at least 0 and less than 1, got {policy.merge_headroom:g}")
     if not (policy.urgent_overload == 0 or 1 <= policy.urgent_overload < math.inf):
         broken.append(f"urgentOverload must be 0 or at least 1, got {policy.urgent_overload:g}")
+    if not 1 <= policy.max_entry_buckets_per_segment <= MAX_ENTRY_BUCKETS:
+        broken.append(
+            f"maxEntryBucketsPerSegment must be from 1 to {MAX_ENTRY_BUCKETS}, got "
+            f"{policy.max_entry_buckets_per_segment}"
+        )
+    if policy.entry_bucket_budget < 0:
+        broken.append(f"entryBucketBudget must not be negative, got {policy.entry_bucket_budget}")
+    floor = policy.split_vs_rebucket_min_msg_rate_in_threshold
+    if not 0 <= floor < math.inf:
+        broken.append(f"splitVsRebucketMinMsgRateInThreshold must be finite and not negative, got {floor:g}")
     if not 0 <= policy.hot_key_splits <= MAX_HALVINGS:
         broken.append(f"hotKeySplits must be from 0 to {MAX_HALVINGS}, got {policy.hot_key_splits}")
     for rate, split, merge in zip(RATE_WORDS, policy.split_thresholds, policy.written_merge_thresholds, strict=True):
@@ -254,15 +273,32 @@ def policy_warnings(policy: Policy) -> list[str]:
 
 
 def policy_digest(policy: Policy) -> str:
-    """A short digest of the effective policy: equal policies have equal digests, in every process."""
-    return digest({field.name: _said(getattr(policy, field.name)) for field in fields(policy)}, size=8)
+    """A short digest of the effective policy: equal policies have equal digests, in every process.
 
-
-def policy_override(policy: Policy) -> AutoScalePolicyOverride:
-    """The effective policy with every field set, as a snapshot carries it; sub-second parts of durations are cut."""
-    return AutoScalePolicyOverride(
-        **{known.attribute: known.outside(getattr(policy, known.name)) for known in POLICY_FIELDS.values()}
+    What is said of entry buckets counts where it is not as in the profile `default`, so that this has the digest that
+    it had before there were any.
+    """
+    default = PROFILES["default"]
+    return digest(
+        {
+            field.name: _said(value)
+            for field in fields(policy)
+            if (value := getattr(policy, field.name)) != getattr(default, field.name) or field.name not in _OF_BUCKETS
+        },
+        size=8,
     )
+
+
+def policy_override(policy: Policy, has_buckets: bool = True) -> AutoScalePolicyOverride:
+    """The effective policy with every field set, as a snapshot carries it; sub-second parts of durations are cut.
+
+    Without those of entry buckets for a topic that has none: they say nothing of it.
+    """
+    return AutoScalePolicyOverride(**{
+        known.attribute: known.outside(getattr(policy, known.name))
+        for known in POLICY_FIELDS.values()
+        if has_buckets or known.name not in _OF_BUCKETS
+    })  # fmt: skip
 
 
 class ClusterPolicy(NamedTuple):
@@ -373,3 +409,4 @@ def _policy_fields() -> dict[str, PolicyField]:
 
 POLICY_FIELDS: Mapping[str, PolicyField] = MappingProxyType(_policy_fields())
 """Every field by its wire name, Pulsar's fifteen first."""
+_OF_BUCKETS = frozenset(one.name for one in POLICY_FIELDS.values() if one.attribute in BUCKET_POLICY_FIELDS)

@@ -16,10 +16,14 @@ from decisions.autoscale.gates import ROWS, Gate, Situation
 from decisions.autoscale.hot_keys import GROWN, HASHES, HotKey, find_key, halvings, key_in, remembered, retry_at
 from decisions.autoscale.known import Loads, backoff, evidence, fresh_until
 from decisions.autoscale.rates import MAX_RATIO, overload
+from decisions.autoscale.rebucket_pass import RebucketPass, busiest_rate
 from decisions.autoscale.snapshot import TopicSnapshot
 from decisions.kernel.readings import MAX_INSTANT_MS, Reading, above, below, due_at, waited
 from decisions.topic.segment import Segment
 from schemas.metadata import RATES
+
+SHIPPED_REASONS = {"bytesRateIn": "byteRateIn", "bytesRateOut": "byteRateOut"}
+"""The reasons of load splits that Pulsar 5.0 renamed."""
 
 
 class SplitPass(NamedTuple):
@@ -32,8 +36,11 @@ class SplitPass(NamedTuple):
     due: int | None = None
 
 
-def split_pass(snapshot: TopicSnapshot, loads: Loads, keys: Sequence[HotKey]) -> SplitPass:
-    """What pass 1 finds; `keys` are the hot keys that are known by now."""
+def split_pass(
+    snapshot: TopicSnapshot, loads: Loads, keys: Sequence[HotKey], lane: RebucketPass | None = None
+) -> SplitPass:  # fmt: skip
+    """What pass 1 finds; `keys` are the hot keys that are known by now. Where consumers are served by the bucket `lane`
+    none is split for them."""
     policy, active = snapshot.policy, snapshot.layout.active
     room = policy.max_segments - len(active)
     readings = backoff(snapshot, "split")
@@ -44,25 +51,40 @@ def split_pass(snapshot: TopicSnapshot, loads: Loads, keys: Sequence[HotKey]) ->
     readings.append(demand)
     fresh = MAX_INSTANT_MS
     chosen: Sequence[tuple[int, str]]
-    if demand.passed:
+    held: list[Reading[Gate]] = []
+    if lane is not None:
+        readings += [reading for reading in lane.readings if reading not in readings]
+        held = _held_in_lane(snapshot, loads, readings)
+    busiest = _busiest(snapshot, loads) if demand.passed and lane is None else []
+    if busiest and policy.as_shipped and busiest[0].width == 1:
+        held = [_unsplittable(busiest[0])]
+    if demand.passed and lane is None and not held:
         lacking = snapshot.required_segments - len(active) if policy.parallel_actions else 1
-        chosen = [(one.segment_id, "consumer-count") for one in _busiest(snapshot, loads)[: min(lacking, room)]]
+        if snapshot.shares_segments:
+            busiest, fresh = _worth_a_split(snapshot, loads, busiest)
+        chosen = [(one.segment_id, "consumer-count") for one in busiest[: min(lacking, room)]]
         if not chosen and room > 0:
             readings.append(_unsplittable(active[0]))
     elif snapshot.trigger == "consumer":
-        return SplitPass(readings)
+        return SplitPass([*readings, *(one for one in held if one not in readings)], failing=held)
     else:
         readings += evidence(snapshot)
         scores = _scores(snapshot, loads)
         candidates = _overloaded(snapshot, scores, readings)
         if candidates is None:
-            return SplitPass(readings)
+            return SplitPass([*readings, *(one for one in held if one not in readings)], failing=held)
         fresh = max(fresh_until(snapshot, loads[at]) for at in candidates)
         if policy.parallel_actions:
             candidates = _acting(snapshot, scores, candidates, keys, readings)
         else:
             candidates = candidates[:1]
-        chosen = [(active[at].segment_id, score[1]) for at in candidates[:room] if (score := scores[at])]
+        if policy.as_shipped and active[candidates[0]].width == 1:
+            readings.append(_unsplittable(active[candidates[0]]))
+        chosen = [
+            (active[at].segment_id, SHIPPED_REASONS.get(score[1], score[1]) if policy.as_shipped else score[1])
+            for at in candidates[:room]
+            if (score := scores[at])
+        ]
 
     if policy.parallel_actions:
         readings.sort(key=_place)
@@ -72,6 +94,31 @@ def split_pass(snapshot: TopicSnapshot, loads: Loads, keys: Sequence[HotKey]) ->
         is_key = any(reading.gate is Gate.ONE_HOT_KEY for reading in failing)
         return SplitPass(readings, failing=failing, due=None if is_key else due_at(failing, fresh))
     return SplitPass(readings, chosen)
+
+
+def _held_in_lane(snapshot: TopicSnapshot, loads: Loads, readings: Sequence[Reading[Gate]]) -> list[Reading[Gate]]:
+    """Return the gate `max-segments` where it holds consumers that cannot share a segment, those of a CHECKPOINT."""
+    floor = snapshot.policy.split_vs_rebucket_min_msg_rate_in_threshold
+    if snapshot.unshared_consumers <= len(snapshot.layout.active):
+        return []
+    if snapshot.policy.as_shipped and busiest_rate(snapshot, loads) < floor:
+        return []
+    return [reading for reading in readings if reading.gate is Gate.MAX_SEGMENTS and not reading.passed]
+
+
+def _worth_a_split(snapshot: TopicSnapshot, loads: Loads, busiest: Sequence[Segment]) -> tuple[list[Segment], int]:
+    """Return which of the busiest segments are split for consumers that could share them, and until when their loads
+    say so: those at or above the floor, and one for each consumer that cannot share."""
+    policy, active = snapshot.policy, snapshot.layout.active
+    alone = 0 if policy.as_shipped else max(snapshot.unshared_consumers - len(active), 0)
+    load_of = {segment.segment_id: load for segment, load in zip(active, loads, strict=True)}
+    chosen, fresh = list(busiest[:alone]), MAX_INSTANT_MS
+    for segment in busiest[alone:]:
+        load = load_of[segment.segment_id]
+        if (0.0 if load is None else load.msg_rate_in) >= policy.split_vs_rebucket_min_msg_rate_in_threshold:
+            chosen.append(segment)
+            fresh = min(fresh, fresh_until(snapshot, load))
+    return chosen, fresh
 
 
 _ORDER = {gate: place for place, gate in enumerate(Gate)}

@@ -17,9 +17,15 @@ from typing import Any
 from msgspec.structs import replace as replace_segment
 
 from decisions.topic import lineage
-from decisions.topic.segment import NOT_SEALED, Segment, SegmentState
+from decisions.topic.segment import BUCKET_RING, NOT_SEALED, Segment, SegmentState, equal_buckets
 from schemas.base import MAX_SEGMENT_ID
-from schemas.metadata import AutoScalePolicyOverride, HashRange, ScalableTopicMetadata, SegmentInfo
+from schemas.metadata import (
+    MAX_ENTRY_BUCKETS,
+    AutoScalePolicyOverride,
+    HashRange,
+    ScalableTopicMetadata,
+    SegmentInfo,
+)
 
 HASH_SPACE = 0x10000
 """Number of hashes: `0x0000..0xFFFF`."""
@@ -52,15 +58,21 @@ class SegmentLayout:
     unknown: tuple[tuple[str, Any], ...] = ()
 
     @classmethod
-    def create(cls, count: int, now_ms: int, properties: Mapping[str, str] | None = None) -> SegmentLayout:
-        """The initial layout of `count` equal segments; the last takes the remainder (PIP-468 "Creation")."""
+    def create(
+        cls, count: int, now_ms: int, properties: Mapping[str, str] | None = None, bucket_budget: int = 0
+    ) -> SegmentLayout:  # fmt: skip
+        """The initial layout of `count` equal segments; the last takes the remainder (PIP-468 "Creation").
+
+        `bucket_budget` entry buckets are divided among the segments, each has one at least; 0: the topic has none.
+        """
         if not 1 <= count <= HASH_SPACE:
             raise LayoutArgumentError(f"the number of initial segments must be in 1..{HASH_SPACE}, got {count}")
         size = HASH_SPACE // count
         starts = [number * size for number in range(count)]
         ends = [start - 1 for start in starts[1:]] + [HASH_SPACE - 1]
+        buckets = equal_buckets(max(1, min(bucket_budget // count, BUCKET_RING))) if bucket_budget > 0 else None
         segments = {
-            number: Segment(number, start, end, created_at_ms=now_ms)
+            number: Segment(number, start, end, created_at_ms=now_ms, entry_bucket_splits=buckets)
             for number, (start, end) in enumerate(zip(starts, ends, strict=True))
         }
         return cls(0, count, MappingProxyType(segments), MappingProxyType(dict(properties or {})))
@@ -105,6 +117,11 @@ class SegmentLayout:
         found = [segment for segment in self.segments.values() if segment.is_active]
         return tuple(sorted(found, key=lambda segment: (segment.start, segment.segment_id)))
 
+    @cached_property
+    def has_buckets(self) -> bool:
+        """Whether the topic has entry buckets: an active segment says how many."""
+        return any(segment.entry_bucket_splits is not None for segment in self.active)
+
     def check(self) -> None:
         """Raises `LayoutStateError` unless the active segments tile `0x0000..0xFFFF` without gap or overlap."""
         expected = 0
@@ -130,7 +147,7 @@ class SegmentLayout:
     def split_segment(self, segment_id: int, now_ms: int) -> SegmentLayout:
         """Seals an active segment and adds its two halves; of an odd width the lower is one larger.
 
-        PIP-468 "Split Protocol".
+        PIP-468 "Split Protocol". Each half has half of the entry buckets, of equal width, and one at least.
         """
         parent = self._active_segment(segment_id, "split")
         if parent.width == 1:
@@ -138,27 +155,47 @@ class SegmentLayout:
         middle = parent.start + (parent.end - parent.start) // 2
         lower, upper = self._fresh_ids(2)
         child = Segment(
-            lower, parent.start, middle, parent_ids=(segment_id,), created_at_epoch=self.epoch + 1, created_at_ms=now_ms
-        )
+            lower, parent.start, middle, parent_ids=(segment_id,), created_at_epoch=self.epoch + 1,
+            created_at_ms=now_ms, entry_bucket_splits=_buckets_of((parent,), max(1, parent.bucket_count // 2)),
+        )  # fmt: skip
         children = (child, replace_segment(child, segment_id=upper, start=middle + 1, end=parent.end))
         return self._successor([self._sealed(parent, (lower, upper), now_ms), *children], upper + 1)
 
-    def merge_segments(self, first_id: int, second_id: int, now_ms: int) -> SegmentLayout:
+    def merge_segments(
+        self, first_id: int, second_id: int, now_ms: int, max_buckets: int = MAX_ENTRY_BUCKETS
+    ) -> SegmentLayout:  # fmt: skip
         """Seals two adjacent active segments and adds their union; parents stay in call order.
 
-        PIP-468 "Merge Protocol".
+        PIP-468 "Merge Protocol". The union has the entry buckets of both, of equal width and at most `max_buckets`.
         """
         first, second = self._active_segment(first_id, "merge"), self._active_segment(second_id, "merge")
         if first.end + 1 != second.start and second.end + 1 != first.start:
             ranges = " and ".join(f"[{one.start:04x}, {one.end:04x}]" for one in (first, second))
             raise LayoutArgumentError(f"segments are not adjacent: {ranges}")
         (fresh,) = self._fresh_ids(1)
+        buckets = min(first.bucket_count + second.bucket_count, max_buckets)
         merged = Segment(
             fresh, min(first.start, second.start), max(first.end, second.end),
             parent_ids=(first_id, second_id), created_at_epoch=self.epoch + 1, created_at_ms=now_ms,
+            entry_bucket_splits=_buckets_of((first, second), buckets),
         )  # fmt: skip
         sealed = [self._sealed(segment, (merged.segment_id,), now_ms) for segment in (first, second)]
         return self._successor([*sealed, merged], merged.segment_id + 1)
+
+    def rebucket_segment(self, segment_id: int, bucket_count: int, now_ms: int) -> SegmentLayout:
+        """Seal an active segment and add its successor: the same range, with so many entry buckets of equal width."""
+        parent = self._active_segment(segment_id, "rebucket")
+        if not 1 <= bucket_count <= BUCKET_RING:
+            raise LayoutArgumentError(f"the number of entry buckets must be in 1..{BUCKET_RING}, got {bucket_count}")
+        buckets = equal_buckets(bucket_count)
+        if buckets == (parent.entry_bucket_splits or ()):
+            raise LayoutArgumentError(f"segment {segment_id} has these {bucket_count} entry buckets already")
+        (fresh,) = self._fresh_ids(1)
+        successor = Segment(
+            fresh, parent.start, parent.end, parent_ids=(segment_id,), created_at_epoch=self.epoch + 1,
+            created_at_ms=now_ms, entry_bucket_splits=buckets,
+        )  # fmt: skip
+        return self._successor([self._sealed(parent, (fresh,), now_ms), successor], fresh + 1)
 
     def prune_segment(self, segment_id: int) -> SegmentLayout:
         """Removes a sealed segment, and its id from its parents and children; ids are never used again."""
@@ -219,6 +256,11 @@ class SegmentLayout:
         return replace(self, epoch=self.epoch + 1, next_segment_id=next_segment_id, segments=MappingProxyType(segments))
 
 
+def _buckets_of(parents: Iterable[Segment], count: int) -> tuple[int, ...] | None:
+    """The entry buckets of a segment made of others; None where these have none."""
+    return None if all(one.entry_bucket_splits is None for one in parents) else equal_buckets(count)
+
+
 def _segment(info: SegmentInfo) -> Segment:
     extra, range_extra = info.model_extra, info.hash_range.model_extra
     known = not extra or extra.keys() <= _DERIVED
@@ -236,6 +278,7 @@ def _segment(info: SegmentInfo) -> Segment:
         info.legacy_topic_name,
         () if known else tuple((name, value) for name, value in (extra or {}).items() if name not in _DERIVED),
         tuple(range_extra.items()) if range_extra else (),
+        None if info.entry_bucket_splits is None else tuple(info.entry_bucket_splits),
     )
 
 
@@ -255,6 +298,7 @@ def _info(segment: Segment) -> SegmentInfo:
         "createdAtMs": segment.created_at_ms,
         "sealedAtMs": NOT_SEALED if segment.is_active else segment.sealed_at_ms,
         "legacyTopicName": segment.legacy_topic_name,
+        "entryBucketSplits": None if segment.entry_bucket_splits is None else list(segment.entry_bucket_splits),
         "sealed": not segment.is_active,
         "active": segment.is_active,
         "root": not segment.parent_ids,

@@ -7,6 +7,7 @@ Stage: under `decisions.topic.layout`, whose methods answer from here, and under
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Literal
 
 from decisions.topic.segment import Segment
@@ -50,14 +51,22 @@ def count_merges(segments: Mapping[int, Segment]) -> dict[int, int]:
     return {number: found.bit_count() for number, found in merges.items()}
 
 
-def made_by(segment: Segment) -> Literal["split", "merge"] | None:
-    """What made a segment, read off its parents: one is a split, two or more are a merge, none is neither.
+def made_by(
+    segment: Segment, segments: Mapping[int, Segment] = MappingProxyType({})
+) -> Literal["split", "merge", "rebucket"] | None:  # fmt: skip
+    """Return the operation that made a segment, read off its parents: two or more are a merge, one with the same range
+    is a rebucket, one with another range a split; None without parents.
 
-    Pulsar rebuilds its clocks by the same rule. A segment that lost its parents to pruning counts as neither.
+    Pulsar rebuilds its clocks by the same rule. A segment that lost its parents to pruning counts as none of them, one
+    whose single parent is not among the `segments` as a split.
     """
     if not segment.parent_ids:
         return None
-    return "split" if len(segment.parent_ids) == 1 else "merge"
+    if len(segment.parent_ids) > 1:
+        return "merge"
+    parent = segments.get(segment.parent_ids[0])
+    is_same = parent is not None and (parent.start, parent.end) == (segment.start, segment.end)
+    return "rebucket" if is_same else "split"
 
 
 def _circles(segments: Mapping[int, Segment]) -> Iterator[list[int]]:

@@ -16,6 +16,10 @@ NOT_SEALED = -1
 """`sealedAtEpoch` and `sealedAtMs` of an active segment, as Pulsar 5 ships it (the PIP's text has 0)."""
 
 
+BUCKET_RING = 0x10000
+"""Hashes of the ring on which a segment's entry buckets lie; it is another one than that of the segments."""
+
+
 class SegmentState(str, Enum):
     """Whether a segment takes writes."""
 
@@ -44,11 +48,18 @@ class Segment(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Fields that we do not know, kept for the way back."""
     range_unknown: tuple[tuple[str, Any], ...] = ()
     """The same of its hash range."""
+    entry_bucket_splits: tuple[int, ...] | None = None
+    """Starts of the entry buckets after the first; None: the topic has no entry buckets."""
 
     @property
     def width(self) -> int:
         """Number of hashes."""
         return self.end - self.start + 1
+
+    @property
+    def bucket_count(self) -> int:
+        """Number of entry buckets; 1 where the topic has none."""
+        return 1 if self.entry_bucket_splits is None else len(self.entry_bucket_splits) + 1
 
     @property
     def is_active(self) -> bool:
@@ -59,6 +70,11 @@ class Segment(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def descriptor(self) -> str:
         """Range and id as `0000-7fff-1` (PIP-468 "Segment Topic Management via Admin API")."""
         return segment_descriptor(self.start, self.end, self.segment_id)
+
+
+def equal_buckets(count: int) -> tuple[int, ...]:
+    """Starts of the buckets after the first when the ring of entry hashes is cut into `count` of equal width."""
+    return tuple(number * BUCKET_RING // count for number in range(1, count))
 
 
 def segment_topic(topic: str, segment: Segment) -> str:

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from decisions.autoscale.answers import gates_to_json
+from decisions.autoscale.answers import Action, gates_to_json
 from decisions.autoscale.columns import GATES, NEVER
-from decisions.autoscale.decide import Hold, Merge, Split, consumers_ask_nothing, decide, next_due
+from decisions.autoscale.decide import Hold, consumers_ask_nothing, decide, next_due
 from decisions.autoscale.gates import Gate
 from decisions.autoscale.hot_keys import HotKey
 from decisions.autoscale.snapshot import TopicSnapshot, required_segments, snapshot_to_json
@@ -38,8 +38,9 @@ _GATES = np.array([gate.value for gate in GATES], object)
 _LOOK_AGAIN_MS = 20_000
 """After several actions a topic is looked at again before the next tick (guard `parallelActions`): they take seconds,
 and its new segments have reported twice by then."""
-_WORTH_A_TICK = frozenset({Gate.SPLIT_COOLDOWN, Gate.RETRY_BACKOFF})
-"""Splits are fast: an evaluation that only waits for these gets a tick of its own. Merges are lazy: they wait."""
+_WORTH_A_TICK = frozenset({Gate.SPLIT_COOLDOWN, Gate.REBUCKET_COOLDOWN, Gate.RETRY_BACKOFF})
+"""Splits and rebuckets are fast: an evaluation that only waits for these gets a tick of its own. Merges are lazy:
+they wait."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,7 @@ class Evaluation:
         if due is not None and self.now < due < self._next_tick and due != topic.due:
             self.state.touch(topic.name).due = due
             self.output.due.append((topic.name, due))
-        if snapshot.trigger == "consumer" and hold.gate is Gate.CONSUMER_DEMAND:
+        if snapshot.trigger == "consumer" and hold.gate in (Gate.CONSUMER_DEMAND, Gate.ENTRY_BUCKETS):
             return False
         return hold.gate.value != topic.hold_gate
 
@@ -218,11 +219,15 @@ class Evaluation:
         self.output.add_columns(HOLDS, pa.RecordBatch.from_arrays(arrays, schema=HOLD_SCHEMA).sort_by("subject"))
 
     def _decide_all(
-        self, topic: TopicState, snapshot: TopicSnapshot, answer: Split | Merge, policy: EffectivePolicy
+        self, topic: TopicState, snapshot: TopicSnapshot, answer: Action, policy: EffectivePolicy
     ) -> None:  # fmt: skip
         """Takes the decisions of an evaluation, but for those that nobody was to act on."""
         epoch, now = snapshot.layout.epoch, snapshot.now
-        new = [one for one in (answer, *answer.also) if not topic.was_observed_lately(epoch, one.action, one.ids, now)]
+        new = [
+            one
+            for one in (answer, *answer.also)
+            if not topic.was_observed_lately(epoch, one.action, one.arguments, now)
+        ]
         for one in new:
             self._decide(topic, snapshot, one, policy)
         again = now + _LOOK_AGAIN_MS
@@ -230,12 +235,10 @@ class Evaluation:
             topic.due = again
             self.output.due.append((topic.name, again))
 
-    def _decide(
-        self, topic: TopicState, snapshot: TopicSnapshot, answer: Split | Merge, policy: EffectivePolicy
-    ) -> None:  # fmt: skip
-        action, segments = answer.action, answer.ids
+    def _decide(self, topic: TopicState, snapshot: TopicSnapshot, answer: Action, policy: EffectivePolicy) -> None:
         self.state.touch(topic.name)
-        identity = topic.decided(snapshot.layout.epoch, action, segments, snapshot.now)
+        identity = topic.decided(snapshot.layout.epoch, answer.action, answer.arguments, snapshot.now)
+        policy_json = policy.bucket_override_json if snapshot.has_buckets else policy.override_json
         self.output.counts.decisions += 1
         self.output.add("decisions", {
             "family": FAMILY,
@@ -243,11 +246,11 @@ class Evaluation:
             "trigger": snapshot.trigger,
             "layout_epoch": snapshot.layout.epoch,
             "policy_digest": policy.digest,
-            "inputs": snapshot_to_json(snapshot, topic.metadata_json or "{}", policy.override_json),
+            "inputs": snapshot_to_json(snapshot, topic.metadata_json or "{}", policy_json),
             "engine_version": ENGINE_VERSION,
             "decision_id": identity,
-            "action": action,
-            "arguments": canonical_json({"segments": segments}),
+            "action": answer.action,
+            "arguments": canonical_json(answer.arguments),
             "reason": answer.reason,
             "decided_at": snapshot.now,
             "gates": gates_to_json(answer.gates),
@@ -275,6 +278,7 @@ def snapshot_of(topic: TopicState, loads: LoadTable, policy: EffectivePolicy, no
         policy=policy.policy,
         last_split_at=topic.cooldowns.last_split_at,
         last_merge_at=topic.cooldowns.last_merge_at,
+        last_rebucket_at=topic.cooldowns.last_rebucket_at,
         in_flight=topic.in_flight,
         failures=topic.failures.in_a_row,
         failed_at=topic.failures.failed_at,

@@ -16,11 +16,9 @@ import numpy.typing as npt
 
 from decisions.autoscale.clocks import NEVER as NO_INSTANT
 from decisions.autoscale.columns import (
-    ANY_ACTION,
+    FAILED_ACTIONS,
     GATES,
     NEVER,
-    ONLY_MERGE,
-    ONLY_SPLIT,
     Bools,
     Fleet,
     Ints,
@@ -28,7 +26,7 @@ from decisions.autoscale.columns import (
 )
 from decisions.autoscale.past import FORGOTTEN_MS, regret_window_ms, settle_ms
 from decisions.autoscale.policy import MAX_INT
-from decisions.autoscale.snapshot import MANAGED
+from decisions.autoscale.snapshot import MANAGED, SHARING
 from decisions.kernel.readings import MAX_INSTANT_MS
 from engine.autoscale.layouts import SEGMENT, KnownLayout
 from engine.autoscale.loads import LoadTable
@@ -36,7 +34,6 @@ from engine.autoscale.policies import EffectivePolicy
 from engine.autoscale.topics import TopicState
 from schemas.metadata import RATES
 
-_FAILED_ACTIONS = {None: ANY_ACTION, "split": ONLY_SPLIT, "merge": ONLY_MERGE}
 _GATE_CODE = {gate.value: code for code, gate in enumerate(GATES)}
 NO_GATE = -2
 """For a topic that has no hold on record: differs from every gate, and from the -1 of an action."""
@@ -57,6 +54,8 @@ class Scalar(IntEnum):
     OBSERVED_AT = 9
     SINCE = 10
     ONLY_MERGES_OPEN = 11
+    SHARING = 12
+    UNSHARED = 13
 
 
 _CLOCKS = [
@@ -89,6 +88,8 @@ class FleetColumns:
     """By segment, of what was split; 0 where its load did not come back."""
     regret_window: Ints
     """By segment, for how long it has to be cold after a regret; 0 without one."""
+    buckets: Ints
+    """By segment, its entry buckets; 0: it says nothing of them."""
 
     @cached_property
     def places(self) -> dict[str, int]:
@@ -153,6 +154,7 @@ class FleetColumns:
             self.made_at[segments],
             self.returned_after[segments],
             self.regret_window[segments],
+            self.buckets[segments],
         )
 
     def with_more(self, more: FleetColumns) -> FleetColumns:
@@ -178,6 +180,7 @@ class FleetColumns:
             np.concatenate([self.made_at, more.made_at]),
             np.concatenate([self.returned_after, more.returned_after]),
             np.concatenate([self.regret_window, more.regret_window]),
+            np.concatenate([self.buckets, more.buckets]),
         )
         return together.take(np.argsort(together.policy_of, kind="stable"))
 
@@ -223,6 +226,9 @@ class FleetColumns:
             np.where(keeps_depth, self._faded_depths(now), self.segments["shown"]).astype(np.int64),
             self._shallow_at(keeps_depth, counts),
             settled_at,
+            self.scalars[Scalar.SHARING],
+            self.scalars[Scalar.UNSHARED],
+            self.buckets,
         )
 
     def _faded_depths(self, now: int) -> Ints:
@@ -276,7 +282,7 @@ def columns_of(
     columns = FleetColumns(
         names, list(layouts), list(distinct.values()), policy_codes, scalars_of(topics), offsets,
         segments, rows_of(loads, names, offsets, segments["id"]),
-        *_from_pasts(topics, layouts, policies, offsets, segments["id"]),
+        *_from_pasts(topics, layouts, policies, offsets, segments["id"]), _buckets_of(layouts, offsets),
     )  # fmt: skip
     return columns if len(distinct) < 2 else columns.take(np.argsort(policy_codes, kind="stable"))
 
@@ -315,21 +321,34 @@ def scalars_of(topics: Sequence[TopicState]) -> Ints:
     """A row for each `Scalar`, a column for each topic."""
     never = NEVER
     columns: list[list[int]] = [
-        [_required(topic) if topic.consumers else 0 for topic in topics],
+        [_largest(topic, MANAGED) if topic.consumers else 0 for topic in topics],
         [never if (at := topic.cooldowns[0]) is None else at for topic in topics],
         [never if (at := topic.cooldowns[1]) is None else at for topic in topics],
         [never if (one := topic.in_flight) is None else one.since for topic in topics],
         [topic.failures[0] for topic in topics],
         [never if (at := topic.failures[1]) is None else at for topic in topics],
-        [_FAILED_ACTIONS[topic.failures[2]] for topic in topics],
+        [FAILED_ACTIONS[topic.failures[2]] for topic in topics],
         [NO_GATE if (gate := topic.hold_gate) is None else _GATE_CODE.get(gate, NO_GATE) for topic in topics],
         [topic.hold_seq for topic in topics],
         [never if (at := topic.observed_at) is None else at for topic in topics],
         [topic.since for topic in topics],
         [(one := topic.in_flight) is not None and one.action == "merge" for topic in topics],
+        [_largest(topic, SHARING) if topic.consumers else 0 for topic in topics],
+        [_largest(topic, MANAGED - SHARING) if topic.consumers else 0 for topic in topics],
     ]
     return np.array(columns, np.int64).reshape(len(Scalar), len(topics))
 
 
-def _required(topic: TopicState) -> int:
-    return max((count for kind, count in topic.consumers.values() if kind in MANAGED), default=0)
+def _largest(topic: TopicState, kinds: frozenset[str]) -> int:
+    return max((count for kind, count in topic.consumers.values() if kind in kinds), default=0)
+
+
+def _buckets_of(layouts: Sequence[KnownLayout], offsets: Ints) -> Ints:
+    """By segment, its entry buckets; 0 where it says nothing of them. Most topics have none."""
+    buckets = np.zeros(int(offsets[-1]), np.int64)
+    for place, layout in enumerate(layouts):
+        if layout.has_buckets:
+            buckets[offsets[place] : offsets[place + 1]] = [
+                0 if one.entry_bucket_splits is None else one.bucket_count for one in layout.layout.active
+            ]
+    return buckets

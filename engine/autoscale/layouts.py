@@ -29,6 +29,7 @@ SEGMENT: Final = np.dtype([("id", "<i8"), ("shown", "<i4"), ("kept", "<i4"), ("i
 """Of an active segment what an evaluation in columns needs: its id, its merge depth as the layout shows it and when it
 was made (guard `explicitLineage`), and whether its range is one hash."""
 _SEGMENT = "qii?"
+_BUCKETS = b'"entryBucketSplits"'
 _RECENT = 1024
 """Layouts that were asked for lately are kept as they were read."""
 
@@ -108,6 +109,11 @@ class KnownLayout(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def metadata_json(self) -> str:
         """The layout's record as the model says it."""
         return (self.record if _is_json(self.record) else write_layout(_plain_of(self.record))).decode()
+
+    @property
+    def has_buckets(self) -> bool:
+        """Whether the topic has entry buckets; a layout that says so is not plain."""
+        return _is_json(self.record) and _BUCKETS in self.record and self.layout.has_buckets
 
     @property
     def active_count(self) -> int:

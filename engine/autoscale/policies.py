@@ -24,7 +24,9 @@ class EffectivePolicy:
     policy: Policy
     digest: str
     override_json: str
-    """All of it as an override, JSON: what a snapshot carries."""
+    """All of it as an override, JSON: what a snapshot of a topic without entry buckets carries."""
+    bucket_override_json: str
+    """The same where entry buckets matter."""
     merge_thresholds: np.ndarray
     """The four merge thresholds in the order of the rates."""
     crossing_thresholds: np.ndarray
@@ -83,7 +85,8 @@ class Policies:
         return EffectivePolicy(
             policy=policy,
             digest=policy_digest(policy),
-            override_json=policy_override(policy).to_json(),
+            override_json=policy_override(policy, has_buckets=False).to_json(),
+            bucket_override_json=policy_override(policy).to_json(),
             merge_thresholds=np.array(policy.merge_thresholds, np.float64),
             crossing_thresholds=np.array(
                 crossing if policy.threshold_crossing else [np.nan] * len(crossing), np.float64

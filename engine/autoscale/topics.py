@@ -118,9 +118,9 @@ class TopicState(msgspec.Struct, array_like=True, gc=False):
         """The topic's own policy override, which travels in its metadata, JSON."""
         return None if self.known is None else self.known.override
 
-    def decided(self, epoch: int, action: str, segments: list[int], now: int) -> str:
+    def decided(self, epoch: int, action: str, arguments: Mapping[str, Any], now: int) -> str:
         """A decision has been taken: it is open from `now` on. Answers its id."""
-        this = canonical_json([epoch, action, segments])
+        segments, this = arguments["segments"], _identity(epoch, action, arguments)
         before, self.attempt_of = self._attempts_of(this), None
         of_epoch = f"[{epoch},"
         self.attempted = {one: times for one, times in self.attempted.items() if one.startswith(of_epoch)}
@@ -138,9 +138,9 @@ class TopicState(msgspec.Struct, array_like=True, gc=False):
         self.hold_gate, self.observed_at = gate, None
         self.hold_seq += 1
 
-    def was_observed_lately(self, epoch: int, action: str, segments: list[int], now: int) -> bool:
+    def was_observed_lately(self, epoch: int, action: str, arguments: Mapping[str, Any], now: int) -> bool:
         """Whether this very decision was the last one, and nobody was to act on it."""
-        is_same = self._attempts_of(canonical_json([epoch, action, segments])) > 0
+        is_same = self._attempts_of(_identity(epoch, action, arguments)) > 0
         return is_same and self.observed_at is not None and now - self.observed_at < OBSERVED_AGAIN_MS
 
     def _attempts_of(self, this: str) -> int:
@@ -184,6 +184,12 @@ class TopicState(msgspec.Struct, array_like=True, gc=False):
         self.hot_keys = tuple(key._replace(found_at=min(key.found_at, now)) for key in self.hot_keys)
         self.observed_at = not_after(self.observed_at, now)
         self.since = min(self.since, now)
+
+
+def _identity(epoch: int, action: str, arguments: Mapping[str, Any]) -> str:
+    """Tell a decision from others on the same layout; `arguments` as the column of `decisions` has them."""
+    buckets = [arguments["bucketCount"]] if "bucketCount" in arguments else []
+    return canonical_json([epoch, action, arguments["segments"], *buckets])
 
 
 class ConfiguredPolicy(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from decisions.autoscale.answers import Answer, Hold, Merge, Split
+from decisions.autoscale.answers import Action, Answer, Hold, Merge, Rebucket, Split
 from decisions.autoscale.decide import decide
 from decisions.autoscale.snapshot import TopicSnapshot
 from ledger.explain.inputs import Input, inputs_of
@@ -72,8 +72,11 @@ def answer_words(answer: Answer) -> str:
     return ", ".join(_action_words(one) for one in (answer, *answer.also))
 
 
-def _action_words(action: Split | Merge) -> str:
+def _action_words(action: Action) -> str:
     segments = " and ".join(map(str, action.ids))
+    if isinstance(action, Rebucket):
+        several = f"segment{'s' * (len(action.ids) > 1)} {segments}"
+        return f"give {several} {action.bucket_count} entry buckets"
     return f"split segment {segments}" if isinstance(action, Split) else f"merge segments {segments}"
 
 

@@ -80,6 +80,7 @@ def _time(snapshot: TopicSnapshot) -> Input:
         *(start + policy.merge_window_ms for start in set(starts)), *backoff,
         *(at + policy.split_cooldown_ms for at in [snapshot.last_split_at] if at is not None),
         *(at + policy.merge_cooldown_ms for at in [snapshot.last_merge_at] if at is not None),
+        *(at + policy.rebucket_cooldown_ms for at in [snapshot.last_rebucket_at] if at is not None),
     ]  # fmt: skip
     oldest = now - policy.max_load_age_ms
     fresh = {
@@ -242,7 +243,10 @@ def _number(snapshot: TopicSnapshot, wire: str, known: PolicyField, value: float
 def _turns(snapshot: TopicSnapshot, known: PolicyField) -> list[float]:
     """Values of a field at which the answer may turn."""
     now, policy = snapshot.now, snapshot.policy
-    sides = {"split_cooldown_ms": snapshot.last_split_at, "merge_cooldown_ms": snapshot.last_merge_at}
+    sides = {
+        "split_cooldown_ms": snapshot.last_split_at, "merge_cooldown_ms": snapshot.last_merge_at,
+        "rebucket_cooldown_ms": snapshot.last_rebucket_at,
+    }  # fmt: skip
     if known.name in sides:
         since = sides[known.name]
         return [] if since is None else [float(now - since)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from decisions.autoscale.answers import Answer, Hold, Merge, Split, next_due
+from decisions.autoscale.answers import Answer, Hold, Merge, Rebucket, Split, next_due
 from decisions.autoscale.gates import DESCRIPTIONS, Gate
 from decisions.autoscale.snapshot import TopicSnapshot
 from decisions.kernel.readings import Reading
@@ -38,6 +38,9 @@ def headline(answer: Answer) -> str:
         return f"split segment {answer.segment}, because of {answer.reason}"
     if isinstance(answer, Merge):
         return f"merge segments {answer.segments[0]} and {answer.segments[1]}, because both are {answer.reason}"
+    if isinstance(answer, Rebucket):
+        segments = f"segment{'s' * (len(answer.segments) > 1)} {', '.join(map(str, answer.segments))}"
+        return f"give {segments} {answer.bucket_count} entry buckets each, because of {answer.reason}"
     detail = f" ({printable(answer.binding.detail)})" if answer.binding.detail else ""
     return f"hold, {answer.gate.value}: {DESCRIPTIONS[answer.gate].sentence}{detail}"
 

@@ -10,8 +10,9 @@ case that there may have been is tried (`engine.agreement`).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -117,21 +118,23 @@ class Again:
 def _news(topic: TopicState, snapshot: TopicSnapshot, answer: Answer) -> Said:
     """What an answer puts on record."""
     if isinstance(answer, Hold):
-        if snapshot.trigger == "consumer" and answer.gate is Gate.CONSUMER_DEMAND:
+        if snapshot.trigger == "consumer" and answer.gate in (Gate.CONSUMER_DEMAND, Gate.ENTRY_BUCKETS):
             return None
         return None if answer.gate.value == topic.hold_gate else f"hold {answer.gate.value}"
     epoch, now = snapshot.layout.epoch, snapshot.now
-    new = [one for one in (answer, *answer.also) if not topic.was_observed_lately(epoch, one.action, one.ids, now)]
-    return ", ".join(_action(one.action, one.ids) for one in new) or None
+    actions = (answer, *answer.also)
+    new = [one for one in actions if not topic.was_observed_lately(epoch, one.action, one.arguments, now)]
+    return ", ".join(_action(one.action, one.arguments) for one in new) or None
 
 
 def _on_record(batch: RecordedBatch) -> dict[str, Said]:
     said: dict[str, Said] = {row["subject"]: f"hold {row['gate']}" for row in batch.holds}
     actions: dict[str, list[str]] = {}
     for row in sorted(batch.decisions, key=lambda row: (row["subject"], row["seq"])):
-        actions.setdefault(row["subject"], []).append(_action(row["action"], json.loads(row["arguments"])["segments"]))
+        actions.setdefault(row["subject"], []).append(_action(row["action"], json.loads(row["arguments"])))
     return {**said, **{subject: ", ".join(done) for subject, done in actions.items()}}
 
 
-def _action(action: str, segments: list[int]) -> str:
-    return f"{action} {'+'.join(map(str, segments))}"
+def _action(action: str, arguments: Mapping[str, Any]) -> str:
+    buckets = f" into {arguments['bucketCount']}" if "bucketCount" in arguments else ""
+    return f"{action} {'+'.join(map(str, arguments['segments']))}{buckets}"

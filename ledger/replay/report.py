@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Protocol
 
-from decisions.autoscale.answers import Answer, Hold, Merge, Split, gates_to_json
+from decisions.autoscale.answers import Action, Answer, Hold, gates_to_json
 from decisions.autoscale.decide import decide
 from decisions.topic.layout import LayoutError
 from engine.agreement import snapshot_on_record
@@ -221,7 +221,7 @@ def _says(answer: Answer, kind: str) -> dict[str, object]:
     return {"gate": answer.action, **_action(answer), "gates": gates_to_json(answer.gates)}
 
 
-def _action(one: Split | Merge) -> dict[str, object]:
+def _action(one: Action) -> dict[str, object]:
     return {"action": one.action, "arguments": canonical_json(one.arguments), "reason": one.reason}
 
 

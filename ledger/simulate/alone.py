@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from decisions.autoscale.answers import Answer, Merge, Split
+from decisions.autoscale.answers import Action, Answer, Rebucket, Split
 from decisions.autoscale.clocks import (
     Cooldowns,
     Failures,
@@ -36,6 +36,7 @@ Floats = npt.NDArray[np.float64]
 STEP_MS, TICK_MS, TAKES_MS = 10_000, 60_000, 2_000
 """Between two samples; between two ticks; how long an action takes."""
 CHANGE_THRESHOLD = 0.25
+_WORTH_A_TICK = ("split-cooldown", "rebucket-cooldown", "retry-backoff")
 HASHES = 65_536
 
 
@@ -56,6 +57,8 @@ class Came:
 
     splits: int = 0
     merges: int = 0
+    rebuckets: int = 0
+    """Decisions, each of as many segments as it is."""
     reversals: int = 0
     """Actions taken back by their opposite on an overlapping range within half an hour."""
     failed: int = 0
@@ -63,7 +66,7 @@ class Came:
     """With a segment above a split threshold."""
     segment_ms: int = 0
     waiting_ms: int = 0
-    """With more consumers than segments."""
+    """With more consumers than segments, or than entry buckets."""
     left: int = 0
     """Segments at the end."""
     most: int = 0
@@ -89,7 +92,7 @@ class _Loop:
         self._extra_ticks, self._prunes = extra_ticks, prunes
         steps, self._slices = demand.rates.shape
         self._sums = np.concatenate([np.zeros((steps, 1)), np.cumsum(demand.rates, axis=1)], axis=1)
-        self._layout = SegmentLayout.create(demand.segments, 0)
+        self._layout = SegmentLayout.create(demand.segments, 0, bucket_budget=policy.entry_bucket_budget)
         self._loads: dict[int, Load] = {}
         self._cooldowns, self._failures = Cooldowns(), Failures()
         self._depths: dict[int, int] = {}
@@ -100,7 +103,7 @@ class _Loop:
 
     def run(self) -> Came:
         came, steps = self._came, len(self._demand.rates)
-        waiting: list[Split | Merge] = []
+        waiting: list[Action] = []
         consumers, due = 0, None
         for step in range(steps):
             now = step * STEP_MS
@@ -124,12 +127,12 @@ class _Loop:
                     waiting = [answer, *answer.also]
                     if self._policy.parallel_actions:
                         due = now + 2 * STEP_MS
-                elif answer.due is not None and answer.gate.value in ("split-cooldown", "retry-backoff"):
+                elif answer.due is not None and answer.gate.value in _WORTH_A_TICK:
                     due = answer.due
             came.segment_ms += len(self._layout.active) * STEP_MS
             came.most = max(came.most, len(self._layout.active))
             came.over_ms += STEP_MS * self._is_over(step)
-            came.waiting_ms += STEP_MS * (consumers > len(self._layout.active))
+            came.waiting_ms += STEP_MS * (consumers > sum(one.bucket_count for one in self._layout.active))
         came.left = len(self._layout.active)
         return came
 
@@ -137,7 +140,8 @@ class _Loop:
         return TopicSnapshot(
             topic="topic://a/b/c", now=now, layout=self._layout, policy=self._policy, trigger=trigger,  # type: ignore[arg-type]
             loads=self._loads, consumers={"s": ("STREAM", consumers)}, last_split_at=self._cooldowns.last_split_at,
-            last_merge_at=self._cooldowns.last_merge_at, failures=self._failures.in_a_row,
+            last_merge_at=self._cooldowns.last_merge_at, last_rebucket_at=self._cooldowns.last_rebucket_at,
+            failures=self._failures.in_a_row,
             failed_at=self._failures.failed_at, failed_action=self._failures.action,
             merge_depths=self._depths if self._policy.explicit_lineage else None,
             pasts=self._pasts, hot_keys=self._keys,
@@ -176,10 +180,10 @@ class _Loop:
     def _returned(self) -> dict[int, int]:
         return {one: load.returned_after for one, load in self._loads.items() if load.returned_after is not None}
 
-    def _apply(self, action: Split | Merge, now: int) -> None:
+    def _apply(self, action: Action, now: int) -> None:
         before, came = self._layout, self._came
         segments = [before.segments[number] for number in action.ids]
-        low, high = segments[0].start, segments[-1].end
+        low, high = min(one.start for one in segments), max(one.end for one in segments)
         if isinstance(action, Split):
             if low == high:
                 came.failed += 1
@@ -187,12 +191,16 @@ class _Loop:
                 return
             self._layout = before.split_segment(action.segment, now)
             came.splits += 1
+        elif isinstance(action, Rebucket):
+            for number in action.segments:
+                self._layout = self._layout.rebucket_segment(number, action.bucket_count, now)
+            came.rebuckets += 1
         else:
-            self._layout = before.merge_segments(*action.segments, now)
+            self._layout = before.merge_segments(*action.segments, now, self._policy.max_entry_buckets_per_segment)
             came.merges += 1
         self._failures = Failures()
         for place, (at, what, start, end) in enumerate(self._made):
-            if what != action.action and now - at <= REVERSAL_MS and start <= high and low <= end:
+            if {what, action.action} == {"split", "merge"} and now - at <= REVERSAL_MS and start <= high and low <= end:
                 came.reversals += 1
                 del self._made[place]
                 break

@@ -49,6 +49,7 @@ class _Active(NamedTuple):
     active: tuple[Segment, ...]
     segments: dict[int, Segment]
     depths: dict[int, int]
+    has_buckets = False
 
     def merge_depth(self, number: int) -> int:
         """As of `SegmentLayout`."""

@@ -91,7 +91,7 @@ class Kernel:
         self._count = np.array([len(layouts[place].active) for place in topic.tolist()])
         self._required = np.zeros(count, np.int64)
         clocks = [cooldowns_after_layout(Cooldowns(), (), layout, began_at) for layout in layouts]
-        split, merged = ([NEVER if at is None else at for at in column] for column in zip(*clocks, strict=True))
+        split, merged, _ = ([NEVER if at is None else at for at in column] for column in zip(*clocks, strict=True))
         self._last_split, self._last_merge = np.array(split)[topic], np.array(merged)[topic]
         self._failures, self._failed_at = np.zeros(count, np.int64), np.full(count, NEVER)
         self._which, self._consumers, self._level = np.zeros(count, np.int64), np.zeros(count, np.int64), np.ones(count)
@@ -473,6 +473,7 @@ class Kernel:
             limits.window_start(rows[of], ints[:, _COLD], ints[:, _MODIFIED]),
             limits.depth(rows[of], self._kept_depths(ints, now[of]), ints[:, _DEPTH]),
             self._shallow_at(rows[of], ints), self._settled_at(rows[of], ints),
+            self._required[rows], np.zeros(len(rows), np.int64), np.zeros(len(ints), np.int64),
         ))  # fmt: skip
         acts: Bools = (answers.action != HOLD) & (answers.action != ASK)
         due = np.full(len(rows), NOT_DUE)

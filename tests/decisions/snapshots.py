@@ -19,6 +19,7 @@ from decisions.autoscale.past import Past
 from decisions.autoscale.policy import PROFILES, Policy
 from decisions.autoscale.snapshot import Load, OpenAction, TopicSnapshot
 from decisions.topic.layout import LayoutError, SegmentLayout
+from decisions.topic.segment import equal_buckets
 
 TOPIC = "topic://acme/shop/orders"
 NOW = 1_763_660_000_000
@@ -243,3 +244,66 @@ def _age(rng: Random, span: int) -> int:
     if kind < 0.7:
         return -rng.choice((1, span, 10 * span, 2**40))
     return rng.choice((rng.randrange(0, 600_000), 2**41))
+
+
+SHIPPED = PROFILES["pulsar-5.0"]
+
+
+def bucket_snapshot(rng: Random, guards: bool = False) -> TopicSnapshot:
+    """A random snapshot with entry buckets, in profile `pulsar-5.0`; with `guards` of the other profiles instead."""
+    plain = random_snapshot(rng, guards)
+    now = plain.now
+    if rng.random() < 0.05:
+        layout, rates = rng.choice(_crowded()), _rates(plain.policy)
+        loads = {
+            one.segment_id: load(rng.choices(rates, k=4))
+            for one in layout.active
+            if one.width == 1 or rng.random() < 0.1
+        }
+        plain = replace(plain, layout=layout, loads=loads)
+    layout = _with_buckets(rng, plain.layout)
+    changed = {
+        "rebuckets": True if not guards else rng.random() < 0.8,
+        "as_shipped": not guards,
+        "rebucket_cooldown_ms": rng.choice((0, 1_000, 60_000)),
+        "split_vs_rebucket_min_msg_rate_in_threshold": rng.choice((0.0, 1.0, 1_000.0, 1e300)),
+        "max_entry_buckets_per_segment": rng.choice((1, 2, 4, 7, 16, 1_024, 1_024)),
+    }
+    policy = replace(plain.policy, **changed)
+    capacity, count = sum(segment.bucket_count for segment in layout.active), len(layout.active)
+    near = (0, 1, count - 1, count, count + 1, capacity - 1, capacity, capacity + 1, 2 * capacity, 3 * count, 1_000)
+    consumers = {
+        name: (rng.choice(("STREAM", "STREAM", "STREAM", "CHECKPOINT", "QUEUE")), max(rng.choice(near), 0))
+        for name in ("a", "b", "c")[: rng.choice((0, 1, 1, 2, 3))]
+    }
+    return replace(
+        plain,
+        layout=layout,
+        policy=policy,
+        consumers=consumers,
+        last_rebucket_at=None if rng.random() < 0.5 else now - _age(rng, policy.rebucket_cooldown_ms),
+        failed_action=rng.choice((None, "split", "merge", "rebucket")),
+    )
+
+
+@cache
+def _crowded() -> list[SegmentLayout]:
+    """Layouts with segments of one hash."""
+    found = []
+    for side in (0, 1):
+        layout = SegmentLayout.create(1, 0)
+        while layout.active[-side].width > 1:
+            layout = layout.split_segment(layout.active[-side].segment_id, 1)
+        found.append(layout)
+    return found
+
+
+def _with_buckets(rng: Random, layout: SegmentLayout) -> SegmentLayout:
+    missing, most = rng.choice((0.0, 0.0, 0.3)), rng.choice((1, 2, 4, 8, 20))
+    segments = {
+        number: segment
+        if rng.random() < missing
+        else replace_segment(segment, entry_bucket_splits=equal_buckets(rng.randint(1, most)))
+        for number, segment in layout.segments.items()
+    }
+    return replace(layout, segments=MappingProxyType(segments))

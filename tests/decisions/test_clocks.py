@@ -40,7 +40,7 @@ def test_a_cooldown_never_goes_back_and_never_lies_in_the_future():
 
 def test_pruning_and_creation_set_no_clock():
     split = TWO.split_segment(0, 300)
-    assert clocks.cooldowns_after_layout(Cooldowns(5, 6), split.segments, split.prune_segment(0), NOW) == (5, 6)
+    assert clocks.cooldowns_after_layout(Cooldowns(5, 6), split.segments, split.prune_segment(0), NOW) == (5, 6, None)
     assert clocks.cooldowns_after_layout(Cooldowns(), (), TWO, NOW) == Cooldowns()
 
 

@@ -215,7 +215,7 @@ def test_policy_show_tells_who_set_each_value(tmp_path):
     assert rows["mergeWindowSeconds"] == ["30", f"# namespace ({namespace})"]
     assert rows["splitCooldownSeconds"] == ["120", f"# cluster ({cluster})"]
     assert rows["enabled"] == ["true", "# profile default"]
-    assert len(rows) == 32
+    assert len(rows) == 38
 
 
 def test_policy_show_says_when_a_combination_switches_scaling_off(tmp_path):

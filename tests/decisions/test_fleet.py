@@ -8,12 +8,12 @@ from random import Random
 import numpy as np
 import pytest
 
-from decisions.autoscale.decide import Hold, Merge, Split, decide
+from decisions.autoscale.decide import Hold, Merge, Rebucket, Split, decide
 from decisions.autoscale.fleet import ASK, GATES, HOLD, NEVER, REASONS, SPLIT, decide_fleet, pack
 from decisions.autoscale.fleet_readings import binding_readings
 from decisions.autoscale.gates import PRECEDENCE, Gate
 from decisions.topic.layout import HASH_SPACE, SegmentLayout
-from tests.decisions.snapshots import COLD, DEFAULT, NOW, PIP, load, random_snapshot, snapshot
+from tests.decisions.snapshots import COLD, DEFAULT, NOW, PIP, bucket_snapshot, load, random_snapshot, snapshot
 
 
 def answers_of(snapshots):
@@ -47,6 +47,8 @@ def answer_of(one):
         return ("hold", answer.gate.value, bound.measured, bound.limit, bound.margin, bound.eligible_at)
     if isinstance(answer, Split):
         return ("split", answer.segment, answer.reason)
+    if isinstance(answer, Rebucket):
+        return ("rebucket", answer.segments, answer.bucket_count, answer.reason)
     assert isinstance(answer, Merge)
     return ("merge", answer.segments, answer.reason)
 
@@ -62,6 +64,17 @@ def test_the_fleet_answers_as_decide_does_topic_by_topic(seed):
     asked = [one for one, answer in zip(snapshots, found, strict=True) if answer is None]
     assert all(one.policy.parallel_actions or one.policy.hot_key_splits for one in asked)
     assert len(told) > 0.75 * len(snapshots)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_fleet_with_entry_buckets_answers_as_decide(seed):
+    rng = Random(f"fleet with buckets {seed}")
+    snapshots = [bucket_snapshot(rng, guards=number % 3 == 0) for number in range(3_000)]
+    found, wanted = answers_of(snapshots), [answer_of(one) for one in snapshots]
+    told = [all for all in zip(snapshots, wanted, found, strict=True) if all[2] is not None]
+    assert [all for all in told if all[1] != all[2]][:1] == []
+    assert {"merge-capacity", "entry-buckets"} <= {answer[1] for _, answer, _ in told}
+    assert len(told) > 0.4 * len(snapshots)
 
 
 def test_a_gate_without_its_columns_is_an_error(monkeypatch):

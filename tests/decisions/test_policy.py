@@ -44,12 +44,16 @@ def test_the_defaults_are_those_of_the_pip():
 
 
 def test_every_guard_is_off_in_pip_483_and_on_in_default():
+    settings = {"hot_key_retry_ms", "rebucket_cooldown_ms", "split_vs_rebucket_min_msg_rate_in_threshold",
+                "max_entry_buckets_per_segment"}  # fmt: skip
+    """They say nothing where no hot key is looked for and no consumers share a segment."""
     guards = [known.name for known in POLICY_FIELDS.values() if known.attribute not in PULSAR_POLICY_FIELDS]
-    assert len(guards) == 17
-    # How long a hot key is left alone says nothing as long as none is looked for.
-    assert {name for name in guards if getattr(PIP, name)} == {"hot_key_retry_ms"}
-    # Off until simulations and replays know evaluations that a sample led to.
-    assert {name for name in guards if not getattr(DEFAULT, name)} == {"prompt_splits"}
+    assert len(guards) == 23
+    assert {name for name in guards if getattr(PIP, name)} == settings
+    # Prompt splits are off until simulations and replays know them; the others are of profile `pulsar-5.0`.
+    assert {name for name in guards if not getattr(DEFAULT, name)} == {
+        "prompt_splits", "entry_bucket_budget", "as_shipped",
+    }  # fmt: skip
     assert replace(DEFAULT, **{name: getattr(PIP, name) for name in guards}) == PIP
 
 

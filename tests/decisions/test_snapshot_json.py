@@ -12,13 +12,14 @@ from decisions.autoscale.decide import decide
 from decisions.autoscale.policy import policy_override
 from decisions.autoscale.snapshot import snapshot_to_json, snapshot_to_wire
 from schemas.ids import canonical_json
-from tests.decisions.snapshots import random_snapshot
+from tests.decisions.snapshots import bucket_snapshot, random_snapshot
 
 
 @given(st.integers(0, 2**32), st.booleans())
 def test_a_snapshot_and_the_gates_of_its_answer_are_the_json_of_their_models(seed, guards):
-    snapshot = random_snapshot(Random(seed), guards)
-    layout, policy = snapshot.layout.to_metadata().to_json(), policy_override(snapshot.policy).to_json()
+    snapshot = (bucket_snapshot if seed % 3 == 0 else random_snapshot)(Random(seed), guards)
+    policy = policy_override(snapshot.policy, snapshot.has_buckets).to_json()
+    layout = snapshot.layout.to_metadata().to_json()
     assert snapshot_to_json(snapshot, layout, policy) == snapshot_to_wire(snapshot).to_json()
     answer = decide(snapshot)
     wire = [reading.model_dump(by_alias=True, exclude_none=True) for reading in answer_to_wire(answer).gates]
