@@ -49,7 +49,11 @@ class _Active(NamedTuple):
     active: tuple[Segment, ...]
     segments: dict[int, Segment]
     depths: dict[int, int]
-    has_buckets = False
+
+    @property
+    def has_buckets(self) -> bool:
+        """As of `SegmentLayout`: simulations know none."""
+        return False
 
     def merge_depth(self, number: int) -> int:
         """As of `SegmentLayout`."""
