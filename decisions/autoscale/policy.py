@@ -165,6 +165,7 @@ PROFILES: Mapping[str, Policy] = MappingProxyType({
         hot_key_splits=6,
         parallel_actions=True,
         urgent_overload=1.25,
+        prompt_splits=True,
         rebuckets=True,
     ),
     "pulsar-5.0": Policy(entry_bucket_budget=4, rebuckets=True, as_shipped=True),

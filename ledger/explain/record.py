@@ -57,7 +57,7 @@ class NotOnRecord(LookupError):
 
 
 class Evaluations(NamedTuple):
-    """When the topic was evaluated last, by a tick or an event of its own, and its next tick; milliseconds.
+    """When the topic was evaluated last, by a tick, an event or a hot sample of its own, and its next tick; milliseconds.
 
     None: not on record.
     """
@@ -160,7 +160,7 @@ def explain(
         if horizon is None or batch.now >= _millis(horizon.at):
             due = replay.take_in(batch)
             replay.take_over(batch)
-            if topic in due.by_event:
+            if topic in due.by_event | due.by_tick:
                 happened = batch.now
         for decision in batch.decisions:
             hold, held_since = None, None
@@ -251,7 +251,7 @@ def _silence(ran_at: list[datetime], until: datetime, outage: timedelta) -> tupl
 
 
 def _evaluations(lake: str, topic: str, at: datetime, happened: int | None) -> Evaluations:
-    """The evaluations next to an instant; `happened`: the newest event up to then that made the topic due."""
+    """The evaluations next to an instant; `happened`: the newest one between ticks up to then."""
     begin, end = at - _LOOK_AROUND, at + _LOOK_AROUND
     where = (
         pc.field("subject").isin([topic, EVERY_TOPIC]) & (pc.field("type") == "tick")

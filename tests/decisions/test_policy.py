@@ -50,10 +50,8 @@ def test_every_guard_is_off_in_pip_483_and_on_in_default():
     guards = [known.name for known in POLICY_FIELDS.values() if known.attribute not in PULSAR_POLICY_FIELDS]
     assert len(guards) == 23
     assert {name for name in guards if getattr(PIP, name)} == settings
-    # Prompt splits are off until simulations and replays know them; the others are of profile `pulsar-5.0`.
-    assert {name for name in guards if not getattr(DEFAULT, name)} == {
-        "prompt_splits", "entry_bucket_budget", "as_shipped",
-    }  # fmt: skip
+    # The others are of profile `pulsar-5.0`.
+    assert {name for name in guards if not getattr(DEFAULT, name)} == {"entry_bucket_budget", "as_shipped"}
     assert replace(DEFAULT, **{name: getattr(PIP, name) for name in guards}) == PIP
 
 

@@ -20,6 +20,8 @@ from engine.kernel.settings import EngineSettings
 SETTINGS = EngineSettings(0.25, 60_000)
 CONFIGURED = ConfiguredPolicy("default", '{"promptSplits":false}')
 """Decisions come with ticks: tests say when."""
+PROMPT = ConfiguredPolicy("default", None)
+"""The profile as it is: hot samples lead to decisions too."""
 ONE_AT_A_TIME = ConfiguredPolicy("default", '{"parallelActions":false,"settleSeconds":0,"promptSplits":false}')
 """Without the guards that act on several segments at once, and that keep what was split from being merged."""
 FORMER = ConfiguredPolicy("default", json.dumps({

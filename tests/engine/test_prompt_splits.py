@@ -15,7 +15,7 @@ ONE = SegmentLayout.create(1, 0)
 
 
 @pytest.mark.parametrize(("override", "actions"), [
-    ({"promptSplits": True}, ["split"]), ({}, []), ({"promptSplits": True, "thresholdCrossing": False}, []),
+    ({}, ["split"]), ({"promptSplits": False}, []), ({"thresholdCrossing": False}, []),
 ])  # fmt: skip
 def test_sample_above_threshold_splits_before_the_tick(override, actions):
     bucket = Bucket(configured=ConfiguredPolicy("default", None))
@@ -29,6 +29,6 @@ def test_sample_above_threshold_splits_before_the_tick(override, actions):
 
 def test_sample_below_thresholds_waits_for_the_tick():
     bucket = Bucket(configured=ConfiguredPolicy("default", None))
-    bucket.batch(NOW, layout(ONE), policy({"promptSplits": True}, "acme/shop"), stats({0: 100.0}, NOW), tick(NOW))
+    bucket.batch(NOW, layout(ONE), stats({0: 100.0}, NOW), tick(NOW))
     output = bucket.batch(NOW + 10 * SECOND, stats({0: WARM}, NOW + 10 * SECOND))
     assert (output.counts.evaluations, output.decisions) == (0, [])

@@ -26,7 +26,7 @@ from schemas.ids import decision_id
 from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
 from schemas.version import ENGINE_VERSION
 from streaming.rows import bulk_rows, column_rows, rare_rows
-from tests.engine.buckets import CONFIGURED, SETTINGS, Bucket, knowing, loads_of, topics_of
+from tests.engine.buckets import CONFIGURED, PROMPT, SETTINGS, Bucket, knowing, loads_of, topics_of
 from tests.engine.records import consumers, layout, outcome, policy, record, stats, tick
 from tests.engine.test_engine import MINUTE, NOW, SECOND
 
@@ -187,12 +187,12 @@ def told(story, bucket, begin=NOW):
     return now
 
 
-@given(STORY)
-@example_settings(max_examples=25)
-def test_the_rows_of_any_story_lead_to_the_state_that_the_job_had(story):
-    bucket = RecordedBucket()
+@given(STORY, st.sampled_from([CONFIGURED, PROMPT]))
+@example_settings(max_examples=40)
+def test_the_rows_of_any_story_lead_to_the_state_that_the_job_had(story, configured):
+    bucket = RecordedBucket(configured=configured)
     told(story, bucket)
-    assert_same(replayed(bucket.history()), *bucket.states())
+    assert_same(replayed(bucket.history(), configured), *bucket.states())
 
 
 @given(STORY, STORY)

@@ -18,7 +18,7 @@ from ledger.explain.record import NotOnRecord, check_segment, explain
 from ledger.topics import UnknownTopic, find_topic
 from schemas.arrow import to_arrow
 from schemas.tables import BATCHES, DECISIONS, EVENTS, HOLDS, OUTCOMES, SEGMENT_LOAD, WAITS, OutcomeRow, WaitRow
-from tests.engine.buckets import CONFIGURED
+from tests.engine.buckets import CONFIGURED, PROMPT
 from tests.engine.records import consumers, layout, outcome, stats, tick
 from tests.engine.test_engine import MINUTE, NOW, SECOND
 from tests.engine.test_replay import NAMES, RecordedBucket
@@ -153,6 +153,19 @@ def test_a_decision_is_explained_by_what_it_saw_until_the_next_evaluation(tmp_pa
     assert "loads.1.msgRateIn" in {one.path for one in changes(found.snapshot)}
     later = explain(lake, NAMES[0], at(NOW + 90 * SECOND), CONFIGURED)
     assert (later.answer.gate.value, later.decision, later.last_decision.segments) == ("in-flight", None, (1,))
+
+
+def test_hot_sample_between_ticks_is_an_evaluation(tmp_path):
+    bucket = RecordedBucket(configured=PROMPT)
+    bucket.batch(NOW, layout(SegmentLayout.create(2, NOW - MINUTE), topic=NAMES[0]), tick(0))
+    bucket.batch(NOW + SECOND, stats({0: 12_500.0, 1: 5_000.0}, NOW + SECOND, NAMES[0]))
+    bucket.batch(NOW + 2 * SECOND, stats({0: 22_500.0, 1: 5_000.0}, NOW + 2 * SECOND, NAMES[0]))
+    lake = written(bucket, tmp_path / "lake")
+    found = explain(lake, NAMES[0], at(NOW + SECOND), PROMPT)
+    assert (found.decision.action, found.evaluations.last) == ("split", NOW + SECOND)
+    later = explain(lake, NAMES[0], None, PROMPT)
+    assert (later.answer.gate.value, later.hold["gate"]) == ("in-flight", "in-flight")
+    assert later.evaluations.last == NOW + 2 * SECOND
 
 
 def test_event_after_decision_is_explained_instead(tmp_path):

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import settings as example_settings
+from hypothesis import strategies as st
 
 from anabranch.cli import cli
 from decisions.autoscale.policy import PROFILES
@@ -18,7 +19,7 @@ from decisions.topic.layout import SegmentLayout
 from engine.history import history_of
 from ledger.replay.report import replay
 from schemas.tables import BATCHES, DECISIONS, HOLDS
-from tests.engine.buckets import CONFIGURED
+from tests.engine.buckets import CONFIGURED, PROMPT
 from tests.engine.records import consumers, layout, stats, tick
 from tests.engine.test_engine import MINUTE, NOW, SECOND
 from tests.engine.test_replay import NAMES, STORY, TABLES, RecordedBucket, told
@@ -40,23 +41,23 @@ class InMemory:
         return {}
 
 
-def replayed(bucket, changed=None, **rest):
-    return replay(InMemory(bucket, changed), CONFIGURED, **rest)
+def replayed(bucket, changed=None, configured=CONFIGURED, **rest):
+    return replay(InMemory(bucket, changed), configured, **rest)
 
 
-@given(STORY)
-@example_settings(max_examples=15)
-def test_what_a_release_has_said_in_any_story_it_says_again(story):
-    bucket = RecordedBucket()
+@given(STORY, st.sampled_from([CONFIGURED, PROMPT]))
+@example_settings(max_examples=30)
+def test_what_a_release_has_said_in_any_story_it_says_again(story, configured):
+    bucket = RecordedBucket(configured=configured)
     told(story, bucket)
-    found = replayed(bucket)
+    found = replayed(bucket, configured=configured)
     assert found.told == []
     assert (found.decisions, found.holds) == (len(bucket.table(DECISIONS)), len(bucket.table(HOLDS)))
 
 
-def quiet(minutes=12, rate=1_200.0):
+def quiet(minutes=12, rate=1_200.0, configured=CONFIGURED):
     """A topic that is held all the time, at a load that the filter suppresses, and one with a decision."""
-    bucket = RecordedBucket()
+    bucket = RecordedBucket(configured=configured)
     made = SegmentLayout.create(2, NOW - MINUTE)
     bucket.batch(NOW, *(layout(made, topic=name) for name in NAMES[:2]), consumers(1, topic=NAMES[0]))
     for minute in range(minutes):
@@ -160,7 +161,7 @@ def test_before_since_nothing_is_compared_and_of_other_topics_neither():
 
 
 def test_the_command_ends_with_0_for_the_same_and_2_for_different(tmp_path):
-    bucket = quiet()
+    bucket = quiet(configured=PROMPT)
     written(bucket, tmp_path / "lake")
     (tmp_path / "s.toml").write_text(f'[lake]\npath = "{tmp_path}/lake"\n')
 

@@ -81,7 +81,7 @@ def test_what_is_simulated_is_what_the_job_decides_on_the_same_samples():
         line(msgRateIn=9_000.0), line(at=NOW + 60_000, msgRateIn=26_000.0), line(at=NOW + 600_000, msgRateIn=300.0),
         line(at=NOW + 3_000_000, msgRateIn=300.0),
     ])  # fmt: skip
-    loop, bucket, known, wanted = StepByStep(demand, DEFAULT), Bucket(), None, []
+    loop, bucket, known, wanted = StepByStep(demand, DEFAULT), Bucket(configured=DEFAULT), None, []
     simulated, decided, due = [], [], []
     for step in range(demand.steps):
         now = NOW + step * demand.step_ms
