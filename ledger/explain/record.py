@@ -57,7 +57,7 @@ class NotOnRecord(LookupError):
 
 
 class Evaluations(NamedTuple):
-    """When the topic was evaluated last, by a tick, an event or a hot sample of its own, and its next tick; milliseconds.
+    """Last evaluation of the topic (tick, event or hot sample of its own) and its next tick; milliseconds.
 
     None: not on record.
     """

@@ -1,0 +1,90 @@
+"""The tables of docs/profiles.md: both profiles on shapes of demand, on a fleet for a day, and on weeks of series.
+
+Run as `python -m benchmarks.profiles FILE.csv… [--seeds 20]`; not part of `make bench`. Series are those of
+`anabranch simulate --trace`: `FILE.csv` or `FILE.csv@DAYS@PERCENTILE`, of 14 days and the largest value by default.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+
+import click
+
+from engine.autoscale.topics import ConfiguredPolicy
+from ledger.simulate.run import simulate
+from ledger.simulate.shapes import SHAPES, ShapedDemand
+from ledger.simulate.table import as_text as shapes_text
+from ledger.simulate.table import table
+from ledger.simulate.traces import Series, read_series
+from ledger.simulate.weeks import as_text as weeks_text
+from ledger.simulate.weeks import weeks
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "profiles.md"
+PROFILES = {name: ConfiguredPolicy(name, None) for name in ("pip-483", "default")}  # type: ignore[arg-type]
+FLEET_HEADS = {
+    "splits": "splits", "merges": "merges", "reversals": "reversals", "segmentHours": "segment-hours",
+    "minutesOverThreshold": "minutes over", "consumerMinutesWaiting": "consumer-minutes waiting",
+}  # fmt: skip
+
+
+def fleet_text(topics: int, processes: int) -> str:
+    """Return the table of a fleet: so many topics of each shape for 24 hours, and their sums."""
+    lines = [f"| shape | profile | {' | '.join(FLEET_HEADS.values())} |", "| --- | --- |" + " ---: |" * 6]
+    sums = {name: dict.fromkeys(FLEET_HEADS, 0.0) for name in PROFILES}
+    for shape in SHAPES:
+        if shape == "flat":
+            continue
+        outcomes = simulate(ShapedDemand(shape, topics, 24.0), PROFILES, processes=processes)
+        for name, outcome in outcomes.items():
+            counts = {key: float(outcome.to_json()[key]) for key in FLEET_HEADS}
+            sums[name] = {key: sums[name][key] + counts[key] for key in FLEET_HEADS}
+            lines.append(_row(shape, name, counts))
+    return "\n".join([*lines, *(_row("**all**", name, counts) for name, counts in sums.items())]) + "\n"
+
+
+def _row(shape: str, profile: str, counts: dict[str, float]) -> str:
+    return f"| {shape} | {profile} | {' | '.join(f'{counts[key]:,.0f}' for key in FLEET_HEADS)} |"
+
+
+def _series(text: str) -> Series:
+    name, *rest = text.split("@")
+    days, percentile = (float(rest[place]) if len(rest) > place else default for place, default in enumerate((14, 100)))
+    series = read_series(Path(name)).first(days).scaled(percentile)
+    return series._replace(name=f"{series.name}, {days:g} days")
+
+
+def _written(page: str, part: str, table_text: str) -> str:
+    begin, end = f"<!-- {part}: begin -->\n", f"<!-- {part}: end -->\n"
+    before, found, rest = page.partition(begin)
+    if not found or end not in rest:
+        raise click.ClickException(f"{PAGE.name} has no place for the table `{part}`")
+    return before + begin + table_text + end + rest.partition(end)[2]
+
+
+@click.command()
+@click.argument("series", nargs=-1)
+@click.option("--seeds", type=click.IntRange(1, 1000), default=20, show_default=True, help="Of the shapes.")
+@click.option("--topics", type=click.IntRange(1), default=250, show_default=True, help="Of each shape of the fleet.")
+@click.option("--processes", type=click.IntRange(1), default=os.cpu_count() or 1, show_default="the cores")
+def main(series: Sequence[str], seeds: int, topics: int, processes: int) -> None:
+    """Measure both profiles, and write the tables into docs/profiles.md."""
+    about = (
+        f"Seeds 1 to {seeds} of the shapes, {4 * topics:,} topics of the fleet, seed 1 of the series; "
+        f"{datetime.now(timezone.utc):%F}. No figure depends on the machine.\n"
+    )
+    parts = {"about": about, "shapes": shapes_text(table(range(1, seeds + 1), processes))}
+    parts["fleet"] = fleet_text(topics, processes)
+    if series:
+        parts["weeks"] = weeks_text(list(weeks([_series(text) for text in series], [1], processes)))
+    page = PAGE.read_text()
+    for part, text in parts.items():
+        page = _written(page, part, text)
+    PAGE.write_text(page)
+    click.echo(page)
+
+
+if __name__ == "__main__":
+    main()
