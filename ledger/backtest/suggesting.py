@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from math import log
 from typing import Any
 
-from decisions.autoscale.policy import RATE_WORDS
+from decisions.autoscale.policy import POLICY_FIELDS, RATE_WORDS, Policy
 from engine.autoscale.topics import ConfiguredPolicy
 from ledger.backtest.guesses import Guessed, together
 from ledger.backtest.policies import with_settings
@@ -139,8 +139,8 @@ def suggest(
         # The first half is anywhere, the second near the frontier.
         near = found.frontier or [today]
         drawn = {
-            f"s{tried + number + 1}": _anywhere(history.ran, chance) if 2 * tried < budget
-            else _near(history.ran, chance.choice(near).policy, chance) for number in range(size)
+            f"s{tried + number + 1}": anywhere(history.ran, chance) if 2 * tried < budget
+            else neighbour(history.ran, chance.choice(near).policy, chance) for number in range(size)
         }  # fmt: skip
         found.tried += _try(history, prepared, drawn)
     if unseen is not None:
@@ -190,21 +190,39 @@ _RANGES = {
 }  # fmt: skip
 """From 0 to 1, logarithmic. `split`: of today's split thresholds, where what a segment can carry is 1; `merge`: of the
 split thresholds; `most`: of today's maxSegments."""
-_NAMES = tuple(_RANGES)
+LOOKING_BACK = {
+    "mergeHeadroom": (0.3, 0.95), "settleSeconds": (60, 7200), "regretWindowSeconds": (600, 28_800),
+    "returnsWithinSeconds": (600, 14_400),
+}  # fmt: skip
+"""Of the guards that look back, the ones that today's policy has; from 0 to 1, logarithmic."""
 
 
-def _anywhere(ran: ConfiguredPolicy, chance: random.Random) -> ConfiguredPolicy:
+def _ranges(today: Policy) -> dict[str, tuple[float, float]]:
+    """Return what is searched."""
+    return _RANGES | {name: limits for name, limits in LOOKING_BACK.items() if _guard(today, name)}
+
+
+def _guard(policy: Policy, name: str) -> float:
+    """Return the value of a guard as policy files write it; 0: off."""
+    field = POLICY_FIELDS[name]
+    value = float(getattr(policy, field.name))
+    return value / 1000 if field.name.endswith("_ms") else value
+
+
+def anywhere(ran: ConfiguredPolicy, chance: random.Random) -> ConfiguredPolicy:
+    """Draw a valid policy from the whole range."""
     while True:
-        found = _policy(ran, {name: chance.random() for name in _NAMES})
+        found = _policy(ran, {name: chance.random() for name in _ranges(resolved(ran))})
         if violation(found) is None:
             return found
 
 
-def _near(ran: ConfiguredPolicy, known: ConfiguredPolicy, chance: random.Random) -> ConfiguredPolicy:
+def neighbour(ran: ConfiguredPolicy, known: ConfiguredPolicy, chance: random.Random) -> ConfiguredPolicy:
+    """Draw another valid policy, one to three keys away from a known one."""
     at = _places(ran, known)
     while True:
         moved = dict(at)
-        for name in chance.sample(_NAMES, chance.randint(1, 3)):
+        for name in chance.sample(sorted(at), chance.randint(1, 3)):
             moved[name] = min(1.0, max(0.0, at[name] + chance.uniform(-_STEP, _STEP)))
         found = _policy(ran, moved)
         if found != known and violation(found) is None:
@@ -213,7 +231,7 @@ def _near(ran: ConfiguredPolicy, known: ConfiguredPolicy, chance: random.Random)
 
 def _policy(ran: ConfiguredPolicy, places: Mapping[str, float]) -> ConfiguredPolicy:
     today = resolved(ran)
-    at = {name: low * (high / low) ** places[name] for name, (low, high) in _RANGES.items()}
+    at = {name: low * (high / low) ** places[name] for name, (low, high) in _ranges(today).items()}
     settings: dict[str, Any] = {}
     for word, limit in zip(RATE_WORDS, today.split_thresholds, strict=True):
         whole = int if word.startswith("Bytes") else float
@@ -225,6 +243,8 @@ def _policy(ran: ConfiguredPolicy, places: Mapping[str, float]) -> ConfiguredPol
         "mergeCooldownSeconds": round(at["merge_cooldown"] / 30) * 30,
         "mergeWindowSeconds": round(at["merge_window"] / 30) * 30,
         "maxSegments": most, "minSegments": min(most, round(at["least"])),
+        **{name: round(at[name] / 60) * 60 for name in LOOKING_BACK if name in at and name.endswith("Seconds")},
+        **{name: round(at[name], 2) for name in LOOKING_BACK if name in at and not name.endswith("Seconds")},
     }  # fmt: skip
     return with_settings(ran, settings)
 
@@ -236,11 +256,11 @@ def _places(ran: ConfiguredPolicy, known: ConfiguredPolicy) -> dict[str, float]:
         "split": split / today.split_msg_rate_in_threshold, "merge": policy.merge_msg_rate_in_threshold / split,
         "split_cooldown": policy.split_cooldown_ms / 1000, "merge_cooldown": policy.merge_cooldown_ms / 1000,
         "merge_window": policy.merge_window_ms / 1000, "most": policy.max_segments / today.max_segments,
-        "least": policy.min_segments,
+        "least": policy.min_segments, **{name: _guard(policy, name) for name in LOOKING_BACK},
     }  # fmt: skip
     return {
         name: min(1.0, max(0.0, log(max(values[name], low / 10) / low) / log(high / low)))
-        for name, (low, high) in _RANGES.items()
+        for name, (low, high) in _ranges(today).items()
     }
 
 

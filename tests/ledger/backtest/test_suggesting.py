@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from random import Random
 
 import pytest
 from click.testing import CliRunner
@@ -12,7 +13,17 @@ from hypothesis import strategies as st
 from anabranch.cli import cli
 from engine.autoscale.topics import ConfiguredPolicy
 from ledger.backtest.reading import open_history
-from ledger.backtest.suggesting import Suggestion, Tried, beats, frontier, split_in_time
+from ledger.backtest.running import resolved
+from ledger.backtest.suggesting import (
+    LOOKING_BACK,
+    Suggestion,
+    Tried,
+    anywhere,
+    beats,
+    frontier,
+    neighbour,
+    split_in_time,
+)
 from tests.ledger.backtest.really import MINUTE, Seeded, really_run
 
 NONE = ConfiguredPolicy("default", None)
@@ -122,3 +133,17 @@ def test_the_command_suggests_what_is_better_the_same_every_time_and_applies_not
     assert text.count("confidence") == 2
     assert "The same policies on the last third, which was not searched:" in text
     assert "nothing was applied" in text
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_guards_are_searched_where_the_policy_has_them(seed):
+    chance = Random(seed)
+    for profile, guards in (("default", set(LOOKING_BACK)), ("pip-483", set())):
+        today = ConfiguredPolicy(profile, None)
+        drawn = anywhere(today, chance)
+        near = neighbour(today, drawn, chance)
+        for one in (drawn, near):
+            settings = json.loads(one.override)
+            assert settings.keys() & LOOKING_BACK.keys() == guards
+            assert all(LOOKING_BACK[name][0] <= settings[name] <= LOOKING_BACK[name][1] for name in guards)
+            assert resolved(one).broken is None
