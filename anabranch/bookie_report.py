@@ -44,14 +44,15 @@ def status_text(snapshot: BookieSnapshot, answer: BookieAnswer, held: Held | Non
         )
         return "\n".join(lines)
     counts = answer.counts
-    total, there = counts.get("onSource", 0) + counts.get("onTarget", 0), counts.get("onTarget", 0)
+    there = counts.get("onTarget", 0)
+    total = counts.get("onSource", 0) + there + counts.get("leftBehind", 0)
     lines.append(
         f"schemas and cursors  {_bar(there, total)} {there:,} of {total:,} on {printable(directive.target)}"
         + "".join(
             f", {counts[name]:,} {words}"
             for name, words in (
                 ("toCopy", "to copy"), ("toVerify", "to compare"), ("toPromote", "to promote"), ("failed", "failed"),
-                ("lost", "not promoted"), ("notKnown", "not known"),
+                ("lost", "not promoted"), ("leftBehind", "left by an earlier switch"), ("notKnown", "not known"),
             )
             if counts.get(name)
         )

@@ -60,25 +60,25 @@ def rehearse(bookies: Bookies, operation: Asked, request: Request, output: str) 
 
 def carry_out(bookies: Bookies, operation: Asked, request: Request, output: str) -> None:
     """Asks for it, and works until nothing is left. Exit code 1 when something failed."""
-    _asked(bookies, operation, request)
     with _term(bookies) as right, _watching() as watch:
         orchestrator = _orchestrator(bookies, right.expectation, watch)
         with _stopped_by_signals(orchestrator):
             # Only who may act writes a directive, and when nothing of the one before is under way.
-            registry, answer = _asked(bookies, operation, request)
+            registry, snapshot, answer = _asked(bookies, operation, request)
             goes_on = answer.action == "retry" and not answer.failed_ledgers and not answer.not_promoted
             if answer.directive is not None and not goes_on:
                 if _settle(right):
-                    registry, answer = _asked(bookies, operation, request)
+                    registry, snapshot, answer = _asked(bookies, operation, request)
                 try:
                     bookies.store.write(answer, registry, (right.expectation,))
                 except MetadataChanged as error:
                     raise click.ClickException("the registry has changed meanwhile: run the command again") from error
             try:
-                orchestrator.run()
+                orchestrator.run(snapshot)
             except (TermLost, Unsafe) as error:
                 raise click.ClickException(str(error)) from error
-    _ended(bookies, output)
+    assert orchestrator.seen is not None
+    _ended(orchestrator.seen, output)
 
 
 def clean_up(bookies: Bookies, request: Request, output: str) -> None:
@@ -186,8 +186,8 @@ def _cleanup_said(answer: BookieAnswer, output: str) -> None:
         click.echo("nothing was deleted; --no-dry-run does it", err=True)
 
 
-def _ended(bookies: Bookies, output: str) -> None:
-    snapshot = bookies.look("status", "whole")
+def _ended(seen: BookieSnapshot, output: str) -> None:
+    snapshot = seen.model_copy(update={"operation": "status", "request": Request()})
     answer = decide(snapshot)
     directive = snapshot.directive
     if output == "json":
@@ -207,13 +207,13 @@ def _orchestrator(bookies: Bookies, term: Write, watch: Any) -> Orchestrator:
     return Orchestrator(bookies.looker, steps, bookies.lake, bookies.name, chosen.migration_concurrency, watch)
 
 
-def _asked(bookies: Bookies, operation: Asked, request: Request) -> tuple[Registry, BookieAnswer]:
+def _asked(bookies: Bookies, operation: Asked, request: Request) -> tuple[Registry, BookieSnapshot, BookieAnswer]:
     registry = bookies.store.read()
     snapshot = bookies.looker.look(operation, "whole", request, bookies.progress(registry), registry)
     answer = decide(snapshot)
     if answer.code != 200:
         raise click.ClickException(f"{answer.gate}: {printable(answer.reason or '')}")
-    return registry, answer
+    return registry, snapshot, answer
 
 
 @contextmanager

@@ -321,6 +321,8 @@ class BookieSnapshot(BookieMetadata):
     generators: dict[ClusterName, Generators] = Field(default_factory=dict)
     ledgers: dict[ClusterName, list[LedgerSeen]] = Field(default_factory=dict)
     """By cluster: all of its ledgers. A cluster that is not in it was not listed: nothing is said of its ledgers."""
+    data_ledgers: dict[ClusterName, Count] = Field(default_factory=dict)
+    """By cluster: topics' data ledgers beside those in `topics`, attributed to it and there."""
     orchestrator: Orchestrator | None = None
     self_name: Annotated[Name | None, Field(alias="self")] = None
     """Who asks. With `orchestrator`: steps are only for who holds the lease."""

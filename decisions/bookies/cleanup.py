@@ -125,6 +125,9 @@ def _candidate(seen: Seen, source: str, ledger: int) -> Candidate:
             return kept(Gate.ATTRIBUTION, f"{item.object} names it: {item.reason}")
         if item.cluster == source:
             return kept(Gate.ATTRIBUTED_ELSEWHERE, f"{item.object} is attributed to {source}")
+    beside = [path for path, number in seen.beside() if number == ledger]
+    if beside:
+        return kept(Gate.ATTRIBUTED_ELSEWHERE, f"{beside[0]} names it as a ledger of another use")
     unread = seen.unknown()
     unread = [one for one in unread if one.ledger < 0]
     if unread:

@@ -78,7 +78,8 @@ def _next(seen: Seen, account: Account, now: Standing, at_once: bool = True) -> 
         generators = snapshot.generators.get(name)
         if generators is not None and not generators.reachable and name == directive.target:
             account.require(Gate.TARGET_CLIENT, False, generators.error)
-    require_distinct(seen, account, directive.source, directive.target)
+    origins = {work.source for work in now.works if work.source} - {directive.source, directive.target}
+    require_distinct(seen, account, directive.source, directive.target, *sorted(origins))
     apart(seen, account)
     if account.binding:
         return _answer(seen, account, now, "hold")
@@ -251,15 +252,18 @@ def _counts(seen: Seen, now: Standing) -> dict[str, int]:
         return {}
     source, target = now.directive.source, now.directive.target
     on_source = sum(1 for item in seen.items if item.kind != "data" and item.cluster == source)
+    elsewhere = sum(
+        1 for item in seen.items if item.kind != "data" and item.cluster not in (None, source, target)
+    )  # fmt: skip
     on_target = sum(1 for item in seen.items if item.kind != "data" and item.cluster == target)
     return {
-        "onSource": on_source, "onTarget": on_target, "toCopy": now.count(Stage.COPY, Stage.UNLOAD, Stage.SEAL),
+        "onSource": on_source, "onTarget": on_target, "leftBehind": elsewhere,
+        "toCopy": now.count(Stage.COPY, Stage.UNLOAD, Stage.SEAL),
         "toVerify": now.count(Stage.VERIFY), "toPromote": now.count(Stage.BUILT),
         "failed": now.count(Stage.FAIL, Stage.FAILED), "lost": now.count(Stage.LOST), "notKnown": len(seen.unknown()),
         "oldCopies": now.old_copies,
-        "dataLedgersOnSource": sum(
-            1 for item in seen.items if item.kind == "data" and item.cluster == now.directive.source
-        ),
+        "dataLedgersOnSource": sum(1 for item in seen.items if item.kind == "data" and item.cluster == source)
+        + seen.snapshot.data_ledgers.get(source, 0),
     }  # fmt: skip
 
 

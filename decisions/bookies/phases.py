@@ -55,10 +55,12 @@ def _phase(seen: Seen, directive: Directive, found: list[Work], rollovers: list[
         return "SWITCH_TRIGGERED"
     if any(one.epoch < directive.epoch or not one.target_client for one in seen.snapshot.brokers):
         return "LIVE_DUAL_READ"
-    waits = any(one.kind != "data" and one.cluster == directive.source for one in seen.items) or bool(seen.unknown())
+    names = [one.cluster for one in seen.items if one.kind != "data" and one.cluster is not None]
+    waits = any(one != directive.target for one in names) or bool(seen.unknown())
     listed = seen.listed(directive.source) and seen.listed(directive.target)
     # Of a source that is gone for good nothing has to be known when nothing is attributed to it.
-    if any(one.stage in BUILDING for one in found) or (waits and not listed):
+    from_source = directive.source in names or bool(seen.unknown())
+    if any(one.stage in BUILDING for one in found) or (from_source and not listed):
         return "BUILD"
     if rollovers or any(one.stage is Stage.BUILT for one in found):
         return "PROMOTE"

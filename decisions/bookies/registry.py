@@ -98,11 +98,22 @@ def unregister(seen: Seen, account: Account) -> list[ClusterEntry] | None:
         account.require(Gate.REGISTERED, False, f"{name} is not registered", UNKNOWN)
         return None
     account.require(Gate.NOT_ACTIVE, there.status != "ACTIVE", f"{name} is ACTIVE: switch to another cluster first")
-    named = sum(1 for item in seen.items if item.cluster == name)
+    named = sum(1 for item in seen.items if item.cluster == name) + seen.snapshot.data_ledgers.get(there.name, 0)
     account.require(
         Gate.NOTHING_NAMES_IT, not named,
         f"{named} ledgers on record are attributed to {name}, data ledgers included: they could not be read any more",
         measured=float(named), limit=0.0,
+    )  # fmt: skip
+    others = seen.of_another_use(there.name)
+    account.require(
+        Gate.NOTHING_NAMES_IT, not others,
+        f"{len(others)} ledgers on {name} are those of compacted topics, delayed messages or another use, such as "
+        f"{others[0][1]} ({others[0][0]}): they are never copied, and could not be read any more" if others else None,
+        measured=float(len(others)), limit=0.0,
+    )  # fmt: skip
+    account.require(
+        Gate.LISTED, seen.listed(there.name) or not seen.beside(),
+        f"the ledgers of {name} were not listed: it may have those of compacted topics or delayed messages",
     )  # fmt: skip
     unknown = seen.unknown()
     account.require(

@@ -7,13 +7,18 @@ guess (PIP-477 rev 3, "Resolution"; I17). The same rule serves reading, opening 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from schemas.bookie_answers import Attribution
-from schemas.bookies import BookieMetadata, BookieSnapshot, Bootstrap, LedgerSeen
+from schemas.bookies import BookieMetadata, BookieSnapshot, Bootstrap, CursorRecord, LedgerSeen
 
+COMPACTED, DELAYED = "CompactedTopicLedger", "#pulsar.internal.delayed.bucket"
+"""A cursor's property that names the ledger of a compacted topic; beginning of those with snapshots of delayed
+messages. Their ledgers are long-lived, and in no list of Pulsar's."""
+COPIED = frozenset({"schema", "managed-ledger"})
+"""Values of `component` in the custom metadata of ledgers that schemas, subscriptions and topics name."""
 ItemKind = Literal["schema", "cursor", "data"]
 
 
@@ -76,6 +81,19 @@ class Seen:
         """All ledgers of a cluster that was listed."""
         return self._ledgers.get(cluster, {})
 
+    def beside(self) -> list[tuple[str, int]]:
+        """Return ledgers of compacted topics and delayed messages, each with the subscription that names it."""
+        return ledgers_beside(self.snapshot.cursors)
+
+    def of_another_use(self, cluster: str) -> list[tuple[str, int]]:
+        """Return ledgers of a cluster that are neither schemas', subscriptions' nor topics', with whose they are."""
+        named = {number: path for path, number in self.beside() if self.ledger(cluster, number) is not None}
+        for one in self.ledgers(cluster).values():
+            component = (one.custom or {}).get("component")
+            if component is not None and component not in COPIED:
+                named.setdefault(one.id, f"component {component}")
+        return [(whose, number) for number, whose in sorted(named.items())]
+
     def unknown(self) -> list[Attribution]:
         """Ledgers of which nobody knows where they are."""
         return [attribution(item) for item in self.items if item.how == "corruption"]
@@ -118,6 +136,16 @@ class Seen:
         if first not in self.clusters:
             return None, "corruption", f"it has no stamp, and the bootstrap cluster {first!r} is not registered"
         return first, "bootstrap", None
+
+
+def ledgers_beside(cursors: Iterable[CursorRecord]) -> list[tuple[str, int]]:
+    """Return ledgers of compacted topics and delayed messages, each with the subscription that names it."""
+    return [
+        (cursor.path, int(value))
+        for cursor in cursors
+        for name, value in sorted(cursor.properties.items())
+        if (name == COMPACTED or name.startswith(DELAYED)) and value.isdecimal()
+    ]
 
 
 def attribution(item: Item) -> Attribution:

@@ -128,7 +128,7 @@ def ask_for_rollback(seen: Seen, account: Account, now: Standing) -> tuple[Direc
         Gate.TARGET_CLIENT, generators is None or generators.reachable, generators.error if generators else None
     )
     # New ids on the cluster of the switch must not be given again by the one that everything goes back to.
-    fresh = max((one for one in seen.ledgers(source) if seen.ledger(target, one) is None), default=-1)
+    fresh = _fresh(seen, source, target)
     following = next_id(seen, target)
     if fresh >= 0:
         account.require(
@@ -148,6 +148,14 @@ def ask_for_rollback(seen: Seen, account: Account, now: Standing) -> tuple[Direc
     )  # fmt: skip
     account.require(Gate.DRY_RUN, not request.dry_run, "--no-dry-run rolls back")
     return (None if account.binding else back), todo, losses
+
+
+def _fresh(seen: Seen, source: str, target: str) -> int:
+    """Return the largest id on the source that the target lacks; -1: none. Data ledgers, only counted, may be such."""
+    generators = seen.snapshot.generators.get(source)
+    largest = generators.largest if generators is not None and seen.snapshot.data_ledgers.get(source) else None
+    lacking = (one for one in seen.ledgers(source) if seen.ledger(target, one) is None)
+    return max(max(lacking, default=-1), -1 if largest is None else largest)
 
 
 def _go_on_back(seen: Seen, account: Account, now: Standing, directive: Directive) -> Directive | None:
@@ -177,6 +185,10 @@ def _losses(seen: Seen, todo: list[Work], source: str, target: str) -> Iterator[
                 kind="data", object=item.object, ledger=item.ledger,
                 detail=f"brokers that know {target} only would remove it from the topic",
             )  # fmt: skip
+    data = seen.snapshot.data_ledgers.get(source, 0)
+    if data and seen.snapshot.routing == "stock":
+        detail = f"brokers that know {target} only would remove {data} data ledgers from their topics"
+        yield Loss(kind="data", object="/managed-ledgers", detail=detail)
 
 
 def _directive(seen: Seen, kind: str, source: str, target: str, ids_from: int | None) -> Directive:

@@ -8,10 +8,11 @@ Source: PIP-477 phases 4 and 5. Steps are in a fixed order: schemas before curso
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from decisions.bookies.gates import SENTENCES, Gate
+from decisions.bookies.ids import largest_id
 from decisions.bookies.seen import Item, Seen, equal, stamp_of
 from schemas.bookie_answers import Step
 from schemas.bookies import Directive, Failure, Kind, LedgerSeen
@@ -43,10 +44,16 @@ class Work:
     gate: Gate | None
     """What keeps it from being promoted; None: nothing."""
     reason: str
+    source: str = ""
+    """Where it is copied from; empty: from the directive's source."""
 
 
 def works(seen: Seen, directive: Directive) -> list[Work]:
-    """Every schema and cursor ledger that is attributed to the source, in order; none while a cluster is not listed."""
+    """Return every schema and cursor ledger that is not on the target yet, in order; none while one is not listed.
+
+    A ledger that an earlier switch left on a third cluster is among those that failed. When the same switch is asked
+    for again it is moved from where it is, like everything that failed.
+    """
     if not (seen.listed(directive.source) and seen.listed(directive.target)):
         return []
     failed = {(one.object, one.ledger): one for one in seen.progress.failed if one.attempt == directive.attempt}
@@ -55,7 +62,7 @@ def works(seen: Seen, directive: Directive) -> list[Work]:
     found = []
     for item in seen.items:
         is_gone = item.cluster == directive.target and _copy_is_gone(seen, directive, item, begun)
-        if item.kind == "data" or (item.cluster != directive.source and not is_gone):
+        if item.kind == "data" or item.cluster is None or (item.cluster == directive.target and not is_gone):
             continue
         failure = failed.get((item.object, item.ledger))
         if failure is not None:
@@ -64,16 +71,23 @@ def works(seen: Seen, directive: Directive) -> list[Work]:
         if is_gone:
             found.append(Work(item, Stage.COPY, None, "it is attributed there, and its copy is gone"))
             continue
-        work = _look(seen, directive, item, item.ledger in begun)
+        origin = str(item.cluster)
+        if origin == directive.source:
+            work = _look(seen, directive, item, item.ledger in begun)
+        elif directive.attempt == 1:
+            left = f"an earlier switch left it on {origin}; asked for again, this one moves it from there"
+            found.append(Work(item, Stage.FAILED, Gate.FAILED_BEFORE, left, origin))
+            continue
+        else:
+            work = _left_behind(seen, directive, item, item.ledger in begun)
         if work.stage is Stage.VERIFY:
             done = verified.get(item.ledger)
-            here = seen.ledger(directive.source, item.ledger)
+            here = seen.ledger(origin, item.ledger)
             if done is not None and here is not None and (done.last, done.length) == (here.last, here.length):
-                work = Work(item, Stage.BUILT, None, "its contents were compared")
+                work = replace(work, stage=Stage.BUILT, reason="its contents were compared")
         if work.stage is Stage.BUILT and _tries(seen, item.object) >= seen.snapshot.settings.max_tries:
-            work = Work(
-                item, Stage.LOST, Gate.TRIES, f"its record changed during each of {_tries(seen, item.object)} tries"
-            )
+            reason = f"its record changed during each of {_tries(seen, item.object)} tries"
+            work = replace(work, stage=Stage.LOST, gate=Gate.TRIES, reason=reason)
         found.append(work)
     return sorted(found, key=lambda one: (one.item.kind == "cursor", one.item.object, one.item.ledger))
 
@@ -91,7 +105,8 @@ def build_steps(seen: Seen, directive: Directive, found: list[Work]) -> Iterator
         if key in done and work.stage is not Stage.FAIL:
             continue
         done.add(key)
-        source = seen.ledger(directive.source, item.ledger)
+        origin = work.source or directive.source
+        source = seen.ledger(origin, item.ledger)
         expectation: dict[str, object] = {"closed": work.stage in (Stage.COPY, Stage.VERIFY)}
         if work.stage in (Stage.COPY, Stage.VERIFY) and source is not None:
             expectation |= {"last": source.last, "length": source.length}
@@ -100,17 +115,17 @@ def build_steps(seen: Seen, directive: Directive, found: list[Work]) -> Iterator
         yield Step(
             epoch=directive.epoch, phase="BUILD", kind="topic" if work.stage is Stage.UNLOAD else _kind(item),
             object=what, action=action, ledger=None if work.stage is Stage.UNLOAD else item.ledger,  # type: ignore[arg-type]
-            source=directive.source, target=directive.target, expectation=expectation, reason=work.reason,
+            source=origin, target=directive.target, expectation=expectation, reason=work.reason,
         )  # fmt: skip
 
 
 def promote_steps(seen: Seen, directive: Directive, found: list[Work]) -> Iterator[Step]:
     """What PROMOTE does next: a compare-and-set for a record, on the attributions of its built ledgers only."""
-    by_record: dict[str, list[Item]] = {}
+    by_record: dict[tuple[str, str], list[Item]] = {}
     for work in found:
         if work.stage is Stage.BUILT:
-            by_record.setdefault(work.item.object, []).append(work.item)
-    for path, items in by_record.items():
+            by_record.setdefault((work.item.object, work.source or directive.source), []).append(work.item)
+    for (path, origin), items in by_record.items():
         first = items[0]
         forward = first.kind == "cursor" and first.owner is not None
         expectation: dict[str, object] = {"version": first.version}
@@ -119,11 +134,11 @@ def promote_steps(seen: Seen, directive: Directive, found: list[Work]) -> Iterat
         else:
             expectation["stamps"] = {str(one.ledger): one.stamp for one in items}
         if forward:
-            expectation |= {"owner": first.owner, "last": _last(seen, directive, first)}
+            expectation |= {"owner": first.owner, "last": _last(seen, origin, first)}
         yield Step(
             epoch=directive.epoch, phase="PROMOTE", kind=_kind(first), object=path,
             action="forward_owner" if forward else "cas_attribution",
-            ledger=first.ledger if len(items) == 1 else None, source=directive.source, target=directive.target,
+            ledger=first.ledger if len(items) == 1 else None, source=origin, target=directive.target,
             expectation=expectation, stamps={str(one.ledger): stamp_of(directive.target, one.ledger) for one in items},
             reason="its owner changes it in the cursor's lock" if forward else "equal copies are on the target",
         )  # fmt: skip
@@ -170,6 +185,20 @@ def _copy_is_gone(seen: Seen, directive: Directive, item: Item, begun: frozenset
     if item.ledger < 0 or source is None or not source.closed or not source.readable:
         return False
     return target is None or (not target.closed and (item.ledger in begun or _alike(source, target)))
+
+
+def _left_behind(seen: Seen, directive: Directive, item: Item, begun: bool) -> Work:
+    """Look at a ledger on a third cluster, whose ids have to be apart from the target's as those of the source are."""
+    origin = str(item.cluster)
+    if not seen.listed(origin):
+        return Work(item, Stage.FAIL, Gate.LISTED, f"the ledgers of {origin} were not listed", origin)
+    used, limit = largest_id(seen, origin), directive.target_ids_from
+    if limit is not None and not seen.snapshot.settings.skip_idgen_precheck and (used is None or used >= limit):
+        known = "an unknown number of ids" if used is None else f"the id {used}"
+        reason = f"{origin} has used {known}, and {directive.target} gives ids from {limit} on"
+        return Work(item, Stage.FAIL, Gate.IDS_APART, reason, origin)
+    alike = directive.model_copy(update={"kind": "switch", "source": origin})
+    return replace(_look(seen, alike, item, begun), source=origin)
 
 
 def _alike(source: LedgerSeen, target: LedgerSeen) -> bool:
@@ -246,6 +275,6 @@ def _kind(item: Item) -> Kind:
     return "cursor" if item.kind == "cursor" else "schema"
 
 
-def _last(seen: Seen, directive: Directive, item: Item) -> int | None:
-    found = seen.ledger(directive.source, item.ledger)
+def _last(seen: Seen, origin: str, item: Item) -> int | None:
+    found = seen.ledger(origin, item.ledger)
     return None if found is None else found.last

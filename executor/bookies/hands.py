@@ -21,8 +21,8 @@ DELETES_WITHIN_S = 15.0
 """Seconds from the instant before the term is checked to the deadline of the deletion that rests on it: a program that
 was frozen meanwhile, and whose switch another carries out since, deletes nothing when it wakes up."""
 _TRIES = 3
-_PAGE = 100_000
-"""Every page walks all ids before it again."""
+_PAGE = 20_000
+"""Ids of a page; the program goes on where the page before ended."""
 
 
 class LedgerRefused(RuntimeError):
@@ -70,6 +70,8 @@ class SeenLedger:
     """Ensemble, write and ack quorum."""
     made: int | None = field(default=None, compare=False)
     """When, ms since 1970, by the clock of who made it; None: BookKeeper does not say."""
+    unreadable: str | None = None
+    """Why its entries cannot be reached now; the rest is what its metadata say."""
 
 
 @dataclass(frozen=True)
@@ -130,10 +132,11 @@ class LedgerHands:
 
     def ledgers(self, cluster: str) -> Iterator[int]:
         """The ids of all ledgers of a cluster in ascending order, read in pages."""
-        after = -1
-        while page := self._ask("list", cluster=cluster, after=after, limit=_PAGE)["ledgers"]:
+        after, page = -1, [0] * _PAGE
+        while len(page) == _PAGE:
+            page = self._ask("list", cluster=cluster, after=after, limit=_PAGE)["ledgers"]
             yield from page
-            after = page[-1]
+            after = page[-1] if page else after
 
     def open(self, cluster: str, ledger: int) -> SeenLedger:
         """The ledger as it is, without a change. Raises `LedgerRefused`, `HandsLost`, as all below do."""
@@ -210,5 +213,5 @@ def _answered(answer: dict[str, Any]) -> dict[str, Any]:
 def _seen(answer: dict[str, Any]) -> SeenLedger:
     return SeenLedger(
         answer["closed"], answer["last"], answer["length"], answer["custom"], tuple(answer["quorums"]),
-        answer["made"] if answer["made"] > 0 else None,
+        answer["made"] if answer["made"] > 0 else None, answer.get("unreadable"),
     )  # fmt: skip

@@ -13,17 +13,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Literal
 
+from decisions.bookies.seen import ledgers_beside
+from executor.bookies.data_ledgers import DataLedgers, count_data_ledgers
 from executor.bookies.guard import registered_brokers
 from executor.bookies.hands import LedgerHands, LedgerRefused
 from executor.bookies.metadata import LedgerIds, MetadataRefused, MetadataUnreachable, PulsarMetadata, Record
 from executor.bookies.process import HandsLost
-from executor.bookies.records import STAMP_PROPERTY, read_cursor, read_data_ledgers, read_locator
+from executor.bookies.records import STAMP_PROPERTY, read_cursor, read_locator
 from executor.bookies.registry import Registry, RegistryStore
 from executor.bookies.wire import BadRecord
 from schemas.bookies import (
     BookieSnapshot,
     CursorRecord,
-    DataLedger,
     Generators,
     LedgerSeen,
     Operation,
@@ -33,7 +34,6 @@ from schemas.bookies import (
     Routing,
     SchemaRecord,
     SwitchSettings,
-    TopicRecord,
 )
 from schemas.ids import digest
 
@@ -62,9 +62,12 @@ class Looker:
 
     def look(
         self, operation: Operation, depth: Depth, request: Request | None = None, progress: Progress | None = None,
-        registry: Registry | None = None,
+        registry: Registry | None = None, like: BookieSnapshot | None = None,
     ) -> BookieSnapshot:  # fmt: skip
-        """A snapshot. Raises `BadRegistry`, and `MetadataUnreachable` or `MetadataRefused` of Pulsar's metadata."""
+        """Return a snapshot; the records of topics, which are many, may be taken from an earlier one, `like`.
+
+        Raises `BadRegistry`, and `MetadataUnreachable` or `MetadataRefused` of Pulsar's metadata.
+        """
         registry = self.store.read() if registry is None else registry
         found = BookieSnapshot(
             cluster=self.cluster, now=self.now(), operation=operation, request=request or Request(),
@@ -85,26 +88,29 @@ class Looker:
             listings = {name: _listing(hands, name) for name in names}
             return found.model_copy(update={"generators": self._generators(uris, listings)})
         schemas, cursors = self._schemas(), self._cursors()
-        topics = self._topics() if depth == "whole" else []
         # Ledgers after records: what a record names was made before.
         listings = {name: _listing(hands, name) for name in names}
-        wanted = set(_named(schemas, cursors, found.progress))
-        data = {one.id for topic in topics for one in topic.ledgers if one.stamp is None}
-        stamped = {one.id for topic in topics for one in topic.ledgers} - data
+        named = set(_named(schemas, cursors, found.progress))
+        data = DataLedgers()
+        if depth == "whole":
+            data = count_data_ledgers(self.metadata.topics(), registry, listings, named)
+        elif like is not None:
+            data = DataLedgers(dict(like.data_ledgers), list(like.topics))
+        wanted = named | data.ids()
         ledgers = {}
         with ThreadPoolExecutor(self.settings.migration_concurrency) as pool:
             for name, listing in listings.items():
                 if isinstance(listing, str):
                     continue
-                opened = sorted(listing & (wanted | data))
+                # Before a cluster is forgotten, whatever else is on it is looked at.
+                rest = operation == "unregister" and name == found.request.name and not data.where.get(name)
+                opened = sorted(listing if rest else listing & wanted)
                 seen = pool.map(lambda ledger, name=name: see(hands, name, ledger), opened)
-                some = [one for one in seen if one is not None]
-                some += [LedgerSeen(id=one) for one in sorted((listing & stamped) - wanted)]
-                ledgers[name] = some
+                ledgers[name] = [one for one in seen if one is not None]
         return found.model_copy(
             update={
-                "schemas": schemas, "cursors": cursors, "topics": topics, "ledgers": ledgers,
-                "generators": self._generators(uris, listings),
+                "schemas": schemas, "cursors": cursors, "topics": data.topics, "data_ledgers": data.where,
+                "ledgers": ledgers, "generators": self._generators(uris, listings),
             }
         )  # fmt: skip
 
@@ -132,9 +138,6 @@ class Looker:
         owner = BROKERS if self.routing == "attribution" else None
         return [cursor_of(one, owner) for one in self.metadata.cursors()]
 
-    def _topics(self) -> list[TopicRecord]:
-        return [_topic_of(one) for one in self.metadata.topics()]
-
 
 def schema_of(record: Record) -> SchemaRecord:
     """A schema's locator."""
@@ -158,7 +161,7 @@ def cursor_of(record: Record, owner: str | None) -> CursorRecord:
     return CursorRecord(
         path=record.path, version=record.version, ledger=found.ledger, stamp=found.stamp, owner=owner,
         mark_delete=list(found.mark_delete), individually_deleted=digest(found.holes.hex()) if found.holes else None,
-        properties={name: value for name, value in found.properties.items() if name != STAMP_PROPERTY},
+        properties={**found.numbers, **{name: of for name, of in found.properties.items() if name != STAMP_PROPERTY}},
     )  # fmt: skip
 
 
@@ -174,23 +177,15 @@ def see(hands: LedgerHands, cluster: str, ledger: int) -> LedgerSeen | None:
         return LedgerSeen(id=ledger, readable=False, error=str(error))
     return LedgerSeen(
         id=ledger, closed=found.closed, last=found.last, length=found.length, custom=dict(found.custom),
-        quorums=list(found.quorums), created_at=found.made,
+        quorums=list(found.quorums), created_at=found.made, readable=found.unreadable is None, error=found.unreadable,
     )  # fmt: skip
-
-
-def _topic_of(record: Record) -> TopicRecord:
-    try:
-        found = read_data_ledgers(record.content)
-    except BadRecord as error:
-        return TopicRecord(path=record.path, version=record.version, error=str(error))
-    ledgers = [DataLedger(id=one.ledger, stamp=one.stamp) for one in found if not one.offloaded]
-    return TopicRecord(path=record.path, version=record.version, ledgers=ledgers)
 
 
 def _named(schemas: Iterable[SchemaRecord], cursors: Iterable[CursorRecord], progress: Progress) -> Iterator[int]:
     for schema in schemas:
         yield from (one.ledger for one in schema.positions)
     yield from (one.ledger for one in cursors if one.ledger >= 0)
+    yield from (number for _, number in ledgers_beside(cursors))
     yield from (one.ledger for one in progress.verified)
 
 

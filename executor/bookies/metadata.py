@@ -6,11 +6,11 @@ Stage: beside `hands`, for the steps of a switch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Literal
+from typing import Any
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
@@ -24,19 +24,14 @@ from kazoo.exceptions import (
 )
 from kazoo.handlers.threading import KazooTimeoutError
 
-from executor.bookies.records import read_cursor, read_locator, stamp_cursor, stamp_locator
-from executor.bookies.wire import BadRecord
-
 SCHEMAS, TOPICS = "/schemas", "/managed-ledgers"
-TRIES = 5
-"""Of a compare-and-set that others win (PIP-477)."""
 TIMEOUT_S = 30.0
 """Of one request to ZooKeeper, which a client that has lost it would wait for without end."""
 _AT_ONCE = 128
 _CHANGED = (BadVersionError, NoNodeError, NodeExistsError)
 _UNDONE = (RolledBackError, RuntimeInconsistency)
 """Of the other writes of a transaction that failed."""
-_SCHEMA_DEPTH, _TOPIC_DEPTH = 3, 4
+_SCHEMA_DEPTH, _DOMAIN_DEPTH, _DOMAIN = 3, 3, "persistent"
 
 
 class MetadataChanged(RuntimeError):
@@ -77,17 +72,6 @@ class Write:
     """It is removed."""
 
 
-@dataclass(frozen=True)
-class Promotion:
-    """How the change of an attribution ended."""
-
-    how: Literal["promoted", "unchanged", "gone", "rolled over", "lost", "unreadable"]
-    """`unchanged`: it is so already; `rolled over`: the cursor has another ledger now; `lost`: others won every try."""
-    version: int | None = None
-    """The znode's, after it."""
-    reason: str = ""
-
-
 class PulsarMetadata:
     """The metadata of one Pulsar, over a client that is connected. Any thread may call."""
 
@@ -110,16 +94,30 @@ class PulsarMetadata:
                 self._reached(self._client.create_async("/" + "/".join(parts[:depth])))
 
     def schemas(self) -> Iterator[Record]:
-        """The locators of all schemas, for `read_locator`."""
-        return (one for one in self._records(self._paths(SCHEMAS, _SCHEMA_DEPTH)) if one and one.content)
+        """Return the locators of all schemas, for `read_locator`; those of V1 namespaces are one level deeper."""
+        for one in self._records(self._paths(SCHEMAS, _SCHEMA_DEPTH)):
+            if one is not None and one.content:
+                yield one
+            elif one is not None:
+                deeper = self._records(self._children(iter([one.path])))
+                yield from (below for below in deeper if below is not None and below.content)
 
     def topics(self) -> Iterator[Record]:
-        """The records of all topics with their data ledgers, for `read_data_ledgers`."""
-        return (one for one in self._records(self._paths(TOPICS, _TOPIC_DEPTH)) if one and one.content)
+        """Return the records of all topics with their data ledgers, for `read_data_ledgers`."""
+        return (one for one in self._records(self._children(self._domains())) if one and one.content)
 
     def cursors(self) -> Iterator[Record]:
-        """The records of all subscriptions, for `read_cursor`."""
-        return (one for one in self._records(self._paths(TOPICS, _TOPIC_DEPTH + 1)) if one and one.content)
+        """Return the records of all subscriptions, for `read_cursor`."""
+        topics = self._children(self._domains())
+        return (one for one in self._records(self._children(topics)) if one and one.content)
+
+    def _domains(self) -> Iterator[str]:
+        """Return the folders of topics: /T/N/persistent, and of V1 namespaces /PROPERTY/CLUSTER/N/persistent."""
+        for path in self._paths(TOPICS, _DOMAIN_DEPTH):
+            if path.rpartition("/")[2] == _DOMAIN:
+                yield path
+            else:
+                yield from (one for one in self._children(iter([path])) if one.rpartition("/")[2] == _DOMAIN)
 
     def write(self, writes: Sequence[Write]) -> None:
         """All in one transaction, or none: raises `MetadataChanged`, `MetadataRefused`, `MetadataUnreachable`."""
@@ -139,48 +137,6 @@ class PulsarMetadata:
                 raise MetadataChanged(one.path, type(result).__name__)
             if isinstance(result, Exception) and not isinstance(result, _UNDONE):
                 raise MetadataRefused(f"{one.path}: {type(result).__name__}")
-
-    def promote_schema(self, path: str, stamps: Mapping[int, str | None]) -> Promotion:
-        """Attributes the positions on these ledgers; those of other ledgers, such as newer versions, stay.
-
-        None as a stamp takes it away, which is how a promotion is rolled back.
-        """
-
-        def change(content: bytes) -> bytes:
-            # Read whole before anything is written, so that no record is changed that is not understood.
-            read_locator(content)
-            return stamp_locator(content, stamps)
-
-        return self._promote(path, change)
-
-    def promote_cursor(self, path: str, ledger: int, stamp: str | None) -> Promotion:
-        """Attributes a cursor that still has this ledger. Only while its topic is not loaded by a broker, which would
-        not notice, and fail at its next write."""
-
-        def change(content: bytes) -> bytes | None:
-            return stamp_cursor(content, stamp) if read_cursor(content).ledger == ledger else None
-
-        return self._promote(path, change)
-
-    def _promote(self, path: str, change: Callable[[bytes], bytes | None]) -> Promotion:
-        for _ in range(TRIES):
-            record = self.read(path)
-            if record is None:
-                return Promotion("gone")
-            try:
-                content = change(record.content)
-            except BadRecord as error:
-                return Promotion("unreadable", record.version, str(error))
-            if content is None:
-                return Promotion("rolled over", record.version)
-            if content == record.content:
-                return Promotion("unchanged", record.version)
-            try:
-                self.write([Write(path, content, record.version)])
-            except MetadataChanged:
-                continue
-            return Promotion("promoted", record.version + 1)
-        return Promotion("lost")
 
     def _paths(self, root: str, depth: int) -> Iterator[str]:
         """All paths so many levels below `root`; a few children are asked for at a time."""

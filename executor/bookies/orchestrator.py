@@ -56,14 +56,20 @@ class Orchestrator:
         self._concurrency, self._watch, self._now = concurrency, watch, now
         self._stopping = False
         self._known: SwitchRecord | None = None
+        self.seen: BookieSnapshot | None = None
+        """The last look; its data ledgers are those of the first."""
 
     def stop(self) -> None:
         """Ends after the steps that are being carried out; for signal handlers."""
         self._stopping = True
 
-    def run(self) -> BookieAnswer:
-        """Until nothing is left that can be done now; the last answer. Raises `TermLost`, `LeaseLost`, `BadRegistry`,
-        `MetadataUnreachable`, and what Delta raises: run again, it goes on."""
+    def run(self, first: BookieSnapshot) -> BookieAnswer:
+        """Work until nothing is left that can be done now; return the last answer. `first` is a whole look.
+
+        Raises `TermLost`, `LeaseLost`, `BadRegistry`, `MetadataUnreachable`, `Unsafe`, and what Delta raises: run
+        again, it goes on.
+        """
+        self.seen = first
         registry, in_vain = self._looker.store.read(), 0
         while True:
             record, snapshot = self._looked(registry)
@@ -97,7 +103,8 @@ class Orchestrator:
         if record is not None:
             self._finish(record, registry)
         progress = None if record is None else record.progress()
-        return record, self._looker.look("next", "ledgers", progress=progress, registry=registry)
+        self.seen = self._looker.look("next", "ledgers", progress=progress, registry=registry, like=self.seen)
+        return record, self.seen
 
     def _record(self, directive: Directive | None) -> SwitchRecord | None:
         if directive is None:

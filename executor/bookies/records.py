@@ -8,17 +8,21 @@ of managed-ledger; PIP-477, field 3 of a schema's position for its properties.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from executor.bookies.wire import BadRecord, Field, contents_of, join, number_of, read_fields, with_content
+from executor.bookies.wire import BadRecord, Field, contents_of, join, number_of, read_fields, read_values, with_content
 
 STAMP_PROPERTY = "_pulsar.bookieClusterName"
+BROKERS_OWN = "#pulsar.internal."
+"""Beginning of the cursor properties that only the broker writes, such as those of delayed delivery."""
 _COMPRESSED = b"\x47\x78"
 _INFO, _INDEX, _POSITION, _POSITION_PROPERTIES = 1, 2, 2, 3
-_CURSOR_PROPERTIES = 8
+_CURSOR_PROPERTIES, _POSITION_NUMBERS = 8, 5
 _HASH, _HOLES = 3, (4, 7)
 """Of an index entry; of a cursor: individualDeletedMessages, batchedEntryDeletionIndexInfo."""
-_OFFLOAD, _LEDGER_PROPERTIES, _DELETED = 5, 6, 4
+_CLOSED_AT, _OFFLOAD, _LEDGER_PROPERTIES, _DELETED = 4, 5, 6, 4
+_OF_DATA = frozenset({1, _CLOSED_AT, _OFFLOAD, _LEDGER_PROPERTIES})
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,8 @@ class Cursor:
     mark_delete: tuple[int, int]
     """Ledger and entry; (-1, -1) where the position is in the cursor's ledger only."""
     properties: Mapping[str, str]
+    numbers: Mapping[str, str] = field(default_factory=dict)
+    """Properties of the position, such as the ledger of a compacted topic."""
     holes: bytes = b""
     """What else says which messages were acknowledged: ranges behind the position, and of batches, as they stand."""
 
@@ -52,8 +58,7 @@ class Cursor:
         return self.properties.get(STAMP_PROPERTY)
 
 
-@dataclass(frozen=True)
-class DataLedgerPosition:
+class DataLedgerPosition(NamedTuple):
     """A ledger of a topic's messages."""
 
     ledger: int
@@ -61,6 +66,8 @@ class DataLedgerPosition:
     """Value of `STAMP_PROPERTY`, in the properties of PIP-404."""
     offloaded: bool = False
     """It was offloaded, and is in no BookKeeper cluster any more."""
+    closed_at: int | None = None
+    """When it was closed, ms since 1970; None: it is written to."""
 
 
 def read_locator(record: bytes) -> tuple[SchemaPosition, ...]:
@@ -110,7 +117,7 @@ def read_cursor(record: bytes) -> Cursor:
     mark_delete = number_of(fields, 2), number_of(fields, 3)
     return Cursor(
         _required(fields, 1, "cursorsLedgerId"), tuple(-1 if one is None else one for one in mark_delete),  # type: ignore[arg-type]
-        _properties(fields, _CURSOR_PROPERTIES), join(one for one in fields if one.number in _HOLES),
+        _properties(fields, _CURSOR_PROPERTIES), _numbers(fields), join(one for one in fields if one.number in _HOLES),
     )  # fmt: skip
 
 
@@ -121,25 +128,33 @@ def stamp_cursor(record: bytes, stamp: str | None) -> bytes:
 
 def read_data_ledgers(record: bytes) -> tuple[DataLedgerPosition, ...]:
     """The data ledgers that a topic's znode names. Raises `BadRecord`, also for one that is compressed."""
+    _require_uncompressed(record)
     found = []
-    for one in contents_of(_uncompressed(record), 1):
-        fields = read_fields(one)
-        offloaded = any(number_of(read_fields(each), _DELETED) for each in contents_of(fields, _OFFLOAD))
-        found.append(
-            DataLedgerPosition(
-                _required(fields, 1, "ledgerId"), _properties(fields, _LEDGER_PROPERTIES).get(STAMP_PROPERTY), offloaded
-            )
-        )
+    for _, one in read_values(record, (1,)):
+        fields = read_values(one, _OF_DATA) if isinstance(one, bytes) else []
+        numbers = {number: value for number, value in fields if isinstance(value, int)}
+        if 1 not in numbers:
+            raise BadRecord("a record without ledgerId")
+        stamp, offloaded = None, False
+        if len(fields) > len(numbers):
+            inside = read_fields(one) if isinstance(one, bytes) else []
+            stamp = _properties(inside, _LEDGER_PROPERTIES).get(STAMP_PROPERTY)
+            offloaded = any(number_of(read_fields(each), _DELETED) for each in contents_of(inside, _OFFLOAD))
+        found.append(DataLedgerPosition(numbers[1], stamp, offloaded, numbers.get(_CLOSED_AT) or None))
     return tuple(found)
 
 
 def _uncompressed(record: bytes) -> list[Field]:
+    _require_uncompressed(record)
+    return read_fields(record)
+
+
+def _require_uncompressed(record: bytes) -> None:
     if record[:2] == _COMPRESSED:
         raise BadRecord(
             "compressed metadata: turn managedCursorInfoCompressionType and managedLedgerInfoCompressionType off in "
             "the brokers, and load the topic again"
         )
-    return read_fields(record)
 
 
 def _required(fields: list[Field], number: int, name: str) -> int:
@@ -154,6 +169,18 @@ def _properties(fields: list[Field], number: int) -> dict[str, str]:
     for content in contents_of(fields, number):
         name, value = _property(content)
         found[name] = value
+    return found
+
+
+def _numbers(fields: list[Field]) -> dict[str, str]:
+    found = {}
+    for content in contents_of(fields, _POSITION_NUMBERS):
+        inside = read_fields(content)
+        try:
+            [name] = contents_of(inside, 1)
+            found[name.decode()] = str(_required(inside, 2, "value"))
+        except ValueError:
+            raise BadRecord("a property of a position that is not a name and a number") from None
     return found
 
 

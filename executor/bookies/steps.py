@@ -17,14 +17,21 @@ from typing import Any, Protocol
 
 from admin.answers import Answered
 from admin.plain import PlainTopics
-from decisions.bookies.seen import Seen, equal
+from decisions.bookies.seen import Seen, equal, stamp_of
 from executor.bookies.guard import Guard
 from executor.bookies.hands import CONFLICT, DELETES_WITHIN_S, SOURCE_OPEN, TOO_LATE, LedgerHands, LedgerRefused
 from executor.bookies.looking import cursor_of, schema_of, see
 from executor.bookies.metadata import MetadataChanged, MetadataRefused, MetadataUnreachable, PulsarMetadata, Write
 from executor.bookies.process import HandsLost
 from executor.bookies.record import Done
-from executor.bookies.records import STAMP_PROPERTY, read_cursor, stamp_cursor, stamp_locator
+from executor.bookies.records import (
+    BROKERS_OWN,
+    STAMP_PROPERTY,
+    Cursor,
+    read_cursor,
+    stamp_cursor,
+    stamp_locator,
+)
 from executor.bookies.registry import DIRECTIVE, Registry, RegistryStore
 from executor.bookies.wire import BadRecord
 from schemas.bookie_answers import BookieAnswer, Step
@@ -145,25 +152,49 @@ class Steps:
         [(number, stamp)] = (step.stamps or {}).items()
         ledger = int(number)
         topic, _, subscription = step.object.removeprefix(TOPICS).rpartition("/")
-        record = self._metadata.read(step.object)
-        cursor = None if record is None else read_cursor(record.content)
-        if cursor is None or cursor.ledger != ledger:
-            raise _Otherwise(f"it has the ledger {cursor.ledger if cursor else 'none'} now")
-        if cursor.stamp == stamp:
+        if self._cursor(step.object, ledger)[0].stamp == stamp:
             return Done("applied", {"how": "already"})
         self._expect_copy(step, ledger)
         # A rollover, or a mark-delete that is written, since the copy was made: the copy misses it.
         self._expect(str(step.source), ledger, {"closed": True, "last": step.expectation.get("last")})
         self._check(registry)
-        reply = self._owners.set_subscription_properties(
-            topic, subscription, {**cursor.properties, STAMP_PROPERTY: str(stamp)}
-        )
-        if not isinstance(reply, Answered):
-            return Done("superseded", error=f"its owner did not take the stamp: {reply}"[:500])
-        after = self._metadata.read(step.object)
-        if after is None or read_cursor(after.content).ledger != ledger:
+        # Its owner replaces all properties: they are read in the last moment.
+        before, version = self._cursor(step.object, ledger)
+        fault = self._stamp_by_owner(topic, subscription, before, str(stamp))
+        if fault is not None:
+            return Done("superseded", error=fault)
+        record = self._metadata.read(step.object)
+        after = None if record is None else read_cursor(record.content)
+        if after is None or record is None:
+            raise _Otherwise("the record is gone")
+        if after.ledger != ledger:
+            self._stamp_rolled(step, topic, subscription, after)
             raise _Otherwise("it rolled over meanwhile: the stamp names the old ledger and counts for nothing")
-        return Done("applied", {"how": "promoted", "version": after.version})
+        # More than one write: whatever a client has set between reading and writing was replaced.
+        others = record.version - version - 1
+        return Done("applied", {"how": "promoted", "version": record.version} | ({"others": others} if others else {}))
+
+    def _cursor(self, path: str, ledger: int) -> tuple[Cursor, int]:
+        """Return a subscription that still has this ledger, and the version of its znode."""
+        record = self._metadata.read(path)
+        cursor = None if record is None else read_cursor(record.content)
+        if record is None or cursor is None or cursor.ledger != ledger:
+            raise _Otherwise(f"it has the ledger {cursor.ledger if cursor else 'none'} now")
+        return cursor, record.version
+
+    def _stamp_by_owner(self, topic: str, subscription: str, cursor: Cursor, stamp: str) -> str | None:
+        """Have the owner write a stamp beside all other properties; return why it did not."""
+        assert self._owners is not None
+        # Those of the broker itself are refused, and stay.
+        kept = {name: value for name, value in cursor.properties.items() if not name.startswith(BROKERS_OWN)}
+        reply = self._owners.set_subscription_properties(topic, subscription, {**kept, STAMP_PROPERTY: stamp})
+        return None if isinstance(reply, Answered) else f"its owner did not take the stamp: {reply}"[:500]
+
+    def _stamp_rolled(self, step: Step, topic: str, subscription: str, cursor: Cursor) -> None:
+        """Put back the stamp of a new ledger that ours has replaced; where it is, is looked up, as ids are apart."""
+        homes = [name for name in (step.source, step.target) if name and see(self._hands, name, cursor.ledger)]
+        if cursor.ledger >= 0 and len(homes) == 1 and cursor.stamp in (step.stamps or {}).values():
+            self._stamp_by_owner(topic, subscription, cursor, stamp_of(homes[0], cursor.ledger))
 
     def _delete(self, step: Step, registry: Registry) -> Done:
         source, ledger, holder = str(step.source), int(step.ledger or 0), step.target
@@ -171,7 +202,9 @@ class Steps:
         if there is None:
             return Done("applied", {"how": "already"})
         checks = self._still_named(step, registry, source, ledger)
-        if holder is not None and not self._hands.verify(source, holder, ledger).same:
+        # Of what nothing names any more, who owned it may have deleted the copy by attribution.
+        is_needed = bool(step.expectation.get("records")) or (holder and see(self._hands, holder, ledger))
+        if holder is not None and is_needed and not self._hands.verify(source, holder, ledger).same:
             raise _Otherwise(f"{holder} has no equal copy any more")
         # The order is the point: deadline, then the check of the term, then the call.
         until = self._deadline()

@@ -6,8 +6,8 @@ not know. Source: the encoding guide of Protocol Buffers; groups are refused, no
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
 
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 _VARINT_BYTES = 10
@@ -17,8 +17,7 @@ class BadRecord(ValueError):
     """Bytes that are not the message that they should be; nothing is guessed."""
 
 
-@dataclass(frozen=True)
-class Field:
+class Field(NamedTuple):
     """One field of a message."""
 
     number: int
@@ -54,6 +53,49 @@ def read_fields(message: bytes) -> list[Field]:
     return found
 
 
+def read_values(message: bytes, wanted: Collection[int]) -> list[tuple[int, int | bytes]]:
+    """Return number and value of the wanted fields, of varints and those with a length; several times as fast.
+
+    For records with very many of them. Raises `BadRecord`, where `read_fields` does.
+    """
+    found: list[tuple[int, int | bytes]] = []
+    at, end = 0, len(message)
+    try:
+        while at < end:
+            tag = message[at]
+            at += 1
+            if tag >= 0x80:
+                tag, at = _varint(message, at - 1)
+            number, kind = tag >> 3, tag & 7
+            if kind == VARINT:
+                start = at
+                while message[at] >= 0x80:
+                    at += 1
+                at += 1
+                if number in wanted or at - start > _VARINT_BYTES:
+                    value, at = _varint(message, start)
+                    found.append((number, value - ((value >> 63) << 64)))
+            elif kind == LENGTH:
+                length = message[at]
+                at += 1
+                if length >= 0x80:
+                    length, at = _varint(message, at - 1)
+                if number in wanted:
+                    found.append((number, message[at : at + length]))
+                at += length
+            elif kind in (FIXED64, FIXED32):
+                at += 8 if kind == FIXED64 else 4
+            else:
+                raise BadRecord(f"field {number} is of kind {kind}")
+            if at > end or not number:
+                break
+        else:
+            return found
+    except IndexError:
+        pass
+    raise BadRecord(f"the field before byte {at} does not end within the {end} bytes")
+
+
 def join(fields: Iterable[Field]) -> bytes:
     """The message of these fields."""
     return b"".join(field.raw for field in fields)
@@ -76,6 +118,8 @@ def contents_of(fields: Iterable[Field], number: int) -> list[bytes]:
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
+    if at < len(message) and message[at] < 0x80:
+        return message[at], at + 1
     value = 0
     for count in range(_VARINT_BYTES):
         if at + count >= len(message):

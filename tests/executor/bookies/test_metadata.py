@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import count
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +11,14 @@ from kazoo.client import KazooClient
 from kazoo.security import make_acl
 
 from executor.bookies.metadata import (
-    TRIES,
     LedgerIds,
     MetadataChanged,
     MetadataRefused,
     MetadataUnreachable,
     PulsarMetadata,
-    Record,
     Write,
 )
-from executor.bookies.records import STAMP_PROPERTY, read_cursor, read_locator
+from executor.bookies.records import read_cursor, read_locator
 from lab.bookies.programs import LedgerWriter
 from lab.setup import Jars
 from lab.zookeeper import EmbeddedZooKeeper
@@ -54,21 +51,6 @@ def metadata(bookkeepers: BookKeepers, client: KazooClient) -> Iterator[PulsarMe
         client.delete(path, recursive=True)
 
 
-class Racing(PulsarMetadata):
-    """Somebody else writes between each read and the write after it, so many times."""
-
-    def __init__(self, client: KazooClient, other: Callable[[bytes], bytes], times: int) -> None:
-        super().__init__(client)
-        self._other, self._times = other, times
-
-    def read(self, path: str) -> Record | None:
-        found = super().read(path)
-        if found is not None and self._times:
-            self._times -= 1
-            self._client.set(path, self._other(found.content))
-        return found
-
-
 def put(client: KazooClient, path: str, content: bytes) -> str:
     """A znode with its parents."""
     client.create(path, content, makepath=True)
@@ -84,52 +66,17 @@ def test_schemas_topics_and_cursors_are_found_with_their_versions(
     first = put(client, f"{topic}/first", cursor(5))
     client.set(first, cursor(6))
     put(client, "/managed-ledgers/acme/app/persistent/being-made", b"")
+    put(client, "/managed-ledgers/acme/app/non-persistent/t", b"")
+    # Of a V1 namespace, which has its cluster in the path.
+    older = put(client, "/managed-ledgers/prop/west/ns/persistent/t", b"\x0a\x02\x08\x07")
+    oldest = put(client, f"{older}/sub", cursor(9))
+    schemas[put(client, "/schemas/prop/west/ns/t", locator(300))] = 300
     found = {one.path: read_locator(one.content)[0].ledger for one in metadata.schemas()}
     assert found == schemas
-    assert [one.path for one in metadata.topics()] == [topic]
-    assert [(one.path, one.version, read_cursor(one.content).ledger) for one in metadata.cursors()] == [(first, 1, 6)]
-
-
-def test_promoting_a_schema_stamps_its_ledgers_and_twice_is_once(metadata: PulsarMetadata, client: KazooClient) -> None:
-    path = put(client, "/schemas/acme/app/t", locator(3, 4, 5))
-    assert metadata.promote_schema(path, {3: "blue", 5: "blue"}).how == "promoted"
-    again = metadata.promote_schema(path, {3: "blue", 5: "blue"})
-    assert (again.how, again.version) == ("unchanged", 1)
-    assert [one.stamp for one in read_locator(client.get(path)[0])] == ["blue", None, "blue"]
-    assert metadata.promote_schema(path, {3: None, 5: None}).how == "promoted"
-    assert client.get(path)[0] == locator(3, 4, 5)
-
-
-def test_a_schema_version_put_meanwhile_is_kept_and_not_stamped(metadata: PulsarMetadata, client: KazooClient) -> None:
-    path = put(client, "/schemas/acme/app/t", locator(3))
-    racing = Racing(client, lambda _: locator(3, 9), times=1)
-    assert racing.promote_schema(path, {3: "blue"}).how == "promoted"
-    found = {one.ledger: one.stamp for one in read_locator(client.get(path)[0])}
-    assert found == {3: "blue", 9: None}
-
-
-def test_a_promotion_that_others_always_overtake_is_lost(metadata: PulsarMetadata, client: KazooClient) -> None:
-    path = put(client, "/schemas/acme/app/t", locator(3))
-    numbers = count(10)
-    racing = Racing(client, lambda _: locator(3, next(numbers)), times=TRIES)
-    assert racing.promote_schema(path, {3: "blue"}).how == "lost"
-    assert {one.stamp for one in read_locator(client.get(path)[0])} == {None}
-
-
-def test_a_cursor_is_promoted_only_with_the_expected_ledger(metadata: PulsarMetadata, client: KazooClient) -> None:
-    path = put(client, "/managed-ledgers/acme/app/persistent/t/first", cursor(5))
-    assert Racing(client, lambda _: cursor(8), times=1).promote_cursor(path, 5, "blue").how == "rolled over"
-    assert client.get(path)[0] == cursor(8)
-    assert metadata.promote_cursor(path, 8, "blue:8").how == "promoted"
-    found = read_cursor(client.get(path)[0])
-    assert (found.ledger, found.properties) == (8, {"owner": "me", STAMP_PROPERTY: "blue:8"})
-
-
-def test_what_is_gone_or_unreadable_is_said_and_left(metadata: PulsarMetadata, client: KazooClient) -> None:
-    assert metadata.promote_cursor("/managed-ledgers/acme/app/persistent/t/gone", 5, "blue").how == "gone"
-    path = put(client, "/managed-ledgers/acme/app/persistent/t/first", b"\x47\x78\x00")
-    found = metadata.promote_cursor(path, 5, "blue")
-    assert (found.how, "compressed" in found.reason, client.get(path)[0]) == ("unreadable", True, b"\x47\x78\x00")
+    assert [one.path for one in metadata.topics()] == [topic, older]
+    assert [(one.path, one.version, read_cursor(one.content).ledger) for one in metadata.cursors()] == [
+        (first, 1, 6), (oldest, 0, 9)
+    ]  # fmt: skip
 
 
 def test_a_flip_is_written_whole_or_not_at_all(metadata: PulsarMetadata, client: KazooClient) -> None:
@@ -156,7 +103,7 @@ def test_a_znode_of_others_is_refused_and_not_taken_for_changed(metadata: Pulsar
     path = put(client, "/schemas/acme/app/t", locator(3))
     client.set_acls(path, [make_acl("world", "anyone", read=True, delete=True)])
     with pytest.raises(MetadataRefused, match="NoAuthError"):
-        metadata.promote_schema(path, {3: "blue"})
+        metadata.write([Write(path, locator(4), 0)])
     client.set_acls("/schemas/acme/app", [make_acl("world", "anyone", delete=True, admin=True)])
     with pytest.raises(MetadataRefused):
         list(metadata.schemas())

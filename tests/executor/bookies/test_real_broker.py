@@ -4,7 +4,7 @@ again."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,8 +13,15 @@ import pytest
 from kazoo.client import KazooClient
 
 from executor.bookies.hands import BookKeeperAddress, LedgerHands
-from executor.bookies.metadata import PulsarMetadata
-from executor.bookies.records import SchemaPosition, read_cursor, read_data_ledgers, read_locator
+from executor.bookies.metadata import PulsarMetadata, Write
+from executor.bookies.records import (
+    SchemaPosition,
+    read_cursor,
+    read_data_ledgers,
+    read_locator,
+    stamp_cursor,
+    stamp_locator,
+)
 from lab.bookies.clusters import BookKeeperCluster
 from lab.bookies.programs import ensure_programs
 from lab.pulsar.cluster import PulsarCluster
@@ -106,6 +113,13 @@ def brokered(pulsar_jars: Path, jars: Jars, tmp_path_factory: pytest.TempPathFac
         cluster.stop()
 
 
+def change(metadata: PulsarMetadata, path: str, to: Callable[[bytes], bytes]) -> None:
+    """Change a record by compare-and-set, as a step does."""
+    record = metadata.read(path)
+    assert record is not None
+    metadata.write([Write(path, to(record.content), record.version)])
+
+
 def test_schemas_and_cursors_of_a_killed_broker_are_copied_and_read_again(brokered: Brokered) -> None:
     [broker], metadata, hands = brokered.cluster.brokers, brokered.metadata, brokered.hands
     broker.kill()
@@ -130,8 +144,9 @@ def test_schemas_and_cursors_of_a_killed_broker_are_copied_and_read_again(broker
     assert hands.open("new", schema[0].ledger).custom["pulsar/schemaId"]
     assert hands.open("new", cursor.ledger).custom["pulsar/cursor"]
 
-    assert metadata.promote_schema(schema_path, {one.ledger: "new" for one in schema}).how == "promoted"
-    assert metadata.promote_cursor(cursor_path, cursor.ledger, f"new:{cursor.ledger}").how == "promoted"
+    stamps = {one.ledger: f"new:{one.ledger}" for one in schema}
+    change(metadata, schema_path, lambda content: stamp_locator(content, stamps))
+    change(metadata, cursor_path, lambda content: stamp_cursor(content, f"new:{cursor.ledger}"))
     brokered.cluster.begin(broker)
     assert wait_until(brokered.backlog, PATIENCE_S) == PUBLISHED - SKIPPED
     assert brokered.schema_fields() == [1, 2]
@@ -139,8 +154,8 @@ def test_schemas_and_cursors_of_a_killed_broker_are_copied_and_read_again(broker
     # This broker keeps no field of a schema's record that it does not know; promoting again puts it back.
     brokered.put_schema(3)
     assert {one.stamp for one in locator()} == {None}
-    assert metadata.promote_schema(schema_path, {one.ledger: "new" for one in schema}).how == "promoted"
-    assert [one.stamp for one in locator()] == ["new", "new", None]
+    change(metadata, schema_path, lambda content: stamp_locator(content, stamps))
+    assert [one.stamp for one in locator()] == [*stamps.values(), None]
     assert brokered.schema_fields() == [1, 2, 3]
 
     # The position is in the znode now; the ledger in the stamp's value says that it is of another time.
@@ -158,10 +173,11 @@ def test_a_switch_while_the_broker_runs_loses_no_position_and_no_schema(brokered
     assert brokered.client.post(f"/admin/v2/persistent/{NAMESPACE}/c/subscription/s/skip/1").status_code == 204
     left, fields = wait_until(brokered.backlog, PATIENCE_S), brokered.schema_fields()
     schema_path = f"/schemas/{NAMESPACE}/t"
-    there = brokered.metadata.read(schema_path)
-    assert there is not None
     # As if nothing had ever been promoted.
-    brokered.metadata.promote_schema(schema_path, {one.ledger: None for one in read_locator(there.content)})
+    change(
+        brokered.metadata, schema_path,
+        lambda content: stamp_locator(content, dict.fromkeys(one.ledger for one in read_locator(content))),
+    )  # fmt: skip
     for name, uri in (("old", f"zk+hierarchical://{address}/ledgers"), ("new", brokered.new.uri)):
         commands.ok("register", "--name", name, "--metadata-service-uri", uri)
     commands.ok("precheck", "--name", "new", "--advance")

@@ -16,7 +16,7 @@ from executor.bookies.records import (
     stamp_cursor,
     stamp_locator,
 )
-from executor.bookies.wire import BadRecord, join, read_fields
+from executor.bookies.wire import LENGTH, VARINT, BadRecord, join, read_fields, read_values
 from tests.executor.bookies.messages import CURSORS, LOCATORS, MESSAGES
 
 STAMPS = st.text(max_size=6) | st.none()
@@ -85,6 +85,20 @@ def test_any_bytes_are_a_message_or_a_named_fault(raw: bytes) -> None:
     except BadRecord:
         return
     assert join(fields) == raw
+
+
+@given(st.binary(max_size=60) | CURSORS.map(lambda one: one.SerializeToString()), st.frozensets(st.integers(0, 12)))
+def test_wanted_values_are_those_of_all_fields(raw: bytes, wanted: frozenset[int]) -> None:
+    try:
+        fields = read_fields(raw)
+    except BadRecord:
+        with pytest.raises(BadRecord):
+            read_values(raw, wanted)
+        return
+    assert read_values(raw, wanted) == [
+        (one.number, one.value if one.kind == VARINT else one.content)
+        for one in fields if one.number in wanted and one.kind in (VARINT, LENGTH)
+    ]  # fmt: skip
 
 
 def test_a_compressed_cursor_is_refused_by_name() -> None:

@@ -49,6 +49,9 @@ public final class Hands {
     static final class Cluster {
         final BookKeeper client;
         final BookKeeperAdmin admin;
+        /** A walk over all ids that has not ended, and the id that it has come to. */
+        private Iterator walk;
+        private long walked;
 
         Cluster(BookKeeper client) {
             this.client = client;
@@ -110,7 +113,7 @@ public final class Hands {
     }
 
     /** NoSuchLedgerExists, LedgerFenced, NotEnoughBookies …: BookKeeper's name without its prefix and suffix. */
-    private static String nameOf(Throwable why) {
+    static String nameOf(Throwable why) {
         if (why instanceof Refused) {
             return ((Refused) why).name;
         }
@@ -169,14 +172,24 @@ public final class Hands {
         return found;
     }
 
+    /** The next page goes on where the last one ended; any other begins a walk of its own. */
     private static void list(Cluster cluster, long after, int limit, ObjectNode answer) throws Exception {
         ArrayNode ledgers = answer.putArray("ledgers");
-        Iterator all = cluster.admin.listLedgers().iterator();
-        while (ledgers.size() < limit && all.hasNext()) {
-            long one = ((Long) all.next()).longValue();
-            if (one > after) {
-                ledgers.add(one);
+        synchronized (cluster) {
+            if (cluster.walk == null || after < 0 || cluster.walked != after) {
+                cluster.walk = cluster.admin.listLedgers().iterator();
             }
+            Iterator walk = cluster.walk;
+            cluster.walk = null;
+            while (ledgers.size() < limit && walk.hasNext()) {
+                long one = ((Long) walk.next()).longValue();
+                if (one > after) {
+                    ledgers.add(one);
+                    cluster.walked = one;
+                }
+            }
+            // After a fault, and at the end, there is none to go on with.
+            cluster.walk = walk.hasNext() ? walk : null;
         }
     }
 

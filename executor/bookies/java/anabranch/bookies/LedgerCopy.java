@@ -81,23 +81,40 @@ final class LedgerCopy {
         void take(long entry, byte[] content) throws Exception;
     }
 
-    /** State, last entry, length in bytes, quorums, when it was made (ms) and custom metadata of a ledger. */
+    /**
+     * State, last entry, length in bytes, quorums, when it was made (ms) and custom metadata of a ledger. Of one whose
+     * bookies are away, why it is unreadable, with what its metadata say: when it was made tells where it belongs.
+     */
     static void describe(Hands.Cluster cluster, long ledger, boolean recover, ObjectNode answer) throws Exception {
-        LedgerHandle handle = recover ? cluster.admin.openLedger(ledger) : cluster.admin.openLedgerNoRecovery(ledger);
+        LedgerHandle handle;
         try {
-            LedgerMetadata metadata = handle.getLedgerMetadata();
-            answer.put("closed", metadata.isClosed()).put("last", handle.getLastAddConfirmed());
-            answer.put("length", handle.getLength()).put("made", metadata.getCtime());
-            answer.putArray("quorums").add(metadata.getEnsembleSize()).add(metadata.getWriteQuorumSize())
-                    .add(metadata.getAckQuorumSize());
-            ObjectNode custom = answer.putObject("custom");
-            Iterator all = readable(metadata, StandardCharsets.UTF_8).entrySet().iterator();
-            while (all.hasNext()) {
-                Map.Entry one = (Map.Entry) all.next();
-                custom.put((String) one.getKey(), (String) one.getValue());
+            handle = recover ? cluster.admin.openLedger(ledger) : cluster.admin.openLedgerNoRecovery(ledger);
+        } catch (BKException fault) {
+            if (recover || fault instanceof BKException.BKNoSuchLedgerExistsOnMetadataServerException) {
+                throw fault;
             }
+            LedgerMetadata metadata = (LedgerMetadata) cluster.client.getLedgerMetadata(ledger).get();
+            answer.put("unreadable", Hands.nameOf(fault) + ": " + fault.getMessage());
+            describe(metadata, metadata.isClosed() ? metadata.getLastEntryId() : -1, metadata.getLength(), answer);
+            return;
+        }
+        try {
+            describe(handle.getLedgerMetadata(), handle.getLastAddConfirmed(), handle.getLength(), answer);
         } finally {
             handle.close();
+        }
+    }
+
+    private static void describe(LedgerMetadata metadata, long last, long length, ObjectNode answer) {
+        answer.put("closed", metadata.isClosed()).put("last", last);
+        answer.put("length", length).put("made", metadata.getCtime());
+        answer.putArray("quorums").add(metadata.getEnsembleSize()).add(metadata.getWriteQuorumSize())
+                .add(metadata.getAckQuorumSize());
+        ObjectNode custom = answer.putObject("custom");
+        Iterator all = readable(metadata, StandardCharsets.UTF_8).entrySet().iterator();
+        while (all.hasNext()) {
+            Map.Entry one = (Map.Entry) all.next();
+            custom.put((String) one.getKey(), (String) one.getValue());
         }
     }
 

@@ -1,0 +1,81 @@
+"""Ledgers of topics' messages, counted by cluster as their records are read: there may be millions of them.
+
+Stage: over `records`, under `looking`. They are never copied, so a switch needs their number, and of single ones only
+those that something is the matter with: nobody can say from the record where it is, it is not there, or a schema or
+subscription has the same id. Those are looked at one by one, by the rule of `decisions.bookies.seen`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from executor.bookies.metadata import Record
+from executor.bookies.records import DataLedgerPosition, read_data_ledgers
+from executor.bookies.registry import Registry
+from executor.bookies.wire import BadRecord
+from schemas.bookies import DataLedger, TopicRecord
+
+
+@dataclass(frozen=True)
+class DataLedgers:
+    """What the records of all topics come to."""
+
+    where: dict[str, int] = field(default_factory=dict)
+    """By cluster: how many are attributed to it, and there."""
+    topics: list[TopicRecord] = field(default_factory=list)
+    """Records that cannot be read, and ledgers that have to be looked at."""
+
+    def ids(self) -> set[int]:
+        """Return the ledgers that have to be looked at."""
+        return {one.id for topic in self.topics for one in topic.ledgers}
+
+
+def count_data_ledgers(
+    records: Iterable[Record], registry: Registry, listings: Mapping[str, Collection[int] | str], named: Collection[int]
+) -> DataLedgers:
+    """Count them; `listings` has the ids of each cluster, or why they are not known, `named` those of other records."""
+    there = {one.name: _ids(listings.get(one.name)) for one in registry.clusters}
+    first, recorded = _unstamped(registry)
+    where, topics = Counter[str](), list[TopicRecord]()
+    for record in records:
+        try:
+            found = read_data_ledgers(record.content)
+        except BadRecord as error:
+            topics.append(TopicRecord(path=record.path, version=record.version, error=str(error)))
+            continue
+        odd = []
+        for one in found:
+            if one.offloaded:
+                continue
+            cluster = _stamped(one) if one.stamp is not None else first if _is_older(one, recorded) else None
+            if cluster is not None and one.ledger not in named and one.ledger in there.get(cluster, ()):
+                where[cluster] += 1
+            else:
+                odd.append(DataLedger(id=one.ledger, stamp=one.stamp))
+        if odd:
+            topics.append(TopicRecord(path=record.path, version=record.version, ledgers=odd))
+    return DataLedgers(dict(where), topics)
+
+
+def _unstamped(registry: Registry) -> tuple[str | None, float]:
+    """Return where ledgers without a stamp are, and before when they were made; as long as there is no record: all."""
+    if registry.bootstrap is not None:
+        return registry.bootstrap.bootstrap_cluster_name, registry.bootstrap.recorded_at
+    active = [one.name for one in registry.clusters if one.status == "ACTIVE"]
+    return (active[0] if registry.directive is None and len(active) == 1 else None), float("inf")
+
+
+def _is_older(one: DataLedgerPosition, recorded: float) -> bool:
+    """Return whether a ledger was made before the bootstrap record, as far as when it was closed tells."""
+    return recorded == float("inf") or (one.closed_at is not None and one.closed_at < recorded)
+
+
+def _stamped(one: DataLedgerPosition) -> str | None:
+    name, colon, number = str(one.stamp).partition(":")
+    return None if colon and number != str(one.ledger) else name
+
+
+def _ids(listing: Collection[int] | str | None) -> Collection[int]:
+    return () if listing is None or isinstance(listing, str) else listing
