@@ -166,9 +166,15 @@ def _go_on(state: ClusterState, recorded: Said, again: Said, batch: RecordedBatc
     ours = {row["decision_id"] for row in again.decisions} - {row["decision_id"] for row in recorded.decisions}
     if ours:
         state.open = {bundle: one for bundle, one in state.open.items() if one.decision_id not in ours}
+        state.moves = {bundle: one for bundle, one in state.moves.items() if one.decision_id not in ours}
+    known_moves = {one.decision_id for one in state.moves.values()}
     for row in recorded.decisions:
-        bundle = pydantic_core.from_json(row["arguments"])["bundle"]
-        state.open[bundle] = OpenDecision(row["decision_id"], row["action"], batch.now)
+        told = pydantic_core.from_json(row["arguments"])
+        opened = OpenDecision(row["decision_id"], row["action"], batch.now)
+        if row["decision_id"] in known_moves:
+            state.open[told["bundle"]] = opened
+        else:
+            state.open_decision(told["bundle"], opened, told.get("sourceBroker"), told.get("destinationBroker"))
     if ours or len(recorded.decisions) > len(again.decisions):
         state.decisions = max([state.decisions - len(again.decisions), *(row["seq"] for row in recorded.decisions)])
     known = {row["subject"] for row in recorded.holds}

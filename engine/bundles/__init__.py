@@ -2,6 +2,7 @@
 
 Each module imports only those before it:
 
+- `moves`      unloads that reports do not show yet, and brokers as they will be
 - `clusters`   what is known of a cluster, and what a message changes in it
 - `parsing`    what of a message is refused; reports whose numbers mean nothing
 - `codec`      the stored bytes of it

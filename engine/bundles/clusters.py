@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from engine.bundles.moves import Move, new_move
 from schemas.broker_messages import BalancerPolicies, BundleOwnership, Circumstance, LiveBrokers, Report
 from schemas.bundles import BalancerState, BundleData
 from schemas.messages import EXPIRED, OutcomeEvent
@@ -87,6 +88,8 @@ class ClusterState:
     """What the balancer remembers between cycles, averages apart."""
     open: dict[str, OpenDecision] = field(default_factory=dict)
     """By bundle."""
+    moves: dict[str, Move] = field(default_factory=dict)
+    """Unloads that reports do not show yet, by bundle."""
     held: dict[str, HeldAt] = field(default_factory=dict)
     """By subject of a hold."""
     decisions: int = 0
@@ -127,16 +130,54 @@ class ClusterState:
             self.reports.setdefault(message.broker, BrokerReports()).pending = message
             self.changes.reports.add(message.broker)
 
+    def open_decision(self, bundle: str, opened: OpenDecision, source: str | None, destination: str | None) -> None:
+        """Remember a decision until it has ended; and a move until reports show it."""
+        self.open[bundle] = opened
+        if opened.action == "unload" and source is not None and destination is not None:
+            known = self.reports.get(source)
+            report = None if known is None else known.counted
+            self.moves[bundle] = new_move(opened.decision_id, bundle, source, destination, opened.at, report)
+        self.changes.rest = True
+
     def end(self, outcome: OutcomeEvent) -> None:
-        """A decision was applied, or has expired: its bundle may be acted on again. Any other end leaves it as it is
-        until it is too old: what failed is not tried each minute."""
-        if outcome.status != "applied" and not (outcome.error or "").startswith(EXPIRED):
+        """End a decision.
+
+        After one that was applied, or has expired, its bundle may be acted on again. Any other end leaves it as it is
+        until it is too old: what failed is not tried each minute. A move that was only observed goes on to count, so
+        that a shadow decides what an executor would have done.
+        """
+        bundle = next((name for name, one in self.open.items() if one.decision_id == outcome.decision_id), None)
+        if bundle is None:
             return
-        for bundle, one in self.open.items():
-            if one.decision_id == outcome.decision_id:
-                del self.open[bundle]
-                self.changes.rest = True
-                return
+        self.changes.rest = True
+        if outcome.status == "applied" or (outcome.error or "").startswith(EXPIRED):
+            del self.open[bundle]
+        move = self.moves.get(bundle)
+        if move is None or move.decision_id != outcome.decision_id or outcome.status == "observed":
+            return
+        if outcome.status == "applied":
+            move.applied_at = outcome.at
+        else:
+            self.take_back(bundle)
+
+    def take_back(self, bundle: str) -> None:
+        """Forget a move that was not made, and that the balancer remembers as made."""
+        move = self.moves.pop(bundle)
+        bundles, brokers = dict(self.memory.recently_unloaded_bundles), dict(self.memory.recently_unloaded_brokers)
+        if bundles.get(bundle) == move.at:
+            del bundles[bundle]
+        if brokers.get(move.source) == move.at and all(one.source != move.source for one in self.moves.values()):
+            del brokers[move.source]
+        gain = self.memory.gain_shedder
+        if gain is not None:
+            moves = {name: one for name, one in gain.moves.items() if name != bundle}
+            gain = gain.model_copy(update={"moves": moves})
+        self.memory = self.memory.model_copy(
+            update={
+                "recently_unloaded_bundles": bundles, "recently_unloaded_brokers": brokers, "gain_shedder": gain,
+            }
+        )  # fmt: skip
+        self.changes.rest = True
 
 
 def is_newer(one: Circumstance, known: Circumstance | None) -> bool:

@@ -15,10 +15,11 @@ import pyarrow as pa
 import pydantic_core
 
 from engine.bundles.clusters import BrokerReports, Changes, Clusters, ClusterState, HeldAt, OpenDecision
+from engine.bundles.moves import Move
 from engine.kernel.packed import StateError, StoredPart
 from schemas.base import Wire, built
 from schemas.broker_messages import BalancerPolicies, BrokerLoadReport, BundleOwnership, LiveBrokers, LocalBrokerReport
-from schemas.bundles import BalancerState, BundleData, TimeAverageMessageData
+from schemas.bundles import BalancerState, BundleData, NamespaceBundleStats, TimeAverageMessageData
 
 VERSION = 1
 _SIZE = struct.Struct(">Q")
@@ -92,6 +93,7 @@ def _packed(state: ClusterState, changes: Changes, is_base: bool) -> dict[str, A
         fields["rest"] = {
             "memory": state.memory.model_dump(mode="json", by_alias=True, exclude={"bundles"}),
             "open": {bundle: [one.decision_id, one.action, one.at] for bundle, one in state.open.items()},
+            "moves": {bundle: _packed_move(one) for bundle, one in state.moves.items()},
             "held": {subject: [one.gate, one.seq] for subject, one in state.held.items()},
             "decisions": state.decisions,
         }
@@ -146,8 +148,22 @@ def _unpack(state: ClusterState, fields: dict[str, Any]) -> None:
     if (rest := fields.get("rest")) is not None:
         state.memory = BalancerState.model_validate(rest["memory"])
         state.open = {bundle: OpenDecision(*one) for bundle, one in rest["open"].items()}
+        state.moves = {bundle: _move(*one) for bundle, one in rest.get("moves", {}).items()}
         state.held = {subject: HeldAt(*one) for subject, one in rest["held"].items()}
         state.decisions = rest["decisions"]
+
+
+def _packed_move(one: Move) -> list[Any]:
+    stats = one.stats.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    return [one.decision_id, one.source, one.destination, one.at, stats, one.amounts, one.applied_at]
+
+
+def _move(
+    decision_id: str, source: str, destination: str, at: int, stats: Any, amounts: list[float], applied_at: int | None
+) -> Move:  # fmt: skip
+    cpu, coming, going, average = amounts
+    known = NamespaceBundleStats.model_validate(stats)
+    return Move(decision_id, source, destination, at, known, (cpu, coming, going, average), applied_at)
 
 
 def _read(model: type[WireT], text: str | None) -> WireT | None:

@@ -19,6 +19,7 @@ from decisions.bundles.gates import Gate
 from decisions.bundles.reports import Load, is_reported
 from decisions.bundles.usage import max_usage, weighted_max
 from engine.bundles.clusters import ClusterState, OpenDecision
+from engine.bundles.moves import projected
 from schemas.base import Count
 from schemas.broker_messages import LocalBrokerReport, Report
 from schemas.bundles import BundleAnswer, BundleDecision, BundleReading, BundleSnapshot
@@ -77,6 +78,7 @@ def run_cycle(state: ClusterState, now: int) -> Cycle | None:
         if not _live(state):
             return None
         _take_samples(state, sampled, now)
+        _settle_moves(state)
         memory = state.memory
         if state.policies is None:
             raise ConfigurationError("no policies of the cluster have come yet")
@@ -117,14 +119,15 @@ def _take_decisions(
             identity = digest(
                 [state.name, FAMILY, one.action, one.bundle, one.destination_broker, state.decisions, now]
             )
-            state.open[one.bundle] = OpenDecision(identity, one.action, now)
+            opened = OpenDecision(identity, one.action, now)
+            state.open_decision(one.bundle, opened, one.source_broker, one.destination_broker)
             taken.append(Decided(identity, state.decisions, one, answer))
     return tuple(taken), tuple(waiting)
 
 
 def snapshot_of(state: ClusterState, now: int, operation: Literal["shed", "split"]) -> BundleSnapshot:
     """What a cycle sees of a cluster, as `anabranch decide` reads it."""
-    reports, said = _live(state), state.policies
+    reports, said = projected(_live(state), state.moves), state.policies
     local = {name: one.data for name, one in reports.items() if isinstance(one, LocalBrokerReport)}
     extensible = {name: one for name, one in reports.items() if not isinstance(one, LocalBrokerReport)}
     counts: dict[str, Count] = {name: len(one.owners) for name, one in sorted(state.ownership.items()) if one.owners}
@@ -161,6 +164,8 @@ def _forget(state: ClusterState, now: int) -> None:
     for bundle in [bundle for bundle, one in state.open.items() if now - one.at > MAX_OPEN_MS]:
         del state.open[bundle]
         state.changes.rest = True
+    for bundle in [bundle for bundle, one in state.moves.items() if now - one.at > MAX_OPEN_MS]:
+        state.take_back(bundle)
     known = state.brokers.brokers if state.brokers else {}
     for name, one in list(state.reports.items()):
         newest = one.pending or one.counted
@@ -231,6 +236,15 @@ def _take_samples(state: ClusterState, sampled: list[str], now: int) -> None:
         state.changes.averages.update(gone)
 
 
+def _settle_moves(state: ClusterState) -> None:
+    """Forget the moves that both brokers' reports show."""
+    reports = _live(state)
+    for bundle, move in list(state.moves.items()):
+        if all(move.is_shown_by(reports.get(broker)) for broker in (move.source, move.destination)):
+            del state.moves[bundle]
+            state.changes.rest = True
+
+
 def _owners(state: ClusterState, local: dict[str, Any]) -> dict[str, str] | None:
     """Bundle to broker, where somebody says so; of other namespaces it is who reports the bundle."""
     if not state.ownership:
@@ -243,4 +257,4 @@ def _owners(state: ClusterState, local: dict[str, Any]) -> dict[str, str] | None
     }
     for namespace, one in sorted(state.ownership.items()):
         owners |= {f"{namespace}/{part}": broker for part, broker in sorted(one.owners.items()) if broker is not None}
-    return owners
+    return owners | {bundle: move.destination for bundle, move in state.moves.items() if bundle in owners}

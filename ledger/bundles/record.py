@@ -163,7 +163,9 @@ class _Run:
             state.decisions = max(state.decisions, row["seq"])
             at, arguments = _millis(row["decided_at"]), json.loads(row["arguments"])
             if at > _millis(since) - MAX_OPEN_MS:
-                state.open[arguments["bundle"]] = OpenDecision(row["decision_id"], row["action"], at)
+                opened = OpenDecision(row["decision_id"], row["action"], at)
+                source, destination = arguments.get("sourceBroker"), arguments.get("destinationBroker")
+                state.open_decision(arguments["bundle"], opened, source, destination)
             if row["action"] == "unload" and at > _millis(since - WINDOWS[0]):
                 bundles[arguments["bundle"]] = max(at, bundles.get(arguments["bundle"], 0))
                 brokers[arguments["sourceBroker"]] = max(at, brokers.get(arguments["sourceBroker"], 0))

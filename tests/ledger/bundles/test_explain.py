@@ -82,7 +82,7 @@ def test_why_a_broker_is_idle_is_told_by_the_cycle_once_more(lake):
     assert said.exit_code == 0, said.output
     assert "nothing was decided" in said.output
     assert "it gets nothing by unloading, for no other broker was to give" in said.output
-    assert re.search(r"broker-3:8080: maxUsage 0\.04", said.output)
+    assert re.search(r"broker-3:8080: maxUsage 0\.[1-9]", said.output), "with the bundle that is on its way to it"
     assert re.search(r"- +broker-3:8080 +above-average", said.output)
     assert not re.search(r"broker-1:8080 +above-average", said.output)
     assert "note:" not in said.output

@@ -52,18 +52,18 @@ def test_the_command_draws_a_line_for_each_broker_and_tells_the_newest_moves(lak
     lines = done.stdout.splitlines()
     assert [line.split()[0] for line in lines[1:4]] == BROKERS
     assert lines[3].split()[1].startswith("·")
-    assert lines[4] == "9 moves, the newest 2"
+    assert lines[4] == "10 moves, the newest 2"
     assert len(lines) == 7
     whole = json.loads(asked(lake, "west", "--output", "json").stdout)
     assert whole["brokers"][2]["usage"][0] is None
-    assert len(whole["moves"]) == 9
+    assert len(whole["moves"]) == 10
 
 
 def test_the_picture_has_a_band_for_each_broker_and_an_arrow_for_each_move(lake, tmp_path):
     done = asked(lake, "west", "--svg", str(tmp_path / "west.svg"))
     assert done.exit_code == 0, done.output
     root = ElementTree.parse(tmp_path / "west.svg").getroot()
-    assert len(root.findall(f".//{_SVG}path[@class='move']")) == 9
+    assert len(root.findall(f".//{_SVG}path[@class='move']")) == 10
     assert {one.text for one in root.findall(f"{_SVG}text[@class='end']")} == set(BROKERS)
     assert root.findall(f"{_SVG}rect[@class='away']")
 

@@ -83,7 +83,7 @@ def test_usage_and_balance_are_those_of_the_reports(ask, usages):
     ("rule", "at", "said"),
     [("BrokerIdle", "13:05", [{"cluster": "west", "broker": "broker-3:8080"}]),
      ("BrokerIdle", "12:30", []),
-     ("BundlePingPong", "14:50", [{"cluster": "west", "bundle": "acme/shop/0x00000000_0x00000010"}]),
+     ("BundlePingPong", "14:55", [{"cluster": "west", "bundle": "acme/shop/0x00000000_0x00000010"}]),
      ("BundlePingPong", "14:20", []),
      ("ClusterUnheard", "15:30", [{"cluster": "west"}]),
      ("ClusterUnheard", "14:30", []),
@@ -103,7 +103,7 @@ def test_moves_that_end_elsewhere_are_told_when_they_are_many(lake_of_clusters):
     assert (dict(found.labels), found.value) == ({"cluster": "west"}, 2.0)
 
 
-@pytest.mark.parametrize("at", ["12:44", "12:55", "13:44", "14:30"])
+@pytest.mark.parametrize("at", ["12:44", "13:05", "13:44", "14:30"])
 def test_a_broker_over_its_limit_is_told_unless_something_was_moved_off_it(lake_of_clusters, ask, usages, at):
     hour, minute = map(int, at.split(":"))
     now, limit = DAY + timedelta(hours=hour, minutes=minute), 0.2
@@ -116,7 +116,7 @@ def test_a_broker_over_its_limit_is_told_unless_something_was_moved_off_it(lake_
     relieved = {row["source"] for row in ask("SELECT * FROM bundle_moves") if since < row["decided_at"] <= now}
     over = {broker for broker, values in lowest.items() if min(values) > limit}
     assert over - relieved, "somebody is told"
-    assert at != "12:55" or over & relieved, "and somebody is not"
+    assert at != "13:05" or over & relieved, "and somebody is not"
     rule = read_rules(SHIPPED).rule("OverloadNotRelieved").model_copy(update={"above": limit})
     found = {dict(one.labels)["broker"]: one.value for one in Asking(lake_of_clusters, now).found(rule)}
     assert found == {broker: pytest.approx(min(lowest[broker])) for broker in over - relieved}

@@ -1,0 +1,154 @@
+"""Moves under way: brokers and owners as they will be once every open unload is carried out.
+
+Stage: between the state of a cluster and the snapshot of its cycle. A report says what was. So a shedder that saw
+reports alone would go on to empty a broker whose bundles have been decided on already, as long as these decisions wait:
+for an approval, a window, or an executor. A move counts from its decision until a report from after its end shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+
+from decisions.bundles.averages import throughput
+from schemas.base import built
+from schemas.broker_messages import BrokerLoadReport, LocalBrokerReport, Report
+from schemas.bundles import (
+    BrokerLoadData,
+    LocalBrokerData,
+    NamespaceBundleStats,
+    ResourceUsage,
+    TopBundle,
+    TopBundlesLoadData,
+)
+
+Amounts: TypeAlias = tuple[float, float, float, float]
+"""Of a bundle: usage of CPU, of the network in and out, in their brokers' units, and the weighted maximum."""
+DataT = TypeVar("DataT", LocalBrokerData, BrokerLoadData)
+
+_RATES = ("msg_rate_in", "msg_rate_out", "msg_throughput_in", "msg_throughput_out")
+_USED = ("cpu", "bandwidth_in", "bandwidth_out")
+
+
+@dataclass(slots=True)
+class Move:
+    """An unload that was decided."""
+
+    decision_id: str
+    source: str
+    destination: str
+    at: int
+    """When it was decided, milliseconds."""
+    stats: NamespaceBundleStats
+    """The bundle's, as its source had it."""
+    amounts: Amounts
+    applied_at: int | None = None
+    """When it was applied, by the executor's clock; None: it is open."""
+
+    def is_shown_by(self, report: Report | None) -> bool:
+        """Whether a report is from after the move; also where the broker has none any more."""
+        return report is None or (self.applied_at is not None and report.last_update > self.applied_at)
+
+
+def new_move(decision_id: str, bundle: str, source: str, destination: str, at: int, report: Report | None) -> Move:
+    """Return the move of a bundle that `report`, its source's, tells about."""
+    stats, amounts = NamespaceBundleStats(), (0.0, 0.0, 0.0, 0.0)
+    if report is not None and (found := _stats_of(report, bundle)) is not None:
+        stats, amounts = found, _amounts(report, found)
+    return Move(decision_id, source, destination, at, stats, amounts)
+
+
+def projected(reports: Mapping[str, Report], moves: Mapping[str, Move]) -> dict[str, Report]:
+    """Return the reports with every bundle that is on its way at its destination."""
+    found = dict(reports)
+    for bundle, move in sorted(moves.items()):
+        source, destination = found.get(move.source), found.get(move.destination)
+        stats, amounts = move.stats, move.amounts
+        if source is not None and (there := _stats_of(source, bundle)) is not None:
+            stats, amounts = there, _amounts(source, there)
+            if not move.is_shown_by(reports.get(move.source)):
+                found[move.source] = _changed(source, bundle, stats, amounts, -1)
+        if destination is None or _stats_of(destination, bundle) is not None:
+            continue
+        if not move.is_shown_by(reports.get(move.destination)):
+            found[move.destination] = _changed(destination, bundle, stats, amounts, 1)
+    return found
+
+
+def _stats_of(report: Report, bundle: str) -> NamespaceBundleStats | None:
+    if isinstance(report, LocalBrokerReport):
+        return report.data.last_stats.get(bundle)
+    return next((one.stats for one in report.top_bundles.top_bundles_load_data if one.bundle_name == bundle), None)
+
+
+def _amounts(report: Report, stats: NamespaceBundleStats) -> Amounts:
+    """The part of its broker's usage that is a bundle's: of CPU by messages, of the network by bytes."""
+    loads = _every(report)
+    messages = sum(one.msg_rate_in + one.msg_rate_out for one in loads)
+    coming, going = sum(one.msg_throughput_in for one in loads), sum(one.msg_throughput_out for one in loads)
+    if isinstance(report, BrokerLoadReport):
+        data = report.data
+        messages = max(messages, data.msg_rate_in + data.msg_rate_out)
+        coming, going = max(coming, data.msg_throughput_in), max(going, data.msg_throughput_out)
+    cpu = _part(report.data.cpu.usage, stats.msg_rate_in + stats.msg_rate_out, messages)
+    network_in = _part(report.data.bandwidth_in.usage, stats.msg_throughput_in, coming)
+    network_out = _part(report.data.bandwidth_out.usage, stats.msg_throughput_out, going)
+    average = getattr(report.data, "weighted_max_e_m_a", None) or 0.0
+    return cpu, network_in, network_out, _part(average, throughput(stats), coming + going)
+
+
+def _every(report: Report) -> list[NamespaceBundleStats]:
+    if isinstance(report, LocalBrokerReport):
+        return list(report.data.last_stats.values())
+    return [one.stats for one in report.top_bundles.top_bundles_load_data]
+
+
+def _part(usage: float, load: float, total: float) -> float:
+    return usage * min(1.0, load / total) if total > 0 else 0.0
+
+
+def _changed(report: Report, bundle: str, stats: NamespaceBundleStats, amounts: Amounts, sign: int) -> Report:
+    """Return the report of a broker that gets a bundle, or with `sign` -1 loses it."""
+    if isinstance(report, LocalBrokerReport):
+        local = report.data
+        last_stats = {name: one for name, one in local.last_stats.items() if name != bundle}
+        bundles = None if local.bundles is None else [name for name in local.bundles if name != bundle]
+        if sign > 0:
+            last_stats[bundle] = stats
+            bundles = None if bundles is None else [*bundles, bundle]
+        topics = None if local.num_topics is None else max(0, local.num_topics + sign * stats.topics)
+        more = {"last_stats": last_stats, "bundles": bundles, "num_topics": topics}
+        data = _with_load(local, stats, amounts, sign).model_copy(update=more)
+        return report.model_copy(update={"data": data})
+    data_of = report.data
+    top = [one for one in report.top_bundles.top_bundles_load_data if one.bundle_name != bundle]
+    if sign > 0:
+        top.append(built(TopBundle, {"bundle_name": bundle, "stats": stats}))
+        top.sort(key=lambda one: (throughput(one.stats), one.bundle_name))
+    values: dict[str, object] = {
+        "bundle_count": max(0, data_of.bundle_count + sign), "topics": max(0, data_of.topics + sign * stats.topics)
+    }  # fmt: skip
+    if data_of.weighted_max_e_m_a is not None:
+        values["weighted_max_e_m_a"] = max(0.0, data_of.weighted_max_e_m_a + sign * amounts[3])
+    if data_of.msg_throughput_e_m_a is not None:
+        values["msg_throughput_e_m_a"] = max(0.0, data_of.msg_throughput_e_m_a + sign * throughput(stats))
+    return report.model_copy(
+        update={
+            "data": _with_load(data_of, stats, amounts, sign).model_copy(update=values),
+            "top_bundles": built(TopBundlesLoadData, {"top_bundles_load_data": top}),
+        }
+    )
+
+
+def _with_load(data: DataT, stats: NamespaceBundleStats, amounts: Amounts, sign: int) -> DataT:
+    values: dict[str, object] = {
+        name: max(0.0, total + sign * getattr(stats, name))
+        for name in _RATES if (total := getattr(data, name)) is not None
+    }  # fmt: skip
+    for name, amount in zip(_USED, amounts, strict=False):
+        resource: ResourceUsage = getattr(data, name)
+        values[name] = built(
+            ResourceUsage, {"usage": max(0.0, resource.usage + sign * amount), "limit": resource.limit}
+        )  # fmt: skip
+    return data.model_copy(update=values)

@@ -1,0 +1,133 @@
+"""Moves that are decided and not made yet: they count, so that a pause of the executor empties no broker."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from engine.bundles.codec import pack, unpack
+from engine.bundles.cycle import run_cycle, snapshot_of
+from engine.kernel.packed import StoredPart
+from tests.engine.balancers import (
+    MINUTE,
+    NOW,
+    balancing,
+    bundle,
+    clusters_of,
+    ended,
+    extensible,
+    live,
+    policies,
+    report,
+)
+from tests.engine.records import record, tick
+
+NAMES = [f"broker-{number}:8080" for number in range(5)]
+HOT = {bundle(number): 4.0 for number in range(40)}
+
+
+class Fleet:
+    """Five brokers, one of them with most of the load, and a bucket that balances them."""
+
+    def __init__(self, profile):
+        self.bucket, self.owner = balancing(), {}
+        self.loads = dict(HOT)
+        for place, name in enumerate(NAMES):
+            mine = HOT if place == 0 else {bundle(100 + place * 10 + one): 1.0 for one in range(10)}
+            self.loads |= mine
+            self.owner |= dict.fromkeys(mine, name)
+        self.bucket.batch(NOW, policies(NOW, profile=profile), live(NOW, *NAMES))
+
+    def minute(self, number, *told):
+        """The decisions of a minute's cycle, after all brokers have reported."""
+        at = NOW + number * MINUTE
+        reports = []
+        for name in NAMES:
+            mine = {one: load for one, load in self.loads.items() if self.owner[one] == name}
+            reports.append(report(name, mine, at, cpu=sum(mine.values()) / 160 * 90))
+        return self.bucket.batch(at + 1, *told, *reports, tick(number)).decisions
+
+    def make(self, rows):
+        """Carries moves out as the executor does: where the source still has the bundle."""
+        for row in rows:
+            move = json.loads(row["arguments"])
+            if row["action"] == "unload" and self.owner[move["bundle"]] == move["sourceBroker"]:
+                self.owner[move["bundle"]] = move["destinationBroker"]
+
+    def highest(self):
+        return max(sum(load for one, load in self.loads.items() if self.owner[one] == name) for name in NAMES)
+
+
+def at_once(row, minute):
+    body = json.loads(ended(row).value) | {"at": NOW + minute * MINUTE + 2}
+    return record("control-events", row["subject"], body)
+
+
+@pytest.mark.parametrize("profile", ["default", "4.x", "5.0"])
+def test_a_pause_ends_as_balanced_as_none(profile):
+    steady, paused, last, waiting = Fleet(profile), Fleet(profile), [], []
+    for number in range(12):
+        last = steady.minute(number, *(at_once(row, number - 1) for row in last))
+        steady.make(last)
+        waiting += paused.minute(number)
+    paused.make(waiting)
+    assert paused.highest() <= steady.highest() * 1.1
+    assert len({json.loads(row["arguments"])["bundle"] for row in waiting}) == len(waiting)
+
+
+def test_an_expired_move_is_decided_again():
+    fleet = Fleet("4.x")
+    rows = fleet.minute(0)
+    told = [json.loads(ended(row, "superseded").value) | {"error": "expired: decided 412 s ago"} for row in rows]
+    again = fleet.minute(1, *(record("control-events", "west", one) for one in told))
+    assert {row["arguments"] for row in again} & {row["arguments"] for row in rows}
+
+
+def projected_bundles(state, broker):
+    return set(snapshot_of(state, NOW + MINUTE, "shed").brokers[broker].last_stats)
+
+
+@pytest.mark.parametrize(
+    ("status", "counts"), [("applied", True), ("observed", True), ("failed", False), ("superseded", False)]
+)
+def test_a_move_counts_until_reports_show_it(status, counts):
+    fleet = Fleet("4.x")
+    row = fleet.minute(0)[0]
+    move = json.loads(row["arguments"])
+    fleet.bucket.batch(NOW + 2, ended(row, status))
+    (state,) = clusters_of(fleet.bucket.packed).values()
+    assert (move["bundle"] in projected_bundles(state, move["destinationBroker"])) is counts
+    assert (move["bundle"] not in projected_bundles(state, move["sourceBroker"])) is counts
+    fleet.make([row])
+    fleet.minute(16)
+    (state,) = clusters_of(fleet.bucket.packed).values()
+    assert (move["bundle"] in state.moves) is (status == "observed")
+    assert pack(unpack(StoredPart(pack({"west": state})))) == pack({"west": state})
+
+
+def test_projected_reports_keep_the_total_load():
+    fleet = Fleet("4.x")
+    fleet.minute(0)
+    (state,) = clusters_of(fleet.bucket.packed).values()
+    seen = snapshot_of(state, NOW + MINUTE, "shed").brokers
+    assert len(state.moves) > 1
+    assert sum(one.cpu.usage for one in seen.values()) == pytest.approx(sum(fleet.loads.values()) / 160 * 90)
+    assert sorted(name for one in seen.values() for name in one.last_stats) == sorted(fleet.loads)
+
+
+def test_open_moves_of_the_extensible_manager_count():
+    bucket, decided = balancing(), []
+    hot = {bundle(number): 20.0 for number in range(6)}
+    conf = {"loadBalancerSheddingConditionHitCountThreshold": 0, "loadBalanceSheddingDelayInSeconds": 0}
+    bucket.batch(NOW, live(NOW, *NAMES[:2]), policies(NOW, conf, loadManager="extensible"))
+    for number in range(10):
+        at = NOW + number * MINUTE
+        reports = [
+            extensible(NAMES[0], hot, at, usage=0.9),
+            extensible(NAMES[1], {bundle(8): 1.0, bundle(9): 1.0}, at, usage=0.01),
+        ]
+        decided += bucket.batch(at, *reports, tick(number)).decisions
+    assert 0 < len(decided) <= 4
+    (state,) = clusters_of(bucket.packed).values()
+    assert run_cycle(state, NOW + 11 * MINUTE).decided == ()
