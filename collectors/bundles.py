@@ -41,9 +41,12 @@ from schemas.bundles import (
 
 T = TypeVar("T")
 
-_SETTINGS = ("loadBal", "minUnload", "maxUnload", "preferLaterVersions", "lowerBoundary", "defaultNamespaceBundleSplit")
-_SWITCHES = frozenset({"loadBalancerSheddingEnabled", "loadBalancerAutoBundleSplitEnabled"})
-"""They say whether Pulsar balances by itself, and not whether the job is to."""
+_SETTINGS = (
+    "loadBal", "minUnload", "maxUnload", "preferLaterVersions", "lowerBoundary", "defaultNamespaceBundleSplit",
+    "failureDomainsEnabled", "flowOrQpsDifference",
+)  # fmt: skip
+_SWITCH = "loadBalancerSheddingEnabled"
+"""It says whether Pulsar balances by itself, and not whether the job is to: the executor acts while it is off."""
 _STRATEGIES = frozenset({
     "loadBalancerLoadSheddingStrategy", "loadBalancerLoadPlacementStrategy",
     "loadBalancerDistributeBundlesEvenlyEnabled",
@@ -203,7 +206,8 @@ def _sum(topics: list[dict[str, Any]], name: str) -> float:
 
 
 def _chosen(settings: Mapping[str, Any], profile: str | None) -> dict[str, Any]:
-    left_out = _SWITCHES | _STRATEGIES if profile == "default" else _SWITCHES
+    """Those of a broker's settings that rules read, as text; with profile `default` without the strategies."""
+    left_out = {_SWITCH} | (_STRATEGIES if profile == "default" else frozenset())
     chosen = {
         name: str(value) for name, value in settings.items() if name.startswith(_SETTINGS) and name not in left_out
     }

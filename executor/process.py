@@ -66,7 +66,7 @@ def run_executor(settings: Settings, ready: Callable[[str], None]) -> None:
         brakes: Brakes[Work] = Brakes(limited, record, waits, ledger.executor, utc_now, time.monotonic)
         announcer = Announcer(KafkaPublisher(settings.kafka_connection()), follow_outcomes(settings.lake_path))
         tail = follow_decisions(settings.lake_path)
-        actors = actors_of(transport)
+        actors = actors_of(transport, observes=chosen.mode == "observe")
         return Executor(
             limited, tail, ledger, actors, announcer, brakes, holds_lease=may_call, elsewhere=ELSEWHERE
         )  # fmt: skip
@@ -159,9 +159,11 @@ ELSEWHERE = frozenset({"bookies"})
 """Families that other processes carry out: the orchestrator of `anabranch bookies` records what it does itself."""
 
 
-def actors_of(transport: Transport) -> Actors:
-    """Who acts, by the name of the family: each built-in family has its line here."""
-    return {"autoscale": AutoscaleActor(ScalableTopics(transport)), "bundles": BundlesActor(transport)}
+def actors_of(transport: Transport, *, observes: bool) -> Actors:
+    """Who acts, by the name of the family: each built-in family has its line here. `observes`: nobody calls."""
+    return {
+        "autoscale": AutoscaleActor(ScalableTopics(transport)), "bundles": BundlesActor(transport, observes=observes)
+    }  # fmt: skip
 
 
 def _no_lake(settings: Settings, error: Exception) -> StartError:

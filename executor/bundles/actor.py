@@ -19,11 +19,18 @@ from executor.bundles.judge import LiveBundle, judge, still_moving
 from executor.kernel.family import Answer, NoAnswer, Seen, Verdict
 from executor.replies import answer_to_call, no_answer
 
+_REMEMBERED = 10_000
+"""Decisions of which the accepted calls are counted."""
+
 
 class BundlesActor:
     """Acts on the bundles of one cluster; an `executor.kernel.family.Actor`."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, *, observes: bool = False) -> None:
+        """`observes`: nothing is called, so that the cluster may balance itself."""
+        self._observes = observes
+        self._accepted: dict[str, int] = {}
+        """Calls that were accepted, by decision; of the last ones."""
         self._cluster, self._bundles = Cluster(transport), Bundles(transport)
 
     def read(self, row: Mapping[str, Any]) -> BundleChange:
@@ -54,12 +61,13 @@ class BundlesActor:
             if not isinstance(found, Answered):
                 return no_answer(f"GET the owner of {decision.bundle}", found)
             owner = found.value
-        live = LiveBundle(cluster, ranges.value, tuple(brokers.value), owner)
+        balances = not self._observes and _balances_itself(settings.value)
+        live = LiveBundle(cluster, ranges.value, tuple(brokers.value), owner, balances)
         return still_moving(decision, live) or live
 
     def judge(self, decision: BundleChange, live: LiveBundle, may_have_called: bool) -> Verdict:
         """By who owns what (`executor.bundles.judge`)."""
-        return judge(decision, live, may_have_called)
+        return judge(decision, live, may_have_called, self._accepted.get(decision.decision_id) == 1)
 
     def describe(self, decision: BundleChange, live: LiveBundle) -> Seen:
         """The cluster, the owner, and how many bundles the namespace has."""
@@ -70,8 +78,16 @@ class BundlesActor:
         """The one unload or split."""
         with only_while(may_send):
             if isinstance(decision, Unload):
-                return answer_to_call(self._bundles.unload(decision.namespace, decision.range, decision.destination))
+                reply = self._bundles.unload(decision.namespace, decision.range, decision.destination)
+                if isinstance(reply, Answered):
+                    self._count(decision.decision_id)
+                return answer_to_call(reply)
             return answer_to_call(self._bundles.split(decision.namespace, decision.range, decision.positions))
+
+    def _count(self, decision_id: str) -> None:
+        self._accepted[decision_id] = self._accepted.pop(decision_id, 0) + 1
+        if len(self._accepted) > _REMEMBERED:
+            self._accepted.pop(next(iter(self._accepted)), None)
 
     def _owner(self, decision: Unload, cluster: str, brokers: list[str]) -> Reply[str | None]:
         """Who serves it: source and destination are asked first, and mostly alone. A broker that gives no answer is
@@ -84,3 +100,9 @@ class BundlesActor:
             elif decision.bundle in reply.value:
                 return Answered(broker)
         return Answered(None) if fault is None else fault
+
+
+def _balances_itself(settings: Mapping[str, Any]) -> bool:
+    """Whether brokers with these settings shed bundles. A setting that is absent is on, as it is in Pulsar."""
+    switches = ("loadBalancerEnabled", "loadBalancerSheddingEnabled")
+    return all(str(settings.get(name, "true")).strip().lower() != "false" for name in switches)

@@ -25,10 +25,20 @@ class LiveBundle:
     """Those alive."""
     owner: str | None = None
     """Who serves it; None: nobody does."""
+    balances_itself: bool = False
+    """Whether the cluster's own balancer sheds bundles."""
 
 
-def judge(decision: BundleChange, live: LiveBundle, may_have_called: bool) -> Verdict:
-    """What to do about a decision. `may_have_called`: as of `executor.kernel.family.Actor`."""
+OWN_BALANCER = "own-balancer"
+"""The gate of an unload in a cluster that balances itself: two balancers would undo each other's moves."""
+
+
+def judge(decision: BundleChange, live: LiveBundle, may_have_called: bool, may_repeat: bool = False) -> Verdict:
+    """Judge a decision. `may_have_called`: as of `executor.kernel.family.Actor`.
+
+    `may_repeat`: an unload that was accepted and brought the bundle elsewhere is made once more. With the modular
+    manager one in ten ends so.
+    """
     if live.cluster != decision.subject:
         return Superseded(f"the decision is about the cluster {decision.subject}, and this is {live.cluster}")
     if live.ranges is None:
@@ -37,7 +47,7 @@ def judge(decision: BundleChange, live: LiveBundle, may_have_called: bool) -> Ve
     if isinstance(decision, Unload):
         if not is_there:
             return Superseded(f"there is no bundle {decision.bundle} any more: it was split")
-        return _judge_unload(decision, live, may_have_called)
+        return _judge_unload(decision, live, may_have_called, may_repeat)
     if is_there:
         return Act()
     children = [one for one in live.ranges if _is_inside(one, decision.range)]
@@ -58,13 +68,18 @@ def still_moving(decision: BundleChange, live: LiveBundle) -> NoAnswer | None:
     return NoAnswer(f"no broker serves {decision.bundle} now")
 
 
-def _judge_unload(decision: Unload, live: LiveBundle, may_have_called: bool) -> Verdict:
+def _judge_unload(decision: Unload, live: LiveBundle, may_have_called: bool, may_repeat: bool) -> Verdict:
     if live.owner == decision.destination:
         return Applied() if may_have_called else Superseded(f"{decision.destination} has it already")
-    if live.owner != decision.source:
+    if live.owner != decision.source and not (may_repeat and live.owner is not None):
         return Superseded(f"{live.owner or 'nobody'} has it, and no longer {decision.source}")
     if decision.destination not in live.brokers:
         return Superseded(f"the destination {decision.destination} does not live")
+    if live.balances_itself:
+        return Superseded(
+            f"{OWN_BALANCER}: the cluster {live.cluster} balances itself; set loadBalancerSheddingEnabled=false in its "
+            "brokers, or run the executor with --mode observe"
+        )
     return Act()
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from collectors.bundles import Unread, read_broker_load, read_bundle_stats, read_usage, top_bundles
+from collectors.bundles import Unread, _chosen, read_broker_load, read_bundle_stats, read_usage, top_bundles
+from decisions.bundles.configuration import DEFAULTS
 from schemas.bundles import NamespaceBundleStats, ResourceUsage
 
 TOPIC = (
@@ -39,6 +40,22 @@ def test_a_bundle_is_the_sum_of_its_topics_and_pulsars_own_are_left_out():
 def test_an_answer_that_is_cut_or_another_is_no_load(body):
     with pytest.raises(Unread):
         read_bundle_stats(body)
+
+
+def test_every_setting_of_a_broker_that_a_rule_reads_is_told():
+    left_out = {"loadBalancerSheddingEnabled", "loadManagerClassName"}
+    upstreams = {name for name in DEFAULTS if not name.startswith("gain")}
+    told = _chosen(dict.fromkeys(upstreams, "1") | {"brokerServicePort": "6650"}, None)
+    assert told.keys() == upstreams - left_out
+    assert {"failureDomainsEnabled", "loadBalancerAutoBundleSplitEnabled"} <= told.keys()
+    assert _chosen({"loadBalancerSheddingExcludedNamespaces": "[a/b, c/d]"}, None) == {
+        "loadBalancerSheddingExcludedNamespaces": "a/b, c/d"
+    }
+
+
+def test_profile_default_keeps_its_own_strategies():
+    settings = {"loadBalancerLoadSheddingStrategy": "OverloadShedder", "loadBalancerAutoBundleSplitEnabled": "false"}
+    assert _chosen(settings, "default") == {"loadBalancerAutoBundleSplitEnabled": "false"}
 
 
 def test_usage_is_percent_of_a_hundred():

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from admin.answers import NotConnected, Response
 from executor.bundles.actor import BundlesActor
 from executor.bundles.decision import SplitBundle, Unload, read_bundle_decision
-from executor.bundles.judge import LiveBundle, judge
+from executor.bundles.judge import OWN_BALANCER, LiveBundle, judge
+from executor.kernel.attempt import Ended, Standing, observe_once, try_once
 from executor.kernel.family import Accepted, Act, Applied, CallRefused, Gone, MalformedDecision, NoAnswer, Superseded
 from tests.executor import bundle_orders
 
@@ -72,7 +73,10 @@ def test_no_arguments_raise_anything_else(text):
         (MOVE, replace(HERE, ranges=HALVES), Superseded, Superseded),
         (MOVE, replace(HERE, ranges=None), Gone, Gone),
         (MOVE, replace(HERE, cluster="other"), Superseded, Superseded),
+        (MOVE, replace(HERE, balances_itself=True), Superseded, Superseded),
+        (MOVE, replace(HERE, balances_itself=True, owner=B), Superseded, Applied),
         (SPLIT, HERE, Act, Act),
+        (SPLIT, replace(HERE, balances_itself=True), Act, Act),
         (SPLIT, replace(HERE, ranges=HALVES), Superseded, Applied),
         (SPLIT, replace(HERE, ranges=("0x00000000_0xffffffff",)), Superseded, Superseded),
     ],
@@ -84,14 +88,14 @@ def test_only_what_brokers_own_decides(decision, live, before, after, called):
 owners, ranges = st.sampled_from([None, A, B, C]), st.sampled_from([None, (FIRST, SECOND), HALVES])
 
 
-@given(st.sampled_from([MOVE, SPLIT]), ranges, st.sets(st.sampled_from([A, B, C])), owners, st.booleans())
-def test_it_acts_only_where_source_and_destination_are_as_decided_and_claims_only_what_it_called(
-    decision, found, brokers, owner, called
-):
-    verdict = judge(decision, LiveBundle("test", found, tuple(brokers), owner), called)
+@given(
+    st.sampled_from([MOVE, SPLIT]), ranges, st.sets(st.sampled_from([A, B, C])), owners, st.booleans(), st.booleans()
+)
+def test_it_acts_on_what_was_decided_and_claims_what_it_called(decision, found, brokers, owner, called, again):
+    verdict = judge(decision, LiveBundle("test", found, tuple(brokers), owner), called, again)
     if isinstance(verdict, Act):
         assert found == (FIRST, SECOND)
-        assert decision is SPLIT or (owner == A and B in brokers)
+        assert decision is SPLIT or (B in brokers and (owner == A or (again and owner == C)))
     assert called or not isinstance(verdict, Applied)
 
 
@@ -102,7 +106,10 @@ class Recorded:
         owned = "/admin/v2/brokers/test/{}/ownedNamespaces"
         status = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
         self.answers = {
-            "/admin/v2/brokers/configuration/runtime": (200, {"clusterName": "test"}),
+            "/admin/v2/brokers/configuration/runtime": (
+                200,
+                {"clusterName": "test", "loadBalancerSheddingEnabled": "false"},
+            ),
             "/admin/v2/namespaces/load/ns/bundles": (200, {"boundaries": ["0x00000000", "0x80000000", "0xffffffff"]}),
             "/admin/v2/brokers": (200, [A, B]),
             owned.format(A): (200, {BUNDLE: status}),
@@ -121,6 +128,54 @@ class Recorded:
 
 def test_a_look_asks_who_owns_the_bundle_and_assigns_it_to_nobody():
     assert BundlesActor(Recorded()).look(MOVE) == HERE
+
+
+CONFIGURATION = "/admin/v2/brokers/configuration/runtime"
+
+
+@pytest.mark.parametrize(
+    ("settings", "balances"),
+    [
+        ({"loadBalancerSheddingEnabled": "true"}, True),
+        ({"loadBalancerEnabled": "false", "loadBalancerSheddingEnabled": "true"}, False),
+        ({"loadBalancerSheddingEnabled": False}, False),
+        ({}, True),
+    ],
+)
+def test_a_cluster_that_balances_itself_is_left_alone(settings, balances):
+    recorded = Recorded(**{CONFIGURATION: (200, {"clusterName": "test"} | settings)})
+    actor = BundlesActor(recorded)
+    result, _ = try_once(MOVE, Standing(), actor, lambda: True, lambda: True)
+    assert bool(recorded.calls) is not balances
+    if balances:
+        assert (result.status, result.error.partition(":")[0]) == ("superseded", OWN_BALANCER)
+    observed, _ = observe_once(MOVE, Standing(), BundlesActor(recorded, observes=True))
+    assert observed.would == str(MOVE)
+
+
+class Wandering(Recorded):
+    """A bundle that an unload brings to one broker after the other."""
+
+    def __init__(self, *owners):
+        super().__init__(**{"/admin/v2/brokers": (200, [A, B, C])})
+        self._owners = [A, *owners]
+
+    def exchange(self, method, path, query=None, body=None, headers=None):
+        if path.endswith("/ownedNamespaces"):
+            here = f"/{self._owners[len(self.calls)]}/" in path
+            return Response(200, "", json.dumps({BUNDLE: {"is_active": True}} if here else {}).encode(), path)
+        return super().exchange(method, path, query, body, headers)
+
+
+@pytest.mark.parametrize(
+    ("owners", "status", "calls"), [((B,), "applied", 1), ((C, B), "applied", 2), ((C, C), "superseded", 2)]
+)
+def test_an_unload_that_lands_elsewhere_is_made_once_more(owners, status, calls):
+    recorded, standing, result = Wandering(*owners), Standing(), None
+    actor = BundlesActor(recorded)
+    while not isinstance(result, Ended):
+        result, standing = try_once(MOVE, standing, actor, lambda: True, lambda: True)
+    assert (result.status, len(recorded.calls)) == (status, calls)
 
 
 def test_a_bundle_that_is_about_to_go_is_on_its_way_and_tells_nothing_yet():
