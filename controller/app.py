@@ -17,17 +17,19 @@ from starlette.exceptions import HTTPException
 from controller.access.callers import CALLER, STRANGER, Access
 from controller.access.gate import RequestGate
 from controller.access.grants import Grants
-from controller.access.names import NodeNames
 from controller.access.roles import include_guarded
+from controller.errors import TooMany
 from controller.health import Health
 from controller.housekeeping.housekeeper import PRUNE_SECONDS
 from controller.limits.clients import ClientLimits, Clients
-from controller.limits.turns import Turns
 from controller.node import Node
 from controller.rest import namespaces, nodes, policies, segments, subscriptions, topics, watch
 from controller.rest.refusals import REFUSED, answer_errors
 from controller.sessions.connections import ConsumerConnections
 from controller.watch.layout_watcher import LayoutWatcher
+from listener.anonymous import AnonymousClients
+from listener.names import NodeNames
+from listener.turns import Turns
 from schemas.controller_settings import LimitSettings
 
 ROUTES = (
@@ -121,7 +123,7 @@ def create_app(
         access=access,
         names=names,
         clients=clients,
-        strangers=Turns(limits.connections_per_address),
+        anonymous=AnonymousClients(Turns(limits.connections, refusal=TooMany)),
         max_head_bytes=limits.head_bytes,
         max_body_bytes=max_body_bytes,
     )

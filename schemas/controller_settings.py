@@ -10,6 +10,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from schemas.base import Namespace
+from schemas.listener_settings import ListenerLimits
 from schemas.section import Port, Seconds, Section
 
 
@@ -42,19 +43,9 @@ class ZooKeeperAddress(NamedTuple):
     is_encrypted: bool
 
 
-class LimitSettings(Section):
+class LimitSettings(ListenerLimits):
     """What clients can take of one controller: anybody by connections, and one token, or all without tokens."""
 
-    connections: Annotated[int, Field(ge=1)]
-    """Connections at the same time; one more is closed without an answer."""
-    connections_per_address: Annotated[int, Field(ge=1)]
-    """Of these from one address; of IPv6 from one /64."""
-    head_seconds: Seconds
-    """Longest time for a TLS handshake, and for the head of a request, seconds."""
-    body_seconds: Seconds
-    """Longest time for the body of a request, seconds."""
-    head_bytes: Annotated[int, Field(ge=1024, le=65_536)]
-    """Largest head of a request: its first line and its headers."""
     waiting_calls: Annotated[int, Field(ge=1)]
     """Calls of one token that wait for their turn; one more is answered with 429."""
     sessions: Annotated[int, Field(ge=1)]

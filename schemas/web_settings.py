@@ -6,6 +6,7 @@ Stage: a part of `settings`.
 from __future__ import annotations
 
 from schemas.controller_settings import HostName
+from schemas.listener_settings import ListenerLimits
 from schemas.section import Port, Section
 
 
@@ -25,3 +26,4 @@ class WebSettings(Section):
     tokens_file: str
     """File of the tokens that open it (`anabranch token`): `read` sees, `operate` acts. Empty: those of the controller,
     and on loopback none are needed."""
+    limits: ListenerLimits

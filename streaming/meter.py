@@ -10,7 +10,6 @@ import json
 from collections.abc import Mapping
 from itertools import groupby
 from typing import Any, get_args
-from wsgiref.simple_server import WSGIServer
 
 import pyarrow as pa
 import pydantic_core
@@ -51,7 +50,7 @@ from streaming.metrics import (
 )  # fmt: skip
 from streaming.sink import WrittenBatch
 from streaming.topic_series import TopicSeries
-from telemetry.serving import serve_metrics
+from telemetry.serving import MetricsServer, serve_metrics
 
 _MAKERS = {"counter": Counter, "gauge": Gauge}
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -207,6 +206,6 @@ def lag_of(end: str | None, latest: str | None) -> dict[str, int]:
     }
 
 
-def serve_meter(meter: StreamMeter, port: int) -> WSGIServer:
+def serve_meter(meter: StreamMeter, port: int) -> MetricsServer:
     """Answers scrapes at `stream.metrics_port`; raises `MetricsError`."""
     return serve_metrics(meter.registry, port, "stream.metrics_port")

@@ -37,8 +37,7 @@ class JobWatch:
         """Raises `MetricsError`."""
         if self._port:
             server = serve_meter(self._meter, self._port)
-            self._open.callback(server.server_close)
-            self._open.callback(server.shutdown)
+            self._open.callback(server.close)
         return self
 
     def __exit__(self, *_: object) -> None:

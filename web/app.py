@@ -23,8 +23,8 @@ from starlette.types import ASGIApp
 
 from admin.topics import ScalableTopics
 from controller.access.callers import Access, Caller
-from controller.access.names import NodeNames
 from engine.autoscale.topics import ConfiguredPolicy
+from listener.names import NodeNames
 from web.asking import NotFound
 from web.fleet import Fleet
 from web.guard import CALLER, COOKIE, SECURE_COOKIE, SESSION, Guard, NotAllowed, demand, read_form, unproved_form
@@ -45,7 +45,7 @@ COALESCE_SECONDS = 0.5
 def create_app(
     lake: str, access: Access, names: NodeNames, configured: Callable[[], ConfiguredPolicy], is_secure: bool = False,
     reports: Path = Path("var/reports"), topics: ScalableTopics | None = None,
-    waiting_max_age_seconds: float = math.inf, stuck_seconds: float = math.inf,
+    waiting_max_age_seconds: float = math.inf, stuck_seconds: float = math.inf, max_head_bytes: int = 16_384,
 ) -> Starlette:  # fmt: skip
     """The page over a lake. `configured`: the job's policy now; `is_secure`: it is served by https; `reports`: the
     folder of reports as HTML; `topics`: the controller's interface, for what is in no table;
@@ -86,7 +86,7 @@ def create_app(
             Route("/healthz", _health),
             Mount("/static", StaticFiles(directory=FOLDER / "static")),
         ],
-        middleware=[Middleware(Guard, access, names, sessions, is_secure)],
+        middleware=[Middleware(Guard, access, names, sessions, is_secure, max_head_bytes)],
         exception_handlers={NotAllowed: _not_allowed, NotFound: _nothing, 404: _not_found},  # type: ignore[dict-item]
         lifespan=lifespan,
     )

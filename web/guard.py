@@ -18,8 +18,11 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from controller.access.callers import ANYBODY, Access, Caller, Need
-from controller.access.names import NodeNames
 from controller.access.tokens import Role
+from listener.anonymous import AnonymousClients, ending, refusal_of, trust
+from listener.bodies import BrokenOff, read_body, replayed
+from listener.names import NodeNames
+from listener.turns import TooManyCalls, Turns
 from web.sessions import Sessions
 from web.words import namespace_of
 
@@ -29,9 +32,12 @@ SECURE_COOKIE: Final = f"__Host-{COOKIE}"
 CALLER: Final = "anabranch.web.caller"
 SESSION: Final = "anabranch.web.session"
 VERSION: Final = "anabranch.web.version"
-OPEN: Final = ("/static/", "/sign-in", "/healthz")
+HEALTH: Final = "/healthz"
+OPEN: Final = ("/static/", "/sign-in", HEALTH)
 """What begins so needs no token."""
 MAX_FORM_BYTES: Final = 65_536
+MAX_WAITING: Final = 64
+"""Requests of one token, or without a token of one network, that wait for their turns."""
 MAX_COOKIE_BYTES: Final = 8_192
 _SESSIONS: Final = {
     name: re.compile(rf"(?:\A|; ?){name}=([A-Za-z0-9_-]{{43}})(?:\Z|;)".encode()) for name in (COOKIE, SECURE_COOKIE)
@@ -68,9 +74,12 @@ class Guard:
     """The ASGI middleware; `names` are those by which browsers reach the page, `is_secure`: over https."""
 
     def __init__(
-        self, app: ASGIApp, access: Access, names: NodeNames, sessions: Sessions, is_secure: bool = False
-    ) -> None:
+        self, app: ASGIApp, access: Access, names: NodeNames, sessions: Sessions, is_secure: bool = False,
+        max_head_bytes: int = 16_384,
+    ) -> None:  # fmt: skip
         self._app, self._access, self._names, self._sessions = app, access, names, sessions
+        self._max_head_bytes = max_head_bytes
+        self._turns, self._anonymous = Turns(MAX_WAITING), AnonymousClients(Turns(MAX_WAITING))
         self._cookie = SECURE_COOKIE if is_secure else COOKIE
         self._headers = {**_HEADERS, **({"Strict-Transport-Security": "max-age=31536000"} if is_secure else {})}
 
@@ -89,15 +98,42 @@ class Guard:
                     headers.setdefault(name, value)
             await send(message)
 
-        answer = self._refusal(scope)
+        answer, caller = self._refusal(scope), None
         if answer is None:
             session, caller = self._caller(scope)
+            if caller is not None:
+                trust(scope)
+            # Before anything is read: what changes from here on, the page has to hear of.
+            scope = {**scope, CALLER: caller, SESSION: session, VERSION: scope["app"].state.fleet.version}
+            if scope["path"] == HEALTH:
+                await self._app(scope, receive, guarded)
+                return
             if caller is None and not scope["path"].startswith(OPEN):
                 answer = _sign_in(scope)
+        try:
+            await self._answer(answer, caller, scope, receive, guarded)
+        except TooManyCalls as error:
+            await PlainTextResponse(str(error), 429, {"Retry-After": "1"})(scope, receive, guarded)
+        except BrokenOff:
+            return
+
+    async def _answer(
+        self, refusal: Response | None, caller: Caller | None, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Have a request answered, once its body is there and it has its turn. Raises `TooManyCalls`, `BrokenOff`."""
+        if refusal is None and scope["method"] == "POST":
+            body = await read_body(receive, MAX_FORM_BYTES)
+            if body is None:
+                refusal = PlainTextResponse("the form is too large", 400)
             else:
-                # Before anything is read: what changes from here on, the page has to hear of.
-                scope = {**scope, CALLER: caller, SESSION: session, VERSION: scope["app"].state.fleet.version}
-        await (answer or self._app)(scope, receive, guarded)
+                receive = replayed(body, receive)
+        if caller is not None:
+            async with self._turns.turn(caller.name) as turn:
+                await (refusal or self._app)(scope, receive, ending(turn, send))
+            return
+        # Whoever signs in may be guessing tokens.
+        async with self._anonymous.turn(scope, refusal is not None or scope["method"] == "POST") as turn:
+            await (refusal or self._app)(scope, receive, ending(turn, send))
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers = scope["headers"]
@@ -105,9 +141,9 @@ class Guard:
         if reading and {(b"sec-fetch-mode", b"navigate"), (b"sec-fetch-dest", b"document")} <= set(headers):
             # Somebody follows a link that a colleague has sent; a frame of another site is no such thing.
             headers = [pair for pair in headers if pair[0] == b"host"]
-        reason = self._names.refusal(headers)
-        if reason is not None:
-            return PlainTextResponse(reason, 403)
+        refused = refusal_of({**scope, "headers": headers}, self._names, self._max_head_bytes)
+        if refused is not None:
+            return PlainTextResponse(refused.reason, refused.status)
         return None if reading or scope["method"] == "POST" else PlainTextResponse("GET, HEAD and POST only", 405)
 
     def _caller(self, scope: Scope) -> tuple[str, Caller | None]:
@@ -164,13 +200,8 @@ async def unproved_form(request: Request) -> dict[str, str]:
     """The fields of a form, whoever has made it."""
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/x-www-form-urlencoded":
         raise BadForm("a form is expected")
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_FORM_BYTES:
-            raise BadForm("the form is too large")
     try:
-        return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=50))
+        return dict(parse_qsl((await request.body()).decode(), keep_blank_values=True, max_num_fields=50))
     except ValueError as error:
         raise BadForm("the form cannot be read") from error
 

@@ -87,5 +87,5 @@ def collect_pulsar(settings: Settings, ready: Callable[[str], None], *, once: bo
         with contextlib.suppress(OSError):
             remember(folder / MEMORY_FILE, controller.url, said)
         if server is not None:
-            server.shutdown()
+            server.close()
     return collector.status()

@@ -8,28 +8,21 @@ waits for a sender.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from urllib.parse import quote
 
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from controller.access.callers import CALLER, STRANGER, Access, Caller
-from controller.access.names import NodeNames, is_form
 from controller.errors import TooMany
 from controller.limits.clients import Clients
-from controller.limits.connections import network_of
-from controller.limits.protocol import TOO_LARGE_HEAD, is_large_head
-from controller.limits.turns import Turn, Turns
+from listener.anonymous import AnonymousClients, ending, raw_path, refusal_of, trust
+from listener.bodies import BrokenOff, read_body, replayed
+from listener.names import NodeNames, is_form
 
 log = logging.getLogger(__name__)
 
 OPEN_PATHS = frozenset({"/healthz"})
 """Paths that need no token, no body and no turn."""
-
-
-class _BrokenOff(Exception):
-    """The client is gone."""
 
 
 class RequestGate:
@@ -44,24 +37,27 @@ class RequestGate:
         access: Access,
         names: NodeNames,
         clients: Clients,
-        strangers: Turns,
+        anonymous: AnonymousClients,
         max_head_bytes: int,
         max_body_bytes: int,
     ) -> None:
-        """`strangers`: the turns of what is answered without a token, by address."""
+        """`anonymous`: the turns of what is answered without a token."""
         self._app = app
         self._access, self._names = access, names
-        self._clients, self._strangers = clients, strangers
+        self._clients, self._anonymous = clients, anonymous
         self._max_head_bytes, self._max_body_bytes = max_head_bytes, max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        path = _raw_path(scope)
+        path = raw_path(scope)
         headers = dict(scope["headers"])
         caller = self._access.caller(headers.get(b"authorization", b""))
-        refusal = self._refusal(scope, path)
+        refused = refusal_of(scope, self._names, self._max_head_bytes)
+        if refused is None and caller is not None:
+            trust(scope)
+        refusal = None if refused is None else _refused(refused.status, refused.reason)
         if refusal is None and path in OPEN_PATHS:
             # A probe waits for nobody: it has a thread of its own and shares one look at the store.
             await self._app({**scope, CALLER: caller or STRANGER}, receive, send)
@@ -72,8 +68,8 @@ class RequestGate:
             )
         try:
             if refusal is not None:
-                async with self._strangers.turn(network_of(str((scope.get("client") or [""])[0]))) as turn:
-                    await refusal(scope, receive, _ending(turn, send))
+                async with self._anonymous.turn(scope, is_refused=True) as turn:
+                    await refusal(scope, receive, ending(turn, send))
             elif caller is not None:
                 scope = {**scope, "path": path, CALLER: caller}
                 if self._access.is_guarded and scope.get("method") not in ("GET", "HEAD"):
@@ -83,27 +79,20 @@ class RequestGate:
             await _refused(error.status, error.reason, **{"Retry-After": str(error.retry_seconds)})(
                 scope, receive, send
             )
-        except _BrokenOff:
+        except BrokenOff:
             return
-
-    def _refusal(self, scope: Scope, path: str) -> Response | None:
-        """What no token would change."""
-        if is_large_head(path + scope["query_string"].decode("latin-1"), scope["headers"], self._max_head_bytes):
-            return _refused(431, TOO_LARGE_HEAD)
-        reason = self._names.refusal(scope["headers"])
-        return None if reason is None else _refused(403, reason)
 
     async def _let_in(
         self, caller: Caller, headers: dict[bytes, bytes], scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Have a caller's request answered, once its body is there and it has its turn. `TooMany`, `_BrokenOff`."""
+        """Have a caller's request answered, once its body is there and it has its turn. `TooMany`, `BrokenOff`."""
         client = self._clients.client(caller.name)
         with client.waiting() as count:
             body: bytes | None = b""
             if scope["type"] == "http":
                 length = headers.get(b"content-length", b"0")
                 too_long = length.isdigit() and int(length) > self._max_body_bytes
-                body = None if too_long else await self._body(receive, count)
+                body = None if too_long else await read_body(receive, self._max_body_bytes, count)
             if body is None:
                 await _refused(413, f"the body is larger than {self._max_body_bytes} bytes")(scope, receive, send)
                 return
@@ -111,50 +100,14 @@ class RequestGate:
                 reason = "a body is JSON: send it with Content-Type: application/json"
                 await _refused(415, reason)(scope, receive, send)
                 return
-            pending = [body] if scope["type"] == "http" else []
-
-            async def replay() -> Message:
-                if pending:
-                    return {"type": "http.request", "body": pending.pop(), "more_body": False}
-                return await receive()
-
+            if scope["type"] == "http":
+                receive = replayed(body, receive)
             async with self._clients.turns.turn(caller.name) as turn:
-                await self._app(scope, replay, _ending(turn, send))
-
-    async def _body(self, receive: Receive, count: Callable[[int], None]) -> bytes | None:
-        """The whole body; None when it is too large. Raises `_BrokenOff` when its sender has left before the end.
-
-        What has come of it counts from then on, as a sender may take its time. `TooMany`.
-        """
-        body = bytearray()
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise _BrokenOff
-            chunk = message.get("body", b"")
-            if len(body) + len(chunk) > self._max_body_bytes:
-                return None
-            count(len(chunk))
-            body += chunk
-            if not message.get("more_body", False):
-                return bytes(body)
+                await self._app(scope, receive, ending(turn, send))
 
 
 def _refused(status: int, reason: str, **headers: str) -> Response:
     return JSONResponse({"reason": reason}, status, headers)
-
-
-def _ending(turn: Turn, send: Send) -> Send:
-    """Return `send`, which ends the turn when the answer begins.
-
-    From there on a call takes only the time that its client takes to read: a stream, or somebody who reads nothing.
-    """
-
-    async def first(message: Message) -> None:
-        turn.end()
-        await send(message)
-
-    return first
 
 
 def _logged(send: Send, what: str, caller: Caller) -> Send:
@@ -166,8 +119,3 @@ def _logged(send: Send, what: str, caller: Caller) -> Send:
         await send(message)
 
     return tell
-
-
-def _raw_path(scope: Scope) -> str:
-    raw = scope.get("raw_path")
-    return raw.decode("ascii", "replace") if raw is not None else quote(scope["path"])

@@ -18,7 +18,7 @@ from starlette.requests import HTTPConnection
 
 from controller.access.callers import CALLER, NEEDED, Access, Caller, Need
 from controller.limits.clients import Clients
-from controller.limits.turns import Turn
+from listener.turns import Turn
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from controller.errors import TooMany
-from controller.limits.turns import Turns
+from listener.turns import Turns
 
 BURST_SECONDS = 10.0
 """Registrations of so many seconds may come at once, as after the end of a node."""
@@ -114,7 +114,7 @@ class Clients:
     """All clients of a node; there are as many as tokens."""
 
     def __init__(self, limits: ClientLimits, clock: Callable[[], float] = time.monotonic) -> None:
-        self.turns = Turns(limits.waiting_calls, clock)
+        self.turns = Turns(limits.waiting_calls, clock, TooMany)
         self._limits, self._clock = limits, clock
         self._clients: dict[str, Client] = {}
 

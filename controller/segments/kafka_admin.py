@@ -18,9 +18,9 @@ from confluent_kafka.admin import AdminClient, ClusterMetadata  # type: ignore[a
 from tenacity import Retrying, retry_if_exception, retry_if_result, stop_after_delay, wait_fixed, wait_random
 from tenacity.wait import wait_base
 
-from controller.limits.turns import let_others_go_on
 from controller.segments.base import SegmentStoreError
 from controller.segments.kafka_groups import SOON_BACK, CommittedOffsets
+from listener.turns import let_others_go_on
 from schemas.kafka_connection import KafkaConnection
 
 T = TypeVar("T")

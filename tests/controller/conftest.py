@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,10 +12,8 @@ import httpx
 import pytest
 
 from controller.access.callers import Access
-from controller.access.names import NodeNames
 from controller.app import create_app
 from controller.layouts.store import LayoutStore
-from controller.limits.connections import CountedListener
 from controller.metadata.base import MetadataStore
 from controller.metadata.sqlite import SqliteStore
 from controller.metadata.upgrade import UPGRADES
@@ -27,13 +24,14 @@ from controller.publishing.publisher import Publisher
 from controller.segments.base import SegmentStore
 from controller.segments.kafka import KafkaSegments
 from controller.segments.no_segments import NoSegments
-from controller.server import ControllerServer, connection_counts, http_config
 from controller.service import ScalableTopicService
 from controller.watch.layout_watcher import LayoutWatcher
 from decisions.autoscale.policy import ClusterPolicy
 from lab.broker import EmbeddedBroker
 from lab.setup import Jars
 from lab.zookeeper import EmbeddedZooKeeper
+from listener.names import NodeNames
+from listener.server import WEBSOCKETS, Server, listen, url_of
 from schemas.controller_settings import LimitSettings
 from schemas.ids import EVERY_TOPIC
 from schemas.kafka_connection import KafkaConnection
@@ -75,7 +73,7 @@ class RunningController:
     client: httpx.Client
     watcher: LayoutWatcher
     node: Node
-    server: ControllerServer
+    server: Server
     namespaces: Iterator[int] = field(default_factory=lambda: iter(range(1_000_000)))
 
     def new_namespace(self) -> str:
@@ -121,9 +119,8 @@ def run_controller(
 ) -> Iterator[RunningController]:
     """A controller in this process, on a free port, with a fixed clock."""
     clock = Clock()
-    listening = socket.create_server(("127.0.0.1", 0), backlog=2048)
-    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    listener = listen("127.0.0.1", 0, limits, "controller")
+    url = url_of(listener, is_secure=False)
     nodes = SqliteStore(database, UPGRADES) if isinstance(database, Path) else database
     settings = NodeSettings(
         url,
@@ -138,10 +135,8 @@ def run_controller(
     app = create_app(
         node, Access(tokens_file, token), NodeNames("127.0.0.1"), limits, MAX_BODY_BYTES, grace_seconds, prune_seconds
     )
-    counts = connection_counts(limits)
-    config = http_config(app, limits, counts)
-    server = ControllerServer(config, app.state.end_sessions)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [CountedListener(listening, counts)]})
+    server = Server(listener.config(app, None, 5, **WEBSOCKETS), app.state.end_sessions)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener.socket]})
     thread.start()
     wait_until(lambda: server.started)
     try:
@@ -152,7 +147,7 @@ def run_controller(
     finally:
         server.should_exit = True
         thread.join()
-        listening.close()
+        listener.close()
         nodes.close()
 
 

@@ -53,8 +53,7 @@ def scrape():
 
     yield scraped
     for server in servers:
-        server.shutdown()
-        server.server_close()
+        server.close()
 
 
 @pytest.mark.process
@@ -69,8 +68,7 @@ def test_metrics_are_for_programs_on_this_machine_and_no_page():
         connection.request("GET", "/metrics", headers=headers)
         assert connection.getresponse().status == status, headers
         connection.close()
-    server.shutdown()
-    server.server_close()
+    server.close()
 
 
 def free_port() -> int:

@@ -11,7 +11,7 @@ import httpx
 from starlette.applications import Starlette
 
 from controller.access.callers import Access
-from controller.access.names import NodeNames
+from listener.names import NodeNames
 from tests.engine.buckets import CONFIGURED
 from web.app import create_app
 

@@ -20,9 +20,9 @@ import controller.health
 from controller.access.tokens import add_token
 from controller.errors import TooMany
 from controller.limits.clients import BURST_SECONDS, ClientLimits, Clients
-from controller.limits.turns import MAX_AT_WORK_ALONE
 from controller.metadata.sqlite import SqliteStore
 from controller.sessions.connections import SLOW, _Connection
+from listener.turns import MAX_AT_WORK_ALONE
 from tests.controller.conftest import LIMITS, RunningController, run_controller
 from tests.waiting import wait_until
 

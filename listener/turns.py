@@ -1,9 +1,9 @@
-"""Turns: who calls at full speed does not slow down the others by more than they slow each other down.
+"""Fair queue of requests by client: one at full speed does not slow others by more than they slow each other.
 
-Stage: taken by `controller.access.gate` for every call, until its answer begins. All calls share one interpreter and
-one store, so a call takes as long as there are calls beside it. While a client is alone it may have a few calls at
-work; as soon as another one is around, each has one at a time, and the others of its calls wait in its own queue. When
-there are more clients than calls that can be at work, they take turns.
+Stage: taken for every request by the gates of controller and page, until its answer begins. All calls share one
+interpreter and one store, so a call takes as long as there are calls beside it. While a client is alone it may have a
+few calls at work; as soon as another one is around, each has one at a time, and the others of its calls wait in its own
+queue. When there are more clients than calls that can be at work, they take turns.
 
 Lives in one event loop. A call that waits for Kafka, and so takes nothing of what is shared, lets the next one go on
 (`let_others_go_on`, from any thread).
@@ -20,8 +20,6 @@ from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from controller.errors import TooMany
-
 MAX_AT_WORK = 32
 """Calls of all clients that are at work; the threads that do them are a few more."""
 MAX_AT_WORK_ALONE = 4
@@ -30,6 +28,10 @@ AROUND_SECONDS = 10.0
 """Time after its last call for which a client counts as being around."""
 
 _turn: ContextVar[Turn | None] = ContextVar("turn", default=None)
+
+
+class TooManyCalls(Exception):
+    """More calls of one client wait than may; the message says what to do."""
 
 
 @dataclass
@@ -68,11 +70,16 @@ def let_others_go_on() -> None:
 
 
 class Turns:
-    """The calls of all clients of a node; a client is known by any text."""
+    """The calls of all clients of a process; a client is known by any text."""
 
-    def __init__(self, max_waiting: int, clock: Callable[[], float] = time.monotonic) -> None:
-        """`max_waiting`: calls of one client that wait for their turns."""
-        self._max_waiting = max_waiting
+    def __init__(
+        self,
+        max_waiting: int,
+        clock: Callable[[], float] = time.monotonic,
+        refusal: Callable[[str], Exception] = TooManyCalls,
+    ) -> None:
+        """`max_waiting`: calls of one client that wait for their turns; `refusal`: what is raised for one more."""
+        self._max_waiting, self._refusal = max_waiting, refusal
         self._clock = clock
         self._clients: dict[str, _Client] = {}
         """Those with calls."""
@@ -84,10 +91,12 @@ class Turns:
 
     @asynccontextmanager
     async def turn(self, who: str) -> AsyncIterator[Turn]:
-        """A turn for a call of a client; raises `TooMany` when too many of its calls wait already."""
+        """A turn for a call of a client; raises the `refusal` when too many of its calls wait already."""
         client = self._clients.setdefault(who, _Client())
         if len(client.waiting) >= self._max_waiting:
-            raise TooMany(f"{self._max_waiting} calls of this client wait already: call again when some are answered")
+            raise self._refusal(
+                f"{self._max_waiting} calls of this client wait already: call again when some are answered"
+            )
         self._see(who)
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         client.waiting.append(ready)

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from controller.limits.connections import ConnectionCounts, CountedListener, allow_files, network_of
+from listener.connections import ConnectionCounts, CountedListener, allow_files, network_of
 
 pytestmark = pytest.mark.process
 
@@ -18,15 +18,25 @@ Open = Callable[[str], "asyncio.Future[bool]"]
 
 
 @asynccontextmanager
-async def server(counts: ConnectionCounts, greets: bool = True) -> AsyncIterator[Open]:
+async def server(
+    counts: ConnectionCounts, greets: bool = True, trusts: bool = False, open_now: list[object] | None = None
+) -> AsyncIterator[Open]:
     """A server that says `a` to everybody; the function connects from an address and tells whether that was heard."""
+    open_now = [] if open_now is None else open_now
 
     class Greeter(asyncio.Protocol):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
             assert isinstance(transport, asyncio.Transport)
             if greets:
-                counts.greet(transport.get_extra_info("socket").fileno())
+                number = transport.get_extra_info("socket").fileno()
+                counts.greet(number, transport.abort)
+                if trusts:
+                    counts.trust(number)
             transport.write(b"a")
+            open_now.append(transport)
+
+        def connection_lost(self, _: Exception | None) -> None:
+            open_now.pop()
 
     listening = CountedListener(socket.create_server(("127.0.0.1", 0)), counts)
     running = await asyncio.get_running_loop().create_server(Greeter, sock=listening)
@@ -49,12 +59,25 @@ async def server(counts: ConnectionCounts, greets: bool = True) -> AsyncIterator
     await running.wait_closed()
 
 
-def test_one_address_cannot_take_all_connections() -> None:
+def test_oldest_unknown_connections_give_way() -> None:
     async def check() -> None:
-        async with server(ConnectionCounts(12, 5, 60)) as connect:
-            assert [await connect("127.0.0.1") for _ in range(7)] == [True] * 5 + [False] * 2
-            assert [await connect("127.0.0.2") for _ in range(6)] == [True] * 5 + [False]
-            assert [await connect(f"127.0.0.{n}") for n in (3, 4, 5, 6)] == [True, True, False, False]
+        open_now: list[object] = []
+        async with server(ConnectionCounts(12, 5, 60), open_now=open_now) as connect:
+            assert all([await connect("127.0.0.1") for _ in range(7)])
+            assert len(open_now) == 5
+            assert all([await connect("127.0.0.2") for _ in range(6)])
+            assert len(open_now) == 10
+            assert all([await connect(f"127.0.0.{n}") for n in (3, 4, 5, 6)])
+            assert len(open_now) == 12
+
+    asyncio.run(check())
+
+
+def test_known_connections_give_way_to_nobody() -> None:
+    async def check() -> None:
+        async with server(ConnectionCounts(12, 5, 60), trusts=True) as connect:
+            # Clients behind one address may have more, once they have shown a token.
+            assert [await connect("127.0.0.1") for _ in range(13)] == [True] * 12 + [False]
 
     asyncio.run(check())
 

@@ -1,6 +1,6 @@
-"""By which names a node is called, and which pages of a browser may call it: a browser is no admin.
+"""Names by which a process is called, and the pages of a browser that may call it: a browser is no admin.
 
-Stage: asked by `controller.access.gate` about every request, HTTP and WebSocket, before the token. A page of a stranger
+Stage: asked by `listener.anonymous` about every request, HTTP and WebSocket, before the token. A page of a stranger
 can make a browser on this machine, or inside the network, send requests here. The browser says so in its headers, which
 a page cannot change, and no other client sends them:
 

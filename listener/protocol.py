@@ -1,29 +1,34 @@
-"""What uvicorn leaves unbounded on a connection: the time for a request to arrive, its headers, answers nobody reads.
+"""Bounds of one connection that uvicorn leaves open: time for a request to arrive, its head, answers nobody reads.
 
-Stage: between `controller.server`, which gives these classes to uvicorn, and the sockets of `connections`. uvicorn
-bounds the silence after an answer only, and h11 the bytes of a head only while it is incomplete.
+Stage: between `listener.server`, which gives these classes to uvicorn, and the sockets of `connections`. uvicorn bounds
+the silence after an answer only, and h11 the bytes of a head only while it is incomplete.
 
 | state | bound |
 | --- | --- |
 | connected, or answered, and no whole head has come | `head_seconds`, then 408; silence after an answer: uvicorn's |
+| bytes of a head | `head_bytes` and `MAX_HEADERS` lines, then 431, before anything is parsed |
 | a head has come, and not the whole body | `body_seconds`, then 408, or the end when the answer has begun |
-| the request is there | none: how long an answer takes is the node's own doing |
+| the request is there | none: how long an answer takes is the process' own doing |
+| an answer is there, and its client reads nothing | `body_seconds`, then the end |
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from controller.limits.connections import ConnectionCounts
+from listener.connections import ConnectionCounts
 
+TRUST: Final = "anabranch.trust"
+"""Key of `state` in the ASGI scope: a function to call when a request carries a known token."""
 MAX_HEADERS = 100
 MAX_MESSAGE_BYTES = 65_536
 """Of one message of a WebSocket; no command is as long, and what has come of one waits in memory for the rest."""
@@ -38,7 +43,7 @@ class ConnectionLimits:
     head_seconds: float
     """For the head of a request to arrive, from the connection or from the answer before it."""
     body_seconds: float
-    """For its body."""
+    """For its body to arrive, and for a client to take what is sent to it."""
     head_bytes: int
     """Of its first line and its headers."""
 
@@ -56,17 +61,45 @@ class BoundedHttp(H11Protocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._is_handed_over = False
         """It is a WebSocket now."""
+        self._unread: asyncio.TimerHandle | None = None
+        """Ends the connection of a client that reads nothing."""
+        self._number: int | None = None
+        """Of the connection's file, while it is open."""
+        self.app_state = {**self.app_state, TRUST: self._trust}
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See `asyncio.Protocol`."""
         super().connection_made(transport)
-        self.counts.greet(transport.get_extra_info("socket").fileno())
+        self._number = transport.get_extra_info("socket").fileno()
+        self.counts.greet(self._number, transport.abort)
         self._follow()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
+        self._number = None
         super().connection_lost(exc)
         self._drop_deadline()
+        self.resume_writing()
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        if self.conn.their_state is h11.IDLE and self._is_too_large_to_parse(data):
+            self._refuse(431)
+        else:
+            super().data_received(data)
+
+    def pause_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        super().pause_writing()
+        if self._unread is None:
+            self._unread = self.loop.call_later(self.limits.body_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        super().resume_writing()
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
     def handle_events(self) -> None:
         """Take what has come; called for new bytes, and for those that waited for an answer."""
@@ -77,11 +110,24 @@ class BoundedHttp(H11Protocol):
         """Hand the connection over to `BoundedWebSocket`."""
         self._is_handed_over = True
         self._drop_deadline()
+        self.resume_writing()
         # The library of WebSockets fails without an answer at a line above 8 KiB.
         if is_large_head(event.target.decode("latin-1"), self.headers, min(self.limits.head_bytes, 8_000)):
             self._refuse(431)
         else:
             super().handle_websocket_upgrade(event)
+
+    def _is_too_large_to_parse(self, data: bytes) -> bool:
+        """Tell if the head that these bytes belong to is too large, reading no more of them than a head may have."""
+        before = self.conn.trailing_data[0]
+        head = before + data[: max(0, self.limits.head_bytes - len(before))]
+        end = _END_OF_HEAD.search(head)
+        is_whole = end is not None or len(before) + len(data) <= self.limits.head_bytes
+        return not is_whole or head.count(b"\n", 0, end.end() if end else None) > MAX_HEADERS + 2
+
+    def _trust(self) -> None:
+        if self._number is not None:
+            self.counts.trust(self._number)
 
     def _follow(self) -> None:
         """Keep the deadline of the state that the client is in."""
@@ -124,6 +170,7 @@ class BoundedHttp(H11Protocol):
         self.transport.close()
 
 
+_END_OF_HEAD = re.compile(rb"\n\r?\n")
 TOO_LARGE_HEAD = f"the headers are too large, or more than {MAX_HEADERS}"
 _REASONS = {408: "the request did not arrive in time", 431: TOO_LARGE_HEAD}
 
@@ -149,7 +196,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
 
 
 def is_large_head(target: str, headers: list[tuple[bytes, bytes]], max_bytes: int) -> bool:
-    """Whether the head of a request is larger than it may be."""
+    """Tell if the head of a request is larger than it may be; one that came behind another was parsed unseen."""
     size = len(target) + sum(len(name) + len(value) + 4 for name, value in headers)
     return len(headers) > MAX_HEADERS or size > max_bytes
 

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.errors import TooMany
-from controller.limits.turns import AROUND_SECONDS, MAX_AT_WORK, MAX_AT_WORK_ALONE, Turns, let_others_go_on
+from listener.turns import AROUND_SECONDS, MAX_AT_WORK, MAX_AT_WORK_ALONE, TooManyCalls, Turns, let_others_go_on
 
 
 class Calls:
@@ -113,7 +112,7 @@ def test_more_clients_than_can_be_at_work_take_turns() -> None:
 def test_who_has_too_many_calls_waiting_is_refused_and_others_are_not() -> None:
     async def check(calls: Calls) -> None:
         await calls.call("busy", MAX_AT_WORK_ALONE + 3)
-        with pytest.raises(TooMany, match="3 calls of this client wait already"):
+        with pytest.raises(TooManyCalls, match="3 calls of this client wait already"):
             async with calls.turns.turn("busy"):
                 raise AssertionError("it had a turn")
         await calls.call("quiet")

@@ -1,0 +1,9 @@
+"""The one HTTP listener of controller, page and metrics, with everything bounded that anonymous clients can send.
+
+- `server`       a bound port, uvicorn's configuration and its start and end
+- `anonymous`    checks that need no token, and the pace of answers to clients without one
+- `protocol`     deadlines and bounds of one connection
+- `connections`  how many connections there are, and which give way to new ones
+- `turns`        fair queue of requests by client
+- `names`        the names of `Host` and the origins of browsers
+"""

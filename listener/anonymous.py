@@ -1,0 +1,109 @@
+"""Checks of a request that need no token, and the pace of answers to clients that have none.
+
+Stage: asked by the gates of controller, page and metrics before anything else. A refusal is answered at a pace by
+network: whoever is refused at full speed waits, and costs nothing meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+from urllib.parse import quote
+
+from starlette.types import Message, Scope, Send
+
+from listener.connections import network_of
+from listener.names import NodeNames
+from listener.protocol import TOO_LARGE_HEAD, TRUST, is_large_head
+from listener.turns import Turn, Turns
+
+REFUSALS_PER_SECOND, REFUSALS_AT_ONCE = 20.0, 40
+"""Of one network."""
+ALL_REFUSALS_PER_SECOND = 200.0
+"""Of all networks, each of which has an equal part while they wait."""
+MAX_WAIT_SECONDS = 20.0
+
+
+class Refusal(NamedTuple):
+    """Why a request is not let in."""
+
+    status: int
+    reason: str
+
+
+def refusal_of(scope: Scope, names: NodeNames, max_head_bytes: int) -> Refusal | None:
+    """Return what no token would change: a head that is too large, a foreign name, a page of another origin."""
+    target = raw_path(scope) + scope["query_string"].decode("latin-1")
+    if is_large_head(target, scope["headers"], max_head_bytes):
+        return Refusal(431, TOO_LARGE_HEAD)
+    reason = names.refusal(scope["headers"])
+    return None if reason is None else Refusal(403, reason)
+
+
+def raw_path(scope: Scope) -> str:
+    """Return the path as it was sent, with its percent triplets."""
+    raw = scope.get("raw_path")
+    return raw.decode("ascii", "replace") if raw is not None else quote(scope["path"])
+
+
+def network(scope: Scope) -> str:
+    """Return what counts as one anonymous client."""
+    return network_of(str((scope.get("client") or [""])[0]))
+
+
+def trust(scope: Scope) -> None:
+    """The request carries a known token: its connection gives way to nobody."""
+    known = scope.get("state", {}).get(TRUST)
+    if known is not None:
+        known()
+
+
+def ending(turn: Turn, send: Send) -> Send:
+    """Return `send`, which ends the turn when the answer begins.
+
+    From there on a request takes only the time that its client takes to read: a stream, or somebody who reads nothing.
+    """
+
+    async def first(message: Message) -> None:
+        turn.end()
+        await send(message)
+
+    return first
+
+
+class AnonymousClients:
+    """Turns and pace of what is answered without a token, by network. Lives in one event loop."""
+
+    def __init__(
+        self, turns: Turns, clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], asyncio.Future[None]] | None = None,
+    ) -> None:  # fmt: skip
+        self._turns, self._clock, self._sleep = turns, clock, sleep or asyncio.sleep
+        self._free_at: OrderedDict[str, float] = OrderedDict()
+        """When the next refusal of a network may go, less what may go at once; the one refused last at the end."""
+
+    @asynccontextmanager
+    async def turn(self, scope: Scope, is_refused: bool) -> AsyncIterator[Turn]:
+        """A turn for a request, after the time that a refused one has to wait. Raises what `Turns` raises."""
+        who = network(scope)
+        if is_refused:
+            wait = self._wait(who)
+            if wait > 1e-6:
+                await self._sleep(min(wait, MAX_WAIT_SECONDS))
+        async with self._turns.turn(who) as turn:
+            yield turn
+
+    def _wait(self, who: str) -> float:
+        now = self._clock()
+        while self._free_at and next(iter(self._free_at.values())) < now - MAX_WAIT_SECONDS:
+            self._free_at.popitem(last=False)
+        seconds = max(1 / REFUSALS_PER_SECOND, len(self._free_at) / ALL_REFUSALS_PER_SECOND)
+        free_at = max(self._free_at.get(who, float("-inf")), now - REFUSALS_AT_ONCE * seconds) + seconds
+        # Never further ahead than anybody waits, so that who stops is soon free again.
+        self._free_at[who] = min(free_at, now + MAX_WAIT_SECONDS)
+        self._free_at.move_to_end(who)
+        return free_at - now

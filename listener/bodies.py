@@ -1,0 +1,45 @@
+"""Bodies of requests, read whole before anything is done with a request, so that no endpoint waits for a sender.
+
+Stage: under the gates of controller and page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from starlette.types import Message, Receive
+
+
+class BrokenOff(Exception):
+    """The client has left before its request was there."""
+
+
+async def read_body(receive: Receive, max_bytes: int, count: Callable[[int], None] = lambda _: None) -> bytes | None:
+    """Return the whole body; None when it is too large. Raises `BrokenOff`, and what `count` raises.
+
+    `count` is given the bytes as they come, as a sender may take its time.
+    """
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise BrokenOff
+        chunk = message.get("body", b"")
+        if len(body) + len(chunk) > max_bytes:
+            return None
+        count(len(chunk))
+        body += chunk
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+def replayed(body: bytes, receive: Receive) -> Receive:
+    """Return `receive` for an app, with a body that was read before."""
+    pending = [body]
+
+    async def replay() -> Message:
+        if pending:
+            return {"type": "http.request", "body": pending.pop(), "more_body": False}
+        return await receive()
+
+    return replay
