@@ -13,7 +13,16 @@ import click
 from anabranch.logs import start_logging
 from schemas.exposure import exposures
 from schemas.printable import printable
-from schemas.settings import OWN_FILE, Settings, default_home, find_settings, load_settings
+from schemas.settings import (
+    HOME_VARIABLE,
+    OWN_FILE,
+    PROJECT,
+    SECRET_VARIABLES,
+    Settings,
+    default_home,
+    find_settings,
+    load_settings,
+)
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +68,15 @@ class Context:
     @cached_property
     def settings(self) -> Settings:
         """`conf/anabranch.toml` with those files laid over it; raises `SettingsError`."""
-        return load_settings(self.files, self.home)
+        home = self.home or default_home()
+        if (
+            self.home is None
+            and HOME_VARIABLE not in os.environ
+            and home != PROJECT
+            and SECRET_VARIABLES & set(os.environ)
+        ):
+            click.echo(f"settings of {printable(str(home))}", err=True)
+        return load_settings(self.files, home)
 
     def start_logging(self, part: str) -> None:
         """Log lines of a long-running part to stderr, as `[log] format` or the option says; raises `SettingsError`.

@@ -18,7 +18,9 @@ from controller.access.tokens import TokensError
 from controller.app import create_app
 from controller.errors import StartError
 from controller.leadership.known_nodes import KnownNodes
+from controller.metadata.base import MetadataStore
 from controller.metadata.factory import open_metadata
+from controller.metadata.zookeeper import ZooKeeperStore
 from controller.node import Node, NodeSettings
 from controller.operations.pruning import Retention
 from controller.segments.base import SegmentStore, SegmentStoreError
@@ -29,7 +31,7 @@ from controller.topic_names import namespace_of_path
 from decisions.autoscale.policy import ClusterPolicy, PolicyError, read_cluster_policy
 from listener.names import NodeNames
 from listener.server import WEBSOCKETS, Listener, ListenError, Server, listen, url_of
-from schemas.addresses import is_loopback
+from schemas.addresses import are_here, is_loopback, way_from_outside
 from schemas.controller_settings import ControllerSettings
 from schemas.settings import Settings
 
@@ -49,9 +51,10 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> None:
     tls = settings.listener_context()
     with closing(_listen(chosen, access)) as listener:
         url = _url(chosen, listener)
-        known = _known_nodes(settings, url)
+        _check_nodes(settings, url)
         nodes = open_metadata(settings)
         try:
+            known = _known_nodes(settings, url, nodes, access.is_guarded)
             about = NodeSettings(
                 url=url,
                 kafka=settings.kafka_connection(),
@@ -124,10 +127,11 @@ def _access(settings: Settings) -> Access:
 
 
 def _listen(chosen: ControllerSettings, access: Access) -> Listener:
-    if not access.is_guarded and not is_loopback(chosen.host):
+    way = way_from_outside(chosen.host, chosen.names, (chosen.node_url, chosen.url))
+    if not access.is_guarded and way is not None:
         raise StartError(
-            f"controller.host {chosen.host} is not a loopback address and needs tokens: name a file of them in "
-            "controller.tokens_file (anabranch token new), or set ANABRANCH_CONTROLLER_TOKEN"
+            f"[controller] {way} and needs tokens: name a file of them in controller.tokens_file (anabranch "
+            "token new), or set ANABRANCH_CONTROLLER_TOKEN"
         )
     try:
         return listen(chosen.host, chosen.port, chosen.limits, "controller")
@@ -135,22 +139,39 @@ def _listen(chosen: ControllerSettings, access: Access) -> Listener:
         raise StartError(str(error)) from error
 
 
-def _known_nodes(settings: Settings, url: str) -> KnownNodes:
+def _check_nodes(settings: Settings, url: str) -> None:
+    """Raise `StartError` when other nodes could not be believed, as far as the settings tell."""
     chosen = settings.controller
-    known = KnownNodes(url, chosen.nodes, store_is_closed=chosen.metadata_auth is not None)
-    if chosen.nodes and not known.is_configured(url):
+    if chosen.nodes and not KnownNodes(url, chosen.nodes).is_configured(url):
         raise StartError(f"this controller is {url}, and controller.nodes does not name it: add it on every node")
-    if (
-        chosen.zookeeper.address
-        and not chosen.nodes
-        and chosen.metadata_auth is None
-        and not is_loopback(urlsplit(url).hostname or "")
-    ):
+    if chosen.zookeeper.address and not chosen.nodes and chosen.metadata_auth is None and not _is_here(url):
         raise StartError(
             "anybody can write into this ZooKeeper, so the addresses of other controllers there are not believed: name "
             "all of them in controller.nodes, or let the controllers log in with ANABRANCH_CONTROLLER_METADATA_AUTH"
         )
+
+
+def _known_nodes(settings: Settings, url: str, store: MetadataStore, is_guarded: bool) -> KnownNodes:
+    """Return what addresses in the store are worth. Raises `StartError` when others could have written them."""
+    chosen = settings.controller
+    fault = None
+    if not isinstance(store, ZooKeeperStore) or chosen.metadata_auth is None:
+        fault = "nobody logs in to it"
+    elif store.open_node is not None:
+        fault = f"{store.open_node} was made without the log-in, and everybody can write there"
+    elif not chosen.zookeeper.is_encrypted and not are_here(chosen.zookeeper.address):
+        fault = "it is spoken to without TLS (zk://), so that the password can be read on the way"
+    known = KnownNodes(url, chosen.nodes, store_is_closed=fault is None, is_guarded=is_guarded)
+    if fault is not None and chosen.zookeeper.address and not chosen.nodes and not _is_here(url):
+        raise StartError(
+            f"the addresses of other controllers in ZooKeeper at {chosen.zookeeper.address} are not believed: {fault}. "
+            "Mend that, or name all controllers in controller.nodes"
+        )
     return known
+
+
+def _is_here(url: str) -> bool:
+    return is_loopback(urlsplit(url).hostname or "")
 
 
 def _url(chosen: ControllerSettings, listener: Listener) -> str:

@@ -94,7 +94,8 @@ def listen(host: str, port: int, limits: ListenerLimits, section: str, backlog: 
         detail = "not an address"
         if isinstance(error, OSError):
             # The text of the exception names the address once more.
-            detail = os.strerror(error.errno) if (error.errno or 0) > 0 else str(error.strerror)
+            number = error.errno or 0
+            detail = os.strerror(number) if number > 0 else str(error.strerror)
         raise ListenError(
             f"cannot listen on {host}:{port}: {detail}; choose another {section}.port (0 = a free one)", detail
         ) from error

@@ -8,7 +8,7 @@ from __future__ import annotations
 import stat
 from collections.abc import Callable, Iterator, Sequence
 
-from schemas.addresses import is_loopback, read_authority
+from schemas.addresses import are_here, is_loopback
 from schemas.controller_settings import ZooKeeperAddress
 from schemas.settings import Settings
 
@@ -51,7 +51,7 @@ def _bookies(settings: Settings) -> Iterator[str]:
 
 
 def _zookeeper(found: ZooKeeperAddress, logs_in: bool, section: str, what: str) -> Iterator[str]:
-    if _are_here(found.address):
+    if are_here(found.address):
         return
     if not found.is_encrypted:
         yield (
@@ -67,7 +67,7 @@ def _zookeeper(found: ZooKeeperAddress, logs_in: bool, section: str, what: str) 
 
 def _kafka(settings: Settings) -> Iterator[str]:
     found = settings.kafka
-    if not found.security_protocol.endswith("SSL") and not _are_here(found.bootstrap):
+    if not found.security_protocol.endswith("SSL") and not are_here(found.bootstrap):
         yield (
             f"Kafka at {found.bootstrap} is spoken to without TLS, so that loads, layouts and outcomes can be read and "
             "changed on the way: set [kafka] security_protocol to SASL_SSL or SSL"
@@ -119,7 +119,7 @@ def _short_token(settings: Settings) -> Iterator[str]:
 def is_encrypted_or_here(url: str) -> bool:
     """Tell if nobody on a network can read what is sent to a URL."""
     scheme, _, rest = url.partition("://")
-    return scheme.lower() == "https" or _are_here(rest.partition("/")[0])
+    return scheme.lower() == "https" or are_here(rest.partition("/")[0])
 
 
 _LOOKS: dict[str, tuple[Callable[[Settings], Iterator[str]], ...]] = {
@@ -141,9 +141,3 @@ _SECRET_FILES = (
     ("bookies", "client_properties"),
 )  # fmt: skip
 """Sections and keys of settings that name a file with a secret; that of tokens is refused when it is open."""
-
-
-def _are_here(addresses: str) -> bool:
-    """Whether all of `host[:port],host[:port]` are this machine's; none at all are."""
-    found = [read_authority(one.strip()) for one in addresses.split(",") if one.strip()]
-    return all(one is not None and is_loopback(one.host) for one in found)

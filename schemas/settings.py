@@ -27,6 +27,7 @@ from schemas.retention_settings import RetentionSettings
 from schemas.section import Port, Seconds, Section
 from schemas.section import SettingsError as SettingsError
 from schemas.tls import TlsError, TlsFiles, client_context, listener_context
+from schemas.trusted_home import check_trusted
 from schemas.web_settings import WebSettings
 
 if sys.version_info >= (3, 11):
@@ -37,7 +38,7 @@ else:
 HOME_VARIABLE = "ANABRANCH_HOME"
 OWN_FILE = "anabranch.toml"
 """Own settings in the home: read as if given by `--config`."""
-_PROJECT = Path(__file__).resolve().parent.parent
+PROJECT = Path(__file__).resolve().parent.parent
 """Holds the packaged `conf/`: the project's folder in a checkout, else where the packages are installed."""
 
 
@@ -327,14 +328,19 @@ def default_home() -> Path:
     """The home when none is given.
 
     `ANABRANCH_HOME`, else the nearest folder upwards that holds `conf/anabranch.toml`, else the project's in a checkout
-    and the working directory of an installed package.
+    and the working directory of an installed package. Raises `SettingsError` for one that others could have written.
     """
     if HOME_VARIABLE in os.environ:
         return Path(os.environ[HOME_VARIABLE]).resolve()
     for folder in (Path.cwd(), *Path.cwd().parents):
         if (folder / "conf" / "anabranch.toml").is_file():
-            return folder
-    return _PROJECT if (_PROJECT / "pyproject.toml").is_file() else Path.cwd()
+            break
+    else:
+        folder = PROJECT if (PROJECT / "pyproject.toml").is_file() else Path.cwd()
+    # The project's own code is being run already.
+    if folder != PROJECT:
+        check_trusted(folder, ("conf", "conf/anabranch.toml", OWN_FILE), HOME_VARIABLE)
+    return folder
 
 
 def find_settings(file: Path | str, home: Path) -> Path:
@@ -343,7 +349,7 @@ def find_settings(file: Path | str, home: Path) -> Path:
 
 
 def _find(home: Path, file: Path) -> Path:
-    own, packaged = home / file, _PROJECT / file
+    own, packaged = home / file, PROJECT / file
     is_packaged = not own.exists() and file.parts[:1] == ("conf",) and packaged.exists()
     return (packaged if is_packaged else own).resolve()
 
@@ -358,7 +364,7 @@ def load_settings(
     home = (home or default_home()).resolve()
     environment = os.environ if environment is None else environment
     merged: dict[str, Any] = {}
-    defaults, own = _PROJECT / "conf" / "anabranch.toml", home / "conf" / "anabranch.toml"
+    defaults, own = PROJECT / "conf" / "anabranch.toml", home / "conf" / "anabranch.toml"
     read = [
         defaults,
         *([own] if own.exists() and own != defaults else []),

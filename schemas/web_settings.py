@@ -24,6 +24,8 @@ class WebSettings(Section):
     reports: str
     """Folder of the reports that the page opens: HTML files of `shadow`, `backtest`, `suggest` and `simulate`."""
     tokens_file: str
-    """File of the tokens that open it (`anabranch token`): `read` sees, `operate` acts. Empty: those of the controller,
-    and on loopback none are needed."""
+    """File of the tokens that open it (`anabranch token`): `read` sees, `operate` acts. Empty: those of the controller;
+    without any, nobody needs one on loopback."""
+    open: bool
+    """On loopback nobody needs a token, also where the controller has some: every account of the machine may act."""
     limits: ListenerLimits

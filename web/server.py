@@ -18,7 +18,7 @@ from controller.access.tokens import TokensError
 from engine.autoscale.topics import ConfiguredPolicy
 from listener.names import NodeNames
 from listener.server import Listener, ListenError, Server, listen, url_of
-from schemas.addresses import is_loopback
+from schemas.addresses import way_from_outside
 from schemas.settings import Settings
 from schemas.web_settings import WebSettings
 from web.app import create_app
@@ -68,18 +68,23 @@ def _controller(settings: Settings) -> ScalableTopics | None:
 
 
 def _access(settings: Settings) -> Access:
-    file = settings.web.tokens_file or ("" if is_loopback(settings.web.host) else settings.controller.tokens_file)
+    if settings.web.open:
+        return Access()
+    chosen = settings.controller
+    file = settings.web.tokens_file or chosen.tokens_file
+    token = chosen.token.get_secret_value() if chosen.token else None
     try:
-        return Access(settings.path(file) if file else None)
+        return Access(settings.path(file) if file else None, token)
     except TokensError as error:
         raise StartError(f"the tokens of the page: {error}") from error
 
 
 def _listen(chosen: WebSettings, access: Access) -> Listener:
-    if not access.is_guarded and not is_loopback(chosen.host):
+    way = way_from_outside(chosen.host, chosen.names)
+    if not access.is_guarded and way is not None:
         raise StartError(
-            f"web.host {chosen.host} is not a loopback address and needs tokens: name a file of them in "
-            "controller.tokens_file or web.tokens_file (anabranch token new)"
+            f"[web] {way} and needs tokens: name a file of them in controller.tokens_file or web.tokens_file "
+            "(anabranch token new)" + (", and leave out open" if chosen.open else "")
         )
     try:
         return listen(chosen.host, chosen.port, chosen.limits, "web", backlog=512)

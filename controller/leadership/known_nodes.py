@@ -1,8 +1,8 @@
-"""Which addresses of other nodes are believed: clients are sent there, and their tokens go along.
+"""Addresses of other nodes that are believed: clients are sent there, and their tokens go along.
 
-Stage: between the metadata store, where leaders write their addresses, and everything that tells a client of one. In a
-ZooKeeper without a login anybody can write there. Then only configured addresses are believed; and on loopback those of
-this machine, where several nodes are a trial.
+Stage: between the metadata store, where leaders write their addresses, and everything that tells a client of one. Where
+others than nodes can write into ZooKeeper, or on the way to it, only configured addresses are believed; and without
+tokens, on loopback, those of this machine, where several nodes are a trial.
 """
 
 from __future__ import annotations
@@ -20,8 +20,13 @@ Address = tuple[str, Authority]
 class KnownNodes:
     """What the node at `own` believes."""
 
-    def __init__(self, own: str, configured: Iterable[str] = (), store_is_closed: bool = False) -> None:
-        """`configured`: URLs of nodes. `store_is_closed`: nobody but nodes can write into the metadata store."""
+    def __init__(
+        self, own: str, configured: Iterable[str] = (), store_is_closed: bool = False, is_guarded: bool = False
+    ) -> None:
+        """`configured`: URLs of nodes. `store_is_closed`: nobody but nodes can write into the metadata store, nor on
+        the way there. `is_guarded`: tokens are asked for, which others on this machine could have sent to themselves.
+        """
+        self._is_guarded = is_guarded
         self._own = _address(own)
         self._configured = {address for url in configured if (address := _address(url)) is not None}
         self._store_is_closed = store_is_closed
@@ -35,7 +40,7 @@ class KnownNodes:
             return False
         if self._store_is_closed or address in self._configured:
             return True
-        return is_loopback(self._own[1].host) and is_loopback(address[1].host)
+        return not self._is_guarded and is_loopback(self._own[1].host) and is_loopback(address[1].host)
 
     def is_configured(self, url: str) -> bool:
         """Whether the settings name this node."""

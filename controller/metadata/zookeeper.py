@@ -16,6 +16,7 @@ Longer than other files: reads, commits and watches judge nodes by the same vers
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import ssl
 import threading
@@ -40,7 +41,7 @@ from kazoo.exceptions import (
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.protocol.serialization import Transaction
 from kazoo.protocol.states import KazooState, ZnodeStat
-from kazoo.security import Permissions, make_digest_acl
+from kazoo.security import ACL, Permissions, make_digest_acl
 
 from controller.errors import StartError
 from controller.metadata.base import (
@@ -64,6 +65,7 @@ from controller.metadata.callbacks import Callbacks, SessionListeners
 from controller.metadata.commit_plan import Action, PlanStep, paths_to_read, plan
 from controller.metadata.commit_size import CommitLimit, CommitTooLarge
 from controller.metadata.path_syntax import ROOT, check_path
+from controller.metadata.store_paths import NODES, TOPICS
 from controller.metadata.zookeeper_answers import PendingAnswers
 from controller.metadata.zookeeper_tls import TlsHandler
 from controller.metadata.zookeeper_watch import TreeWatch
@@ -74,6 +76,8 @@ log = logging.getLogger(__name__)
 _COUNTERS = 256
 """Two commits disturb each other when one makes a node whose counter the other checks: rare, and harmless."""
 _MAX_READS = 500
+MAX_ACLS = 2_000
+"""Nodes whose access lists are looked at when a store is opened."""
 """Nodes that are asked for at once."""
 _MOVED = (BadVersionError, NoNodeError, NodeExistsError)
 _STATES = {
@@ -139,8 +143,13 @@ class ZooKeeperStore(MetadataStore):
             self._client.start(wait_s)
             self._connected.wait(wait_s)
             self._make_roots()
-            if credentials is not None:
-                self._warn_of_open_nodes()
+            self.open_node = self._tree if credentials is None else self._find_open_node(credentials.partition(":")[0])
+            """One that somebody else than our user may write, and so change who leads; None: there is none."""
+            if credentials is not None and self.open_node is not None:
+                log.warning(
+                    "%s in ZooKeeper was made without a log-in, and everybody who reaches it can change it: `anabranch "
+                    "controller copy` to another root makes all of it anew, for this user alone", self.open_node
+                )  # fmt: skip
         except (KazooTimeoutError, KazooException) as error:
             self.close()
             reason = handler.refused if isinstance(handler, TlsHandler) and handler.refused else _words(error)
@@ -338,16 +347,28 @@ class ZooKeeperStore(MetadataStore):
             # All of it or nothing; when another controller was faster, nothing.
             multi.commit()
 
-    def _warn_of_open_nodes(self) -> None:
-        """What was made before anybody logged in stays everybody's: ZooKeeper knows rights by node, not by tree."""
-        for node in (self._tree, self._made):
-            acls, _ = self._client.get_acls(node)
-            if any(acl.id.scheme == "world" and acl.perms & ~Permissions.READ for acl in acls):
-                log.warning(
-                    "%s in ZooKeeper was made without a log-in, and everybody who reaches it can change it: `anabranch "
-                    "controller copy` to another root makes all of it anew, for this user alone", node
-                )  # fmt: skip
-                return
+    def _find_open_node(self, user: str) -> str | None:
+        """Return a node, of those that addresses of leaders stand below, that somebody else may write.
+
+        What was made before anybody logged in stays everybody's: ZooKeeper knows rights by node, not by tree.
+        """
+        nodes = [self._tree, self._made, self._tree + NODES]
+        # Tenants, namespaces and topics; of a large tree the first ones, as all of it was made with the same log-in.
+        parents = [self._tree + TOPICS]
+        for _ in range(4):
+            nodes += parents
+            parents = [f"{parent}/{name}" for parent in parents for name in self._names(parent)]
+            parents = parents[: max(0, MAX_ACLS - len(nodes))]
+        for node, answer in [(node, self._client.get_acls_async(node)) for node in nodes]:
+            with contextlib.suppress(NoNodeError):
+                if any(_lets_others_write(acl, user) for acl in answer.get(timeout=self._wait_s)[0]):
+                    return node
+        return None
+
+    def _names(self, node: str) -> list[str]:
+        with contextlib.suppress(NoNodeError):
+            return sorted(self._client.get_children(node))
+        return []
 
     def _ask(self, *requests: Callable[[], Any]) -> list[Any]:
         """The answers, asked for at once. Raises `StoreUnavailable`, and kazoo's errors that concern a node."""
@@ -396,6 +417,11 @@ class ZooKeeperStore(MetadataStore):
 
 def _expects_something(op: Op) -> bool:
     return isinstance(op, Check) or (isinstance(op, (Put, Delete)) and op.expected_version is not None)
+
+
+def _lets_others_write(acl: ACL, user: str) -> bool:
+    is_ours = bool(user) and acl.id.scheme == "digest" and acl.id.id.partition(":")[0] == user
+    return not is_ours and bool(acl.perms & ~Permissions.READ)
 
 
 def _words(error: Exception) -> str:

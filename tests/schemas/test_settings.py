@@ -84,7 +84,7 @@ def test_the_home_is_the_nearest_folder_with_settings_then_the_projects_or_the_w
     monkeypatch.delenv("ANABRANCH_HOME", raising=False)
     monkeypatch.chdir(tmp_path)
     assert default_home() == HOME
-    monkeypatch.setattr(settings_module, "_PROJECT", tmp_path / "site-packages")
+    monkeypatch.setattr(settings_module, "PROJECT", tmp_path / "site-packages")
     assert default_home() == tmp_path
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "anabranch.toml").touch()

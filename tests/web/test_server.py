@@ -45,6 +45,9 @@ def test_it_says_its_address_tells_changes_as_they_come_and_ends_with_pages_open
     ("settings", "words"),
     [
         ('[web]\nhost = "0.0.0.0"\n', "is not a loopback address and needs tokens"),
+        ('[web]\nnames = ["ops.example.org"]\n', "is not a loopback address and needs tokens"),
+        ('[web]\nopen = true\nhost = "0.0.0.0"\n', "and leave out open"),
+        ('[controller]\ntokens_file = "none"\n', "cannot read the tokens in"),
         ('[web]\ntokens_file = "none"\n', "cannot read the tokens in"),
         ('[web]\ncertificate = "none.pem"\nkey = "none.pem"\n', "[web] TLS: "),
         ('[web]\nhost = "203.0.113.1"\n[controller]\ntokens_file = "none"\n', "cannot read the tokens in"),

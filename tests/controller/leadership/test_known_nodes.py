@@ -56,6 +56,8 @@ OWN, TWO = "http://one:8080", "http://two:8080"
         (KnownNodes("https://one", ["https://two"]), "https://two:443", True),
         (KnownNodes("http://127.0.0.1:1"), "http://127.0.0.1:2", True),
         (KnownNodes("http://127.0.0.1:1"), "http://[::1]:2", True),
+        (KnownNodes("http://127.0.0.1:1", is_guarded=True), "http://127.0.0.1:2", False),
+        (KnownNodes("http://127.0.0.1:1", ["http://127.0.0.1:2"], is_guarded=True), "http://127.0.0.1:2", True),
         (KnownNodes("http://127.0.0.1:1"), THIEF, False),
         (KnownNodes("https://127.0.0.1:1"), "http://127.0.0.1:2", False),
     ],

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from kazoo.security import OPEN_ACL_UNSAFE
 
 from controller.errors import StartError
 from controller.metadata.base import (
@@ -198,6 +199,22 @@ def test_a_tree_from_before_anybody_logged_in_is_warned_of(
     for credentials, lines in ((None, 0), ("anabranch:s3cret", 1)):
         ZooKeeperStore(zookeeper.address, root, credentials=credentials).close()
         assert len([line for line in caplog.messages if "made without a log-in" in line]) == lines
+
+
+def test_node_that_others_may_write_is_found(zookeeper: EmbeddedZooKeeper, root: str) -> None:
+    owner = ZooKeeperStore(zookeeper.address, root, credentials="anabranch:s3cret")
+    owner.commit(Put("/topics/acme/shop/orders/controller", b"http://one:8080"), Put("/nodes/one", b"{}"))
+    again = ZooKeeperStore(zookeeper.address, root, credentials="anabranch:s3cret")
+    assert again.open_node is None
+    for path in ("/topics/acme/shop/orders", "/nodes"):
+        before, _ = owner._client.get_acls(f"{root}/tree{path}")
+        owner._client.set_acls(f"{root}/tree{path}", OPEN_ACL_UNSAFE)
+        found = ZooKeeperStore(zookeeper.address, root, credentials="anabranch:s3cret")
+        assert found.open_node == f"{root}/tree{path}"
+        owner._client.set_acls(f"{root}/tree{path}", before)
+        found.close()
+    for store in (owner, again):
+        store.close()
 
 
 def watched_nodes(store: ZooKeeperStore) -> int:
