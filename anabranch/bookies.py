@@ -42,7 +42,7 @@ class Bookies:
         self.settings, self._stack = settings, stack
         chosen = settings.bookies
         address, chroot, _ = chosen.zookeeper
-        self.client = self._connected(address, settings.bookies_context(), chroot)
+        self.client = self._connected(address, settings.bookies_context(), chroot, logs_in=True)
         self.metadata = PulsarMetadata(self.client, chosen.request_timeout_seconds)
         self.store = RegistryStore(self.metadata, chosen.path)
         self._ensembles: dict[str, Any] = {}
@@ -84,9 +84,11 @@ class Bookies:
         service = read_uri(uri)
         address = ",".join(sorted(service.members))
         if address not in self._ensembles:
-            context = self.settings.bookies_context()
+            # The registry is a znode: it decides where credentials go only as far as the settings agree.
+            known = self.settings.bookies.ensemble_of(service.members)
+            context = self.settings.bookies_context(known.is_encrypted if known else None)
             try:
-                self._ensembles[address] = self._connected(address, context, "")
+                self._ensembles[address] = self._connected(address, context, "", logs_in=known is not None)
             except click.ClickException as error:
                 raise MetadataUnreachable(error.message) from None
         return LedgerIds(
@@ -124,23 +126,38 @@ class Bookies:
         except SetupError as error:
             raise click.ClickException(str(error)) from error
         command = programs.hands(folder, chosen.migration_concurrency, chosen.hands_heap)
-        properties = _properties(self.settings)
-        addresses = {name: BookKeeperAddress(uri, properties) for name, uri in clusters.items()}
+        properties, addresses = _properties(self.settings), {}
+        for name, uri in clusters.items():
+            known = chosen.ensemble_of(read_uri(uri).members)
+            if known is not None and known.is_encrypted:
+                raise click.ClickException(
+                    f"the cluster {name} is at a ZooKeeper that the settings reach by TLS (zks://); the program that "
+                    "copies ledgers has none: give it an address without TLS, through a tunnel on this machine"
+                )
+            if known is None and properties:
+                click.echo(f"Warning: {_unlisted(name)}, so [bookies] client_properties are not sent there", err=True)
+            addresses[name] = BookKeeperAddress(uri, properties if known is not None else {})
         hands = LedgerHands(
             command, addresses, folder / "hands.log", chosen.migration_concurrency, chosen.request_timeout_seconds
         )
         self._stack.callback(hands.close)
         return hands
 
-    def _connected(self, address: str, context: ssl.SSLContext | None, chroot: str) -> Any:
+    def _connected(self, address: str, context: ssl.SSLContext | None, chroot: str, logs_in: bool) -> Any:
         from kazoo.client import KazooClient
         from kazoo.exceptions import KazooException
         from kazoo.handlers.threading import KazooTimeoutError
+        from kazoo.security import READ_ACL_UNSAFE, make_digest_acl
 
         secured: dict[str, Any] = {}
         auth = self.settings.bookies.metadata_auth
-        if auth is not None:
+        if auth is not None and logs_in:
+            user, _, password = auth.get_secret_value().partition(":")
             secured["auth_data"] = [("digest", auth.get_secret_value())]
+            # Brokers read the registry, and only we write it.
+            secured["default_acl"] = [make_digest_acl(user, password, all=True), *READ_ACL_UNSAFE]
+        elif auth is not None:
+            click.echo(f"Warning: {_unlisted(address)}, so the log-in is not sent there", err=True)
         if context is not None:
             from controller.metadata.zookeeper_tls import TlsHandler
 
@@ -174,11 +191,29 @@ def opened(context: Context, metadata: str | None, brokers: str | None) -> Itera
     context.warn("bookies", settings)
     with ExitStack() as stack:
         try:
-            yield Bookies(settings, stack)
+            bookies = Bookies(settings, stack)
+            _warn_of_open_nodes(bookies)
+            yield bookies
         except (BadRegistry, MetadataUnreachable, MetadataRefused, LeaseLost, BadUri) as error:
             raise click.ClickException(printable(str(error))) from error
         except (DeltaError, OSError) as error:
             raise click.ClickException(f"the lake {settings.lake_path} cannot be read or written: {error}") from error
+
+
+def _unlisted(name: str) -> str:
+    return f"{printable(name)} is not one of [bookies] clusters"
+
+
+def _warn_of_open_nodes(bookies: Bookies) -> None:
+    """What was made before anybody logged in stays everybody's."""
+    if bookies.settings.bookies.metadata_auth is None:
+        return
+    path = bookies.settings.bookies.path
+    if bookies.metadata.is_open(path):
+        click.echo(
+            f"Warning: {path} in ZooKeeper was made without a log-in, and whoever reaches it can name another cluster "
+            "there: set its access list, and those of its children, to our user with world:anyone:r", err=True,
+        )  # fmt: skip
 
 
 def _uri(metadata: str) -> str:

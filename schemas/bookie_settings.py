@@ -5,7 +5,7 @@ Stage: a part of `settings`. Source: PIP-477, `bookieClusterSwitch.*`.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
@@ -13,6 +13,23 @@ from schemas.base import Name
 from schemas.bookies import SwitchSettings
 from schemas.controller_settings import Credentials, ZooKeeperAddress
 from schemas.section import Section
+
+ClusterAddress = Annotated[str, Field(pattern=r"^zks?://[^/\s]+/?$", max_length=2048)]
+
+
+class Ensemble(NamedTuple):
+    """A ZooKeeper that the settings name, and so may have credentials."""
+
+    members: frozenset[str]
+    """`host:port` of each server."""
+    is_encrypted: bool
+
+
+def _ensemble(place: str) -> Ensemble:
+    scheme, _, rest = place.partition("://")
+    hosts = [host.strip().lower() for host in rest.partition("/")[0].split(",")]
+    members = frozenset(host if host.rpartition(":")[2].isdigit() else f"{host}:2181" for host in hosts)
+    return Ensemble(members, scheme == "zks")
 
 
 class BookieSettings(Section):
@@ -26,6 +43,9 @@ class BookieSettings(Section):
     """PEM file of that certificate's key."""
     metadata_auth: Credentials | None = None
     """`user:password` of ZooKeeper's digest authentication, from ANABRANCH_BOOKIES_METADATA_AUTH only."""
+    clusters: tuple[ClusterAddress, ...]
+    """Ensembles of registered BookKeeper clusters, `zk://host:port,host:port`, that credentials may be sent to besides
+    `metadata`: the log-in and `client_properties`. Others are spoken to without; the registry names none."""
     cluster: Name
     """The Pulsar cluster's name, in what is recorded."""
     path: Annotated[str, Field(pattern=r"^(/[\w.-]+)+$", max_length=1024)]
@@ -64,6 +84,11 @@ class BookieSettings(Section):
         if (self.metadata_ca or self.metadata_certificate) and not self.metadata.startswith("zks:"):
             raise ValueError('metadata_ca and metadata_certificate need metadata = "zks://…"')
         return self
+
+    def ensemble_of(self, members: frozenset[str]) -> Ensemble | None:
+        """Return the ensemble of the settings with these members, `host:port`, or with more; None: they name none."""
+        known = (_ensemble(place) for place in (self.metadata, *self.clusters) if place)
+        return next((one for one in known if members <= one.members), None)
 
     @property
     def switch(self) -> SwitchSettings:

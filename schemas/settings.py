@@ -302,10 +302,10 @@ class Settings(Section):
             return None
         return self._context(client_context, chosen.metadata_certificate, chosen.metadata_key, chosen.metadata_ca)
 
-    def bookies_context(self) -> ssl.SSLContext | None:
-        """TLS towards the ZooKeeper of `[bookies]`; None: it has none. Raises `SettingsError`."""
+    def bookies_context(self, is_encrypted: bool | None = None) -> ssl.SSLContext | None:
+        """TLS towards the ZooKeeper of `[bookies] metadata`, or another; None: it has none. Raises `SettingsError`."""
         chosen = self.bookies
-        if not chosen.zookeeper.is_encrypted:
+        if not (chosen.zookeeper.is_encrypted if is_encrypted is None else is_encrypted):
             return None
         files = chosen.metadata_certificate, chosen.metadata_key, chosen.metadata_ca
         return self._context(client_context, *files, section="bookies")

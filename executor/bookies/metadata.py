@@ -23,6 +23,7 @@ from kazoo.exceptions import (
     RuntimeInconsistency,
 )
 from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.security import Permissions
 
 SCHEMAS, TOPICS = "/schemas", "/managed-ledgers"
 TIMEOUT_S = 30.0
@@ -85,6 +86,13 @@ class PulsarMetadata:
     def children(self, path: str) -> list[str]:
         """Names of the znodes below one, sorted; none when it is not there."""
         return sorted(one.rpartition("/")[2] for one in self._children(iter([path])))
+
+    def is_open(self, path: str) -> bool:
+        """Tell if everybody may write a znode, or make some below it."""
+        with suppress(NoNodeError):
+            acls, _ = self._reached(self._client.get_acls_async(path))
+            return any(acl.id.scheme == "world" and acl.perms & ~Permissions.READ for acl in acls)
+        return False
 
     def ensure(self, path: str) -> None:
         """Makes a znode, and those above it, where they are missing."""
