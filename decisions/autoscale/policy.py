@@ -321,21 +321,32 @@ def read_policy(text: str) -> AutoScalePolicyOverride:
     """
     try:
         found = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
+        # Brackets in brackets, and a number of thousands of digits.
         raise PolicyError(f"no TOML: {error}") from error
     values: dict[str, Any] = {}
     for key, value in found.items():
         if key not in POLICY_FIELDS:
             raise PolicyError(f"unknown key {key!r}; known keys: {', '.join(POLICY_FIELDS)}")
+        if isinstance(value, int) and value.bit_length() > 63:
+            raise PolicyError(f"{key}: the number is larger than any that counts here")
         try:
             values[key] = POLICY_FIELDS[key].read(value)
-        except QuantityError as error:
+        except (ValueError, OverflowError) as error:
             raise PolicyError(f"{key}: {error}") from None
     try:
         return AutoScalePolicyOverride.model_validate(values)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        raise PolicyError(f"{first['loc'][0]}: {first['msg']}, got {found[str(first['loc'][0])]!r}") from None
+        key = str(first["loc"][0])
+        raise PolicyError(f"{key}: {first['msg']}, got {_shown(found[key])}") from None
+
+
+def _shown(value: Any) -> str:
+    try:
+        return repr(value)[:100]
+    except ValueError:
+        return "a number of too many digits"
 
 
 RATE_ENDINGS = ("_rate_in_threshold", "_rate_out_threshold")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 import xml.etree.ElementTree as ET
 from datetime import datetime, timezone
 from urllib.parse import quote
@@ -14,8 +15,10 @@ from hypothesis import strategies as st
 
 from controller.access.callers import Access
 from controller.access.tokens import add_token
+from decisions.autoscale.policy import PolicyError, read_policy
 from decisions.topic.layout import SegmentLayout
 from lake.tables import create_table
+from ledger.topics import UnknownTopic, find_topic
 from schemas.tables import BATCHES, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
 from tests.engine.records import configured, consumers, layout, stats, tick
 from tests.engine.test_engine import MINUTE, NOW, SECOND
@@ -189,3 +192,27 @@ def test_a_long_window_has_the_heaviest_load_of_each_step(tmp_path):
     assert len(found[0]) == 100
     assert [one.rates[0] for one in found[0]] == [max(rates[first : first + 30]) for first in range(0, 3_000, 30)]
     assert len(read_loads(lake, ORDERS, at(0), at(600))[0]) == 601
+
+
+def test_unknown_topic_of_a_large_fleet_costs_little(tmp_path):
+    names = [f"topic://acme/shop{number % 200}/orders-{number}" for number in range(100_000)]
+    began = time.process_time()
+    with pytest.raises(UnknownTopic, match="nearest names"):
+        find_topic(names, "order-123")
+    with pytest.raises(UnknownTopic):
+        find_topic(names, "x" * 16_000)
+    assert time.process_time() - began < 2
+
+
+@pytest.mark.parametrize(
+    ("text", "times", "end"),
+    [
+        ("a=", ("[", 3_990), ""), ("maxSegments = 0x", ("f", 3_900), ""), ("maxSegments = ", ("9", 3_900), ""),
+        ("maxSegments = ", ("9", 9_000), ""), ("", (".", 4_000), ""), ("", ("a.", 1_998), "a=1"),
+    ],
+)  # fmt: skip
+def test_hostile_policy_is_a_policy_error(text, times, end):
+    began = time.process_time()
+    with pytest.raises(PolicyError):
+        read_policy(text + times[0] * times[1] + end)
+    assert time.process_time() - began < 1

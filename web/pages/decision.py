@@ -33,7 +33,7 @@ from web.guard import BadForm, allows, demand, read_form
 from web.templating import render
 from web.words import link
 
-MAX_POLICY = 20_000
+MAX_POLICY = 4_000
 """Characters of a policy that is tried."""
 
 

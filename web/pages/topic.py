@@ -169,14 +169,23 @@ def asked_topic(request: Request) -> str:
     name = given
     if fleet.row(given) is None:
         try:
-            name = find_topic([row.name for row in fleet.rows()], given)
-        except UnknownTopic as error:
+            name = find_topic([row.name for row in fleet.rows()], given, hints=False)
+        except UnknownTopic:
             # One that was deleted has a past.
             if "://" not in given:
                 demand(request, "read")
-                raise NotFound(str(error)) from error
+                raise NotFound(_nearest(fleet, given)) from None
     demand(request, "read", name)
     return name
+
+
+def _nearest(fleet: Fleet, given: str) -> str:
+    try:
+        with turn():
+            find_topic([row.name for row in fleet.rows()], given)
+    except UnknownTopic as error:
+        return str(error)
+    return "it is on record now: load the page again"
 
 
 def _times(request: Request) -> dict[str, str]:
