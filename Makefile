@@ -43,22 +43,24 @@ schemas: $(VENV)/.installed  ## write the generated files: JSON Schemas, docs/ga
 	@$(BIN)/python -m streaming.metrics > docs/metrics.md
 	@$(BIN)/python -m docs.pips.page
 
-lock: $(VENV)/.installed  ## resolve requirements.lock again from pyproject.toml
+lock: $(VENV)/.installed  ## resolve requirements.lock again from pyproject.toml, and conf/bootstrap.lock: the tools that install it
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --upgrade \
+	    --no-header --no-annotate conf/bootstrap.in -o conf/bootstrap.lock
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --extra dev --upgrade \
 	    --no-header --no-annotate pyproject.toml -o requirements.lock
 
 clean:  ## remove the virtual environment and all caches; state stays
 	rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache .import_linter_cache *.egg-info build
 
-$(VENV)/.installed: requirements.lock pyproject.toml
+$(VENV)/.installed: requirements.lock conf/bootstrap.lock pyproject.toml
 	@command -v "$(PYTHON)" >/dev/null || { echo "Python 3.10 or newer is needed, and there is no $(PYTHON): install it, or set PYTHON=/path/to/python3"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 10) else "Python 3.10 or newer is needed, $(PYTHON) is " + sys.version.split()[0] + ": set PYTHON=/path/to/python3")'
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) has no venv module: install it (on Debian: apt-get install python3-venv), or set PYTHON=/path/to/python3"; exit 1; }
 	@$(PYTHON) -m lab.java_home
 	@echo "setting up $(VENV) (once; about a minute) …"
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv || { echo "uv could not be installed: is this machine online?"; exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r conf/bootstrap.lock || { echo "uv could not be installed: is this machine online?"; exit 1; }
 	@echo "installing the packages of requirements.lock …"
-	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --compile-bytecode --require-hashes -r requirements.lock || { echo "the packages could not be installed: is this machine online? Then run make again"; exit 1; }
-	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps -e . || { echo "anabranch itself could not be installed: is this machine online? Then run make again"; exit 1; }
+	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --compile-bytecode --no-build-isolation --require-hashes -r requirements.lock || { echo "the packages could not be installed: is this machine online? Then run make again"; exit 1; }
+	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-build-isolation --no-deps -e . || { echo "anabranch itself could not be installed: is this machine online? Then run make again"; exit 1; }
 	@touch $@

@@ -5,9 +5,11 @@ Stage: start-up. Under spark-submit its own `--conf` and `--properties-file` win
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ from pyspark.sql import SparkSession
 
 from schemas.settings import Settings, SettingsError
 from streaming.early_worker import write_launcher
+
+log = logging.getLogger(__name__)
 
 MAX_ARROW_BYTES = 8 * 1024 * 1024
 """What goes to a Python worker at once; one row may be larger. Without it 10,000 rows go, 1 MiB each or not."""
@@ -71,7 +75,7 @@ def start_session(
             conf["spark.driver.extraJavaOptions"] += f' "-Djava.io.tmpdir={sockets or scratch}"'
     conf.setdefault("spark.sql.warehouse.dir", str(settings.path(settings.local.folder) / "spark-warehouse"))
     builder = SparkSession.builder
-    for key, value in {**conf, **_submitted()}.items():
+    for key, value in authenticated({**conf, **_submitted()}).items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     if scratch is not None and spark.sparkContext.master.startswith("local"):
@@ -79,6 +83,21 @@ def start_session(
         spark.sparkContext.pythonExec = write_launcher(str(scratch), spark.sparkContext.pythonExec)
     _pass_signals_on(spark)
     return spark
+
+
+def authenticated(conf: Mapping[str, str]) -> dict[str, str]:
+    """Close Spark's own ports, which run what they are sent, to everybody but this job's processes.
+
+    With local cores Spark makes the secret itself. A cluster needs one that its daemons have too (docs/cluster.md).
+    """
+    if conf.get("spark.master", "local").startswith("local"):
+        return {"spark.authenticate": "true", **conf}
+    if conf.get("spark.authenticate", "").lower() != "true":
+        log.warning(
+            "whoever reaches the ports of Spark's driver and executors can run code there: set spark.authenticate, "
+            "spark.authenticate.secret and spark.network.crypto.enabled, for the cluster's daemons too"
+        )
+    return dict(conf)
 
 
 def class_archive(settings: Settings) -> Path:

@@ -230,3 +230,14 @@ def test_reset_refuses_state_outside_of_the_home(local_home, text):
     done = asked_to_reset(local_home, "--yes", text=text)
     assert (done.exit_code, "this is no local run" in done.output) == (1, True)
     assert files_of(local_home) == before
+
+
+def test_tools_that_install_are_pinned_with_hashes():
+    lock = (HOME / "conf" / "bootstrap.lock").read_text().replace("\\\n", " ")
+    pinned = {line.split("==")[0]: line for line in lock.splitlines() if line.strip()}
+    assert {"uv", "setuptools", "wheel"} <= pinned.keys()
+    assert all("==" in line and "--hash=sha256:" in line for line in pinned.values())
+    steps = [line for line in (HOME / "Makefile").read_text().splitlines() if "pip install" in line]
+    assert len(steps) == 3
+    assert all("--require-hashes" in line or "--no-deps -e ." in line for line in steps)
+    assert all("--no-build-isolation" in line or "--only-binary :all:" in line for line in steps)

@@ -27,7 +27,7 @@ from lab.broker import create_topics, free_ports, is_serving
 from lab.offsets import end_offsets
 from lab.traffic import controller_topics, run_traffic
 from lake.tables import create_lake
-from schemas.kafka import CONSUMER_EVENTS, CONTROL_EVENTS, KAFKA_TOPICS, SEGMENT_STATS
+from schemas.kafka import BUNDLE_TOPICS, CONSUMER_EVENTS, CONTROL_EVENTS, KAFKA_TOPICS, SEGMENT_STATS
 from schemas.kafka_connection import PASSWORD_VARIABLE, KafkaConnection
 from schemas.metadata import HashRange
 from schemas.settings import Settings, load_settings
@@ -46,10 +46,10 @@ TOPIC = "topic://acme/shop/orders"
 
 @pytest.fixture(scope="module")
 def secured(jars, tmp_path_factory) -> Iterator[SecuredBroker]:
-    """A broker with the three topics, where each user may do what the page says."""
+    """A broker with all topics, where each user may do what the page says."""
     broker = SecuredBroker(tmp_path_factory.mktemp("secured"), jars)
     broker.start()
-    create_topics(broker.connection)
+    create_topics(broker.connection, (*KAFKA_TOPICS, *BUNDLE_TOPICS))
     grant(broker.connection)
     yield broker
     broker.stop()
@@ -165,22 +165,24 @@ def write(kafka: KafkaConnection, topic: str) -> KafkaError | None:
 
 def test_loads_layouts_and_outcomes_are_written_by_those_who_may_and_by_nobody_else(secured):
     stats, consumers, control = SEGMENT_STATS.name, CONSUMER_EVENTS.name, CONTROL_EVENTS.name
+    bundles = {topic.name for topic in BUNDLE_TOPICS}
     may = {
-        "reporter": {stats, consumers}, "job": {control}, "executor": {control}, "controller": {consumers, control},
+        "reporter": {stats, consumers, *bundles}, "job": {control}, "executor": {control}, "controller": {consumers, control},
         "client": set(), "report": set(), "stranger": set(),
     }  # fmt: skip
     for user, own in may.items():
-        for topic in (stats, consumers, control):
+        for topic in (stats, consumers, control, *bundles):
             error = write(secured.connection_of(user), topic)
             assert (error is None) == (topic in own), (user, topic, error)
             assert error is None or error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
     # What was written here is no message: nobody reads it afterwards but the job of another test, as dead letters.
     assert sum(end_offsets(secured.connection_of("report")).values()) > 0
-    bounds = kafka_bounds(secured.connection_of("job"), KAFKA_TOPICS)
-    assert bounds.keys() == {topic.name for topic in KAFKA_TOPICS}
+    read_by_the_job = (*KAFKA_TOPICS, *BUNDLE_TOPICS)
+    bounds = kafka_bounds(secured.connection_of("job"), read_by_the_job)
+    assert bounds.keys() == {topic.name for topic in read_by_the_job}
     assert is_serving(secured.connection_of("report"))
     stranger = AdminClient(secured.connection_of("stranger").librdkafka({"log_level": 0}))
-    for topic in (stats, consumers, control):
+    for topic in (stats, consumers, control, *bundles):
         known = stranger.list_topics(topic, timeout=10).topics[topic]
         assert known.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
 
