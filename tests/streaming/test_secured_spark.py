@@ -167,8 +167,8 @@ def test_loads_layouts_and_outcomes_are_written_by_those_who_may_and_by_nobody_e
     stats, consumers, control = SEGMENT_STATS.name, CONSUMER_EVENTS.name, CONTROL_EVENTS.name
     bundles = {topic.name for topic in BUNDLE_TOPICS}
     may = {
-        "reporter": {stats, consumers, *bundles}, "job": {control}, "executor": {control}, "controller": {consumers, control},
-        "client": set(), "report": set(), "stranger": set(),
+        "reporter": {stats, consumers, *bundles}, "job": {control}, "executor": {control},
+        "controller": {consumers, control}, "client": set(), "report": set(), "stranger": set(),
     }  # fmt: skip
     for user, own in may.items():
         for topic in (stats, consumers, control, *bundles):
