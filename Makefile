@@ -19,12 +19,13 @@ unit: $(VENV)/.installed  ## the tests that start no JVM, no server and no proce
 test: setup check  ## check, then all tests (ARGS="-k NAME" chooses)
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/pytest --numprocesses 2 --dist loadgroup $(ARGS)
 
-check: $(VENV)/.installed  ## format, lint, types, import contracts
+check: $(VENV)/.installed  ## format, lint, types, import contracts, an audit of the lock files
 	@$(BIN)/ruff format --check --quiet . || { echo "not formatted: run make format"; exit 1; }
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports > $(VENV)/contracts.log 2>&1 || { cat $(VENV)/contracts.log; exit 1; }
-	@echo "format, lint, types and import contracts: clean"
+	@$(BIN)/python -m lab.audit
+	@echo "format, lint, types, import contracts and lock files: clean"
 
 bench: setup  ## the benchmarks: a table, and JSON in benchmarks/
 	@$(BIN)/python -m benchmarks $(ARGS)
