@@ -8,13 +8,17 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
 from decisions.bundles.cluster import Cluster
 from decisions.bundles.gates import Gate
 from decisions.bundles.patterns import inexact, matches
 from schemas.bundles import IsolationPolicy
 
-_VERSION = re.compile(r"(\d{1,9})(?:\.(\d{1,9}))?(?:\.(\d{1,9}))?")
+_VERSION = re.compile(
+    r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})(?:-([0-9A-Za-z-]{1,40}(?:\.[0-9A-Za-z-]{1,40}){0,9}))?(?:\+[0-9A-Za-z.-]+)?"
+)
+_Version: TypeAlias = tuple[tuple[int, ...], tuple[int, tuple[tuple[int, int, str], ...]]]
 _DEFAULT_DOMAIN = "default"
 
 
@@ -239,7 +243,7 @@ def allowed_by_filters(cluster: Cluster, bundle: str, brokers: list[str]) -> lis
             cluster.account.measured(Gate.TOPIC_CAP, topics, "<=", most, broker, bundle)
     kept = spread(cluster, bundle, kept) if kept else kept
     kept = same_class(cluster, bundle, {one: cluster.reports[one].data.load_manager_class_name for one in kept})
-    return latest(cluster, bundle, {one: cluster.reports[one].data.broker_version_string for one in kept})
+    return latest(cluster, bundle, {one: cluster.reports[one].data.broker_version_string for one in kept}) or []
 
 
 def fewest_bundles(cluster: Cluster, bundle: str, brokers: list[str]) -> list[str]:
@@ -255,29 +259,48 @@ def fewest_bundles(cluster: Cluster, bundle: str, brokers: list[str]) -> list[st
 
 
 def same_class(cluster: Cluster, bundle: str, classes: dict[str, str | None]) -> list[str]:
-    """The brokers that run the load manager which decides; one that does not say counts as such."""
-    own = cluster.configuration.text("loadManagerClassName").rpartition(".")[2]
-    kept = [broker for broker, name in classes.items() if name is None or name.rpartition(".")[2] == own]
+    """The brokers that run the load manager which decides. One that does not say which it runs counts as such only
+    where the decider does not either."""
+    conf = cluster.configuration
+    own, is_told = _simple(conf.text("loadManagerClassName")), "loadManagerClassName" in cluster.snapshot.configuration
+    kept = [broker for broker, name in classes.items() if (not is_told if name is None else _simple(name) == own)]
     _note_dropped(cluster, Gate.CLASS_FILTER, bundle, classes, kept)
     return kept
 
 
-def latest(cluster: Cluster, bundle: str, versions: dict[str, str | None]) -> list[str]:
-    """With `preferLaterVersions`, the brokers of the highest version; all when a version cannot be read."""
+def _simple(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def latest(cluster: Cluster, bundle: str, versions: dict[str, str | None]) -> list[str] | None:
+    """With `preferLaterVersions`, the brokers of the highest version; None when a version cannot be read."""
     if not cluster.configuration.on("preferLaterVersions") or not versions:
         return list(versions)
-    read = {broker: _version(text) for broker, text in versions.items()}
-    if any(version is None for version in read.values()):
-        return list(versions)
-    highest = max(version for version in read.values() if version is not None)
+    read = dict[str, _Version]()
+    for broker, text in versions.items():
+        version = _version(text)
+        if version is None:
+            cluster.account.held(Gate.VERSION, broker, bundle, f"{str(text)[:40]!r} is no version")
+            return None
+        read[broker] = version
+    highest = max(read.values())
     kept = [broker for broker, version in read.items() if version == highest]
     _note_dropped(cluster, Gate.VERSION, bundle, versions, kept)
     return kept
 
 
-def _version(text: str | None) -> tuple[int, ...] | None:
-    found = _VERSION.match(text or "")
-    return tuple(int(part or 0) for part in found.groups()) if found else None
+def _version(text: str | None) -> _Version | None:
+    """A semantic version that can be compared: a pre-release comes before its release."""
+    found = _VERSION.fullmatch(text or "")
+    if found is None:
+        return None
+    release = tuple(int(part) for part in found.group(1, 2, 3))
+    before = found.group(4)
+    if before is None:
+        return release, (1, ())
+    # Numbers are compared as such, and come before names.
+    parts = [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in before.split(".")]
+    return release, (0, tuple(parts))
 
 
 def _note_dropped(cluster: Cluster, gate: Gate, bundle: str, brokers: Iterable[str], kept: list[str]) -> None:

@@ -161,10 +161,12 @@ class Cluster:
         return self.found.planned.get(_numbers(self.bundles[bundle]))
 
     def preallocated_to(self, bundle: str) -> str | None:
-        """The broker that was given a bundle and has not reported it yet."""
+        """The broker that was given a bundle and has not reported it yet. What dead ones were given is forgotten."""
         known = self.found.preallocated
         if known is None:
             known = self.found.preallocated = {}
+            for dead in self.memory.preallocated.keys() - self.reports.keys():
+                del self.memory.preallocated[dead]
             for broker, given in sorted(self.memory.preallocated.items()):
                 for one in given:
                     known.setdefault(one, broker)

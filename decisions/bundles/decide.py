@@ -58,9 +58,10 @@ def _shed(cluster: Cluster) -> BundleAnswer:
 
 
 def _transfer(cluster: Cluster) -> BundleAnswer:
-    if not _is_on(cluster):
-        return _answer(cluster, "TransferShedder", [], "unload")
-    forget_old(cluster)
+    if cluster.snapshot.operation != "findBundlesForUnloading":
+        if not _is_on(cluster):
+            return _answer(cluster, "TransferShedder", [], "unload")
+        forget_old(cluster)
     found = transfer.shed(cluster)
     picked = dict[str, list[str]]()
     for one in found.decisions:
@@ -116,7 +117,7 @@ def _select_alone(cluster: Cluster) -> BundleAnswer:
 
 
 def _assign_extensible(cluster: Cluster, bundle: str) -> str | None:
-    brokers = transfer.filtered(cluster, bundle)
+    brokers = transfer.filtered(cluster, bundle, assigning=True)
     loads = cluster.snapshot.broker_load_data
     if cluster.configuration.text("loadBalancerLoadPlacementStrategy") == LEAST_PROJECTED:
         chosen = least_projected.select(cluster, bundle, brokers)

@@ -38,7 +38,7 @@ def split(cluster: Cluster) -> list[BundleDecision]:
     two_topics = conf.extensible or conf.on("fix12527")
     accepted_count = conf.extensible or conf.on("fix16552")
     accepted, decisions = dict[str, int](), list[BundleDecision]()
-    seen, counts, hot = set[str](), _counts(cluster), _hot(cluster)
+    seen, counts, hot, by_broker = set[str](), _counts(cluster), _hot(cluster), Counter[str]()
     for broker, bundle, stats in _stats(cluster):
         seen.add(bundle)
         if two_topics and not account.measured(Gate.TWO_TOPICS, stats.topics, ">=", 2, broker, bundle):
@@ -53,12 +53,13 @@ def split(cluster: Cluster) -> list[BundleDecision]:
             continue
         per_cycle = conf.number("loadBalancerMaxNumberOfBundlesToSplitPerCycle")
         if conf.extensible and not account.measured(
-            Gate.SPLITS_PER_CYCLE, len(decisions), "<", per_cycle, broker, bundle
+            Gate.SPLITS_PER_CYCLE, by_broker[broker], "<", per_cycle, broker, bundle
         ):
             continue
         found, cuts = _cuts(cluster, broker, bundle)
         if found:
             accepted[namespace] = accepted.get(namespace, 0) + 1
+            by_broker[broker] += 1
             cluster.memory.split_hits.pop(bundle, None)
             decisions.append(
                 BundleDecision(action="split", bundle=bundle, source_broker=broker, reason=reason, boundaries=cuts)

@@ -274,15 +274,21 @@ def _transferable(cluster: Cluster, bundle: str, source: str, destination: str) 
     return cluster.account.passes(Gate.TRANSFERABLE, passed, source, bundle, f"to {destination}")
 
 
-def filtered(cluster: Cluster, bundle: str) -> list[str]:
-    """The live brokers that the extensible manager's filters leave, in their order."""
+def filtered(cluster: Cluster, bundle: str, *, assigning: bool = False) -> list[str]:
+    """The live brokers that the extensible manager's filters leave, in their order.
+
+    None where a filter fails on a version that it cannot read; `assigning`: as upstream, that filter is left out then.
+    """
     registry = cluster.snapshot.available_brokers or {}
     brokers = live_brokers(cluster)
     brokers = candidates.isolated(cluster, bundle, brokers)
     classes = {name: registry[name].load_manager_class_name if name in registry else None for name in brokers}
     brokers = candidates.same_class(cluster, bundle, classes)
     versions = {name: registry[name].broker_version if name in registry else None for name in brokers}
-    brokers = candidates.latest(cluster, bundle, versions)
+    found = candidates.latest(cluster, bundle, versions)
+    if found is None and not assigning:
+        return []
+    brokers = brokers if found is None else found
     most = cluster.configuration.whole("loadBalancerBrokerMaxTopics")
     loads = cluster.snapshot.broker_load_data
     kept = list[str]()
