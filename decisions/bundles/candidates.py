@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from decisions.bundles.cluster import Cluster
 from decisions.bundles.gates import Gate
-from decisions.bundles.patterns import inexact, matches
+from decisions.bundles.patterns import inexact, matching
 from schemas.bundles import IsolationPolicy
 
 _VERSION = re.compile(
@@ -20,6 +20,8 @@ _VERSION = re.compile(
 )
 _Version: TypeAlias = tuple[tuple[int, ...], tuple[int, tuple[tuple[int, int, str], ...]]]
 _DEFAULT_DOMAIN = "default"
+MAX_NAMED = 20
+"""Brokers that a filter drops and that an account names, of a bundle; the others are counted."""
 
 
 def namespace_of(bundle: str) -> str:
@@ -27,13 +29,35 @@ def namespace_of(bundle: str) -> str:
     return bundle.rpartition("/")[0]
 
 
-def _matches(patterns: Iterable[str], *texts: str) -> bool:
-    return any(matches(pattern, text) for pattern in patterns for text in texts)
+def _named(cluster: Cluster, patterns: Sequence[str]) -> frozenset[str]:
+    """Which brokers of the cluster some patterns name: by address with or without its scheme, or by host."""
+    known = cluster.found.named
+    if (key := tuple(patterns)) not in known:
+        snapshot = cluster.snapshot
+        brokers = {*snapshot.brokers, *snapshot.broker_load_data, *(snapshot.available_brokers or ())}
+        forms = {broker: _forms(broker) for broker in sorted(brokers)}
+        texts = tuple(form for every in forms.values() for form in every)
+        found = frozenset().union(*(matching(pattern, texts) for pattern in patterns))
+        known[key] = frozenset(broker for broker, every in forms.items() if not found.isdisjoint(every))
+    return known[key]
 
 
-def _is_named(patterns: Iterable[str], broker: str) -> bool:
+def _forms(broker: str) -> tuple[str, str, str]:
     address = broker.partition("://")[2] or broker
-    return _matches(patterns, broker, address, address.rpartition(":")[0] or address)
+    return broker, address, address.rpartition(":")[0] or address
+
+
+def _may_be_of(cluster: Cluster, policy: IsolationPolicy, namespace: str) -> bool:
+    """Whether a policy's patterns match a namespace; the cluster's are matched all at once."""
+    found = cluster.found
+    if found.namespaces is None:
+        names = {bundle for report in cluster.reports.values() for bundle in report.bundles}
+        for top in cluster.snapshot.top_bundles.values():
+            names.update(one.bundle_name for one in top.top_bundles_load_data)
+        found.namespaces = tuple(sorted(set(map(namespace_of, names))))
+        found.is_namespace = frozenset(found.namespaces)
+    texts = found.namespaces if namespace in found.is_namespace else (namespace,)
+    return any(namespace in matching(pattern, texts) for pattern in policy.namespaces)
 
 
 def policy_of(cluster: Cluster, namespace: str) -> IsolationPolicy | None:
@@ -41,7 +65,7 @@ def policy_of(cluster: Cluster, namespace: str) -> IsolationPolicy | None:
     known = cluster.found.policies
     if namespace not in known:
         policies = cluster.snapshot.isolation_policies.values()
-        known[namespace] = next((one for one in policies if _matches(one.namespaces, namespace)), None)
+        known[namespace] = next((one for one in policies if _may_be_of(cluster, one, namespace)), None)
     return known[namespace]
 
 
@@ -75,7 +99,7 @@ def unknown_policy(cluster: Cluster, bundle: str) -> str | None:
     if namespace not in known:
         policies = cluster.snapshot.isolation_policies
         known[namespace] = next(
-            (f"{name}: {why}" for name, why in unreadable.items() if _matches(policies[name].namespaces, namespace)),
+            (f"{name}: {why}" for name, why in unreadable.items() if _may_be_of(cluster, policies[name], namespace)),
             None,
         )
     return known[namespace]
@@ -116,11 +140,13 @@ def _isolated(
     """
     if policy is None:
         policies = cluster.snapshot.isolation_policies.values()
-        kept = [broker for broker in brokers if not any(_is_named(one.primary, broker) for one in policies)]
+        taken = frozenset().union(*(_named(cluster, one.primary) for one in policies))
+        kept = [broker for broker in brokers if broker not in taken]
         return brokers, [broker for broker in kept if _serves(cluster, broker)]
-    kept = [broker for broker in brokers if _is_named(policy.primary, broker)]
+    primary, secondary = _named(cluster, policy.primary), _named(cluster, policy.secondary)
+    kept = [broker for broker in brokers if broker in primary]
     if len(kept) < (_min_limit(policy) or 0):
-        kept += [broker for broker in brokers if broker not in kept and _is_named(policy.secondary, broker)]
+        kept += [broker for broker in brokers if broker in secondary - primary]
     return brokers, kept
 
 
@@ -305,6 +331,8 @@ def _version(text: str | None) -> _Version | None:
 
 def _note_dropped(cluster: Cluster, gate: Gate, bundle: str, brokers: Iterable[str], kept: list[str]) -> None:
     staying = set(kept)
-    for broker in brokers:
-        if broker not in staying:
-            cluster.account.held(gate, broker, bundle)
+    dropped = [broker for broker in brokers if broker not in staying]
+    for broker in dropped[:MAX_NAMED]:
+        cluster.account.held(gate, broker, bundle)
+    if len(dropped) > MAX_NAMED:
+        cluster.account.held(gate, None, bundle, f"and {len(dropped) - MAX_NAMED} brokers more")

@@ -78,6 +78,13 @@ class Found:
     projected: dict[str, Projected] | None = None
     policies: dict[str, IsolationPolicy | None] = field(default_factory=dict)
     """By namespace."""
+    namespaces: tuple[str, ...] | None = None
+    """All that have a bundle."""
+    is_namespace: frozenset[str] = frozenset()
+    named: dict[tuple[str, ...], frozenset[str]] = field(default_factory=dict)
+    """By patterns: the brokers that they name."""
+    permitted: dict[str, set[str]] = field(default_factory=dict)
+    """By bundle: where GainShedder may move it."""
     unreadable: dict[str, str] | None = None
     """Isolation policies that cannot be followed, and why."""
     unknown: dict[str, str | None] = field(default_factory=dict)

@@ -47,10 +47,19 @@ def inexact(pattern: str) -> str | None:
     return read_pattern(pattern).inexact
 
 
-@lru_cache(maxsize=65_536)
 def matches(pattern: str, text: str) -> bool:
     """Return whether a pattern matches all of a text; of an inexact one, whether it may."""
-    return _found(rf"\A(?:{read_pattern(pattern).expression})\z", text)
+    return text in matching(pattern, (text,))
+
+
+@lru_cache(maxsize=4096)
+def matching(pattern: str, texts: tuple[str, ...]) -> frozenset[str]:
+    """Return those of many texts that a pattern matches as a whole, or may match."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    found = pc.match_substring_regex(pa.array(texts, pa.string()), rf"\A(?:{read_pattern(pattern).expression})\z")
+    return frozenset(text for text, is_match in zip(texts, found.to_pylist(), strict=True) if is_match)
 
 
 def _widened(pattern: str) -> str | None:
@@ -110,16 +119,12 @@ def _end_of_class(pattern: str, position: int) -> int | None:
 
 
 def _fault(pattern: str) -> str | None:
-    try:
-        _found(pattern, "")
-        _found(rf"\A(?:{pattern})\z", "")
-    except (ValueError, UnicodeError) as error:
-        return str(error).partition("expression: ")[2] or str(error)
-    return None
-
-
-def _found(pattern: str, text: str) -> bool:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    return bool(pc.match_substring_regex(pa.array([text], pa.string()), pattern)[0].as_py())
+    for expression in (pattern, rf"\A(?:{pattern})\z"):
+        try:
+            pc.match_substring_regex(pa.array([""], pa.string()), expression)
+        except (ValueError, UnicodeError) as error:
+            return str(error).partition("expression: ")[2] or str(error)
+    return None

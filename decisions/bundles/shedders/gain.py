@@ -133,8 +133,10 @@ def _best(
         for destination in ordered:
             if usage - destination.usage <= best:
                 break
+            if destination is source or (permitted is not None and destination.name not in permitted):
+                continue
             gain = usage - max(without, destination.with_load(load))
-            if gain < best or (gain == best and found is not None) or destination is source:
+            if gain < best or (gain == best and found is not None):
                 continue
             if permitted is None:
                 permitted = _permitted(cluster, bundle, source.name)
@@ -154,7 +156,14 @@ def _best(
 
 
 def _permitted(cluster: Cluster, bundle: str, source: str) -> set[str]:
-    """The brokers that policies and filters leave for a bundle that leaves `source`."""
+    """The brokers that policies and filters leave for a bundle that leaves `source`; the same in all of a cycle."""
+    known = cluster.found.permitted
+    if bundle not in known:
+        known[bundle] = _find_permitted(cluster, bundle, source)
+    return known[bundle]
+
+
+def _find_permitted(cluster: Cluster, bundle: str, source: str) -> set[str]:
     account = cluster.account
     forced = cluster.snapshot.affinity.get(bundle)
     if forced is not None:
