@@ -54,7 +54,9 @@ def collect_bundles(
                 was_read = False
                 log.warning("a round is left out: %s", error)
             else:
-                was_read = True
+                was_read = not rounds.unread
+                for broker, why in rounds.unread.items():
+                    log.warning("%s is left out of a round, and owners and policies with it: %s", broker, why)
                 for message in messages:
                     is_load = isinstance(message, LocalBrokerReport | BrokerLoadReport)
                     source = BROKER_LOAD.name if is_load else BROKER_EVENTS.name

@@ -14,6 +14,8 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from admin.answers import Answered, Refused, Reply, ServerFault
@@ -62,6 +64,8 @@ _RESOURCES = {
 }  # fmt: skip
 _OWN = re.compile(r"(?:pulsar|sla-monitor)/(?:[^/]+/)?[^/]*:\d+|pulsar/system")
 """Namespaces that stay with their broker, up to Pulsar 4 with the cluster's name inside as well, and Pulsar's own."""
+_AT_ONCE = 8
+"""Brokers that are asked at the same time."""
 _TOP_BUNDLES = 10
 """Of a broker, where `loadBalancerMaxNumberOfBundlesInBundleLoadReport` is not known."""
 
@@ -79,23 +83,47 @@ class BundleRounds:
         self._cluster, self._bundles = Cluster(transport), Bundles(transport)
         self._configuration = dict(configuration or {})
         self._profile = self._configuration.pop("profile", None)
+        self.unread: dict[str, Unread] = {}
+        """Brokers that did not answer in the last round, and why."""
+        self._owned = set[str]()
+        """Namespaces with an owner in the round before: when they lose all owners, that is told once."""
 
     def read(self, now: int) -> list[Report | Circumstance]:
         """All messages of a round at `now`, milliseconds: first the brokers, then policies and owners, then loads.
-        Raises `Unread`."""
+
+        Brokers that do not answer (`unread`) count as not there, so that they neither give nor get; and owners and
+        policies are not told then, for what is missing in them is not zero. Raises `Unread` when nothing can be read.
+        """
         settings = _value("the brokers' settings", self._cluster.broker_configuration())
         name, chosen = str(settings.get("clusterName", "")), _chosen(settings, self._profile) | self._configuration
-        brokers = _value("the brokers", self._cluster.brokers())
+        listed = _value("the brokers", self._cluster.brokers())
+        brokers = sorted(listed)
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            looks = list(pool.map(lambda broker: self._look(name, broker, chosen, now), brokers))
+        self.unread = {broker: look for broker, look in zip(brokers, looks, strict=True) if isinstance(look, Unread)}
+        seen = {broker: look for broker, look in zip(brokers, looks, strict=True) if not isinstance(look, Unread)}
+        if brokers and not seen:
+            raise next(iter(self.unread.values()))
+        reports = [look.report for look in seen.values()]
+        registry = {broker: look.registered for broker, look in seen.items()}
+        live = LiveBrokers(v=1, type="brokers", cluster=name, brokers=registry, at=now)
+        if self.unread:
+            return [live, *reports]
         owners: dict[str, dict[str, str]] = defaultdict(dict)
-        reports = list[Report]()
-        for broker in sorted(brokers):
-            for bundle in _value(f"the bundles of {broker}", self._bundles.owned(name, broker)):
+        for broker, look in seen.items():
+            for bundle in look.owned:
                 namespace, _, part = bundle.rpartition("/")
                 if not _OWN.fullmatch(namespace):
                     owners[namespace][part] = broker
-            reports.append(self._report(name, broker, chosen, now))
         ownership: list[BundleOwnership] = []
         groups = {}
+        for namespace in sorted(self._owned - owners.keys()):
+            reply = self._bundles.ranges(namespace)
+            is_gone = isinstance(reply, Refused) and reply.status == 404 and reply.from_interface
+            remaining = () if is_gone else _value(f"the bundles of {namespace}", reply)
+            ownership.append(BundleOwnership(
+                v=1, type="ownership", cluster=name, namespace=namespace, owners=dict.fromkeys(remaining), at=now
+            ))  # fmt: skip
         for namespace, owned in sorted(owners.items()):
             ranges = _value(f"the bundles of {namespace}", self._bundles.ranges(namespace))
             parts: dict[str, str | None] = {part: owned.get(part) for part in ranges}
@@ -115,32 +143,64 @@ class BundleRounds:
                 "failureDomains": _value("failure domains", self._cluster.failure_domains(name)),
             })
         )  # fmt: skip
-        live = LiveBrokers(
-            v=1, type="brokers", cluster=name, brokers={broker: BrokerLookupData() for broker in brokers}, at=now
-        )
+        self._owned = set(owners)
         return [live, policies, *ownership, *reports]
 
-    def _report(self, cluster: str, broker: str, settings: Mapping[str, str], now: int) -> Report:
-        way = self._cluster.at_broker(broker)
-        if not isinstance(way, Transport):
-            raise Unread(str(way))
-        one = Cluster(way)
-        report = one.load_report()
-        if isinstance(report, Answered):
-            data = LocalBrokerData.model_validate_json(report.value)
-        elif not isinstance(report, (ServerFault, Refused)):
-            raise Unread(f"the load of {broker}: {report}")
-        else:
-            stats = read_bundle_stats(_value(f"the topics of {broker}", one.broker_stats()))
-            metrics = _value(f"the metrics of {broker}", one.metrics())
-            if settings.get("loadBalancerLoadSheddingStrategy", "").endswith("TransferShedder"):
-                most = int(settings.get("loadBalancerMaxNumberOfBundlesInBundleLoadReport", _TOP_BUNDLES))
-                return BrokerLoadReport(
-                    v=1, type="broker-load-data", cluster=cluster, broker=broker, at=now,
-                    data=read_broker_load(stats, metrics, now), top_bundles=top_bundles(stats, most),
-                )  # fmt: skip
-            data = LocalBrokerData(last_stats=stats, last_update=now, **read_usage(metrics))  # type: ignore[arg-type]
-        return LocalBrokerReport(v=1, type="local-broker-data", cluster=cluster, broker=broker, data=data, at=now)
+    def _look(self, cluster: str, broker: str, settings: Mapping[str, str], now: int) -> _Look | Unread:
+        """What one broker says; several threads ask several brokers at once."""
+        try:
+            owned = _value(f"the bundles of {broker}", self._bundles.owned(cluster, broker))
+            way = self._cluster.at_broker(broker)
+            if not isinstance(way, Transport):
+                return Unread(str(way))
+            one = Cluster(way)
+            own = _value(f"the settings of {broker}", one.broker_configuration())
+            version = _value(f"the version of {broker}", one.version())
+            return _Look(owned, _report(one, cluster, broker, settings, now), _registered(own, version))
+        except (Unread, ValueError) as error:
+            return error if isinstance(error, Unread) else Unread(f"the load of {broker}: {error}")
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What one broker says in a round."""
+
+    owned: frozenset[str]
+    report: Report
+    registered: BrokerLookupData
+
+
+def _registered(settings: Mapping[str, Any], version: str) -> BrokerLookupData:
+    """What a broker with the extensible manager writes into the registry, out of its settings."""
+
+    def on(name: str) -> bool:
+        return str(settings.get(name, "true")).lower() != "false"
+
+    return BrokerLookupData(
+        load_manager_class_name=settings.get("loadManagerClassName"), broker_version=version or None,
+        persistent_topics_enabled=on("enablePersistentTopics"),
+        non_persistent_topics_enabled=on("enableNonPersistentTopics"),
+    )  # fmt: skip
+
+
+def _report(one: Cluster, cluster: str, broker: str, settings: Mapping[str, str], now: int) -> Report:
+    """A broker's load. Raises `Unread`."""
+    report = one.load_report()
+    if isinstance(report, Answered):
+        data = LocalBrokerData.model_validate_json(report.value)
+    elif not isinstance(report, (ServerFault, Refused)):
+        raise Unread(f"the load of {broker}: {report}")
+    else:
+        stats = read_bundle_stats(_value(f"the topics of {broker}", one.broker_stats()))
+        metrics = _value(f"the metrics of {broker}", one.metrics())
+        if settings.get("loadBalancerLoadSheddingStrategy", "").endswith("TransferShedder"):
+            most = int(settings.get("loadBalancerMaxNumberOfBundlesInBundleLoadReport", _TOP_BUNDLES))
+            return BrokerLoadReport(
+                v=1, type="broker-load-data", cluster=cluster, broker=broker, at=now,
+                data=read_broker_load(stats, metrics, now), top_bundles=top_bundles(stats, most),
+            )  # fmt: skip
+        data = LocalBrokerData(last_stats=stats, last_update=now, **read_usage(metrics))  # type: ignore[arg-type]
+    return LocalBrokerReport(v=1, type="local-broker-data", cluster=cluster, broker=broker, data=data, at=now)
 
 
 def read_broker_load(stats: Mapping[str, NamespaceBundleStats], metrics: bytes, now: int) -> BrokerLoadData:

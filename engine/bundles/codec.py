@@ -83,7 +83,9 @@ def _packed(state: ClusterState, changes: Changes, is_base: bool) -> dict[str, A
     fields: dict[str, Any] = {
         "reports": {name: _packed_reports(state.reports.get(name), is_base) for name in sorted(changes.reports)},
         "averages": {name: _packed_average(state.averages.get(name)) for name in sorted(changes.averages)},
-        "ownership": {name: state.ownership[name].to_json() for name in sorted(changes.namespaces)},
+        "ownership": {
+            name: one and one.to_json() for name in sorted(changes.namespaces) for one in [state.ownership.get(name)]
+        },
     }
     if changes.brokers:
         fields["brokers"] = state.brokers and state.brokers.to_json()
@@ -140,7 +142,10 @@ def _unpack(state: ClusterState, fields: dict[str, Any]) -> None:
         else:
             state.averages[name] = _average(rows)
     for name, text in fields["ownership"].items():
-        state.ownership[name] = BundleOwnership.model_validate_json(text)
+        if text is None:
+            state.ownership.pop(name, None)
+        else:
+            state.ownership[name] = BundleOwnership.model_validate_json(text)
     if "brokers" in fields:
         state.brokers = _read(LiveBrokers, fields["brokers"])
     if "policies" in fields:

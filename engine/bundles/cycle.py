@@ -30,6 +30,9 @@ MAX_OPEN_MS = 30 * 60_000
 """How long a decision is waited for whose end nobody tells; as long as upstream leaves an unloaded bundle alone."""
 MAX_SILENCE_MS = 30 * 60_000
 """After which a broker that nobody says to live is forgotten: it would report at least every 15 minutes."""
+MAX_UNOWNED_MS, MAX_UNMENTIONED_MS = 3_600_000, 24 * 3_600_000
+"""After which a namespace of which no bundle has an owner is forgotten, and one that is not spoken of any more. Counted
+up to the newest word about the cluster, so that a collector that stands still forgets nothing."""
 IN_FLIGHT = "in-flight"
 """Of a cluster where a bundle would have been acted on whose last decision has not ended."""
 _SPARE_AVERAGES = 1000
@@ -172,6 +175,38 @@ def _forget(state: ClusterState, now: int) -> None:
         if name not in known and (newest is None or now - newest.last_update > MAX_SILENCE_MS):
             del state.reports[name]
             state.changes.reports.add(name)
+    heard_at = max([one.at for one in (state.brokers, state.policies) if one is not None], default=0)
+    for namespace, told in list(state.ownership.items()):
+        has_owner = any(owner is not None for owner in told.owners.values())
+        if heard_at - told.at > (MAX_UNMENTIONED_MS if has_owner else MAX_UNOWNED_MS):
+            del state.ownership[namespace]
+            state.changes.namespaces.add(namespace)
+    _forget_brokers(state)
+
+
+def _forget_brokers(state: ClusterState) -> None:
+    """Forget what the balancer remembers of brokers that are gone: names of pods are never used again."""
+    memory, known = state.memory, state.reports.keys() | (state.brokers.brokers.keys() if state.brokers else set())
+    hits = memory.avg_shedder
+    remembered = (
+        memory.recently_unloaded_brokers, memory.broker_avg_resource_usage,
+        memory.broker_avg_resource_usage_with_weight, hits.broker_hit_count_for_low, hits.broker_hit_count_for_high,
+    )  # fmt: skip
+    if all(one.keys() <= known for one in remembered):
+        return
+    unloaded, usage, weighted, low, high = (
+        {name: value for name, value in one.items() if name in known} for one in remembered
+    )
+    state.memory = memory.model_copy(
+        update={
+            "recently_unloaded_brokers": unloaded, "broker_avg_resource_usage": usage,
+            "broker_avg_resource_usage_with_weight": weighted,
+            "avg_shedder": hits.model_copy(
+                update={"broker_hit_count_for_low": low, "broker_hit_count_for_high": high}
+            ),
+        }
+    )  # fmt: skip
+    state.changes.rest = True
 
 
 def _count_reports(state: ClusterState) -> list[str]:

@@ -306,6 +306,45 @@ def test_no_more_is_kept_than_there_is_room_for(monkeypatch):
     assert output.counts.decisions == 1
 
 
+def test_namespaces_without_owners_are_forgotten():
+    bucket = balancing()
+    named = {
+        "acme/gone": {},
+        "acme/unowned": {bundle(1, "acme/unowned"): None},
+        "acme/owned": {bundle(1): "broker-1:8080"},
+    }
+    bucket.batch(NOW, *skewed(NOW), *(ownership(NOW, owners, name) for name, owners in named.items()), tick(1))
+
+    def known_after(later):
+        at = NOW + later
+        bucket.batch(at, live(at, "broker-1:8080", "broker-2:8080"), tick(2))
+        (state,) = clusters_of(bucket.packed).values()
+        return set(state.ownership)
+
+    assert known_after(59 * MINUTE) == set(named)
+    assert known_after(61 * MINUTE) == {"acme/owned"}
+    bucket.restart()
+    assert known_after(25 * HOUR) == set()
+
+
+def test_the_memory_of_brokers_that_are_gone_is_bounded():
+    bucket = balancing()
+    conf = {EVENLY: False, "loadBalancerLoadPlacementStrategy": "LeastResourceUsageWithWeight"}
+    bucket.batch(NOW, policies(NOW, conf))
+    for number in range(60):
+        at = NOW + number * 10 * MINUTE
+        pods = [f"pod-{number}-{one}:8080" for one in range(3)]
+        loads = [{bundle(number * 10 + one): 40.0 - 10 * one for one in range(3)}, {}, {}]
+        reports = [report(pod, load, at, cpu=len(load) * 30) for pod, load in zip(pods, loads, strict=True)]
+        bucket.batch(at, live(at, *pods), *reports, tick(number))
+    (state,) = clusters_of(bucket.packed).values()
+    memory, few = state.memory, set(state.reports)
+    assert len(few) <= 15
+    assert memory.broker_avg_resource_usage.keys() <= few
+    assert memory.broker_avg_resource_usage_with_weight.keys() <= few
+    assert memory.recently_unloaded_brokers.keys() <= few
+
+
 def test_a_cluster_of_which_nothing_is_heard_any_more_is_forgotten():
     bucket = balancing()
     bucket.batch(NOW, *skewed(NOW), tick(1))
