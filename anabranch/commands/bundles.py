@@ -106,7 +106,8 @@ def history(
     anabranch bundles history west --since '6h ago'
     anabranch bundles history west --svg west.svg
 
-    Out of the brokers' own reports (local-broker-data): so it shows every move, whoever made it.
+    Out of the brokers' own reports: so it shows every move, whoever made it. Brokers with the extensible load manager
+    name their busiest bundles only.
     """
     from deltalake.exceptions import DeltaError
 

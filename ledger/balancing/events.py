@@ -68,18 +68,23 @@ def clusters_on_record(lake: str) -> list[str]:
     return sorted(found - {EVERY_TOPIC})
 
 
-def read(lake: str, cluster: str, since: datetime | None = None, until: datetime | None = None) -> Recorded:
-    """What is on record of a cluster from `since` to `until` (aware; None: all). Raises what Delta raises."""
+def read(
+    lake: str, cluster: str, since: datetime | None = None, until: datetime | None = None, *, with_partial: bool = False
+) -> Recorded:  # fmt: skip
+    """What is on record of a cluster from `since` to `until` (aware; None: all). Raises what Delta raises.
+
+    `with_partial`: reports that name the busiest bundles only are read too, the others of a broker as one.
+    """
     where = (pc.field("subject") == cluster) & pc.field("type").isin(_TYPES)
     where = where if until is None else where & is_until(EVENTS, until)
     begin, found = 0 if since is None else int(since.timestamp() * 1000), Recorded()
     for rows in stream_columns(lake, EVENTS, ("type", "body"), _ROWS, where):
         for row in rows.to_pylist():
-            _take(found, row["type"], row["body"], begin)
+            _take(found, row["type"], row["body"], begin, with_partial)
     return found
 
 
-def _take(found: Recorded, kind: str, body: str, begin: int) -> None:
+def _take(found: Recorded, kind: str, body: str, begin: int, with_partial: bool) -> None:
     if kind == "policies":
         said = BalancerPolicies.model_validate_json(body)
         known = found.policies
@@ -92,12 +97,31 @@ def _take(found: Recorded, kind: str, body: str, begin: int) -> None:
     if kind == "brokers":
         found.living.append((message["at"], frozenset(message["brokers"])))
     elif kind == "broker-load-data":
-        found.partial += message["at"] >= begin
+        if (at := message["data"]["updatedAt"]) >= begin:
+            found.partial += 1
+            if with_partial:
+                found.reports.append(_partial(at, message))
     elif (at := message["data"]["lastUpdate"]) >= begin:
         data = message["data"]
         bundles = {name: _rates(one) for name, one in (data.get("lastStats") or {}).items()}
-        cpu, coming, going = (_share(data.get(name)) for name in ("cpu", "bandwidthIn", "bandwidthOut"))
-        found.reports.append(Report(at, message["broker"], cpu, coming, going, bundles))
+        found.reports.append(Report(at, message["broker"], *_shares(data), bundles))
+
+
+def _partial(at: int, message: Mapping[str, Any]) -> Report:
+    """A report of the extensible manager: its busiest bundles, and the rest of the load as one more."""
+    data, broker = message["data"], message["broker"]
+    top = (message.get("topBundles") or {}).get("topBundlesLoadData") or []
+    bundles = {one["bundleName"]: _rates(one.get("stats") or {}) for one in top}
+    known = [float(sum(rates)) for rates in zip(*bundles.values(), strict=True)] or [0.0] * 4
+    rate, out, taken, given = (max(0.0, total - named) for total, named in zip(_rates(data), known, strict=True))
+    if any((rate, out, taken, given)):
+        bundles[f"other bundles of {broker}"] = (rate, out, taken, given)
+    return Report(at, broker, *_shares(data), bundles)
+
+
+def _shares(data: Mapping[str, Any]) -> tuple[float, float, float]:
+    cpu, coming, going = (_share(data.get(name)) for name in ("cpu", "bandwidthIn", "bandwidthOut"))
+    return cpu, coming, going
 
 
 def _rates(stats: Mapping[str, Any]) -> tuple[float, float, float, float]:

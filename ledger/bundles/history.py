@@ -61,8 +61,11 @@ class ClusterHistory:
 def history(
     lake: str, cluster: str, since: datetime | None = None, until: datetime | None = None
 ) -> ClusterHistory:  # fmt: skip
-    """The history. Raises `NoRecord`, and what Delta raises."""
-    recorded = fleet_of(read(lake, cluster, since, until))
+    """The history. Raises `NoRecord`, and what Delta raises.
+
+    Brokers with the extensible manager name their busiest bundles only: a move of another one is not seen.
+    """
+    recorded = fleet_of(read(lake, cluster, since, until, with_partial=True))
     _, moves = outcome_on_record(recorded)
     begin = recorded.began_at
     return ClusterHistory(

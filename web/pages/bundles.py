@@ -7,17 +7,15 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 import numpy as np
-import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lake.tables import stream_columns
+from ledger.balancing.events import clusters_on_record
 from ledger.balancing.recorded import NoRecord
 from ledger.bundles.history import BundleNow, ClusterHistory, history
 from ledger.bundles.picture import picture
-from schemas.tables import EVENTS
 from web.asking import NotFound, turn
 from web.fleet import Fleet
 from web.guard import demand
@@ -65,14 +63,6 @@ def show(request: Request) -> Response:
         picture=Markup(picture(found, is_alone=False)) if found else None,
         blocks=blocks(found) if found else None, columns=columns_of(found) if found else [],
     )  # fmt: skip
-
-
-def clusters_on_record(lake: str) -> list[str]:
-    """The clusters whose brokers have reported, sorted. Raises what Delta raises."""
-    found: set[str] = set()
-    for rows in stream_columns(lake, EVENTS, ("subject",), 65_536, pc.field("type") == "local-broker-data"):
-        found.update(pc.unique(rows["subject"]).to_pylist())
-    return sorted(found)
 
 
 def columns_of(found: ClusterHistory) -> list[Column]:

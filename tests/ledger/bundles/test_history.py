@@ -8,12 +8,19 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from deltalake import write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.cli import cli
+from lake.tables import create_lake
 from ledger.bundles.history import bars, columns, history
 from ledger.bundles.picture import picture
+from ledger.sql import LakeSql
+from schemas.tables import BATCHES, EVENTS
+from tests.engine.balancers import BOTH, MINUTE, NOW, bundle, extensible
+from tests.engine.records import tick
+from tests.engine.test_replay import RecordedBucket
 from tests.ledger.views.recorded_cluster import BROKERS, JOINS, ClusterStory
 
 _SVG = "{http://www.w3.org/2000/svg}"
@@ -44,6 +51,32 @@ def test_usage_is_there_while_a_broker_is_and_every_applied_move_is_shown(story,
     assert (~there[:, 2]).sum() == pytest.approx(JOINS, abs=1)
     applied = sorted(json.loads(one["seen"])["bundles"][0] for one in story.outcomes if one["status"] == "applied")
     assert sorted(one.bundle for one in found.moves) == applied
+
+
+def test_reports_of_the_extensible_manager_are_shown(tmp_path):
+    bucket, made = RecordedBucket(families=BOTH), create_lake(tmp_path / "lake")
+    for minute in range(10):
+        at, moved = NOW + minute * MINUTE, {bundle(1): 10.0 + minute}
+        loads = [{bundle(0): 30.0 + minute}, {bundle(2): 5.0}]
+        loads[minute >= 5] |= moved
+        reports = [
+            extensible(f"broker-{place}:8080", load, at, usage=0.01 * sum(load.values()))
+            for place, load in enumerate(loads)
+        ]  # fmt: skip
+        bucket.batch(at, *reports, tick(minute))
+    for table in (EVENTS, BATCHES):
+        write_deltalake(made[table.name], bucket.table(table), mode="append")
+    lake = str(tmp_path / "lake")
+    found = history(lake, "west")
+    assert [(one.bundle, one.source, one.destination) for one in found.moves] == [
+        (bundle(1), "broker-0:8080", "broker-1:8080")
+    ]
+    assert {one.bundle for one in found.now} == {bundle(0), bundle(1), bundle(2)}
+    rows = LakeSql(lake).ask("SELECT broker, usage, bundles FROM broker_usage ORDER BY accepted_at, broker").read_all()
+    first = rows.to_pylist()[:2]
+    assert [(row["broker"], round(row["usage"], 3), row["bundles"]) for row in first] == [
+        ("broker-0:8080", 0.4, 2), ("broker-1:8080", 0.05, 1)
+    ]  # fmt: skip
 
 
 def test_the_command_draws_a_line_for_each_broker_and_tells_the_newest_moves(lake):
