@@ -157,7 +157,10 @@ def _counts(cluster: Cluster) -> Callable[[str], int]:
 
 
 def _cuts(cluster: Cluster, broker: str | None, bundle: str) -> tuple[bool, list[str] | None]:
-    """Whether the bundle can be split, and where, when the snapshot has what the algorithm needs."""
+    """Whether the bundle can be split, and where, when the snapshot has what the algorithm needs.
+
+    None: where the broker's own algorithm says. `broker` is None for a split that a person asks for.
+    """
     conf, snapshot = cluster.configuration, cluster.snapshot
     try:
         lower, upper = bundle_range(bundle)
@@ -168,6 +171,10 @@ def _cuts(cluster: Cluster, broker: str | None, bundle: str) -> tuple[bool, list
         return False, None
     algorithm = snapshot.split_algorithm or conf.text("defaultNamespaceBundleSplitAlgorithm")
     topics = snapshot.topics.get(bundle)
+    if topics is None and broker is not None and algorithm == "flow_or_qps_equally_divide":
+        # A broker that is asked to split so without positions answers 500 (4.0.7).
+        cluster.account.held(Gate.SPLITTABLE, broker, bundle, f"{algorithm} needs the bundle's topics, none are known")
+        return False, None
     if topics is None and algorithm in ("topic_count_equally_divide", "flow_or_qps_equally_divide"):
         return True, None
     try:

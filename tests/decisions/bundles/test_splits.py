@@ -104,6 +104,26 @@ def test_traffic_is_cut_whenever_it_would_pass_the_limit(rates, most, cuts):
     assert found == cuts
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "action", "positions"),
+    [
+        ("range_equally_divide", "split", ["0x40000000"]),
+        ("topic_count_equally_divide", "split", None),
+        ("flow_or_qps_equally_divide", "hold", None),
+        ("specified_positions_divide", "hold", None),
+    ],
+)
+def test_a_split_without_known_topics_has_positions_or_names_the_algorithm(algorithm, action, positions):
+    found = cut(stats(topics=2000), configuration={"defaultNamespaceBundleSplitAlgorithm": algorithm})
+    assert (found.action, [one.boundaries for one in found.decisions]) == (
+        action,
+        [positions] if action == "split" else [],
+    )
+    if action == "hold":
+        assert found.gate == "splittable"
+        assert algorithm in found.readings[-1].detail
+
+
 def test_a_range_of_one_hash_is_not_split():
     assert where("range_equally_divide", bundle="t/n/0x00000001_0x00000002") is None
 
