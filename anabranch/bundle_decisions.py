@@ -13,22 +13,35 @@ from ledger.explain.words import instant
 from schemas.bundles import BundleAnswer, BundleReading, BundleSnapshot
 from schemas.printable import printable
 
+_KEYS = {*BundleSnapshot.model_fields, *(field.alias or name for name, field in BundleSnapshot.model_fields.items())}
 _HEADINGS = ("", "broker", "bundle", "gate", "measured", "limit", "margin", "what it means")
 
 
 def is_bundle_snapshot(line: bytes) -> bool:
     """Whether a line is of this family: it says so, or has brokers and no layout."""
+    return _snapshot(line) is not None
+
+
+def unknown_keys(line: bytes) -> set[str]:
+    """The keys of a snapshot of this family that no rule could read: misspelt ones, mostly.
+
+    Objects inside of it are Pulsar's own, and have many fields that no rule reads.
+    """
+    return set(_snapshot(line) or ()) - _KEYS
+
+
+def _snapshot(line: bytes) -> dict[str, Any] | None:
     if b'"family"' not in line and b'"brokers"' not in line and b'"brokerLoadData"' not in line:
-        return False
+        return None
     try:
         found: Any = from_json(line)
     except ValueError:
-        return False
+        return None
     if not isinstance(found, dict) or "layout" in found:
-        return False
-    return found.get("family") == "bundles" or (
-        "family" not in found and bool({"brokers", "brokerLoadData"} & set(found))
-    )
+        return None
+    is_named = found.get("family") == "bundles"
+    is_alike = "family" not in found and bool({"brokers", "brokerLoadData"} & set(found))
+    return found if is_named or is_alike else None
 
 
 def decided(line: bytes, explain: bool) -> bytes:

@@ -159,7 +159,7 @@ ELSEWHERE = frozenset({"bookies"})
 """Families that other processes carry out: the orchestrator of `anabranch bookies` records what it does itself."""
 
 
-def actors_of(transport: Transport, *, observes: bool) -> Actors:
+def actors_of(transport: Transport, *, observes: bool = False) -> Actors:
     """Who acts, by the name of the family: each built-in family has its line here. `observes`: nobody calls."""
     return {
         "autoscale": AutoscaleActor(ScalableTopics(transport)), "bundles": BundlesActor(transport, observes=observes)

@@ -40,9 +40,12 @@ MAX_SHOWN_ERRORS = 3
     help="TOML policy laid over each snapshot's own: what would this policy have decided?",
 )  # fmt: skip
 @click.option("--explain", is_flag=True, help="A table of gates for people instead of JSON.")
+@click.option("--strict", is_flag=True, help="Refuse a snapshot of brokers and bundles with a key that is not known.")
 @click.argument("file", type=click.File("rb"), default="-")
 @click.pass_context
-def command(ctx: click.Context, profile: str, policy_file: Path | None, explain: bool, file: IO[bytes]) -> None:
+def command(
+    ctx: click.Context, profile: str, policy_file: Path | None, explain: bool, strict: bool, file: IO[bytes]
+) -> None:  # fmt: skip
     """Decide snapshots from FILE or standard input, one JSON object a line; answers in the same order.
 
     \b
@@ -53,36 +56,44 @@ def command(ctx: click.Context, profile: str, policy_file: Path | None, explain:
     when there was one.
     """
     over = _read_policy_file(policy_file)
-    if explain:
-        from ledger.explain.words import explained
-    out = sys.stdout.buffer
+    out, warned = sys.stdout.buffer, set[str]()
     failed, number = False, 0
     for lines in _chunks_of_lines(file):
         answers = []
         for line in lines:
             number += 1
             try:
-                if bookie_decisions.is_bookie_snapshot(line):
-                    answers.append(bookie_decisions.decided(line, explain))
-                    continue
-                if bundle_decisions.is_bundle_snapshot(line):
-                    answers.append(bundle_decisions.decided(line, explain))
-                    continue
-                snapshot = snapshot_from_wire(Snapshot.model_validate_json(line), profile, over)
-            except (ValidationError, LayoutError, ConfigurationError) as error:
-                failed = True
-                problem = _in_one_line(error)
+                unknown = bundle_decisions.unknown_keys(line)
+                if unknown and strict:
+                    raise ConfigurationError(f"no snapshot of brokers and bundles has {', '.join(map(repr, unknown))}")
+                for key in unknown - warned:
+                    click.echo(f"line {number}: {printable(key)} is not known and ignored", err=True)
+                warned |= unknown
+                answers.append(_decided(line, profile, over, explain))
+            except Exception as error:
+                # Whatever one line leads to, the others are answered.
+                failed, problem = True, _in_one_line(error)
                 answers.append(
                     f"line {number}: {printable(problem)}\n".encode() if explain else to_json({"error": problem})
                 )
-                continue
-            answer = decide(snapshot)
-            answers.append(
-                explained(snapshot, answer).encode() if explain else _as_json(answer, news_of_hot_keys(snapshot))
-            )
         out.write(b"\n".join(answers) + b"\n")
         out.flush()
     ctx.exit(1 if failed else 0)
+
+
+def _decided(line: bytes, profile: str, over: AutoScalePolicyOverride | None, explain: bool) -> bytes:
+    """The answer to one line. Raises what a snapshot or its settings are refused with."""
+    if bookie_decisions.is_bookie_snapshot(line):
+        return bookie_decisions.decided(line, explain)
+    if bundle_decisions.is_bundle_snapshot(line):
+        return bundle_decisions.decided(line, explain)
+    snapshot = snapshot_from_wire(Snapshot.model_validate_json(line), profile, over)
+    answer = decide(snapshot)
+    if explain:
+        from ledger.explain.words import explained
+
+        return explained(snapshot, answer).encode()
+    return _as_json(answer, news_of_hot_keys(snapshot))
 
 
 def _read_policy_file(file: Path | None) -> AutoScalePolicyOverride | None:
@@ -121,11 +132,13 @@ def _as_json(answer: Answer, hot_keys: Sequence[HotKey] | None = None) -> bytes:
     return to_json({**fields, **({"also": also} if also else {}), **keys})
 
 
-def _in_one_line(error: ValidationError | LayoutError | ConfigurationError) -> str:
+def _in_one_line(error: Exception) -> str:
     if isinstance(error, ConfigurationError):
         return str(error)
     if isinstance(error, LayoutError):
         return f"layout: {error}"
+    if not isinstance(error, ValidationError):
+        return f"internal error, please report it: {type(error).__name__}: {error}"
     found = error.errors(include_url=False, include_input=False, include_context=False)
     shown = [
         f"{'.'.join(str(part) for part in item['loc']) or 'line'}: {item['msg']}" for item in found[:MAX_SHOWN_ERRORS]

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from anabranch import bundle_decisions
 from anabranch.bundle_decisions import decided
 from anabranch.cli import cli
 from decisions.bundles.configuration import DEFAULTS, PROFILES, Configuration, ConfigurationError
@@ -104,6 +105,29 @@ def test_profiles_say_what_differs_from_4():
     assert (five.text("loadBalancerLoadSheddingStrategy"), five.number("maxUnloadPercentage")) == ("AvgShedder", 0.5)
     assert old.number("loadBalancerDirectMemoryResourceWeight") == 1.0
     assert all(name in DEFAULTS for changes in PROFILES.values() for name in changes)
+
+
+def test_a_misspelt_key_is_told_or_refused():
+    text = json.dumps(SNAPSHOT | {"isolationPolicy": {}})
+    warned = run(text=f"{text}\n{text}")
+    assert warned.exit_code == 0
+    assert warned.stderr.count("isolationPolicy is not known") == 1
+    refused = run("--strict", text=text)
+    assert refused.exit_code == 1
+    assert "isolationPolicy" in json.loads(refused.stdout)["error"]
+    assert run("--strict", text=json.dumps(SNAPSHOT)).exit_code == 0
+
+
+def test_a_fault_of_ours_leaves_the_other_lines_their_answers(monkeypatch):
+    def failing(snapshot):
+        raise ZeroDivisionError("a fault of ours")
+
+    monkeypatch.setattr(bundle_decisions, "decide", failing)
+    result = run(text=json.dumps(SNAPSHOT) + "\n{}")
+    first, second = (json.loads(line) for line in result.stdout.splitlines())
+    assert "ZeroDivisionError: a fault of ours" in first["error"]
+    assert "topic" in second["error"]
+    assert result.exit_code == 1
 
 
 def test_every_gate_has_a_sentence_and_is_in_the_page():
