@@ -1,0 +1,51 @@
+"""Decisions about different bundles of one cluster: one that does not settle holds up no other."""
+
+from __future__ import annotations
+
+import json
+
+from admin.answers import Response
+from executor.bundles.actor import BundlesActor
+from tests.executor import bundle_orders, orders
+from tests.executor.conftest import House
+from tests.waiting import wait_until
+
+A, B = "127.0.0.1:18081", "127.0.0.1:18082"
+RANGES = [f"0x{one}0000000_0x{one + 1}0000000" for one in range(8)]
+
+
+class Unowned:
+    """A cluster whose first bundle nobody serves after its unload; the others go where they are to."""
+
+    def __init__(self) -> None:
+        self.owners = {f"load/ns/{one}": A for one in RANGES}
+
+    def exchange(self, method, path, query=None, body=None, headers=None):
+        if method == "PUT":
+            name = "/".join(path.split("/")[-4:-1])
+            self.owners[name] = query["destinationBroker"] if RANGES[0] not in path else ""
+            return Response(204, "", b"", path)
+        edges = [one.partition("_")[0] for one in RANGES] + ["0x80000000"]
+        answers = {
+            "/admin/v2/brokers/configuration/runtime": {"clusterName": "test", "loadBalancerSheddingEnabled": "false"},
+            "/admin/v2/namespaces/load/ns/bundles": {"boundaries": edges},
+            "/admin/v2/brokers": [A, B],
+        } | {
+            f"/admin/v2/brokers/test/{broker}/ownedNamespaces": {
+                name: {"is_active": True} for name, owner in self.owners.items() if owner == broker
+            }
+            for broker in (A, B)
+        }
+        return Response(200, "", json.dumps(answers[path]).encode(), path)
+
+
+def test_a_bundle_that_nobody_serves_holds_up_no_other(house: House):
+    cluster = Unowned()
+    rows = [bundle_orders.unload(f"move-{place}", f"load/ns/{one}", A, B) for place, one in enumerate(RANGES)]
+    with house.running(actors={"bundles": BundlesActor(cluster)}):
+        orders.commit(house.lake, rows)
+        wait_until(lambda: len(house.ends()) == len(RANGES) - 1, 20)
+        assert {end["decision_id"]: end["status"] for end in house.ends()} == {
+            row.decision_id: "applied" for row in rows[1:]
+        }
+    assert set(cluster.owners.values()) == {"", B}
