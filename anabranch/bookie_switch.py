@@ -1,15 +1,13 @@
-"""`anabranch bookies switch`, `rollback`, `cleanup`, `check`: first a rehearsal that writes nothing, then carried out.
+"""`anabranch bookies switch`, `rollback`, `cleanup`: first a rehearsal that writes nothing, then carried out.
 
 Stage: between `anabranch.commands.bookies` and `executor.bookies`.
 """
 
 from __future__ import annotations
 
-import json
 import signal
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,17 +16,14 @@ import click
 from anabranch.bookie_report import MAX_LINES, shown_steps, status_text
 from decisions.bookies.advice import advice
 from decisions.bookies.decide import decide, plan
-from decisions.bookies.seen import Seen
 from executor.bookies.guard import Unsafe
-from executor.bookies.hands import DELETES_WITHIN_S, LedgerRefused
+from executor.bookies.hands import DELETES_WITHIN_S
 from executor.bookies.metadata import MetadataChanged
 from executor.bookies.orchestrator import Orchestrator, Progressed
-from executor.bookies.process import HandsLost
-from executor.bookies.record import read_steps, subject_of
 from executor.bookies.registry import Registry
 from executor.bookies.steps import Steps, TermLost
-from schemas.bookie_answers import BookieAnswer, Violation
-from schemas.bookies import BookieSnapshot, Directive, Progress, Request, StepTaken
+from schemas.bookie_answers import BookieAnswer
+from schemas.bookies import BookieSnapshot, Progress, Request
 from schemas.printable import printable
 
 if TYPE_CHECKING:
@@ -98,28 +93,6 @@ def clean_up(bookies: Bookies, request: Request, output: str) -> None:
     _cleanup_said(answer, output)
     if missed:
         raise click.ClickException(f"{missed} ledgers were not deleted: 'anabranch bookies cleanup' says why")
-
-
-def check(bookies: Bookies, contents: bool, output: str) -> None:
-    """The invariants over everything; with `contents` every entry is read."""
-    registry = bookies.store.read()
-    snapshot = bookies.looker.look("check", "whole", None, bookies.progress(registry), registry)
-    directive = registry.directive
-    if directive is not None:
-        snapshot = snapshot.model_copy(update={"steps": _taken(bookies, directive)})
-    violations = decide(snapshot).violations
-    if contents:
-        violations = [*violations, *_unreadable(bookies, snapshot, registry)]
-    if output == "json":
-        click.echo(json.dumps([one.model_dump(mode="json", by_alias=True) for one in violations]))
-    else:
-        for one in violations:
-            click.echo(printable(f"{one.invariant} does not hold: {one.object}: {one.detail}"))
-    if violations:
-        raise click.ClickException(f"{len(violations)} violations")
-    if output == "text":
-        records = len(snapshot.schemas) + len(snapshot.cursors) + len(snapshot.topics)
-        click.echo(f"{records:,} records and their ledgers: all in order")
 
 
 def _planned(snapshot: BookieSnapshot, answer: BookieAnswer) -> BookieAnswer:
@@ -294,40 +267,3 @@ class _Lines:
         left = (now.of - now.done) / max(rate, 1e-3)
         failed = f", {now.failed} failed" if now.failed else ""
         click.echo(f"{now.phase} {now.action}: {now.done:,} of {now.of:,}{failed}; about {left:.0f} s left", err=True)
-
-
-def _taken(bookies: Bookies, directive: Directive) -> list[StepTaken]:
-    subject = subject_of(bookies.settings.bookies.cluster, directive)
-    return [
-        StepTaken(
-            epoch=one.step.epoch, token=0, kind=one.step.kind, object=one.step.object, action=one.step.action,
-            ledger=one.step.ledger, cluster=one.step.source,
-        )
-        for one in read_steps(bookies.lake, subject)
-        if one.end is not None and one.end.status == "applied"
-    ]  # fmt: skip
-
-
-def _unreadable(bookies: Bookies, snapshot: BookieSnapshot, registry: Registry) -> list[Violation]:
-    """Ledgers of schemas and subscriptions that cannot be read whole where they are attributed to, or are others."""
-    hands, seen = bookies.hands(registry), Seen(snapshot)
-    digests = {one.ledger: one.sha256 for one in seen.progress.verified}
-    wanted = {
-        (str(item.cluster), item.ledger, item.object)
-        for item in seen.items
-        if item.kind != "data" and item.cluster is not None and item.ledger >= 0
-    }
-
-    def read(one: tuple[str, int, str]) -> Violation | None:
-        cluster, ledger, what = one
-        try:
-            found = hands.verify(cluster, cluster, ledger)
-        except (LedgerRefused, HandsLost) as error:
-            return Violation(invariant="I2", object=what, detail=f"ledger {ledger} on {cluster}: {error}")
-        expected = digests.get(ledger)
-        if expected and found.sha256 != expected:
-            return Violation(invariant="I8", object=what, detail=f"ledger {ledger} on {cluster} has other contents")
-        return None
-
-    with ThreadPoolExecutor(bookies.settings.bookies.migration_concurrency) as pool:
-        return [one for one in pool.map(read, sorted(wanted)) if one is not None]

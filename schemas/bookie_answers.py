@@ -125,6 +125,8 @@ class BookieAnswer(Wire):
     """Records whose compare-and-set others won every time; asking for the switch again tries again."""
     losses: list[Loss] = Field(default_factory=list)
     violations: list[Violation] = Field(default_factory=list)
+    unseen: dict[str, str] = Field(default_factory=dict)
+    """Of `check`: invariants that the snapshot does not show, or not all of, and why."""
     counts: dict[str, int] = Field(default_factory=dict)
     readings: list[BookieReading] = Field(default_factory=list)
     retry: str | None = None

@@ -226,6 +226,8 @@ class StepTaken(Wire):
     action: str
     ledger: LedgerId | None = None
     cluster: ClusterName | None = None
+    version: Version | None = None
+    """Of the record's znode after it."""
 
 
 class Orchestrator(Wire):

@@ -83,23 +83,28 @@ def list_clusters(bookies: Bookies, output: str) -> None:
 @click.option("--name", required=True, help="Of the BookKeeper cluster; what is attributed to it carries this name.")
 @click.option("--metadata-service-uri", metavar="URI", help="zk+hierarchical://HOST:PORT/ledgers")
 @click.option("--status", type=click.Choice(["ACTIVE", "STANDBY", "DEPRECATED"]), help="The first one is ACTIVE.")
+@click.option("--dry-run", is_flag=True, help="Say only what would be registered, or why not.")
 @connected
-def register(bookies: Bookies, output: str, name: str, metadata_service_uri: str | None, status: str | None) -> None:
+def register(
+    bookies: Bookies, output: str, name: str, metadata_service_uri: str | None, status: str | None, dry_run: bool
+) -> None:
     """Register a BookKeeper cluster: the one that brokers use is the first, and ACTIVE; others are STANDBY."""
     from schemas.bookies import Request
 
     request = Request(name=name, metadata_service_uri=metadata_service_uri, status=status)  # type: ignore[arg-type]
-    _written(bookies, "register", request, output, f"{printable(name)} is registered")
+    _written(bookies, "register", request, output, f"{printable(name)} is registered", dry_run)
 
 
 @command.command("unregister")
 @click.option("--name", required=True)
+@click.option("--dry-run", is_flag=True, help="Say only whether it could be forgotten, or why not.")
 @connected
-def unregister(bookies: Bookies, output: str, name: str) -> None:
+def unregister(bookies: Bookies, output: str, name: str, dry_run: bool) -> None:
     """Forget a cluster that nothing on record is attributed to any more."""
     from schemas.bookies import Request
 
-    _written(bookies, "unregister", Request(name=name), output, f"{printable(name)} is not registered any more")
+    done = f"{printable(name)} is not registered any more"
+    _written(bookies, "unregister", Request(name=name), output, done, dry_run)
 
 
 @command.command("precheck")
@@ -107,8 +112,9 @@ def unregister(bookies: Bookies, output: str, name: str) -> None:
 @click.option(
     "--advance", is_flag=True, help="Raise the target's next ledger id beyond all of the source. Writes there."
 )
+@click.option("--dry-run", is_flag=True, help="With --advance: say only to which id it would be raised.")
 @connected
-def precheck(bookies: Bookies, output: str, name: str, advance: bool) -> None:
+def precheck(bookies: Bookies, output: str, name: str, advance: bool, dry_run: bool) -> None:
     """Say whether a cluster can be switched to: reached, and its next ledger id beyond every id of the ACTIVE one.
 
     Both generators of ids are looked at, and all ledgers. With --advance the target's next id is raised, which running
@@ -120,11 +126,14 @@ def precheck(bookies: Bookies, output: str, name: str, advance: bool) -> None:
     snapshot = bookies.look("precheck", "ids", Request(target=name))
     answer = decide(snapshot)
     found = answer.precheck
-    if advance and found is not None and found.source_max_ledger_id is not None:
+    if advance and answer.gate != "instance-id" and found is not None and found.source_max_ledger_id is not None:
         [uri] = [one.metadata_service_uri for one in snapshot.clusters if one.name == name]
         # The next upper half: what the source still makes until then stays far below.
-        used = max(found.source_max_ledger_id, found.source_next_ledger_id or 0, 0)
-        bookies.ids(uri).advance(used | 0xFFFF_FFFF)
+        used = max(found.source_max_ledger_id, found.source_next_ledger_id or 0, 0) | 0xFFFF_FFFF
+        if dry_run:
+            click.echo(f"the next id of {printable(name)} would be beyond {used}; nothing was written", err=True)
+            return
+        bookies.ids(uri).advance(used)
         click.echo(f"{printable(name)}: the next id is raised; restart what has written to it before", err=True)
         answer = decide(bookies.look("precheck", "ids", Request(target=name)))
         found = answer.precheck
@@ -210,10 +219,13 @@ def cleanup(
 @click.option("--contents", is_flag=True, help="Read every entry of the ledgers of schemas and subscriptions, too.")
 @connected
 def check(bookies: Bookies, output: str, contents: bool) -> None:
-    """Check the invariants I1 to I17 over all records and ledgers. Exit code 1 when one does not hold."""
-    from anabranch import bookie_switch
+    """Check the invariants I1 to I17 over all records and ledgers, and say which cannot be seen from here.
 
-    bookie_switch.check(bookies, contents, output)
+    Exit code 1 when one does not hold.
+    """
+    from anabranch.bookie_check import check as run
+
+    run(bookies, contents, output)
 
 
 @command.command("history")
@@ -237,7 +249,9 @@ def history(context: Context, output: str) -> None:
     click.echo(history_text(found) if found else "no switch is on record")
 
 
-def _written(bookies: Bookies, operation: Operation, request: Request, output: str, done: str) -> None:
+def _written(
+    bookies: Bookies, operation: Operation, request: Request, output: str, done: str, dry_run: bool
+) -> None:  # fmt: skip
     from decisions.bookies.decide import decide
     from executor.bookies.metadata import MetadataChanged
 
@@ -245,7 +259,9 @@ def _written(bookies: Bookies, operation: Operation, request: Request, output: s
     depth = "whole" if operation == "unregister" else "identity"
     snapshot = bookies.looker.look(operation, depth, request, bookies.progress(registry), registry)  # type: ignore[arg-type]
     answer = decide(snapshot)
-    if answer.code == 200 and answer.action != "done":
+    if answer.code == 200 and dry_run:
+        done = "it would be done; nothing was written"
+    elif answer.code == 200 and answer.action != "done":
         try:
             bookies.store.write(answer, registry)
         except MetadataChanged as error:

@@ -12,7 +12,7 @@ from decisions.bookies.brokers import require_routing
 from decisions.bookies.cleanup import plan_cleanup, require_window
 from decisions.bookies.gates import SENTENCES, Gate
 from decisions.bookies.ids import apart, require_distinct
-from decisions.bookies.invariants import violations
+from decisions.bookies.invariants import unseen, violations
 from decisions.bookies.phases import Standing, standing
 from decisions.bookies.registry import flip_step, flipped, register, unregister
 from decisions.bookies.seen import Seen, attribution
@@ -197,7 +197,7 @@ def _resolve(seen: Seen, account: Account, now: Standing) -> BookieAnswer:
 
 
 def _check(seen: Seen, account: Account, now: Standing) -> BookieAnswer:
-    return _answer(seen, account, now, "done", violations=violations(seen))
+    return _answer(seen, account, now, "done", violations=violations(seen), unseen=unseen(seen))
 
 
 def _asked(

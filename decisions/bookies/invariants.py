@@ -1,7 +1,7 @@
 """The invariants I1 to I17 of PIP-477 over a snapshot, and over the two ends of a change where `before` is given.
 
 Stage: beside `work`, under `decide` (`anabranch bookies check`). Each is one function and says only what the snapshot
-shows: what is not in it is not claimed either way. docs/bookies.md lists what each needs.
+shows: what is not in it is not claimed either way, and `unseen` says so.
 """
 
 from __future__ import annotations
@@ -26,6 +26,32 @@ def violations(seen: Seen) -> list[Violation]:
         for name, holds in INVARIANTS.items()
         for what, detail in holds(seen)
     ]
+
+
+def unseen(seen: Seen) -> dict[str, str]:
+    """Return the invariants that a snapshot says nothing of, or not all, with the reason."""
+    snapshot, directive = seen.snapshot, seen.snapshot.directive
+    unlisted = ", ".join(sorted(name for name in seen.clusters if not seen.listed(name)))
+    unpaired = directive is None or not (seen.listed(directive.source) and seen.listed(directive.target))
+    known = directive is not None and largest_id(seen, directive.source) is not None
+    earlier, steps = "no earlier state of records is given", "no steps are given"
+    reasons = (
+        ("I1", seen.bootstrap is None, "there is no bootstrap record, so nobody knows which ledgers need a stamp"),
+        ("I2", bool(unlisted), f"the ledgers of {unlisted} were not listed"),
+        ("I3", snapshot.before is None, earlier),
+        ("I4", not snapshot.handles, "which ledgers brokers have open is theirs to know; none is reported"),
+        ("I5", not snapshot.handles, "which clients brokers have open is theirs to know; none is reported"),
+        ("I6", not snapshot.brokers, "no broker reports what it has taken up; registry and directive were checked"),
+        ("I8", unpaired, "there is no switch, or the ledgers of one of its clusters were not listed"),
+        ("I9", snapshot.before is None, earlier),
+        ("I10", snapshot.before is None, earlier),
+        ("I11", not known, "there is no switch, or the ids of its source are not known"),
+        ("I13", not any(one.kind == "cursor" for one in seen.progress.promoted), "no promotion of one is on record"),
+        ("I14", not snapshot.steps, steps),
+        ("I15", not snapshot.steps, steps),
+        ("I17", snapshot.before is None, "no earlier bootstrap record is given; the one there is was checked"),
+    )
+    return {name: why for name, is_unseen, why in reasons if is_unseen}
 
 
 def _stamped_when_made(seen: Seen) -> Found:
@@ -63,7 +89,12 @@ def _readable(seen: Seen) -> Found:
 
 
 def _compare_and_set(seen: Seen) -> Found:
-    """I3: a record that changed has a later version."""
+    """I3: a record that changed has a later version, and none has an earlier one than a step left it with."""
+    versions = {one.path: one.version for one in seen.snapshot.schemas}
+    versions |= {one.path: one.version for one in seen.snapshot.cursors}
+    for step in seen.snapshot.steps:
+        if step.version is not None and versions.get(step.object, step.version) < step.version:
+            yield step.object, f"it is of version {versions[step.object]}, and a step left it with {step.version}"
     for kind in ("schemas", "cursors", "topics"):
         before = {one.path: one for one in getattr(seen.snapshot.before, kind, ())}
         for after in getattr(seen.snapshot, kind):

@@ -18,7 +18,16 @@ from lake.lease import LeasedTable
 from lake.reading import read_table
 from lake.tables import open_table
 from schemas.bookie_answers import Step
-from schemas.bookies import BookieSnapshot, Copy, Directive, Failure, Progress, Promotion
+from schemas.bookies import (
+    BookieMetadata,
+    BookieSnapshot,
+    Copy,
+    Directive,
+    Failure,
+    Progress,
+    Promotion,
+    StepTaken,
+)
 from schemas.ids import canonical_json, digest
 from schemas.tables import DECISIONS, OUTCOMES, DecisionRow, OutcomeRow
 from schemas.version import ENGINE_VERSION
@@ -27,7 +36,7 @@ FAMILY = "bookies"
 NO_BATCH = -1
 """`batch_id` of what no batch of the job has decided."""
 _DECIDED = ("decision_id", "action", "arguments", "reason", "seq")
-_ENDED = ("decision_id", "status", "at", "seen", "error")
+_ENDED = ("decision_id", "status", "at", "seen", "error", "executor")
 
 
 @dataclass(frozen=True)
@@ -54,6 +63,8 @@ class Taken:
     end: Done | None = None
     at: datetime | None = None
     """Of its end."""
+    token: int = 0
+    """Of the lease of who ended it."""
 
 
 def subject_of(cluster: str, directive: Directive) -> str:
@@ -85,13 +96,47 @@ def joined(decided: Iterable[Mapping[str, Any]], outcomes: Iterable[Mapping[str,
         attempt = arguments.pop("attempt", 1)
         step = Step.model_validate({**arguments, "action": row["action"], "reason": row["reason"]})
         done = None if end is None else Done(end["status"], json.loads(end["seen"]), end["error"])
-        at = None if end is None else end["at"]
-        steps.append(
-            Taken(
-                row["decision_id"], step, attempt, row["seq"], row["decision_id"] in begun, done, at
-            )
-        )  # fmt: skip
+        at, token = (None, 0) if end is None else (end["at"], _token(end["executor"]))
+        steps.append(Taken(row["decision_id"], step, attempt, row["seq"], row["decision_id"] in begun, done, at, token))
     return steps
+
+
+def steps_taken(steps: Iterable[Taken]) -> list[StepTaken]:
+    """Return the steps that were applied, in the order of their ends, for the check of invariants."""
+    ended = [one for one in steps if one.end is not None and one.end.status == "applied" and one.at is not None]
+    return [
+        StepTaken(
+            epoch=one.step.epoch, token=one.token, kind=one.step.kind, object=one.step.object, action=one.step.action,
+            ledger=one.step.ledger, cluster=one.step.source, version=one.end.seen.get("version") if one.end else None,
+        )
+        for one in sorted(ended, key=lambda one: (one.at, one.seq))
+    ]  # fmt: skip
+
+
+def read_before(lake: str, subject: str) -> BookieMetadata | None:
+    """Return each record as it was at its last promotion, and the bootstrap record at the first; None: there is none.
+
+    A step's inputs have the records that it was decided on. Raises what Delta raises.
+    """
+    opened = open_table(lake, DECISIONS)
+    where = [("subject", "==", subject), ("family", "==", FAMILY), ("action", "in", list(_PROMOTES))]
+    rows = [] if opened is None else read_table(opened, ("inputs", "seq"), where).to_pylist()
+    inputs = [
+        BookieSnapshot.model_validate_json(row["inputs"]) for row in sorted(rows, key=lambda row: int(row["seq"]))
+    ]
+    if not inputs:
+        return None
+    schemas = {one.path: one for snapshot in inputs for one in snapshot.schemas}
+    cursors = {one.path: one for snapshot in inputs for one in snapshot.cursors}
+    return BookieMetadata(
+        clusters=inputs[0].clusters, bootstrap=inputs[0].bootstrap, schemas=list(schemas.values()),
+        cursors=list(cursors.values()),
+    )  # fmt: skip
+
+
+def _token(executor: str) -> int:
+    number = executor.rpartition("#")[2]
+    return int(number) if number.isdecimal() else 0
 
 
 def progress_of(directive: Directive, steps: Iterable[Taken]) -> Progress:
@@ -125,7 +170,7 @@ def progress_of(directive: Directive, steps: Iterable[Taken]) -> Progress:
             verified[step.ledger] = Copy(kind=kind, object=step.object, ledger=step.ledger, **about)  # type: ignore[arg-type]
         if step.action in _PROMOTES:
             ledgers = [int(ledger) for ledger in step.stamps or {}] or [step.ledger or 0]
-            loaded = step.action == "forward_owner"
+            loaded = step.action == "forward_owner" or bool(end.seen.get("loaded"))
             promoted += [
                 Promotion(kind=kind, object=step.object, ledger=ledger, by=_PROMOTES[step.action], loaded=loaded)
                 for ledger in ledgers

@@ -110,7 +110,7 @@ class Steps:
 
     def _seal(self, step: Step, registry: Registry) -> Done:
         source, _, ledger = _ends(step)
-        self._guard.require_brokers()
+        self._require_unloaded(step)
         found = self._hands.seal(source, ledger)
         return Done("applied", {"last": found.last, "length": found.length})
 
@@ -142,9 +142,18 @@ class Steps:
             raise _Otherwise(f"the record is of version {record.version} now")
         for ledger in stamps:
             self._expect_copy(step, ledger)
-        self._guard.require_brokers()
+        self._require_unloaded(step)
         self._write(registry, Write(step.object, after, record.version))
-        return Done("applied", {"how": "promoted", "version": record.version + 1})
+        # One that began in between may have read the subscription before it was changed.
+        loaded = {"loaded": True} if is_cursor and self._guard.running_brokers() else {}
+        return Done("applied", {"how": "promoted", "version": record.version + 1} | loaded)
+
+    def _require_unloaded(self, step: Step) -> None:
+        """No broker may have a subscription that is sealed or changed without its owner."""
+        self._guard.require_brokers()
+        running = self._guard.running_brokers() if step.kind == "cursor" else []
+        if running:
+            raise _Otherwise(f"brokers run now, such as {running[0]}: its owner has to do this")
 
     def _forward(self, step: Step, registry: Registry) -> Done:
         if self._owners is None:

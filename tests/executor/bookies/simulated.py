@@ -59,6 +59,7 @@ class World:
         self.ledgers: dict[str, dict[int, SeenLedger]] = {name: {} for name in CLUSTERS}
         self.effects, self.kill_at, self.is_dead = 0, 0, False
         self.locked = False
+        self.put("pulsar:2181", "/admin")
         for name, address in CLUSTERS.items():
             self.put(address, "/ledgers/INSTANCEID", f"i-{name}".encode())
 
@@ -112,8 +113,7 @@ class Client:
 
     def __init__(self, world: World, address: str, lock: RLock) -> None:
         self._world, self._lock = world, lock
-        world.put(address, "/admin")
-        self._nodes = world.ensembles[address]
+        self._nodes = world.ensembles.setdefault(address, {"/": Znode()})
 
     def stop(self) -> None: ...
     def close(self) -> None: ...

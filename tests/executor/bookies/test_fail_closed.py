@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -86,3 +87,31 @@ def test_registry_keeps_the_identity_of_clusters(sim: Simulated) -> None:
     assert all(f'"instance":"i-{name}"'.encode() in node.content for name, node in registry.items())
     sim.world.put(CLUSTERS["new"], "/ledgers/INSTANCEID", b"formatted anew")
     assert "was registered with i-new" in refused(sim, "precheck", "--name", "new")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("register", "--name", "third", "--metadata-service-uri", f"zk://{CLUSTERS['third']}/ledgers"),
+        ("unregister", "--name", "new"),
+        ("precheck", "--name", "new", "--advance"),
+        ("switch", "--target", "new"),
+    ],
+)
+def test_dry_run_of_an_acting_command_writes_nothing(tmp_path: Path, command: tuple[str, ...]) -> None:
+    one = Simulated(tmp_path / "dry", world())
+    with one.under_the_commands():
+        for name in ("old", "new"):
+            one.ok("register", "--name", name, "--metadata-service-uri", f"zk://{CLUSTERS[name]}/ledgers")
+        dry = () if command[0] == "switch" else ("--dry-run",)
+        before = deepcopy(one.world.ensembles)
+        result = one.run(*command, *dry)
+        assert result is not None
+        assert "nothing was written" in result.output or "precheck --name new --advance" in result.output
+        assert (one.world.ensembles, one.world.effects) == (before, 0)
+
+
+def test_refused_registration_is_refused_dry_too(sim: Simulated) -> None:
+    sim.world.ensembles["alias:2181"] = sim.world.ensembles["a:2181"]
+    uri = "zk://alias:2181/ledgers"
+    assert "instance-id" in refused(sim, "register", "--name", "twin", "--metadata-service-uri", uri, "--dry-run")
