@@ -16,6 +16,8 @@ _ADVICE = (
     ("NotEnoughBookies", "{target} has fewer bookies than this ledger needs: start more, then try again"),
     ("it is open", "read this schema once through a broker, which closes its ledger, then try again"),
     ("was open again", "stop the consumers of this subscription, or the brokers, then try again"),
+    ("an earlier switch left it", "ask for the same switch again, which moves it from there"),
+    ("gives ids from", "the two clusters may give the same ids: move to one whose ids are beyond (precheck --advance)"),
     ("has no such ledger", "it is lost. Reset a subscription; delete a schema, or put it anew. Then try again"),
 )  # fmt: skip
 """By a part of a failure's reason, what an operator can do."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,6 +25,24 @@ from tests.executor.bookies.messages import made
 SCHEMA = {"application": "pulsar", "component": "schema"}
 CURSOR = {"component": "managed-ledger", "pulsar/cursor": "c3Vi"}
 _NUMBERS = count(1)
+_KILLED_AT = """
+import itertools, os, signal, sys
+import anabranch.bookie_switch, executor.bookies.steps as steps
+# Whoever takes over waits for it; the clusters here are quick.
+anabranch.bookie_switch.DELETES_WITHIN_S = steps.DELETES_WITHIN_S = 1.0
+at, carry_out, numbers = int(sys.argv.pop(1)), steps.Steps.carry_out, itertools.count(1)
+
+def killed(self, step, registry):
+    is_last = next(numbers) == at
+    end = None if is_last and at % 2 else carry_out(self, step, registry)
+    if is_last:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return end
+
+steps.Steps.carry_out = killed
+from anabranch.cli import cli
+cli(sys.argv[1:])
+"""
 
 
 class Commands:
@@ -42,9 +62,22 @@ class Commands:
         settings = self.folder / "bookies.toml"
         settings.write_text(
             f'[lake]\npath = "{self.folder}/lake"\n[controller]\nurl = "{self._url}"\n'
-            f'[bookies]\nbrokers = "{self._brokers}"\nmigration_concurrency = 4\nsession_seconds = 4\n'
+            f'[bookies]\nbrokers = "{self._brokers}"\nmigration_concurrency = 4\nsession_seconds = 2\n'
         )
         return [sys.executable, "-m", "anabranch.cli", "--config", str(settings), "bookies", *arguments]
+
+    def killed_at(self, number: int, *arguments: str) -> bool:
+        """Run a command that ends by SIGKILL when it carries out its step of this number; return whether it did.
+
+        The odd ones before the step, the even ones after it and before its outcome is on record.
+        """
+        _, *rest = self.command(*arguments)[1:]
+        done = subprocess.run(
+            [sys.executable, "-c", _KILLED_AT, str(number), *rest[1:]], env=self.environment(), capture_output=True,
+            text=True, timeout=240,
+        )  # fmt: skip
+        assert done.returncode in (0, -signal.SIGKILL), done.stdout + done.stderr
+        return done.returncode != 0
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """It, run to its end."""
@@ -57,6 +90,11 @@ class Commands:
         done = self.run(*arguments)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
+
+    def next_command(self) -> list[str] | None:
+        """Return the command with which `status` says how to go on; None: there is none to be given as it is."""
+        found = re.search(r"next: anabranch bookies (.* --no-dry-run)(?: goes on where it was)?$", self.ok("status"))
+        return None if found is None else found[1].split()
 
     def answer(self, *arguments: str) -> Any:
         """The JSON that it prints, whatever its exit code."""

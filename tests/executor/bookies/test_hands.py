@@ -130,8 +130,13 @@ def test_a_lost_source_bookie_costs_only_ledgers_without_another_copy(bookkeeper
     hands, bookies = bookkeepers.hands, bookkeepers.clusters["old"].bookies
     twice = bookkeepers.writer.write(bookkeepers.clusters["old"].uri, 4, quorum=2)
     once = bookkeepers.writer.write(bookkeepers.clusters["old"].uri, 8)
+    left_open = bookkeepers.writer.write(bookkeepers.clusters["old"].uri, 8, leave_open=True)
     bookies[0].kill()
     try:
+        # What their metadata say is known all the same: when they were made tells where they belong.
+        away = [found for ledger in left_open if (found := hands.open("old", ledger)).unreadable]
+        assert 0 < len(away) < len(left_open)
+        assert all(found.made and not found.closed for found in away)
         assert all(copied(hands, ledger) for ledger in twice)
         lost = [ledger for ledger in once if not copied(hands, ledger)]
         assert lost

@@ -44,6 +44,10 @@ def test_a_switch_moves_everything_and_a_rollback_brings_it_back_and_cleanup_los
     pulsar.ok("precheck", "--name", "old", "--advance")
     assert "17 of 17 on old" in pulsar.ok("rollback", "--no-dry-run")
     assert set(pulsar.attributions().values()) == {f"old:{ledger}" for ledger in pulsar.attributions()}
+    # The ids of old are beyond those of new now: both would give the same ones.
+    refused = pulsar.run("switch", "--target", "new", "--no-dry-run")
+    assert (refused.returncode, "ids-beyond-source" in refused.stderr) == (1, True)
+    pulsar.ok("precheck", "--name", "new", "--advance")
     assert "17 of 17 on new" in pulsar.ok("switch", "--target", "new", "--no-dry-run")
 
     pulsar.ok("cleanup", "--force", "--no-dry-run")
@@ -164,6 +168,9 @@ def test_a_switch_to_a_cluster_under_the_same_zookeeper_moves_everything_and_cle
             "register", "--name", "twin", "--metadata-service-uri", bookkeepers.clusters["colo"].uri + "/"
         )
         assert same.returncode == 1
+        alias = bookkeepers.clusters["old"].uri.replace("127.0.0.1", "localhost")
+        twin = pulsar.run("register", "--name", "twin", "--metadata-service-uri", alias)
+        assert (twin.returncode, "are one BookKeeper cluster" in twin.stderr) == (1, True)
         assert "17 of 17 on colo" in pulsar.ok("switch", "--target", "colo", "--no-dry-run")
         assert "all in order" in pulsar.ok("check", "--contents")
         pulsar.ok("cleanup", "--force", "--no-dry-run")

@@ -135,6 +135,32 @@ def test_killed_at_random_with_its_hands_again_and_again_everything_arrives_once
     assert not set(pulsar.bookkeepers.hands.ledgers("old")) & set(pulsar.attributions())
 
 
+def test_kill_at_every_step_is_resumed_as_status_says(bookkeepers: BookKeepers, tmp_path: Path) -> None:
+    """Each next run is killed one step later, and begins with the command that `status` prints after the one before."""
+    with pulsar_like(bookkeepers, tmp_path) as one:
+        one.populate(schemas=1, cursors=1, versions=1)
+        one.register()
+        for command, home, kills in (
+            (["switch", "--target", "new", "--no-dry-run"], "new", 4),
+            (["rollback", "--no-dry-run"], "old", 4),
+            (["switch", "--target", "new", "--no-dry-run"], "new", 4),
+            (["cleanup", "--force", "--no-dry-run"], "new", 2),
+        ):  # fmt: skip
+            if command[0] == "switch":
+                one.ok("precheck", "--name", "new", "--advance")
+            following = command
+            for number in range(1, 20):
+                if not one.killed_at(number, *following):
+                    break
+                following = one.next_command() or command
+                assert following == command
+            assert number > kills
+            stamps = one.attributions()
+            assert set(stamps.values()) == {f"{home}:{ledger}" for ledger in stamps}
+            assert "all in order" in one.ok("check", "--contents")
+        assert not set(bookkeepers.hands.ledgers("old")) & set(one.attributions())
+
+
 def test_one_that_was_frozen_is_overtaken_and_changes_nothing_when_it_wakes_up(pulsar: PulsarLike) -> None:
     with running(pulsar, "switch", "--target", "new", "--no-dry-run") as frozen:
         wait_until(lambda: steps_begun(pulsar) > 0, 60)

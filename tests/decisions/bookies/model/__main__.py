@@ -13,6 +13,7 @@ SMALL = (
     Rules(takeovers=2, commands=("switch new", "cleanup"), others=("fold",)),
     Rules(takeovers=1, commands=("switch new", "switch third"), others=("roll",)),
     Rules(takeovers=1, others=("roll back", "put")),
+    Rules(takeovers=2, kills=1, commands=("switch new", "rollback"), others=("fold",), open_cursor=True),
 )
 """What the tests explore."""
 LARGE = (
@@ -78,8 +79,9 @@ def row(rules: Rules) -> str:
     """A line of the table."""
     found = explore(rules)
     verdict = found.broken or "holds"
+    asked = ", ".join([*rules.commands, *(["an open cursor"] if rules.open_cursor else [])])
     return (
-        f"| {', '.join(rules.commands)} | {rules.takeovers} | {rules.kills} | {', '.join(rules.others) or 'nobody'} | "
+        f"| {asked} | {rules.takeovers} | {rules.kills} | {', '.join(rules.others) or 'nobody'} | "
         f"{found.states:,} | {found.moves:,} | {found.depth} | {found.seconds:.0f} | {verdict} |"
     )
 

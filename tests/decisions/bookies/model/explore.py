@@ -10,6 +10,8 @@ from functools import cache
 from decisions.bookies.seen import Seen
 from tests.decisions.bookies.model.moves import moves
 from tests.decisions.bookies.model.state import (
+    NAMES,
+    OPEN,
     WHOLE,
     Actor,
     Rules,
@@ -19,6 +21,7 @@ from tests.decisions.bookies.model.state import (
     snapshot,
 )
 
+ORIGINAL = (WHOLE, OPEN)
 MOST = 400
 """Moves after which a switch that nobody disturbs has to have ended."""
 
@@ -41,7 +44,7 @@ class Explored:
 
 def explore(rules: Rules) -> Explored:
     """All that can happen; ends at the first rule that is broken, with the shortest history of it."""
-    start, first = time.monotonic(), beginning()
+    start, first = time.monotonic(), beginning(rules)
     came: dict[World, tuple[World, str] | None] = {first: None}
     waiting, taken, depth = deque([(first, 0)]), 0, 0
     while waiting:
@@ -72,7 +75,7 @@ def fault(world: World, rules: Rules) -> str | None:
 @cache
 def _lost(world: World) -> str | None:
     for item in Seen(snapshot(world)).items:
-        if item.ledger >= 0 and not any(world.on(name).get(item.ledger) == WHOLE for name in ("old", "new", "third")):
+        if item.ledger >= 0 and not any(world.on(name).get(item.ledger) in ORIGINAL for name in NAMES):
             return f"no cluster has a whole copy of {item.ledger}, which {item.object} names"
     return None
 
@@ -94,7 +97,7 @@ def _in_the_end(world: World, rules: Rules) -> str | None:
     if rules.repair and next_steps(now.seen):
         return "steps are left that nobody takes"
     for item in Seen(snapshot(now.seen)).items:
-        if item.cluster is not None and now.on(item.cluster).get(item.ledger) != WHOLE:
+        if item.cluster is not None and item.ledger >= 0 and now.on(item.cluster).get(item.ledger) not in ORIGINAL:
             return f"{item.object} is attributed to {item.cluster}, which has no whole copy of {item.ledger}"
     return None
 

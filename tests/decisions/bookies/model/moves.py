@@ -9,6 +9,7 @@ from decisions.bookies.seen import Seen
 from schemas.bookie_answers import BookieAnswer, Step
 from tests.decisions.bookies.model.state import (
     CURSOR,
+    OPEN,
     SCHEMA,
     WHOLE,
     Actor,
@@ -187,6 +188,9 @@ def _carry_out(world: World, rules: Rules, which: int, actor: Actor) -> Iterator
             yield f"{name}         no equal copy any more", idle
         else:
             yield _recorded(world, name, idle, ended, is_newest, verified=world.verified | {ledger})
+    elif step.action == "seal":
+        sealed = world.with_ledger(source, ledger, WHOLE) if world.on(source).get(ledger) == OPEN else world
+        yield f"{name}         seal {ledger} on {source}", sealed.with_actor(which, Actor(actor.term))
     elif step.action == "cas_attribution":
         yield from _promote(world, rules, name, step, actor, idle, ended, then)
     elif step.action == "delete":

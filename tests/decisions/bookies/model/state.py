@@ -29,7 +29,7 @@ from schemas.bookies import (
 SCHEMA, CURSOR = "/schemas/t/n/s", "/managed-ledgers/t/n/persistent/t/c"
 NOW, MADE = 1_763_000_000_000, 1_762_000_000_000
 NAMES = ("old", "new", "third")
-WHOLE = ""
+WHOLE, OPEN = "", "open"
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,8 @@ class Rules:
     early_deadline: bool = True
     """A deletion's deadline is fixed before the term is checked; False: when the deletion is asked for."""
     repair: bool = True
+    open_cursor: bool = False
+    """The subscription's ledger was left open by a broker that is gone: it has to be sealed."""
 
 
 class Actor(NamedTuple):
@@ -77,7 +79,8 @@ class World(NamedTuple):
     cursor: tuple[int, str | None] | None = (2, None)
     cursor_version: int = 0
     ledgers: tuple[frozenset[tuple[int, str]], ...] = (frozenset({(1, WHOLE), (2, WHOLE)}), frozenset(), frozenset())
-    """By cluster: id, and who makes the half of it; `WHOLE`: it is closed and equal to all of its name."""
+    """By cluster: id, and who makes the half of it; `WHOLE`: it is closed and equal to all of its name; `OPEN`: it is
+    the original, and not closed."""
     term: int = 0
     begun: frozenset[int] = frozenset()
     verified: frozenset[int] = frozenset()
@@ -125,9 +128,10 @@ class World(NamedTuple):
         )
 
 
-def beginning() -> World:
-    """Everything on `old`, which is ACTIVE."""
-    return World((("old", "ACTIVE", 0), ("new", "STANDBY", 0), ("third", "STANDBY", 0)))
+def beginning(rules: Rules) -> World:
+    """Return the world with everything on `old`, which is ACTIVE."""
+    world = World((("old", "ACTIVE", 0), ("new", "STANDBY", 0), ("third", "STANDBY", 0)))
+    return world.with_ledger("old", 2, OPEN) if rules.open_cursor else world
 
 
 @cache
