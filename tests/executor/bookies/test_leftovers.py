@@ -157,6 +157,23 @@ def test_v1_namespaces_are_moved_and_cleaned_up(sim: Simulated) -> None:
     assert stamps(sim) == {number: f"new:{number}" for number in (1, 2, 3, 4)}
 
 
+def test_rollover_between_copy_and_promotion_is_recorded(sim: Simulated) -> None:
+    """A broker makes the subscription's next ledger, on the new cluster, while the copy of the last one waits."""
+    assert sim.run(*SWITCH, kill_at=11) is None
+    assert set(sim.world.ledgers["new"]) == {1, 2}
+    number = (1 << 32) + 3
+    sim.world.ledgers["new"][number] = ledger(number, "managed-ledger")
+    stamp = [{"name": STAMP_PROPERTY, "value": f"new:{number}"}]
+    sim.world.pulsar(CURSOR, cursor_record(number, cursorProperties=stamp))
+    sim.world.ensembles["pulsar:2181"][CURSOR].version += 1
+    shown = sim.ok(*SWITCH)
+    assert f"rolled over: {CURSOR}" in shown
+    assert stamps(sim) == {1: "new:1", number: f"new:{number}"}
+    sim.ok("cleanup", "--force", "--no-dry-run")
+    assert set(sim.world.ledgers["old"]) == {2}, "never promoted: its owner deletes it"
+    assert "all in order" in sim.ok("check")
+
+
 class Owner:
     """The broker that has a topic loaded: it replaces all properties, and may do something else before."""
 
