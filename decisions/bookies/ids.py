@@ -10,6 +10,7 @@ from __future__ import annotations
 from decisions.bookies.account import Account
 from decisions.bookies.gates import Gate
 from decisions.bookies.seen import Seen
+from decisions.bookies.uris import collide, read_uri
 from schemas.bookie_answers import Precheck
 
 
@@ -52,12 +53,18 @@ def require_distinct(seen: Seen, account: Account, *names: str) -> bool:
         ):  # fmt: skip
             return False
     others = [(one, other) for at, one in enumerate(names) for other in names[at + 1 :]]
-    same = [(one, other) for one, other in others if seen.instances(one) & seen.instances(other)]
+    same = [(one, other) for one, other in others if _are_one(seen, one, other)]
     return account.require(
         Gate.INSTANCE, not same,
-        "{} and {} are one BookKeeper cluster: they have the same instance id. Nothing is copied to or deleted from a "
-        "cluster under two names; unregister one of them".format(*same[0]) if same else None,
+        "{} and {} are one BookKeeper cluster: they have the same instance id or address. Nothing is copied to or "
+        "deleted from a cluster under two names; unregister one of them".format(*same[0]) if same else None,
     )  # fmt: skip
+
+
+def _are_one(seen: Seen, one: str, other: str) -> bool:
+    """Return whether two names are known to lead to one cluster."""
+    uris = [read_uri(seen.clusters[name].metadata_service_uri) for name in (one, other) if name in seen.clusters]
+    return bool(seen.instances(one) & seen.instances(other)) or (len(uris) > 1 and collide(*uris))
 
 
 def precheck(seen: Seen, source: str | None, target: str, account: Account) -> Precheck:

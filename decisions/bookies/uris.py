@@ -13,6 +13,7 @@ _ZOOKEEPER = re.compile(r"(?i:zk(?:\+(?:null|hierarchical|longhierarchical|flat)
 _STORE = re.compile(r"(?i:metadata-store):([^\s]+)")
 _MEMBER = re.compile(r"([^\s:,;/]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?")
 _DEFAULT_PORT, _DEFAULT_ROOT = 2181, "/ledgers"
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
 class BadUri(ValueError):
@@ -45,11 +46,17 @@ def read_uri(text: str) -> MetadataService:
 
 
 def collide(one: MetadataService, other: MetadataService) -> bool:
-    """Whether two clusters would share metadata: they share a member, and one root is the other or inside it."""
-    if not one.members & other.members:
+    """Return whether two clusters would share metadata: they share a member, and one root is the other or inside it."""
+    if not _hosts(one) & _hosts(other):
         return False
     shorter = min(len(one.root), len(other.root))
     return one.root[:shorter] == other.root[:shorter]
+
+
+def _hosts(service: MetadataService) -> set[str]:
+    """Return the members, those on this machine under one name."""
+    named = (member.rpartition(":") for member in service.members)
+    return {f"{'localhost' if host in _LOOPBACK else host}:{port}" for host, _, port in named}
 
 
 def _members(text: str, hosts: str) -> frozenset[str]:

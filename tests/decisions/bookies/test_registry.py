@@ -79,6 +79,18 @@ def test_aliases_of_a_registered_cluster_are_refused(new: Generators, gate: str 
         assert {one.name: one.instance for one in answer.registry}["alias"] == "i-new"
 
 
+@pytest.mark.parametrize("operation", ["register", "switch", "cleanup"])
+def test_loopback_names_are_one_address(operation: str) -> None:
+    uris = {"old": "zk://127.0.0.1:2181/ledgers", "new": "zk+hierarchical://localhost:2181/ledgers"}
+    done = to_the_end(in_switch())
+    world = done if operation == "cleanup" else before_switch()
+    entries = [one.model_copy(update={"metadata_service_uri": uris[one.name]}) for one in world.clusters]
+    kept = entries[:1] if operation == "register" else entries
+    request = {"name": "new", "metadata_service_uri": uris["new"], "target": "new", "dry_run": False, "force": True}
+    answer = asked(changed(world, clusters=kept), operation, **request)
+    assert (answer.action, answer.gate in ("instance-id", "uri-free")) == ("hold", True)
+
+
 def test_unknown_identity_of_a_registered_cluster_holds() -> None:
     generators = {"alias": Generators(instance="i-new"), "old": Generators(reachable=False, error="away")}
     world = changed(before_switch(clusters=[OLD]), generators=generators)

@@ -168,7 +168,7 @@ def test_a_switch_to_a_cluster_under_the_same_zookeeper_moves_everything_and_cle
             "register", "--name", "twin", "--metadata-service-uri", bookkeepers.clusters["colo"].uri + "/"
         )
         assert same.returncode == 1
-        alias = bookkeepers.clusters["old"].uri.replace("127.0.0.1", "localhost")
+        alias = bookkeepers.clusters["old"].uri.replace("127.0.0.1", "127.1")
         twin = pulsar.run("register", "--name", "twin", "--metadata-service-uri", alias)
         assert (twin.returncode, "are one BookKeeper cluster" in twin.stderr) == (1, True)
         assert "17 of 17 on colo" in pulsar.ok("switch", "--target", "colo", "--no-dry-run")
